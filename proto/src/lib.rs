@@ -1,0 +1,14 @@
+//! The wire contract and the stored records of Holdfast: generated code, and nothing else.
+//!
+//! [`v1`] holds the client API (`lock.proto`) and what members say to each other and store
+//! (`peer.proto`). The `.proto` files carry the documentation; here it is generated from them.
+
+/// Version 1 of the wire.
+#[allow(clippy::all, clippy::pedantic, missing_docs, unreachable_pub)]
+pub mod v1 {
+    tonic::include_proto!("holdfast.v1");
+}
+
+/// The descriptors of every service and message, for gRPC reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/holdfast_descriptor.bin"));

@@ -1,0 +1,94 @@
+//! What goes into the core: everything that may stand in the log.
+
+use borsh::{BorshDeserialize, BorshSerialize};
+
+use crate::ids::{Label, LockName, LogIndex, RequestId, SessionId, Tenure};
+use crate::{FencingToken, Limits};
+
+/// A command of the lock table.
+///
+/// The order of the variants is part of the stored encoding: new ones go to the end, and get a
+/// new version in [`Command::version`].
+#[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+pub enum Command {
+    /// Sets the limits that apply from here on. They travel through the log, because a refusal is
+    /// a replicated outcome: nodes with different settings would otherwise diverge.
+    Configure {
+        /// The limits.
+        limits: Limits,
+    },
+    /// Opens a session.
+    OpenSession {
+        /// Its lease, milliseconds.
+        ttl_ms: u64,
+        /// Shown to people.
+        label: Label,
+        /// SHA-256 of the session's secret; the secret itself never reaches the log.
+        secret_hash: [u8; 32],
+    },
+    /// Its client ends a session: every wait and hold of it, in this command.
+    CloseSession {
+        /// The session.
+        session: SessionId,
+    },
+    /// The leader found a session's deadline passed.
+    ExpireSession {
+        /// The session.
+        session: SessionId,
+        /// The tenure in which the leader heard the session's renewals (DESIGN §5.2). Refused in
+        /// an entry of any other tenure.
+        tenure: Tenure,
+    },
+    /// Asks for a lock, exclusively.
+    Acquire {
+        /// Who asks.
+        session: SessionId,
+        /// Outcomes of the session's requests below this id are confirmed and dropped.
+        done_below: RequestId,
+        /// The request.
+        request: RequestId,
+        /// The lock.
+        lock: LockName,
+        /// Queue if it is not free; otherwise be denied.
+        wait: bool,
+    },
+    /// Ends a request, whatever its state.
+    Cancel {
+        /// Whose request it is.
+        session: SessionId,
+        /// As in `Acquire`.
+        done_below: RequestId,
+        /// The request.
+        request: RequestId,
+    },
+    /// Gives back a grant.
+    Release {
+        /// Who holds it.
+        session: SessionId,
+        /// As in `Acquire`.
+        done_below: RequestId,
+        /// The grant.
+        token: FencingToken,
+    },
+}
+
+/// The commands of one log entry, gathered by the leader while the last entry was on its way.
+#[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+pub struct Batch {
+    /// The leader's wall clock, Unix milliseconds. For people; decides nothing (I8).
+    pub stamp_ms: u64,
+    /// The state hash the leader had at an earlier index; a replica that had another one stops
+    /// (I16).
+    pub witness: Option<Witness>,
+    /// In the order they are applied.
+    pub commands: Vec<Command>,
+}
+
+/// A state hash and the index after which it was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+pub struct Witness {
+    /// After this entry.
+    pub index: LogIndex,
+    /// The rolling hash.
+    pub hash: [u8; 32],
+}

@@ -1,0 +1,231 @@
+//! Parsed names and numbers: what has one of these types has been checked once, at the edge.
+
+use std::fmt;
+use std::sync::Arc;
+
+use borsh::{BorshDeserialize, BorshSerialize};
+
+/// Longest lock name, bytes of UTF-8.
+pub const NAME_BYTES_MAX: usize = 512;
+/// Longest session label, bytes of UTF-8.
+pub const LABEL_BYTES_MAX: usize = 256;
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, BorshSerialize, BorshDeserialize,
+        )]
+        pub struct $name(u64);
+
+        impl $name {
+            /// Wraps the number.
+            pub const fn new(number: u64) -> Self {
+                Self(number)
+            }
+
+            /// The number itself.
+            pub const fn get(self) -> u64 {
+                self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+number! {
+    /// A session. Given out by the core, rising, never used again in the life of the cluster.
+    SessionId
+}
+number! {
+    /// A request within its session. Chosen by the client, used in rising order.
+    RequestId
+}
+number! {
+    /// A request's place in time: one counter for all queues; smaller is earlier.
+    Ticket
+}
+number! {
+    /// One term led by one process from start to end (DESIGN §7): the Raft term.
+    Tenure
+}
+number! {
+    /// Index of a log entry.
+    LogIndex
+}
+
+/// A fencing token: `epoch:15 ‖ counter:48`, top bit 0, so that it fits a signed 64-bit column.
+///
+/// Tokens strictly increase over all grants of the cluster (I3).
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, BorshSerialize, BorshDeserialize,
+)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    const COUNTER_BITS: u32 = 48;
+    /// Largest counter within one epoch.
+    pub const COUNTER_MAX: u64 = (1 << Self::COUNTER_BITS) - 1;
+    /// Largest epoch.
+    pub const EPOCH_MAX: u16 = (1 << 15) - 1;
+
+    /// Puts a token together; `None` if the epoch or the counter does not fit.
+    pub const fn new(epoch: u16, counter: u64) -> Option<Self> {
+        if epoch > Self::EPOCH_MAX || counter > Self::COUNTER_MAX {
+            return None;
+        }
+        Some(Self(((epoch as u64) << Self::COUNTER_BITS) | counter))
+    }
+
+    /// Reads a token as it came over the wire; whether it was ever given out is another question.
+    pub const fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    /// The number that resources compare.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Why a name or a label was not accepted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TextError {
+    /// A lock name has at least one byte.
+    #[error("a lock name cannot be empty")]
+    Empty,
+    /// Longer than allowed.
+    #[error("{len} bytes is longer than the {max} allowed")]
+    TooLong {
+        /// Bytes of UTF-8 found.
+        len: usize,
+        /// Bytes of UTF-8 allowed.
+        max: usize,
+    },
+    /// Not UTF-8.
+    #[error("not UTF-8 from byte {at} on")]
+    NotUtf8 {
+        /// Offset of the first byte that is not UTF-8.
+        at: usize,
+    },
+    /// A control or bidirectional-override character: it would garble logs and terminals.
+    #[error("character U+{code:04X} at byte {at} is not allowed (control or bidirectional override)")]
+    Forbidden {
+        /// The character's code point.
+        code: u32,
+        /// Its offset.
+        at: usize,
+    },
+}
+
+/// The name of a lock: 1 to 512 bytes of UTF-8 without control or bidirectional-override
+/// characters. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, BorshSerialize)]
+pub struct LockName(Arc<str>);
+
+impl LockName {
+    /// Checks and wraps a name.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError`] says which rule the text breaks, and where.
+    pub fn parse(text: &str) -> Result<Self, TextError> {
+        if text.is_empty() {
+            return Err(TextError::Empty);
+        }
+        check_text(text, NAME_BYTES_MAX)?;
+        Ok(Self(text.into()))
+    }
+
+    /// As [`LockName::parse`], for bytes off the wire.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError`] says which rule the bytes break, and where.
+    pub fn parse_bytes(bytes: &[u8]) -> Result<Self, TextError> {
+        let text = std::str::from_utf8(bytes)
+            .map_err(|error| TextError::NotUtf8 { at: error.valid_up_to() })?;
+        Self::parse(text)
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl BorshDeserialize for LockName {
+    fn deserialize_reader<R: std::io::Read>(reader: &mut R) -> std::io::Result<Self> {
+        let text = String::deserialize_reader(reader)?;
+        Self::parse(&text)
+            .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))
+    }
+}
+
+/// What a session calls itself, for people: at most 256 bytes, may be empty. Proves nothing.
+#[derive(Clone, Debug, PartialEq, Eq, BorshSerialize)]
+pub struct Label(Arc<str>);
+
+impl Label {
+    /// Checks and wraps a label.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError`] says which rule the text breaks, and where.
+    pub fn parse(text: &str) -> Result<Self, TextError> {
+        check_text(text, LABEL_BYTES_MAX)?;
+        Ok(Self(text.into()))
+    }
+
+    /// The label.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl BorshDeserialize for Label {
+    fn deserialize_reader<R: std::io::Read>(reader: &mut R) -> std::io::Result<Self> {
+        let text = String::deserialize_reader(reader)?;
+        Self::parse(&text)
+            .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))
+    }
+}
+
+fn check_text(text: &str, max: usize) -> Result<(), TextError> {
+    if text.len() > max {
+        return Err(TextError::TooLong { len: text.len(), max });
+    }
+    match text.char_indices().find(|&(_, character)| is_forbidden(character)) {
+        Some((at, character)) => Err(TextError::Forbidden { code: character.into(), at }),
+        None => Ok(()),
+    }
+}
+
+/// Control characters, and those that reorder the text around them (Unicode UAX #9).
+fn is_forbidden(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{200E}' | '\u{200F}' | '\u{061C}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
+}

@@ -1,0 +1,111 @@
+//! What is refused: part of the replicated outcome, equal on all nodes.
+
+use borsh::{BorshDeserialize, BorshSerialize};
+
+use crate::FencingToken;
+use crate::ids::{LockName, RequestId, SessionId, Tenure};
+
+/// Why a command changed nothing (but what its text says).
+#[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize, thiserror::Error)]
+pub enum Rejection {
+    /// The session does not exist, or has ended.
+    #[error("session {session} is not open; open a new one")]
+    UnknownSession {
+        /// The session named.
+        session: SessionId,
+    },
+    /// The lease asked for is outside the limits. It is refused, never clamped.
+    #[error("a lease of {ttl_ms} ms is outside {min_ms} to {max_ms} ms")]
+    TtlOutOfRange {
+        /// Asked for, milliseconds.
+        ttl_ms: u64,
+        /// Least allowed.
+        min_ms: u64,
+        /// Most allowed.
+        max_ms: u64,
+    },
+    /// As many sessions are open as allowed.
+    #[error("{limit} sessions are open, the limit (max_sessions); try again later")]
+    TooManySessions {
+        /// The limit.
+        limit: u64,
+    },
+    /// The session has as many requests as allowed: waiting, held, or kept until confirmed.
+    #[error("session {session} has {limit} requests, the limit (max_requests_per_session)")]
+    TooManyRequests {
+        /// The session.
+        session: SessionId,
+        /// The limit.
+        limit: u64,
+    },
+    /// As many wait for the lock as allowed.
+    #[error("{limit} requests wait for {lock}, the limit (max_waiters_per_lock); try again later")]
+    TooManyWaiters {
+        /// The lock.
+        lock: LockName,
+        /// The limit.
+        limit: u64,
+    },
+    /// The lock is held or waited for, and the request would not wait.
+    #[error("{lock} is held by session {holder} under token {token}")]
+    LockHeld {
+        /// The lock.
+        lock: LockName,
+        /// Who holds it.
+        holder: SessionId,
+        /// Under which grant.
+        token: FencingToken,
+    },
+    /// A late copy of a request whose outcome was confirmed. Nothing changed, also not the
+    /// request of that id, if it still waits or holds.
+    #[error("request {request} lies below {done_below}, confirmed as done")]
+    RequestGone {
+        /// The request.
+        request: RequestId,
+        /// The session's mark.
+        done_below: RequestId,
+    },
+    /// The id belongs to a request with another payload, which stays as it is.
+    #[error("request id {request} was used before for something else; use a new id")]
+    RequestReused {
+        /// The id.
+        request: RequestId,
+    },
+    /// The request was cancelled before, or its grant was given back.
+    #[error("request {request} has ended")]
+    RequestEnded {
+        /// The request.
+        request: RequestId,
+    },
+    /// The token is not that of a current hold of the session: released before, lost, or
+    /// somebody else's.
+    #[error("session {session} does not hold anything under token {token}")]
+    NotHolder {
+        /// Who tried.
+        session: SessionId,
+        /// Under which token.
+        token: FencingToken,
+    },
+    /// An expiry whose renewals were heard in another tenure (DESIGN §5.2).
+    #[error("session {session} was found expired in tenure {heard_in}, not in {proposed_in}")]
+    OtherTenure {
+        /// The session, which lives on.
+        session: SessionId,
+        /// Named by the command.
+        heard_in: Tenure,
+        /// Of the entry that carried it.
+        proposed_in: Tenure,
+    },
+    /// The counter of this epoch is used up; the epoch has to be raised.
+    #[error("the fencing tokens of epoch {epoch} are used up")]
+    TokensExhausted {
+        /// The epoch.
+        epoch: u16,
+    },
+    /// Limits that contradict themselves.
+    #[error("the limits are not usable: {reason}")]
+    UnusableLimits {
+        /// Which, and why.
+        reason: String,
+    },
+}

@@ -1,0 +1,2 @@
+//! holdfastd
+fn main() {}
