@@ -1,1 +1,10 @@
-//! Placeholder
+//! holdfastd: the replicated lock server around the pure core.
+//!
+//! One way through, for every command: `frame → session → proposer → Raft log → core.apply →
+//! events → dispatch → session streams` (DESIGN §3). Nothing here decides who holds a lock.
+//!
+//! Dependencies point downwards: `rpc` and `http` → `session` → [`consensus`] ← `raft` →
+//! `storage`; `node` puts the parts together.
+
+pub mod consensus;
+pub mod error;

@@ -1,0 +1,103 @@
+//! What time it is, waiting, and being woken although the executor stalls.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::BoxFuture;
+
+/// An instant on one process's [`Clock`]. Means nothing to any other process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(Duration);
+
+impl Moment {
+    /// An instant this long after the clock's origin.
+    pub const fn from_origin(length: Duration) -> Self {
+        Self(length)
+    }
+
+    /// How long after the clock's origin.
+    pub const fn since_origin(self) -> Duration {
+        self.0
+    }
+
+    /// Whole milliseconds since the clock's origin.
+    pub fn as_millis(self) -> u64 {
+        u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// How much later `self` is than `earlier`; zero if it is not.
+    pub fn saturating_since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Self;
+
+    /// Saturates at the end of time.
+    fn add(self, length: Duration) -> Self {
+        Self(self.0.saturating_add(length))
+    }
+}
+
+impl Sub<Duration> for Moment {
+    type Output = Self;
+
+    /// Saturates at the clock's origin.
+    fn sub(self, length: Duration) -> Self {
+        Self(self.0.saturating_sub(length))
+    }
+}
+
+/// Reads time and waits for it.
+pub trait Clock: Send + Sync + 'static {
+    /// The instant now. Never goes back; counts the time the machine was suspended.
+    fn now(&self) -> Moment;
+
+    /// The wall clock, Unix milliseconds. For people; decides nothing.
+    fn wall_ms(&self) -> u64;
+
+    /// Waits until `at` has come. May come late, never early by the clock it waits on. Cancel
+    /// safe.
+    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()>;
+
+    /// A watchdog that calls `on_due` whenever a set instant has come, on a thread of its own:
+    /// also while the executor stalls, and at once after a suspension (DESIGN §5.4).
+    ///
+    /// `on_due` must be quick and must not block.
+    fn watchdog(&self, on_due: Arc<dyn Fn() + Send + Sync>) -> Watchdog;
+}
+
+/// The time was over before the future was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the time was over")]
+pub struct Elapsed;
+
+/// What stands behind a [`Watchdog`].
+pub trait WatchdogHandle: Send + Sync {
+    /// Watches for `at` from here on, instead of what was set before; `None` watches for nothing.
+    fn set(&self, at: Option<Moment>);
+}
+
+/// An alarm that can be set again and again; stops when dropped.
+pub struct Watchdog(Box<dyn WatchdogHandle>);
+
+impl Watchdog {
+    /// Wraps an implementation.
+    pub fn new(handle: Box<dyn WatchdogHandle>) -> Self {
+        Self(handle)
+    }
+
+    /// Watches for `at` from here on, instead of what was set before; `None` watches for nothing.
+    pub fn set(&self, at: Option<Moment>) {
+        self.0.set(at);
+    }
+}
+
+impl fmt::Debug for Watchdog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watchdog").finish_non_exhaustive()
+    }
+}

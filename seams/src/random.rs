@@ -1,0 +1,14 @@
+//! Randomness.
+
+/// Draws random numbers.
+pub trait Rng: Send + Sync + 'static {
+    /// Fills `bytes`. What the system's implementation gives is fit for secrets.
+    fn fill(&self, bytes: &mut [u8]);
+
+    /// A number, any with the same chance.
+    fn next_u64(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+}

@@ -1,0 +1,180 @@
+//! The real machine behind the seams.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "this is where the seams end: the one place that names the system's clock and tokio's tasks"
+)]
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+    timerfd_create, timerfd_settime,
+};
+
+use crate::spawn::{Spawn, Task, TaskHandle};
+use crate::{BoxFuture, Clock, Moment, Rng, Watchdog, WatchdogHandle};
+
+/// `CLOCK_BOOTTIME`: monotonic, and counts suspended time.
+pub(crate) struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Moment {
+        Moment::from_origin(duration_of(clock_gettime(ClockId::Boottime)))
+    }
+
+    fn wall_ms(&self) -> u64 {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
+        // tokio's timer stands still while the machine is suspended, so after a suspension it
+        // would be late by its length; what must not be late uses a watchdog.
+        let length = at.saturating_since(self.now());
+        Box::pin(tokio::time::sleep(length))
+    }
+
+    fn watchdog(&self, on_due: Arc<dyn Fn() + Send + Sync>) -> Watchdog {
+        Watchdog::new(match TimerThread::start(on_due) {
+            Ok(thread) => Box::new(thread),
+            // Out of threads or descriptors: better an alarm at once and for ever than none.
+            Err(fallback) => Box::new(RingsAtOnce(fallback)),
+        })
+    }
+}
+
+fn duration_of(time: Timespec) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
+    Duration::new(seconds, nanos)
+}
+
+/// A thread that blocks on a timer of `CLOCK_BOOTTIME`.
+struct TimerThread {
+    timer: Arc<OwnedFd>,
+    stopped: Arc<AtomicBool>,
+}
+
+type OnDue = Arc<dyn Fn() + Send + Sync>;
+
+impl TimerThread {
+    fn start(on_due: OnDue) -> Result<Self, OnDue> {
+        let Ok(timer) = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC) else {
+            return Err(on_due);
+        };
+        let timer = Arc::new(timer);
+        let stopped = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let (timer, stopped, on_due) = (timer.clone(), stopped.clone(), on_due.clone());
+            std::thread::Builder::new()
+                .name("holdfast-watch".into())
+                .spawn(move || watch(&timer, &stopped, &on_due))
+        };
+        match thread {
+            Ok(_) => Ok(Self { timer, stopped }),
+            Err(_) => Err(on_due),
+        }
+    }
+
+    fn arm(&self, at: Duration) {
+        // All zeros disarm a timer, so an instant at the origin becomes one nanosecond.
+        let at = at.max(Duration::from_nanos(1));
+        let spec = Itimerspec {
+            it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
+            it_value: Timespec {
+                tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(at.subsec_nanos()),
+            },
+        };
+        // Fails only for a bad descriptor or value, which cannot be here.
+        let _ = timerfd_settime(&*self.timer, TimerfdTimerFlags::ABSTIME, &spec);
+    }
+
+    fn disarm(&self) {
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let spec = Itimerspec { it_interval: zero, it_value: zero };
+        let _ = timerfd_settime(&*self.timer, TimerfdTimerFlags::ABSTIME, &spec);
+    }
+}
+
+/// Blocks until the timer rings, again and again, until told to stop.
+fn watch(timer: &OwnedFd, stopped: &AtomicBool, on_due: &OnDue) {
+    let mut expirations = [0; 8];
+    loop {
+        match rustix::io::read(timer, &mut expirations) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => {
+                // The timer is of no use any more: what it watched for counts as come.
+                on_due();
+                return;
+            }
+        }
+        if stopped.load(Ordering::Acquire) {
+            return;
+        }
+        on_due();
+    }
+}
+
+impl WatchdogHandle for TimerThread {
+    fn set(&self, at: Option<Moment>) {
+        match at {
+            Some(at) => self.arm(at.since_origin()),
+            None => self.disarm(),
+        }
+    }
+}
+
+impl Drop for TimerThread {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::Release);
+        self.arm(Duration::ZERO);
+    }
+}
+
+/// Stands in where no timer thread could be had.
+struct RingsAtOnce(OnDue);
+
+impl WatchdogHandle for RingsAtOnce {
+    fn set(&self, at: Option<Moment>) {
+        if at.is_some() {
+            (self.0)();
+        }
+    }
+}
+
+/// Tasks of the tokio runtime in whose context they are started.
+pub(crate) struct TokioSpawn;
+
+impl Spawn for TokioSpawn {
+    fn spawn(&self, _name: &'static str, future: BoxFuture<'static, ()>) -> Task {
+        Task::new(Box::new(TokioTask(tokio::spawn(future))))
+    }
+}
+
+pub(crate) struct TokioTask(pub(crate) tokio::task::JoinHandle<()>);
+
+impl TaskHandle for TokioTask {
+    fn abort(&self) {
+        self.0.abort();
+    }
+
+    fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+}
+
+/// The system's randomness.
+pub(crate) struct SystemRng;
+
+impl Rng for SystemRng {
+    fn fill(&self, bytes: &mut [u8]) {
+        // Fails only where the system has no source of randomness at all; secrets made without
+        // one would be worse than a stop.
+        #[expect(clippy::expect_used, reason = "no process can go on without randomness")]
+        getrandom::fill(bytes).expect("the system gives no random bytes");
+    }
+}

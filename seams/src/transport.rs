@@ -1,0 +1,110 @@
+//! How a client reaches a server: a stream of frames each way, and single questions.
+
+use std::fmt;
+
+use futures_util::stream::BoxStream;
+use holdfast_proto::v1::{
+    ClientFrames, InspectRequest, InspectResponse, ListRequest, ListResponse, ServerFrames,
+    StatusRequest, StatusResponse,
+};
+use tokio::sync::mpsc;
+
+use crate::BoxFuture;
+
+/// One end of a session stream: frames in, frames out, closed.
+///
+/// Dropping `outgoing` ends the stream towards the other end. `incoming` ends after its first
+/// error; a plain end says no more than that nothing will come any more (a dead peer looks like a
+/// polite one), so nothing may be concluded from it.
+pub struct Pipe<Out, In> {
+    /// Towards the other end. Bounded: a full pipe makes the sender wait.
+    pub outgoing: mpsc::Sender<Out>,
+    /// From the other end. Drain it at once, always: unread frames can cost the connection
+    /// (DESIGN §6, traps of h2).
+    pub incoming: BoxStream<'static, Result<In, TransportError>>,
+}
+
+impl<Out, In> fmt::Debug for Pipe<Out, In> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pipe").finish_non_exhaustive()
+    }
+}
+
+/// Reaches servers. An endpoint is `host:port`, as people write it.
+pub trait Transport: Send + Sync + 'static {
+    /// Opens a session stream.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError`]; the server may have seen the stream, but no frame of it.
+    fn open(
+        &self,
+        endpoint: &str,
+    ) -> BoxFuture<'static, Result<Pipe<ClientFrames, ServerFrames>, TransportError>>;
+
+    /// Asks for one lock.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError`]; asking changes nothing.
+    fn inspect(
+        &self,
+        endpoint: &str,
+        request: InspectRequest,
+    ) -> BoxFuture<'static, Result<InspectResponse, TransportError>>;
+
+    /// Asks for a page of locks.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError`]; asking changes nothing.
+    fn list(
+        &self,
+        endpoint: &str,
+        request: ListRequest,
+    ) -> BoxFuture<'static, Result<ListResponse, TransportError>>;
+
+    /// Asks a node who it is and who leads.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError`]; asking changes nothing.
+    fn status(
+        &self,
+        endpoint: &str,
+        request: StatusRequest,
+    ) -> BoxFuture<'static, Result<StatusResponse, TransportError>>;
+}
+
+/// Why a stream ended or a call gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransportError {
+    /// No connection, or it broke.
+    #[error("{endpoint} cannot be reached: {detail}")]
+    Unreachable {
+        /// Who was called.
+        endpoint: String,
+        /// What the network said.
+        detail: String,
+    },
+    /// The node is up, but does not lead or has no quorum. Another may; so may this one later.
+    #[error("{message}")]
+    Unavailable {
+        /// The node's words.
+        message: String,
+        /// Where clients reach the leader, if the node knows.
+        leader: Option<String>,
+    },
+    /// A newer stream showed the session's secret; this one is over for good.
+    #[error("the session was taken up on another stream")]
+    AttachedElsewhere,
+    /// This end did not read fast enough. The session lives on.
+    #[error("the stream was cut, because it was not read fast enough")]
+    TooSlow,
+    /// The server refused the stream or the call: trying the same again will not help.
+    #[error("{message}")]
+    Refused {
+        /// The node's words.
+        message: String,
+    },
+}

@@ -1,0 +1,134 @@
+//! What sessions and calls see of replication: propose, confirm, read.
+//!
+//! `raft/` implements [`Consensus`] with openraft. Everything above depends on this trait only, so
+//! that a session can be tested against a replica of one that commits at once.
+
+use std::fmt;
+use std::sync::Arc;
+
+use holdfast_core::{Command, Event, LockTable, LogIndex, Outcome, Tenure};
+use holdfast_seams::BoxFuture;
+use tokio::sync::watch;
+
+use crate::error::ProposeError;
+
+/// A command that was committed and applied on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The entry it stood in.
+    pub index: LogIndex,
+    /// What the core said, equal on all nodes.
+    pub outcome: Outcome,
+}
+
+/// This node led, with a quorum behind it, at an instant after the question was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Confirmed {
+    /// The tenure that was confirmed.
+    pub tenure: Tenure,
+    /// Everything that was committed when the question was asked is applied here: a read of the
+    /// table from now on is linearizable (I18).
+    pub applied: LogIndex,
+}
+
+/// What this node is in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It serves nobody: it follows, stands for election, has just been elected and not yet
+    /// applied an entry of its own tenure, or stops.
+    Following {
+        /// Who leads, as far as this node knows.
+        leader: Option<LeaderHint>,
+    },
+    /// It leads and has applied an entry that it proposed itself in this tenure (DESIGN §7). It
+    /// may have lost its quorum since: only [`Consensus::confirm`] tells.
+    Leading {
+        /// The tenure.
+        tenure: Tenure,
+    },
+}
+
+impl Role {
+    /// The tenure, if this node leads.
+    pub fn tenure(&self) -> Option<Tenure> {
+        match self {
+            Self::Following { .. } => None,
+            Self::Leading { tenure } => Some(*tenure),
+        }
+    }
+}
+
+/// Where to find the leader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaderHint {
+    /// Its node id.
+    pub node_id: u64,
+    /// Where clients reach it.
+    pub advertise: String,
+}
+
+/// Called with what became of a command. Runs on the node's runtime and must not block.
+pub type Done = Box<dyn FnOnce(Result<Committed, ProposeError>) + Send>;
+
+/// A replica, as the layers above see it.
+pub trait Consensus: Send + Sync + 'static {
+    /// What this node is, and every change of it.
+    fn role(&self) -> watch::Receiver<Role>;
+
+    /// Proposes `command`; `done` is called exactly once, in any case.
+    ///
+    /// Commands of one caller are committed in the order in which they were submitted. Never
+    /// forwarded: a node that does not lead refuses.
+    fn submit(&self, command: Command, done: Done);
+
+    /// Confirms by a quorum round begun after this call that this node leads, and waits until what
+    /// was committed before is applied. Callers that ask while a round is under way share the
+    /// next one. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// [`ProposeError::NotLeader`] or [`ProposeError::Unavailable`], within a few heartbeats.
+    fn confirm(&self) -> BoxFuture<'static, Result<Confirmed, ProposeError>>;
+
+    /// Looks at the table as of the index given with it. Quick: it holds up `apply` meanwhile.
+    fn read(&self, look: &mut dyn FnMut(&LockTable, LogIndex));
+
+    /// Who hears of what is applied. Set once, before the node starts to serve.
+    fn attach(&self, listener: Arc<dyn Listener>);
+}
+
+impl fmt::Debug for dyn Consensus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Consensus")
+    }
+}
+
+/// [`Consensus::submit`] as a future. Dropping it does not take the command back.
+///
+/// # Errors
+///
+/// As the command's [`Done`] is told.
+pub async fn propose(
+    consensus: &dyn Consensus,
+    command: Command,
+) -> Result<Committed, ProposeError> {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    consensus.submit(
+        command,
+        Box::new(move |result| {
+            // Nobody waits any more: the command stands all the same.
+            let _ = tell.send(result);
+        }),
+    );
+    told.await.unwrap_or(Err(ProposeError::ShuttingDown))
+}
+
+/// Hears of everything that is applied, in order, on every node, leading or not.
+pub trait Listener: Send + Sync + 'static {
+    /// The commands of entry `index` were applied and said `events`; `table` is the state after
+    /// it. Called under the table's lock and before the proposers' [`Done`]: quick, no waiting.
+    fn applied(&self, index: LogIndex, events: &[Event], table: &LockTable);
+
+    /// The whole state was replaced by a snapshot as of `index`.
+    fn restored(&self, index: LogIndex, table: &LockTable);
+}

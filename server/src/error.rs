@@ -1,0 +1,61 @@
+//! Why a proposal or a read did not come back, and what is certain then.
+
+use crate::consensus::LeaderHint;
+
+/// Why a proposal did not come back with an outcome.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProposeError {
+    /// This node does not lead. Nothing was appended; ask the leader.
+    #[error("this node does not lead")]
+    NotLeader {
+        /// Who led when this was answered, if that is known.
+        leader: Option<LeaderHint>,
+    },
+    /// As many commands wait to be proposed as allowed. Nothing was appended.
+    #[error("{limit} commands wait to be proposed, the limit (max_pending_commands); try again later")]
+    Overloaded {
+        /// The limit.
+        limit: usize,
+    },
+    /// This disk, or that of a majority, is below its reserve; only what frees or ends things is
+    /// proposed. Nothing was appended.
+    #[error("the disk reserve (reserve_bytes) is reached; only what frees or ends things is accepted")]
+    DiskReserve,
+    /// A member does not know this version of the command yet (I29). Nothing was appended.
+    #[error("command version {version} is not known to all members yet; finish the upgrade first")]
+    VersionNotKnown {
+        /// The command's version.
+        version: u16,
+    },
+    /// No quorum answered in time. For a read or a confirmation: nothing happened.
+    #[error("no quorum answered within {waited_ms} ms")]
+    Unavailable {
+        /// How long was waited, milliseconds.
+        waited_ms: u64,
+    },
+    /// The command was appended but not seen to commit in time, or leadership was lost meanwhile.
+    /// It may still take effect.
+    #[error("no outcome within {waited_ms} ms; the command may still take effect")]
+    OutcomeUnknown {
+        /// How long was waited, milliseconds.
+        waited_ms: u64,
+    },
+    /// The node stops. The command may have been appended before.
+    #[error("the node stops")]
+    ShuttingDown,
+}
+
+impl ProposeError {
+    /// Whether the command is certain never to take effect.
+    #[must_use]
+    pub fn is_certainly_not_applied(&self) -> bool {
+        match self {
+            Self::NotLeader { .. }
+            | Self::Overloaded { .. }
+            | Self::DiskReserve
+            | Self::VersionNotKnown { .. }
+            | Self::Unavailable { .. } => true,
+            Self::OutcomeUnknown { .. } | Self::ShuttingDown => false,
+        }
+    }
+}
