@@ -70,6 +70,7 @@ mod counters;
 mod encoding;
 mod event;
 mod ids;
+mod lease;
 mod limits;
 mod lock;
 mod queue;
@@ -91,6 +92,7 @@ pub use ids::{
     FencingToken, LABEL_BYTES_MAX, Label, LockName, LogIndex, NAME_BYTES_MAX, RequestId, SessionId,
     Tenure, TextError, Ticket,
 };
+pub use lease::{LeaseTable, NotRenewed};
 pub use limits::{Limits, TTL_CEILING_MS};
 pub use rejection::Rejection;
 pub use snapshot::{Frozen, SNAPSHOT_VERSION, SnapshotError};
