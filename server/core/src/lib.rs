@@ -69,6 +69,7 @@ mod command;
 mod counters;
 mod encoding;
 mod event;
+mod gate;
 mod ids;
 mod lease;
 mod limits;
@@ -88,6 +89,7 @@ pub use command::{Batch, Command, Witness};
 pub use counters::Counters;
 pub use encoding::{COMMAND_VERSION, DecodeError};
 pub use event::{EndCause, Event};
+pub use gate::{GateClosed, VersionGate};
 pub use ids::{
     FencingToken, LABEL_BYTES_MAX, Label, LockName, LogIndex, NAME_BYTES_MAX, RequestId, SessionId,
     Tenure, TextError, Ticket,
