@@ -122,15 +122,26 @@ impl LockTable {
     pub fn read_from(input: &mut impl Read) -> Result<Self, SnapshotError> {
         check_front(input)?;
         let mut blocks = BlockReader::new(input);
-        let header = Header::deserialize_reader(&mut blocks)?;
+        let read = Self::read_content(&mut blocks);
+        // borsh calls every early end "invalid data"; only the block reader knows which it was.
+        if read.is_err() && blocks.cut_off {
+            return Err(SnapshotError::CutOff);
+        }
+        let table = read?;
+        table.check().map_err(SnapshotError::Inconsistent)?;
+        Ok(table)
+    }
+
+    fn read_content(blocks: &mut BlockReader<'_, impl Read>) -> Result<Self, SnapshotError> {
+        let header = Header::deserialize_reader(blocks)?;
         let mut table = Self::with_counters(header.counters);
         table.limits = header.limits;
         table.stamp_ms = header.stamp_ms;
         table.chain = header.chain;
         let mut last = None;
         for _ in 0..header.sessions {
-            let id = SessionId::deserialize_reader(&mut blocks)?;
-            let session = Session::read(&mut blocks)?;
+            let id = SessionId::deserialize_reader(blocks)?;
+            let session = Session::read(blocks)?;
             let place = (shard_of(id), id);
             if last.is_some_and(|last| last >= place) {
                 return Err(damaged(format!("session {id} is out of order")).into());
@@ -139,7 +150,6 @@ impl LockTable {
             table.restore(id, session)?;
         }
         blocks.finish()?;
-        table.check().map_err(SnapshotError::Inconsistent)?;
         Ok(table)
     }
 
@@ -309,16 +319,33 @@ struct BlockReader<'a, R> {
     taken: usize,
     whole: Hasher,
     ended: bool,
+    /// Whether the input ended inside a block, or before the end.
+    cut_off: bool,
 }
 
 impl<'a, R: Read> BlockReader<'a, R> {
     fn new(input: &'a mut R) -> Self {
-        Self { input, block: Vec::new(), taken: 0, whole: Hasher::new(), ended: false }
+        Self {
+            input,
+            block: Vec::new(),
+            taken: 0,
+            whole: Hasher::new(),
+            ended: false,
+            cut_off: false,
+        }
     }
 
     fn next_block(&mut self) -> io::Result<()> {
-        let len = u32::deserialize_reader(self.input)?;
-        let crc = u32::deserialize_reader(self.input)?;
+        let read = self.read_block();
+        if read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::UnexpectedEof) {
+            self.cut_off = true;
+        }
+        read
+    }
+
+    fn read_block(&mut self) -> io::Result<()> {
+        let len = self.read_number()?;
+        let crc = self.read_number()?;
         self.taken = 0;
         self.block.clear();
         let len = usize::try_from(len).unwrap_or(usize::MAX);
@@ -337,8 +364,14 @@ impl<'a, R: Read> BlockReader<'a, R> {
         Ok(())
     }
 
+    fn read_number(&mut self) -> io::Result<u32> {
+        let mut bytes = [0; 4];
+        self.input.read_exact(&mut bytes)?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
     /// Reads the end, behind which nothing may follow.
-    fn finish(mut self) -> io::Result<()> {
+    fn finish(&mut self) -> io::Result<()> {
         if self.taken < self.block.len() {
             return Err(damaged("its last block is longer than its content"));
         }
