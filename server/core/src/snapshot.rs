@@ -24,8 +24,9 @@ use crate::answer::Grant;
 use crate::chain::Chain;
 use crate::check::Violation;
 use crate::counters::Counters;
-use crate::ids::{LogIndex, RequestId, SessionId};
+use crate::ids::{LockName, LogIndex, RequestId, SessionId, Ticket};
 use crate::limits::Limits;
+use crate::queue::Waiter;
 use crate::session::{Record, Session, State};
 use crate::sessions::{Shard, shard_of};
 
@@ -139,6 +140,7 @@ impl LockTable {
         table.stamp_ms = header.stamp_ms;
         table.chain = header.chain;
         let mut last = None;
+        let mut waits = Vec::new();
         for _ in 0..header.sessions {
             let id = SessionId::deserialize_reader(blocks)?;
             let session = Session::read(blocks)?;
@@ -147,15 +149,21 @@ impl LockTable {
                 return Err(damaged(format!("session {id} is out of order")).into());
             }
             last = Some(place);
-            table.restore(id, session)?;
+            table.restore(id, session, &mut waits)?;
         }
         blocks.finish()?;
+        table.restore_queues(waits)?;
         Ok(table)
     }
 
-    /// Puts a session in and rebuilds what follows from its records.
-    fn restore(&mut self, id: SessionId, session: Session) -> Result<(), SnapshotError> {
-        let mut session = session;
+    /// Puts a session in, with its holds. Its waits are put aside: queues are filled in the order
+    /// of tickets, over all sessions.
+    fn restore(
+        &mut self,
+        id: SessionId,
+        mut session: Session,
+        waits: &mut Vec<(Ticket, LockName, Waiter)>,
+    ) -> Result<(), SnapshotError> {
         for (&request, record) in &session.records {
             let Record::Asked { lock: name, state, .. } = record else { continue };
             match *state {
@@ -169,21 +177,26 @@ impl LockTable {
                     session.holds.insert(token, request);
                     self.counts.held += 1;
                 }
-                State::Waiting { ticket, .. } => {
-                    let lock = self.locks.entry(name.clone()).or_default();
-                    if !lock.queue.insert(ticket, (id, request)) {
-                        return Err(inconsistent(
-                            "I12",
-                            format!("ticket {ticket} of {name} twice"),
-                        ));
-                    }
-                    self.counts.waiting += 1;
-                }
+                State::Waiting { ticket, .. } => waits.push((ticket, name.clone(), (id, request))),
                 State::Denied { .. } | State::Ended => {}
             }
         }
         self.sessions.insert(id, session);
         self.counts.sessions += 1;
+        Ok(())
+    }
+
+    fn restore_queues(
+        &mut self,
+        mut waits: Vec<(Ticket, LockName, Waiter)>,
+    ) -> Result<(), SnapshotError> {
+        waits.sort_unstable_by_key(|&(ticket, ..)| ticket);
+        for (ticket, name, waiter) in waits {
+            if !self.locks.entry(name).or_default().queue.push(ticket, waiter) {
+                return Err(inconsistent("I9", format!("two wait with ticket {ticket}")));
+            }
+            self.counts.waiting += 1;
+        }
         Ok(())
     }
 }
