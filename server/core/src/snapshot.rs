@@ -403,11 +403,8 @@ impl<R: Read> Read for BlockReader<'_, R> {
         if self.taken == self.block.len() && !self.ended {
             self.next_block()?;
         }
-        let rest = self.block.get(self.taken..).unwrap_or_default();
-        let len = rest.len().min(bytes.len());
-        for (to, from) in bytes.iter_mut().zip(rest) {
-            *to = *from;
-        }
+        let mut rest = self.block.get(self.taken..).unwrap_or_default();
+        let len = rest.read(bytes)?;
         self.taken += len;
         Ok(len)
     }
