@@ -2,8 +2,8 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 
-use crate::ids::{Label, LockName, LogIndex, RequestId, SessionId, Tenure};
-use crate::{FencingToken, Limits};
+use crate::Limits;
+use crate::ids::{FencingToken, Label, LockName, LogIndex, RequestId, SessionId, Tenure};
 
 /// A command of the lock table.
 ///
@@ -43,16 +43,22 @@ pub enum Command {
     Acquire {
         /// Who asks.
         session: SessionId,
-        /// Outcomes of the session's requests below this id are confirmed and dropped.
+        /// Outcomes of the session's requests below this id are confirmed and dropped; what still
+        /// waits or holds lives on. The session's mark is raised to it, never lowered, also when
+        /// the command itself is refused. It is the session's own promise and is taken as it is,
+        /// also beyond every id seen.
         done_below: RequestId,
-        /// The request.
+        /// The request: the session's choice, in rising order. The same id with the same lock and
+        /// `wait` is the same request, however often it comes (I12).
         request: RequestId,
         /// The lock.
         lock: LockName,
         /// Queue if it is not free; otherwise be denied.
         wait: bool,
     },
-    /// Ends a request, whatever its state.
+    /// Ends a request, whatever its state: a waiting one leaves, a held one is given back, one that
+    /// was never seen is spent, so that a late `Acquire` of that id is refused. Works below the
+    /// session's mark too, as long as the request waits or holds.
     Cancel {
         /// Whose request it is.
         session: SessionId,
@@ -61,7 +67,7 @@ pub enum Command {
         /// The request.
         request: RequestId,
     },
-    /// Gives back a grant.
+    /// Gives back a grant. A release that comes twice or late changes nothing (I13).
     Release {
         /// Who holds it.
         session: SessionId,
@@ -70,6 +76,24 @@ pub enum Command {
         /// The grant.
         token: FencingToken,
     },
+}
+
+impl Command {
+    /// The version of the stored encoding that first knew this command.
+    ///
+    /// A version is proposed only when every member knows it ([`VersionGate`](crate::VersionGate),
+    /// I29).
+    pub fn version(&self) -> u16 {
+        match self {
+            Self::Configure { .. }
+            | Self::OpenSession { .. }
+            | Self::CloseSession { .. }
+            | Self::ExpireSession { .. }
+            | Self::Acquire { .. }
+            | Self::Cancel { .. }
+            | Self::Release { .. } => 1,
+        }
+    }
 }
 
 /// The commands of one log entry, gathered by the leader while the last entry was on its way.

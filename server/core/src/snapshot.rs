@@ -1,0 +1,268 @@
+//! The table as bytes: frozen in microseconds, written by another thread, read back with distrust.
+//!
+//! Stored are the sessions with their requests, the counters, limits, stamp and state hash. Who
+//! holds and who waits follows from the requests, so it is not stored and cannot contradict them.
+//!
+//! `"HOLDFAST" ‖ version:u16 ‖ blocks`: all numbers are little-endian; the blocks' bytes, put
+//! together, are one borsh stream. There is one way to write a table: export → import → export
+//! gives the same bytes (I17).
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use borsh::{BorshDeserialize, BorshSerialize};
+
+use crate::LockTable;
+use crate::answer::Grant;
+use crate::blocks::{BlockReader, BlockWriter, damaged};
+use crate::chain::Chain;
+use crate::check::Violation;
+use crate::counters::Counters;
+use crate::ids::{LockName, LogIndex, RequestId, SessionId, Ticket};
+use crate::limits::Limits;
+use crate::queue::Waiter;
+use crate::session::{Record, Session, State};
+use crate::sessions::{Shard, shard_of};
+
+/// The version this build writes, and the highest it reads.
+pub const SNAPSHOT_VERSION: u16 = 1;
+
+const MAGIC: [u8; 8] = *b"HOLDFAST";
+
+/// Why bytes were not read as a snapshot. Nothing was built from them.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// Something else altogether.
+    #[error("not a snapshot of a lock table")]
+    NotASnapshot,
+    /// Written by a newer build. It is never guessed at.
+    #[error("a snapshot of version {found}; this build reads versions up to {known}")]
+    UnknownVersion {
+        /// The version it carries.
+        found: u16,
+        /// [`SNAPSHOT_VERSION`].
+        known: u16,
+    },
+    /// It ends before its end.
+    #[error("the snapshot is cut off")]
+    CutOff,
+    /// Its bytes are not those that were written.
+    #[error("the snapshot is damaged: {reason}")]
+    Damaged {
+        /// What is wrong, for people.
+        reason: String,
+    },
+    /// Its bytes are whole, but no table wrote them: an invariant does not hold.
+    #[error("the snapshot contradicts itself: {0}")]
+    Inconsistent(#[source] Violation),
+    /// Reading failed.
+    #[error("the snapshot cannot be read: {0}")]
+    Io(#[source] io::Error),
+}
+
+impl From<io::Error> for SnapshotError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Self::CutOff,
+            io::ErrorKind::InvalidData => Self::Damaged { reason: error.to_string() },
+            _ => Self::Io(error),
+        }
+    }
+}
+
+/// The table as it was at one index, shared with it until it is written to.
+///
+/// `Send`, and cheap to clone: another thread writes the bytes while the table goes on. Dropping it
+/// lets go of the shards the table has replaced since.
+#[derive(Clone, Debug)]
+pub struct Frozen {
+    header: Header,
+    shards: Vec<Arc<Shard>>,
+}
+
+#[derive(Clone, Debug, BorshSerialize, BorshDeserialize)]
+struct Header {
+    counters: Counters,
+    limits: Limits,
+    stamp_ms: u64,
+    chain: Chain,
+    sessions: u64,
+}
+
+impl LockTable {
+    /// The table as it is now, for a snapshot: 1,024 reference counts, whatever its size.
+    pub fn freeze(&self) -> Frozen {
+        let header = Header {
+            counters: self.counters,
+            limits: self.limits,
+            stamp_ms: self.stamp_ms,
+            chain: self.chain.clone(),
+            sessions: self.counts.sessions,
+        };
+        Frozen { header, shards: self.sessions.freeze() }
+    }
+
+    /// Reads what [`Frozen::write_to`] wrote, to the end of `input`, and checks every invariant.
+    ///
+    /// Allocates no more than a small multiple of what was read, whatever lengths the bytes claim.
+    ///
+    /// # Errors
+    ///
+    /// [`SnapshotError`]; nothing was built.
+    pub fn read_from(input: &mut impl Read) -> Result<Self, SnapshotError> {
+        check_front(input)?;
+        let mut blocks = BlockReader::new(input);
+        let read = Self::read_content(&mut blocks);
+        // borsh calls every early end "invalid data"; only the block reader knows which it was.
+        if read.is_err() && blocks.is_cut_off() {
+            return Err(SnapshotError::CutOff);
+        }
+        let table = read?;
+        table.check().map_err(SnapshotError::Inconsistent)?;
+        Ok(table)
+    }
+
+    fn read_content(blocks: &mut BlockReader<'_, impl Read>) -> Result<Self, SnapshotError> {
+        let header = Header::deserialize_reader(blocks)?;
+        let mut table = Self::with_counters(header.counters);
+        table.limits = header.limits;
+        table.stamp_ms = header.stamp_ms;
+        table.chain = header.chain;
+        let mut last = None;
+        let mut waits = Vec::new();
+        for _ in 0..header.sessions {
+            let id = SessionId::deserialize_reader(blocks)?;
+            let session = Session::read(blocks)?;
+            let place = (shard_of(id), id);
+            if last.is_some_and(|last| last >= place) {
+                return Err(damaged(format!("session {id} is out of order")).into());
+            }
+            last = Some(place);
+            table.restore(id, session, &mut waits)?;
+        }
+        blocks.finish()?;
+        table.restore_queues(waits)?;
+        Ok(table)
+    }
+
+    /// Puts a session in, with its holds. Its waits are put aside: queues are filled in the order
+    /// of tickets, over all sessions.
+    fn restore(
+        &mut self,
+        id: SessionId,
+        mut session: Session,
+        waits: &mut Vec<(Ticket, LockName, Waiter)>,
+    ) -> Result<(), SnapshotError> {
+        for (&request, record) in &session.records {
+            let Record::Asked { lock: name, state, .. } = record else { continue };
+            match *state {
+                State::Held { token, .. } => {
+                    let lock = self.locks.entry(name.clone()).or_default();
+                    let grant = Grant { session: id, request, token };
+                    if let Some(other) = lock.holder.replace(grant) {
+                        let what = format!("{name} is held by {other:?} and by {grant:?}");
+                        return Err(inconsistent("I2", what));
+                    }
+                    session.holds.insert(token, request);
+                    self.counts.held += 1;
+                }
+                State::Waiting { ticket, .. } => waits.push((ticket, name.clone(), (id, request))),
+                State::Denied { .. } | State::Ended => {}
+            }
+        }
+        self.sessions.insert(id, session);
+        self.counts.sessions += 1;
+        Ok(())
+    }
+
+    fn restore_queues(
+        &mut self,
+        mut waits: Vec<(Ticket, LockName, Waiter)>,
+    ) -> Result<(), SnapshotError> {
+        waits.sort_unstable_by_key(|&(ticket, ..)| ticket);
+        for (ticket, name, waiter) in waits {
+            if !self.locks.entry(name).or_default().queue.push(ticket, waiter) {
+                return Err(inconsistent("I9", format!("two wait with ticket {ticket}")));
+            }
+            self.counts.waiting += 1;
+        }
+        Ok(())
+    }
+}
+
+fn inconsistent(invariant: &'static str, what: String) -> SnapshotError {
+    SnapshotError::Inconsistent(Violation { invariant, what })
+}
+
+impl Session {
+    /// Reads what its derived `BorshSerialize` wrote; `holds` follows from the records.
+    fn read(input: &mut impl Read) -> io::Result<Self> {
+        Ok(Self {
+            ttl_ms: BorshDeserialize::deserialize_reader(input)?,
+            label: BorshDeserialize::deserialize_reader(input)?,
+            secret_hash: BorshDeserialize::deserialize_reader(input)?,
+            opened_ms: BorshDeserialize::deserialize_reader(input)?,
+            done_below: BorshDeserialize::deserialize_reader(input)?,
+            records: read_records(input)?,
+            holds: BTreeMap::new(),
+        })
+    }
+}
+
+/// Reads a borsh map, whose keys have to rise: any other order would not be written again.
+fn read_records(input: &mut impl Read) -> io::Result<BTreeMap<RequestId, Record>> {
+    let mut records = BTreeMap::new();
+    for _ in 0..u32::deserialize_reader(input)? {
+        let request = RequestId::deserialize_reader(input)?;
+        if records.last_key_value().is_some_and(|(&last, _)| last >= request) {
+            return Err(damaged(format!("request {request} is out of order")));
+        }
+        records.insert(request, Record::deserialize_reader(input)?);
+    }
+    Ok(records)
+}
+
+impl Frozen {
+    /// The last entry that is in it.
+    pub fn applied_index(&self) -> LogIndex {
+        self.header.chain.index()
+    }
+
+    /// The rolling hash after that entry (I16).
+    pub fn state_hash(&self) -> [u8; 32] {
+        self.header.chain.hash()
+    }
+
+    /// Writes it: the same bytes for the same table, on every replica (I17). Nothing is buffered
+    /// beyond one block of 64 KiB; `out` is not flushed.
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`. What was written so far is cut off, and is noticed as such when read.
+    pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
+        out.write_all(&MAGIC)?;
+        out.write_all(&SNAPSHOT_VERSION.to_le_bytes())?;
+        let mut blocks = BlockWriter::new(out);
+        self.header.serialize(&mut blocks)?;
+        for (id, session) in self.shards.iter().flat_map(|shard| shard.iter()) {
+            id.serialize(&mut blocks)?;
+            session.serialize(&mut blocks)?;
+        }
+        blocks.finish()
+    }
+}
+
+fn check_front(input: &mut impl Read) -> Result<(), SnapshotError> {
+    let mut magic = [0; MAGIC.len()];
+    input.read_exact(&mut magic)?;
+    if magic != MAGIC {
+        return Err(SnapshotError::NotASnapshot);
+    }
+    let mut version = [0; 2];
+    input.read_exact(&mut version)?;
+    match u16::from_le_bytes(version) {
+        SNAPSHOT_VERSION => Ok(()),
+        found => Err(SnapshotError::UnknownVersion { found, known: SNAPSHOT_VERSION }),
+    }
+}
