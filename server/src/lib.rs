@@ -10,3 +10,6 @@ pub mod config;
 pub mod consensus;
 pub mod error;
 pub mod exit;
+pub mod http;
+pub mod listen;
+pub mod telemetry;
