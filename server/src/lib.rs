@@ -12,4 +12,5 @@ pub mod error;
 pub mod exit;
 pub mod http;
 pub mod listen;
+pub mod storage;
 pub mod telemetry;
