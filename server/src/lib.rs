@@ -12,5 +12,6 @@ pub mod error;
 pub mod exit;
 pub mod http;
 pub mod listen;
+pub mod session;
 pub mod storage;
 pub mod telemetry;
