@@ -1,7 +1,9 @@
 //! How the process ends: one code per kind of cause, as in sysexits(3).
 
 use std::fmt::Display;
+use std::panic;
 use std::process::ExitCode;
+use std::thread;
 
 /// The codes, as `holdfastd --help` shows them.
 pub const HELP: &str = "\
@@ -12,7 +14,8 @@ Exit codes:
   70  a fault inside the node; the log line before says which
   73  the data folder cannot be used; nothing was changed in it
   74  a write to the data folder failed; what was acknowledged is safe
-  78  a setting cannot be used; the message names it";
+  78  a setting cannot be used; the message names it
+ 130  a second signal came before the node had stopped; what was acknowledged is safe";
 
 /// Why the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,8 @@ pub enum Exit {
     Storage,
     /// A setting cannot be used.
     Settings,
+    /// It was asked to stop a second time.
+    Interrupted,
 }
 
 impl Exit {
@@ -44,6 +49,7 @@ impl Exit {
             Self::DataFolder => 73,
             Self::Storage => 74,
             Self::Settings => 78,
+            Self::Interrupted => 130,
         }
     }
 }
@@ -59,4 +65,28 @@ impl From<Exit> for ExitCode {
 pub fn say(exit: Exit, why: &dyn Display) -> Exit {
     eprintln!("holdfastd: {why}");
     exit
+}
+
+/// Says why and ends the process here and now. Everything that was acknowledged is on disk, so
+/// there is nothing to tidy up.
+pub fn now(exit: Exit, why: &dyn Display) -> ! {
+    std::process::exit(say(exit, why).code().into())
+}
+
+/// Threads that catch panics inside sled themselves and report them as faults of the store.
+const CATCHES_PANICS: [&str; 2] = ["holdfast-open", "holdfast-log"];
+
+/// From here on a panic ends the process, whatever task it happens in.
+///
+/// A panic is a bug, and a task that is gone may be one that others wait for in vain: the keeper
+/// of leases, say. A process that ends is started again, and its peers serve meanwhile.
+pub fn on_panic() {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        usual(panic);
+        let thread = thread::current();
+        if !thread.name().is_some_and(|name| CATCHES_PANICS.contains(&name)) {
+            now(Exit::Fault, &"this is a bug; please report the lines above");
+        }
+    }));
 }

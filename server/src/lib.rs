@@ -12,6 +12,7 @@ pub mod error;
 pub mod exit;
 pub mod http;
 pub mod listen;
+pub mod metrics;
 pub mod session;
 pub mod storage;
 pub mod telemetry;
