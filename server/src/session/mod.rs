@@ -97,7 +97,7 @@ impl Hub {
         self.registry.metrics.clone()
     }
 
-    /// Sends every stream away with GoingAway, and takes no new one. Returns once all have ended,
+    /// Sends every stream away with `GoingAway`, and takes no new one. Returns once all have ended,
     /// in about a second at most, whether they read or not (I32).
     pub async fn shutdown(&self) {
         self.registry.stop(self.leader()).await;

@@ -267,7 +267,6 @@ impl Visit {
             Some(newer) if newer.stream > *stream => {
                 return Err(StreamError::AttachedElsewhere { session: session.get() });
             }
-            Some(_) => {}
             None if state.attached.len() >= limit => {
                 return Err(StreamError::Limit {
                     limit: "max_attached_streams",
@@ -275,7 +274,7 @@ impl Visit {
                     message: "too many streams are attached to this node; try again later",
                 });
             }
-            None => {}
+            Some(_) | None => {}
         }
         let attached =
             Attached { stream: *stream, outbox: outbox.clone(), denied: BTreeSet::new() };
