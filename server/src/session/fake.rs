@@ -13,7 +13,7 @@ use crate::error::ProposeError;
 /// How long a confirmation without a quorum takes to fail.
 const CONFIRM_LIMIT_MS: u64 = 300;
 
-pub(super) struct Fake {
+pub(crate) struct Fake {
     seams: Seams,
     role: watch::Sender<Role>,
     listener: OnceLock<Arc<dyn Listener>>,
@@ -36,7 +36,7 @@ struct Switches {
 }
 
 impl Fake {
-    pub(super) fn new(seams: Seams) -> Arc<Self> {
+    pub(crate) fn new(seams: Seams) -> Arc<Self> {
         let switches = Switches {
             quorum: true,
             confirms_held: false,
@@ -54,36 +54,36 @@ impl Fake {
     }
 
     /// Leads in a tenure from now on, with an entry of its own applied.
-    pub(super) fn lead(&self, tenure: u64) {
+    pub(crate) fn lead(&self, tenure: u64) {
         self.role.send_replace(Role::Leading { tenure: Tenure::new(tenure) });
     }
 
     /// Follows from now on.
-    pub(super) fn follow(&self, leader: Option<&str>) {
+    pub(crate) fn follow(&self, leader: Option<&str>) {
         let leader =
             leader.map(|advertise| LeaderHint { node_id: 2, advertise: advertise.to_owned() });
         self.role.send_replace(Role::Following { leader });
     }
 
-    pub(super) fn set_quorum(&self, quorum: bool) {
+    pub(crate) fn set_quorum(&self, quorum: bool) {
         self.switches.send_modify(|switches| switches.quorum = quorum);
     }
 
-    pub(super) fn hold_confirms(&self, held: bool) {
+    pub(crate) fn hold_confirms(&self, held: bool) {
         self.switches.send_modify(|switches| switches.confirms_held = held);
     }
 
-    pub(super) fn confirm_as(&self, tenure: u64) {
+    pub(crate) fn confirm_as(&self, tenure: u64) {
         let tenure = Tenure::new(tenure);
         self.switches.send_modify(|switches| switches.confirmed_tenure = Some(tenure));
     }
 
-    pub(super) fn hold_commits(&self) {
+    pub(crate) fn hold_commits(&self) {
         self.switches.send_modify(|switches| switches.commits_held = true);
     }
 
     /// Commits what was held back, and what comes after.
-    pub(super) fn let_commits_go(&self) {
+    pub(crate) fn let_commits_go(&self) {
         self.switches.send_modify(|switches| switches.commits_held = false);
         for (command, tenure, done) in self.take_held_back() {
             done(Ok(self.commit(command, tenure)));
@@ -92,7 +92,7 @@ impl Fake {
 
     /// Gives up waiting for what was held back: it may still be committed, and is returned for
     /// that.
-    pub(super) fn give_up_held_back(&self) -> Vec<Command> {
+    pub(crate) fn give_up_held_back(&self) -> Vec<Command> {
         let give_up = |(command, _, done): (Command, Tenure, Done)| {
             done(Err(ProposeError::OutcomeUnknown { waited_ms: 5_000 }));
             command
@@ -100,7 +100,7 @@ impl Fake {
         self.take_held_back().into_iter().map(give_up).collect()
     }
 
-    pub(super) fn held_back(&self) -> Vec<Command> {
+    pub(crate) fn held_back(&self) -> Vec<Command> {
         self.held_back.lock().unwrap().iter().map(|(command, _, _)| command.clone()).collect()
     }
 
@@ -109,12 +109,12 @@ impl Fake {
     }
 
     /// Commits a command as its own entry, whoever proposed it.
-    pub(super) fn commit(&self, command: Command, tenure: Tenure) -> Committed {
+    pub(crate) fn commit(&self, command: Command, tenure: Tenure) -> Committed {
         self.commit_all(vec![command], tenure).remove(0)
     }
 
     /// Commits commands in one entry.
-    pub(super) fn commit_all(&self, commands: Vec<Command>, tenure: Tenure) -> Vec<Committed> {
+    pub(crate) fn commit_all(&self, commands: Vec<Command>, tenure: Tenure) -> Vec<Committed> {
         let mut guard = self.table.lock().unwrap();
         let (table, index) = &mut *guard;
         *index = LogIndex::new(index.get() + 1);
@@ -147,7 +147,7 @@ impl Fake {
 }
 
 /// What tests hand to the hub.
-pub(super) struct Handle(pub(super) Arc<Fake>);
+pub(crate) struct Handle(pub(crate) Arc<Fake>);
 
 impl Consensus for Handle {
     fn role(&self) -> watch::Receiver<Role> {

@@ -23,9 +23,11 @@
 //! - What a client is told was committed (I4, I23), and is told in the order of the log.
 //! - Nothing waits for a client: a slow one loses its stream, not its session (I27).
 
-mod answers;
+pub(crate) mod answers;
 mod dispatch;
 mod error;
+#[cfg(test)]
+pub(crate) mod fake;
 mod frames;
 mod inbox;
 mod lead;
@@ -90,6 +92,15 @@ impl Hub {
         let lead = Lead { registry: registry.clone(), consensus: consensus.clone() };
         let lead = registry.seams.spawn("session-lead", lead.run());
         Self { registry, consensus, cluster_id, _lead: lead }
+    }
+
+    /// The replica behind it.
+    pub(crate) fn consensus(&self) -> &Arc<dyn Consensus> {
+        &self.consensus
+    }
+
+    pub(crate) fn seams(&self) -> &Seams {
+        &self.registry.seams
     }
 
     /// What the layer counts.

@@ -131,11 +131,12 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// [`StreamError::Limit`], [`StreamError::ShuttingDown`].
+    /// [`StreamError::Limit`]; [`StreamError::Unavailable`] once the node stops.
     pub(super) fn enter(self: &Arc<Self>) -> Result<Visit, StreamError> {
         let mut state = self.lock();
         if let Some(Stopping { leader }) = state.stopping.clone() {
-            return Err(StreamError::ShuttingDown { leader });
+            let message = "this node stops".to_owned();
+            return Err(StreamError::Unavailable { message, leader });
         }
         let unopened = state.streams.len().saturating_sub(state.attached.len());
         if unopened >= self.settings.max_unopened_streams {

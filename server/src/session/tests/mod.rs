@@ -1,7 +1,6 @@
 //! Streams on virtual time, over a replica of one that does what a test wants.
 
 mod bad_frames;
-mod fake;
 mod leases;
 mod places;
 mod slow_readers;
@@ -22,7 +21,7 @@ use holdfast_proto::v1::{
 use holdfast_seams::{Pipe, Seams, simulated};
 use tokio::sync::oneshot;
 
-use self::fake::{Fake, Handle};
+use super::fake::{Fake, Handle};
 use super::{Hub, SessionSettings, StreamError};
 
 const CLUSTER: Bytes = Bytes::from_static(b"cluster-of-tests");
