@@ -32,7 +32,7 @@ pub enum StreamError {
         /// Where clients reach the leader, if this node knows another.
         leader: Option<String>,
     },
-    /// This node stops. Its last frame was GoingAway.
+    /// This node stops. Its last frame was `GoingAway`.
     #[error("this node stops")]
     ShuttingDown {
         /// Where clients reach the leader, if this node knows another.

@@ -1,5 +1,7 @@
 //! Frames read off the wire: checked once, here, into what the rest can trust.
 
+use std::collections::BTreeSet;
+
 use holdfast_core::{FencingToken, Label, LockName, RequestId, SessionId, TextError};
 use holdfast_proto::v1::client_frame::Body;
 use holdfast_proto::v1::refused::Subject;
@@ -107,31 +109,28 @@ fn read_only_name(items: &[Item]) -> Result<LockName, Refusal> {
             format!("{} names in one request; {NAMES_PER_REQUEST} are allowed", items.len());
         return Err(refusals::limit("names_per_request", message));
     }
-    let mut names = items
-        .iter()
-        .map(|item| LockName::parse_bytes(&item.name).map_err(|error| bad_name(&item.name, &error)))
-        .collect::<Result<Vec<_>, _>>()?;
-    let Some(name) = names.pop() else {
-        return Err(refusals::refusal(RefusalReason::Invalid, "the request names no lock"));
-    };
-    names.push(name.clone());
-    let count = names.len();
-    names.sort_unstable();
-    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        let message = format!("{} is named twice in one request", twice[0]);
-        return Err(refusals::refusal(RefusalReason::Invalid, message));
+    let mut names = BTreeSet::new();
+    for item in items {
+        let name =
+            LockName::parse_bytes(&item.name).map_err(|error| bad_name(&item.name, &error))?;
+        if let Some(twice) = names.replace(name) {
+            let message = format!("{twice} is named twice in one request");
+            return Err(refusals::refusal(RefusalReason::Invalid, message));
+        }
     }
-    if count > 1 {
-        let message = format!("{count} names in one request; this server takes one");
+    if names.len() > 1 {
+        let message = format!("{} names in one request; this server takes one", names.len());
         return Err(refusals::refusal(RefusalReason::Unsupported, message));
     }
-    Ok(name)
+    names
+        .pop_first()
+        .ok_or_else(|| refusals::refusal(RefusalReason::Invalid, "the request names no lock"))
 }
 
 /// Names the name as far as that is fit to be shown.
 fn bad_name(name: &[u8], error: &TextError) -> Refusal {
     const SHOWN: usize = 64;
-    let shown = name[..name.len().min(SHOWN)].escape_ascii();
+    let shown = name.get(..SHOWN).unwrap_or(name).escape_ascii();
     let cut = if name.len() > SHOWN { "…" } else { "" };
     let message = format!("the lock name \"{shown}{cut}\" is not usable: {error}");
     refusals::refusal(RefusalReason::Invalid, message)

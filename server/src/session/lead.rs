@@ -182,8 +182,8 @@ impl Lead {
         let mut planned = planned;
         loop {
             let passed = clock.now();
-            let paused = passed.saturating_since(planned) > PAUSED;
-            planned = passed + if paused { GRACE_AFTER_PAUSE } else { GRACE };
+            let was_paused = passed.saturating_since(planned) > PAUSED;
+            planned = passed + if was_paused { GRACE_AFTER_PAUSE } else { GRACE };
             clock.sleep_until(planned).await;
             if clock.now().saturating_since(planned) <= PAUSED {
                 return passed;

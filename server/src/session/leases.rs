@@ -12,6 +12,7 @@
 //! - A session with a keepalive in `waiting` or in a round carries a mark in the table and is not
 //!   due (§5.2).
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,11 +121,11 @@ impl Leases {
     /// A round failed: its keepalives wait for the next one, unless a newer one does already.
     pub(super) fn put_back(&mut self, round: Vec<Heard>) {
         for heard in round {
-            let session = heard.session;
-            if self.waiting.contains_key(&session) {
-                self.table.answered(session);
-            } else {
-                self.waiting.insert(session, heard);
+            match self.waiting.entry(heard.session) {
+                Entry::Occupied(newer) => self.table.answered(*newer.key()),
+                Entry::Vacant(none) => {
+                    none.insert(heard);
+                }
             }
         }
     }

@@ -23,9 +23,11 @@
 //! - What a client is told was committed (I4, I23), and is told in the order of the log.
 //! - Nothing waits for a client: a slow one loses its stream, not its session (I27).
 
-mod answers;
+pub(crate) mod answers;
 mod dispatch;
 mod error;
+#[cfg(test)]
+pub(crate) mod fake;
 mod frames;
 mod inbox;
 mod lead;
@@ -92,12 +94,21 @@ impl Hub {
         Self { registry, consensus, cluster_id, _lead: lead }
     }
 
+    /// The replica behind it.
+    pub(crate) fn consensus(&self) -> &Arc<dyn Consensus> {
+        &self.consensus
+    }
+
+    pub(crate) fn seams(&self) -> &Seams {
+        &self.registry.seams
+    }
+
     /// What the layer counts.
     pub fn metrics(&self) -> SessionMetrics {
         self.registry.metrics.clone()
     }
 
-    /// Sends every stream away with GoingAway, and takes no new one. Returns once all have ended,
+    /// Sends every stream away with `GoingAway`, and takes no new one. Returns once all have ended,
     /// in about a second at most, whether they read or not (I32).
     pub async fn shutdown(&self) {
         self.registry.stop(self.leader()).await;

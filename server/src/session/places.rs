@@ -69,6 +69,11 @@ impl Follows {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_lock.is_empty() && self.by_request.is_empty() && self.changed.is_empty()
+    }
+
     /// The lock's queue moved; `true` if somebody follows it.
     pub(super) fn moved(&mut self, lock: &LockName) -> bool {
         let followed = self.by_lock.contains_key(lock);

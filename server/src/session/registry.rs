@@ -131,11 +131,12 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// [`StreamError::Limit`], [`StreamError::ShuttingDown`].
+    /// [`StreamError::Limit`]; [`StreamError::Unavailable`] once the node stops.
     pub(super) fn enter(self: &Arc<Self>) -> Result<Visit, StreamError> {
         let mut state = self.lock();
         if let Some(Stopping { leader }) = state.stopping.clone() {
-            return Err(StreamError::ShuttingDown { leader });
+            let message = "this node stops".to_owned();
+            return Err(StreamError::Unavailable { message, leader });
         }
         let unopened = state.streams.len().saturating_sub(state.attached.len());
         if unopened >= self.settings.max_unopened_streams {
@@ -267,7 +268,6 @@ impl Visit {
             Some(newer) if newer.stream > *stream => {
                 return Err(StreamError::AttachedElsewhere { session: session.get() });
             }
-            Some(_) => {}
             None if state.attached.len() >= limit => {
                 return Err(StreamError::Limit {
                     limit: "max_attached_streams",
@@ -275,7 +275,7 @@ impl Visit {
                     message: "too many streams are attached to this node; try again later",
                 });
             }
-            None => {}
+            Some(_) | None => {}
         }
         let attached =
             Attached { stream: *stream, outbox: outbox.clone(), denied: BTreeSet::new() };
