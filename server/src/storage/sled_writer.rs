@@ -171,16 +171,19 @@ impl Writer {
         }
     }
 
-    /// Packs records into groups of at most [`GROUP_BYTES`].
+    /// Packs records into groups of at most [`GROUP_BYTES`]. A purge beyond the end of the log may
+    /// lie between two of them: a group never spans that hole.
     fn put_groups(&mut self, records: &[&Record], log: &mut sled::Batch) {
         let mut group = Vec::new();
         let mut ids: Option<(u64, LogId)> = None;
         for record in records {
-            if group.len() + encoded_len(record) > GROUP_BYTES {
+            let index = record.log_id.index;
+            let full = group.len() + encoded_len(record) > GROUP_BYTES;
+            if full || ids.is_some_and(|(_, last)| last.index.checked_add(1) != Some(index)) {
                 self.put_group(ids.take(), &mut group, log);
             }
             encode_record(record, &mut group);
-            let first = ids.map_or(record.log_id.index, |(first, _)| first);
+            let first = ids.map_or(index, |(first, _)| first);
             ids = Some((first, record.log_id));
         }
         self.put_group(ids, &mut group, log);
