@@ -8,4 +8,5 @@
 
 pub mod consensus;
 pub mod error;
+pub mod raft;
 pub mod storage;
