@@ -206,20 +206,16 @@ impl Shared {
 }
 
 impl Queue {
-    /// What goes to disk together: changes in order, at most one truncation, which goes alone.
-    ///
-    /// A vote never shares a commit with an append submitted before it: within a commit the vote
-    /// is written first, and a crash must leave a prefix of what was submitted.
+    /// What goes to disk together, as a whole or not at all: changes in order, or one truncation,
+    /// before which the guard file has to be written.
     fn take_commit(&mut self) -> (Commit, Vec<Done>) {
         let mut changes = Vec::new();
         let mut waiting = Vec::new();
         let mut bytes = 0;
-        let mut appends = false;
         while let Some((next, _)) = self.operations.front() {
             let fits = match next {
                 Operation::TruncateAfter(_) => changes.is_empty(),
-                Operation::Vote(_) => !appends,
-                Operation::Append(_) | Operation::Purge(_) => {
+                Operation::Append(_) | Operation::Vote(_) | Operation::Purge(_) => {
                     changes.is_empty() || bytes + operation_bytes(next) <= COMMIT_BYTES
                 }
             };
@@ -234,7 +230,6 @@ impl Queue {
             if let Operation::TruncateAfter(keep) = operation {
                 return (Commit::Truncate(keep), waiting);
             }
-            appends |= matches!(operation, Operation::Append(_));
             changes.push(operation);
         }
         (Commit::Changes(changes), waiting)

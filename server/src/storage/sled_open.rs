@@ -26,7 +26,8 @@ use super::record::{
 };
 use super::sled_log::Counters;
 use super::sled_writer::{
-    DataFile, META_MAGIC, META_VERSION, PURGED_KEY, STORE_ID_KEY, VOTE_KEY, Writer, to_io,
+    DataFile, GROUP_PREFIX, META_MAGIC, META_VERSION, PURGED_KEY, STORE_ID_KEY, VOTE_KEY, Writer,
+    group_key, to_io,
 };
 
 /// Large enough that groups and the pages that hold them stay in sled's one file: with the default
@@ -91,28 +92,17 @@ fn read_store(
         .segment_size(SEGMENT_BYTES)
         .cache_capacity(CACHE_BYTES);
     let db = config.open().map_err(failed)?;
-    let log = db.open_tree("log").map_err(failed)?;
-    let meta = db.open_tree("meta").map_err(failed)?;
-    check_store_id(path, &db, &meta, state)?;
-    let vote = read_mark(path, &meta, VOTE_KEY, take_vote)?;
-    let purged = read_mark(path, &meta, PURGED_KEY, take_log_id)?;
-    let (groups, records) = read_log(path, &log, purged)?;
+    let tree = db.open_tree("log").map_err(failed)?;
+    check_store_id(path, &db, &tree, state)?;
+    let vote = read_mark(path, &tree, VOTE_KEY, take_vote)?;
+    let purged = read_mark(path, &tree, PURGED_KEY, take_log_id)?;
+    let (groups, records) = read_log(path, &tree, purged)?;
     let mirror = LogMirror::recovered(records, purged, vote);
     check_guard(path, &mirror, state)?;
     let file = DataFile::open(path).map_err(|e| open_error("open", path, e))?;
     let counters = Arc::new(Counters::default());
-    let writer = Writer {
-        db,
-        log,
-        meta,
-        file,
-        guard,
-        groups,
-        purged,
-        since_bound: 0,
-        counters,
-        _lock: lock,
-    };
+    let writer =
+        Writer { db, tree, file, guard, groups, purged, since_bound: 0, counters, _lock: lock };
     Ok((writer, mirror))
 }
 
@@ -121,15 +111,15 @@ fn read_store(
 fn check_store_id(
     path: &Path,
     db: &sled::Db,
-    meta: &sled::Tree,
+    tree: &sled::Tree,
     state: &GuardState,
 ) -> Result<(), OpenError> {
     if !state.created {
         let id = seal(META_MAGIC, META_VERSION, &state.store_id);
-        let written = meta.insert(STORE_ID_KEY, id).and_then(|_| db.flush());
+        let written = tree.insert(STORE_ID_KEY, id).and_then(|_| db.flush());
         return written.map(|_| ()).map_err(|error| from_sled(path, error));
     }
-    let stored = read_mark(path, meta, STORE_ID_KEY, take_store_id)?;
+    let stored = read_mark(path, tree, STORE_ID_KEY, take_store_id)?;
     if stored == Some(state.store_id) {
         return Ok(());
     }
@@ -146,11 +136,11 @@ fn take_store_id(fields: &mut Fields<'_>) -> Result<[u8; 16], DecodeError> {
 
 fn read_mark<T>(
     path: &Path,
-    meta: &sled::Tree,
+    tree: &sled::Tree,
     key: &[u8],
     decode: impl FnOnce(&mut Fields<'_>) -> Result<T, DecodeError>,
 ) -> Result<Option<T>, OpenError> {
-    let Some(stored) = meta.get(key).map_err(|error| from_sled(path, error))? else {
+    let Some(stored) = tree.get(key).map_err(|error| from_sled(path, error))? else {
         return Ok(None);
     };
     unseal(META_MAGIC, META_VERSION, &stored)
@@ -162,16 +152,16 @@ fn read_mark<T>(
 type Log = (BTreeMap<u64, LogId>, VecDeque<Record>);
 
 /// Every group in order, every checksum; no gap after the purge mark.
-fn read_log(path: &Path, log: &sled::Tree, purged: Option<LogId>) -> Result<Log, OpenError> {
+fn read_log(path: &Path, tree: &sled::Tree, purged: Option<LogId>) -> Result<Log, OpenError> {
     let mut groups = BTreeMap::new();
     let mut records: VecDeque<Record> = VecDeque::new();
     let mut expected = purged.map_or(0, |purged| purged.index.saturating_add(1));
-    for entry in log {
+    for entry in tree.scan_prefix(GROUP_PREFIX) {
         let (key, value) = entry.map_err(|error| from_sled(path, error))?;
         let value = Bytes::copy_from_slice(&value);
         let group = decode_group(&value).map_err(|e| damaged(path, "a group of records", e))?;
         let ends = group.first().zip(group.last()).map(|(a, b)| (a.log_id, b.log_id));
-        let Some((first, last)) = ends.filter(|(first, _)| key == first.index.to_be_bytes()) else {
+        let Some((first, last)) = ends.filter(|(first, _)| key == group_key(first.index)) else {
             let what = format!("a group of records stands under another key: {key:?}");
             return Err(OpenError::Damaged { path: path.to_path_buf(), what });
         };

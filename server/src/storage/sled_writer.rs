@@ -1,7 +1,8 @@
 //! What the writer thread does with sled: groups, marks, and making them durable.
 //!
-//! Tree `log`: group of records under the index of its first one, big-endian. Tree `meta`: vote,
-//! purge mark, store id. With sled's own default tree these are the three that are allowed.
+//! All of it is in one tree, because sled applies a batch to one tree as a whole or not at all, also
+//! over a crash: groups of records under `g` and the index of the first one, big-endian; vote, purge
+//! mark and store id under `m` and their names. A commit is one batch.
 //!
 //! sled's `flush` writes, but syncs neither metadata nor the device (measured: 60 of 60 simulated
 //! power cuts lost acknowledged keys). So each commit ends with our own `fdatasync` of sled's one
@@ -29,9 +30,15 @@ use super::sled_log::Counters;
 
 pub(super) const META_MAGIC: [u8; 4] = *b"HFMT";
 pub(super) const META_VERSION: u32 = 1;
-pub(super) const VOTE_KEY: &[u8] = b"vote";
-pub(super) const PURGED_KEY: &[u8] = b"purged";
-pub(super) const STORE_ID_KEY: &[u8] = b"store";
+pub(super) const GROUP_PREFIX: &[u8] = b"g";
+pub(super) const VOTE_KEY: &[u8] = b"mvote";
+pub(super) const PURGED_KEY: &[u8] = b"mpurged";
+pub(super) const STORE_ID_KEY: &[u8] = b"mstore";
+
+/// The key of the group that begins at `first`.
+pub(super) fn group_key(first: u64) -> Vec<u8> {
+    [GROUP_PREFIX, &first.to_be_bytes()].concat()
+}
 
 /// Groups removed by one commit after a purge. More make the commit slow: purging at one go cost
 /// up to 1.1 s of delay at 256 writers, 8 keys a commit at most 50 ms.
@@ -51,8 +58,7 @@ pub(super) enum Commit {
 /// sled, opened and read, with all that a commit needs to know about it.
 pub(super) struct Writer {
     pub(super) db: sled::Db,
-    pub(super) log: sled::Tree,
-    pub(super) meta: sled::Tree,
+    pub(super) tree: sled::Tree,
     pub(super) file: DataFile,
     pub(super) guard: Arc<Guard>,
     /// The last record of each group, by the index of the first. Groups that lie below the purge
@@ -131,8 +137,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// The fault: which part of the commit survives is unknown, but never a later part without an
-    /// earlier one.
+    /// The fault: whether the commit survives is unknown; it does as a whole or not at all.
     pub(super) fn commit(&mut self, commit: &Commit) -> Result<(), Fault> {
         match commit {
             Commit::Changes(changes) => self.change(changes),
@@ -141,66 +146,73 @@ impl Writer {
     }
 
     fn change(&mut self, changes: &[Operation]) -> Result<(), Fault> {
-        let mut meta = sled::Batch::default();
-        let mut log = sled::Batch::default();
+        let mut batch = sled::Batch::default();
         let mut vote = None;
         let mut records = Vec::new();
         for change in changes {
             match change {
                 Operation::Append(appended) => records.extend(appended),
                 Operation::Vote(new) => vote = Some(*new),
-                Operation::Purge(upto) => self.mark_purged(*upto, &mut meta),
+                Operation::Purge(upto) => self.mark_purged(*upto, &mut batch),
                 // Comes as `Commit::Truncate`, by itself.
                 Operation::TruncateAfter(_) => {}
             }
         }
         if let Some(vote) = vote {
-            meta.insert(VOTE_KEY, encode_vote(vote));
+            batch.insert(VOTE_KEY, encode_vote(vote));
         }
-        self.put_groups(&records, &mut log);
-        self.purge_slice(&mut log);
-        self.apply(meta, log)?;
+        self.put_groups(&records, &mut batch);
+        self.purge_slice(&mut batch);
+        self.apply(batch)?;
         self.tell_guard(vote)
     }
 
     /// Remembers the mark; the groups below it go in slices, with this commit and later ones.
-    fn mark_purged(&mut self, upto: LogId, meta: &mut sled::Batch) {
+    fn mark_purged(&mut self, upto: LogId, batch: &mut sled::Batch) {
         if self.purged.is_none_or(|purged| purged.index < upto.index) {
             self.purged = Some(upto);
-            meta.insert(PURGED_KEY, encode_purged(upto));
+            batch.insert(PURGED_KEY, encode_purged(upto));
         }
     }
 
-    /// Packs records into groups of at most [`GROUP_BYTES`].
-    fn put_groups(&mut self, records: &[&Record], log: &mut sled::Batch) {
+    /// Packs records into groups of at most [`GROUP_BYTES`]. A purge beyond the end of the log may
+    /// lie between two of them: a group never spans that hole.
+    fn put_groups(&mut self, records: &[&Record], batch: &mut sled::Batch) {
         let mut group = Vec::new();
         let mut ids: Option<(u64, LogId)> = None;
         for record in records {
-            if group.len() + encoded_len(record) > GROUP_BYTES {
-                self.put_group(ids.take(), &mut group, log);
+            let index = record.log_id.index;
+            let full = group.len() + encoded_len(record) > GROUP_BYTES;
+            if full || ids.is_some_and(|(_, last)| last.index.checked_add(1) != Some(index)) {
+                self.put_group(ids.take(), &mut group, batch);
             }
             encode_record(record, &mut group);
-            let first = ids.map_or(record.log_id.index, |(first, _)| first);
+            let first = ids.map_or(index, |(first, _)| first);
             ids = Some((first, record.log_id));
         }
-        self.put_group(ids, &mut group, log);
+        self.put_group(ids, &mut group, batch);
     }
 
-    fn put_group(&mut self, ids: Option<(u64, LogId)>, group: &mut Vec<u8>, log: &mut sled::Batch) {
+    fn put_group(
+        &mut self,
+        ids: Option<(u64, LogId)>,
+        group: &mut Vec<u8>,
+        batch: &mut sled::Batch,
+    ) {
         if let Some((first, last)) = ids {
-            log.insert(&first.to_be_bytes(), std::mem::take(group));
+            batch.insert(group_key(first), std::mem::take(group));
             self.groups.insert(first, last);
             self.counters.groups.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn purge_slice(&mut self, log: &mut sled::Batch) {
+    fn purge_slice(&mut self, batch: &mut sled::Batch) {
         for _ in 0..PURGE_SLICE {
             if !self.has_purge_left() {
                 return;
             }
             if let Some((first, _)) = self.groups.pop_first() {
-                log.remove(&first.to_be_bytes());
+                batch.remove(group_key(first));
                 self.counters.groups_purged.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -211,14 +223,14 @@ impl Writer {
     /// The guard's bound goes down before, synced: otherwise a crash right after would leave a log
     /// that is rightly shorter and would be refused (I21).
     fn truncate(&mut self, keep: Option<u64>) -> Result<(), Fault> {
-        let mut log = sled::Batch::default();
+        let mut batch = sled::Batch::default();
         let from = keep.map_or(0, |keep| keep.saturating_add(1));
         for (first, _) in self.groups.split_off(&from) {
-            log.remove(&first.to_be_bytes());
+            batch.remove(group_key(first));
         }
         if let Some((first, last)) = self.groups.pop_last() {
             let last = if Some(last.index) > keep {
-                self.shorten_group(first, keep, &mut log)?
+                self.shorten_group(first, keep, &mut batch)?
             } else {
                 Some(last)
             };
@@ -231,7 +243,7 @@ impl Writer {
         if bound.is_some_and(|bound| last.is_none_or(|last| last.index < bound.index)) {
             self.guard.update(|guard| guard.durable = last)?;
         }
-        self.apply(sled::Batch::default(), log)
+        self.apply(batch)
     }
 
     /// Puts the records up to `keep` back under `first`; returns the last of them.
@@ -239,9 +251,9 @@ impl Writer {
         &self,
         first: u64,
         keep: Option<u64>,
-        log: &mut sled::Batch,
+        batch: &mut sled::Batch,
     ) -> Result<Option<LogId>, Fault> {
-        let stored = self.log.get(first.to_be_bytes()).map_err(|e| self.fault("read", e))?;
+        let stored = self.tree.get(group_key(first)).map_err(|e| self.fault("read", e))?;
         let stored = Bytes::copy_from_slice(&stored.unwrap_or_default());
         let records = decode_group(&stored)
             .map_err(|error| Fault::new("read", self.path(), io::Error::other(error)))?;
@@ -251,15 +263,14 @@ impl Writer {
             encode_record(record, &mut group);
             last = Some(record.log_id);
         }
-        log.insert(&first.to_be_bytes(), group);
+        batch.insert(group_key(first), group);
         Ok(last)
     }
 
-    /// Writes both batches and makes them durable. `meta` first: see `Queue::take_commit`.
-    fn apply(&mut self, meta: sled::Batch, log: sled::Batch) -> Result<(), Fault> {
-        self.meta
-            .apply_batch(meta)
-            .and_then(|()| self.log.apply_batch(log))
+    /// Writes the batch and makes it durable.
+    fn apply(&mut self, batch: sled::Batch) -> Result<(), Fault> {
+        self.tree
+            .apply_batch(batch)
             .and_then(|()| self.db.flush())
             .map_err(|error| self.fault("write", error))?;
         let blobs = self.file.sync().map_err(|e| Fault::new("sync", self.path(), e))?;

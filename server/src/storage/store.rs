@@ -78,6 +78,25 @@ impl Store {
         Ok(Self { folder, guard, log: Arc::new(log), snapshots, counters })
     }
 
+    /// Opens only the log of a folder, with purges unchecked: for suites that know no snapshots.
+    /// A folder purged like that does not open as a [`Store`] any more (I30).
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_log_without_snapshots(
+        folder: &Path,
+        options: StoreOptions,
+    ) -> Result<LogStore, OpenError> {
+        create_folders(folder).map_err(|e| open_error("create", folder, e))?;
+        let lock = lock_folder(folder)?;
+        let guard = Arc::new(open_guard(folder, &options)?);
+        let (writer, mirror) = open_sled(folder, &guard, lock)?;
+        let io = SledLog::start(writer, options.on_fault)
+            .map_err(|e| open_error("start the writer of", folder, e))?;
+        Ok(LogStore::new(mirror, Arc::new(io)))
+    }
+
     /// The log.
     pub fn log(&self) -> Arc<LogStore> {
         Arc::clone(&self.log)
