@@ -13,6 +13,7 @@ pub mod exit;
 pub mod http;
 pub mod listen;
 pub mod metrics;
+pub mod node;
 pub mod raft;
 pub mod rpc;
 pub mod session;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use holdfast_server::config::{Config, ConfigError, Overrides, Settings};
 use holdfast_server::exit::{self, Exit};
+use holdfast_server::{node, telemetry};
 
 /// The lock server of Holdfast.
 ///
@@ -67,8 +68,9 @@ fn load(file: Option<&Path>, overrides: Overrides, matches: &ArgMatches) -> Resu
 }
 
 fn serve(config: &Config) -> Result<(), Exit> {
-    let node = config.node.node_id;
-    Err(exit::say(Exit::Fault, &format!("node {node}: this build checks settings only")))
+    telemetry::init(&config.node);
+    exit::on_panic();
+    node::run(config).map_err(|error| exit::say(error.exit(), &error))
 }
 
 /// clap's own message, with our exit code; asking for help is no error.

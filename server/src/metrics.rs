@@ -39,6 +39,12 @@ pub struct Sample {
     pub applied_index: u64,
     /// Index of the last entry in the log.
     pub log_index: u64,
+    /// Index of the last entry in the newest snapshot.
+    pub snapshot_index: u64,
+    /// Commands that wait to be proposed.
+    pub waiting_commands: u64,
+    /// Whether the disk is below its reserve.
+    pub below_disk_reserve: bool,
     /// Members of the cluster.
     pub members: u64,
     /// Flushes of the log, each with its fdatasync.
@@ -66,6 +72,17 @@ const GAUGES: &[(&str, &str, Look)] = &[
     ("raft_members", "Members of the cluster", |sample| sample.members),
     ("raft_applied_index", "Index of the last entry applied", |sample| sample.applied_index),
     ("raft_log_index", "Index of the last entry in the log", |sample| sample.log_index),
+    ("raft_snapshot_index", "Index of the last entry in the newest snapshot", |sample| {
+        sample.snapshot_index
+    }),
+    ("raft_waiting_commands", "Commands that wait to be proposed", |sample| {
+        sample.waiting_commands
+    }),
+    (
+        "disk_below_reserve",
+        "1 if only what frees or ends things is accepted for want of disk, else 0",
+        |sample| sample.below_disk_reserve.into(),
+    ),
     (
         "state_hash_index",
         "Index of the entry after which the state hash was last compared between members",
