@@ -125,8 +125,9 @@ async fn health_is_answered_over_grpc() {
 
     for service in ["", SERVICE] {
         let request = HealthCheckRequest { service: service.to_owned() };
-        let answer = client.check(request).await.unwrap().into_inner();
-        assert_eq!(answer.status(), ServingStatus::Serving, "`{service}`");
+        // The health service follows the node's readiness, a moment later.
+        let mut updates = client.watch(request).await.unwrap().into_inner();
+        while updates.message().await.unwrap().unwrap().status() != ServingStatus::Serving {}
     }
 }
 
@@ -227,10 +228,10 @@ fn a_node_that_waits_for_its_members_says_so_and_stops_in_time() {
 
     let unready = eventually(|| {
         node.assert_runs();
-        get(node.setup.admin_listen, "/readyz").filter(|answer| answer.contains("forming"))
+        get(node.setup.admin_listen, "/readyz").filter(|answer| answer.contains("waiting for"))
     });
 
-    assert_holds(&unready.unwrap(), &["503", "waiting for", "2", "3"]);
+    assert_holds(&unready.unwrap(), &["503", "forming: ", "2", "3"]);
     assert_holds(&get(node.setup.admin_listen, "/healthz").unwrap(), &["200"]);
     node.signal(Signal::SIGTERM);
     assert_eq!(node.ends().code(), Some(0), "{}", node.log());

@@ -65,20 +65,21 @@ impl Setup {
     pub fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfastd"));
         command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let addresses = [
-            ("--listen", self.listen),
-            ("--peer-listen", self.peer_listen),
-            ("--admin-listen", self.admin_listen),
+        let usual = [
+            ("--listen", self.listen.to_string()),
+            ("--peer-listen", self.peer_listen.to_string()),
+            ("--admin-listen", self.admin_listen.to_string()),
+            ("--data-dir", self.data.to_str().unwrap().to_owned()),
+            // Tests share a disk that may be nearly full.
+            ("--reserve-bytes", "0".to_owned()),
         ];
         // A flag of the test's own takes the place of the usual one.
-        for (flag, address) in addresses {
+        for (flag, value) in usual {
             if !self.flags.iter().any(|given| given == flag) {
-                command.arg(flag).arg(address.to_string());
+                command.arg(flag).arg(value);
             }
         }
-        // Tests share a disk that may be nearly full.
-        command.arg("--reserve-bytes").arg("0");
-        command.arg("--data-dir").arg(&self.data).args(&self.flags);
+        command.args(&self.flags);
         command
     }
 
