@@ -6,5 +6,7 @@
 //! Dependencies point downwards: `rpc` and `http` → `session` → [`consensus`] ← `raft` →
 //! `storage`; `node` puts the parts together.
 
+pub mod config;
 pub mod consensus;
 pub mod error;
+pub mod exit;
