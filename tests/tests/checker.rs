@@ -2,6 +2,7 @@
 //! that are right although they look odd.
 //!
 //! A history is written one record a line: milliseconds, client, what.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail it by a panic")]
 
 use std::time::Duration;
 
