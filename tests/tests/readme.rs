@@ -3,22 +3,16 @@
 use std::error::Error;
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::thread::sleep;
 use std::time::Duration;
+
+use holdfast_tests::cluster::{binary, end_with_parent};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 /// Where the README's server listens.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7420";
-
-/// A binary of this build: where `tests/run` says, or beside this test.
-fn binary(name: &str) -> PathBuf {
-    let beside = || std::env::current_exe().ok()?.ancestors().nth(2).map(Path::to_path_buf);
-    let given = std::env::var_os("HOLDFAST_BIN_DIR").map(PathBuf::from);
-    given.or_else(beside).unwrap_or_default().join(name)
-}
 
 /// `holdfastd` without any settings, in a folder of its own; ended on drop.
 struct Server {
@@ -32,7 +26,9 @@ impl Server {
             return Err(format!("the README's {DEFAULT_ADDRESS} is needed: {error}").into());
         }
         let folder = tempfile::tempdir()?;
-        let process = Command::new(binary("holdfastd")).current_dir(&folder).spawn()?;
+        let mut command = Command::new(binary("holdfastd"));
+        end_with_parent(&mut command);
+        let process = command.current_dir(&folder).spawn()?;
         let server = Self { process, _folder: folder };
         for _ in 0..100 {
             match TcpStream::connect(DEFAULT_ADDRESS) {

@@ -8,6 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use holdfast_tests::cluster::binary;
+
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 /// The documents whose paths and test names are checked.
@@ -287,21 +289,10 @@ fn the_readme_shows_the_example_that_is_compiled() -> Result {
     Ok(())
 }
 
-/// A binary of this build: where `tests/run` says, or beside this test.
-fn binary(name: &str) -> Result<PathBuf> {
-    let beside = || std::env::current_exe().ok()?.ancestors().nth(2).map(Path::to_path_buf);
-    let given = std::env::var_os("HOLDFAST_BIN_DIR").map(PathBuf::from);
-    let path = given.or_else(beside).unwrap_or_default().join(name);
-    if !path.exists() {
-        return Err(format!("no {}: build it with cargo build --bins", path.display()).into());
-    }
-    Ok(path)
-}
-
 /// What `holdfastd check-config` says about a file, without where each value came from.
 fn effective_settings(file: Option<&str>) -> Result<String> {
     let file = file.map(|name| root().join("deploy/config").join(name));
-    let output = Command::new(binary("holdfastd")?).arg("check-config").args(&file).output()?;
+    let output = Command::new(binary("holdfastd")).arg("check-config").args(&file).output()?;
     if !output.status.success() {
         return Err(format!("{file:?}: {}", String::from_utf8_lossy(&output.stderr)).into());
     }
