@@ -196,11 +196,14 @@ fn code(text: &str) -> impl Iterator<Item = &str> {
         .filter(|line| !line.trim_start().starts_with("//"))
 }
 
-/// Whether a line has `name::` in it, and not as the end of another name.
+/// Whether a line names the crate: `use name`, or `name::` that is not the end of another path.
 fn names_crate(line: &str, name: &str) -> bool {
+    let in_a_name = |c: char| c.is_alphanumeric() || c == '_' || c == '"';
     line.match_indices(name).any(|(at, _)| {
-        let alone = !line[..at].ends_with(|c: char| c.is_alphanumeric() || "_:\"".contains(c));
-        alone && line[at + name.len()..].starts_with("::")
+        let (before, after) = (&line[..at], &line[at + name.len()..]);
+        let first = !before.strip_suffix("::").unwrap_or(before).ends_with(in_a_name);
+        let imported = before.trim_start() == "use " && !after.starts_with(in_a_name);
+        first && (imported || after.starts_with("::"))
     })
 }
 
