@@ -238,6 +238,23 @@ fn session_code_names_no_transport() -> Result {
     Ok(())
 }
 
+/// An unbiased `select!` polls its branches in random order, so that a run cannot be repeated.
+/// Clippy cannot forbid it: it sees through `holdfast_seams::select!`, which is biased.
+#[test]
+fn every_select_is_biased() -> Result {
+    let random = ["tokio::select!", "tokio::select;", "futures_util::select!"];
+    let mut found = Vec::new();
+    for package in PACKAGES {
+        for (path, text) in rust_files(package)?.into_iter().filter(|(path, _)| path != file!()) {
+            let text = text.replace("__tokio::select!", "");
+            let named = code(&text).any(|line| random.iter().any(|name| line.contains(name)));
+            found.extend(named.then_some(path));
+        }
+    }
+    assert_eq!(found, NONE, "write holdfast_seams::select!");
+    Ok(())
+}
+
 /// Clippy reads only the nearest `clippy.toml`, so the core's has to repeat what the workspace
 /// forbids. Not what is in tokio: that is not linked into the core, and clippy complains of paths
 /// it cannot find.
