@@ -30,8 +30,10 @@ const EXIT_WITHIN: Duration = Duration::from_secs(20);
 pub struct Setup {
     /// How many nodes; one is the embedded default with one voter.
     pub nodes: usize,
-    /// Further settings for every node, as lines of TOML above the first table.
-    pub settings: String,
+    /// Further settings of each node, lines of TOML.
+    pub node_settings: String,
+    /// Further settings of the whole cluster, lines of TOML.
+    pub cluster_settings: String,
     /// Data folders lose what was not synced when the power is cut ([`Cluster::cut_power`]).
     pub power: bool,
 }
@@ -39,13 +41,26 @@ pub struct Setup {
 impl Setup {
     /// This many nodes with the usual settings.
     pub fn nodes(nodes: usize) -> Self {
-        Self { nodes, settings: String::new(), power: false }
+        Self {
+            nodes,
+            // The machine's disk may be fuller than a store would like.
+            node_settings: "reserve_bytes = 0\n".into(),
+            cluster_settings: String::new(),
+            power: false,
+        }
     }
 
-    /// Adds a setting.
+    /// Adds a setting of each node.
     #[must_use]
-    pub fn set(mut self, key: &str, value: impl std::fmt::Display) -> Self {
-        let _ = writeln!(self.settings, "{key} = {value}");
+    pub fn node(mut self, key: &str, value: impl std::fmt::Display) -> Self {
+        let _ = writeln!(self.node_settings, "{key} = {value}");
+        self
+    }
+
+    /// Adds a setting of the whole cluster.
+    #[must_use]
+    pub fn cluster(mut self, key: &str, value: impl std::fmt::Display) -> Self {
+        let _ = writeln!(self.cluster_settings, "{key} = {value}");
         self
     }
 
@@ -92,9 +107,13 @@ impl Cluster {
         let folder = tempfile::Builder::new().prefix("holdfast-test-").tempdir().unwrap();
         let nodes: Vec<Node> =
             (1..=setup.nodes).map(|id| Node::prepare(id as u64, folder.path())).collect();
-        let members = if nodes.len() > 1 { members(&nodes) } else { String::new() };
+        let mut cluster = format!("\n[cluster]\n{}", setup.cluster_settings);
+        if nodes.len() > 1 {
+            cluster += &members(&nodes);
+        }
         for node in &nodes {
-            std::fs::write(&node.config, node.config_text(&setup.settings, &members)).unwrap();
+            let text = node.config_text() + &setup.node_settings + &cluster;
+            std::fs::write(&node.config, text).unwrap();
         }
         let power = setup.power.then(lost_write_shim);
         Self { nodes, power, folder: Some(folder), seams: Seams::system() }
@@ -135,8 +154,14 @@ impl Cluster {
         let mut command = Command::new(binary("holdfastd"));
         command.arg("--config").arg(&node.config);
         if let Some(shim) = power {
-            std::fs::create_dir_all(&node.data).unwrap();
-            command.env("LD_PRELOAD", shim).env("LW_DIR", &node.data);
+            let trash = node.data.with_extension("trash");
+            for folder in [&node.data, &trash] {
+                std::fs::create_dir_all(folder).unwrap();
+            }
+            command
+                .env("LD_PRELOAD", shim)
+                .env("LOSTWRITE_DIR", &node.data)
+                .env("LOSTWRITE_TRASH", trash);
         }
         node.child = Some(spawn(&mut command, &log));
     }
@@ -153,13 +178,13 @@ impl Cluster {
 
     /// Cuts these nodes off from power at once: they are gone, with every write that was not
     /// synced.
-    pub fn cut_power(&mut self, indexes: &[usize]) {
+    pub async fn cut_power(&mut self, indexes: &[usize]) {
         assert!(self.power.is_some(), "the cluster was set up without power cuts");
         for &index in indexes {
             self.signal(index, Signal::SIGUSR2);
         }
         for &index in indexes {
-            let status = self.wait_for_exit(index);
+            let status = self.wait_for_exit(index).await;
             assert_eq!(status.code(), Some(99), "the shim ends what it rolls back");
         }
     }
@@ -191,9 +216,20 @@ impl Cluster {
     }
 
     /// Waits until a node's process has ended by itself.
-    pub fn wait_for_exit(&mut self, index: usize) -> ExitStatus {
-        let mut child = self.nodes[index].child.take().expect("the node runs");
-        wait_within(&mut child, EXIT_WITHIN)
+    pub async fn wait_for_exit(&mut self, index: usize) -> ExitStatus {
+        let give_up = self.seams.clock.now() + EXIT_WITHIN;
+        while self.runs(index) {
+            let node = self.nodes[index].id;
+            assert!(self.seams.clock.now() < give_up, "node {node} did not end in time");
+            self.seams.sleep(Duration::from_millis(5)).await;
+        }
+        let mut child = self.nodes[index].child.take().expect("the node ran");
+        child.wait().unwrap()
+    }
+
+    /// What a node has printed so far.
+    pub fn log(&self, index: usize) -> String {
+        std::fs::read_to_string(&self.nodes[index].log).unwrap_or_default()
     }
 
     /// What a node says of itself, within a second.
@@ -280,9 +316,9 @@ impl Node {
         }
     }
 
-    fn config_text(&self, settings: &str, members: &str) -> String {
+    fn config_text(&self) -> String {
         format!(
-            "node_id = {}\nlisten = {:?}\npeer_listen = {:?}\nadmin_listen = {:?}\ndata_dir = {:?}\n{settings}{members}",
+            "node_id = {}\nlisten = {:?}\npeer_listen = {:?}\nadmin_listen = {:?}\ndata_dir = {:?}\n",
             self.id,
             self.listen,
             self.peer_listen,
@@ -293,7 +329,7 @@ impl Node {
 }
 
 fn members(nodes: &[Node]) -> String {
-    let mut text = String::from("\n[cluster]\nmembers = [\n");
+    let mut text = String::from("members = [\n");
     for node in nodes {
         let _ = writeln!(
             text,
@@ -333,6 +369,8 @@ pub fn spawn(command: &mut Command, log: &File) -> Child {
         .stdin(Stdio::null())
         .stdout(Stdio::from(log.try_clone().unwrap()))
         .stderr(Stdio::from(log.try_clone().unwrap()));
+    // The harness's own variables are no settings.
+    command.env_remove("HOLDFAST_BIN_DIR");
     end_with_parent(command);
     command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"))
 }
@@ -346,23 +384,6 @@ pub fn end_with_parent(command: &mut Command) {
         command.pre_exec(|| {
             nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(std::io::Error::from)
         });
-    }
-}
-
-/// Waits until `child` has ended by itself, and kills it if it does not.
-pub fn wait_within(child: &mut Child, limit: Duration) -> ExitStatus {
-    let clock = Seams::system().clock;
-    let give_up = clock.now() + limit;
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status;
-        }
-        if clock.now() >= give_up {
-            let _ = child.kill();
-            let _ = child.wait();
-            panic!("process {} did not end within {limit:?}", child.id());
-        }
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -167,7 +167,7 @@ pub enum What {
         /// The safe deadline, nanoseconds of the run's clock.
         until_ns: u64,
     },
-    /// The client looked whether a hold is safe.
+    /// The client looked whether a hold is safe; written with the instant before the look.
     IsSafe {
         /// The grant.
         token: u64,
@@ -300,7 +300,16 @@ impl Recorder {
     ///
     /// If the file cannot be written: a history with a hole would acquit the guilty.
     pub fn write(&self, client: ClientId, what: What) {
-        let at_ns = self.now_ns();
+        self.write_at(self.now_ns(), client, what);
+    }
+
+    /// Writes one record with an instant that was taken before: for what was true at a look, which
+    /// may have been over when it came to be written down.
+    ///
+    /// # Panics
+    ///
+    /// As [`Recorder::write`].
+    pub fn write_at(&self, at_ns: u64, client: ClientId, what: What) {
         let record = Record { at_ns, client, what };
         match &mut *self.sink.lock().unwrap_or_else(PoisonError::into_inner) {
             Sink::Memory(records) => records.push(record),

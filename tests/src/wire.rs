@@ -3,7 +3,7 @@
 //! [`Wire`] is one stream with nothing behind it: no keepalives, no retries, no reconnect. What it
 //! is told can be written into a history ([`Wire::recorded`]).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use holdfast_proto::v1::client_frame::Body as Ask;
@@ -13,7 +13,7 @@ use holdfast_proto::v1::request_state::State as Known;
 use holdfast_proto::v1::server_frame::Body as Told;
 use holdfast_proto::v1::{
     Acquire, Cancel, ClientFrame, ClientFrames, Close, Item, KeepAlive, LostReason, Open, Opened,
-    Refusal, Release, Resume, ServerFrame, ServerFrames, State,
+    Refusal, RefusalReason, Release, RequestState, Resume, ServerFrame, ServerFrames, State,
 };
 use holdfast_seams::Seams;
 use tokio::sync::mpsc;
@@ -69,6 +69,7 @@ pub struct Wire {
     incoming: Streaming<ServerFrames>,
     waiting: VecDeque<ServerFrame>,
     done_below: u64,
+    held: BTreeMap<u64, u64>,
     seams: Seams,
     notes: Option<Notes>,
 }
@@ -102,7 +103,15 @@ impl Wire {
             .await
             .map_err(|_| Status::deadline_exceeded("the stream was not opened"))??
             .into_inner();
-        Ok(Self { outgoing, incoming, waiting: VecDeque::new(), done_below: 0, seams, notes: None })
+        Ok(Self {
+            outgoing,
+            incoming,
+            waiting: VecDeque::new(),
+            done_below: 0,
+            held: BTreeMap::new(),
+            seams,
+            notes: None,
+        })
     }
 
     /// From here on everything sent and told is written into a history.
@@ -143,6 +152,14 @@ impl Wire {
             _ => None,
         })
         .await
+    }
+
+    /// Takes the session up on a new stream, which becomes this one.
+    pub async fn resume_elsewhere(&mut self, address: &str, ticket: &Ticket) -> State {
+        let mut wire = Self::dial(address).await.unwrap();
+        let state = wire.resume(ticket).await;
+        *self = wire;
+        state
     }
 
     async fn opened(&mut self) -> Opened {
@@ -296,11 +313,36 @@ impl Wire {
         notes.asked(ask);
     }
 
+    /// The token under which this stream was last told that a request holds its lock.
+    pub fn held(&self, request_id: u64) -> Option<u64> {
+        self.held.get(&request_id).copied()
+    }
+
     fn note_told(&mut self, frame: &ServerFrame) {
-        let Some(notes) = &mut self.notes else { return };
-        if let Some(body) = &frame.body {
+        let Some(body) = &frame.body else { return };
+        self.note_held(body);
+        if let Some(notes) = &mut self.notes {
             notes.told(frame.index, body);
         }
+    }
+
+    fn note_held(&mut self, told: &Told) {
+        match told {
+            Told::Granted(granted) => {
+                self.held.insert(granted.request_id, granted.token);
+            }
+            Told::State(state) => {
+                self.held = state.requests.iter().filter_map(held_in_state).collect();
+            }
+            _ => {}
+        }
+    }
+}
+
+fn held_in_state(shown: &RequestState) -> Option<(u64, u64)> {
+    match &shown.state {
+        Some(Known::Granted(granted)) => Some((shown.request_id, granted.token)),
+        _ => None,
     }
 }
 
@@ -429,8 +471,10 @@ fn what_was_refused(subject: Subject, refusal: Option<&Refusal>) -> Option<What>
     match subject {
         Subject::RequestId(request) if refusal.outcome_unknown => Some(What::Unknown { request }),
         Subject::RequestId(request) => Some(What::Refused { request, reason: reason(refusal) }),
-        Subject::Token(token) if refusal.outcome_unknown => Some(What::ReleaseUnknown { token }),
-        Subject::Token(token) => Some(What::NotHolder { token }),
+        Subject::Token(token) if refusal.reason() == RefusalReason::NotHolder => {
+            Some(What::NotHolder { token })
+        }
+        Subject::Token(token) => Some(What::ReleaseUnknown { token }),
     }
 }
 
