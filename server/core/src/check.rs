@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::LockTable;
 use crate::answer::Grant;
-use crate::ids::{FencingToken, LockName, RequestId, SessionId};
+use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::lock::Lock;
 use crate::session::{Record, Session, State};
 use crate::table::Counts;
@@ -17,6 +17,13 @@ pub struct Violation {
     pub invariant: &'static str,
     /// What was found.
     pub what: String,
+}
+
+/// Numbers that may be found only once.
+#[derive(Default)]
+struct Drawn {
+    tokens: BTreeSet<FencingToken>,
+    tickets: BTreeSet<Ticket>,
 }
 
 type Check = Result<(), Violation>;
@@ -33,7 +40,7 @@ impl LockTable {
     /// | I2 | a lock has at most one holder: no two records hold one lock |
     /// | I3 | no token of a hold repeats; none lies above the last given out |
     /// | I5, I11 | every holder and waiter is a request of an open session, in that very state |
-    /// | I9 | a queue is in ticket order, and no ticket lies above the last given out |
+    /// | I9 | a queue is in ticket order; no ticket repeats, none lies above the last given out |
     /// | I10, I12 | every waiting record has exactly one place, every holding one exactly one hold |
     /// | I15 | a lock is waited for only while it is held, or no token can be drawn |
     /// | I33 | a lock is in the table only while it is held or waited for |
@@ -47,13 +54,13 @@ impl LockTable {
     /// [`Violation`]: the first found. This replica must not go on.
     pub fn check(&self) -> Result<(), Violation> {
         let mut counts = Counts::default();
-        let mut tokens = BTreeSet::new();
+        let mut drawn = Drawn::default();
         for (id, session) in self.sessions.iter() {
             counts.sessions += 1;
             ensure(id.get() <= self.counters.session, "index", || {
                 format!("session {id} was never given out")
             })?;
-            self.check_session(id, session, &mut counts, &mut tokens)?;
+            self.check_session(id, session, &mut counts, &mut drawn)?;
         }
         ensure(counts == self.counts, "index", || {
             format!("counted {counts:?}, kept {:?}", self.counts)
@@ -61,7 +68,7 @@ impl LockTable {
         for (name, lock) in &self.locks {
             self.check_lock(name, lock)?;
         }
-        self.check_counters(tokens.last().copied())
+        self.check_counters(drawn.tokens.last().copied())
     }
 
     fn check_counters(&self, largest: Option<FencingToken>) -> Check {
@@ -78,7 +85,7 @@ impl LockTable {
         id: SessionId,
         session: &Session,
         counts: &mut Counts,
-        tokens: &mut BTreeSet<FencingToken>,
+        drawn: &mut Drawn,
     ) -> Check {
         let mut held = 0;
         for (&request, record) in &session.records {
@@ -88,7 +95,7 @@ impl LockTable {
             match record {
                 Record::Asked { lock, state: State::Held { token, .. }, .. } => {
                     held += 1;
-                    ensure(tokens.insert(*token), "I3", || format!("token {token} twice"))?;
+                    ensure(drawn.tokens.insert(*token), "I3", || format!("token {token} twice"))?;
                     self.check_held(lock, Grant { session: id, request, token: *token })?;
                     ensure(session.holds.get(token) == Some(&request), "index", || {
                         format!("session {id} does not find its token {token}")
@@ -96,6 +103,8 @@ impl LockTable {
                 }
                 Record::Asked { lock, wait, state: State::Waiting { ticket, .. } } => {
                     counts.waiting += 1;
+                    let once = drawn.tickets.insert(*ticket);
+                    ensure(once, "I9", || format!("ticket {ticket} twice"))?;
                     let place = self.locks.get(lock).and_then(|lock| lock.queue.get(*ticket));
                     ensure(*wait && place == Some((id, request)), "I10", || {
                         format!("{request} of session {id} is not in the queue of {lock}")
