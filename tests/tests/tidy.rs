@@ -37,23 +37,43 @@ fn read(path: impl AsRef<Path>) -> Result<String> {
     fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
-/// All `.rs` files below `folder`: path from the root, and text.
-fn rust_files(folder: &str) -> Result<Vec<(String, String)>> {
+/// All files below `folder`, by their path from the root.
+fn files(folder: &str) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut folders = vec![root().join(folder)];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder)? {
             let path = entry?.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let name = path.strip_prefix(root())?.to_string_lossy().into_owned();
-                files.push((name, fs::read_to_string(&path)?));
-            }
+            let found = if path.is_dir() { &mut folders } else { &mut files };
+            found.push(path);
         }
     }
-    files.sort();
-    Ok(files)
+    let from_root = |file: PathBuf| Ok(file.strip_prefix(root())?.to_path_buf());
+    files.into_iter().map(from_root).collect()
+}
+
+/// All `.rs` files below `folder`: path from the root, and text.
+fn rust_files(folder: &str) -> Result<Vec<(String, String)>> {
+    let mut sources = Vec::new();
+    for file in files(folder)? {
+        if file.extension().is_some_and(|extension| extension == "rs") {
+            sources.push((file.to_string_lossy().into_owned(), read(&file)?));
+        }
+    }
+    sources.sort();
+    Ok(sources)
+}
+
+/// The names of all files, with and without what they end in.
+fn file_names() -> Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for package in PACKAGES {
+        for file in files(package)? {
+            let parts = [file.file_name(), file.file_stem()].into_iter().flatten();
+            names.extend(parts.map(|part| part.to_string_lossy().into_owned()));
+        }
+    }
+    Ok(names)
 }
 
 /// The code spans of a document, outside of fenced blocks.
@@ -92,13 +112,17 @@ fn looks_like_a_path(span: &str) -> bool {
     plain && (named || below) && !["", ".", "target"].contains(&first)
 }
 
+/// A path stands from the root or from beside the document. A name without a folder may be that
+/// of any file, where the text around it says which.
 #[test]
 fn every_path_named_in_the_documents_exists() -> Result {
+    let anywhere = file_names()?;
     let mut missing = Vec::new();
     for document in DOCUMENTS {
         let text = read(document)?;
         let beside = root().join(document).with_file_name("");
-        let named = code_spans(&text).into_iter().filter(|span| looks_like_a_path(span));
+        let spans = code_spans(&text).into_iter().filter(|span| looks_like_a_path(span));
+        let named = spans.filter(|span| !anywhere.contains(span));
         let lost = named
             .chain(link_targets(&text))
             .filter(|path| !root().join(path).exists() && !beside.join(path).exists());
@@ -108,7 +132,8 @@ fn every_path_named_in_the_documents_exists() -> Result {
     Ok(())
 }
 
-/// A code span of four words or more, joined by underscores, is the name of a test.
+/// A code span of four words or more, joined by underscores, is the name of a test, unless it is
+/// that of a setting or a script.
 fn looks_like_a_test(span: &str) -> bool {
     let snake = span.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     snake && span.split('_').filter(|word| !word.is_empty()).count() >= 4
@@ -127,8 +152,8 @@ fn every_test_named_in_the_documents_exists() -> Result {
     for package in PACKAGES {
         sources.extend(rust_files(package)?.into_iter().map(|(_, text)| text));
     }
-    let settings = setting_names()?;
-    let exists = |name: &str| sources.contains(&format!("fn {name}(")) || settings.contains(name);
+    let others: BTreeSet<String> = setting_names()?.into_iter().chain(file_names()?).collect();
+    let exists = |name: &str| sources.contains(&format!("fn {name}(")) || others.contains(name);
     let mut missing = Vec::new();
     for document in DOCUMENTS {
         let named = code_spans(&read(document)?).into_iter().filter(|span| looks_like_a_test(span));
