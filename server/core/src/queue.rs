@@ -80,11 +80,6 @@ impl Queue {
         before
     }
 
-    pub(crate) fn get(&self, ticket: Ticket) -> Option<Waiter> {
-        let at = self.slots.binary_search_by_key(&ticket, |&(slot, _)| slot).ok()?;
-        self.slots.get(at).and_then(|&(_, waiter)| waiter)
-    }
-
     pub(crate) fn len(&self) -> u64 {
         self.waiting as u64
     }
@@ -164,13 +159,12 @@ mod tests {
             } else if !list.is_empty() {
                 let (ticket, expected) = list.remove(rng.random_range(0..list.len()));
                 assert_eq!(queue.remove(ticket), Some(expected));
-                assert_eq!((queue.remove(ticket), queue.get(ticket)), (None, None));
+                assert_eq!(queue.remove(ticket), None);
             }
             assert_eq!(queue.len(), list.len() as u64);
             assert!(queue.slots.len() <= 2 * list.len() + GAPS_KEPT);
             if let Some(at) = (!list.is_empty()).then(|| rng.random_range(0..list.len())) {
                 assert_eq!(queue.place(list[at].0), at as u64);
-                assert_eq!(queue.get(list[at].0), Some(list[at].1));
             }
             if round % 50 == 0 {
                 assert_eq!(queue.iter().collect::<Vec<_>>(), list);
