@@ -62,7 +62,7 @@ echo "try:       $(dirname "$holdfastd")/holdfast --endpoints 127.0.0.1:7420,127
 echo "Ctrl-C stops all three. Kill one (kill -9 PID) to see the others go on."
 
 while ((${#node_of[@]})); do
-  wait -n -p ended "${!node_of[@]}"
+  wait -n -p ended "${!node_of[@]}" 2>/dev/null
   status=$?
   [[ -n ${ended-} ]] || continue
   id=${node_of[$ended]}
