@@ -1,1 +1,22 @@
-//! Placeholder
+//! Harness and suites over the whole product.
+//!
+//! Clients of a run write down what they asked, what they were told and what they believed
+//! ([`history`]); one checker judges what they wrote ([`check`]), whoever made the run: real
+//! processes today ([`cluster`], [`fault`], [`wire`]), a simulator later. `README.md`
+//! beside this folder says which invariant of DESIGN §12 is proven where.
+//!
+//! What cannot go on fails its test: the harness panics where a product would return an error.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "a harness that cannot go on fails its test"
+)]
+
+pub mod check;
+pub mod cluster;
+pub mod fault;
+pub mod history;
+pub mod program;
+pub mod wire;

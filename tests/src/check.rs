@@ -1,0 +1,136 @@
+//! The one judge of histories, whoever made them.
+//!
+//! [`check`] reads what the clients of a run wrote and names every invariant of DESIGN §12 that
+//! the run is certain to have broken. It never guesses: a call of unknown outcome may or may not
+//! have taken effect, an interval of belief is drawn no larger than what was written proves, and
+//! where the order of two things is not certain, any order is allowed. So a violation is a bug,
+//! and a run without one proves as much as its [`Tally`] says it looked at.
+//!
+//! | module | proves |
+//! |---|---|
+//! | [`overlap`](self) | I24 (and with it I1, I6): no two safe holds of a name, no older token after a newer one |
+//! | `tokens` | I3: tokens never repeat, and rise over all that happened one after the other |
+//! | `order` | I9: first in, first out, and nobody barges |
+//! | `answers` | I10, I12, I23, I5: answers fit each other and what was asked |
+//! | `holds` | I6, I13, I19: a hold ends by its owner or its lease and by nothing else |
+//! | `survival` | I19: what was acknowledged is in every later state |
+//! | `reads` | I18, I11: what a look shows |
+//! | `ending` | I31, I32: every call ends, nobody is forgotten |
+
+mod answers;
+mod ending;
+mod holds;
+mod order;
+mod overlap;
+mod reads;
+mod story;
+mod survival;
+mod tokens;
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::history::Record;
+use story::Story;
+
+/// An invariant that a run broke, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Its number in DESIGN §12.
+    pub invariant: u8,
+    /// Who, what, when: enough to find the records.
+    pub message: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "I{}: {}", self.invariant, self.message)
+    }
+}
+
+/// How much a run gave the checker to look at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Requests asked.
+    pub requests: usize,
+    /// Requests that were granted.
+    pub grants: usize,
+    /// Requests that were acknowledged as waiting before anything else became of them.
+    pub waits: usize,
+    /// Holds with an interval in which they were certainly believed safe.
+    pub safe_holds: usize,
+    /// Requests of unknown outcome.
+    pub unknown: usize,
+    /// States after a resume.
+    pub states: usize,
+    /// Looks that ended.
+    pub reads: usize,
+}
+
+/// What the checker found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Everything that is certainly wrong.
+    pub violations: Vec<Violation>,
+    /// What was looked at.
+    pub tally: Tally,
+}
+
+impl Report {
+    /// The numbers of the invariants broken, each once, in order.
+    pub fn broken(&self) -> Vec<u8> {
+        let mut numbers: Vec<u8> =
+            self.violations.iter().map(|violation| violation.invariant).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} violations; looked at {:?}", self.violations.len(), self.tally)?;
+        for violation in self.violations.iter().take(20) {
+            writeln!(f, "  {violation}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What the judge allows.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How much later than its own limit a call may end. A loaded machine needs some.
+    pub grace: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { grace: Duration::from_secs(10) }
+    }
+}
+
+/// Judges a whole history, merged and in order ([`crate::history::merge`]).
+pub fn check(records: &[Record], options: Options) -> Report {
+    let story = Story::tell(records);
+    let mut violations = story.contradictions.clone();
+    overlap::check(&story, &mut violations);
+    tokens::check(&story, &mut violations);
+    order::check(&story, &mut violations);
+    answers::check(&story, &mut violations);
+    holds::check(&story, &mut violations);
+    survival::check(&story, &mut violations);
+    reads::check(&story, &mut violations);
+    ending::check(&story, options, &mut violations);
+    Report { violations, tally: story.tally() }
+}
+
+/// A violation; short, because every check makes some.
+fn violation(invariant: u8, message: String) -> Violation {
+    Violation { invariant, message }
+}
+
+/// An instant as people read it: seconds with microseconds.
+fn at(ns: u64) -> String {
+    format!("{}.{:06} s", ns / 1_000_000_000, ns % 1_000_000_000 / 1_000)
+}

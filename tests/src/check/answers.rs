@@ -1,0 +1,83 @@
+//! I12, I10, I5: what is said about one request fits together, a waiter leaves only for a stated
+//! reason, and nothing is granted to a session that is over.
+
+use super::story::{Answer, Request, Story};
+use super::{Violation, at, violation};
+
+pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
+    for request in &story.requests {
+        same_answer(request, violations);
+        leaves_for_a_reason(story, request, violations);
+        alive(story, request, violations);
+    }
+}
+
+/// I12: one request is granted at most once, under one token, and not also denied.
+fn same_answer(request: &Request, violations: &mut Vec<Violation>) {
+    let Some(grant) = request.granted else { return };
+    for (_, answer) in &request.answers {
+        let differs = match answer {
+            Answer::Granted(token) => *token != grant.token,
+            Answer::Denied => true,
+            _ => false,
+        };
+        if differs {
+            let message = format!(
+                "request {} of {} for {} was answered with token {} and also {answer:?}",
+                request.number, request.client, request.name, grant.token
+            );
+            violations.push(violation(12, message));
+        }
+    }
+}
+
+/// I10: a committed waiter leaves only by grant, its own cancel or limit, or its session's end.
+fn leaves_for_a_reason(story: &Story, request: &Request, violations: &mut Vec<Violation>) {
+    let (Some(queued), None) = (request.queued, request.granted) else { return };
+    for (told_ns, answer) in request.answers.iter().filter(|(told, _)| *told >= queued.at_ns) {
+        let fits = match answer {
+            Answer::Queued | Answer::Granted(_) | Answer::Unknown => true,
+            Answer::Denied => request.limit_ns.is_some_and(|limit| limit <= *told_ns),
+            Answer::Refused(_) | Answer::Cancelled => {
+                request.cancel_ns.is_some_and(|cancel| cancel <= *told_ns)
+            }
+            Answer::SessionLost => session_may_be_over(story, request, *told_ns),
+        };
+        if !fits {
+            let message = format!(
+                "request {} of {} waited for {} and was told {answer:?} at {} without cause",
+                request.number,
+                request.client,
+                request.name,
+                at(*told_ns)
+            );
+            violations.push(violation(10, message));
+        }
+    }
+}
+
+/// Whether the session may have ended by `now_ns`: it was closed, said to be over, or its lease
+/// is not known to be certain any more.
+fn session_may_be_over(story: &Story, request: &Request, now_ns: u64) -> bool {
+    story.clients.get(&request.client).is_none_or(|client| {
+        client.closed_ns.is_some()
+            || client.ended_ns.is_some()
+            || client.safe_until_ns.is_none_or(|until| until <= now_ns)
+    })
+}
+
+/// I5: no grant after the client was told that its session is over.
+fn alive(story: &Story, request: &Request, violations: &mut Vec<Violation>) {
+    let ended = story.clients.get(&request.client).and_then(|client| client.ended_ns);
+    let (Some(ended), Some(grant)) = (ended, request.granted) else { return };
+    if grant.at_ns > ended {
+        let message = format!(
+            "{} was granted {} at {}, after its session had ended at {}",
+            request.client,
+            request.name,
+            at(grant.at_ns),
+            at(ended)
+        );
+        violations.push(violation(5, message));
+    }
+}

@@ -1,0 +1,139 @@
+//! I9: among requests for one name, who certainly stood in the queue first is granted first.
+//!
+//! Certainly first: acknowledged as waiting before the other was even asked for, or entered at a
+//! lower log index. The other is then granted neither with a smaller token nor while the first
+//! certainly still waits. That includes requests that would not wait: nobody barges.
+
+use std::collections::BTreeMap;
+
+use super::story::{Answer, Queued, Request, Story};
+use super::{Violation, at, violation};
+
+/// A limit is watched by a timer that may tick in whole milliseconds.
+const TIMER_NS: u64 = 5_000_000;
+
+pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
+    let mut by_name: BTreeMap<&str, Vec<&Request>> = BTreeMap::new();
+    for request in &story.requests {
+        by_name.entry(&request.name).or_default().push(request);
+    }
+    for requests in by_name.values() {
+        let by_call: Vec<Ranked<'_>> =
+            requests.iter().map(|request| by_call(story, request)).collect();
+        let by_index: Vec<Ranked<'_>> =
+            requests.iter().filter_map(|request| by_index(story, request)).collect();
+        check_ranked(&by_call, violations);
+        check_ranked(&by_index, violations);
+    }
+}
+
+/// A request and its place in some order: it certainly entered the queue at `entered` (if it is
+/// known to have waited) and certainly not before `asked`.
+struct Ranked<'a> {
+    request: &'a Request,
+    asked: u64,
+    entered: Option<u64>,
+    waits_until_ns: u64,
+}
+
+fn by_call<'a>(story: &Story, request: &'a Request) -> Ranked<'a> {
+    Ranked {
+        request,
+        asked: request.called_ns,
+        entered: request.queued.map(|queued| queued.at_ns),
+        waits_until_ns: certainly_waits_until(story, request),
+    }
+}
+
+fn by_index<'a>(story: &Story, request: &'a Request) -> Option<Ranked<'a>> {
+    let Some(Queued { index: Some(index), .. }) = request.queued else { return None };
+    Some(Ranked {
+        request,
+        asked: index,
+        entered: Some(index),
+        waits_until_ns: certainly_waits_until(story, request),
+    })
+}
+
+/// Up to when an ungranted request was certainly in the queue; 0 if that is not known at all.
+fn certainly_waits_until(story: &Story, request: &Request) -> u64 {
+    let (Some(queued), None) = (request.queued, request.granted) else { return 0 };
+    let Some(client) = story.clients.get(&request.client) else { return queued.at_ns };
+    let lease = client.safe_until_ns.unwrap_or(queued.at_ns);
+    let limit = request.limit_ns.map(|limit| limit.saturating_sub(TIMER_NS));
+    let told = request.answers.iter().find(|(_, answer)| *answer != Answer::Queued);
+    [limit, request.cancel_ns, client.closed_ns, client.killed_ns, client.ended_ns]
+        .into_iter()
+        .chain([told.map(|(at_ns, _)| *at_ns)])
+        .flatten()
+        .fold(lease, u64::min)
+        .max(queued.at_ns)
+}
+
+fn check_ranked(ranked: &[Ranked<'_>], violations: &mut Vec<Violation>) {
+    let mut by_entry: Vec<&Ranked<'_>> =
+        ranked.iter().filter(|ranked| ranked.entered.is_some()).collect();
+    by_entry.sort_by_key(|ranked| ranked.entered);
+    let mut by_ask: Vec<&Ranked<'_>> = ranked.iter().collect();
+    by_ask.sort_by_key(|ranked| ranked.asked);
+
+    let mut entered = by_entry.into_iter().peekable();
+    let mut last_granted: Option<&Ranked<'_>> = None;
+    let mut longest_waiting: Option<&Ranked<'_>> = None;
+    for later in by_ask {
+        while let Some(earlier) = entered.next_if(|earlier| earlier.entered < Some(later.asked)) {
+            last_granted = later_granted(last_granted, earlier);
+            longest_waiting = longer_waiting(longest_waiting, earlier);
+        }
+        judge(later, last_granted, longest_waiting, violations);
+    }
+}
+
+fn token(ranked: &Ranked<'_>) -> Option<u64> {
+    ranked.request.granted.map(|grant| grant.token)
+}
+
+fn later_granted<'a>(
+    kept: Option<&'a Ranked<'a>>,
+    other: &'a Ranked<'a>,
+) -> Option<&'a Ranked<'a>> {
+    if token(other).is_some() && kept.is_none_or(|kept| token(kept) < token(other)) {
+        return Some(other);
+    }
+    kept
+}
+
+fn longer_waiting<'a>(
+    kept: Option<&'a Ranked<'a>>,
+    other: &'a Ranked<'a>,
+) -> Option<&'a Ranked<'a>> {
+    if kept.is_none_or(|kept| kept.waits_until_ns < other.waits_until_ns) {
+        return Some(other);
+    }
+    kept
+}
+
+fn judge(
+    later: &Ranked<'_>,
+    last_granted: Option<&Ranked<'_>>,
+    longest_waiting: Option<&Ranked<'_>>,
+    violations: &mut Vec<Violation>,
+) {
+    let Some(grant) = later.request.granted else { return };
+    let before = last_granted
+        .filter(|earlier| token(earlier) > Some(grant.token))
+        .or(longest_waiting.filter(|earlier| earlier.waits_until_ns > grant.at_ns));
+    if let Some(before) = before.map(|ranked| ranked.request) {
+        let message = format!(
+            "{}: request {} of {} was granted at {} (token {}) before request {} of {}, which stood before it",
+            before.name,
+            later.request.number,
+            later.request.client,
+            at(grant.at_ns),
+            grant.token,
+            before.number,
+            before.client
+        );
+        violations.push(violation(9, message));
+    }
+}

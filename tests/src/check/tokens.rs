@@ -1,0 +1,60 @@
+//! I3: no token is given out twice, and a grant asked for after another one was seen has the
+//! larger token, whatever the names and whatever happened between.
+
+use std::collections::BTreeMap;
+
+use super::story::{Grant, Request, Story};
+use super::{Violation, at, violation};
+
+pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
+    let mut granted: Vec<(&Request, Grant)> = story
+        .requests
+        .iter()
+        .filter_map(|request| request.granted.map(|grant| (request, grant)))
+        .collect();
+    distinct(&granted, violations);
+    granted.sort_by_key(|(request, _)| request.called_ns);
+    rising(&granted, violations);
+}
+
+fn distinct(granted: &[(&Request, Grant)], violations: &mut Vec<Violation>) {
+    let mut owner: BTreeMap<u64, &Request> = BTreeMap::new();
+    for &(request, grant) in granted {
+        if let Some(before) = owner.insert(grant.token, request) {
+            let message = format!(
+                "token {} was given to {} for {} and to {} for {}",
+                grant.token, before.client, before.name, request.client, request.name
+            );
+            violations.push(violation(3, message));
+        }
+    }
+}
+
+/// `by_call` in the order in which they were asked for.
+fn rising(by_call: &[(&Request, Grant)], violations: &mut Vec<Violation>) {
+    let mut by_grant: Vec<&(&Request, Grant)> = by_call.iter().collect();
+    by_grant.sort_by_key(|(_, grant)| grant.at_ns);
+    let mut seen = by_grant.into_iter().peekable();
+    let mut largest: Option<&(&Request, Grant)> = None;
+    for (request, grant) in by_call {
+        while let Some(earlier) = seen.next_if(|(_, earlier)| earlier.at_ns < request.called_ns) {
+            if largest.is_none_or(|(_, kept)| kept.token < earlier.1.token) {
+                largest = Some(earlier);
+            }
+        }
+        // The same token twice is told as such.
+        if let Some((before, kept)) = largest.filter(|(_, kept)| kept.token > grant.token) {
+            let message = format!(
+                "token {} of {} for {} was seen at {}; {} asked for {} later and got {}",
+                kept.token,
+                before.client,
+                before.name,
+                at(kept.at_ns),
+                request.client,
+                request.name,
+                grant.token
+            );
+            violations.push(violation(3, message));
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! Real `holdfastd` processes on loopback: started, killed, stopped, frozen, cut off from power.
+//!
+//! A [`Cluster`] owns its processes and its folder. Whatever becomes of the test, they are ended,
+//! by their own ids: on drop, and by the kernel should the test's thread be gone before. After a
+//! failure the folder with settings, data and logs is kept and its path printed.
+
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use holdfast_proto::v1::{StatusRequest, StatusResponse};
+use holdfast_seams::Seams;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::wire;
+
+/// How long a cluster may take to have a leader that serves.
+const LEADER_WITHIN: Duration = Duration::from_secs(30);
+/// How long a process may take to end after it was told to.
+const EXIT_WITHIN: Duration = Duration::from_secs(20);
+
+/// What kind of cluster a test wants.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// How many nodes; one is the embedded default with one voter.
+    pub nodes: usize,
+    /// Further settings of each node, lines of TOML.
+    pub node_settings: String,
+    /// Further settings of the whole cluster, lines of TOML.
+    pub cluster_settings: String,
+    /// Data folders lose what was not synced when the power is cut ([`Cluster::cut_power`]).
+    pub power: bool,
+}
+
+impl Setup {
+    /// This many nodes with the usual settings.
+    pub fn nodes(nodes: usize) -> Self {
+        Self {
+            nodes,
+            // The machine's disk may be fuller than a store would like.
+            node_settings: "reserve_bytes = 0\n".into(),
+            cluster_settings: String::new(),
+            power: false,
+        }
+    }
+
+    /// Adds a setting of each node.
+    #[must_use]
+    pub fn node(mut self, key: &str, value: impl std::fmt::Display) -> Self {
+        let _ = writeln!(self.node_settings, "{key} = {value}");
+        self
+    }
+
+    /// Adds a setting of the whole cluster.
+    #[must_use]
+    pub fn cluster(mut self, key: &str, value: impl std::fmt::Display) -> Self {
+        let _ = writeln!(self.cluster_settings, "{key} = {value}");
+        self
+    }
+
+    /// Lets the power be cut.
+    #[must_use]
+    pub fn with_power_cuts(mut self) -> Self {
+        self.power = true;
+        self
+    }
+}
+
+/// A cluster of processes.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Node>,
+    power: Option<PathBuf>,
+    folder: Option<TempDir>,
+    seams: Seams,
+}
+
+/// One node: its place on disk and on the network, and its process while it has one.
+#[derive(Debug)]
+pub struct Node {
+    /// Its node id.
+    pub id: u64,
+    /// Where clients reach it.
+    pub listen: String,
+    /// Where its peers reach it.
+    pub peer_listen: String,
+    /// Its admin port.
+    pub admin_listen: String,
+    /// Its settings.
+    pub config: PathBuf,
+    /// Its data.
+    pub data: PathBuf,
+    /// What it prints.
+    pub log: PathBuf,
+    child: Option<Child>,
+}
+
+impl Cluster {
+    /// Writes the settings of all nodes, without starting any.
+    pub fn prepare(setup: &Setup) -> Self {
+        let folder = tempfile::Builder::new().prefix("holdfast-test-").tempdir().unwrap();
+        let nodes: Vec<Node> =
+            (1..=setup.nodes).map(|id| Node::prepare(id as u64, folder.path())).collect();
+        let mut cluster = format!("\n[cluster]\n{}", setup.cluster_settings);
+        if nodes.len() > 1 {
+            cluster += &members(&nodes);
+        }
+        for node in &nodes {
+            let text = node.config_text() + &setup.node_settings + &cluster;
+            std::fs::write(&node.config, text).unwrap();
+        }
+        let power = setup.power.then(lost_write_shim);
+        Self { nodes, power, folder: Some(folder), seams: Seams::system() }
+    }
+
+    /// Starts all nodes and waits until one leads and serves.
+    pub async fn start(setup: &Setup) -> Self {
+        let mut cluster = Self::prepare(setup);
+        for index in 0..cluster.nodes.len() {
+            cluster.start_node(index);
+        }
+        cluster.leader().await;
+        cluster
+    }
+
+    /// The nodes, in the order of their ids; elsewhere a node is named by its place in here.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Every node's client address, comma-separated.
+    pub fn endpoints(&self) -> String {
+        let all: Vec<&str> = self.nodes.iter().map(|node| node.listen.as_str()).collect();
+        all.join(",")
+    }
+
+    /// The run's folder, for histories and the like.
+    pub fn folder(&self) -> &Path {
+        self.folder.as_ref().expect("kept until drop").path()
+    }
+
+    /// Starts a node that does not run.
+    pub fn start_node(&mut self, index: usize) {
+        let power = self.power.clone();
+        let node = &mut self.nodes[index];
+        assert!(node.child.is_none(), "node {} runs already", node.id);
+        let log = OpenOptions::new().create(true).append(true).open(&node.log).unwrap();
+        let mut command = Command::new(binary("holdfastd"));
+        command.arg("--config").arg(&node.config);
+        if let Some(shim) = power {
+            let trash = node.data.with_extension("trash");
+            for folder in [&node.data, &trash] {
+                std::fs::create_dir_all(folder).unwrap();
+            }
+            command
+                .env("LD_PRELOAD", shim)
+                .env("LOSTWRITE_DIR", &node.data)
+                .env("LOSTWRITE_TRASH", trash);
+        }
+        node.child = Some(spawn(&mut command, &log));
+    }
+
+    /// SIGKILL, and waits until the process is gone.
+    pub fn kill(&mut self, index: usize) {
+        let node = &mut self.nodes[index];
+        if let Some(mut child) = node.child.take() {
+            // A frozen process dies of SIGKILL too.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Cuts these nodes off from power at once: they are gone, with every write that was not
+    /// synced.
+    pub async fn cut_power(&mut self, indexes: &[usize]) {
+        assert!(self.power.is_some(), "the cluster was set up without power cuts");
+        for &index in indexes {
+            self.signal(index, Signal::SIGUSR2);
+        }
+        for &index in indexes {
+            let status = self.wait_for_exit(index).await;
+            assert_eq!(status.code(), Some(99), "the shim ends what it rolls back");
+        }
+    }
+
+    /// Sends a signal to a running node.
+    pub fn signal(&self, index: usize, signal: Signal) {
+        kill(self.pid(index), signal).unwrap();
+    }
+
+    /// Freezes a node: it does nothing until [`Cluster::thaw`].
+    pub fn freeze(&self, index: usize) {
+        self.signal(index, Signal::SIGSTOP);
+    }
+
+    /// Lets a frozen node go on.
+    pub fn thaw(&self, index: usize) {
+        self.signal(index, Signal::SIGCONT);
+    }
+
+    /// The process id of a running node.
+    pub fn pid(&self, index: usize) -> Pid {
+        let child = self.nodes[index].child.as_ref().expect("the node runs");
+        Pid::from_raw(i32::try_from(child.id()).unwrap())
+    }
+
+    /// Whether the node's process has not ended.
+    pub fn runs(&mut self, index: usize) -> bool {
+        self.nodes[index].child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
+    }
+
+    /// Waits until a node's process has ended by itself.
+    pub async fn wait_for_exit(&mut self, index: usize) -> ExitStatus {
+        let give_up = self.seams.clock.now() + EXIT_WITHIN;
+        while self.runs(index) {
+            let node = self.nodes[index].id;
+            assert!(self.seams.clock.now() < give_up, "node {node} did not end in time");
+            self.seams.sleep(Duration::from_millis(5)).await;
+        }
+        let mut child = self.nodes[index].child.take().expect("the node ran");
+        child.wait().unwrap()
+    }
+
+    /// What a node has printed so far.
+    pub fn log(&self, index: usize) -> String {
+        std::fs::read_to_string(&self.nodes[index].log).unwrap_or_default()
+    }
+
+    /// What a node says of itself, within a second.
+    pub async fn status(&self, index: usize) -> Option<StatusResponse> {
+        let ask = async {
+            let mut client = wire::connect(&self.nodes[index].listen).await.ok()?;
+            client.status(StatusRequest {}).await.ok().map(tonic::Response::into_inner)
+        };
+        self.seams.timeout(Duration::from_secs(1), ask).await.ok().flatten()
+    }
+
+    /// Waits until a node leads and serves, and says which.
+    pub async fn leader(&self) -> usize {
+        self.leader_among(|_| true).await
+    }
+
+    /// Waits until a node for which `may` holds leads and serves, and says which.
+    pub async fn leader_among(&self, may: impl Fn(usize) -> bool) -> usize {
+        let clock = &self.seams.clock;
+        let give_up = clock.now() + LEADER_WITHIN;
+        while clock.now() < give_up {
+            for index in (0..self.nodes.len()).filter(|index| may(*index)) {
+                if self.nodes[index].child.is_some() && self.leads(index).await {
+                    return index;
+                }
+            }
+            self.seams.sleep(Duration::from_millis(50)).await;
+        }
+        panic!("no node leads and serves within {LEADER_WITHIN:?}");
+    }
+
+    async fn leads(&self, index: usize) -> bool {
+        let id = self.nodes[index].id;
+        self.status(index).await.is_some_and(|status| status.ready && status.leader_id == Some(id))
+    }
+
+    /// Waits until every node is ready: it leads, or hears a leader that does.
+    pub async fn all_ready(&self) {
+        let clock = &self.seams.clock;
+        let give_up = clock.now() + LEADER_WITHIN;
+        let mut index = 0;
+        while index < self.nodes.len() {
+            assert!(clock.now() < give_up, "node {} is not ready", self.nodes[index].id);
+            if self.status(index).await.is_some_and(|status| status.ready) {
+                index += 1;
+            } else {
+                self.seams.sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for index in 0..self.nodes.len() {
+            self.kill(index);
+        }
+        if std::thread::panicking()
+            && let Some(folder) = self.folder.take()
+        {
+            for node in &self.nodes {
+                print_tail(&node.log);
+            }
+            eprintln!(
+                "the cluster's settings, data and logs are kept in {}",
+                folder.keep().display()
+            );
+        }
+    }
+}
+
+impl Node {
+    fn prepare(id: u64, folder: &Path) -> Self {
+        let address = || format!("127.0.0.1:{}", free_port());
+        Self {
+            id,
+            listen: address(),
+            peer_listen: address(),
+            admin_listen: address(),
+            config: folder.join(format!("node-{id}.toml")),
+            data: folder.join(format!("data-{id}")),
+            log: folder.join(format!("node-{id}.log")),
+            child: None,
+        }
+    }
+
+    fn config_text(&self) -> String {
+        format!(
+            "node_id = {}\nlisten = {:?}\npeer_listen = {:?}\nadmin_listen = {:?}\ndata_dir = {:?}\n",
+            self.id,
+            self.listen,
+            self.peer_listen,
+            self.admin_listen,
+            self.data.to_str().unwrap()
+        )
+    }
+}
+
+fn members(nodes: &[Node]) -> String {
+    let mut text = String::from("members = [\n");
+    for node in nodes {
+        let _ = writeln!(
+            text,
+            "  {{ node_id = {}, advertise = {:?}, peer_advertise = {:?} }},",
+            node.id, node.listen, node.peer_listen
+        );
+    }
+    text + "]\n"
+}
+
+/// The path of one of the product's programs: in `HOLDFAST_BIN_DIR`, or where cargo puts them
+/// beside this test.
+pub fn binary(name: &str) -> PathBuf {
+    let folder = std::env::var_os("HOLDFAST_BIN_DIR").map_or_else(beside_this_test, PathBuf::from);
+    let path = folder.join(name);
+    assert!(
+        path.exists(),
+        "{} is missing: run `cargo build --bins` first, or set HOLDFAST_BIN_DIR",
+        path.display()
+    );
+    path
+}
+
+/// `target/debug` of a test that runs as `target/debug/deps/name-hash`.
+fn beside_this_test() -> PathBuf {
+    let mut folder = std::env::current_exe().unwrap();
+    folder.pop();
+    if folder.ends_with("deps") {
+        folder.pop();
+    }
+    folder
+}
+
+/// Starts a process that ends with the thread that started it, whatever becomes of the test.
+pub fn spawn(command: &mut Command, log: &File) -> Child {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::from(log.try_clone().unwrap()))
+        .stderr(Stdio::from(log.try_clone().unwrap()));
+    // The harness's own variables are no settings.
+    command.env_remove("HOLDFAST_BIN_DIR");
+    end_with_parent(command);
+    command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"))
+}
+
+/// Lets the kernel end the process with the thread that starts it.
+pub fn end_with_parent(command: &mut Command) {
+    use std::os::unix::process::CommandExt as _;
+    // SAFETY: between fork and exec only prctl is called, which is safe after a signal or a fork.
+    #[expect(unsafe_code, reason = "no safe way to set the parent's death signal")]
+    unsafe {
+        command.pre_exec(|| {
+            nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(std::io::Error::from)
+        });
+    }
+}
+
+/// A port that nobody listens on, below those the system gives to outgoing connections: a node
+/// that is started again must find its own port free.
+pub fn free_port() -> u16 {
+    const FIRST: u16 = 20_000;
+    const COUNT: u16 = 12_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Test programs that run side by side begin in different places.
+    let start = u16::try_from(std::process::id() * 97 % u32::from(COUNT)).unwrap();
+    for _ in 0..COUNT {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = FIRST + start.wrapping_add(step) % COUNT;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no port is free");
+}
+
+/// The storage suite's power-cut shim, built once per target folder.
+fn lost_write_shim() -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("lostwrite/lostwrite.c");
+    let target = beside_this_test().join(format!("lostwrite-{}.so", std::process::id()));
+    if !target.exists() {
+        let status = Command::new("cc")
+            .args(["-O2", "-shared", "-fPIC", "-o"])
+            .arg(&target)
+            .arg(&source)
+            .args(["-ldl", "-lpthread"])
+            .status()
+            .unwrap_or_else(|error| panic!("a C compiler is needed (cc): {error}"));
+        assert!(status.success(), "cc cannot build {}", source.display());
+    }
+    target
+}
+
+fn print_tail(log: &Path) {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    eprintln!("--- the end of {}", log.display());
+    for line in &lines[lines.len().saturating_sub(15)..] {
+        eprintln!("{line}");
+    }
+}

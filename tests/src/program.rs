@@ -1,0 +1,128 @@
+//! Programs of the product as a user runs them: arguments in, exit code and output back.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use holdfast_seams::Seams;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::cluster::{binary, end_with_parent};
+
+/// A program that was started. It is ended, by its id, when this is dropped.
+#[derive(Debug)]
+pub struct Program {
+    child: Child,
+    folder: TempDir,
+}
+
+/// How a program ended, and what it printed.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit code; `None` if a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl Program {
+    /// Starts `name`, one of the product's programs, without a terminal.
+    pub fn start(name: &str, arguments: &[&str]) -> Self {
+        Self::start_at(&binary(name), arguments)
+    }
+
+    /// Starts the program at `path`.
+    pub fn start_at(path: &PathBuf, arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(path);
+        command
+            .args(arguments)
+            .current_dir(folder.path())
+            .env_remove("HOLDFAST_ENDPOINTS")
+            .env_remove("HOLDFAST_BIN_DIR")
+            .stdin(Stdio::null())
+            .stdout(File::create(folder.path().join("out")).unwrap())
+            .stderr(File::create(folder.path().join("err")).unwrap());
+        end_with_parent(&mut command);
+        let child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {}: {error}", path.display()));
+        Self { child, folder }
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+
+    /// Standard output so far.
+    pub fn out(&self) -> String {
+        self.printed("out")
+    }
+
+    fn printed(&self, which: &str) -> String {
+        let mut bytes = Vec::new();
+        File::open(self.folder.path().join(which)).unwrap().read_to_end(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Waits until it has printed a line that begins with `start`, and gives the rest of it.
+    pub async fn line(&mut self, start: &str, limit: Duration) -> String {
+        let seams = Seams::system();
+        let give_up = seams.clock.now() + limit;
+        loop {
+            if let Some(rest) = self.out().lines().find_map(|line| line.strip_prefix(start)) {
+                return rest.to_owned();
+            }
+            let ended = self.child.try_wait().unwrap();
+            assert!(
+                ended.is_none() && seams.clock.now() < give_up,
+                "no line {start:?} (ended: {ended:?}): {}{}",
+                self.out(),
+                self.printed("err")
+            );
+            seams.sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits until it has ended by itself.
+    pub async fn end(mut self, limit: Duration) -> Ended {
+        let seams = Seams::system();
+        let give_up = seams.clock.now() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return self.ended(status);
+            }
+            assert!(
+                seams.clock.now() < give_up,
+                "it did not end within {limit:?}: {}{}",
+                self.out(),
+                self.printed("err")
+            );
+            seams.sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn ended(&self, status: ExitStatus) -> Ended {
+        Ended { code: status.code(), out: self.out(), err: self.printed("err") }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // A frozen process dies of SIGKILL too; one that has ended is only waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs one of the product's programs to its end, at most for 30 seconds.
+pub async fn run(name: &str, arguments: &[&str]) -> Ended {
+    Program::start(name, arguments).end(Duration::from_secs(30)).await
+}

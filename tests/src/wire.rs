@@ -1,0 +1,492 @@
+//! A client that speaks frames itself, for what the library would never send.
+//!
+//! [`Wire`] is one stream with nothing behind it: no keepalives, no retries, no reconnect. What it
+//! is told can be written into a history ([`Wire::recorded`]).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use holdfast_proto::v1::client_frame::Body as Ask;
+use holdfast_proto::v1::lock_service_client::LockServiceClient;
+use holdfast_proto::v1::refused::Subject;
+use holdfast_proto::v1::request_state::State as Known;
+use holdfast_proto::v1::server_frame::Body as Told;
+use holdfast_proto::v1::{
+    Acquire, Cancel, ClientFrame, ClientFrames, Close, Item, KeepAlive, LostReason, Open, Opened,
+    Refusal, RefusalReason, Release, RequestState, Resume, ServerFrame, ServerFrames, State,
+};
+use holdfast_seams::Seams;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
+
+use crate::history::{ClientId, Kept, KeptState, LostCause, Recorder, What};
+
+/// Longest wait for a frame that must come.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Opens a connection to a node's client port.
+///
+/// # Errors
+///
+/// What tonic says: nobody listens, or it is no gRPC server.
+pub async fn connect(address: &str) -> Result<LockServiceClient<Channel>, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))?
+        .connect_timeout(Duration::from_secs(2))
+        .initial_connection_window_size(16 << 20)
+        .initial_stream_window_size(16 << 20);
+    endpoint.connect().await.map(LockServiceClient::new)
+}
+
+/// What a client needs to take its session up again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// The session.
+    pub session: u64,
+    /// Its secret.
+    pub secret: Vec<u8>,
+    /// The cluster that opened it.
+    pub cluster: Vec<u8>,
+}
+
+impl Ticket {
+    /// As Open carries it.
+    pub fn resume(&self) -> Resume {
+        Resume {
+            session_id: self.session,
+            secret: self.secret.clone().into(),
+            cluster_id: self.cluster.clone().into(),
+        }
+    }
+}
+
+/// One session stream, frame by frame.
+#[derive(Debug)]
+pub struct Wire {
+    outgoing: mpsc::Sender<ClientFrames>,
+    incoming: Streaming<ServerFrames>,
+    waiting: VecDeque<ServerFrame>,
+    done_below: u64,
+    held: BTreeMap<u64, u64>,
+    seams: Seams,
+    notes: Option<Notes>,
+}
+
+/// How a wire writes into a history.
+#[derive(Debug)]
+struct Notes {
+    recorder: Recorder,
+    client: ClientId,
+    ttl: Duration,
+    /// Keepalives under way: seq and the instant before it was sent.
+    sent: VecDeque<(u64, u64)>,
+    opened_ns: u64,
+}
+
+impl Wire {
+    /// Opens a stream without sending anything.
+    ///
+    /// # Errors
+    ///
+    /// The stream's status, or "unavailable" if nobody listens.
+    pub async fn dial(address: &str) -> Result<Self, Status> {
+        let mut client = connect(address)
+            .await
+            .map_err(|error| Status::unavailable(format!("{address}: {error}")))?;
+        let (outgoing, frames) = mpsc::channel(1_024);
+        let seams = Seams::system();
+        let open = client.session(ReceiverStream::new(frames));
+        let incoming = seams
+            .timeout(PATIENCE, open)
+            .await
+            .map_err(|_| Status::deadline_exceeded("the stream was not opened"))??
+            .into_inner();
+        Ok(Self {
+            outgoing,
+            incoming,
+            waiting: VecDeque::new(),
+            done_below: 0,
+            held: BTreeMap::new(),
+            seams,
+            notes: None,
+        })
+    }
+
+    /// From here on everything sent and told is written into a history.
+    #[must_use]
+    pub fn recorded(mut self, recorder: Recorder, client: ClientId) -> Self {
+        let opened_ns = recorder.now_ns();
+        self.notes =
+            Some(Notes { recorder, client, ttl: Duration::ZERO, sent: VecDeque::new(), opened_ns });
+        self
+    }
+
+    /// Dials and opens a fresh session.
+    pub async fn open(address: &str, ttl_ms: u64) -> (Self, Ticket) {
+        let mut wire = Self::dial(address).await.unwrap();
+        let ticket = wire.begin(ttl_ms).await;
+        (wire, ticket)
+    }
+
+    /// Opens a fresh session on this stream.
+    pub async fn begin(&mut self, ttl_ms: u64) -> Ticket {
+        self.send(Ask::Open(Open { ttl_ms: Some(ttl_ms), label: "wire".into(), resume: None }))
+            .await;
+        let opened = self.opened().await;
+        Ticket {
+            session: opened.session_id,
+            secret: opened.secret.to_vec(),
+            cluster: opened.cluster_id.to_vec(),
+        }
+    }
+
+    /// Takes a session up again on this stream, and says what State showed.
+    pub async fn resume(&mut self, ticket: &Ticket) -> State {
+        let open = Open { ttl_ms: None, label: String::new(), resume: Some(ticket.resume()) };
+        self.send(Ask::Open(open)).await;
+        self.opened().await;
+        self.expect("State", |told| match told {
+            Told::State(state) => Some(state.clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Takes the session up on a new stream, which becomes this one.
+    pub async fn resume_elsewhere(&mut self, address: &str, ticket: &Ticket) -> State {
+        let mut wire = Self::dial(address).await.unwrap();
+        let state = wire.resume(ticket).await;
+        *self = wire;
+        state
+    }
+
+    async fn opened(&mut self) -> Opened {
+        self.expect("Opened", |told| match told {
+            Told::Opened(opened) => Some(opened.clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    /// What the next frames say of `done_below`.
+    pub fn set_done_below(&mut self, mark: u64) {
+        self.done_below = mark;
+    }
+
+    /// Sends one frame.
+    pub async fn send(&mut self, ask: Ask) {
+        self.note_asked(&ask);
+        let frame = ClientFrame { done_below: self.done_below, body: Some(ask) };
+        // A stream that is over says so when it is read.
+        let _ = self.outgoing.send(ClientFrames { frames: vec![frame] }).await;
+    }
+
+    /// Sends frames exactly as they are, unrecorded.
+    pub async fn send_raw(&mut self, frames: ClientFrames) {
+        let _ = self.outgoing.send(frames).await;
+    }
+
+    /// Asks for `name`.
+    pub async fn acquire(&mut self, request_id: u64, name: impl AsRef<[u8]>, wait: bool) {
+        self.send(acquire(request_id, name, wait)).await;
+    }
+
+    /// Gives back a grant.
+    pub async fn release(&mut self, token: u64) {
+        self.send(Ask::Release(Release { token })).await;
+    }
+
+    /// Ends a request.
+    pub async fn cancel(&mut self, request_id: u64) {
+        self.send(Ask::Cancel(Cancel { request_id })).await;
+    }
+
+    /// Renews the lease.
+    pub async fn keep_alive(&mut self, seq: u64) {
+        self.send(Ask::KeepAlive(KeepAlive { seq })).await;
+    }
+
+    /// Ends the session.
+    pub async fn close(&mut self) {
+        self.send(Ask::Close(Close {})).await;
+    }
+
+    /// The next frame, or how the stream ended (`Ok(None)`: politely).
+    ///
+    /// # Errors
+    ///
+    /// The stream's status; "deadline exceeded" if nothing came within `limit`.
+    pub async fn next_within(&mut self, limit: Duration) -> Result<Option<ServerFrame>, Status> {
+        loop {
+            if let Some(frame) = self.waiting.pop_front() {
+                self.note_told(&frame);
+                return Ok(Some(frame));
+            }
+            let next = self.seams.timeout(limit, self.incoming.next()).await;
+            match next.map_err(|_| Status::deadline_exceeded("no frame came"))? {
+                Some(frames) => self.waiting.extend(frames?.frames),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Waits for a frame that `pick` takes; others are passed over.
+    pub async fn expect<T>(&mut self, what: &str, pick: impl Fn(&Told) -> Option<T>) -> T {
+        let give_up = self.seams.clock.now() + PATIENCE;
+        let mut passed = Vec::new();
+        loop {
+            let left = give_up.saturating_since(self.seams.clock.now());
+            let frame = match self.next_within(left).await {
+                Ok(Some(frame)) => frame,
+                end => panic!("{what} was to come; the stream ended with {end:?} after {passed:?}"),
+            };
+            if let Some(body) = frame.body {
+                if let Some(found) = pick(&body) {
+                    return found;
+                }
+                passed.push(body);
+            }
+        }
+    }
+
+    /// Waits for the grant of `request_id` and gives its token.
+    pub async fn granted(&mut self, request_id: u64) -> u64 {
+        self.expect("Granted", |told| match told {
+            Told::Granted(granted) if granted.request_id == request_id => Some(granted.token),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Waits until `request_id` stands in the queue and gives its place.
+    pub async fn queued(&mut self, request_id: u64) -> u64 {
+        self.expect("Queued", |told| match told {
+            Told::Queued(queued) if queued.request_id == request_id => Some(queued.place),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Waits until the grant was given back.
+    pub async fn released(&mut self, token: u64) {
+        self.expect("Released", |told| match told {
+            Told::Released(released) if released.token == token => Some(()),
+            _ => None,
+        })
+        .await;
+    }
+
+    /// Waits for a refusal, or for a denial.
+    pub async fn refused(&mut self) -> Refusal {
+        self.expect("Refused", |told| match told {
+            Told::Refused(refused) => refused.refusal.clone(),
+            Told::Denied(denied) => denied.refusal.clone(),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Waits until the keepalive was acknowledged.
+    pub async fn kept_alive(&mut self, seq: u64) {
+        self.expect("KeptAlive", |told| match told {
+            Told::KeptAlive(kept) if kept.seq == seq => Some(()),
+            _ => None,
+        })
+        .await;
+    }
+
+    /// How the stream ends; frames before its end are passed over.
+    pub async fn end(&mut self) -> Option<Status> {
+        loop {
+            match self.next_within(PATIENCE).await {
+                Ok(Some(_)) => {}
+                Ok(None) => return None,
+                Err(status) => return Some(status),
+            }
+        }
+    }
+
+    fn note_asked(&mut self, ask: &Ask) {
+        let Some(notes) = &mut self.notes else { return };
+        notes.asked(ask);
+    }
+
+    /// The token under which this stream was last told that a request holds its lock.
+    pub fn held(&self, request_id: u64) -> Option<u64> {
+        self.held.get(&request_id).copied()
+    }
+
+    fn note_told(&mut self, frame: &ServerFrame) {
+        let Some(body) = &frame.body else { return };
+        self.note_held(body);
+        if let Some(notes) = &mut self.notes {
+            notes.told(frame.index, body);
+        }
+    }
+
+    fn note_held(&mut self, told: &Told) {
+        match told {
+            Told::Granted(granted) => {
+                self.held.insert(granted.request_id, granted.token);
+            }
+            Told::State(state) => {
+                self.held = state.requests.iter().filter_map(held_in_state).collect();
+            }
+            _ => {}
+        }
+    }
+}
+
+fn held_in_state(shown: &RequestState) -> Option<(u64, u64)> {
+    match &shown.state {
+        Some(Known::Granted(granted)) => Some((shown.request_id, granted.token)),
+        _ => None,
+    }
+}
+
+/// An Acquire of one name.
+pub fn acquire(request_id: u64, name: impl AsRef<[u8]>, wait: bool) -> Ask {
+    let item = Item { name: name.as_ref().to_vec().into() };
+    Ask::Acquire(Acquire { request_id, items: vec![item], wait, follow_place: false })
+}
+
+impl Notes {
+    fn write(&self, what: What) {
+        self.recorder.write(self.client, what);
+    }
+
+    fn asked(&mut self, ask: &Ask) {
+        let what = match ask {
+            Ask::Acquire(acquire) => What::Acquire {
+                request: acquire.request_id,
+                name: acquire
+                    .items
+                    .first()
+                    .map(|item| String::from_utf8_lossy(&item.name).into_owned())
+                    .unwrap_or_default(),
+                wait: acquire.wait,
+                within_ms: None,
+            },
+            Ask::Cancel(cancel) => What::Cancel { request: cancel.request_id },
+            Ask::Release(release) => What::Release { token: release.token },
+            Ask::Close(_) => What::Close,
+            Ask::KeepAlive(keep_alive) => {
+                self.sent.push_back((keep_alive.seq, self.recorder.now_ns()));
+                return;
+            }
+            Ask::Open(_) => {
+                self.opened_ns = self.recorder.now_ns();
+                return;
+            }
+        };
+        self.write(what);
+    }
+
+    fn told(&mut self, index: u64, told: &Told) {
+        match told {
+            Told::Opened(opened) => {
+                self.ttl = Duration::from_millis(opened.ttl_ms);
+                self.safe_from(self.opened_ns);
+            }
+            Told::KeptAlive(kept) => self.kept_alive(kept.seq),
+            Told::State(state) => self.state(state),
+            _ => {
+                if let Some(what) = what_was_told(index, told) {
+                    self.write(what);
+                }
+            }
+        }
+    }
+
+    fn kept_alive(&mut self, seq: u64) {
+        while let Some((sent, at_ns)) = self.sent.pop_front() {
+            if sent == seq {
+                return self.safe_from(at_ns);
+            }
+        }
+    }
+
+    /// DESIGN §5.4: send time + TTL·(1 − a) − 20 ms.
+    fn safe_from(&self, sent_ns: u64) {
+        let safe = (self.ttl * 9 / 10).saturating_sub(Duration::from_millis(20));
+        let until_ns = sent_ns + u64::try_from(safe.as_nanos()).unwrap_or(u64::MAX);
+        self.write(What::Safe { until_ns });
+    }
+
+    /// The state itself, then as news whatever it says that was lost on the way.
+    fn state(&self, state: &State) {
+        let mut requests = Vec::new();
+        let mut news = Vec::new();
+        for shown in &state.requests {
+            let request = shown.request_id;
+            let kept = match &shown.state {
+                Some(Known::Queued(queued)) => {
+                    news.push(What::Queued { request, place: queued.place, index: None });
+                    KeptState::Queued
+                }
+                Some(Known::Granted(granted)) => {
+                    news.push(What::Granted { request, token: granted.token });
+                    KeptState::Granted(granted.token)
+                }
+                Some(Known::Denied(_)) => KeptState::Denied,
+                Some(Known::Ended(_)) | None => KeptState::Ended,
+            };
+            requests.push(Kept { request, state: kept });
+        }
+        self.write(What::State { requests, next_request: state.next_request_id });
+        for what in news {
+            self.write(what);
+        }
+    }
+}
+
+fn what_was_told(index: u64, told: &Told) -> Option<What> {
+    Some(match told {
+        Told::Queued(queued) => {
+            What::Queued { request: queued.request_id, place: queued.place, index: Some(index) }
+        }
+        Told::Moved(moved) => What::Moved { request: moved.request_id, place: moved.place },
+        Told::Granted(granted) => {
+            What::Granted { request: granted.request_id, token: granted.token }
+        }
+        Told::Denied(denied) => What::Denied { request: denied.request_id },
+        Told::Released(released) => What::Released { token: released.token },
+        Told::Cancelled(cancelled) => What::Cancelled { request: cancelled.request_id },
+        Told::Lost(lost) => What::Lost { token: lost.token, cause: cause(lost.reason) },
+        Told::Contended(contended) => What::Contended { token: contended.token },
+        Told::SessionEnded(ended) => What::SessionEnded { cause: cause(ended.reason) },
+        Told::Refused(refused) => {
+            return refused
+                .subject
+                .and_then(|subject| what_was_refused(subject, refused.refusal.as_ref()));
+        }
+        _ => return None,
+    })
+}
+
+fn what_was_refused(subject: Subject, refusal: Option<&Refusal>) -> Option<What> {
+    let refusal = refusal?;
+    match subject {
+        Subject::RequestId(request) if refusal.outcome_unknown => Some(What::Unknown { request }),
+        Subject::RequestId(request) => Some(What::Refused { request, reason: reason(refusal) }),
+        Subject::Token(token) if refusal.reason() == RefusalReason::NotHolder => {
+            Some(What::NotHolder { token })
+        }
+        Subject::Token(token) => Some(What::ReleaseUnknown { token }),
+    }
+}
+
+/// A refusal's reason as histories name it.
+fn reason(refusal: &Refusal) -> String {
+    refusal.reason().as_str_name().trim_start_matches("REFUSAL_REASON_").to_lowercase()
+}
+
+fn cause(reason: i32) -> LostCause {
+    match LostReason::try_from(reason) {
+        Ok(LostReason::SessionExpired) => LostCause::Expired,
+        Ok(LostReason::SessionClosed) => LostCause::Closed,
+        Ok(LostReason::Unspecified) | Err(_) => LostCause::Gone,
+    }
+}

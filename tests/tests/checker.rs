@@ -1,0 +1,571 @@
+//! The judge is judged: for each check a history that is wrong in exactly one way, and histories
+//! that are right although they look odd.
+//!
+//! A history is written one record a line: milliseconds, client, what.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail it by a panic")]
+
+use std::time::Duration;
+
+use holdfast_tests::check::{Options, Report, check};
+use holdfast_tests::history::{ClientId, Kept, KeptState, LostCause, Record, What};
+
+const MS: u64 = 1_000_000;
+const RIGHT: [u8; 0] = [];
+
+fn judge(history: &str) -> Report {
+    let records: Vec<Record> =
+        history.lines().map(str::trim).filter(|line| !line.is_empty()).map(record).collect();
+    assert!(records.is_sorted_by_key(|record| record.at_ns), "the test's own lines are in order");
+    check(&records, Options { grace: Duration::from_millis(100) })
+}
+
+fn broken(history: &str) -> Vec<u8> {
+    judge(history).broken()
+}
+
+fn record(line: &str) -> Record {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let at_ns = number(words[0]) * MS;
+    let client = ClientId(u64::from(words[1].as_bytes()[0] - b'a'));
+    Record { at_ns, client, what: what(&words[2..]) }
+}
+
+fn number(word: &str) -> u64 {
+    word.parse().unwrap_or_else(|_| panic!("{word} is no number"))
+}
+
+fn what(words: &[&str]) -> What {
+    match words {
+        ["asks", request, name, rest @ ..] => What::Acquire {
+            request: number(request),
+            name: (*name).into(),
+            wait: !rest.contains(&"try"),
+            within_ms: rest.iter().find_map(|word| word.strip_prefix("within=").map(number)),
+        },
+        ["queued", request, rest @ ..] => What::Queued {
+            request: number(request),
+            place: 0,
+            index: rest.iter().find_map(|word| word.strip_prefix("index=").map(number)),
+        },
+        ["granted", request, token] => {
+            What::Granted { request: number(request), token: number(token) }
+        }
+        ["denied", request] => What::Denied { request: number(request) },
+        ["refused", request, reason] => {
+            What::Refused { request: number(request), reason: (*reason).into() }
+        }
+        ["cancels", request] => What::Cancel { request: number(request) },
+        ["cancelled", request] => What::Cancelled { request: number(request) },
+        ["session-lost", request] => What::SessionLost { request: number(request) },
+        ["unknown", request] => What::Unknown { request: number(request) },
+        ["moved", request] => What::Moved { request: number(request), place: 0 },
+        _ => what_else(words),
+    }
+}
+
+fn what_else(words: &[&str]) -> What {
+    match words {
+        ["releases", token] => What::Release { token: number(token) },
+        ["released", token] => What::Released { token: number(token) },
+        ["not-holder", token] => What::NotHolder { token: number(token) },
+        ["release-unknown", token] => What::ReleaseUnknown { token: number(token) },
+        ["lost", token, why] => What::Lost { token: number(token), cause: cause(why) },
+        ["contended", token] => What::Contended { token: number(token) },
+        ["ended", why] => What::SessionEnded { cause: cause(why) },
+        ["closes"] => What::Close,
+        ["safe-until", ms] => What::Safe { until_ns: number(ms) * MS },
+        ["is-safe", token] => What::IsSafe { token: number(token), safe: true },
+        ["state", next, kept @ ..] => What::State {
+            requests: kept.iter().map(|word| kept_of(word)).collect(),
+            next_request: number(next),
+        },
+        ["reads", read, name] => What::Read { read: number(read), name: (*name).into() },
+        ["read", read, token] => {
+            What::ReadDone { read: number(read), token: token.parse().ok(), waiting: 0 }
+        }
+        ["killed"] => What::Killed,
+        ["fault"] => What::Fault { note: String::new() },
+        ["healed"] => What::Healed,
+        _ => panic!("{words:?} is no record"),
+    }
+}
+
+fn cause(word: &str) -> LostCause {
+    match word {
+        "expired" => LostCause::Expired,
+        "closed" => LostCause::Closed,
+        "gone" => LostCause::Gone,
+        _ => LostCause::Deadline,
+    }
+}
+
+/// `3=queued`, `3=ended` or `3=TOKEN`.
+fn kept_of(word: &str) -> Kept {
+    let (request, state) = word.split_once('=').unwrap();
+    let state = match state {
+        "queued" => KeptState::Queued,
+        "denied" => KeptState::Denied,
+        "ended" => KeptState::Ended,
+        token => KeptState::Granted(number(token)),
+    };
+    Kept { request: number(request), state }
+}
+
+// --- right ones
+
+#[test]
+fn a_plain_hand_over_is_right() {
+    let report = judge(
+        "0 a asks 1 jobs
+         1 a granted 1 5
+         1 a safe-until 900
+         2 b asks 1 jobs
+         3 b queued 1 index=8
+         3 a contended 5
+         50 z reads 1 jobs
+         51 z read 1 5
+         60 a releases 5
+         61 a released 5
+         61 b granted 1 6
+         61 b safe-until 950
+         70 b is-safe 6
+         80 b releases 6
+         81 b released 6
+         90 z healed",
+    );
+
+    assert_eq!(report.violations, []);
+    assert_eq!(
+        (report.tally.grants, report.tally.waits, report.tally.safe_holds, report.tally.reads),
+        (2, 1, 2, 1)
+    );
+}
+
+/// The old holder's client learned late that its lease was over; nobody believed anything then.
+#[test]
+fn a_grant_after_the_old_holders_safe_deadline_is_right() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         1 a safe-until 900
+         2 b asks 1 jobs
+         1001 b granted 1 6
+         1001 b safe-until 2000
+         3000 a lost 5 expired";
+
+    assert_eq!(broken(history), RIGHT);
+}
+
+/// Passing the safe deadline ends a hold for ever: a later renewal of the session does not bring
+/// it back, so the next holder is alone.
+#[test]
+fn a_renewal_after_the_deadline_revives_no_hold() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         1 a safe-until 100
+         200 a safe-until 900
+         300 b asks 1 jobs
+         301 b granted 1 6
+         301 b safe-until 1200";
+
+    assert_eq!(broken(history), RIGHT);
+}
+
+#[test]
+fn a_retry_of_an_unknown_request_may_be_granted() {
+    let history = "0 a asks 1 jobs within=50
+         50 a unknown 1
+         60 a asks 1 jobs within=50
+         61 a granted 1 5
+         62 a granted 1 5
+         99 z healed";
+
+    assert_eq!(broken(history), RIGHT);
+}
+
+/// The later request overtakes only those that are not certain to have stood there.
+#[test]
+fn overtaking_one_of_unknown_fate_is_right() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         2 b asks 1 jobs
+         3 c asks 1 jobs
+         4 c queued 1 index=9
+         5 d asks 1 jobs within=20
+         6 d queued 1 index=10
+         40 d denied 1
+         50 a releases 5
+         51 a released 5
+         51 c granted 1 6
+         60 c releases 6
+         61 c released 6
+         61 b granted 1 7";
+
+    assert_eq!(broken(history), RIGHT);
+}
+
+#[test]
+fn a_killed_client_owes_no_answers() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         2 a asks 2 other
+         3 a killed
+         9 z healed";
+
+    assert_eq!(broken(history), RIGHT);
+}
+
+#[test]
+fn a_state_that_shows_what_was_acknowledged_is_right() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         2 a asks 2 more
+         3 a queued 2 index=8
+         4 a asks 3 third
+         5 a granted 3 6
+         6 a releases 6
+         7 a asks 4 fourth
+         9 a state 4 1=5 2=queued 3=ended";
+
+    assert_eq!(broken(history), RIGHT);
+}
+
+// --- wrong in exactly one way
+
+#[test]
+fn two_safe_holds_of_one_name_are_found() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         1 a safe-until 900
+         2 b asks 1 jobs
+         500 b granted 1 6
+         500 b safe-until 1400";
+
+    assert_eq!(broken(history), [24]);
+}
+
+/// A client that was killed gave nothing back: its lease has to run out.
+#[test]
+fn a_dead_clients_lock_given_away_before_its_deadline_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         1 a safe-until 900
+         10 a killed
+         20 b asks 1 jobs
+         500 b granted 1 6
+         500 b safe-until 1400";
+
+    assert_eq!(broken(history), [24]);
+}
+
+/// The declared deadline is over, but the client still said that it was safe.
+#[test]
+fn a_guard_that_says_safe_while_another_holds_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         1 a safe-until 100
+         90 b asks 1 jobs
+         101 b granted 1 6
+         101 b safe-until 1400
+         120 a is-safe 5";
+
+    assert_eq!(broken(history), [24]);
+}
+
+#[test]
+fn an_older_token_that_is_safe_after_a_newer_one_is_found() {
+    let history = "0 a asks 1 jobs
+         0 b asks 1 jobs
+         1 a granted 1 6
+         1 a safe-until 900
+         2 a releases 6
+         3 b granted 1 5
+         3 b safe-until 900";
+
+    assert_eq!(broken(history), [24]);
+}
+
+#[test]
+fn a_token_given_out_twice_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         2 a releases 5
+         3 b asks 1 other
+         4 b granted 1 5";
+
+    assert_eq!(broken(history), [3]);
+}
+
+#[test]
+fn a_token_that_goes_back_over_names_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 6
+         2 b asks 1 other
+         3 b granted 1 5";
+
+    assert_eq!(broken(history), [3]);
+}
+
+#[test]
+fn a_waiter_overtaken_by_one_that_came_later_is_found() {
+    let history = "0 b asks 1 jobs
+         1 b queued 1
+         2 c asks 1 jobs
+         3 c granted 1 6
+         4 c releases 6
+         5 c released 6
+         5 b granted 1 7";
+
+    assert_eq!(broken(history), [9]);
+}
+
+#[test]
+fn a_waiter_overtaken_within_overlapping_calls_is_found_by_its_index() {
+    let history = "0 b asks 1 jobs
+         0 c asks 1 jobs
+         5 b queued 1 index=8
+         5 c queued 1 index=9
+         6 c granted 1 6
+         7 c releases 6
+         8 c released 6
+         8 b granted 1 7";
+
+    assert_eq!(broken(history), [9]);
+}
+
+#[test]
+fn one_that_would_not_wait_and_barges_is_found() {
+    let history = "0 b asks 1 jobs
+         1 b queued 1
+         1 b safe-until 900
+         2 c asks 1 jobs try
+         3 c granted 1 6
+         8 b cancels 1
+         9 b cancelled 1";
+
+    assert_eq!(broken(history), [9]);
+}
+
+#[test]
+fn a_retry_with_another_token_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         2 a asks 1 jobs
+         3 a granted 1 6";
+
+    assert_eq!(broken(history), [12]);
+}
+
+#[test]
+fn a_request_both_granted_and_denied_is_found() {
+    let history = "0 a asks 1 jobs try
+         1 a denied 1
+         2 a asks 1 jobs try
+         3 a granted 1 6";
+
+    assert_eq!(broken(history), [12]);
+}
+
+#[test]
+fn a_waiter_refused_after_it_was_acknowledged_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a queued 1
+         9 a refused 1 limit";
+
+    assert_eq!(broken(history), [10]);
+}
+
+#[test]
+fn a_waiter_cancelled_by_nobody_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a queued 1
+         9 a cancelled 1";
+
+    assert_eq!(broken(history), [10]);
+}
+
+#[test]
+fn a_wait_that_ends_with_the_session_while_its_lease_is_certain_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a queued 1
+         1 a safe-until 900
+         9 a session-lost 1";
+
+    assert_eq!(broken(history), [10]);
+}
+
+#[test]
+fn a_grant_to_a_session_that_is_over_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a queued 1
+         5 a ended expired
+         9 a granted 1 6";
+
+    assert_eq!(broken(history), [5]);
+}
+
+#[test]
+fn an_expiry_before_the_safe_deadline_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         1 a safe-until 900
+         500 a lost 5 expired";
+
+    assert_eq!(broken(history), [6]);
+}
+
+#[test]
+fn a_hold_released_by_somebody_else_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         1 a safe-until 900
+         500 a released 5";
+
+    assert_eq!(broken(history), [13]);
+}
+
+#[test]
+fn a_session_closed_by_nobody_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         1 a safe-until 900
+         500 a ended closed";
+
+    assert_eq!(broken(history), [13]);
+}
+
+#[test]
+fn a_hold_forgotten_by_a_later_state_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         9 a state 2";
+
+    assert_eq!(broken(history), [19]);
+}
+
+#[test]
+fn a_hold_under_another_token_in_a_later_state_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         9 a state 2 1=6";
+
+    assert_eq!(broken(history), [19]);
+}
+
+#[test]
+fn a_place_forgotten_by_a_later_state_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a queued 1
+         9 a state 2 1=ended";
+
+    assert_eq!(broken(history), [19]);
+}
+
+#[test]
+fn a_hold_that_is_gone_while_it_is_safe_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         1 a safe-until 900
+         9 a releases 5
+         10 a not-holder 5";
+
+    assert_eq!(broken(history), [19]);
+}
+
+#[test]
+fn pushes_about_what_was_never_asked_or_given_are_found() {
+    let asked = "0 a asks 1 jobs\n";
+    for invented in [
+        "1 a granted 2 5",
+        "1 a queued 2",
+        "1 a moved 2",
+        "1 a contended 5",
+        "1 a lost 5 expired",
+        "1 a released 5",
+        "1 a state 9 7=queued",
+    ] {
+        assert_eq!(broken(&format!("{asked}{invented}")), [23], "{invented}");
+    }
+}
+
+#[test]
+fn a_look_that_does_not_show_the_holder_is_found() {
+    for shown in ["-", "9"] {
+        let history = format!(
+            "0 a asks 1 jobs
+             1 a granted 1 5
+             1 a safe-until 900
+             9 z reads 1 jobs
+             10 z read 1 {shown}"
+        );
+        assert_eq!(broken(&history), [18]);
+    }
+}
+
+#[test]
+fn a_look_into_the_past_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         2 a releases 5
+         3 b asks 1 jobs
+         4 b granted 1 6
+         9 z reads 1 jobs
+         10 z read 1 5";
+
+    assert_eq!(broken(history), [18]);
+}
+
+#[test]
+fn a_look_that_shows_a_session_that_is_over_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         5 a ended expired
+         9 z reads 1 jobs
+         10 z read 1 5";
+
+    assert_eq!(broken(history), [11]);
+}
+
+#[test]
+fn a_waiter_forgotten_after_healing_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a queued 1
+         9 z healed";
+
+    assert_eq!(broken(history), [31]);
+}
+
+#[test]
+fn a_try_that_never_ends_is_found() {
+    let history = "0 a asks 1 jobs try
+         9 z healed";
+
+    assert_eq!(broken(history), [32]);
+}
+
+#[test]
+fn a_call_that_ends_long_after_its_limit_is_found() {
+    let history = "0 a asks 1 jobs within=50
+         500 a denied 1";
+
+    assert_eq!(broken(history), [32]);
+}
+
+#[test]
+fn a_release_without_answer_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         2 a releases 5
+         9 z healed";
+
+    assert_eq!(broken(history), [32]);
+}
+
+/// While something is still broken, nobody is owed progress.
+#[test]
+fn a_run_that_was_not_healed_owes_no_progress() {
+    let history = "0 a asks 1 jobs
+         1 z healed
+         2 z fault";
+
+    assert_eq!(broken(history), RIGHT);
+}

@@ -1,0 +1,186 @@
+//! `holdfast lock NAME -- CMD` as a script sees it: exit codes, signals, and a child that never
+//! outlives its lock (DESIGN §8).
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of a test fail it by a panic"
+)]
+
+use std::time::Duration;
+
+use holdfast_seams::Seams;
+use holdfast_tests::cluster::{Cluster, Setup, free_port};
+use holdfast_tests::program::{Ended, Program};
+use nix::sys::signal::Signal;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+struct Shell {
+    cluster: Cluster,
+}
+
+impl Shell {
+    async fn start() -> Self {
+        Self { cluster: Cluster::start(&Setup::nodes(1)).await }
+    }
+
+    /// Starts `holdfast` with these arguments.
+    fn begin(&self, arguments: &[&str]) -> Program {
+        let endpoints = self.cluster.endpoints();
+        Program::start("holdfast", &[&["--endpoints", &endpoints], arguments].concat())
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Ended {
+        self.begin(arguments).end(LIMIT).await
+    }
+
+    /// `holdfast lock NAME -- sh -c SCRIPT`
+    async fn script(&self, name: &str, script: &str) -> Ended {
+        self.run(&["lock", name, "--", "sh", "-c", script]).await
+    }
+}
+
+#[tokio::test]
+async fn the_exit_code_is_the_childs_or_128_and_its_signal() {
+    let shell = Shell::start().await;
+
+    assert_eq!(shell.script("jobs", "exit 0").await.code, Some(0));
+    assert_eq!(shell.script("jobs", "exit 7").await.code, Some(7));
+    assert_eq!(shell.script("jobs", "kill -TERM $$").await.code, Some(128 + 15));
+    assert_eq!(shell.script("jobs", "kill -KILL $$").await.code, Some(128 + 9));
+}
+
+#[tokio::test]
+async fn a_command_that_cannot_run_or_does_not_exist_gives_126_and_127() {
+    let shell = Shell::start().await;
+
+    let folder = shell.cluster.folder().to_str().unwrap().to_owned();
+    let cannot = shell.run(&["lock", "jobs", "--", &folder]).await;
+    let missing = shell.run(&["lock", "jobs", "--", "/no/such/command"]).await;
+
+    assert_eq!((cannot.code, missing.code), (Some(126), Some(127)), "{cannot:?} {missing:?}");
+    assert!(missing.err.contains("/no/such/command"), "{missing:?}");
+    // The lock was given back.
+    assert_eq!(shell.script("jobs", "exit 0").await.code, Some(0));
+}
+
+#[tokio::test]
+async fn the_child_is_told_which_lock_it_holds_under_which_token() {
+    let shell = Shell::start().await;
+
+    let ended = shell.script("jobs", "echo $HOLDFAST_LOCK $HOLDFAST_TOKEN").await;
+
+    let (name, token) = ended.out.trim().split_once(' ').unwrap();
+    assert_eq!(name, "jobs");
+    assert!(token.parse::<u64>().unwrap() > 0);
+}
+
+#[tokio::test]
+async fn a_lock_that_is_held_gives_124_and_names_the_holder() {
+    let shell = Shell::start().await;
+    let mut holder = shell.begin(&["lock", "jobs", "--", "sh", "-c", "echo held; sleep 60"]);
+    holder.line("held", LIMIT).await;
+
+    for arguments in
+        [&["lock", "jobs", "--wait", "300ms", "--", "true"][..], &["try", "jobs", "--", "true"]]
+    {
+        let ended = shell.run(arguments).await;
+        assert_eq!(ended.code, Some(124), "{ended:?}");
+        assert!(ended.err.contains("held by"), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_reached_gives_123_and_names_the_endpoints() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let arguments = ["--endpoints", &address, "lock", "jobs", "--wait", "1s", "--", "true"];
+
+    let ended = Program::start("holdfast", &arguments).end(LIMIT).await;
+
+    assert_eq!(ended.code, Some(123), "{ended:?}");
+    assert!(ended.err.contains(&address), "{ended:?}");
+}
+
+#[tokio::test]
+async fn signals_are_passed_on_to_the_child() {
+    let shell = Shell::start().await;
+    for (signal, name) in
+        [(Signal::SIGTERM, "TERM"), (Signal::SIGINT, "INT"), (Signal::SIGUSR1, "USR1")]
+    {
+        let script = format!("trap 'exit 9' {name}; echo ready; while :; do sleep 0.05; done");
+        let mut program = shell.begin(&["lock", "jobs", "--", "sh", "-c", &script]);
+        program.line("ready", LIMIT).await;
+
+        program.signal(signal);
+
+        assert_eq!(program.end(LIMIT).await.code, Some(9), "{signal}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrapper_that_is_killed_takes_its_child_with_it() {
+    let shell = Shell::start().await;
+    let script = "echo ready; while :; do cat /proc/uptime >> stamps; sleep 0.05; done";
+    let stamps = shell.cluster.folder().join("stamps");
+    let script = script.replace("stamps", stamps.to_str().unwrap());
+    let mut program = shell.begin(&["lock", "jobs", "--", "sh", "-c", &script]);
+    program.line("ready", LIMIT).await;
+
+    program.signal(Signal::SIGKILL);
+    program.end(LIMIT).await;
+    Seams::system().sleep(Duration::from_millis(300)).await;
+
+    let before = std::fs::read_to_string(&stamps).unwrap();
+    Seams::system().sleep(Duration::from_millis(300)).await;
+    assert_eq!(std::fs::read_to_string(&stamps).unwrap(), before, "the child writes no more");
+}
+
+/// The store is gone for good: the child is asked to end, and is dead before anybody else could
+/// be granted the lock.
+#[tokio::test]
+async fn a_child_is_killed_before_its_lease_ends_when_the_store_is_gone_and_121_says_so() {
+    const TTL: Duration = Duration::from_secs(2);
+    let mut shell = Shell::start().await;
+    let stamps = shell.cluster.folder().join("stamps");
+    // A child that does not listen: only SIGKILL ends it.
+    let script = format!(
+        "trap '' TERM; echo ready; while :; do cat /proc/uptime >> {}; sleep 0.02; done",
+        stamps.display()
+    );
+    let mut program = shell.begin(&["--ttl", "2s", "lock", "jobs", "--", "sh", "-c", &script]);
+    program.line("ready", LIMIT).await;
+    Seams::system().sleep(Duration::from_millis(1_200)).await;
+
+    shell.cluster.kill(0);
+    // No keepalive was received after this, so no lease ends before this and a TTL.
+    let gone = Seams::system().clock.now().since_origin();
+    let ended = program.end(LIMIT).await;
+
+    assert_eq!(ended.code, Some(121), "{ended:?}");
+    let text = std::fs::read_to_string(&stamps).unwrap();
+    let last: f64 = text.lines().last().unwrap().split(' ').next().unwrap().parse().unwrap();
+    let left = (gone + TTL).as_secs_f64() - last;
+    assert!(left > 0.0, "the child still wrote {} s after its lease could end", -left);
+    assert!(Seams::system().clock.now().since_origin() < gone + TTL + Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn list_and_inspect_show_who_holds_and_who_waits() {
+    let shell = Shell::start().await;
+    let mut holder = shell.begin(&["lock", "jobs", "--", "sh", "-c", "echo held; sleep 60"]);
+    holder.line("held", LIMIT).await;
+    let _waiter = shell.begin(&["lock", "jobs", "--", "true"]);
+    Seams::system().sleep(Duration::from_millis(500)).await;
+
+    let inspected = shell.run(&["--json", "inspect", "jobs"]).await;
+    let listed = shell.run(&["--json", "list"]).await;
+    let person = shell.run(&["inspect", "jobs"]).await;
+
+    let lock: serde_json::Value = serde_json::from_str(inspected.out.trim()).unwrap();
+    assert_eq!(lock["name"], "jobs", "{lock}");
+    assert_eq!(lock["waiting"], 1, "{lock}");
+    assert!(lock["holders"][0]["token"].is_string(), "a token may not fit a JSON number: {lock}");
+    assert!(listed.out.contains("jobs"), "{listed:?}");
+    assert!(person.out.contains("jobs"), "{person:?}");
+}
