@@ -13,6 +13,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
@@ -116,6 +117,8 @@ pub struct Sources {
     pub sessions: SessionMetrics,
     /// Counted by replication.
     pub replication: ReplicationMetrics,
+    /// Measured by the log's writer.
+    pub log_sync: Histogram,
     /// Takes a [`Sample`]. Quick.
     pub sample: Box<dyn Fn() -> Sample + Send + Sync>,
 }
@@ -133,6 +136,12 @@ pub fn registry(sources: Sources) -> Registry {
     registry.register("build", "What runs here", version);
     register_sessions(&mut registry, &sources.sessions);
     register_replication(&mut registry, &sources.replication);
+    registry.register_with_unit(
+        "log_sync",
+        "From handing entries to sled until they are on stable storage",
+        Unit::Seconds,
+        sources.log_sync,
+    );
     registry.register_collector(Box::new(Sampler(sources.sample)));
     registry
 }
