@@ -2,8 +2,8 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 
-use crate::ids::{Label, LockName, LogIndex, RequestId, SessionId, Tenure};
-use crate::{FencingToken, Limits};
+use crate::Limits;
+use crate::ids::{FencingToken, Label, LockName, LogIndex, RequestId, SessionId, Tenure};
 
 /// A command of the lock table.
 ///
@@ -70,6 +70,24 @@ pub enum Command {
         /// The grant.
         token: FencingToken,
     },
+}
+
+impl Command {
+    /// The version of the stored encoding that first knew this command.
+    ///
+    /// A version is proposed only when every member knows it ([`VersionGate`](crate::VersionGate),
+    /// I29).
+    pub fn version(&self) -> u16 {
+        match self {
+            Self::Configure { .. }
+            | Self::OpenSession { .. }
+            | Self::CloseSession { .. }
+            | Self::ExpireSession { .. }
+            | Self::Acquire { .. }
+            | Self::Cancel { .. }
+            | Self::Release { .. } => 1,
+        }
+    }
 }
 
 /// The commands of one log entry, gathered by the leader while the last entry was on its way.

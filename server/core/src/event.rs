@@ -2,8 +2,8 @@
 
 use borsh::BorshSerialize;
 
-use crate::ids::{LockName, RequestId, SessionId};
-use crate::{FencingToken, Rejection};
+use crate::Rejection;
+use crate::ids::{FencingToken, LockName, RequestId, SessionId};
 
 /// Something that happened, in the order in which it happened.
 ///
@@ -44,7 +44,8 @@ pub enum Event {
         /// The grant's fencing token.
         token: FencingToken,
     },
-    /// A request was neither queued nor granted.
+    /// A request that would not wait was neither queued nor granted, and that is kept under its
+    /// id. A request refused for a limit is not kept and makes no event.
     Denied {
         /// Whose.
         session: SessionId,
@@ -88,8 +89,9 @@ pub enum Event {
         /// Why.
         cause: EndCause,
     },
-    /// The first waiter arrived at a lock: told to its holder, again only after the queue was
-    /// empty.
+    /// Others wait for a held lock: told to its holder once, when the first waiter arrives, and
+    /// again only after the queue was empty. A holder to whom the lock passed while others still
+    /// wait is told right after its grant: for it, the queue was never empty.
     Contended {
         /// The holder.
         session: SessionId,

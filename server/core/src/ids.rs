@@ -1,6 +1,8 @@
 //! Parsed names and numbers: what has one of these types has been checked once, at the edge.
 
+use std::borrow::Borrow;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -87,6 +89,16 @@ impl FencingToken {
         Self(raw)
     }
 
+    /// The upper part: raised when a cluster is restored or an authority changes (DESIGN §7, §10).
+    pub const fn epoch(self) -> u64 {
+        self.0 >> Self::COUNTER_BITS
+    }
+
+    /// The lower part: counts the grants of one epoch.
+    pub const fn counter(self) -> u64 {
+        self.0 & Self::COUNTER_MAX
+    }
+
     /// The number that resources compare.
     pub const fn get(self) -> u64 {
         self.0
@@ -120,7 +132,9 @@ pub enum TextError {
         at: usize,
     },
     /// A control or bidirectional-override character: it would garble logs and terminals.
-    #[error("character U+{code:04X} at byte {at} is not allowed (control or bidirectional override)")]
+    #[error(
+        "character U+{code:04X} at byte {at} is not allowed (control or bidirectional override)"
+    )]
     Forbidden {
         /// The character's code point.
         code: u32,
@@ -131,7 +145,7 @@ pub enum TextError {
 
 /// The name of a lock: 1 to 512 bytes of UTF-8 without control or bidirectional-override
 /// characters. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, BorshSerialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName(Arc<str>);
 
 impl LockName {
@@ -154,7 +168,7 @@ impl LockName {
     ///
     /// [`TextError`] says which rule the bytes break, and where.
     pub fn parse_bytes(bytes: &[u8]) -> Result<Self, TextError> {
-        let text = std::str::from_utf8(bytes)
+        let text = str::from_utf8(bytes)
             .map_err(|error| TextError::NotUtf8 { at: error.valid_up_to() })?;
         Self::parse(text)
     }
@@ -177,16 +191,28 @@ impl fmt::Display for LockName {
     }
 }
 
+/// Lets a map of names be searched by text, without a `LockName` for it.
+impl Borrow<str> for LockName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl BorshSerialize for LockName {
+    fn serialize<W: io::Write>(&self, writer: &mut W) -> io::Result<()> {
+        self.as_str().serialize(writer)
+    }
+}
+
 impl BorshDeserialize for LockName {
-    fn deserialize_reader<R: std::io::Read>(reader: &mut R) -> std::io::Result<Self> {
-        let text = String::deserialize_reader(reader)?;
-        Self::parse(&text)
-            .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))
+    fn deserialize_reader<R: io::Read>(reader: &mut R) -> io::Result<Self> {
+        let bytes = read_bytes(reader, NAME_BYTES_MAX)?;
+        Self::parse_bytes(&bytes).map_err(invalid)
     }
 }
 
 /// What a session calls itself, for people: at most 256 bytes, may be empty. Proves nothing.
-#[derive(Clone, Debug, PartialEq, Eq, BorshSerialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label(Arc<str>);
 
 impl Label {
@@ -206,12 +232,36 @@ impl Label {
     }
 }
 
-impl BorshDeserialize for Label {
-    fn deserialize_reader<R: std::io::Read>(reader: &mut R) -> std::io::Result<Self> {
-        let text = String::deserialize_reader(reader)?;
-        Self::parse(&text)
-            .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))
+impl BorshSerialize for Label {
+    fn serialize<W: io::Write>(&self, writer: &mut W) -> io::Result<()> {
+        self.as_str().serialize(writer)
     }
+}
+
+impl BorshDeserialize for Label {
+    fn deserialize_reader<R: io::Read>(reader: &mut R) -> io::Result<Self> {
+        let bytes = read_bytes(reader, LABEL_BYTES_MAX)?;
+        let text = str::from_utf8(&bytes)
+            .map_err(|error| invalid(TextError::NotUtf8 { at: error.valid_up_to() }))?;
+        Self::parse(text).map_err(invalid)
+    }
+}
+
+/// Reads a borsh string of at most `max` bytes; a longer one is refused before anything is
+/// allocated for it.
+fn read_bytes<R: io::Read>(reader: &mut R, max: usize) -> io::Result<Vec<u8>> {
+    let claimed = u32::deserialize_reader(reader)?;
+    let len = usize::try_from(claimed).unwrap_or(usize::MAX);
+    if len > max {
+        return Err(invalid(TextError::TooLong { len, max }));
+    }
+    let mut bytes = vec![0; len];
+    reader.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn invalid(error: TextError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
 fn check_text(text: &str, max: usize) -> Result<(), TextError> {

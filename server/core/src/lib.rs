@@ -1,1 +1,102 @@
-//! Placeholder
+//! The lock table of Holdfast: a deterministic state machine. Commands in, events out.
+//!
+//! Every replica applies the same batches in the same order and reaches the same state, to the
+//! byte. So nothing here reads a clock, draws a random number, does I/O, waits, or iterates a hash
+//! map. Time never arrives: a session expires by a command, proposed by the leader that kept its
+//! deadline in a [`LeaseTable`], which is handed the time as a number.
+//!
+//! ```
+//! use holdfast_core::{
+//!     Batch, Command, Label, LockName, LockTable, LogIndex, RequestId, SessionId, Tenure,
+//! };
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let session = SessionId::new(1);
+//! let acquire = |request| Command::Acquire {
+//!     session,
+//!     done_below: RequestId::new(0),
+//!     request: RequestId::new(request),
+//!     lock: LockName::parse("orders/42").unwrap(),
+//!     wait: true,
+//! };
+//! let open = Command::OpenSession {
+//!     ttl_ms: 10_000,
+//!     label: Label::parse("worker-7")?,
+//!     secret_hash: [0; 32],
+//! };
+//! let commands = vec![open, acquire(1), acquire(2)];
+//! let batch = Batch { stamp_ms: 0, witness: None, commands };
+//!
+//! let mut table = LockTable::new();
+//! let mut applied = Vec::new();
+//! table.apply_batch(LogIndex::new(1), Tenure::new(1), &batch, &mut applied)?;
+//!
+//! // The first request holds; the second waits, though it is of the same session.
+//! assert_eq!(table.counts().held, 1);
+//! assert_eq!(table.counts().waiting, 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Invariants
+//!
+//! [`LockTable::check`] is this list as code. The numbers are those of DESIGN §12.
+//!
+//! - A lock has at most one holder (I2), and two requests of one session exclude each other.
+//! - Fencing tokens never repeat and never decrease, over the life of the cluster (I3).
+//! - A grant goes to the smallest ticket of the queue, in the command that freed the lock (I9,
+//!   I15), and only to a session that is open at that command (I5).
+//! - A waiter leaves its queue by its grant, its own cancel, or its session's end (I10).
+//! - After a session's end nothing of it is left (I11).
+//! - One request id has at most one place or hold; a retry is told the same token (I12).
+//! - Only the holder's session and token, or its own cancel, ends a hold; a release that comes
+//!   twice changes nothing (I13).
+//! - `stamp_ms` never decreases, and nothing is decided by it (I8).
+//! - A lock is in the table only while it is held or waited for (I33).
+//! - Whatever decodes gets an outcome: nothing overflows, nothing panics (I28).
+//!
+//! # Known limits
+//!
+//! - Requests are exclusive and name one lock. Modes, sets and values come as further commands,
+//!   with a version of their own ([`Command::version`]).
+//! - When the 2⁴⁸ tokens of an epoch are used up, nobody is granted anything until the epoch is
+//!   raised; waiters keep their places meanwhile.
+
+mod answer;
+mod chain;
+mod check;
+mod command;
+mod counters;
+mod encoding;
+mod event;
+mod gate;
+mod ids;
+mod lease;
+mod limits;
+mod lock;
+mod queue;
+mod rejection;
+mod session;
+mod sessions;
+mod snapshot;
+mod table;
+mod view;
+
+pub use answer::{Acquired, Answer, Applied, Grant, Outcome, Was};
+pub use chain::{ReplicaFault, WITNESS_EVERY};
+pub use check::Violation;
+pub use command::{Batch, Command, Witness};
+pub use counters::Counters;
+pub use encoding::{COMMAND_VERSION, DecodeError};
+pub use event::{EndCause, Event};
+pub use gate::{GateClosed, VersionGate};
+pub use ids::{
+    FencingToken, LABEL_BYTES_MAX, Label, LockName, LogIndex, NAME_BYTES_MAX, RequestId, SessionId,
+    Tenure, TextError, Ticket,
+};
+pub use lease::{LeaseTable, NotRenewed};
+pub use limits::{Limits, TTL_CEILING_MS};
+pub use rejection::Rejection;
+pub use snapshot::{Frozen, SNAPSHOT_VERSION, SnapshotError};
+pub use table::{Counts, LockTable};
+pub use view::{HolderView, LockView, RequestState, RequestView, SessionView, WaiterView};

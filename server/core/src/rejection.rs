@@ -2,8 +2,7 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 
-use crate::FencingToken;
-use crate::ids::{LockName, RequestId, SessionId, Tenure};
+use crate::ids::{FencingToken, LockName, RequestId, SessionId, Tenure};
 
 /// Why a command changed nothing (but what its text says).
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize, thiserror::Error)]
@@ -24,13 +23,14 @@ pub enum Rejection {
         /// Most allowed.
         max_ms: u64,
     },
-    /// As many sessions are open as allowed.
+    /// As many sessions are open as allowed (or every session id of 2⁶⁴ was given out).
     #[error("{limit} sessions are open, the limit (max_sessions); try again later")]
     TooManySessions {
         /// The limit.
         limit: u64,
     },
-    /// The session has as many requests as allowed: waiting, held, or kept until confirmed.
+    /// The session has as many requests as allowed: waiting, held, or kept until confirmed. Not
+    /// recorded: the request may come again under its id.
     #[error("session {session} has {limit} requests, the limit (max_requests_per_session)")]
     TooManyRequests {
         /// The session.
@@ -38,7 +38,8 @@ pub enum Rejection {
         /// The limit.
         limit: u64,
     },
-    /// As many wait for the lock as allowed.
+    /// As many wait for the lock as allowed (or every ticket of 2⁶⁴ was given out). Not recorded:
+    /// the request may come again under its id.
     #[error("{limit} requests wait for {lock}, the limit (max_waiters_per_lock); try again later")]
     TooManyWaiters {
         /// The lock.
@@ -46,7 +47,8 @@ pub enum Rejection {
         /// The limit.
         limit: u64,
     },
-    /// The lock is held or waited for, and the request would not wait.
+    /// The lock is held, and the request would not wait. Kept under the request's id, as it was
+    /// when it was first refused.
     #[error("{lock} is held by session {holder} under token {token}")]
     LockHeld {
         /// The lock.
@@ -96,7 +98,8 @@ pub enum Rejection {
         /// Of the entry that carried it.
         proposed_in: Tenure,
     },
-    /// The counter of this epoch is used up; the epoch has to be raised.
+    /// The counter of this epoch is used up; the epoch has to be raised. Not recorded: the request
+    /// may come again under its id.
     #[error("the fencing tokens of epoch {epoch} are used up")]
     TokensExhausted {
         /// The epoch.

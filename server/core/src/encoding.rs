@@ -1,0 +1,72 @@
+//! The stored form of a batch: a version, then borsh.
+
+use borsh::BorshSerialize;
+
+use crate::command::Batch;
+
+/// The highest version of commands this build knows, and so may apply (I29).
+pub const COMMAND_VERSION: u16 = 1;
+
+/// Bytes of the version in front.
+const VERSION_BYTES: usize = 2;
+
+/// Why bytes were not read as a batch. A node that finds either in its log stops.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Written by a newer build. It is never guessed at (I29).
+    #[error("a batch of version {found}; this build knows versions up to {known}")]
+    UnknownVersion {
+        /// The version in front of the bytes.
+        found: u16,
+        /// [`COMMAND_VERSION`].
+        known: u16,
+    },
+    /// Not what [`Batch::encode`] writes.
+    #[error("a damaged batch: {reason}")]
+    Damaged {
+        /// What is wrong, for people.
+        reason: String,
+    },
+}
+
+impl Batch {
+    /// The version needed to read it: the highest of its commands, and 1 without any.
+    pub fn version(&self) -> u16 {
+        self.commands.iter().map(crate::Command::version).fold(1, u16::max)
+    }
+
+    /// The stored form: equal batches give equal bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.version().to_le_bytes().to_vec();
+        // A vector takes everything, and no batch has 2³² commands: a proposer bounds them (§7).
+        let written = self.serialize(&mut bytes);
+        debug_assert!(written.is_ok());
+        bytes
+    }
+
+    /// Reads the stored form, and nothing else: bytes left over, or a version in front that the
+    /// commands do not need, are damage. Allocates no more than a small multiple of what is there.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError`]; whoever reads a log stops.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let Some((version, body)) = bytes.split_first_chunk::<VERSION_BYTES>() else {
+            return Err(damaged("cut off before its version"));
+        };
+        let found = u16::from_le_bytes(*version);
+        if found > COMMAND_VERSION {
+            return Err(DecodeError::UnknownVersion { found, known: COMMAND_VERSION });
+        }
+        let batch: Self = borsh::from_slice(body).map_err(|error| damaged(error.to_string()))?;
+        if batch.version() != found {
+            let needed = batch.version();
+            return Err(damaged(format!("marked as version {found}, but of version {needed}")));
+        }
+        Ok(batch)
+    }
+}
+
+fn damaged(reason: impl Into<String>) -> DecodeError {
+    DecodeError::Damaged { reason: reason.into() }
+}

@@ -1,0 +1,149 @@
+//! Which command versions may be proposed: those that every member knows (I29).
+
+use std::collections::BTreeMap;
+
+use crate::COMMAND_VERSION;
+use crate::command::Batch;
+
+/// A version no member may lack: the first that was ever stored.
+const FIRST_VERSION: u16 = 1;
+
+/// Why a batch may not be proposed yet. Nothing was appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("version {version} is needed, and member {member} is known to understand {knows} at most")]
+pub struct GateClosed {
+    /// What the batch needs.
+    pub version: u16,
+    /// The member that is behind, the first by id.
+    pub member: u64,
+    /// The highest version it announced; 1 if it was never heard from.
+    pub knows: u16,
+}
+
+/// What each member announced to know, kept by a node for the time it leads.
+///
+/// A member that was never heard from knows version 1 and nothing above: any other guess would let
+/// an entry into the log that stops that member when it comes back. Members are learners too: they
+/// apply the same log.
+///
+/// A member may announce less than before (its binary was put back): the last word counts. Entries
+/// of a higher version already in the log then stop that member when it reads them
+/// ([`DecodeError::UnknownVersion`](crate::DecodeError::UnknownVersion)); the gate keeps new ones
+/// out.
+#[derive(Clone, Debug, Default)]
+pub struct VersionGate {
+    announced: BTreeMap<u64, u16>,
+}
+
+impl VersionGate {
+    /// A gate that has heard from nobody but its own node, `own`, which knows
+    /// [`COMMAND_VERSION`].
+    pub fn new(own: u64) -> Self {
+        Self { announced: BTreeMap::from([(own, COMMAND_VERSION)]) }
+    }
+
+    /// Notes the highest version a member says it knows.
+    pub fn announce(&mut self, member: u64, highest: u16) {
+        self.announced.insert(member, highest);
+    }
+
+    /// Forgets a member that left; should its id come back, it has to announce again.
+    pub fn forget(&mut self, member: u64) {
+        self.announced.remove(&member);
+    }
+
+    /// The highest version that may be proposed to `members`; never above [`COMMAND_VERSION`],
+    /// which is the answer without members.
+    pub fn highest(&self, members: impl IntoIterator<Item = u64>) -> u16 {
+        members.into_iter().map(|member| self.knows(member)).fold(COMMAND_VERSION, u16::min)
+    }
+
+    /// Whether a batch may be proposed to `members`.
+    ///
+    /// # Errors
+    ///
+    /// [`GateClosed`] names a member that is behind.
+    pub fn admit(
+        &self,
+        batch: &Batch,
+        members: impl IntoIterator<Item = u64>,
+    ) -> Result<(), GateClosed> {
+        self.admit_version(batch.version(), members)
+    }
+
+    fn admit_version(
+        &self,
+        version: u16,
+        members: impl IntoIterator<Item = u64>,
+    ) -> Result<(), GateClosed> {
+        let behind = members.into_iter().filter(|&member| self.knows(member) < version).min();
+        match behind {
+            Some(member) => Err(GateClosed { version, member, knows: self.knows(member) }),
+            None => Ok(()),
+        }
+    }
+
+    fn knows(&self, member: u64) -> u16 {
+        self.announced.get(&member).map_or(FIRST_VERSION, |&known| known.max(FIRST_VERSION))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEXT: u16 = COMMAND_VERSION + 1;
+
+    #[test]
+    fn a_member_never_heard_from_holds_back_all_but_the_first_version() {
+        let mut gate = VersionGate::new(1);
+        gate.announce(2, NEXT);
+        gate.announce(1, NEXT);
+        assert_eq!(gate.admit_version(NEXT, [1, 2]), Ok(()));
+        let behind = GateClosed { version: NEXT, member: 3, knows: 1 };
+        assert_eq!(gate.admit_version(NEXT, [1, 2, 3]), Err(behind));
+        assert_eq!(gate.admit_version(FIRST_VERSION, [1, 2, 3]), Ok(()));
+    }
+
+    #[test]
+    fn the_last_word_of_a_member_counts_also_when_it_is_lower() {
+        let mut gate = VersionGate::new(1);
+        gate.announce(1, NEXT);
+        gate.announce(2, NEXT);
+        gate.announce(2, COMMAND_VERSION);
+        let behind = GateClosed { version: NEXT, member: 2, knows: COMMAND_VERSION };
+        assert_eq!(gate.admit_version(NEXT, [1, 2]), Err(behind));
+    }
+
+    #[test]
+    fn a_member_that_left_no_longer_holds_back_and_has_to_announce_again() {
+        let mut gate = VersionGate::new(1);
+        gate.announce(1, NEXT);
+        gate.announce(2, NEXT);
+        gate.forget(2);
+        assert_eq!(gate.admit_version(NEXT, [1]), Ok(()));
+        assert!(gate.admit_version(NEXT, [1, 2]).is_err());
+    }
+
+    #[test]
+    fn nothing_above_what_this_build_knows_is_ever_allowed() {
+        let mut gate = VersionGate::new(1);
+        gate.announce(1, u16::MAX);
+        assert_eq!(gate.highest([1]), COMMAND_VERSION);
+        assert_eq!(gate.highest([]), COMMAND_VERSION);
+    }
+
+    #[test]
+    fn an_announcement_of_zero_counts_as_the_first_version() {
+        let mut gate = VersionGate::new(1);
+        gate.announce(2, 0);
+        assert_eq!(gate.highest([1, 2]), FIRST_VERSION);
+    }
+
+    #[test]
+    fn a_batch_of_present_commands_passes_whoever_the_members_are() {
+        let gate = VersionGate::new(1);
+        let batch = Batch { stamp_ms: 0, witness: None, commands: Vec::new() };
+        assert_eq!(gate.admit(&batch, [1, 2, 3]), Ok(()));
+    }
+}

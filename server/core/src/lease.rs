@@ -1,0 +1,377 @@
+//! Deadlines of sessions as a pure machine; only a leader has one (DESIGN §5.1–5.3).
+//!
+//! Times are milliseconds of the leader's monotonic clock, passed in; nothing is compared with a
+//! clock of anybody else. Every operation is O(log n), and a wrong order of calls is harmless: it
+//! can only make an expiry later, never earlier (I6).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::SessionId;
+
+/// Why a keepalive does not renew: it must not be acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotRenewed {
+    /// The session is not in the table: never opened, or ended.
+    #[error("the session is not open")]
+    Unknown,
+    /// Its expiry is proposed and its fate not known (§5.2). Should it live on, the next
+    /// keepalive renews it.
+    #[error("the session's expiry is under way")]
+    Expiring,
+}
+
+/// The deadlines of all sessions in one tenure.
+///
+/// # Promises
+///
+/// - A session is due only after the receipt of its last acknowledged keepalive + TTL + margin
+///   (§5.2), or its start in this tenure + TTL + margin (§5.3), whichever is later (I6).
+/// - A session with a keepalive waiting for its quorum round is not due (§5.2).
+/// - From [`LeaseTable::begin_expiry`] until [`LeaseTable::expiry_settled`] nothing renews it
+///   (§5.2).
+/// - Every session that is none of these is due once its deadline lies behind (I7).
+#[derive(Clone, Debug)]
+pub struct LeaseTable {
+    margin_ms: u64,
+    leases: BTreeMap<SessionId, Lease>,
+    /// Invariant: exactly the sessions in [`Phase::Running`], by deadline.
+    order: BTreeSet<(u64, SessionId)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    ttl_ms: u64,
+    deadline_ms: u64,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The deadline counts.
+    Running,
+    /// So many keepalives wait for a quorum round; at least one.
+    Waiting(u64),
+    /// Its expiry is proposed.
+    Expiring,
+}
+
+impl LeaseTable {
+    /// An empty table. `margin_ms` is added to every TTL: it covers what lies between the client's
+    /// reading of its clock and the leader's beyond the allowance for drift (§5.4).
+    pub fn new(margin_ms: u64) -> Self {
+        Self { margin_ms, leases: BTreeMap::new(), order: BTreeSet::new() }
+    }
+
+    /// Takes in a session that was opened, heard at `now_ms`: Open renews like a keepalive (§5.1).
+    ///
+    /// For a session that is there already this is only a renewal, under the same rules.
+    pub fn insert(&mut self, session: SessionId, ttl_ms: u64, now_ms: u64) {
+        if self.leases.contains_key(&session) {
+            // Refused while its expiry is under way; then it is settled by that.
+            let _ = self.renew(session, now_ms);
+            return;
+        }
+        let deadline_ms = self.deadline(ttl_ms, now_ms);
+        self.leases.insert(session, Lease { ttl_ms, deadline_ms, phase: Phase::Running });
+        self.order.insert((deadline_ms, session));
+    }
+
+    /// Forgets a session that ended; `false` if it was not there.
+    pub fn remove(&mut self, session: SessionId) -> bool {
+        let Some(lease) = self.leases.remove(&session) else { return false };
+        self.order.remove(&(lease.deadline_ms, session));
+        true
+    }
+
+    /// Renews by an acknowledged keepalive that was *received* at `heard_at_ms`: the deadline is
+    /// that plus TTL and margin, and never earlier than it was. Returns the deadline.
+    ///
+    /// # Errors
+    ///
+    /// [`NotRenewed`]: nothing changed, and the keepalive must not be acknowledged.
+    pub fn renew(&mut self, session: SessionId, heard_at_ms: u64) -> Result<u64, NotRenewed> {
+        let margin_ms = self.margin_ms;
+        let lease = self.renewable(session)?;
+        let earlier_ms = lease.deadline_ms;
+        let renewed_ms = heard_at_ms.saturating_add(lease.ttl_ms).saturating_add(margin_ms);
+        // Keepalives are acknowledged in whatever order their rounds end.
+        lease.deadline_ms = renewed_ms.max(earlier_ms);
+        let (deadline_ms, phase) = (lease.deadline_ms, lease.phase);
+        if phase == Phase::Running {
+            self.order.remove(&(earlier_ms, session));
+            self.order.insert((deadline_ms, session));
+        }
+        Ok(deadline_ms)
+    }
+
+    /// Marks that a keepalive of the session waits for a quorum round: it is not due meanwhile.
+    /// Each mark has to be taken back by one [`LeaseTable::answered`], also when the round fails.
+    ///
+    /// # Errors
+    ///
+    /// [`NotRenewed`]: nothing was marked, so nothing has to be taken back.
+    pub fn waiting(&mut self, session: SessionId) -> Result<(), NotRenewed> {
+        let lease = self.renewable(session)?;
+        let deadline_ms = lease.deadline_ms;
+        lease.phase = match lease.phase {
+            Phase::Waiting(count) => Phase::Waiting(count.saturating_add(1)),
+            Phase::Running | Phase::Expiring => Phase::Waiting(1),
+        };
+        self.order.remove(&(deadline_ms, session));
+        Ok(())
+    }
+
+    /// Takes one mark back: the round ended, well or not. Renew first if it ended well. Without a
+    /// mark nothing changes.
+    pub fn answered(&mut self, session: SessionId) {
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let Phase::Waiting(count) = lease.phase else { return };
+        if count > 1 {
+            lease.phase = Phase::Waiting(count - 1);
+            return;
+        }
+        lease.phase = Phase::Running;
+        let deadline_ms = lease.deadline_ms;
+        self.order.insert((deadline_ms, session));
+    }
+
+    /// Marks that the session's expiry is about to be proposed: nothing renews it from here on.
+    ///
+    /// `false`, and nothing changes, if that must not be proposed: the session is unknown, not
+    /// past its deadline at `now_ms`, waits for a quorum round, or is expiring already.
+    pub fn begin_expiry(&mut self, session: SessionId, now_ms: u64) -> bool {
+        let Some(lease) = self.leases.get_mut(&session) else { return false };
+        if lease.phase != Phase::Running || now_ms <= lease.deadline_ms {
+            return false;
+        }
+        lease.phase = Phase::Expiring;
+        let deadline_ms = lease.deadline_ms;
+        self.order.remove(&(deadline_ms, session));
+        true
+    }
+
+    /// Says how a proposed expiry ended. A session that lives on (the entry was refused, or is
+    /// certain never to be applied) gets a full TTL + margin from `now_ms`: its keepalives went
+    /// unheard meanwhile. Without an expiry under way nothing changes.
+    ///
+    /// Not to be called while the entry's fate is unknown: it may still be applied.
+    pub fn expiry_settled(&mut self, session: SessionId, still_alive: bool, now_ms: u64) {
+        let Some(lease) = self.leases.get(&session) else { return };
+        if lease.phase != Phase::Expiring {
+            return;
+        }
+        let ttl_ms = lease.ttl_ms;
+        self.remove(session);
+        if still_alive {
+            self.insert(session, ttl_ms, now_ms);
+        }
+    }
+
+    /// The first instant at which a session is due, unless something renews it before; `None` if
+    /// no deadline counts. Waiting and expiring sessions have none: the end of their round or
+    /// proposal has to ask again.
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.order.first().map(|&(deadline_ms, _)| deadline_ms.saturating_add(1))
+    }
+
+    /// At most `max` sessions whose deadline lies before `now_ms`, the longest due first; they stay
+    /// due until [`LeaseTable::begin_expiry`].
+    ///
+    /// *Before*, not *at*: both readings were cut down to whole milliseconds, so up to one of them
+    /// may be missing from what has passed (I6).
+    pub fn due(&self, now_ms: u64, max: usize) -> Vec<SessionId> {
+        self.order
+            .iter()
+            .take_while(|&&(deadline_ms, _)| deadline_ms < now_ms)
+            .take(max)
+            .map(|&(_, session)| session)
+            .collect()
+    }
+
+    /// Begins a tenure: forgets everything, and gives each of `sessions` (id, TTL in milliseconds)
+    /// a full TTL + margin from `now_ms`, when the tenure's own first entry was applied (§5.3).
+    pub fn restart(&mut self, now_ms: u64, sessions: impl IntoIterator<Item = (SessionId, u64)>) {
+        self.leases.clear();
+        self.order.clear();
+        for (session, ttl_ms) in sessions {
+            self.insert(session, ttl_ms, now_ms);
+        }
+    }
+
+    /// The session's deadline; `None` if it is unknown.
+    pub fn deadline_of(&self, session: SessionId) -> Option<u64> {
+        self.leases.get(&session).map(|lease| lease.deadline_ms)
+    }
+
+    /// How many sessions are in the table.
+    pub fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Whether there is no session.
+    pub fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    fn deadline(&self, ttl_ms: u64, heard_at_ms: u64) -> u64 {
+        heard_at_ms.saturating_add(ttl_ms).saturating_add(self.margin_ms)
+    }
+
+    fn renewable(&mut self, session: SessionId) -> Result<&mut Lease, NotRenewed> {
+        match self.leases.get_mut(&session) {
+            None => Err(NotRenewed::Unknown),
+            Some(Lease { phase: Phase::Expiring, .. }) => Err(NotRenewed::Expiring),
+            Some(lease) => Ok(lease),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MARGIN: u64 = 100;
+    const TTL: u64 = 1_000;
+    const A: SessionId = SessionId::new(1);
+    const B: SessionId = SessionId::new(2);
+
+    /// A, heard at 0: its deadline is 1,100.
+    fn with_a() -> LeaseTable {
+        let mut leases = LeaseTable::new(MARGIN);
+        leases.insert(A, TTL, 0);
+        leases
+    }
+
+    #[test]
+    fn a_session_is_due_only_after_receipt_plus_ttl_plus_margin() {
+        let leases = with_a();
+        assert_eq!(leases.due(1_100, 9), []);
+        assert_eq!(leases.due(1_101, 9), [A]);
+        assert_eq!(leases.next_deadline(), Some(1_101));
+    }
+
+    #[test]
+    fn a_renewal_counts_from_when_the_keepalive_was_heard() {
+        let mut leases = with_a();
+        assert_eq!(leases.renew(A, 500), Ok(1_600));
+        assert_eq!(leases.due(1_600, 9), []);
+        assert_eq!(leases.next_deadline(), Some(1_601));
+    }
+
+    /// Two keepalives are acknowledged in the other order than they were heard.
+    #[test]
+    fn a_renewal_never_makes_the_deadline_earlier() {
+        let mut leases = with_a();
+        assert_eq!(leases.renew(A, 500), Ok(1_600));
+        assert_eq!(leases.renew(A, 200), Ok(1_600));
+        leases.insert(A, TTL, 100);
+        assert_eq!(leases.deadline_of(A), Some(1_600));
+    }
+
+    #[test]
+    fn a_session_whose_keepalive_waits_for_its_round_is_not_due() {
+        let mut leases = with_a();
+        assert_eq!(leases.waiting(A), Ok(()));
+        assert_eq!(leases.due(9_999, 9), []);
+        assert_eq!(leases.next_deadline(), None);
+        assert!(!leases.begin_expiry(A, 9_999));
+        leases.answered(A);
+        assert_eq!(leases.due(9_999, 9), [A]);
+    }
+
+    #[test]
+    fn a_session_is_not_due_until_every_waiting_keepalive_is_answered() {
+        let mut leases = with_a();
+        assert_eq!((leases.waiting(A), leases.waiting(A)), (Ok(()), Ok(())));
+        leases.answered(A);
+        assert_eq!(leases.due(9_999, 9), []);
+        assert_eq!(leases.renew(A, 9_000), Ok(10_100));
+        leases.answered(A);
+        assert_eq!(leases.due(9_999, 9), []);
+        assert_eq!(leases.next_deadline(), Some(10_101));
+    }
+
+    #[test]
+    fn nothing_renews_a_session_whose_expiry_is_proposed() {
+        let mut leases = with_a();
+        assert!(leases.begin_expiry(A, 1_101));
+        assert_eq!(leases.renew(A, 1_102), Err(NotRenewed::Expiring));
+        assert_eq!(leases.waiting(A), Err(NotRenewed::Expiring));
+        leases.insert(A, TTL, 1_103);
+        assert_eq!(leases.deadline_of(A), Some(1_100));
+        assert_eq!(leases.due(9_999, 9), []);
+        assert!(!leases.begin_expiry(A, 9_999));
+    }
+
+    /// A keepalive came between `due` and the proposal.
+    #[test]
+    fn an_expiry_does_not_begin_before_the_deadline() {
+        let mut leases = with_a();
+        assert_eq!(leases.due(1_101, 9), [A]);
+        assert_eq!(leases.renew(A, 1_101), Ok(2_201));
+        assert!(!leases.begin_expiry(A, 1_101));
+        assert_eq!(leases.renew(A, 1_102), Ok(2_202));
+    }
+
+    #[test]
+    fn a_session_that_outlives_its_expiry_gets_a_full_lease_and_may_be_renewed() {
+        let mut leases = with_a();
+        assert!(leases.begin_expiry(A, 1_101));
+        leases.expiry_settled(A, true, 5_000);
+        assert_eq!(leases.deadline_of(A), Some(6_100));
+        assert_eq!(leases.renew(A, 5_500), Ok(6_600));
+    }
+
+    #[test]
+    fn a_session_that_expired_is_forgotten() {
+        let mut leases = with_a();
+        assert!(leases.begin_expiry(A, 1_101));
+        leases.expiry_settled(A, false, 1_200);
+        assert!(leases.is_empty());
+        assert_eq!(leases.renew(A, 1_201), Err(NotRenewed::Unknown));
+        assert_eq!(leases.next_deadline(), None);
+    }
+
+    #[test]
+    fn settling_an_expiry_that_never_began_changes_nothing() {
+        let mut leases = with_a();
+        leases.expiry_settled(A, false, 2_000);
+        leases.answered(A);
+        assert_eq!(leases.due(1_101, 9), [A]);
+    }
+
+    #[test]
+    fn a_new_tenure_gives_everybody_a_full_lease_and_forgets_all_marks() {
+        let mut leases = with_a();
+        leases.insert(B, TTL, 0);
+        assert_eq!(leases.waiting(A), Ok(()));
+        assert!(leases.begin_expiry(B, 1_101));
+        leases.restart(5_000, [(A, TTL), (B, 3_000)]);
+        assert_eq!(leases.due(6_100, 9), []);
+        assert_eq!(leases.due(6_101, 9), [A]);
+        assert_eq!(leases.due(8_101, 9), [A, B]);
+        assert_eq!(leases.renew(B, 6_000), Ok(9_100));
+    }
+
+    #[test]
+    fn the_longest_due_come_first_and_no_more_than_asked_for() {
+        let mut leases = LeaseTable::new(MARGIN);
+        leases.insert(A, 2 * TTL, 0);
+        leases.insert(B, TTL, 0);
+        assert_eq!(leases.due(9_999, 1), [B]);
+        assert_eq!(leases.due(9_999, 9), [B, A]);
+        assert!(leases.remove(B));
+        assert!(!leases.remove(B));
+        assert_eq!(leases.due(9_999, 9), [A]);
+        assert_eq!(leases.len(), 1);
+    }
+
+    #[test]
+    fn times_near_the_end_of_the_clock_do_not_overflow() {
+        let mut leases = LeaseTable::new(u64::MAX);
+        leases.insert(A, u64::MAX, u64::MAX);
+        assert_eq!(leases.renew(A, u64::MAX), Ok(u64::MAX));
+        assert_eq!(leases.due(u64::MAX, 9), []);
+        assert_eq!(leases.next_deadline(), Some(u64::MAX));
+    }
+}

@@ -1,0 +1,368 @@
+//! The table as bytes: frozen in microseconds, written by another thread, read back with distrust.
+//!
+//! Stored are the sessions with their requests, the counters, limits, stamp and state hash. Who
+//! holds and who waits follows from the requests, so it is not stored and cannot contradict them.
+//!
+//! ```text
+//! "HOLDFAST" ‖ version:u16 ‖ block … ‖ end
+//! block = len:u32 (1 to 65 536) ‖ crc32:u32 of the bytes ‖ bytes
+//! end   = 0:u32 ‖ crc32:u32 of the bytes of all blocks
+//! ```
+//!
+//! All numbers are little-endian; the blocks' bytes, put together, are one borsh stream. There is
+//! one way to write a table: export → import → export gives the same bytes (I17).
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use borsh::{BorshDeserialize, BorshSerialize};
+use crc32fast::Hasher;
+
+use crate::LockTable;
+use crate::answer::Grant;
+use crate::chain::Chain;
+use crate::check::Violation;
+use crate::counters::Counters;
+use crate::ids::{LogIndex, RequestId, SessionId};
+use crate::limits::Limits;
+use crate::session::{Record, Session, State};
+use crate::sessions::{Shard, shard_of};
+
+/// The version this build writes, and the highest it reads.
+pub const SNAPSHOT_VERSION: u16 = 1;
+
+const MAGIC: [u8; 8] = *b"HOLDFAST";
+const BLOCK_BYTES_MAX: usize = 64 * 1024;
+
+/// Why bytes were not read as a snapshot. Nothing was built from them.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// Something else altogether.
+    #[error("not a snapshot of a lock table")]
+    NotASnapshot,
+    /// Written by a newer build. It is never guessed at.
+    #[error("a snapshot of version {found}; this build reads versions up to {known}")]
+    UnknownVersion {
+        /// The version it carries.
+        found: u16,
+        /// [`SNAPSHOT_VERSION`].
+        known: u16,
+    },
+    /// It ends before its end.
+    #[error("the snapshot is cut off")]
+    CutOff,
+    /// Its bytes are not those that were written.
+    #[error("the snapshot is damaged: {reason}")]
+    Damaged {
+        /// What is wrong, for people.
+        reason: String,
+    },
+    /// Its bytes are whole, but no table wrote them: an invariant does not hold.
+    #[error("the snapshot contradicts itself: {0}")]
+    Inconsistent(#[source] Violation),
+    /// Reading failed.
+    #[error("the snapshot cannot be read: {0}")]
+    Io(#[source] io::Error),
+}
+
+impl From<io::Error> for SnapshotError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Self::CutOff,
+            io::ErrorKind::InvalidData => Self::Damaged { reason: error.to_string() },
+            _ => Self::Io(error),
+        }
+    }
+}
+
+fn damaged(reason: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason.into())
+}
+
+/// The table as it was at one index, shared with it until it is written to.
+///
+/// `Send`, and cheap to clone: another thread writes the bytes while the table goes on. Dropping it
+/// lets go of the shards the table has replaced since.
+#[derive(Clone, Debug)]
+pub struct Frozen {
+    header: Header,
+    shards: Vec<Arc<Shard>>,
+}
+
+#[derive(Clone, Debug, BorshSerialize, BorshDeserialize)]
+struct Header {
+    counters: Counters,
+    limits: Limits,
+    stamp_ms: u64,
+    chain: Chain,
+    sessions: u64,
+}
+
+impl LockTable {
+    /// The table as it is now, for a snapshot: 1,024 reference counts, whatever its size.
+    pub fn freeze(&self) -> Frozen {
+        let header = Header {
+            counters: self.counters,
+            limits: self.limits,
+            stamp_ms: self.stamp_ms,
+            chain: self.chain.clone(),
+            sessions: self.counts.sessions,
+        };
+        Frozen { header, shards: self.sessions.freeze() }
+    }
+
+    /// Reads what [`Frozen::write_to`] wrote, to the end of `input`, and checks every invariant.
+    ///
+    /// Allocates no more than a small multiple of what was read, whatever lengths the bytes claim.
+    ///
+    /// # Errors
+    ///
+    /// [`SnapshotError`]; nothing was built.
+    pub fn read_from(input: &mut impl Read) -> Result<Self, SnapshotError> {
+        check_front(input)?;
+        let mut blocks = BlockReader::new(input);
+        let header = Header::deserialize_reader(&mut blocks)?;
+        let mut table = Self::with_counters(header.counters);
+        table.limits = header.limits;
+        table.stamp_ms = header.stamp_ms;
+        table.chain = header.chain;
+        let mut last = None;
+        for _ in 0..header.sessions {
+            let id = SessionId::deserialize_reader(&mut blocks)?;
+            let session = Session::read(&mut blocks)?;
+            let place = (shard_of(id), id);
+            if last.is_some_and(|last| last >= place) {
+                return Err(damaged(format!("session {id} is out of order")).into());
+            }
+            last = Some(place);
+            table.restore(id, session)?;
+        }
+        blocks.finish()?;
+        table.check().map_err(SnapshotError::Inconsistent)?;
+        Ok(table)
+    }
+
+    /// Puts a session in and rebuilds what follows from its records.
+    fn restore(&mut self, id: SessionId, session: Session) -> Result<(), SnapshotError> {
+        let mut session = session;
+        for (&request, record) in &session.records {
+            let Record::Asked { lock: name, state, .. } = record else { continue };
+            match *state {
+                State::Held { token, .. } => {
+                    let lock = self.locks.entry(name.clone()).or_default();
+                    let grant = Grant { session: id, request, token };
+                    if let Some(other) = lock.holder.replace(grant) {
+                        let what = format!("{name} is held by {other:?} and by {grant:?}");
+                        return Err(inconsistent("I2", what));
+                    }
+                    session.holds.insert(token, request);
+                    self.counts.held += 1;
+                }
+                State::Waiting { ticket, .. } => {
+                    let lock = self.locks.entry(name.clone()).or_default();
+                    if !lock.queue.insert(ticket, (id, request)) {
+                        return Err(inconsistent(
+                            "I12",
+                            format!("ticket {ticket} of {name} twice"),
+                        ));
+                    }
+                    self.counts.waiting += 1;
+                }
+                State::Denied { .. } | State::Ended => {}
+            }
+        }
+        self.sessions.insert(id, session);
+        self.counts.sessions += 1;
+        Ok(())
+    }
+}
+
+fn inconsistent(invariant: &'static str, what: String) -> SnapshotError {
+    SnapshotError::Inconsistent(Violation { invariant, what })
+}
+
+impl Session {
+    /// Reads what its derived `BorshSerialize` wrote; `holds` follows from the records.
+    fn read(input: &mut impl Read) -> io::Result<Self> {
+        Ok(Self {
+            ttl_ms: BorshDeserialize::deserialize_reader(input)?,
+            label: BorshDeserialize::deserialize_reader(input)?,
+            secret_hash: BorshDeserialize::deserialize_reader(input)?,
+            opened_ms: BorshDeserialize::deserialize_reader(input)?,
+            done_below: BorshDeserialize::deserialize_reader(input)?,
+            records: read_records(input)?,
+            holds: BTreeMap::new(),
+        })
+    }
+}
+
+/// Reads a borsh map, whose keys have to rise: any other order would not be written again.
+fn read_records(input: &mut impl Read) -> io::Result<BTreeMap<RequestId, Record>> {
+    let mut records = BTreeMap::new();
+    for _ in 0..u32::deserialize_reader(input)? {
+        let request = RequestId::deserialize_reader(input)?;
+        if records.last_key_value().is_some_and(|(&last, _)| last >= request) {
+            return Err(damaged(format!("request {request} is out of order")));
+        }
+        records.insert(request, Record::deserialize_reader(input)?);
+    }
+    Ok(records)
+}
+
+impl Frozen {
+    /// The last entry that is in it.
+    pub fn applied_index(&self) -> LogIndex {
+        self.header.chain.index()
+    }
+
+    /// The rolling hash after that entry (I16).
+    pub fn state_hash(&self) -> [u8; 32] {
+        self.header.chain.hash()
+    }
+
+    /// Writes it: the same bytes for the same table, on every replica (I17). Nothing is buffered
+    /// beyond one block of 64 KiB; `out` is not flushed.
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`. What was written so far is cut off, and is noticed as such when read.
+    pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
+        out.write_all(&MAGIC)?;
+        out.write_all(&SNAPSHOT_VERSION.to_le_bytes())?;
+        let mut blocks = BlockWriter::new(out);
+        self.header.serialize(&mut blocks)?;
+        for (id, session) in self.shards.iter().flat_map(|shard| shard.iter()) {
+            id.serialize(&mut blocks)?;
+            session.serialize(&mut blocks)?;
+        }
+        blocks.finish()
+    }
+}
+
+fn check_front(input: &mut impl Read) -> Result<(), SnapshotError> {
+    let mut magic = [0; MAGIC.len()];
+    input.read_exact(&mut magic)?;
+    if magic != MAGIC {
+        return Err(SnapshotError::NotASnapshot);
+    }
+    let mut version = [0; 2];
+    input.read_exact(&mut version)?;
+    match u16::from_le_bytes(version) {
+        SNAPSHOT_VERSION => Ok(()),
+        found => Err(SnapshotError::UnknownVersion { found, known: SNAPSHOT_VERSION }),
+    }
+}
+
+/// Cuts a stream into blocks with checksums.
+struct BlockWriter<'a, W> {
+    out: &'a mut W,
+    block: Vec<u8>,
+    whole: Hasher,
+}
+
+impl<'a, W: Write> BlockWriter<'a, W> {
+    fn new(out: &'a mut W) -> Self {
+        Self { out, block: Vec::with_capacity(BLOCK_BYTES_MAX), whole: Hasher::new() }
+    }
+
+    fn end_block(&mut self) -> io::Result<()> {
+        let len = u32::try_from(self.block.len()).map_err(io::Error::other)?;
+        self.out.write_all(&len.to_le_bytes())?;
+        self.out.write_all(&crc32fast::hash(&self.block).to_le_bytes())?;
+        self.out.write_all(&self.block)?;
+        self.whole.update(&self.block);
+        self.block.clear();
+        Ok(())
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        if !self.block.is_empty() {
+            self.end_block()?;
+        }
+        self.out.write_all(&0_u32.to_le_bytes())?;
+        self.out.write_all(&self.whole.finalize().to_le_bytes())
+    }
+}
+
+impl<W: Write> Write for BlockWriter<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = BLOCK_BYTES_MAX - self.block.len();
+        let taken = bytes.get(..room.min(bytes.len())).unwrap_or_default();
+        self.block.extend_from_slice(taken);
+        if self.block.len() == BLOCK_BYTES_MAX {
+            self.end_block()?;
+        }
+        Ok(taken.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Puts the blocks together again; hands out no byte whose block was not checked.
+struct BlockReader<'a, R> {
+    input: &'a mut R,
+    block: Vec<u8>,
+    /// How much of `block` was handed out.
+    taken: usize,
+    whole: Hasher,
+    ended: bool,
+}
+
+impl<'a, R: Read> BlockReader<'a, R> {
+    fn new(input: &'a mut R) -> Self {
+        Self { input, block: Vec::new(), taken: 0, whole: Hasher::new(), ended: false }
+    }
+
+    fn next_block(&mut self) -> io::Result<()> {
+        let len = u32::deserialize_reader(self.input)?;
+        let crc = u32::deserialize_reader(self.input)?;
+        self.taken = 0;
+        self.block.clear();
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        if len > BLOCK_BYTES_MAX {
+            return Err(damaged(format!("a block of {len} bytes")));
+        }
+        self.block.resize(len, 0);
+        self.input.read_exact(&mut self.block)?;
+        self.ended = len == 0;
+        self.whole.update(&self.block);
+        let expected =
+            if self.ended { self.whole.clone().finalize() } else { crc32fast::hash(&self.block) };
+        if crc != expected {
+            return Err(damaged("a checksum does not match"));
+        }
+        Ok(())
+    }
+
+    /// Reads the end, behind which nothing may follow.
+    fn finish(mut self) -> io::Result<()> {
+        if self.taken < self.block.len() {
+            return Err(damaged("its last block is longer than its content"));
+        }
+        if !self.ended {
+            self.next_block()?;
+        }
+        if !self.ended || self.input.read(&mut [0])? != 0 {
+            return Err(damaged("there is more behind its end"));
+        }
+        Ok(())
+    }
+}
+
+impl<R: Read> Read for BlockReader<'_, R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if self.taken == self.block.len() && !self.ended {
+            self.next_block()?;
+        }
+        let rest = self.block.get(self.taken..).unwrap_or_default();
+        let len = rest.len().min(bytes.len());
+        for (to, from) in bytes.iter_mut().zip(rest) {
+            *to = *from;
+        }
+        self.taken += len;
+        Ok(len)
+    }
+}

@@ -1,0 +1,169 @@
+//! The lock table: the only way its state changes is a batch out of the log.
+
+use std::collections::BTreeMap;
+
+use crate::answer::{Answer, Applied, Outcome};
+use crate::chain::{Chain, ReplicaFault};
+use crate::command::{Batch, Command, Witness};
+use crate::counters::Counters;
+use crate::event::{EndCause, Event};
+use crate::ids::{LockName, LogIndex, Tenure};
+use crate::limits::Limits;
+use crate::lock::{Ask, Lock};
+use crate::sessions::Sessions;
+
+/// A table with at most so many sessions and locks is checked after every command in debug builds;
+/// the check looks at everything, so larger ones would crawl.
+#[cfg(debug_assertions)]
+const CHECKED_UP_TO: u64 = 16;
+
+/// All sessions, holds and queues, as of one log index.
+///
+/// The same batches make the same table on every replica, to the byte (I16).
+///
+/// # Invariants
+///
+/// [`LockTable::check`] states them as code, each with its number.
+#[derive(Clone, Debug)]
+pub struct LockTable {
+    pub(crate) sessions: Sessions,
+    /// Follows from the sessions' records; not stored.
+    pub(crate) locks: BTreeMap<LockName, Lock>,
+    pub(crate) counters: Counters,
+    pub(crate) limits: Limits,
+    pub(crate) stamp_ms: u64,
+    pub(crate) chain: Chain,
+    /// Follows from the sessions and locks; not stored.
+    pub(crate) counts: Counts,
+}
+
+/// How much is in the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Sessions open.
+    pub sessions: u64,
+    /// Locks held.
+    pub held: u64,
+    /// Requests waiting, over all locks.
+    pub waiting: u64,
+}
+
+impl Default for LockTable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl LockTable {
+    /// An empty table: what every replica of a new cluster starts from, with default limits.
+    pub fn new() -> Self {
+        Self::with_counters(Counters::default())
+    }
+
+    /// An empty table that gives out numbers above `counters`: for a cluster that follows another
+    /// and must not repeat its tokens (I3). All replicas have to start from the same.
+    pub fn with_counters(counters: Counters) -> Self {
+        Self {
+            sessions: Sessions::new(),
+            locks: BTreeMap::new(),
+            counters,
+            limits: Limits::default(),
+            stamp_ms: 0,
+            chain: Chain::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Applies the log entry at `index`, proposed in `tenure`: each command in order, one
+    /// [`Applied`] for each pushed to `out`. Total: whatever decodes gets an outcome (I28).
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicaFault`]: this node has to stop. Nothing was applied and nothing pushed.
+    pub fn apply_batch(
+        &mut self,
+        index: LogIndex,
+        tenure: Tenure,
+        batch: &Batch,
+        out: &mut Vec<Applied>,
+    ) -> Result<(), ReplicaFault> {
+        self.chain.admit(index, batch)?;
+        // A new leader's clock may lag the old one's: the stamp stands still rather than go back
+        // (I8). It is shown to people and decides nothing.
+        self.stamp_ms = self.stamp_ms.max(batch.stamp_ms);
+        let before = out.len();
+        for command in &batch.commands {
+            let mut events = Vec::new();
+            let outcome = self.apply(tenure, command, &mut events);
+            out.push(Applied { outcome, events });
+            self.check_small();
+        }
+        self.chain.extend(index, tenure, batch, out.get(before..).unwrap_or_default());
+        Ok(())
+    }
+
+    /// Notes an entry without a batch (blank, membership): it takes an index and does nothing.
+    ///
+    /// Every replica notes the same entries, as every replica applies the same batches.
+    pub fn note_index(&mut self, index: LogIndex) {
+        self.chain.note(index);
+    }
+
+    fn apply(&mut self, tenure: Tenure, command: &Command, events: &mut Vec<Event>) -> Outcome {
+        match command.clone() {
+            Command::Configure { limits } => self.configure(limits),
+            Command::OpenSession { ttl_ms, label, secret_hash } => {
+                self.open_session(ttl_ms, label, secret_hash, events)
+            }
+            Command::CloseSession { session } => {
+                self.end_session(session, EndCause::Closed, events)
+            }
+            Command::ExpireSession { session, tenure: heard_in } => {
+                self.expire_session(session, heard_in, tenure, events)
+            }
+            Command::Acquire { session, done_below, request, lock, wait } => {
+                self.acquire(Ask { session, done_below, request, lock, wait }, events)
+            }
+            Command::Cancel { session, done_below, request } => {
+                self.cancel(session, done_below, request, events)
+            }
+            Command::Release { session, done_below, token } => {
+                self.release(session, done_below, token, events)
+            }
+        }
+    }
+
+    /// Sets the limits for what comes after; nothing that exists ends.
+    fn configure(&mut self, limits: Limits) -> Outcome {
+        limits.check()?;
+        self.limits = limits;
+        Ok(Answer::Configured)
+    }
+
+    #[cfg(debug_assertions)]
+    fn check_small(&self) {
+        if self.counts.sessions + self.counts.held <= CHECKED_UP_TO {
+            debug_assert_eq!(self.check(), Ok(()));
+        }
+    }
+
+    #[cfg(not(debug_assertions))]
+    #[expect(clippy::unused_self, reason = "the debug build looks at the table")]
+    fn check_small(&self) {}
+
+    /// The rolling hash over everything applied (I16).
+    pub fn state_hash(&self) -> [u8; 32] {
+        self.chain.hash()
+    }
+
+    /// The newest hash at an index divisible by [`WITNESS_EVERY`](crate::WITNESS_EVERY), for a
+    /// leader to put into its batches. `None` before the first such index.
+    pub fn latest_witness(&self) -> Option<Witness> {
+        self.chain.latest_witness()
+    }
+
+    /// The last entry applied or noted; 0 before the first.
+    pub fn applied_index(&self) -> LogIndex {
+        self.chain.index()
+    }
+}
