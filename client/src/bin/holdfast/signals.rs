@@ -6,7 +6,7 @@ use crate::failure::Failure;
 
 /// Takes `heard` out of their default ways and gives each that comes to `tell`, on a thread of its
 /// own, until that says false. To be called before any other thread is started: threads inherit
-/// what is blocked. Children do not.
+/// what is blocked. Children do too, unless they are started by [`crate::spawn`].
 pub(crate) fn listen(
     heard: &[Signal],
     tell: impl Fn(Signal) -> bool + Send + 'static,

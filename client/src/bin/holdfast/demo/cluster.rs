@@ -64,7 +64,7 @@ impl Cluster {
         let mut command = Command::new(&self.binary);
         command.arg("--config").arg(&node.config).process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        spawn::die_with_us(&mut command);
+        spawn::as_child(&mut command);
         node.process = Some(command.spawn().map_err(failed)?);
         Ok(())
     }

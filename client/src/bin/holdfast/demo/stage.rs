@@ -157,7 +157,7 @@ impl Stage {
             command.args(["--servers", &cluster.endpoints()]);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        spawn::die_with_us(&mut command);
+        spawn::as_child(&mut command);
         let mut worker = command.spawn().map_err(failed)?;
         let lines = worker.stdout.take();
         self.workers.push(worker);

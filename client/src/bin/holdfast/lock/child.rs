@@ -48,7 +48,7 @@ impl Child {
         let has_terminal = lends_terminal();
         let mut command = Command::new(program);
         command.args(arguments).envs(variables).process_group(0);
-        spawn::die_with_us(&mut command);
+        spawn::as_child(&mut command);
         if has_terminal {
             take_terminal_on_start(&mut command);
         }
