@@ -280,3 +280,17 @@ fn a_question_the_store_refuses_is_122_with_its_words() {
     assert_eq!(said["exit_code"], 122);
     assert!(said["error"].as_str().unwrap().contains("page_size is 0"));
 }
+
+/// It talks to the default address; another server there fails this test, and rightly so.
+#[test]
+fn the_example_of_the_readme_runs() {
+    let (_server, _address) = FakeServer::start_at("127.0.0.1:7420");
+    let example = Path::new(env!("CARGO_BIN_EXE_holdfast")).with_file_name("examples/readme");
+    assert!(example.is_file(), "cargo test builds it, unless only one test target is asked for");
+
+    let output = Command::new(example).output().unwrap();
+
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(shown, "orders/42 is held under token 77\n", "{}", said(&output));
+    assert!(output.status.success());
+}

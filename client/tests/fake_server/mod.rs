@@ -27,13 +27,18 @@ pub struct FakeServer {
 impl FakeServer {
     /// Starts it on a thread of its own; it runs as long as the test's process.
     pub fn start() -> (Self, SocketAddr) {
+        Self::start_at("127.0.0.1:0")
+    }
+
+    /// The same at an address that may be somebody else's for a moment.
+    pub fn start_at(address: &'static str) -> (Self, SocketAddr) {
         let server = Self::default();
         let serving = server.clone();
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
-                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                let listener = TcpListener::bind(address).await.unwrap();
                 tell.send(listener.local_addr().unwrap()).unwrap();
                 let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
                 let service = LockServiceServer::new(serving);
