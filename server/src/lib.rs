@@ -8,3 +8,4 @@
 
 pub mod consensus;
 pub mod error;
+pub mod storage;

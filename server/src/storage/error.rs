@@ -1,0 +1,191 @@
+//! Why a store does not open, and what stops one that was open. Written for the operator.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::guard::ClusterId;
+
+/// What every refusal to trust a store ends with (I21, I22).
+const REPLACE: &str = "Keep the folder as it is for inspection. Remove this node from the cluster \
+    and start it again with an empty folder under a new node id: it joins as a learner and is \
+    filled from the other nodes. A cluster of one is restored from a backup";
+
+/// Why a data folder was not opened. Nothing in it was changed that could make it worse.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another process has the folder open.
+    #[error(
+        "{} is in use by {}. Stop that process, or give this one another data folder",
+        path.display(), holder(*pid)
+    )]
+    InUse {
+        /// The lock file.
+        path: PathBuf,
+        /// The process that wrote it last, if it can be read.
+        pid: Option<u32>,
+    },
+    /// The operating system refused: permissions, a read-only file system, a broken disk.
+    #[error("cannot {action} {}: {source}. Check its owner, its permissions and the disk", path.display())]
+    Inaccessible {
+        /// What was tried, as in "cannot read".
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file system is full.
+    #[error(
+        "cannot {action} {}: the file system is full. Free at least {needed} bytes on it and \
+         start again; nothing acknowledged is lost", path.display()
+    )]
+    DiskFull {
+        /// What was tried.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// Bytes to free, at least.
+        needed: u64,
+    },
+    /// Written by a newer release.
+    #[error(
+        "{} has format version {found}, this release reads up to {known}. Start the release that \
+         wrote it, or a later one", path.display()
+    )]
+    NewerFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+        /// The newest version this release reads.
+        known: u64,
+    },
+    /// The folder belongs to another node.
+    #[error(
+        "{} belongs to node {found}, but this node is configured as node {expected}. Correct the \
+         node id or the data folder in the configuration", path.display()
+    )]
+    OtherNode {
+        /// The guard file.
+        path: PathBuf,
+        /// The node it names.
+        found: u64,
+        /// The node that was to be started.
+        expected: u64,
+    },
+    /// The folder belongs to another cluster.
+    #[error(
+        "{} belongs to cluster {found}, but cluster {expected} is expected. Correct the data \
+         folder in the configuration; a folder never moves between clusters", path.display()
+    )]
+    OtherCluster {
+        /// The guard file or snapshot.
+        path: PathBuf,
+        /// The cluster it names.
+        found: ClusterId,
+        /// The cluster that was expected.
+        expected: ClusterId,
+    },
+    /// There is a store, but the guard file is gone.
+    #[error(
+        "the guard file {} is missing, but the folder holds a store. Without it nobody can tell \
+         whether the store is whole. {REPLACE}", path.display()
+    )]
+    GuardMissing {
+        /// Where the guard file should be.
+        path: PathBuf,
+    },
+    /// Neither slot of the guard file can be read.
+    #[error("the guard file {} is damaged: {what}. {REPLACE}", path.display())]
+    GuardDamaged {
+        /// The guard file.
+        path: PathBuf,
+        /// What is wrong with each slot.
+        what: String,
+    },
+    /// The guard file says there was a store, but it is gone or empty.
+    #[error(
+        "{} is missing or empty, but the guard file says that this node had a store there. \
+         {REPLACE}", path.display()
+    )]
+    Emptied {
+        /// What is gone.
+        path: PathBuf,
+    },
+    /// Something in the store is not what was written.
+    #[error("{} is damaged: {what}. {REPLACE}", path.display())]
+    Damaged {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was found.
+        what: String,
+    },
+    /// The store is whole in itself but lacks what was acknowledged (I21).
+    #[error("{} has lost data that was acknowledged: {what}. {REPLACE}", path.display())]
+    BehindGuard {
+        /// The store.
+        path: PathBuf,
+        /// What is missing.
+        what: String,
+    },
+}
+
+/// An I/O error while opening, as the operator should see it.
+pub(super) fn open_error(action: &'static str, path: &Path, source: io::Error) -> OpenError {
+    let path = path.to_path_buf();
+    if is_full(&source) {
+        return OpenError::DiskFull { action, path, needed: SPACE_TO_GO_ON };
+    }
+    OpenError::Inaccessible { action, path, source }
+}
+
+/// Space that a store needs to start and go on: two sled segments and a guard, bytes.
+pub const SPACE_TO_GO_ON: u64 = 16 << 20;
+
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+}
+
+/// A write or sync that failed while the store was open.
+///
+/// After one of these nothing is acknowledged any more and nothing is tried again: what the disk
+/// holds is unknown until the store is opened anew. The process ends with exit code 74.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("cannot {action} {}: {source}{}", file.display(), space(*space_needed))]
+pub struct Fault {
+    /// The file that could not be written.
+    pub file: PathBuf,
+    /// What was tried, as in "cannot write".
+    pub action: &'static str,
+    /// What went wrong.
+    pub source: Arc<io::Error>,
+    /// Bytes to free before the next start, if the file system is full.
+    pub space_needed: Option<u64>,
+}
+
+impl Fault {
+    pub(super) fn new(action: &'static str, file: &Path, source: io::Error) -> Self {
+        let space_needed = is_full(&source).then_some(SPACE_TO_GO_ON);
+        Self { file: file.to_path_buf(), action, source: Arc::new(source), space_needed }
+    }
+
+    /// The fault as an error for those who wait for an operation.
+    pub(super) fn to_io(&self) -> io::Error {
+        io::Error::new(self.source.kind(), self.clone())
+    }
+}
+
+fn space(needed: Option<u64>) -> String {
+    needed.map_or_else(String::new, |bytes| format!("; free at least {bytes} bytes"))
+}
+
+/// Told of the first [`Fault`], and perhaps of others after it, from any thread. The server's ends
+/// the process.
+pub type OnFault = Arc<dyn Fn(Fault) + Send + Sync>;

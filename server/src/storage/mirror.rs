@@ -1,0 +1,197 @@
+//! The unpurged log in memory: what readers see, and the plain meaning of each operation.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::log_io::Operation;
+use super::record::{LogId, MAX_PAYLOAD, Record, StoredVote};
+
+/// An operation that the log cannot take in its present state. Nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Misuse {
+    /// The record would leave a hole, or stand where another one stands.
+    #[error("append of log index {found} where {expected} comes next")]
+    Gap {
+        /// The index that comes next.
+        expected: u64,
+        /// The index of the record.
+        found: u64,
+    },
+    /// The payload is above [`MAX_PAYLOAD`].
+    #[error("record of {bytes} bytes at log index {index}, at most {MAX_PAYLOAD} are stored")]
+    TooLarge {
+        /// Where the record would stand.
+        index: u64,
+        /// Its payload, bytes.
+        bytes: usize,
+    },
+    /// Truncation below what was purged: those records are in a snapshot and committed.
+    #[error("truncation after log index {keep:?}, but {purged:?} is purged")]
+    TruncatesPurged {
+        /// The last index to keep.
+        keep: Option<u64>,
+        /// What is purged.
+        purged: Option<LogId>,
+    },
+    /// The vote would take back an earlier one (I20).
+    #[error("vote {new:?} after {old:?}")]
+    VoteGoesBack {
+        /// The vote that stands.
+        old: StoredVote,
+        /// The vote that was refused.
+        new: StoredVote,
+    },
+    /// Purge above the newest snapshot that was synced and read back (I30).
+    #[error("purge up to log index {upto}, but the newest good snapshot ends at {snapshot:?}")]
+    PurgesBeyondSnapshot {
+        /// What the caller wanted to purge.
+        upto: u64,
+        /// Where the newest snapshot ends.
+        snapshot: Option<LogId>,
+    },
+}
+
+/// The unpurged log, the purge mark and the vote.
+///
+/// # Invariants
+///
+/// - The records' indices follow each other without a gap.
+/// - The first record, if any, follows `purged` directly.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogMirror {
+    records: VecDeque<Record>,
+    purged: Option<LogId>,
+    vote: Option<StoredVote>,
+}
+
+impl LogMirror {
+    /// A log as it was read back. `records` must follow `purged` without a gap.
+    pub(super) fn recovered(
+        records: VecDeque<Record>,
+        purged: Option<LogId>,
+        vote: Option<StoredVote>,
+    ) -> Self {
+        Self { records, purged, vote }
+    }
+
+    /// The last record purged, if any was.
+    pub fn purged(&self) -> Option<LogId> {
+        self.purged
+    }
+
+    /// The vote.
+    pub fn vote(&self) -> Option<StoredVote> {
+        self.vote
+    }
+
+    /// The last record; if none is left, the last one purged.
+    pub fn last(&self) -> Option<LogId> {
+        self.records.back().map(|record| record.log_id).or(self.purged)
+    }
+
+    /// Records held in memory.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether no record is held in memory.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// The record at `index`, unless it is purged or not there yet.
+    pub fn get(&self, index: u64) -> Option<&Record> {
+        let first = self.records.front()?.log_id.index;
+        let offset = usize::try_from(index.checked_sub(first)?).ok()?;
+        self.records.get(offset)
+    }
+
+    /// The records of `range` that are there, in order; the first always, further ones while their
+    /// payloads together stay within `max_bytes`.
+    pub fn entries(&self, range: Range<u64>, max_bytes: usize) -> Vec<Record> {
+        let Some(first) = self.records.front().map(|record| record.log_id.index) else {
+            return Vec::new();
+        };
+        let from = usize::try_from(range.start.saturating_sub(first)).unwrap_or(usize::MAX);
+        let mut bytes = 0_usize;
+        self.records
+            .range(from.min(self.records.len())..)
+            .take_while(|record| record.log_id.index < range.end)
+            .enumerate()
+            .take_while(|(position, record)| {
+                bytes = bytes.saturating_add(record.payload.len());
+                *position == 0 || bytes <= max_bytes
+            })
+            .map(|(_, record)| record.clone())
+            .collect()
+    }
+
+    /// Whether `operation` can be applied.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot. A log that was never purged and is empty takes a first record of any index;
+    /// Raft begins at 0, and a store that begins elsewhere is refused when it is opened.
+    pub fn check(&self, operation: &Operation) -> Result<(), Misuse> {
+        match operation {
+            Operation::Append(records) => self.check_append(records),
+            Operation::Vote(new) => match self.vote {
+                Some(old) if !new.covers(&old) => Err(Misuse::VoteGoesBack { old, new: *new }),
+                _ => Ok(()),
+            },
+            Operation::TruncateAfter(keep) => match self.purged {
+                Some(purged) if keep.is_none_or(|keep| keep < purged.index) => {
+                    Err(Misuse::TruncatesPurged { keep: *keep, purged: Some(purged) })
+                }
+                _ => Ok(()),
+            },
+            Operation::Purge(_) => Ok(()),
+        }
+    }
+
+    fn check_append(&self, records: &[Record]) -> Result<(), Misuse> {
+        let mut expected = self.last().map(|last| last.index.saturating_add(1));
+        for record in records {
+            let found = record.log_id.index;
+            if let Some(expected) = expected.filter(|expected| *expected != found) {
+                return Err(Misuse::Gap { expected, found });
+            }
+            if record.payload.len() > MAX_PAYLOAD {
+                return Err(Misuse::TooLarge { index: found, bytes: record.payload.len() });
+            }
+            expected = Some(found.saturating_add(1));
+        }
+        Ok(())
+    }
+
+    /// Applies `operation`, which [`check`](Self::check) has allowed, and hands back the records
+    /// that fell out, so that the caller can free them outside its lock.
+    pub fn apply(&mut self, operation: &Operation) -> VecDeque<Record> {
+        match operation {
+            Operation::Append(records) => {
+                self.records.extend(records.iter().cloned());
+                VecDeque::new()
+            }
+            Operation::Vote(vote) => {
+                self.vote = Some(*vote);
+                VecDeque::new()
+            }
+            Operation::TruncateAfter(keep) => {
+                let kept = self.records.partition_point(|r| Some(r.log_id.index) <= *keep);
+                self.records.split_off(kept)
+            }
+            Operation::Purge(upto) => self.purge(*upto),
+        }
+    }
+
+    /// Purging again, or less than before, changes nothing.
+    fn purge(&mut self, upto: LogId) -> VecDeque<Record> {
+        if self.purged.is_some_and(|purged| purged.index >= upto.index) {
+            return VecDeque::new();
+        }
+        self.purged = Some(upto);
+        let dropped = self.records.partition_point(|r| r.log_id.index <= upto.index);
+        let rest = self.records.split_off(dropped);
+        std::mem::replace(&mut self.records, rest)
+    }
+}

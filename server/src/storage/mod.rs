@@ -1,0 +1,60 @@
+//! What this node keeps on disk: the replicated log, its vote, snapshots, and who it is.
+//!
+//! This is the only module that names sled. It does not name the Raft library either: payloads and
+//! metas are opaque bytes, and the adapter in `raft/` translates.
+//!
+//! # Promises
+//!
+//! - What was acknowledged survives the loss of power with every write lost that was not synced
+//!   (I19), and so does the vote (I20).
+//! - A folder that is shorter than, or different from, what its guard file says does not open
+//!   (I21). [`OpenError`] says what to do instead.
+//! - The log is purged only below a snapshot that was synced and read back (I30).
+//! - The first failed write or sync is reported as a [`Fault`]; nothing is retried and nothing is
+//!   acknowledged after it.
+//!
+//! # A data folder
+//!
+//! ```text
+//! LOCK         held while a process has the folder open; its process id
+//! guard        what the node is, and the least that the rest must hold
+//! sled/        log and marks
+//! snapshots/   one file each
+//! ```
+//!
+//! # What the folder cannot know (I22)
+//!
+//! The store refuses a folder of another node or cluster, a store without its guard, a guard
+//! without its store, and a store and guard that were not made together. It cannot tell a folder
+//! that was emptied whole from a new one, nor an old copy of a whole folder from the folder itself.
+//! So whoever forms a cluster must not let a node at [`Stage::Fresh`] join an initialised cluster
+//! under an id that the cluster knows, and backups are restored as a new incarnation, never by
+//! copying a folder back.
+
+mod error;
+mod files;
+mod guard;
+mod log_io;
+mod log_store;
+mod memory_log;
+mod mirror;
+mod record;
+mod sled_log;
+mod sled_open;
+mod sled_writer;
+mod snapshot;
+mod store;
+
+pub use error::{Fault, OnFault, OpenError, SPACE_TO_GO_ON};
+pub use files::free_space;
+pub use guard::{ClusterId, Identity, Member, PromiseError, Stage};
+pub use log_io::{Done, LogIo, Operation};
+pub use log_store::LogStore;
+pub use memory_log::{Completion, MemoryLog};
+pub use mirror::{LogMirror, Misuse};
+pub use record::{DecodeError, GROUP_BYTES, LogId, MAX_PAYLOAD, Record, RecordKind, StoredVote};
+pub use sled_log::{Counters, SledLog};
+pub use snapshot::{
+    MAX_SNAPSHOT_META, SNAPSHOT_CHUNK, SnapshotInfo, SnapshotReader, SnapshotWriter, Snapshots,
+};
+pub use store::{Store, StoreOptions};

@@ -1,0 +1,538 @@
+//! Snapshots: files of their own, which count only once they were synced and read back (I30).
+//!
+//! A file is a header (cluster, incarnation, last log id, the caller's meta bytes; checksummed),
+//! the body, and a trailer with the body's length and SHA-256. It is written under a temporary
+//! name, synced, read back from the disk, renamed, and its folder synced; then the guard file is
+//! told. Bodies of the same state are equal on all nodes, headers need not be.
+//!
+//! # Invariants
+//!
+//! - [`Snapshots::newest`] names a file whose bytes were read back and matched.
+//! - The newest snapshot of the guard file is on disk, or the log reaches from an older one
+//!   through it; otherwise the store does not open.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use super::error::{Fault, OnFault, OpenError, open_error};
+use super::files::sync_folder;
+use super::guard::{ClusterId, Guard, put_optional_log_id, take_optional_log_id};
+use super::record::{DecodeError, Fields, LogId, put_length, seal, unseal};
+
+const HEADER_MAGIC: [u8; 4] = *b"HFSN";
+const TRAILER_MAGIC: [u8; 4] = *b"HFSE";
+const VERSION: u32 = 1;
+/// Frame of [`seal`] around the trailer's length and hash.
+const TRAILER_BYTES: u64 = 16 + 8 + 32;
+/// Frame of [`seal`] before its body, which ends with the body's length.
+const FRAME_HEAD: usize = 12;
+const EXTENSION: &str = "snap";
+
+/// Largest piece of a snapshot handed out at once, bytes.
+pub const SNAPSHOT_CHUNK: usize = 64 << 10;
+
+/// Largest meta of a snapshot, bytes.
+pub const MAX_SNAPSHOT_META: usize = 1 << 20;
+
+/// A snapshot that was synced and read back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    /// The last record it contains; `None` for the state before any.
+    pub last: Option<LogId>,
+    /// The caller's bytes: membership and whatever else belongs to it.
+    pub meta: Bytes,
+    /// Length of the body.
+    pub length: u64,
+    /// SHA-256 of the body.
+    pub sha256: [u8; 32],
+    path: PathBuf,
+}
+
+/// The snapshots of one store. Methods that touch the disk block: call them off the runtime.
+pub struct Snapshots {
+    folder: PathBuf,
+    guard: Arc<Guard>,
+    on_fault: OnFault,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Good files, oldest first; all but the last are kept only while the log reaches back to them.
+    good: Vec<SnapshotInfo>,
+    next_temporary: u64,
+}
+
+impl Snapshots {
+    /// Finds the newest good snapshot in `folder`, which is created if it is missing.
+    ///
+    /// `log` says what the log still holds: (last purged index, last index). A damaged or missing
+    /// newest snapshot is tolerated only if the log reaches from an older one through it.
+    ///
+    /// # Errors
+    ///
+    /// What is damaged or lost. Nothing was changed but left-over temporary files, which are gone.
+    pub(super) fn open(
+        folder: PathBuf,
+        guard: Arc<Guard>,
+        log: (Option<u64>, Option<u64>),
+        on_fault: OnFault,
+    ) -> Result<Self, OpenError> {
+        let files = list(&folder).map_err(|e| open_error("read", &folder, e))?;
+        let mut good: Vec<SnapshotInfo> = Vec::new();
+        let mut damage: Vec<OpenError> = Vec::new();
+        for path in files {
+            match verify(&path, &guard) {
+                Ok(info) => good.push(info),
+                Err(error @ (OpenError::Damaged { .. } | OpenError::OtherCluster { .. })) => {
+                    damage.push(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        good.sort_by_key(|info| info.last.map(|last| last.index));
+        let newest = good.last().and_then(|info| info.last);
+        let reaches_back = log.0 <= newest.map(|last| last.index);
+        let mark = guard.state().snapshot;
+        let reaches_mark = mark.is_none_or(|mark| {
+            newest.is_some_and(|last| last.index >= mark.index) || log.1 >= Some(mark.index)
+        });
+        if !(reaches_back && reaches_mark) {
+            return Err(damage.pop().unwrap_or_else(|| lost(&folder, newest, mark, log.0)));
+        }
+        for error in &damage {
+            tracing::warn!(%error, "a damaged snapshot is passed over: the log reaches past it");
+        }
+        let state = Mutex::new(State { good, next_temporary: 0 });
+        Ok(Self { folder, guard, on_fault, state })
+    }
+
+    /// The newest good snapshot.
+    pub fn newest(&self) -> Option<SnapshotInfo> {
+        self.lock().good.last().cloned()
+    }
+
+    /// Begins a snapshot that ends at `last`. It counts for nothing until it is finished; dropped
+    /// before, it leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// As from the system; the fault has been reported. [`io::ErrorKind::InvalidInput`] if `meta`
+    /// is above [`MAX_SNAPSHOT_META`]; nothing happened then.
+    pub fn begin(self: &Arc<Self>, last: Option<LogId>, meta: Bytes) -> io::Result<SnapshotWriter> {
+        if meta.len() > MAX_SNAPSHOT_META {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "snapshot meta is too large"));
+        }
+        let number = {
+            let mut state = self.lock();
+            state.next_temporary += 1;
+            state.next_temporary
+        };
+        let path = self.folder.join(format!("{number}.tmp"));
+        let identity = self.guard.state().identity;
+        let header = encode_header(identity.cluster, identity.incarnation, last, &meta);
+        let file = File::create(&path).map_err(|e| self.report("create", &path, e))?;
+        let mut writer = SnapshotWriter {
+            snapshots: Arc::clone(self),
+            temporary: path,
+            file: BufWriter::with_capacity(SNAPSHOT_CHUNK, file),
+            hash: Sha256::new(),
+            info: SnapshotInfo { last, meta, length: 0, sha256: [0; 32], path: PathBuf::new() },
+            finished: false,
+        };
+        writer.write_raw(&header)?;
+        Ok(writer)
+    }
+
+    /// Opens the body of `info` for reading. A file that is replaced meanwhile stays readable.
+    ///
+    /// # Errors
+    ///
+    /// As from the system; [`io::ErrorKind::NotFound`] if a newer snapshot has replaced it.
+    pub fn read(&self, info: &SnapshotInfo) -> io::Result<SnapshotReader> {
+        let file = File::open(&info.path)?;
+        let whole = file.metadata()?.len();
+        let start = whole.checked_sub(info.length + TRAILER_BYTES).ok_or_else(cut_off)?;
+        Ok(SnapshotReader { file, start, length: info.length, position: 0 })
+    }
+
+    /// Removes snapshots that the log no longer reaches back to, except the newest. To be called
+    /// after a purge up to `purged`.
+    ///
+    /// # Errors
+    ///
+    /// As from the system; some may be left, and are tried again the next time.
+    pub fn remove_older(&self, purged: Option<LogId>) -> io::Result<()> {
+        let mut state = self.lock();
+        let Some(newest) = state.good.pop() else { return Ok(()) };
+        let purged = purged.map(|id| id.index);
+        let useful = |info: &SnapshotInfo| info.last.map(|last| last.index) >= purged;
+        let (kept, removed): (Vec<_>, Vec<_>) = state.good.drain(..).partition(useful);
+        // One fallback is enough; the latest of them needs the least log.
+        let spare = kept.len().saturating_sub(1);
+        let mut kept = kept;
+        let surplus: Vec<_> = kept.drain(..spare).collect();
+        state.good.extend(kept);
+        state.good.push(newest);
+        for info in removed.into_iter().chain(surplus) {
+            remove_if_there(&info.path)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a file that was read back in its place. The guard is told last: it must never name a
+    /// snapshot that a power cut can take away.
+    fn admit(&self, temporary: &Path, mut info: SnapshotInfo) -> io::Result<SnapshotInfo> {
+        info.path = self.folder.join(file_name(info.last));
+        fs::rename(temporary, &info.path)
+            .and_then(|()| sync_folder(&self.folder))
+            .map_err(|e| self.report("rename", &info.path, e))?;
+        let mut state = self.lock();
+        state.good.retain(|other| other.path != info.path);
+        let at = state
+            .good
+            .partition_point(|other| other.last.map(|l| l.index) <= info.last.map(|l| l.index));
+        state.good.insert(at, info.clone());
+        let newest = state.good.last().and_then(|newest| newest.last);
+        self.guard.update(|guard| guard.snapshot = newest).map_err(|fault| fault.to_io())?;
+        Ok(info)
+    }
+
+    fn report(&self, action: &'static str, path: &Path, error: io::Error) -> io::Error {
+        let fault = Fault::new(action, path, error);
+        let error = fault.to_io();
+        (self.on_fault)(fault);
+        error
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Snapshots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshots").field("newest", &self.newest()).finish_non_exhaustive()
+    }
+}
+
+/// Takes the body of a snapshot, from the state machine or from a peer. Every failed write is a
+/// reported [`Fault`].
+pub struct SnapshotWriter {
+    snapshots: Arc<Snapshots>,
+    temporary: PathBuf,
+    file: BufWriter<File>,
+    hash: Sha256,
+    info: SnapshotInfo,
+    finished: bool,
+}
+
+impl SnapshotWriter {
+    /// Bytes of the body so far.
+    pub fn length(&self) -> u64 {
+        self.info.length
+    }
+
+    /// Makes the snapshot durable, reads it back from the disk, and lets it count.
+    ///
+    /// # Errors
+    ///
+    /// As from the system, or [`io::ErrorKind::InvalidData`] if it did not read back as written.
+    /// The fault has been reported; whether the snapshot is there after a restart is unknown.
+    pub fn finish(mut self) -> io::Result<SnapshotInfo> {
+        self.info.sha256 = std::mem::take(&mut self.hash).finalize().into();
+        let mut trailer = self.info.length.to_be_bytes().to_vec();
+        trailer.extend_from_slice(&self.info.sha256);
+        self.write_raw(&seal(TRAILER_MAGIC, VERSION, &trailer))?;
+        let synced = self.file.flush().and_then(|()| self.file.get_ref().sync_all());
+        synced.map_err(|e| self.report("sync", e))?;
+        self.read_back()?;
+        let info = self.snapshots.admit(&self.temporary, self.info.clone())?;
+        self.finished = true;
+        Ok(info)
+    }
+
+    /// As [`finish`](Self::finish), for a body received from a peer: refuses one that is not what
+    /// the peer announced.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::InvalidData`] if length or hash differ; nothing of it is kept, and it may
+    /// be fetched again. Otherwise as [`finish`](Self::finish).
+    pub fn finish_received(self, length: u64, sha256: [u8; 32]) -> io::Result<SnapshotInfo> {
+        let received: [u8; 32] = self.hash.clone().finalize().into();
+        if (self.info.length, received) != (length, sha256) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!(
+                    "snapshot of {} bytes received, {length} announced, or another hash",
+                    self.info.length
+                ),
+            ));
+        }
+        self.finish()
+    }
+
+    /// I30: from the disk, not from the page cache, as far as the kernel heeds the advice.
+    fn read_back(&self) -> io::Result<()> {
+        let advice = rustix::fs::Advice::DontNeed;
+        // Advice only: if it fails, the bytes are compared all the same.
+        let _ = rustix::fs::fadvise(self.file.get_ref(), 0, None, advice);
+        let read = verify(&self.temporary, &self.snapshots.guard);
+        let same = read.is_ok_and(|read| {
+            (read.last, read.length, read.sha256)
+                == (self.info.last, self.info.length, self.info.sha256)
+        });
+        if same {
+            return Ok(());
+        }
+        let error = io::Error::new(io::ErrorKind::InvalidData, "does not read back as written");
+        Err(self.report("verify", error))
+    }
+
+    fn write_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes).map_err(|e| self.report("write", e))
+    }
+
+    fn report(&self, action: &'static str, error: io::Error) -> io::Error {
+        self.snapshots.report(action, &self.temporary, error)
+    }
+}
+
+impl Write for SnapshotWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_raw(bytes)?;
+        self.hash.update(bytes);
+        self.info.length += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush().map_err(|e| self.report("write", e))
+    }
+}
+
+impl Drop for SnapshotWriter {
+    fn drop(&mut self) {
+        if !self.finished {
+            // Left behind, it is removed at the next start.
+            drop(fs::remove_file(&self.temporary));
+        }
+    }
+}
+
+impl std::fmt::Debug for SnapshotWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SnapshotWriter").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
+/// Reads the body of a snapshot, by position or as a stream.
+#[derive(Debug)]
+pub struct SnapshotReader {
+    file: File,
+    start: u64,
+    length: u64,
+    position: u64,
+}
+
+impl SnapshotReader {
+    /// Length of the body.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// At most [`SNAPSHOT_CHUNK`] bytes from `offset`; empty at the end.
+    ///
+    /// # Errors
+    ///
+    /// As from the system; [`io::ErrorKind::UnexpectedEof`] if the file became shorter.
+    pub fn chunk(&self, offset: u64) -> io::Result<Bytes> {
+        let left = self.length.saturating_sub(offset);
+        let size = usize::try_from(left).map_or(SNAPSHOT_CHUNK, |left| left.min(SNAPSHOT_CHUNK));
+        let mut bytes = vec![0; size];
+        self.file.read_exact_at(&mut bytes, self.start.saturating_add(offset))?;
+        Ok(bytes.into())
+    }
+}
+
+impl Read for SnapshotReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.length - self.position).unwrap_or(usize::MAX);
+        let wanted = left.min(buffer.len());
+        let Some(target) = buffer.get_mut(..wanted) else { return Ok(0) };
+        let count = self.file.read_at(target, self.start + self.position)?;
+        if count == 0 && wanted > 0 {
+            return Err(cut_off());
+        }
+        self.position += count as u64;
+        Ok(count)
+    }
+}
+
+fn encode_header(
+    cluster: Option<ClusterId>,
+    incarnation: u64,
+    last: Option<LogId>,
+    meta: &[u8],
+) -> Vec<u8> {
+    let mut body = cluster.map_or([0; 16], |cluster| cluster.0).to_vec();
+    body.extend_from_slice(&incarnation.to_be_bytes());
+    put_optional_log_id(last, &mut body);
+    put_length(meta.len(), &mut body);
+    body.extend_from_slice(meta);
+    seal(HEADER_MAGIC, VERSION, &body)
+}
+
+/// What a header says, and how long it is.
+struct Header {
+    cluster: ClusterId,
+    incarnation: u64,
+    last: Option<LogId>,
+    meta: Bytes,
+    bytes: u64,
+}
+
+/// Reads the whole file and checks it against its own hash and the identity of this node (I22).
+fn verify(path: &Path, guard: &Guard) -> Result<SnapshotInfo, OpenError> {
+    let mut file = File::open(path).map_err(|e| open_error("open", path, e))?;
+    let identity = guard.state().identity;
+    let (header, info) = check_file(&mut file, path)?;
+    let expected = identity.cluster.unwrap_or(ClusterId([0; 16]));
+    if header.cluster != expected {
+        let (path, found) = (path.to_path_buf(), header.cluster);
+        return Err(OpenError::OtherCluster { path, found, expected });
+    }
+    if header.incarnation != identity.incarnation {
+        let what = format!(
+            "it belongs to incarnation {} of the cluster, this is incarnation {}",
+            header.incarnation, identity.incarnation
+        );
+        return Err(OpenError::Damaged { path: path.to_path_buf(), what });
+    }
+    Ok(info)
+}
+
+fn check_file(file: &mut File, path: &Path) -> Result<(Header, SnapshotInfo), OpenError> {
+    let unreadable = |e| open_error("read", path, e);
+    let whole = file.metadata().map_err(unreadable)?.len();
+    let header = read_header(file).map_err(unreadable)?.map_err(|e| damaged(path, e))?;
+    let length = whole
+        .checked_sub(header.bytes + TRAILER_BYTES)
+        .ok_or_else(|| damaged(path, DecodeError::CutOff))?;
+    let sha256 = hash(&mut file.take(length)).map_err(unreadable)?;
+    let mut trailer = Vec::new();
+    file.read_to_end(&mut trailer).map_err(unreadable)?;
+    let (stored_length, stored_hash) = decode_trailer(&trailer).map_err(|e| damaged(path, e))?;
+    if stored_length != length {
+        return Err(damaged(path, DecodeError::CutOff));
+    }
+    if stored_hash != sha256 {
+        return Err(damaged(path, DecodeError::Checksum));
+    }
+    let (last, meta) = (header.last, header.meta.clone());
+    let info = SnapshotInfo { last, meta, length, sha256, path: path.to_path_buf() };
+    Ok((header, info))
+}
+
+fn read_header(file: &mut File) -> io::Result<Result<Header, DecodeError>> {
+    let mut frame = Vec::new();
+    file.take(FRAME_HEAD as u64).read_to_end(&mut frame)?;
+    let length = frame.get(8..).and_then(|bytes| bytes.first_chunk::<4>());
+    let length = length.map_or(0, |bytes| u64::from(u32::from_be_bytes(*bytes)));
+    if length > (MAX_SNAPSHOT_META + 64) as u64 {
+        return Ok(Err(DecodeError::Field { field: "header length", value: length }));
+    }
+    file.take(length + 4).read_to_end(&mut frame)?;
+    Ok(decode_header(&frame))
+}
+
+fn decode_header(frame: &[u8]) -> Result<Header, DecodeError> {
+    let mut fields = Fields(unseal(HEADER_MAGIC, VERSION, frame)?);
+    Ok(Header {
+        cluster: ClusterId(fields.array()?),
+        incarnation: fields.u64()?,
+        last: take_optional_log_id(&mut fields)?,
+        meta: Bytes::copy_from_slice(fields.string()?),
+        bytes: frame.len() as u64,
+    })
+}
+
+fn decode_trailer(bytes: &[u8]) -> Result<(u64, [u8; 32]), DecodeError> {
+    let mut fields = Fields(unseal(TRAILER_MAGIC, VERSION, bytes)?);
+    Ok((fields.u64()?, fields.array()?))
+}
+
+fn hash(source: &mut impl Read) -> io::Result<[u8; 32]> {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; SNAPSHOT_CHUNK];
+    loop {
+        match source.read(&mut buffer)? {
+            0 => return Ok(hash.finalize().into()),
+            count => hash.update(buffer.get(..count).unwrap_or_default()),
+        }
+    }
+}
+
+fn damaged(path: &Path, error: DecodeError) -> OpenError {
+    let path = path.to_path_buf();
+    match error {
+        DecodeError::Version { found, known } => OpenError::NewerFormat { path, found, known },
+        other => OpenError::Damaged { path, what: other.to_string() },
+    }
+}
+
+fn lost(
+    folder: &Path,
+    newest: Option<LogId>,
+    mark: Option<LogId>,
+    purged: Option<u64>,
+) -> OpenError {
+    let index = |id: Option<LogId>| id.map_or_else(|| "none".to_owned(), |id| id.index.to_string());
+    let what = format!(
+        "the newest readable snapshot ends at log index {}, but one up to {} was kept and the log \
+         is purged up to {}",
+        index(newest),
+        index(mark),
+        purged.map_or_else(|| "none".to_owned(), |purged| purged.to_string()),
+    );
+    OpenError::BehindGuard { path: folder.to_path_buf(), what }
+}
+
+/// The snapshot files in `folder`; left-over temporary files are removed.
+fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some(EXTENSION) => files.push(path),
+            Some("tmp") => remove_if_there(&path)?,
+            _ => {}
+        }
+    }
+    Ok(files)
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn file_name(last: Option<LogId>) -> String {
+    match last {
+        None => format!("start.{EXTENSION}"),
+        Some(id) => format!("{:020}-{}-{}.{EXTENSION}", id.index, id.term, id.node_id),
+    }
+}
+
+fn cut_off() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the snapshot file became shorter")
+}

@@ -1,0 +1,219 @@
+//! One data folder, opened: guard, log and snapshots together.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::error::{OnFault, OpenError, open_error};
+use super::files::{create_folders, free_space};
+use super::guard::{ClusterId, Guard, Identity, Member, PromiseError, guard_path};
+use super::log_store::LogStore;
+use super::sled_log::{Counters, SledLog};
+use super::sled_open::open_sled;
+use super::snapshot::Snapshots;
+
+/// What a data folder is expected to be.
+#[derive(Clone)]
+pub struct StoreOptions {
+    /// The node id of this process. A folder of another node is refused.
+    pub node_id: u64,
+    /// The cluster of this process, if it is known from elsewhere. A folder of another cluster is
+    /// refused; one that belongs to none yet is not.
+    pub cluster: Option<ClusterId>,
+    /// Sixteen fresh random bytes: the id of the store if it has to be created, ignored otherwise.
+    pub new_store_id: [u8; 16],
+    /// Told of faults; the server's ends the process with exit code 74.
+    pub on_fault: OnFault,
+}
+
+impl std::fmt::Debug for StoreOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoreOptions")
+            .field("node_id", &self.node_id)
+            .field("cluster", &self.cluster)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An open data folder. Dropping it, and the last reference to its log, waits until everything
+/// queued is durable, and closes it.
+#[derive(Debug)]
+pub struct Store {
+    folder: PathBuf,
+    guard: Arc<Guard>,
+    log: Arc<LogStore>,
+    snapshots: Arc<Snapshots>,
+    counters: Arc<Counters>,
+}
+
+impl Store {
+    /// Opens the data folder, creating it if there is none or it is empty. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// Why the folder is not to be used, in words for the operator. A folder that does not hold
+    /// everything it acknowledged never opens (I21).
+    ///
+    /// What it cannot see: a folder that was emptied *with* its guard file looks new
+    /// ([`Stage::Fresh`](super::Stage::Fresh)), and an old copy of a whole folder looks like the
+    /// folder. Whoever forms or joins a cluster decides on the stage (I22).
+    pub fn open(folder: &Path, options: StoreOptions) -> Result<Self, OpenError> {
+        create_folders(folder).map_err(|e| open_error("create", folder, e))?;
+        let lock = lock_folder(folder)?;
+        let guard = Arc::new(open_guard(folder, &options)?);
+        let snapshot_folder = folder.join("snapshots");
+        let (writer, mirror) = open_sled(folder, &guard, lock)?;
+        create_folders(&snapshot_folder).map_err(|e| open_error("create", &snapshot_folder, e))?;
+        let held = (mirror.purged().map(|id| id.index), mirror.last().map(|id| id.index));
+        let on_fault = options.on_fault;
+        let snapshots =
+            Snapshots::open(snapshot_folder, Arc::clone(&guard), held, Arc::clone(&on_fault))?;
+        let snapshots = Arc::new(snapshots);
+        let io = SledLog::start(writer, on_fault)
+            .map_err(|e| open_error("start the writer of", folder, e))?;
+        let counters = io.counters();
+        let log = LogStore::new(mirror, Arc::new(io)).below_snapshots(Arc::clone(&snapshots));
+        let folder = folder.to_path_buf();
+        Ok(Self { folder, guard, log: Arc::new(log), snapshots, counters })
+    }
+
+    /// Opens only the log of a folder, with purges unchecked: for suites that know no snapshots.
+    /// A folder purged like that does not open as a [`Store`] any more (I30).
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_log_without_snapshots(
+        folder: &Path,
+        options: StoreOptions,
+    ) -> Result<LogStore, OpenError> {
+        create_folders(folder).map_err(|e| open_error("create", folder, e))?;
+        let lock = lock_folder(folder)?;
+        let guard = Arc::new(open_guard(folder, &options)?);
+        let (writer, mirror) = open_sled(folder, &guard, lock)?;
+        let io = SledLog::start(writer, options.on_fault)
+            .map_err(|e| open_error("start the writer of", folder, e))?;
+        Ok(LogStore::new(mirror, Arc::new(io)))
+    }
+
+    /// The log.
+    pub fn log(&self) -> Arc<LogStore> {
+        Arc::clone(&self.log)
+    }
+
+    /// The snapshots.
+    pub fn snapshots(&self) -> Arc<Snapshots> {
+        Arc::clone(&self.snapshots)
+    }
+
+    /// What the writer has done, for metrics.
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// What this node is.
+    pub fn identity(&self) -> Identity {
+        self.guard.state().identity
+    }
+
+    /// Promises this node to a cluster, durably before it returns. Repeating the same promise
+    /// changes nothing. Blocks for two syncs.
+    ///
+    /// # Errors
+    ///
+    /// [`PromiseError::Taken`] if it is promised to another cluster or incarnation: a promised
+    /// node agrees to nothing else.
+    pub fn promise(
+        &self,
+        cluster: ClusterId,
+        incarnation: u64,
+        members: Vec<Member>,
+    ) -> Result<(), PromiseError> {
+        self.guard.promise(cluster, incarnation, members)
+    }
+
+    /// Notes, durably before it returns, that the promised cluster is initialised. Repeating it
+    /// changes nothing. Blocks for two syncs.
+    ///
+    /// # Errors
+    ///
+    /// [`PromiseError::NotPromised`] if there is no promise to build on.
+    pub fn set_initialised(&self) -> Result<(), PromiseError> {
+        self.guard.set_initialised()
+    }
+
+    /// Notes the members of the cluster, durably before it returns. Blocks for two syncs.
+    ///
+    /// # Errors
+    ///
+    /// [`PromiseError::NotPromised`] if this node belongs to no cluster.
+    pub fn set_members(&self, members: Vec<Member>) -> Result<(), PromiseError> {
+        self.guard.set_members(members)
+    }
+
+    /// Bytes that can still be written on the file system of the data folder. One system call; to
+    /// be compared with the disk reserve every few seconds.
+    ///
+    /// # Errors
+    ///
+    /// As from the system.
+    pub fn free_space(&self) -> io::Result<u64> {
+        free_space(&self.folder)
+    }
+}
+
+/// Takes the folder for this process, as long as the returned file is open, and writes the process
+/// id into it for whoever comes second.
+fn lock_folder(folder: &Path) -> Result<File, OpenError> {
+    let path = folder.join("LOCK");
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(|e| open_error("open", &path, e))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            drop(file.read_to_string(&mut pid));
+            return Err(OpenError::InUse { path, pid: pid.trim().parse().ok() });
+        }
+        Err(TryLockError::Error(error)) => return Err(open_error("lock", &path, error)),
+    }
+    let written = file
+        .set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| writeln!(file, "{}", std::process::id()));
+    written.map_err(|e| open_error("write", &path, e))?;
+    Ok(file)
+}
+
+/// The guard of the folder, after a look at whose it is. Made anew only if nothing else is there.
+fn open_guard(folder: &Path, options: &StoreOptions) -> Result<Guard, OpenError> {
+    let on_fault = Arc::clone(&options.on_fault);
+    let Some(guard) = Guard::open(folder, Arc::clone(&on_fault))? else {
+        for part in ["sled", "snapshots"] {
+            let present =
+                fs::exists(folder.join(part)).map_err(|e| open_error("read", folder, e))?;
+            if present {
+                return Err(OpenError::GuardMissing { path: guard_path(folder) });
+            }
+        }
+        return Guard::create(folder, options.node_id, options.new_store_id, on_fault);
+    };
+    let identity = guard.state().identity;
+    let path = guard.path().to_path_buf();
+    if identity.node_id != options.node_id {
+        let (found, expected) = (identity.node_id, options.node_id);
+        return Err(OpenError::OtherNode { path, found, expected });
+    }
+    if let Some((found, expected)) = identity.cluster.zip(options.cluster)
+        && found != expected
+    {
+        return Err(OpenError::OtherCluster { path, found, expected });
+    }
+    Ok(guard)
+}

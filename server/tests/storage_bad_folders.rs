@@ -1,0 +1,553 @@
+//! Bad data folders: each is refused with a message that names the thing and says what to do, or
+//! opens with everything that was acknowledged. Never a silent loss (I21).
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "clippy's allowance for tests does not reach helper functions"
+)]
+
+mod storage_support;
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, mpsc};
+
+use bytes::Bytes;
+use holdfast_server::storage::{
+    ClusterId, Fault, LogId, Member, OpenError, PromiseError, Record, Stage, Store, StoreOptions,
+    StoredVote,
+};
+use storage_support::{Draw, ignore, options, options_with, record, wait};
+use tempfile::TempDir;
+
+const CLUSTER: ClusterId = ClusterId([3; 16]);
+const VOTE: StoredVote = StoredVote { term: 9, node_id: Some(1), committed: false };
+/// Records of the folder that [`filled`] makes; purged are those up to [`PURGED`].
+const RECORDS: u64 = 400;
+const PURGED: u64 = 99;
+const RECORDS_BEFORE_VOTE: usize = 390;
+
+/// A closed folder with a log over several segments, a vote, a promise, a purge and a snapshot:
+/// everything in it was acknowledged.
+fn filled() -> TempDir {
+    filled_and_open().0
+}
+
+/// As [`filled`], still open: what a process leaves that is killed now.
+fn filled_and_open() -> (TempDir, Store) {
+    let folder = TempDir::new().unwrap();
+    let store = Store::open(folder.path(), options()).unwrap();
+    let members = vec![Member { id: 1, address: b"here".to_vec() }];
+    store.promise(CLUSTER, 5, members).unwrap();
+    store.set_initialised().unwrap();
+    let log = store.log();
+    let all = expected_records();
+    for group in all[..RECORDS_BEFORE_VOTE].chunks(5) {
+        wait(|done| log.append(group.to_vec(), done)).unwrap();
+        if group[0].log_id.index == PURGED + 1 {
+            let last = LogId { term: 1, node_id: 1, index: PURGED };
+            snapshot(&store, last, b"state at 99");
+            wait(|done| log.purge(last, done)).unwrap();
+        }
+    }
+    wait(|done| log.save_vote(VOTE, done)).unwrap();
+    // After the vote, so that the guard's hint alone knows of them.
+    wait(|done| log.append(all[RECORDS_BEFORE_VOTE..].to_vec(), done)).unwrap();
+    (folder, store)
+}
+
+/// Enough bytes to span two of sled's segments.
+fn expected_records() -> Vec<Record> {
+    (0..RECORDS).map(|index| record(1 + index / 300, index, 13_000)).collect()
+}
+
+fn snapshot(store: &Store, last: LogId, body: &[u8]) {
+    let mut writer = store.snapshots().begin(Some(last), Bytes::from("meta")).unwrap();
+    writer.write_all(body).unwrap();
+    writer.finish().unwrap();
+}
+
+fn open(folder: &Path) -> Result<Store, OpenError> {
+    Store::open(folder, options())
+}
+
+/// What [`filled`] has acknowledged, compared byte by byte.
+fn assert_whole(store: &Store, case: &str) {
+    let log = store.log();
+    let first = usize::try_from(PURGED).unwrap() + 1;
+    assert!(log.entries(0..u64::MAX, usize::MAX) == expected_records()[first..], "{case}: the log");
+    assert_eq!(log.vote(), Some(VOTE), "{case}");
+    assert_eq!(store.identity().cluster, Some(CLUSTER), "{case}");
+    assert_eq!(store.identity().stage, Stage::Initialised, "{case}");
+    let newest = store.snapshots().newest().unwrap();
+    assert_eq!(newest.last.map(|last| last.index), Some(PURGED), "{case}");
+    let body = store.snapshots().read(&newest).unwrap().chunk(0).unwrap();
+    assert_eq!(body, "state at 99", "{case}");
+}
+
+/// The refusal, with its message; a folder that opens must be whole.
+fn refused(folder: &Path, case: &str) -> OpenError {
+    match open(folder) {
+        Err(error) => error,
+        Ok(_) => panic!("{case}: opened"),
+    }
+}
+
+fn assert_tells_of_damage(error: &OpenError, case: &str) {
+    use OpenError::{BehindGuard, Damaged, Emptied, GuardDamaged};
+    let right =
+        matches!(error, Damaged { .. } | BehindGuard { .. } | Emptied { .. } | GuardDamaged { .. });
+    assert!(right, "{case}: {error}");
+    assert!(error.to_string().contains("joins as a learner"), "{case}: {error}");
+}
+
+/// Every file of a folder with its bytes, to damage it again and again from the same start.
+struct Image(Vec<(PathBuf, Vec<u8>)>);
+
+impl Image {
+    fn of(folder: &Path) -> Self {
+        let mut files = Vec::new();
+        let mut folders = vec![folder.to_path_buf()];
+        while let Some(next) = folders.pop() {
+            for entry in fs::read_dir(next).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    let bytes = fs::read(&path).unwrap();
+                    files.push((path.strip_prefix(folder).unwrap().to_path_buf(), bytes));
+                }
+            }
+        }
+        files.sort();
+        Self(files)
+    }
+
+    fn restore(&self) -> TempDir {
+        let folder = TempDir::new().unwrap();
+        for (path, bytes) in &self.0 {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
+        }
+        fs::create_dir_all(folder.path().join("sled/blobs")).unwrap();
+        folder
+    }
+
+    fn bytes(&self, name: &str) -> &[u8] {
+        let found = self.0.iter().find(|(path, _)| path == Path::new(name));
+        &found.unwrap_or_else(|| panic!("{name} is in the folder")).1
+    }
+}
+
+#[test]
+fn a_folder_in_use_is_refused_and_its_holder_named() {
+    let folder = filled();
+    let _held = open(folder.path()).unwrap();
+    let error = refused(folder.path(), "in use");
+    assert!(matches!(error, OpenError::InUse { pid: Some(pid), .. } if pid == std::process::id()));
+    let message = error.to_string();
+    assert!(message.contains("LOCK is in use by process"), "{message}");
+}
+
+#[test]
+fn a_folder_that_cannot_be_read_or_written_is_named() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "not a folder").unwrap();
+    let error = Store::open(&file.join("data"), options()).unwrap_err();
+    assert!(matches!(error, OpenError::Inaccessible { .. }), "{error}");
+    assert!(error.to_string().contains("cannot create"), "{error}");
+
+    // Permissions do not bind root, under which tests may run: a folder in the file's place does.
+    let folder = filled();
+    fs::remove_file(folder.path().join("guard")).unwrap();
+    fs::create_dir(folder.path().join("guard")).unwrap();
+    let error = refused(folder.path(), "unreadable");
+    assert!(matches!(error, OpenError::Inaccessible { action: "open", .. }), "{error}");
+    assert!(error.to_string().contains("/guard"), "{error}");
+}
+
+#[test]
+fn a_folder_of_another_node_or_cluster_is_refused() {
+    let folder = filled();
+    let other_node = StoreOptions { node_id: 2, ..options() };
+    let error = Store::open(folder.path(), other_node).unwrap_err();
+    assert!(matches!(error, OpenError::OtherNode { found: 1, expected: 2, .. }), "{error}");
+
+    let expected = ClusterId([4; 16]);
+    let other_cluster = StoreOptions { cluster: Some(expected), ..options() };
+    let error = Store::open(folder.path(), other_cluster).unwrap_err();
+    assert!(matches!(error, OpenError::OtherCluster { .. }), "{error}");
+    assert!(error.to_string().contains(&expected.to_string()), "{error}");
+
+    let same = StoreOptions { cluster: Some(CLUSTER), ..options() };
+    assert_whole(&Store::open(folder.path(), same).unwrap(), "the right cluster");
+}
+
+/// The version is changed in an otherwise intact slot: its checksum is made to fit.
+#[test]
+fn a_newer_format_is_refused_by_number() {
+    let folder = filled();
+    let path = folder.path().join("guard");
+    let mut bytes = fs::read(&path).unwrap();
+    let length = u32::from_be_bytes(bytes[8..12].try_into().unwrap()) as usize;
+    bytes[7] = 2;
+    let crc = crc32fast::hash(&bytes[..12 + length]);
+    bytes[12 + length..16 + length].copy_from_slice(&crc.to_be_bytes());
+    fs::write(&path, bytes).unwrap();
+    let error = refused(folder.path(), "newer");
+    assert!(matches!(error, OpenError::NewerFormat { found: 2, known: 1, .. }), "{error}");
+}
+
+#[test]
+fn a_store_without_its_guard_is_refused() {
+    let folder = filled();
+    fs::remove_file(folder.path().join("guard")).unwrap();
+    let error = refused(folder.path(), "guard missing");
+    assert!(matches!(error, OpenError::GuardMissing { .. }), "{error}");
+    assert!(error.to_string().contains("under a new node id"), "{error}");
+}
+
+#[test]
+fn a_guard_with_both_slots_damaged_is_refused_and_with_one_the_other_counts() {
+    let folder = filled();
+    let path = folder.path().join("guard");
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&[0xff; 100], 20).unwrap();
+    assert_whole(&open(folder.path()).unwrap(), "one slot left");
+    // Opening and closing has written that slot anew.
+    file.write_all_at(&[0xff; 100], 20).unwrap();
+    file.write_all_at(&[0xff; 100], (32 << 10) + 20).unwrap();
+    let error = refused(folder.path(), "both slots");
+    assert!(matches!(error, OpenError::GuardDamaged { .. }), "{error}");
+}
+
+#[test]
+fn an_emptied_store_is_refused() {
+    for gone in ["sled", "sled/db"] {
+        let folder = filled();
+        let path = folder.path().join(gone);
+        if path.is_dir() { fs::remove_dir_all(path) } else { fs::write(path, "") }.unwrap();
+        let error = refused(folder.path(), gone);
+        assert!(matches!(error, OpenError::Emptied { .. }), "{gone}: {error}");
+    }
+}
+
+/// The store of another folder under this guard, or an older copy of this one.
+#[test]
+fn a_store_that_is_not_the_guards_is_refused() {
+    let replace_sled = |folder: &Path, by: &Path| {
+        fs::remove_dir_all(folder.join("sled")).unwrap();
+        fs::rename(by.join("sled"), folder.join("sled")).unwrap();
+    };
+    let folder = filled();
+    let other = TempDir::new().unwrap();
+    drop(Store::open(other.path(), StoreOptions { new_store_id: [8; 16], ..options() }).unwrap());
+    replace_sled(folder.path(), other.path());
+    let error = refused(folder.path(), "another store");
+    assert!(error.to_string().contains("the store of another folder"), "{error}");
+
+    let folder = filled();
+    let older = Image::of(folder.path()).restore();
+    let store = open(folder.path()).unwrap();
+    wait(|done| store.log().append(vec![record(2, RECORDS, 10)], done)).unwrap();
+    drop(store);
+    replace_sled(folder.path(), older.path());
+    let error = refused(folder.path(), "older copy");
+    assert!(matches!(error, OpenError::BehindGuard { .. }), "{error}");
+    assert!(error.to_string().contains("log ends at index 399"), "{error}");
+}
+
+/// I20: the log is whole, only the vote is from before.
+#[test]
+fn a_vote_older_than_the_guards_is_refused() {
+    let folder = filled();
+    let older = Image::of(folder.path()).restore();
+    let store = open(folder.path()).unwrap();
+    let later = StoredVote { term: 10, ..VOTE };
+    wait(|done| store.log().save_vote(later, done)).unwrap();
+    drop(store);
+    fs::remove_dir_all(folder.path().join("sled")).unwrap();
+    fs::rename(older.path().join("sled"), folder.path().join("sled")).unwrap();
+    let error = refused(folder.path(), "older vote");
+    assert!(matches!(error, OpenError::BehindGuard { .. }), "{error}");
+    assert!(error.to_string().contains("term 9, the guard has for node 1 in term 10"), "{error}");
+}
+
+/// Cut off at every scale, from one byte to all: refused, or nothing acknowledged is missing.
+#[test]
+fn a_file_cut_off_anywhere_is_refused_or_whole() {
+    let (folder, _killed) = filled_and_open();
+    let image = Image::of(folder.path());
+    let names: Vec<PathBuf> = image.0.iter().map(|(path, _)| path.clone()).collect();
+    let (mut refusals, mut whole) = (0, 0);
+    for name in names.iter().filter(|name| name.as_path() != Path::new("LOCK")) {
+        let length = image.bytes(name.to_str().unwrap()).len() as u64;
+        let cuts = [1, 100, 5_000, 70_000, 100_000, 1 << 20, 3 << 20, length / 2, length];
+        for cut in cuts.into_iter().filter(|cut| *cut <= length) {
+            let folder = image.restore();
+            let file = OpenOptions::new().write(true).open(folder.path().join(name)).unwrap();
+            file.set_len(length - cut).unwrap();
+            let case = format!("{} shortened by {cut} of {length}", name.display());
+            match open(folder.path()) {
+                Ok(store) => {
+                    assert_whole(&store, &case);
+                    whole += 1;
+                }
+                Err(error) => {
+                    assert_tells_of_damage(&error, &case);
+                    refusals += 1;
+                }
+            }
+        }
+    }
+    println!("cut off: {refusals} refused, {whole} whole");
+    assert!(refusals >= 10);
+}
+
+/// One bit, anywhere in the folder but mostly where data is.
+#[test]
+fn a_flipped_bit_is_refused_or_harmless() {
+    let seed = std::env::var("HOLDFAST_SEED").map_or(1, |seed| seed.parse().unwrap());
+    let flips = std::env::var("HOLDFAST_BIT_FLIPS").map_or(80, |flips| flips.parse().unwrap());
+    let (folder, _killed) = filled_and_open();
+    let image = Image::of(folder.path());
+    let files: Vec<&(PathBuf, Vec<u8>)> = image
+        .0
+        .iter()
+        .filter(|(path, bytes)| path != Path::new("LOCK") && !bytes.is_empty())
+        .collect();
+    let mut draw = Draw(seed);
+    let (mut refusals, mut whole) = (0, 0);
+    for flip in 0..flips {
+        // Two in three in the store's large file, the rest in the small ones.
+        let large = files.iter().max_by_key(|(_, bytes)| bytes.len()).unwrap();
+        let (path, bytes) = if flip % 3 < 2 {
+            large
+        } else {
+            &files[draw.size(u32::try_from(files.len()).unwrap())]
+        };
+        let mut at = draw.size(u32::try_from(bytes.len()).unwrap());
+        while bytes[at] == 0 {
+            at = draw.size(u32::try_from(bytes.len()).unwrap());
+        }
+        let bit = 1_u8 << draw.below(8);
+        let folder = image.restore();
+        let file = OpenOptions::new().write(true).open(folder.path().join(path)).unwrap();
+        file.write_all_at(&[bytes[at] ^ bit], at as u64).unwrap();
+        let case = format!("seed {seed}, flip {flip}: {} at {at}, bit {bit:#x}", path.display());
+        match open(folder.path()) {
+            Ok(store) => {
+                assert_whole(&store, &case);
+                whole += 1;
+            }
+            Err(error) => {
+                assert_tells_of_damage(&error, &case);
+                refusals += 1;
+            }
+        }
+    }
+    println!("flipped bits from seed {seed}: {refusals} refused, {whole} harmless");
+    assert!(refusals > 0 && refusals + whole == flips);
+}
+
+/// A snapshot that the log was purged below is the only copy of what it holds.
+#[test]
+fn a_lost_or_damaged_snapshot_below_the_purged_log_is_refused() {
+    let folder = filled();
+    let file = fs::read_dir(folder.path().join("snapshots")).unwrap().next().unwrap().unwrap();
+    fs::remove_file(file.path()).unwrap();
+    let error = refused(folder.path(), "snapshot missing");
+    assert!(matches!(error, OpenError::BehindGuard { .. }), "{error}");
+}
+
+#[test]
+fn a_damaged_newest_snapshot_is_passed_over_while_the_log_reaches_past_it() {
+    let folder = TempDir::new().unwrap();
+    let store = open(folder.path()).unwrap();
+    let log = store.log();
+    wait(|done| log.append((0..30).map(|index| record(1, index, 10)).collect(), done)).unwrap();
+    let id = |index| LogId { term: 1, node_id: 1, index };
+    snapshot(&store, id(9), b"older");
+    snapshot(&store, id(19), b"newer");
+    wait(|done| log.purge(id(5), done)).unwrap();
+    drop((log, store));
+    let damage = |index: u64| {
+        let path = folder.path().join(format!("snapshots/{index:020}-1-1.snap"));
+        let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let length = file.metadata().unwrap().len();
+        file.write_all_at(b"!", length - 60).unwrap();
+    };
+    damage(19);
+    let store = open(folder.path()).unwrap();
+    assert_eq!(store.snapshots().newest().unwrap().last, Some(id(9)));
+    drop(store);
+    damage(9);
+    let error = refused(folder.path(), "both snapshots");
+    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    assert!(error.to_string().contains(".snap is damaged"), "{error}");
+}
+
+#[test]
+fn a_snapshot_that_is_not_what_the_peer_announced_is_refused_and_leaves_nothing() {
+    let folder = TempDir::new().unwrap();
+    let store = open(folder.path()).unwrap();
+    let last = LogId { term: 1, node_id: 2, index: 7 };
+    let mut writer = store.snapshots().begin(Some(last), Bytes::new()).unwrap();
+    writer.write_all(b"body").unwrap();
+    let error = writer.finish_received(4, [0; 32]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+    assert_eq!(store.snapshots().newest(), None);
+    assert_eq!(fs::read_dir(folder.path().join("snapshots")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_promised_node_agrees_to_no_other_cluster_also_after_a_restart() {
+    let folder = TempDir::new().unwrap();
+    let store = open(folder.path()).unwrap();
+    assert_eq!(store.identity().stage, Stage::Fresh);
+    assert!(matches!(store.set_initialised(), Err(PromiseError::NotPromised { node_id: 1 })));
+    let members = vec![Member { id: 1, address: b"a".to_vec() }, Member { id: 2, address: vec![] }];
+    store.promise(CLUSTER, 0, members.clone()).unwrap();
+    store.promise(CLUSTER, 0, vec![]).unwrap();
+    drop(store);
+
+    let store = open(folder.path()).unwrap();
+    let identity = store.identity();
+    assert_eq!((identity.stage, identity.members), (Stage::Promised, members));
+    let other = store.promise(ClusterId([9; 16]), 0, vec![]);
+    assert!(matches!(other, Err(PromiseError::Taken { cluster: CLUSTER, .. })));
+    store.set_initialised().unwrap();
+    drop(store);
+    assert_eq!(open(folder.path()).unwrap().identity().stage, Stage::Initialised);
+}
+
+/// A creation that a power cut interrupted before anything was acknowledged is simply repeated.
+#[test]
+fn a_folder_whose_creation_was_interrupted_is_made_anew() {
+    let folder = TempDir::new().unwrap();
+    drop(open(folder.path()).unwrap());
+    let made = Image::of(folder.path());
+    // As it was when only the guard existed: the first slot it ever had, and half a store.
+    let fresh = TempDir::new().unwrap();
+    let mut guard = made.bytes("guard").to_vec();
+    guard[..32 << 10].fill(0);
+    let slot = &mut guard[32 << 10..];
+    let length = u32::from_be_bytes(slot[8..12].try_into().unwrap()) as usize;
+    slot[20] = 0;
+    let crc = crc32fast::hash(&slot[..12 + length]);
+    slot[12 + length..16 + length].copy_from_slice(&crc.to_be_bytes());
+    fs::write(fresh.path().join("guard"), guard).unwrap();
+    fs::create_dir(fresh.path().join("sled")).unwrap();
+    fs::write(fresh.path().join("sled/db"), "half").unwrap();
+    let store = open(fresh.path()).unwrap();
+    wait(|done| store.log().append(vec![record(1, 0, 10)], done)).unwrap();
+}
+
+/// On a file system of its own that fills up. Nothing is acknowledged after the fault, everything
+/// acknowledged before is there once there is room again.
+#[test]
+fn a_full_disk_stops_the_store_and_loses_nothing() {
+    let Some(disk) = SmallDisk::mount(24 << 20) else {
+        println!("skipped: a tmpfs cannot be mounted here");
+        return;
+    };
+    let folder = disk.path().join("data");
+    let (send, faults) = mpsc::channel::<Fault>();
+    let send = Mutex::new(send);
+    let store =
+        Store::open(&folder, options_with(move |fault| drop(send.lock().unwrap().send(fault))))
+            .unwrap();
+    let acknowledged = fill_until_refused(&store);
+    let fault = faults.recv().unwrap();
+    assert!(fault.space_needed.is_some(), "{fault}");
+    assert!(fault.to_string().contains(&*folder.to_string_lossy()), "{fault}");
+    let late = wait(|done| store.log().save_vote(VOTE, done));
+    assert!(late.is_err(), "nothing is acknowledged after a fault");
+    // The process would end now; here its lock has to be got rid of.
+    std::mem::forget(store);
+    fs::remove_file(folder.join("LOCK")).unwrap();
+
+    disk.resize(96 << 20);
+    let copy = TempDir::new().unwrap();
+    let image = Image::of(&folder).restore();
+    drop(copy);
+    let store = open(image.path()).unwrap();
+    let found = store.log().entries(0..u64::MAX, usize::MAX);
+    assert!(found.len() as u64 >= acknowledged, "{} of {acknowledged}", found.len());
+    for (index, found) in (0..).zip(&found) {
+        assert_eq!(*found, record(1, index, 60_000));
+    }
+    assert!(acknowledged > 50);
+}
+
+/// Appends until one is not acknowledged; returns how many were.
+fn fill_until_refused(store: &Store) -> u64 {
+    let log = store.log();
+    for index in 0..10_000 {
+        let appended = wait(|done| log.append(vec![record(1, index, 60_000)], done));
+        if appended.is_err() {
+            return index;
+        }
+    }
+    panic!("the disk does not fill up");
+}
+
+/// A tmpfs of a given size; unmounted when dropped.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    fn mount(bytes: u64) -> Option<Self> {
+        let folder = TempDir::new().unwrap();
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "holdfast-test"])
+            .arg(folder.path())
+            .output();
+        mounted.is_ok_and(|output| output.status.success()).then_some(Self(folder))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn resize(&self, bytes: u64) {
+        let resized = std::process::Command::new("mount")
+            .args(["-o", &format!("remount,size={bytes}")])
+            .arg(self.0.path())
+            .status();
+        assert!(resized.unwrap().success());
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: the store of a test that ended in a fault still has files open.
+        let unmounted = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+        drop(unmounted);
+    }
+}
+
+#[test]
+fn what_is_queued_when_the_store_is_dropped_is_durable() {
+    let folder = TempDir::new().unwrap();
+    let store = open(folder.path()).unwrap();
+    let answered = Arc::new(Mutex::new(0));
+    for index in 0..100 {
+        let answered = Arc::clone(&answered);
+        let done = move |outcome: std::io::Result<()>| {
+            outcome.unwrap();
+            *answered.lock().unwrap() += 1;
+        };
+        store.log().append(vec![record(1, index, 1000)], Box::new(done)).unwrap();
+    }
+    store.log().append(vec![record(1, 100, 1000)], ignore()).unwrap();
+    drop(store);
+    assert_eq!(*answered.lock().unwrap(), 100);
+    assert_eq!(open(folder.path()).unwrap().log().len(), 101);
+}

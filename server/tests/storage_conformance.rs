@@ -1,0 +1,418 @@
+//! What every implementation of the log's I/O must do, run on sled and in memory.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy's allowance for tests does not reach helper functions"
+)]
+
+mod storage_support;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, mpsc};
+
+use holdfast_server::storage::{
+    GROUP_BYTES, LogId, LogStore, MAX_PAYLOAD, MemoryLog, Misuse, Record, Store, StoredVote,
+};
+use storage_support::{Draw, ignore, options, record, wait};
+use tempfile::TempDir;
+
+/// A kind of storage that can be closed and opened again.
+trait Subject {
+    fn create() -> Self;
+    /// Closes the log, if it is open, and opens what is stored.
+    fn open(&mut self) -> &LogStore;
+    /// The log that is open.
+    fn log(&self) -> &LogStore;
+}
+
+struct Sled {
+    folder: TempDir,
+    log: Option<LogStore>,
+}
+
+impl Subject for Sled {
+    fn create() -> Self {
+        Self { folder: TempDir::new().unwrap(), log: None }
+    }
+
+    fn open(&mut self) -> &LogStore {
+        drop(self.log.take());
+        let opened = Store::open_log_without_snapshots(self.folder.path(), options());
+        self.log.insert(opened.unwrap())
+    }
+
+    fn log(&self) -> &LogStore {
+        self.log.as_ref().unwrap()
+    }
+}
+
+struct Memory {
+    io: Arc<MemoryLog>,
+    log: Option<LogStore>,
+}
+
+impl Subject for Memory {
+    fn create() -> Self {
+        Self { io: Arc::new(MemoryLog::new()), log: None }
+    }
+
+    fn open(&mut self) -> &LogStore {
+        let durable = self.io.power_cut();
+        self.io = Arc::new(MemoryLog::holding(durable.clone()));
+        self.log.insert(LogStore::new(durable, self.io.clone()))
+    }
+
+    fn log(&self) -> &LogStore {
+        self.log.as_ref().unwrap()
+    }
+}
+
+/// Instantiates every sentence below for one kind of storage.
+macro_rules! conformance {
+    ($name:ident, $subject:ty) => {
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn a_new_log_is_empty() {
+                super::a_new_log_is_empty::<$subject>();
+            }
+            #[test]
+            fn entries_are_readable_before_they_are_durable_and_after_a_restart() {
+                super::entries_are_readable_at_once_and_after_a_restart::<$subject>();
+            }
+            #[test]
+            fn acknowledgements_come_in_the_order_of_submission() {
+                super::acknowledgements_come_in_the_order_of_submission::<$subject>();
+            }
+            #[test]
+            fn a_hole_is_refused_and_changes_nothing() {
+                super::a_hole_is_refused_and_changes_nothing::<$subject>();
+            }
+            #[test]
+            fn a_vote_never_goes_back() {
+                super::a_vote_never_goes_back::<$subject>();
+            }
+            #[test]
+            fn truncation_cuts_inside_a_group_and_drops_later_ones() {
+                super::truncation_cuts_inside_a_group_and_drops_later_ones::<$subject>();
+            }
+            #[test]
+            fn a_log_purged_beyond_its_end_goes_on_after_the_mark() {
+                super::a_log_purged_beyond_its_end_goes_on_after_the_mark::<$subject>();
+            }
+            #[test]
+            fn records_at_the_edge_of_a_group_come_back_whole() {
+                super::records_at_the_edge_of_a_group_come_back_whole::<$subject>();
+            }
+            #[test]
+            fn random_histories_match_a_plain_model() {
+                super::random_histories_match_a_plain_model::<$subject>();
+            }
+        }
+    };
+}
+
+conformance!(sled, Sled);
+conformance!(memory, Memory);
+
+fn all(log: &LogStore) -> Vec<Record> {
+    log.entries(0..u64::MAX, usize::MAX)
+}
+
+fn append(log: &LogStore, records: Vec<Record>) {
+    wait(|done| log.append(records, done)).unwrap();
+}
+
+fn a_new_log_is_empty<S: Subject>() {
+    let mut subject = S::create();
+    let log = subject.open();
+    assert_eq!((log.last(), log.purged(), log.vote()), (None, None, None));
+    assert!(log.is_empty());
+}
+
+fn entries_are_readable_at_once_and_after_a_restart<S: Subject>() {
+    let mut subject = S::create();
+    let log = subject.open();
+    let records: Vec<Record> = (0..50).map(|index| record(1, index, 100)).collect();
+
+    log.append(records.clone(), ignore()).unwrap();
+    assert_eq!(all(log), records);
+    assert_eq!(log.entries(10..12, usize::MAX), records[10..12]);
+    assert_eq!(log.entries(10..40, 250), records[10..12], "bounded by bytes");
+    assert_eq!(log.entries(10..40, 1), records[10..11], "the first always comes");
+
+    let reopened = subject.open();
+    assert_eq!(all(reopened), records);
+    assert_eq!(reopened.last(), Some(records[49].log_id));
+}
+
+fn acknowledgements_come_in_the_order_of_submission<S: Subject>() {
+    let mut subject = S::create();
+    let log = subject.open();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let (send, receive) = mpsc::channel::<()>();
+    for index in 0..200_u64 {
+        let order = Arc::clone(&order);
+        let send = send.clone();
+        let done: holdfast_server::storage::Done = Box::new(move |outcome| {
+            outcome.unwrap();
+            order.lock().unwrap().push(index);
+            drop(send);
+        });
+        match index % 5 {
+            4 => {
+                let vote = StoredVote { term: index, node_id: Some(1), committed: false };
+                log.save_vote(vote, done).unwrap();
+            }
+            3 => log.truncate_after(log.last().map(|last| last.index - 1), done).unwrap(),
+            _ => {
+                let next = log.last().map_or(0, |last| last.index + 1);
+                log.append(vec![record(index, next, 10)], done).unwrap();
+            }
+        }
+    }
+    drop(send);
+    receive.recv().expect_err("ends when the last one is acknowledged");
+    assert_eq!(*order.lock().unwrap(), (0..200).collect::<Vec<_>>());
+}
+
+fn a_hole_is_refused_and_changes_nothing<S: Subject>() {
+    let mut subject = S::create();
+    let log = subject.open();
+    append(log, vec![record(1, 0, 10), record(1, 1, 10)]);
+    let before = all(log);
+
+    let hole = log.append(vec![record(1, 3, 10)], ignore());
+    assert_eq!(hole, Err(Misuse::Gap { expected: 2, found: 3 }));
+    let inner = log.append(vec![record(1, 2, 10), record(1, 4, 10)], ignore());
+    assert_eq!(inner, Err(Misuse::Gap { expected: 3, found: 4 }));
+    let large = log.append(vec![record(1, 2, MAX_PAYLOAD + 1)], ignore());
+    assert_eq!(large, Err(Misuse::TooLarge { index: 2, bytes: MAX_PAYLOAD + 1 }));
+
+    assert_eq!(all(log), before);
+    assert_eq!(all(subject.open()), before);
+}
+
+/// I20, at the lowest place that can hold it.
+fn a_vote_never_goes_back<S: Subject>() {
+    let vote = |term, node_id, committed| StoredVote { term, node_id, committed };
+    let mut subject = S::create();
+    let log = subject.open();
+    let good = [vote(1, None, false), vote(1, Some(2), false), vote(3, Some(1), false)];
+    for vote in good.into_iter().chain([vote(3, Some(1), true)]) {
+        wait(|done| log.save_vote(vote, done)).unwrap();
+    }
+    for bad in [vote(2, Some(1), true), vote(3, Some(2), true), vote(3, Some(1), false)] {
+        let refused = log.save_vote(bad, ignore());
+        assert!(matches!(refused, Err(Misuse::VoteGoesBack { .. })), "{bad:?}");
+    }
+    assert_eq!(subject.open().vote(), Some(vote(3, Some(1), true)));
+}
+
+fn truncation_cuts_inside_a_group_and_drops_later_ones<S: Subject>() {
+    let mut subject = S::create();
+    let log = subject.open();
+    append(log, (0..10).map(|index| record(1, index, 10)).collect());
+    append(log, (10..20).map(|index| record(1, index, 10)).collect());
+    append(log, (20..30).map(|index| record(1, index, 10)).collect());
+
+    wait(|done| log.truncate_after(Some(14), done)).unwrap();
+    append(log, vec![record(2, 15, 10)]);
+    let mut expected: Vec<Record> = (0..15).map(|index| record(1, index, 10)).collect();
+    expected.push(record(2, 15, 10));
+    assert_eq!(all(log), expected);
+    let log = subject.open();
+    assert_eq!(all(log), expected);
+
+    wait(|done| log.truncate_after(None, done)).unwrap();
+    assert!(log.is_empty());
+    assert!(subject.open().is_empty());
+}
+
+/// What a follower does that installs a snapshot beyond its log.
+fn a_log_purged_beyond_its_end_goes_on_after_the_mark<S: Subject>() {
+    let mut subject = S::create();
+    let log = subject.open();
+    append(log, (0..40).map(|index| record(1, index, 10)).collect());
+    let mark = LogId { term: 2, node_id: 3, index: 1000 };
+
+    wait(|done| log.purge(mark, done)).unwrap();
+    assert_eq!((log.last(), log.purged()), (Some(mark), Some(mark)));
+    append(log, vec![record(2, 1001, 10)]);
+    let below = log.truncate_after(Some(999), ignore());
+    assert!(matches!(below, Err(Misuse::TruncatesPurged { .. })));
+
+    let log = subject.open();
+    assert_eq!(all(log), [record(2, 1001, 10)]);
+    assert_eq!(log.purged(), Some(mark));
+}
+
+fn records_at_the_edge_of_a_group_come_back_whole<S: Subject>() {
+    let header = 36;
+    let mut subject = S::create();
+    let log = subject.open();
+    let sizes = [
+        GROUP_BYTES - header - 1,
+        GROUP_BYTES - header,
+        GROUP_BYTES - header + 1,
+        GROUP_BYTES,
+        MAX_PAYLOAD,
+        0,
+        1,
+        MAX_PAYLOAD,
+        GROUP_BYTES / 2,
+        GROUP_BYTES / 2,
+    ];
+    let records: Vec<Record> =
+        (0..).zip(sizes).map(|(index, bytes)| record(1, index, bytes)).collect();
+    append(log, records.clone());
+    assert_eq!(all(subject.open()), records);
+}
+
+/// The log written plainly, in words of its own.
+#[derive(Default)]
+struct Model {
+    records: BTreeMap<u64, Record>,
+    purged: Option<LogId>,
+    vote: Option<StoredVote>,
+    term: u64,
+}
+
+impl Model {
+    fn next(&self) -> u64 {
+        let last = self.records.keys().next_back().copied();
+        last.max(self.purged.map(|id| id.index)).map_or(0, |last| last + 1)
+    }
+
+    fn matches(&self, log: &LogStore, seed: u64, step: u64) {
+        let expected: Vec<Record> = self.records.values().cloned().collect();
+        assert_eq!(all(log), expected, "seed {seed}, step {step}");
+        assert_eq!(
+            (log.purged(), log.vote()),
+            (self.purged, self.vote),
+            "seed {seed}, step {step}"
+        );
+    }
+}
+
+fn random_histories_match_a_plain_model<S: Subject>() {
+    for seed in 1..=12_u64 {
+        let mut subject = S::create();
+        let mut draw = Draw(seed);
+        let mut model = Model::default();
+        subject.open();
+        for step in 0..150 {
+            random_step(&mut subject, &mut model, &mut draw);
+            if draw.below(12) == 0 {
+                model.matches(subject.open(), seed, step);
+            }
+        }
+        model.matches(subject.open(), seed, 150);
+    }
+}
+
+/// One operation on both; mostly not waited for, so that commits hold several.
+fn random_step<S: Subject>(subject: &mut S, model: &mut Model, draw: &mut Draw) {
+    let log = subject.log();
+    match draw.below(10) {
+        0..=5 => {
+            let from = model.next();
+            let count = 1 + draw.below(20);
+            let largest = if draw.below(8) == 0 { 30_000 } else { 300 };
+            let records: Vec<Record> = (from..from + count)
+                .map(|index| record(model.term, index, draw.size(largest)))
+                .collect();
+            model.records.extend(records.iter().map(|r| (r.log_id.index, r.clone())));
+            log.append(records, ignore()).unwrap();
+        }
+        6 => {
+            model.term += 1;
+            let vote = StoredVote { term: model.term, node_id: Some(1), committed: false };
+            model.vote = Some(vote);
+            wait(|done| log.save_vote(vote, done)).unwrap();
+        }
+        7 | 8 => {
+            let floor = model.purged.map_or(0, |id| id.index + 1);
+            let length = model.next() - floor;
+            // Up to all of it: the index before the first unpurged one, if there is one.
+            let keep = (floor + draw.below(length + 1)).checked_sub(1);
+            model.term += 1;
+            model.records.retain(|index, _| Some(*index) <= keep);
+            log.truncate_after(keep, ignore()).unwrap();
+        }
+        _ => {
+            let floor = model.purged.map_or(0, |id| id.index);
+            let beyond = if draw.below(10) == 0 { 50 } else { 0 };
+            let index = floor + draw.below(model.next() - floor + 1) + beyond;
+            let upto = LogId { term: model.term, node_id: 1, index };
+            if model.purged.is_none_or(|purged| purged.index < index) {
+                model.purged = Some(upto);
+            }
+            model.records.retain(|at, _| *at > index);
+            log.purge(upto, ignore()).unwrap();
+        }
+    }
+}
+
+/// Purging many groups frees them a few at a time, with commits and when nobody asks.
+#[test]
+fn purged_groups_leave_the_disk_in_slices_also_when_idle() {
+    let folder = TempDir::new().unwrap();
+    let store = Store::open(folder.path(), options()).unwrap();
+    let log = store.log();
+    for index in 0..100 {
+        append(&log, vec![record(1, index, 10)]);
+    }
+    let last = log.last().unwrap();
+    finish_snapshot(&store, last);
+
+    wait(|done| log.purge(last, done)).unwrap();
+    assert!(store.counters().groups_purged() <= 16, "not at one go");
+    let mut rounds = 0;
+    while store.counters().groups_purged() < 100 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        rounds += 1;
+        assert!(rounds < 1000, "the idle writer purges the rest");
+    }
+    assert_eq!(log.purged(), Some(last));
+}
+
+/// I30, refused at the door and not left to the caller.
+#[test]
+fn a_purge_above_the_newest_good_snapshot_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let store = Store::open(folder.path(), options()).unwrap();
+    let log = store.log();
+    append(&log, (0..10).map(|index| record(1, index, 10)).collect());
+    let id = |index| LogId { term: 1, node_id: 1, index };
+    finish_snapshot(&store, id(4));
+
+    let refused = log.purge(id(5), ignore());
+    assert_eq!(refused, Err(Misuse::PurgesBeyondSnapshot { upto: 5, snapshot: Some(id(4)) }));
+    wait(|done| log.purge(id(4), done)).unwrap();
+    assert_eq!(log.purged(), Some(id(4)));
+}
+
+/// Records at every allowed size and a page full of large groups stay in sled's one file, or are
+/// synced outside of it.
+#[test]
+fn groups_of_full_size_stay_out_of_the_blobs() {
+    let folder = TempDir::new().unwrap();
+    let store = Store::open(folder.path(), options()).unwrap();
+    let log = store.log();
+    let size = GROUP_BYTES - 36;
+    for index in 0..200 {
+        append(&log, vec![record(1, index, size)]);
+    }
+    let blobs = std::fs::read_dir(folder.path().join("sled/blobs")).unwrap().count();
+    assert_eq!((blobs, store.counters().blob_syncs()), (0, 0));
+}
+
+fn finish_snapshot(store: &Store, last: LogId) {
+    let mut writer = store.snapshots().begin(Some(last), bytes::Bytes::new()).unwrap();
+    std::io::Write::write_all(&mut writer, b"state").unwrap();
+    writer.finish().unwrap();
+}
