@@ -8,4 +8,6 @@
 
 pub mod consensus;
 pub mod error;
+pub mod rpc;
+pub mod session;
 pub mod storage;
