@@ -1,7 +1,5 @@
 //! The invariants of the table as code.
 
-use std::collections::BTreeSet;
-
 use crate::LockTable;
 use crate::answer::Grant;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId};
@@ -19,10 +17,64 @@ pub struct Violation {
     pub what: String,
 }
 
+/// A hold or a wait as it is told by one side: the sessions' records, or the locks.
+///
+/// `number` is the token or the ticket. It comes first: lists of them are compared in its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Told<'a> {
+    number: u64,
+    session: SessionId,
+    request: RequestId,
+    lock: &'a LockName,
+}
+
+/// All that one side tells.
+#[derive(Default)]
+struct Side<'a> {
+    holds: Vec<Told<'a>>,
+    waits: Vec<Told<'a>>,
+}
+
+impl Side<'_> {
+    fn sort(&mut self) {
+        self.holds.sort_unstable();
+        self.waits.sort_unstable();
+    }
+}
+
+/// Both lists, in order of their numbers, have to be the same and hold no number twice.
+///
+/// `missing`: broken if a record is in no lock. `repeats`: broken if a number is there twice.
+fn compare(
+    records: &[Told<'_>],
+    locks: &[Told<'_>],
+    missing: &'static str,
+    repeats: &'static str,
+) -> Check {
+    let twice = records.windows(2).find(|pair| matches!(pair, [a, b] if a.number == b.number));
+    ensure(twice.is_none(), repeats, || format!("one number twice: {twice:?}"))?;
+    let first = records.iter().zip(locks).find(|(record, lock)| record != lock);
+    match first {
+        Some((record, lock)) if record < lock => {
+            violated(missing, format!("in no lock: {record:?}"))
+        }
+        Some((_, lock)) => violated("I11", format!("in no open session: {lock:?}")),
+        None => match (records.get(locks.len()), locks.get(records.len())) {
+            (Some(record), _) => violated(missing, format!("in no lock: {record:?}")),
+            (None, Some(lock)) => violated("I11", format!("in no open session: {lock:?}")),
+            (None, None) => Ok(()),
+        },
+    }
+}
+
 type Check = Result<(), Violation>;
 
 fn ensure(holds: bool, invariant: &'static str, what: impl FnOnce() -> String) -> Check {
-    if holds { Ok(()) } else { Err(Violation { invariant, what: what() }) }
+    if holds { Ok(()) } else { violated(invariant, what()) }
+}
+
+fn violated(invariant: &'static str, what: String) -> Check {
+    Err(Violation { invariant, what })
 }
 
 impl LockTable {
@@ -30,11 +82,11 @@ impl LockTable {
     ///
     /// | invariant | as checked here |
     /// |---|---|
-    /// | I2 | a lock has at most one holder: no two records hold one lock |
-    /// | I3 | no token of a hold repeats; none lies above the last given out |
-    /// | I5, I11 | every holder and waiter is a request of an open session, in that very state |
-    /// | I9 | a queue is in ticket order, and no ticket lies above the last given out |
-    /// | I10, I12 | every waiting record has exactly one place, every holding one exactly one hold |
+    /// | I2, I12 | every request that holds is the one holder of its lock |
+    /// | I3 | no two holds have one token; none lies above the last given out |
+    /// | I5, I11 | whatever holds or waits is a request of an open session, in that very state |
+    /// | I9 | queues are in ticket order; no ticket repeats, none lies above the last given out |
+    /// | I10, I12 | every request that waits has its one place in its lock's queue |
     /// | I15 | a lock is waited for only while it is held, or no token can be drawn |
     /// | I33 | a lock is in the table only while it is held or waited for |
     /// | index | counts, holds by token and marks agree with the records |
@@ -46,109 +98,83 @@ impl LockTable {
     ///
     /// [`Violation`]: the first found. This replica must not go on.
     pub fn check(&self) -> Result<(), Violation> {
-        let mut counts = Counts::default();
-        let mut tokens = BTreeSet::new();
+        let (mut records, mut locks) = (Side::default(), Side::default());
+        let mut sessions = 0;
         for (id, session) in self.sessions.iter() {
-            counts.sessions += 1;
-            ensure(id.get() <= self.counters.session, "index", || {
-                format!("session {id} was never given out")
-            })?;
-            self.check_session(id, session, &mut counts, &mut tokens)?;
+            sessions += 1;
+            self.check_session(id, session, &mut records)?;
         }
+        for (name, lock) in &self.locks {
+            self.check_lock(name, lock, &mut locks)?;
+        }
+        records.sort();
+        locks.sort();
+        compare(&records.holds, &locks.holds, "I2", "I3")?;
+        compare(&records.waits, &locks.waits, "I10", "I9")?;
+        let (held, waiting) = (records.holds.len() as u64, records.waits.len() as u64);
+        let counts = Counts { sessions, held, waiting };
         ensure(counts == self.counts, "index", || {
             format!("counted {counts:?}, kept {:?}", self.counts)
         })?;
-        for (name, lock) in &self.locks {
-            self.check_lock(name, lock)?;
-        }
-        self.check_counters(tokens.last().copied())
+        self.check_numbers(&records)
     }
 
-    fn check_counters(&self, largest: Option<FencingToken>) -> Check {
+    /// Nothing carries a number that was not given out, and the numbers make sense.
+    fn check_numbers(&self, records: &Side<'_>) -> Check {
         let counters = self.counters;
-        let last = FencingToken::new(counters.epoch, counters.token);
+        let last = FencingToken::new(counters.epoch, counters.token).map(FencingToken::get);
         ensure(last.is_some(), "I3", || format!("{counters:?} makes no token"))?;
-        ensure(largest <= last, "I3", || format!("{largest:?} lies above the last, {last:?}"))?;
+        let token = records.holds.last().map(|hold| hold.number);
+        ensure(token <= last, "I3", || format!("{token:?} lies above the last token, {last:?}"))?;
+        let ticket = records.waits.last().map_or(0, |wait| wait.number);
+        ensure(ticket <= counters.ticket, "I9", || format!("ticket {ticket} was never given out"))?;
         ensure(self.limits.check().is_ok(), "I27", || format!("unusable {:?}", self.limits))?;
         ensure(self.chain.is_well_formed(), "I16", || "the witnesses are out of order".into())
     }
 
-    fn check_session(
-        &self,
-        id: SessionId,
-        session: &Session,
-        counts: &mut Counts,
-        tokens: &mut BTreeSet<FencingToken>,
-    ) -> Check {
-        let mut held = 0;
+    fn check_session<'a>(&self, id: SessionId, session: &'a Session, told: &mut Side<'a>) -> Check {
+        ensure(id.get() <= self.counters.session, "index", || {
+            format!("session {id} was never given out")
+        })?;
+        let holds = told.holds.len();
         for (&request, record) in &session.records {
             ensure(request >= session.done_below || record.is_live(), "index", || {
                 format!("request {request} of session {id} is finished, confirmed and still kept")
             })?;
-            match record {
-                Record::Asked { lock, state: State::Held { token, .. }, .. } => {
-                    held += 1;
-                    ensure(tokens.insert(*token), "I3", || format!("token {token} twice"))?;
-                    self.check_held(lock, Grant { session: id, request, token: *token })?;
-                    ensure(session.holds.get(token) == Some(&request), "index", || {
+            let Record::Asked { lock, wait, state } = record else { continue };
+            match *state {
+                State::Held { token, .. } => {
+                    told.holds.push(Told { number: token.get(), session: id, request, lock });
+                    ensure(session.holds.get(&token) == Some(&request), "index", || {
                         format!("session {id} does not find its token {token}")
                     })?;
                 }
-                Record::Asked { lock, wait, state: State::Waiting { ticket, .. } } => {
-                    counts.waiting += 1;
-                    let place = self.locks.get(lock).and_then(|lock| lock.queue.get(*ticket));
-                    ensure(*wait && place == Some((id, request)), "I10", || {
-                        format!("{request} of session {id} is not in the queue of {lock}")
-                    })?;
+                State::Waiting { ticket, .. } => {
+                    told.waits.push(Told { number: ticket.get(), session: id, request, lock });
+                    ensure(*wait, "I10", || format!("{request} of session {id} would not wait"))?;
                 }
-                Record::Asked { .. } | Record::Spent => {}
+                State::Denied { .. } | State::Ended => {}
             }
         }
-        counts.held += held;
-        ensure(session.holds.len() as u64 == held, "index", || {
+        let held = told.holds.len() - holds;
+        ensure(session.holds.len() == held, "index", || {
             format!("session {id} lists {} holds, and has {held}", session.holds.len())
         })
     }
 
-    fn check_held(&self, name: &LockName, grant: Grant) -> Check {
-        let holder = self.locks.get(name).and_then(|lock| lock.holder);
-        ensure(holder == Some(grant), "I2", || {
-            format!("{name} is held by {holder:?}, and {grant:?} believes it holds")
-        })
-    }
-
-    fn check_lock(&self, name: &LockName, lock: &Lock) -> Check {
+    fn check_lock<'a>(&self, name: &'a LockName, lock: &Lock, told: &mut Side<'a>) -> Check {
         ensure(lock.holder.is_some() || !lock.queue.is_empty(), "I33", || {
             format!("{name} is neither held nor waited for")
         })?;
         let granted = lock.holder.is_some() || !self.counters.has_tokens();
         ensure(granted, "I15", || format!("{name} is free, and waited for"))?;
         if let Some(Grant { session, request, token }) = lock.holder {
-            let state = self.state_of(session, request, name);
-            ensure(
-                matches!(state, Some(State::Held { token: own, .. }) if own == token),
-                "I5",
-                || format!("{name} is held by request {request} of session {session}: {state:?}"),
-            )?;
+            told.holds.push(Told { number: token.get(), session, request, lock: name });
         }
         for (ticket, (session, request)) in lock.queue.iter() {
-            let state = self.state_of(session, request, name);
-            let waits = matches!(state, Some(State::Waiting { ticket: own, .. }) if own == ticket);
-            ensure(waits, "I11", || {
-                format!("request {request} of session {session} waits for {name}: {state:?}")
-            })?;
-            ensure(ticket.get() <= self.counters.ticket, "I9", || {
-                format!("ticket {ticket} was never given out")
-            })?;
+            told.waits.push(Told { number: ticket.get(), session, request, lock: name });
         }
         let in_order = lock.queue.iter().is_sorted_by_key(|(ticket, _)| ticket);
         ensure(in_order, "I9", || format!("the queue of {name} is out of order"))
-    }
-
-    fn state_of(&self, session: SessionId, request: RequestId, name: &LockName) -> Option<State> {
-        match self.sessions.get(session)?.records.get(&request)? {
-            Record::Asked { lock, state, .. } if lock == name => Some(*state),
-            Record::Asked { .. } | Record::Spent => None,
-        }
     }
 }

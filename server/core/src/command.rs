@@ -43,16 +43,22 @@ pub enum Command {
     Acquire {
         /// Who asks.
         session: SessionId,
-        /// Outcomes of the session's requests below this id are confirmed and dropped.
+        /// Outcomes of the session's requests below this id are confirmed and dropped; what still
+        /// waits or holds lives on. The session's mark is raised to it, never lowered, also when
+        /// the command itself is refused. It is the session's own promise and is taken as it is,
+        /// also beyond every id seen.
         done_below: RequestId,
-        /// The request.
+        /// The request: the session's choice, in rising order. The same id with the same lock and
+        /// `wait` is the same request, however often it comes (I12).
         request: RequestId,
         /// The lock.
         lock: LockName,
         /// Queue if it is not free; otherwise be denied.
         wait: bool,
     },
-    /// Ends a request, whatever its state.
+    /// Ends a request, whatever its state: a waiting one leaves, a held one is given back, one that
+    /// was never seen is spent, so that a late `Acquire` of that id is refused. Works below the
+    /// session's mark too, as long as the request waits or holds.
     Cancel {
         /// Whose request it is.
         session: SessionId,
@@ -61,7 +67,7 @@ pub enum Command {
         /// The request.
         request: RequestId,
     },
-    /// Gives back a grant.
+    /// Gives back a grant. A release that comes twice or late changes nothing (I13).
     Release {
         /// Who holds it.
         session: SessionId,

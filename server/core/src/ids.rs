@@ -279,3 +279,63 @@ fn is_forbidden(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{200E}' | '\u{200F}' | '\u{061C}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_1_to_512_bytes() {
+        assert_eq!(LockName::parse(""), Err(TextError::Empty));
+        assert!(LockName::parse(&"é".repeat(256)).is_ok());
+        let long = "é".repeat(256) + "x";
+        assert_eq!(LockName::parse(&long), Err(TextError::TooLong { len: 513, max: 512 }));
+    }
+
+    #[test]
+    fn a_label_has_at_most_256_bytes_and_may_be_empty() {
+        assert!(Label::parse("").is_ok());
+        assert!(Label::parse(&"x".repeat(256)).is_ok());
+        let long = Label::parse(&"x".repeat(257));
+        assert_eq!(long, Err(TextError::TooLong { len: 257, max: 256 }));
+    }
+
+    #[test]
+    fn characters_that_garble_a_terminal_are_refused_with_their_place() {
+        for character in
+            ['\0', '\n', '\u{1b}', '\u{7f}', '\u{85}', '\u{200f}', '\u{202e}', '\u{2066}']
+        {
+            let refused = Err(TextError::Forbidden { code: character.into(), at: 3 });
+            assert_eq!(LockName::parse(&format!("ab/{character}")), refused);
+        }
+        assert!(LockName::parse("orders/42 größe 锁 🔒").is_ok());
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf_8_are_refused_with_their_place() {
+        assert_eq!(LockName::parse_bytes(b"ab\xff"), Err(TextError::NotUtf8 { at: 2 }));
+    }
+
+    /// The stored form is checked like the wire's, and its length before anything is allocated.
+    #[test]
+    fn a_stored_name_is_checked_again_when_it_is_read() {
+        let stored =
+            |bytes: &[u8]| borsh::to_vec(bytes).and_then(|all| LockName::try_from_slice(&all));
+        assert_eq!(stored(b"jobs").ok(), LockName::parse("jobs").ok());
+        for bad in [&b""[..], b"a\n", b"\xff", &[b'x'; 513]] {
+            assert!(stored(bad).is_err(), "{bad:?}");
+        }
+        assert!(LockName::try_from_slice(&[0xff; 4]).is_err());
+        assert!(Label::try_from_slice(&[0xff; 4]).is_err());
+    }
+
+    #[test]
+    fn a_token_shows_its_epoch_and_counter_and_fits_a_signed_column() {
+        let token = FencingToken::new(FencingToken::EPOCH_MAX, FencingToken::COUNTER_MAX);
+        let token = token.expect("both parts fit");
+        assert_eq!((token.epoch(), token.counter()), (32_767, (1 << 48) - 1));
+        assert_eq!(i64::try_from(token.get()), Ok(i64::MAX));
+        assert_eq!(FencingToken::new(1 << 15, 0), None);
+        assert_eq!(FencingToken::new(0, 1 << 48), None);
+    }
+}

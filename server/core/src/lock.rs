@@ -11,7 +11,7 @@ use crate::{LockTable, Rejection};
 ///
 /// Made by the first request and removed with the last; nothing else refers to it, and it is built
 /// from the sessions' records when a snapshot is read.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Lock {
     /// `None` with a queue only while the tokens are used up: nobody can be granted then, and the
     /// waiters keep their places until the epoch is raised.
@@ -110,7 +110,7 @@ impl LockTable {
             return Err(too_many);
         }
         let Some(ticket) = self.counters.next_ticket() else { return Err(too_many) };
-        lock.queue.insert(ticket, (session, request));
+        lock.queue.push(ticket, (session, request));
         let holder = lock.holder;
         self.counts.waiting += 1;
         let state = State::Waiting { ticket, since_ms: self.stamp_ms };

@@ -24,8 +24,9 @@ use crate::answer::Grant;
 use crate::chain::Chain;
 use crate::check::Violation;
 use crate::counters::Counters;
-use crate::ids::{LogIndex, RequestId, SessionId};
+use crate::ids::{LockName, LogIndex, RequestId, SessionId, Ticket};
 use crate::limits::Limits;
+use crate::queue::Waiter;
 use crate::session::{Record, Session, State};
 use crate::sessions::{Shard, shard_of};
 
@@ -122,30 +123,47 @@ impl LockTable {
     pub fn read_from(input: &mut impl Read) -> Result<Self, SnapshotError> {
         check_front(input)?;
         let mut blocks = BlockReader::new(input);
-        let header = Header::deserialize_reader(&mut blocks)?;
+        let read = Self::read_content(&mut blocks);
+        // borsh calls every early end "invalid data"; only the block reader knows which it was.
+        if read.is_err() && blocks.cut_off {
+            return Err(SnapshotError::CutOff);
+        }
+        let table = read?;
+        table.check().map_err(SnapshotError::Inconsistent)?;
+        Ok(table)
+    }
+
+    fn read_content(blocks: &mut BlockReader<'_, impl Read>) -> Result<Self, SnapshotError> {
+        let header = Header::deserialize_reader(blocks)?;
         let mut table = Self::with_counters(header.counters);
         table.limits = header.limits;
         table.stamp_ms = header.stamp_ms;
         table.chain = header.chain;
         let mut last = None;
+        let mut waits = Vec::new();
         for _ in 0..header.sessions {
-            let id = SessionId::deserialize_reader(&mut blocks)?;
-            let session = Session::read(&mut blocks)?;
+            let id = SessionId::deserialize_reader(blocks)?;
+            let session = Session::read(blocks)?;
             let place = (shard_of(id), id);
             if last.is_some_and(|last| last >= place) {
                 return Err(damaged(format!("session {id} is out of order")).into());
             }
             last = Some(place);
-            table.restore(id, session)?;
+            table.restore(id, session, &mut waits)?;
         }
         blocks.finish()?;
-        table.check().map_err(SnapshotError::Inconsistent)?;
+        table.restore_queues(waits)?;
         Ok(table)
     }
 
-    /// Puts a session in and rebuilds what follows from its records.
-    fn restore(&mut self, id: SessionId, session: Session) -> Result<(), SnapshotError> {
-        let mut session = session;
+    /// Puts a session in, with its holds. Its waits are put aside: queues are filled in the order
+    /// of tickets, over all sessions.
+    fn restore(
+        &mut self,
+        id: SessionId,
+        mut session: Session,
+        waits: &mut Vec<(Ticket, LockName, Waiter)>,
+    ) -> Result<(), SnapshotError> {
         for (&request, record) in &session.records {
             let Record::Asked { lock: name, state, .. } = record else { continue };
             match *state {
@@ -159,21 +177,26 @@ impl LockTable {
                     session.holds.insert(token, request);
                     self.counts.held += 1;
                 }
-                State::Waiting { ticket, .. } => {
-                    let lock = self.locks.entry(name.clone()).or_default();
-                    if !lock.queue.insert(ticket, (id, request)) {
-                        return Err(inconsistent(
-                            "I12",
-                            format!("ticket {ticket} of {name} twice"),
-                        ));
-                    }
-                    self.counts.waiting += 1;
-                }
+                State::Waiting { ticket, .. } => waits.push((ticket, name.clone(), (id, request))),
                 State::Denied { .. } | State::Ended => {}
             }
         }
         self.sessions.insert(id, session);
         self.counts.sessions += 1;
+        Ok(())
+    }
+
+    fn restore_queues(
+        &mut self,
+        mut waits: Vec<(Ticket, LockName, Waiter)>,
+    ) -> Result<(), SnapshotError> {
+        waits.sort_unstable_by_key(|&(ticket, ..)| ticket);
+        for (ticket, name, waiter) in waits {
+            if !self.locks.entry(name).or_default().queue.push(ticket, waiter) {
+                return Err(inconsistent("I9", format!("two wait with ticket {ticket}")));
+            }
+            self.counts.waiting += 1;
+        }
         Ok(())
     }
 }
@@ -309,16 +332,33 @@ struct BlockReader<'a, R> {
     taken: usize,
     whole: Hasher,
     ended: bool,
+    /// Whether the input ended inside a block, or before the end.
+    cut_off: bool,
 }
 
 impl<'a, R: Read> BlockReader<'a, R> {
     fn new(input: &'a mut R) -> Self {
-        Self { input, block: Vec::new(), taken: 0, whole: Hasher::new(), ended: false }
+        Self {
+            input,
+            block: Vec::new(),
+            taken: 0,
+            whole: Hasher::new(),
+            ended: false,
+            cut_off: false,
+        }
     }
 
     fn next_block(&mut self) -> io::Result<()> {
-        let len = u32::deserialize_reader(self.input)?;
-        let crc = u32::deserialize_reader(self.input)?;
+        let read = self.read_block();
+        if read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::UnexpectedEof) {
+            self.cut_off = true;
+        }
+        read
+    }
+
+    fn read_block(&mut self) -> io::Result<()> {
+        let len = self.read_number()?;
+        let crc = self.read_number()?;
         self.taken = 0;
         self.block.clear();
         let len = usize::try_from(len).unwrap_or(usize::MAX);
@@ -337,8 +377,14 @@ impl<'a, R: Read> BlockReader<'a, R> {
         Ok(())
     }
 
+    fn read_number(&mut self) -> io::Result<u32> {
+        let mut bytes = [0; 4];
+        self.input.read_exact(&mut bytes)?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
     /// Reads the end, behind which nothing may follow.
-    fn finish(mut self) -> io::Result<()> {
+    fn finish(&mut self) -> io::Result<()> {
         if self.taken < self.block.len() {
             return Err(damaged("its last block is longer than its content"));
         }
@@ -357,11 +403,8 @@ impl<R: Read> Read for BlockReader<'_, R> {
         if self.taken == self.block.len() && !self.ended {
             self.next_block()?;
         }
-        let rest = self.block.get(self.taken..).unwrap_or_default();
-        let len = rest.len().min(bytes.len());
-        for (to, from) in bytes.iter_mut().zip(rest) {
-            *to = *from;
-        }
+        let mut rest = self.block.get(self.taken..).unwrap_or_default();
+        let len = rest.read(bytes)?;
         self.taken += len;
         Ok(len)
     }

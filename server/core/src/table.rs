@@ -15,7 +15,7 @@ use crate::sessions::Sessions;
 /// A table with at most so many sessions and locks is checked after every command in debug builds;
 /// the check looks at everything, so larger ones would crawl.
 #[cfg(debug_assertions)]
-const CHECKED_UP_TO: u64 = 16;
+const CHECKED_UP_TO: u64 = 24;
 
 /// All sessions, holds and queues, as of one log index.
 ///

@@ -1,0 +1,318 @@
+//! Random histories: the core against a model written as plainly as possible, a second replica, and
+//! a replica that is restored from a snapshot every now and then.
+//!
+//! `HOLDFAST_SEED=n cargo test -p holdfast-core --test properties` repeats a run. The seed is
+//! printed first, so that a failure shows it.
+//!
+//! After every command: outcome and events are the model's, and every invariant holds (in debug
+//! builds inside the batch as well). After every batch: what the views show is the model's state.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "what cannot be unwrapped fails the test, and what is printed explains the failure"
+)]
+
+use std::collections::BTreeMap;
+
+use holdfast_core::{
+    Answer, Applied, Batch, Command, Counters, Event, FencingToken, Limits, LockName, LockTable,
+    LogIndex, Outcome, Rejection, RequestState, Tenure,
+};
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, SeedableRng};
+
+#[path = "properties/model.rs"]
+mod model;
+#[path = "properties/traffic.rs"]
+mod traffic;
+
+use model::{Model, State};
+
+const HISTORIES: u64 = 400;
+const COMMANDS_PER_HISTORY: u64 = 500;
+const REJECTIONS: [&str; 13] = [
+    "UnknownSession",
+    "TtlOutOfRange",
+    "TooManySessions",
+    "TooManyRequests",
+    "TooManyWaiters",
+    "LockHeld",
+    "RequestGone",
+    "RequestReused",
+    "RequestEnded",
+    "NotHolder",
+    "OtherTenure",
+    "TokensExhausted",
+    "UnusableLimits",
+];
+const COMMANDS: [&str; 7] =
+    ["Configure", "OpenSession", "CloseSession", "ExpireSession", "Acquire", "Cancel", "Release"];
+
+#[test]
+fn random_histories_go_as_in_the_model_on_every_replica() {
+    let seed = seed();
+    println!("HOLDFAST_SEED={seed}");
+    let mut met = Met::default();
+    for number in 0..HISTORIES {
+        println!("history {number}");
+        History::new(seed.wrapping_add(number)).run(&mut met);
+    }
+    met.judge();
+}
+
+#[expect(clippy::disallowed_methods, reason = "a switch of the test, not of the core")]
+fn seed() -> u64 {
+    match std::env::var("HOLDFAST_SEED") {
+        Ok(seed) => seed.parse().unwrap(),
+        Err(_) => rand::random(),
+    }
+}
+
+/// What the run has met: without it, "nothing went wrong" could mean "nothing happened".
+#[derive(Default)]
+struct Met {
+    commands: BTreeMap<String, u64>,
+    rejections: BTreeMap<String, u64>,
+    granted_at_once: u64,
+    contended: u64,
+    retries: u64,
+    handed_over: u64,
+}
+
+impl Met {
+    fn note(&mut self, command: &Command, applied: &Applied) {
+        *self.commands.entry(kind(command)).or_default() += 1;
+        if let Err(rejection) = &applied.outcome {
+            *self.rejections.entry(kind(rejection)).or_default() += 1;
+        }
+        for event in &applied.events {
+            match (command, event) {
+                (Command::Acquire { .. }, Event::Granted { .. }) => self.granted_at_once += 1,
+                (_, Event::Granted { .. }) => self.handed_over += 1,
+                (_, Event::Queued { .. } | Event::Denied { .. }) => self.contended += 1,
+                _ => {}
+            }
+        }
+        if matches!(applied.outcome, Ok(Answer::Acquired { fresh: false, .. })) {
+            self.retries += 1;
+        }
+    }
+
+    fn judge(&self) {
+        let Self { commands, rejections, granted_at_once, contended, retries, handed_over } = self;
+        println!("{commands:?}\n{rejections:?}");
+        println!("{granted_at_once} granted at once, {contended} contended, {retries} retries");
+        println!("{handed_over} handed over");
+        let all: u64 = commands.values().sum();
+        assert!(all >= 200_000, "{all} commands");
+        for name in COMMANDS {
+            let count = commands.get(name).copied().unwrap_or(0);
+            assert!(count * 100 >= all, "{count} of {all} commands are {name}");
+        }
+        for name in REJECTIONS {
+            let count = rejections.get(name).copied().unwrap_or(0);
+            assert!(count >= 100, "{name} was reached {count} times");
+        }
+        assert_eq!(rejections.len(), REJECTIONS.len(), "a rejection that is not listed here");
+        let acquires = granted_at_once + contended;
+        assert!(contended * 100 >= acquires * 40, "{contended} of {acquires} were contended");
+        assert!(*retries >= 1_000 && *handed_over >= 1_000);
+    }
+}
+
+/// The name of an enum's variant.
+fn kind(value: &impl std::fmt::Debug) -> String {
+    let text = format!("{value:?}");
+    text.split([' ', '{', '(']).next().unwrap().to_string()
+}
+
+struct History {
+    rng: Xoshiro256PlusPlus,
+    model: Model,
+    table: LockTable,
+    /// Fed the same; restored from a snapshot of itself now and then.
+    other: LockTable,
+    index: u64,
+    tenure: u64,
+    last_token: Option<FencingToken>,
+}
+
+impl History {
+    fn new(seed: u64) -> Self {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let mut counters = Counters { epoch: rng.random_range(0..3), ..Counters::default() };
+        if rng.random_bool(0.1) {
+            counters.token = FencingToken::COUNTER_MAX - rng.random_range(0..60);
+        }
+        Self {
+            rng,
+            model: Model::new(counters),
+            table: LockTable::with_counters(counters),
+            other: LockTable::with_counters(counters),
+            index: 0,
+            tenure: 1,
+            last_token: None,
+        }
+    }
+
+    fn run(&mut self, met: &mut Met) {
+        let limits = Limits { max_sessions: 8, max_requests_per_session: 16, ..Limits::default() };
+        self.step(vec![Command::Configure { limits }], met);
+        let mut left = COMMANDS_PER_HISTORY;
+        while left > 0 {
+            let size = if self.rng.random_bool(0.8) { 1 } else { self.rng.random_range(0..=4) };
+            left = left.saturating_sub(size);
+            let tenure = Tenure::new(self.tenure);
+            let draw = |_| traffic::draw(&mut self.rng, &self.model, tenure);
+            let commands = (0..size).map(draw).collect();
+            self.step(commands, met);
+        }
+        self.compare_replicas();
+    }
+
+    fn step(&mut self, commands: Vec<Command>, met: &mut Met) {
+        self.skip_ahead();
+        let stamp_ms = self.model.stamp_ms.saturating_add(self.rng.random_range(0..100));
+        let stamp_ms = stamp_ms.saturating_sub(self.rng.random_range(0..50));
+        let witness = self.table.latest_witness();
+        let batch = Batch { stamp_ms, witness, commands };
+        assert_eq!(Batch::decode(&batch.encode()).as_ref(), Ok(&batch));
+
+        let (index, tenure) = (LogIndex::new(self.index), Tenure::new(self.tenure));
+        let mut applied = Vec::new();
+        self.table.apply_batch(index, tenure, &batch, &mut applied).unwrap();
+        let mut elsewhere = Vec::new();
+        self.other.apply_batch(index, tenure, &batch, &mut elsewhere).unwrap();
+        assert_eq!(applied, elsewhere);
+
+        self.model.stamp_ms = self.model.stamp_ms.max(stamp_ms);
+        assert_eq!(applied.len(), batch.commands.len());
+        for (command, applied) in batch.commands.iter().zip(&applied) {
+            let (outcome, events) = self.model.apply(tenure, command);
+            assert_eq!(plain(&applied.outcome), plain(&outcome), "{command:?}");
+            assert_eq!(applied.events, events, "{command:?}");
+            self.tokens_rise(&applied.events);
+            met.note(command, applied);
+        }
+        self.table.check().unwrap();
+        self.compare_with_model();
+        if self.rng.random_bool(0.1) {
+            self.compare_replicas();
+        }
+    }
+
+    /// Moves on in the log, sometimes over entries without a batch, sometimes into a new tenure.
+    fn skip_ahead(&mut self) {
+        self.index += 1;
+        if self.rng.random_bool(0.02) {
+            self.tenure += 1;
+            self.index += self.rng.random_range(1..2_000);
+            self.table.note_index(LogIndex::new(self.index));
+            self.other.note_index(LogIndex::new(self.index));
+            self.index += 1;
+        }
+    }
+
+    /// I3: in the order of the grants, over all names.
+    fn tokens_rise(&mut self, events: &[Event]) {
+        for event in events {
+            if let Event::Granted { token, .. } = event {
+                assert!(self.last_token < Some(*token));
+                self.last_token = Some(*token);
+            }
+        }
+    }
+
+    fn compare_with_model(&self) {
+        let (model, table) = (&self.model, &self.table);
+        assert_eq!(table.stamp_ms(), model.stamp_ms);
+        assert_eq!(table.limits(), model.limits);
+        let mut held = 0;
+        let mut waiting = 0;
+        for session in &model.sessions {
+            let view = table.session(session.id).unwrap();
+            assert_eq!((view.ttl_ms, view.done_below), (session.ttl_ms, session.done_below));
+            let mut own: Vec<&model::Request> =
+                model.requests.iter().filter(|request| request.session == session.id).collect();
+            own.sort_by_key(|request| request.id);
+            assert_eq!(view.requests, own.len() as u64);
+            for (view, request) in table.requests(session.id).zip(own) {
+                let asked = request.asked.as_ref().map(|(lock, _)| lock);
+                assert_eq!((view.request, view.lock), (request.id, asked));
+                assert_eq!(view.state, self.state_in_model(request));
+                held += u64::from(request.token().is_some());
+                waiting += u64::from(request.arrival().is_some());
+            }
+        }
+        let counts = table.counts();
+        let sessions = model.sessions.len() as u64;
+        assert_eq!((counts.sessions, counts.held, counts.waiting), (sessions, held, waiting));
+        self.compare_locks();
+    }
+
+    fn state_in_model(&self, request: &model::Request) -> RequestState {
+        match request.state {
+            State::Waiting { since_ms, .. } => {
+                let (lock, _) = request.asked.as_ref().unwrap();
+                let before = self.model.queue(lock);
+                let place = before.iter().position(|waiter| waiter.arrival() == request.arrival());
+                RequestState::Waiting { place: place.unwrap() as u64, since_ms }
+            }
+            State::Held { token, since_ms } => RequestState::Held { token, since_ms },
+            State::Denied { holder, token } => RequestState::Denied { holder, token },
+            State::Over => RequestState::Ended,
+        }
+    }
+
+    fn compare_locks(&self) {
+        let mut names: Vec<LockName> = self
+            .model
+            .requests
+            .iter()
+            .filter(|request| request.token().is_some() || request.arrival().is_some())
+            .filter_map(|request| request.asked.clone().map(|(lock, _)| lock))
+            .collect();
+        names.sort();
+        names.dedup();
+        let views: Vec<_> = self.table.locks_after("", None, usize::MAX).collect();
+        assert_eq!(views.iter().map(|view| view.name).collect::<Vec<_>>(), Vec::from_iter(&names));
+        for view in views {
+            assert_eq!(view.holder.map(|held| held.grant), self.model.holder(view.name));
+            let queue = self.model.queue(view.name);
+            let places: Vec<_> = self.table.queue_places(view.name).collect();
+            let expected: Vec<_> =
+                (0..).zip(&queue).map(|(place, r)| (r.session, r.id, place)).collect();
+            assert_eq!(places, expected);
+            assert_eq!(view.waiting, queue.len() as u64);
+            assert_eq!(view.waiters().count(), queue.len());
+        }
+    }
+
+    /// Equal bytes (I16), and the same bytes again after a restore (I17), which goes on in place of
+    /// the second replica.
+    fn compare_replicas(&mut self) {
+        let bytes = bytes_of(&self.table);
+        assert_eq!(self.table.state_hash(), self.other.state_hash());
+        assert_eq!(bytes, bytes_of(&self.other));
+        let restored = LockTable::read_from(&mut bytes.as_slice()).unwrap();
+        assert_eq!(bytes, bytes_of(&restored));
+        self.other = restored;
+    }
+}
+
+/// Without the text that is only for people.
+fn plain(outcome: &Outcome) -> Outcome {
+    match outcome {
+        Err(Rejection::UnusableLimits { .. }) => {
+            Err(Rejection::UnusableLimits { reason: String::new() })
+        }
+        other => other.clone(),
+    }
+}
+
+fn bytes_of(table: &LockTable) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    table.freeze().write_to(&mut bytes).unwrap();
+    bytes
+}
