@@ -46,7 +46,7 @@ type Streets = Arc<Mutex<BTreeMap<String, Arc<Doorway>>>>;
 
 struct Node {
     config: ReplicaConfig,
-    store: MemoryStore,
+    store: Arc<MemoryStore>,
     running: Option<Running>,
 }
 
@@ -81,7 +81,7 @@ impl Sim {
         let members: Vec<Member> = (1..=nodes).map(member).collect();
         let nodes = (1..=nodes).map(|id| Node {
             config: ReplicaConfig { reserve_bytes: 0, ..ReplicaConfig::new(id, members.clone()) },
-            store: MemoryStore::new(id),
+            store: Arc::new(MemoryStore::new(id)),
             running: None,
         });
         let mut sim = Self {
@@ -100,10 +100,10 @@ impl Sim {
     /// Starts a node that does not run, with what its store holds.
     pub async fn start_node(&mut self, index: usize) {
         let node = &mut self.nodes[index];
-        let (id, store) = (node.config.node_id, node.store.shared());
+        let (id, store) = (node.config.node_id, node.store.clone());
         let peers = self.network.of(id);
         let replica =
-            Replica::start(node.config.clone(), Arc::new(store), peers, self.seams.clone())
+            Replica::start(node.config.clone(), store, peers, self.seams.clone())
                 .await
                 .unwrap();
         let cluster = Arc::new(ClusterOf(replica.clone()));
@@ -121,7 +121,7 @@ impl Sim {
         let id = node.config.node_id;
         self.network.leave(id);
         self.network.isolate(id);
-        node.store = node.store.restarted();
+        node.store = Arc::new(node.store.restarted());
         lock(&self.streets).remove(&member(id).advertise);
         if let Some(Running { replica, doorway }) = node.running.take() {
             lock(&doorway.streams).clear();
