@@ -8,6 +8,7 @@
 
 pub mod consensus;
 pub mod error;
+pub mod raft;
 pub mod rpc;
 pub mod session;
 pub mod storage;

@@ -1,0 +1,77 @@
+//! What makes a node stop: a fault of this node alone, never a refusal.
+
+use std::sync::Arc;
+
+use holdfast_core::{DecodeError, LogIndex, ReplicaFault};
+use tokio::sync::watch;
+
+/// Why this replica must not go on. It answers nothing any more; the process ends and says this.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The state of this node is not the leader's (I16), or an entry came twice.
+    #[error(
+        "{0}. Keep the data folder for inspection; replace this node by a new one under a new node id"
+    )]
+    Diverged(#[from] ReplicaFault),
+    /// A committed entry cannot be read: written by a newer release (I29), or damaged.
+    #[error(
+        "log entry {index} cannot be applied: {source}. Start the release that wrote it, or replace this node by a new one under a new node id"
+    )]
+    Unreadable {
+        /// The entry.
+        index: LogIndex,
+        /// What is wrong with it.
+        source: DecodeError,
+    },
+    /// A snapshot could not be read or written.
+    #[error("snapshot: {message}")]
+    Snapshot {
+        /// What happened, in words.
+        message: String,
+    },
+    /// The data folder of this node is empty, and its cluster exists: the folder was lost. Under
+    /// its old id the node could vote a second time in one term (I20, I22).
+    #[error(
+        "node {node_id} has an empty data folder, but its cluster is running (so says node {told_by}). \
+         Its data is gone, and under this node id it could undo what it once promised. \
+         Give it a new node id and add it to the cluster as a new member"
+    )]
+    DataGone {
+        /// This node.
+        node_id: u64,
+        /// Who said that the cluster is initialised.
+        told_by: u64,
+    },
+    /// The replication engine stopped by itself, mostly because storage did.
+    #[error("replication stopped: {message}")]
+    Stopped {
+        /// The engine's words.
+        message: String,
+    },
+}
+
+/// Where the first fault of a replica is put. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct FaultSlot(Arc<watch::Sender<Option<Fault>>>);
+
+impl FaultSlot {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(watch::Sender::new(None)))
+    }
+
+    /// Keeps the first fault: what comes after follows from it.
+    pub(super) fn report(&self, fault: Fault) {
+        self.0.send_if_modified(|slot| {
+            if slot.is_some() {
+                return false;
+            }
+            tracing::error!(%fault, "this replica stops");
+            *slot = Some(fault);
+            true
+        });
+    }
+
+    pub(super) fn subscribe(&self) -> watch::Receiver<Option<Fault>> {
+        self.0.subscribe()
+    }
+}

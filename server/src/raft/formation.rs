@@ -1,0 +1,414 @@
+//! First start: how configured members become one cluster, with no further command (DESIGN §7).
+//!
+//! ```text
+//! lowest id                          every other member
+//! ---------                          ------------------
+//! Hello to all: fresh? ───────────▶  answers what it knows of itself
+//! draws a cluster id,
+//! promises itself (guard, synced)
+//! Promise to all ─────────────────▶  asks back: are you initialised?
+//! answers Hello: no ◀──────────────
+//!                ◀─────────────────  promised (guard, synced), and to nothing else
+//! all promised: "initialised" from
+//! here on, writes the first entry
+//! appends ────────────────────────▶  its log is no longer empty
+//! ```
+//!
+//! # Why nobody votes twice under one id (I20, I22)
+//!
+//! - A vote is cast only after the first entry was written, by the lowest id, after it began to
+//!   answer Hello with `initialised`.
+//! - A member with an empty folder promises itself only after the lowest id answered Hello, later
+//!   than the request came in, with not `initialised`. So when it promises, no vote was ever cast
+//!   in that cluster, also not under its id by somebody who lost this folder: the request may be as
+//!   late a copy as it likes.
+//! - A lowest id with an empty folder draws a cluster id only after *every* other member answered
+//!   that it belongs to no cluster.
+//! - Whoever has an empty folder and hears of an initialised cluster stops ([`Fault::DataGone`]).
+//!
+//! A member killed at any step comes back with what its guard file says and goes on from there;
+//! asking twice changes nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use holdfast_proto::v1 as proto;
+use holdfast_seams::Seams;
+use openraft::errors::{InitializeError, RaftError};
+use prost::Message;
+use tokio::sync::{Mutex, watch};
+
+use super::Member;
+use super::fault::{Fault, FaultSlot};
+use super::handler::Raft;
+use super::machine::off_runtime;
+use super::peers::{Lane, Me, Peer, PeerNetwork};
+use super::store::{FIRST_INCARNATION, ReplicaStore};
+use super::wire::{member_from_wire, member_to_wire};
+use crate::storage::{self, ClusterId, PromiseError};
+
+/// How long one member has to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// Between two rounds of asking.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+/// How far the first start has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Forming {
+    /// It waits, and for whom: one line for the operator.
+    Waiting {
+        /// Who or what is missing.
+        reason: String,
+    },
+    /// This node belongs to a cluster that is initialised.
+    Formed,
+}
+
+pub(super) struct Formation {
+    me: Arc<Me>,
+    store: Arc<dyn ReplicaStore>,
+    /// As configured, by node id.
+    members: Arc<[Member]>,
+    peers: Arc<dyn PeerNetwork>,
+    seams: Seams,
+    faults: FaultSlot,
+    /// Set before the first entry is written, never taken back.
+    initialising: AtomicBool,
+    /// One promise at a time.
+    promising: Mutex<()>,
+    progress: watch::Sender<Forming>,
+}
+
+/// What a round of asking came to.
+enum Round {
+    Done,
+    Again(String),
+    /// This node must not go on.
+    Stop(Fault),
+}
+
+impl Formation {
+    pub(super) fn new(
+        me: Arc<Me>,
+        store: Arc<dyn ReplicaStore>,
+        members: Arc<[Member]>,
+        peers: Arc<dyn PeerNetwork>,
+        seams: Seams,
+        faults: FaultSlot,
+    ) -> Self {
+        let identity = store.identity();
+        if let Some(cluster) = identity.cluster {
+            me.belongs_to(cluster, identity.incarnation);
+        }
+        let progress = watch::Sender::new(Forming::Waiting { reason: "just started".to_owned() });
+        Self {
+            me,
+            store,
+            members,
+            peers,
+            seams,
+            faults,
+            initialising: AtomicBool::new(false),
+            promising: Mutex::new(()),
+            progress,
+        }
+    }
+
+    pub(super) fn progress(&self) -> watch::Receiver<Forming> {
+        self.progress.subscribe()
+    }
+
+    /// Whether the first entry of the cluster is written, or about to be, as far as this node
+    /// knows.
+    pub(super) fn is_initialised(&self) -> bool {
+        self.initialising.load(Ordering::SeqCst) || self.has_history()
+    }
+
+    /// Whether this folder has ever taken part: an entry, a vote, or a note of it.
+    fn has_history(&self) -> bool {
+        let log = self.store.log();
+        log.last().is_some()
+            || log.vote().is_some()
+            || self.store.identity().stage == storage::Stage::Initialised
+    }
+
+    /// Runs until this node belongs to an initialised cluster, or must stop.
+    pub(super) async fn run(self: Arc<Self>, raft: Raft) {
+        let outcome = self.form(&raft).await;
+        match outcome {
+            Ok(()) => {
+                self.progress.send_replace(Forming::Formed);
+            }
+            Err(fault) => self.faults.report(fault),
+        }
+    }
+
+    async fn form(&self, raft: &Raft) -> Result<(), Fault> {
+        if !self.has_history() {
+            if self.leads_formation() {
+                if self.me.cluster().is_none() {
+                    self.repeat(|| self.found_cluster()).await?;
+                }
+                self.repeat(|| self.collect_promises()).await?;
+                self.initialise(raft).await?;
+            } else {
+                self.join().await?;
+            }
+        }
+        let store = Arc::clone(&self.store);
+        off_runtime(self.store.may_block(), move || {
+            store.set_initialised().map_err(std::io::Error::other)
+        })
+        .await
+        .map_err(|error| Fault::Stopped { message: error.to_string() })
+    }
+
+    /// The lowest id among the members.
+    fn leads_formation(&self) -> bool {
+        self.members.first().is_some_and(|first| first.node_id == self.me.node_id)
+    }
+
+    async fn repeat<F, R>(&self, mut round: F) -> Result<(), Fault>
+    where
+        F: FnMut() -> R,
+        R: Future<Output = Round>,
+    {
+        loop {
+            match round().await {
+                Round::Done => return Ok(()),
+                Round::Stop(fault) => return Err(fault),
+                Round::Again(reason) => self.wait(reason).await,
+            }
+        }
+    }
+
+    async fn wait(&self, reason: String) {
+        self.progress.send_if_modified(|progress| {
+            let now = Forming::Waiting { reason };
+            let changed = *progress != now;
+            if changed {
+                tracing::info!(?now, "forming the cluster");
+                *progress = now;
+            }
+            changed
+        });
+        self.seams.sleep(ASK_AGAIN).await;
+    }
+
+    /// Draws the cluster id, once every other member said that it belongs to no cluster.
+    async fn found_cluster(&self) -> Round {
+        for member in self.others() {
+            let hello = match self.hello(member).await {
+                Ok(hello) => hello,
+                Err(reason) => return Round::Again(reason),
+            };
+            if hello.initialised {
+                return Round::Stop(self.data_gone(member.node_id));
+            }
+            if let Some(cluster) = hello.cluster_id {
+                return Round::Again(format!(
+                    "node {} is promised to cluster {}, which this node knows nothing of: this \
+                     node's data is gone. Nothing was committed yet; empty the data folders of \
+                     all members and start again",
+                    member.node_id,
+                    hex::encode(cluster),
+                ));
+            }
+        }
+        let mut id = [0; 16];
+        self.seams.rng.fill(&mut id);
+        match self.promise_self(ClusterId(id)).await {
+            Ok(()) => Round::Done,
+            Err(error) => Round::Again(error.to_string()),
+        }
+    }
+
+    /// Asks every other member for its promise; done when all have given it.
+    async fn collect_promises(&self) -> Round {
+        let Some((cluster, _)) = self.me.cluster() else {
+            return Round::Again("this node belongs to no cluster yet".to_owned());
+        };
+        for member in self.others() {
+            if let Err(reason) = self.ask_for_promise(cluster, member).await {
+                return Round::Again(reason);
+            }
+        }
+        Round::Done
+    }
+
+    async fn ask_for_promise(&self, cluster: ClusterId, member: &Member) -> Result<(), String> {
+        let request = proto::PromiseRequest {
+            cluster_id: Bytes::copy_from_slice(&cluster.0),
+            from_node: self.me.node_id,
+            to_node: member.node_id,
+            members: self.members.iter().map(member_to_wire).collect(),
+        };
+        // Longer than the member gives this node to answer its Hello.
+        let answer = self.seams.timeout(ANSWER_WITHIN * 2, self.way_to(member).promise(request));
+        match answer.await {
+            Ok(Ok(response)) if response.promised => Ok(()),
+            Ok(Ok(response)) => Err(format!("node {}: {}", member.node_id, response.refusal)),
+            Ok(Err(error)) => Err(away(member, &error)),
+            Err(elapsed) => Err(away(member, &elapsed)),
+        }
+    }
+
+    async fn initialise(&self, raft: &Raft) -> Result<(), Fault> {
+        // From here on Hello says so, before anything can be voted on.
+        self.initialising.store(true, Ordering::SeqCst);
+        let members: BTreeMap<u64, Member> =
+            self.members.iter().map(|member| (member.node_id, member.clone())).collect();
+        match raft.initialize(members).await {
+            Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
+            Err(error) => Err(Fault::Stopped { message: error.to_string() }),
+        }
+    }
+
+    /// Waits to be asked for its promise, and then for the first entry. Meanwhile a node without
+    /// promise looks whether its cluster is there already.
+    async fn join(&self) -> Result<(), Fault> {
+        while !self.has_history() {
+            if self.me.cluster().is_none() {
+                self.look_for_cluster().await?;
+                self.wait("waiting for the promise round of the member with the lowest id".into())
+                    .await;
+            } else {
+                self.wait("promised; waiting for the first entry of the leader".into()).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn look_for_cluster(&self) -> Result<(), Fault> {
+        for member in self.others() {
+            let hello = self.hello(member).await;
+            let initialised = hello.is_ok_and(|hello| hello.initialised);
+            if initialised && self.me.cluster().is_none() {
+                return Err(self.data_gone(member.node_id));
+            }
+        }
+        Ok(())
+    }
+
+    fn data_gone(&self, told_by: u64) -> Fault {
+        Fault::DataGone { node_id: self.me.node_id, told_by }
+    }
+
+    /// Answers whether this node promises itself.
+    pub(super) async fn asked(&self, request: proto::PromiseRequest) -> proto::PromiseResponse {
+        match self.consider(request).await {
+            Ok(()) => proto::PromiseResponse { promised: true, refusal: String::new() },
+            Err(refusal) => {
+                tracing::warn!(%refusal, "asked to join a cluster, and refused");
+                proto::PromiseResponse { promised: false, refusal }
+            }
+        }
+    }
+
+    async fn consider(&self, request: proto::PromiseRequest) -> Result<(), String> {
+        let proposer = self.check_request(&request)?;
+        let id: [u8; 16] = (&*request.cluster_id)
+            .try_into()
+            .map_err(|_| "the cluster id is not 16 bytes long".to_owned())?;
+        let cluster = ClusterId(id);
+        let _one_at_a_time = self.promising.lock().await;
+        if let Some((promised, _)) = self.me.cluster() {
+            return if promised == cluster {
+                Ok(())
+            } else {
+                Err(format!("this node is promised to cluster {promised}, and to no other"))
+            };
+        }
+        // The request may be a late copy: only what the proposer says *now* counts.
+        let hello = self.hello(proposer).await?;
+        if hello.initialised {
+            return Err(self.data_gone(proposer.node_id).to_string());
+        }
+        if hello.cluster_id.as_deref() != Some(&id) {
+            return Err(format!("node {} no longer asks for this cluster", proposer.node_id));
+        }
+        self.promise_self(cluster).await.map_err(|error| error.to_string())
+    }
+
+    /// The request comes from the lowest id, is meant for this node, and both are configured alike.
+    fn check_request(&self, request: &proto::PromiseRequest) -> Result<&Member, String> {
+        if request.to_node != self.me.node_id {
+            return Err(format!("this is node {}, not {}", self.me.node_id, request.to_node));
+        }
+        let theirs: Vec<Member> = request.members.iter().cloned().map(member_from_wire).collect();
+        if theirs != *self.members {
+            return Err(format!(
+                "the members are configured differently on nodes {} and {}: there {}, here {}",
+                request.from_node,
+                self.me.node_id,
+                names(&theirs),
+                names(&self.members),
+            ));
+        }
+        match self.members.first() {
+            Some(first) if first.node_id == request.from_node && !self.leads_formation() => {
+                Ok(first)
+            }
+            _ => Err(format!("node {} has not the lowest id", request.from_node)),
+        }
+    }
+
+    async fn promise_self(&self, cluster: ClusterId) -> Result<(), PromiseError> {
+        let members = self.members.iter().map(stored_member).collect();
+        let store = Arc::clone(&self.store);
+        let promised =
+            off_runtime(self.store.may_block(), move || Ok(store.promise(cluster, members)));
+        promised.await.map_err(PromiseError::Io)??;
+        // Only now, after the guard file was synced.
+        self.me.belongs_to(cluster, FIRST_INCARNATION);
+        tracing::info!(%cluster, "promised to a cluster");
+        Ok(())
+    }
+
+    fn others(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| member.node_id != self.me.node_id)
+    }
+
+    fn way_to(&self, member: &Member) -> Arc<dyn Peer> {
+        self.peers.peer(member, Lane::Control)
+    }
+
+    async fn hello(&self, member: &Member) -> Result<proto::HelloResponse, String> {
+        let request = proto::HelloRequest { from_node: self.me.node_id };
+        let answer = self.seams.timeout(ANSWER_WITHIN, self.way_to(member).hello(request)).await;
+        let hello = match answer {
+            Ok(Ok(hello)) => hello,
+            Ok(Err(error)) => return Err(away(member, &error)),
+            Err(elapsed) => return Err(away(member, &elapsed)),
+        };
+        if hello.node_id != member.node_id {
+            return Err(format!(
+                "node {} is expected at {}, but node {} answers there",
+                member.node_id, member.peer_advertise, hello.node_id
+            ));
+        }
+        Ok(hello)
+    }
+}
+
+fn away(member: &Member, why: &dyn std::fmt::Display) -> String {
+    format!("waiting for node {} at {}: {why}", member.node_id, member.peer_advertise)
+}
+
+fn names(members: &[Member]) -> String {
+    let names: Vec<String> = members
+        .iter()
+        .map(|member| {
+            format!("{} ({}, {})", member.node_id, member.advertise, member.peer_advertise)
+        })
+        .collect();
+    names.join(", ")
+}
+
+fn stored_member(member: &Member) -> storage::Member {
+    let address = member_to_wire(member).encode_to_vec();
+    storage::Member { id: member.node_id, address }
+}

@@ -1,0 +1,294 @@
+//! The peer protocol over gRPC: the client's side as a [`PeerNetwork`], the server's side around a
+//! [`Peer`].
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::stream::{BoxStream, StreamExt};
+use futures_util::{FutureExt, Stream};
+use holdfast_proto::v1 as proto;
+use holdfast_proto::v1::peer_service_client::PeerServiceClient;
+use holdfast_proto::v1::peer_service_server::{PeerService, PeerServiceServer};
+use holdfast_seams::BoxFuture;
+use tonic::transport::server::Router;
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use super::Member;
+use super::peers::{Lane, Peer, PeerError, PeerNetwork, PeerStream};
+
+/// Largest message between peers, bytes: an append of 1 MiB and one entry, with room.
+const MESSAGE_MAX: usize = 8 << 20;
+/// HTTP/2 windows, bytes: h2 ends connections on which much lies unread (DESIGN §6).
+const WINDOW: u32 = 16 << 20;
+/// A silent connection is asked whether it lives.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
+/// And is dropped when it does not say so.
+const KEEPALIVE_WITHIN: Duration = Duration::from_secs(3);
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+
+/// Reaches members over gRPC, with one connection for each member and lane, kept and made anew as
+/// needed.
+#[derive(Debug, Default)]
+pub struct GrpcNetwork {
+    channels: Mutex<BTreeMap<(String, Lane), Channel>>,
+}
+
+impl GrpcNetwork {
+    /// No connections yet. To be used inside a tokio runtime.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl PeerNetwork for GrpcNetwork {
+    fn peer(&self, member: &Member, lane: Lane) -> Arc<dyn Peer> {
+        let key = (member.peer_advertise.clone(), lane);
+        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(channel) = channels.get(&key) {
+            return Arc::new(GrpcPeer { client: client(channel.clone()) });
+        }
+        match connect(&member.peer_advertise) {
+            Ok(channel) => {
+                channels.insert(key, channel.clone());
+                Arc::new(GrpcPeer { client: client(channel) })
+            }
+            Err(error) => Arc::new(Nowhere { error }),
+        }
+    }
+}
+
+fn connect(address: &str) -> Result<Channel, PeerError> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|error| PeerError::Unreachable(format!("{address} is no address: {error}")))?;
+    let endpoint = endpoint
+        .connect_timeout(CONNECT_WITHIN)
+        .tcp_nodelay(true)
+        .tcp_keepalive(Some(KEEPALIVE_EVERY))
+        .http2_keep_alive_interval(KEEPALIVE_EVERY)
+        .keep_alive_timeout(KEEPALIVE_WITHIN)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW);
+    Ok(endpoint.connect_lazy())
+}
+
+fn client(channel: Channel) -> PeerServiceClient<Channel> {
+    PeerServiceClient::new(channel)
+        .max_decoding_message_size(MESSAGE_MAX)
+        .max_encoding_message_size(MESSAGE_MAX)
+}
+
+struct GrpcPeer {
+    client: PeerServiceClient<Channel>,
+}
+
+macro_rules! call {
+    ($name:ident, $request:ty, $response:ty) => {
+        fn $name(&self, request: $request) -> BoxFuture<'static, Result<$response, PeerError>> {
+            let mut client = self.client.clone();
+            async move {
+                client.$name(request).await.map(Response::into_inner).map_err(|s| from_status(&s))
+            }
+            .boxed()
+        }
+    };
+}
+
+impl Peer for GrpcPeer {
+    call!(promise, proto::PromiseRequest, proto::PromiseResponse);
+    call!(hello, proto::HelloRequest, proto::HelloResponse);
+    call!(append, proto::AppendRequest, proto::AppendResponse);
+    call!(vote, proto::VoteRequest, proto::VoteResponse);
+    call!(pre_vote, proto::VoteRequest, proto::VoteResponse);
+    call!(transfer_leader, proto::TransferLeaderRequest, proto::TransferLeaderResponse);
+
+    fn install_snapshot(
+        &self,
+        chunks: BoxStream<'static, proto::SnapshotChunk>,
+    ) -> BoxFuture<'static, Result<proto::SnapshotResponse, PeerError>> {
+        let mut client = self.client.clone();
+        async move {
+            let answer = client.install_snapshot(Outgoing(chunks)).await;
+            answer.map(Response::into_inner).map_err(|status| from_status(&status))
+        }
+        .boxed()
+    }
+
+    fn stream_append(
+        &self,
+        requests: BoxStream<'static, proto::AppendRequest>,
+    ) -> BoxFuture<'static, Result<PeerStream<proto::AppendResponse>, PeerError>> {
+        let mut client = self.client.clone();
+        async move {
+            let responses =
+                client.stream_append(Outgoing(requests)).await.map_err(|s| from_status(&s))?;
+            Ok(responses.into_inner().map(|item| item.map_err(|s| from_status(&s))).boxed())
+        }
+        .boxed()
+    }
+}
+
+/// Messages on their way out. A type of its own, because the compiler cannot see through a boxed
+/// stream here that the call may move between threads.
+struct Outgoing<T>(BoxStream<'static, T>);
+
+impl<T> Stream for Outgoing<T> {
+    type Item = T;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
+        self.0.as_mut().poll_next(context)
+    }
+}
+
+/// A member whose address is none.
+struct Nowhere {
+    error: PeerError,
+}
+
+macro_rules! nowhere {
+    ($name:ident, $request:ty, $response:ty) => {
+        fn $name(&self, _request: $request) -> BoxFuture<'static, Result<$response, PeerError>> {
+            std::future::ready(Err(self.error.clone())).boxed()
+        }
+    };
+}
+
+impl Peer for Nowhere {
+    nowhere!(promise, proto::PromiseRequest, proto::PromiseResponse);
+    nowhere!(hello, proto::HelloRequest, proto::HelloResponse);
+    nowhere!(append, proto::AppendRequest, proto::AppendResponse);
+    nowhere!(vote, proto::VoteRequest, proto::VoteResponse);
+    nowhere!(pre_vote, proto::VoteRequest, proto::VoteResponse);
+    nowhere!(install_snapshot, BoxStream<'static, proto::SnapshotChunk>, proto::SnapshotResponse);
+    nowhere!(transfer_leader, proto::TransferLeaderRequest, proto::TransferLeaderResponse);
+    nowhere!(
+        stream_append,
+        BoxStream<'static, proto::AppendRequest>,
+        PeerStream<proto::AppendResponse>
+    );
+}
+
+/// A gRPC server for `peer`, with the caps and windows that peers expect. To be given a listener
+/// with `serve_with_incoming_shutdown`.
+///
+/// It ends its open streams itself when the replica stops; tonic alone would wait for them.
+pub fn peer_server(peer: Arc<dyn Peer>) -> Router {
+    let service = PeerServiceServer::new(PeerRpc { peer })
+        .max_decoding_message_size(MESSAGE_MAX)
+        .max_encoding_message_size(MESSAGE_MAX);
+    Server::builder()
+        .tcp_nodelay(true)
+        .tcp_keepalive(Some(KEEPALIVE_EVERY))
+        .http2_keepalive_interval(Some(KEEPALIVE_EVERY))
+        .http2_keepalive_timeout(Some(KEEPALIVE_WITHIN))
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .add_service(service)
+}
+
+/// Open calls of one peer connection.
+const STREAMS_PER_CONNECTION: u32 = 1_024;
+
+struct PeerRpc {
+    peer: Arc<dyn Peer>,
+}
+
+async fn reply<T>(answer: BoxFuture<'static, Result<T, PeerError>>) -> Result<Response<T>, Status> {
+    answer.await.map(Response::new).map_err(|error| to_status(&error))
+}
+
+#[tonic::async_trait]
+impl PeerService for PeerRpc {
+    async fn promise(
+        &self,
+        request: Request<proto::PromiseRequest>,
+    ) -> Result<Response<proto::PromiseResponse>, Status> {
+        reply(self.peer.promise(request.into_inner())).await
+    }
+
+    async fn hello(
+        &self,
+        request: Request<proto::HelloRequest>,
+    ) -> Result<Response<proto::HelloResponse>, Status> {
+        reply(self.peer.hello(request.into_inner())).await
+    }
+
+    async fn append(
+        &self,
+        request: Request<proto::AppendRequest>,
+    ) -> Result<Response<proto::AppendResponse>, Status> {
+        reply(self.peer.append(request.into_inner())).await
+    }
+
+    async fn vote(
+        &self,
+        request: Request<proto::VoteRequest>,
+    ) -> Result<Response<proto::VoteResponse>, Status> {
+        reply(self.peer.vote(request.into_inner())).await
+    }
+
+    async fn pre_vote(
+        &self,
+        request: Request<proto::VoteRequest>,
+    ) -> Result<Response<proto::VoteResponse>, Status> {
+        reply(self.peer.pre_vote(request.into_inner())).await
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<proto::TransferLeaderRequest>,
+    ) -> Result<Response<proto::TransferLeaderResponse>, Status> {
+        reply(self.peer.transfer_leader(request.into_inner())).await
+    }
+
+    type StreamAppendStream = BoxStream<'static, Result<proto::AppendResponse, Status>>;
+
+    async fn stream_append(
+        &self,
+        request: Request<Streaming<proto::AppendRequest>>,
+    ) -> Result<Response<Self::StreamAppendStream>, Status> {
+        let requests = messages(request.into_inner());
+        let responses =
+            self.peer.stream_append(requests).await.map_err(|error| to_status(&error))?;
+        let responses = responses.map(|item| item.map_err(|error| to_status(&error)));
+        Ok(Response::new(responses.boxed()))
+    }
+
+    async fn install_snapshot(
+        &self,
+        request: Request<Streaming<proto::SnapshotChunk>>,
+    ) -> Result<Response<proto::SnapshotResponse>, Status> {
+        reply(self.peer.install_snapshot(messages(request.into_inner()))).await
+    }
+}
+
+/// The messages up to the first that does not come; what comes of a stream that ends early is for
+/// its reader to find.
+fn messages<T: Send + 'static>(stream: Streaming<T>) -> BoxStream<'static, T> {
+    stream
+        .take_while(|message| std::future::ready(message.is_ok()))
+        .filter_map(|message| std::future::ready(message.ok()))
+        .boxed()
+}
+
+fn to_status(error: &PeerError) -> Status {
+    let code = match error {
+        PeerError::Unreachable(_) | PeerError::Stopping(_) => Code::Unavailable,
+        PeerError::Refused(_) => Code::FailedPrecondition,
+    };
+    Status::new(code, error.to_string())
+}
+
+fn from_status(status: &Status) -> PeerError {
+    match status.code() {
+        Code::FailedPrecondition | Code::InvalidArgument | Code::Unimplemented => {
+            PeerError::Refused(status.message().to_owned())
+        }
+        _ => PeerError::Unreachable(status.message().to_owned()),
+    }
+}

@@ -1,0 +1,305 @@
+//! The member's own side of [`Peer`]: looks at who calls, then hands the message to openraft.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use futures_util::stream::{self, BoxStream, StreamExt};
+use futures_util::{FutureExt, TryFutureExt};
+use holdfast_core::COMMAND_VERSION;
+use holdfast_proto::v1 as proto;
+use holdfast_seams::{BoxFuture, Clock};
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError};
+use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use super::formation::Formation;
+use super::machine::{Machine, SnapshotData, meta_bytes, off_runtime};
+use super::peers::{Me, Peer, PeerError, PeerStream, refused};
+use super::store::{ReplicaStore, SnapshotDraft};
+use super::types::{Snapshot, SnapshotMeta, Types, Vote};
+use super::wire::{self, Malformed};
+
+pub(super) type Raft = openraft::Raft<Types, Machine>;
+
+/// Largest piece of a snapshot taken from a peer, bytes.
+const CHUNK_MAX: usize = 64 << 10;
+
+/// When this node last heard from a leader, on its own clock.
+pub(super) struct LeaderContact {
+    clock: Arc<dyn Clock>,
+    at_ms: AtomicU64,
+}
+
+impl LeaderContact {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, at_ms: AtomicU64::new(0) }
+    }
+
+    fn note(&self) {
+        self.at_ms.store(self.clock.now().as_millis(), Ordering::Relaxed);
+    }
+
+    /// Milliseconds since; `None` before the first time.
+    pub(super) fn millis_since(&self) -> Option<u64> {
+        let at = self.at_ms.load(Ordering::Relaxed);
+        (at != 0).then(|| self.clock.now().as_millis().saturating_sub(at))
+    }
+}
+
+/// Answers peers. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Handler {
+    pub(super) me: Arc<Me>,
+    pub(super) raft: Raft,
+    pub(super) formation: Arc<Formation>,
+    pub(super) store: Arc<dyn ReplicaStore>,
+    pub(super) below_reserve: Arc<AtomicBool>,
+    pub(super) contact: Arc<LeaderContact>,
+    pub(super) stopping: CancellationToken,
+}
+
+impl Handler {
+    fn below_reserve(&self) -> bool {
+        self.below_reserve.load(Ordering::Relaxed)
+    }
+
+    async fn append_one(
+        self,
+        request: proto::AppendRequest,
+    ) -> Result<proto::AppendResponse, PeerError> {
+        self.me.admit(request.header.as_ref())?;
+        let request = wire::append_from_wire(request).map_err(malformed)?;
+        self.contact.note();
+        let prev = request.prev_log_id;
+        let last = request.entries.last().map_or(prev, |entry| Some(entry.log_id));
+        let response = self.raft.append_entries(request).await.map_err(stopped)?;
+        let result = match response {
+            AppendEntriesResponse::Success => Ok(last),
+            AppendEntriesResponse::PartialSuccess(matched) => Ok(matched),
+            AppendEntriesResponse::Conflict => {
+                let at = prev.ok_or_else(|| refused("a conflict with the empty log"))?;
+                Err(StreamAppendError::Conflict(at))
+            }
+            AppendEntriesResponse::HigherVote(vote) => Err(StreamAppendError::HigherVote(vote)),
+        };
+        Ok(wire::append_result_to_wire(result, self.below_reserve()))
+    }
+
+    /// The header stands in the first message; what follows on the stream is the same caller's.
+    async fn append_stream(
+        self,
+        mut requests: BoxStream<'static, proto::AppendRequest>,
+    ) -> Result<PeerStream<proto::AppendResponse>, PeerError> {
+        let Some(first) = requests.next().await else { return Ok(stream::empty().boxed()) };
+        self.me.admit(first.header.as_ref())?;
+        let contact = Arc::clone(&self.contact);
+        let requests = stream::once(std::future::ready(first))
+            .chain(requests)
+            .map(move |request| {
+                contact.note();
+                wire::append_from_wire(request)
+            })
+            .take_while(|request| {
+                // The stream ends there; its caller sees the end and begins anew.
+                let good = request.as_ref().inspect_err(|error| tracing::warn!(%error)).is_ok();
+                std::future::ready(good)
+            })
+            .filter_map(|request: Result<AppendEntriesRequest<Types>, Malformed>| {
+                std::future::ready(request.ok())
+            });
+        let below_reserve = Arc::clone(&self.below_reserve);
+        let responses = self.raft.stream_append(requests).map(move |result| {
+            let below = below_reserve.load(Ordering::Relaxed);
+            result.map(|result| wire::append_result_to_wire(result, below)).map_err(stopped)
+        });
+        Ok(responses.boxed())
+    }
+
+    async fn receive_snapshot(
+        self,
+        mut chunks: BoxStream<'static, proto::SnapshotChunk>,
+    ) -> Result<proto::SnapshotResponse, PeerError> {
+        let first = chunks.next().await.ok_or_else(|| refused("a snapshot without head"))?;
+        let head = first.head.ok_or_else(|| refused("a snapshot without head"))?;
+        let (vote, meta) = self.admit_snapshot(&head)?;
+        self.contact.note();
+        let mut draft = self.draft(&meta).await?;
+        let (mut received, mut hash) = (0_u64, Sha256::new());
+        let mut next = Some(first.data);
+        while let Some(data) = next {
+            received = received.saturating_add(data.len() as u64);
+            if data.len() > CHUNK_MAX || received > head.size {
+                return Err(refused("a snapshot that is longer than announced"));
+            }
+            hash.update(&data);
+            draft = self.write_chunk(draft, data).await?;
+            next = chunks.next().await.map(|chunk| chunk.data);
+        }
+        if received != head.size || hash.finalize().as_slice() != &*head.sha256 {
+            return Err(refused("a snapshot that did not arrive whole"));
+        }
+        let snapshot = Snapshot { meta, snapshot: SnapshotData::Received(draft) };
+        let response = self.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
+        Ok(proto::SnapshotResponse { vote: Some(wire::vote_to_wire(&response.vote)) })
+    }
+
+    /// I22: a snapshot of another cluster, or of another life of this one, is refused before
+    /// openraft or the disk sees any of it. So is one that openraft would trip over.
+    fn admit_snapshot(
+        &self,
+        head: &proto::SnapshotHead,
+    ) -> Result<(Vote, SnapshotMeta), PeerError> {
+        self.me.admit(head.header.as_ref())?;
+        let vote = wire::vote_from_wire(head.vote.as_ref()).map_err(malformed)?;
+        let meta = head.meta.clone().ok_or_else(|| refused("a snapshot without meta"))?;
+        let belongs = self.me.cluster().is_some_and(|(cluster, incarnation)| {
+            meta.cluster_id == cluster.0.as_slice() && meta.incarnation == incarnation
+        });
+        if !belongs {
+            return Err(refused("a snapshot of another cluster, or of another incarnation"));
+        }
+        let meta = wire::snapshot_meta_from_wire(meta).map_err(malformed)?;
+        let last = meta.last_log_id.ok_or_else(|| refused("a snapshot of nothing"))?;
+        if !vote.committed || last.leader_id.term > vote.leader_id.term {
+            return Err(refused("a snapshot later than its leader"));
+        }
+        let free = self.store.free_space().unwrap_or(u64::MAX);
+        if head.size > free {
+            return Err(refused(format!("a snapshot of {} bytes, {free} are free", head.size)));
+        }
+        Ok((vote, meta))
+    }
+
+    async fn draft(&self, meta: &SnapshotMeta) -> Result<Box<dyn SnapshotDraft>, PeerError> {
+        let last = meta.last_log_id.as_ref().map(wire::log_id_to_stored);
+        let bytes = meta_bytes(meta, &self.store.identity());
+        let store = Arc::clone(&self.store);
+        off_runtime(self.store.may_block(), move || store.begin_snapshot(last, bytes))
+            .await
+            .map_err(|error| PeerError::Stopping(error.to_string()))
+    }
+
+    async fn write_chunk(
+        &self,
+        mut draft: Box<dyn SnapshotDraft>,
+        data: bytes::Bytes,
+    ) -> Result<Box<dyn SnapshotDraft>, PeerError> {
+        off_runtime(self.store.may_block(), move || {
+            draft.write_all(&data)?;
+            Ok(draft)
+        })
+        .await
+        .map_err(|error| PeerError::Stopping(error.to_string()))
+    }
+
+    async fn ballot(
+        self,
+        request: proto::VoteRequest,
+        pre_vote: bool,
+    ) -> Result<proto::VoteResponse, PeerError> {
+        self.me.admit(request.header.as_ref())?;
+        let request = wire::vote_request_from_wire(&request).map_err(malformed)?;
+        let response = if pre_vote {
+            self.raft.pre_vote(request).await.map_err(stopped)?
+        } else {
+            self.raft.vote(request).await.map_err(stopped)?
+        };
+        Ok(wire::vote_response_to_wire(&response))
+    }
+
+    async fn take_over(
+        self,
+        request: proto::TransferLeaderRequest,
+    ) -> Result<proto::TransferLeaderResponse, PeerError> {
+        self.me.admit(request.header.as_ref())?;
+        let request = wire::transfer_from_wire(&request).map_err(malformed)?;
+        let answer = self.raft.handle_transfer_leader(request).await.map_err(stopped)?;
+        answer.map_err(|error| refused(error.to_string()))?;
+        Ok(proto::TransferLeaderResponse {})
+    }
+
+    async fn introduce(self) -> proto::HelloResponse {
+        let identity = self.store.identity();
+        proto::HelloResponse {
+            node_id: identity.node_id,
+            cluster_id: identity.cluster.map(|id| bytes::Bytes::copy_from_slice(&id.0)),
+            initialised: self.formation.is_initialised(),
+            command_version: u32::from(COMMAND_VERSION),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            below_disk_reserve: self.below_reserve(),
+            incarnation: identity.incarnation,
+        }
+    }
+}
+
+impl Peer for Handler {
+    fn promise(
+        &self,
+        request: proto::PromiseRequest,
+    ) -> BoxFuture<'static, Result<proto::PromiseResponse, PeerError>> {
+        let formation = Arc::clone(&self.formation);
+        async move { Ok(formation.asked(request).await) }.boxed()
+    }
+
+    fn hello(
+        &self,
+        _request: proto::HelloRequest,
+    ) -> BoxFuture<'static, Result<proto::HelloResponse, PeerError>> {
+        self.clone().introduce().map(Ok).boxed()
+    }
+
+    fn stream_append(
+        &self,
+        requests: BoxStream<'static, proto::AppendRequest>,
+    ) -> BoxFuture<'static, Result<PeerStream<proto::AppendResponse>, PeerError>> {
+        // The stream is there at once, although its first message may take a while.
+        let stopping = self.stopping.clone();
+        let responses = self.clone().append_stream(requests).try_flatten_stream();
+        let responses = responses.take_until(async move { stopping.cancelled().await });
+        std::future::ready(Ok(responses.boxed())).boxed()
+    }
+
+    fn append(
+        &self,
+        request: proto::AppendRequest,
+    ) -> BoxFuture<'static, Result<proto::AppendResponse, PeerError>> {
+        self.clone().append_one(request).boxed()
+    }
+
+    fn vote(
+        &self,
+        request: proto::VoteRequest,
+    ) -> BoxFuture<'static, Result<proto::VoteResponse, PeerError>> {
+        self.clone().ballot(request, false).boxed()
+    }
+
+    fn pre_vote(
+        &self,
+        request: proto::VoteRequest,
+    ) -> BoxFuture<'static, Result<proto::VoteResponse, PeerError>> {
+        self.clone().ballot(request, true).boxed()
+    }
+
+    fn install_snapshot(
+        &self,
+        chunks: BoxStream<'static, proto::SnapshotChunk>,
+    ) -> BoxFuture<'static, Result<proto::SnapshotResponse, PeerError>> {
+        self.clone().receive_snapshot(chunks).boxed()
+    }
+
+    fn transfer_leader(
+        &self,
+        request: proto::TransferLeaderRequest,
+    ) -> BoxFuture<'static, Result<proto::TransferLeaderResponse, PeerError>> {
+        self.clone().take_over(request).boxed()
+    }
+}
+
+fn malformed(error: Malformed) -> PeerError {
+    refused(error.to_string())
+}
+
+fn stopped(error: impl ToString) -> PeerError {
+    PeerError::Stopping(error.to_string())
+}

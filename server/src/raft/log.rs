@@ -1,0 +1,130 @@
+//! The replicated log as openraft wants it, over [`LogStore`].
+//!
+//! Reads come from memory. Writes are queued in order to one writer thread, which calls back when
+//! they are durable: votes are awaited, appends are not (openraft counts this node's own
+//! acknowledgement only from the callback), truncation and purge need no answer because nothing
+//! after them is acknowledged before them.
+
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, Range, RangeBounds};
+use std::sync::Arc;
+
+use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
+use openraft::{OptionalSend, RaftLogReader};
+use tokio::sync::oneshot;
+
+use super::types::{Entry, LogId, Types, Vote};
+use super::wire::{
+    entry_of, log_id_from_stored, log_id_to_stored, record_of, vote_from_stored, vote_to_stored,
+};
+use crate::storage::LogStore;
+
+/// Most payload bytes read for one append to a follower.
+///
+/// With [`MAX_BATCH_BYTES`](super::proposer::MAX_BATCH_BYTES) a message stays below the peers'
+/// message cap by a wide margin.
+const APPEND_BYTES: usize = 1 << 20;
+
+#[derive(Clone)]
+pub(super) struct Log(pub(super) Arc<LogStore>);
+
+impl Log {
+    fn read(&self, range: Range<u64>, max_bytes: usize) -> io::Result<Vec<Entry>> {
+        let records = self.0.entries(range, max_bytes);
+        records.into_iter().map(|record| entry_of(record).map_err(io::Error::other)).collect()
+    }
+
+    /// Waits until everything submitted before is durable, by saving once more the vote that
+    /// stands.
+    pub(super) async fn settle(&mut self) -> io::Result<()> {
+        match self.read_vote().await? {
+            Some(vote) => self.save_vote(&vote).await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl RaftLogReader<Types> for Log {
+    async fn try_get_log_entries<RB>(&mut self, range: RB) -> Result<Vec<Entry>, io::Error>
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        self.read(plain(&range), usize::MAX)
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
+        self.0.vote().map(vote_from_stored).transpose().map_err(io::Error::other)
+    }
+
+    async fn limited_get_log_entries(
+        &mut self,
+        start: u64,
+        end: u64,
+    ) -> Result<Vec<Entry>, io::Error> {
+        self.read(start..end, APPEND_BYTES)
+    }
+}
+
+fn plain(range: &impl RangeBounds<u64>) -> Range<u64> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => last.saturating_add(1),
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => u64::MAX,
+    };
+    start..end
+}
+
+impl RaftLogStorage<Types> for Log {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> Result<LogState<Types>, io::Error> {
+        Ok(LogState {
+            last_purged_log_id: self.0.purged().map(log_id_from_stored),
+            last_log_id: self.0.last().map(log_id_from_stored),
+        })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    /// I20: answered only when the log and the guard file hold it.
+    async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        let (tell, told) = oneshot::channel();
+        let done = Box::new(move |result| {
+            // A vote nobody waits for any more: the node stops.
+            let _ = tell.send(result);
+        });
+        self.0.save_vote(vote_to_stored(vote), done).map_err(io::Error::other)?;
+        told.await.unwrap_or_else(|_| Err(io::Error::other("the log's storage has stopped")))
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<Types>) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let records = entries.into_iter().map(|entry| record_of(&entry)).collect();
+        let done = Box::new(move |result| callback.io_completed(result));
+        self.0.append(records, done).map_err(io::Error::other)
+    }
+
+    async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
+        self.0.truncate_after(last.map(|id| id.index), unawaited()).map_err(io::Error::other)
+    }
+
+    async fn purge(&mut self, upto: LogId) -> Result<(), io::Error> {
+        self.0.purge(log_id_to_stored(&upto), unawaited()).map_err(io::Error::other)
+    }
+}
+
+/// A failure is reported by storage itself and fails everything queued behind it.
+fn unawaited() -> crate::storage::Done {
+    Box::new(|_| ())
+}

@@ -1,0 +1,366 @@
+//! The lock table as openraft's state machine: applies the log, freezes and restores snapshots.
+//!
+//! # Invariants
+//!
+//! - The table changes only here: by a committed entry, or by a snapshot (I8).
+//! - An entry that does not decode, or a state that differs from the leader's, stops the node
+//!   before anything is answered from it (I16, I28, I29).
+//! - The table's lock is never held while a disk or the network is waited for.
+
+use std::io::{self, BufReader};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use bytes::Bytes;
+use futures_util::{Stream, TryStreamExt};
+use holdfast_core::{Applied, Batch, Event, Frozen, LockTable, LogIndex, Outcome, Tenure};
+use holdfast_proto::v1 as proto;
+use openraft::storage::{EntryResponder, RaftStateMachine};
+use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
+use prost::Message;
+use tokio::sync::watch;
+
+use super::fault::{Fault, FaultSlot};
+use super::log::Log;
+use super::store::{BodyReader, KeptSnapshot, ReplicaStore, SnapshotDraft};
+use super::types::{EncodedBatch, Entry, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
+use super::wire::{log_id_to_stored, snapshot_meta_from_wire, snapshot_meta_to_wire};
+use crate::consensus::Listener;
+use crate::storage::Identity;
+
+/// Commands applied before other tasks of the runtime get a turn: a node that catches up still
+/// answers its peers.
+const COMMANDS_A_TURN: usize = 1_024;
+
+/// The applied state, shared with everybody who reads.
+pub(super) struct Replicated {
+    state: Mutex<State>,
+    listener: OnceLock<Arc<dyn Listener>>,
+    applied: watch::Sender<Option<LogId>>,
+}
+
+struct State {
+    table: LockTable,
+    last: Option<LogId>,
+    membership: StoredMembership,
+}
+
+impl Replicated {
+    fn new(state: State) -> Self {
+        let applied = watch::Sender::new(state.last);
+        Self { state: Mutex::new(state), listener: OnceLock::new(), applied }
+    }
+
+    /// Looks at the table as of the index given with it.
+    pub(super) fn look<R>(&self, look: impl FnOnce(&LockTable, LogIndex) -> R) -> R {
+        let state = self.lock();
+        look(&state.table, state.table.applied_index())
+    }
+
+    pub(super) fn attach(&self, listener: Arc<dyn Listener>) {
+        if self.listener.set(listener).is_err() {
+            tracing::error!("a second listener was attached to the replica and is not heard");
+        }
+    }
+
+    /// The last entry applied, and every change of it.
+    pub(super) fn applied(&self) -> watch::Receiver<Option<LogId>> {
+        self.applied.subscribe()
+    }
+
+    /// A panic while the lock was held ends the worker that applies, and with it this replica.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What openraft is given as the data of a snapshot.
+pub(super) enum SnapshotData {
+    /// One of this node's own.
+    Kept(Arc<dyn KeptSnapshot>),
+    /// Came from the leader, is complete and has the announced hash, and does not count yet: it
+    /// must not before the log it contradicts is gone.
+    Received(Box<dyn SnapshotDraft>),
+}
+
+/// openraft's state machine.
+pub(super) struct Machine {
+    shared: Arc<Replicated>,
+    store: Arc<dyn ReplicaStore>,
+    faults: FaultSlot,
+    scratch: Vec<Applied>,
+}
+
+impl Machine {
+    /// Starts from the newest snapshot, or from nothing. Reads the whole snapshot: call it off the
+    /// runtime where [`ReplicaStore::may_block`].
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the snapshot, in words.
+    pub(super) fn load(store: Arc<dyn ReplicaStore>, faults: FaultSlot) -> Result<Self, String> {
+        let newest = store.newest_snapshot().map_err(|error| error.to_string())?;
+        let state = match newest {
+            None => State {
+                table: LockTable::new(),
+                last: None,
+                membership: StoredMembership::default(),
+            },
+            Some(kept) => {
+                let meta = read_meta(&kept)?;
+                let table = read_table(kept, &meta)?;
+                State { table, last: meta.last_log_id, membership: meta.last_membership }
+            }
+        };
+        let shared = Arc::new(Replicated::new(state));
+        Ok(Self { shared, store, faults, scratch: Vec::new() })
+    }
+
+    pub(super) fn shared(&self) -> Arc<Replicated> {
+        Arc::clone(&self.shared)
+    }
+
+    fn apply_entry(&mut self, entry: Entry) -> io::Result<Vec<Outcome>> {
+        let index = LogIndex::new(entry.log_id.index);
+        let outcomes = match entry.payload {
+            EntryPayload::Normal(batch) => {
+                let tenure = Tenure::new(entry.log_id.leader_id.term);
+                return self.apply_batch(index, tenure, entry.log_id, &batch);
+            }
+            EntryPayload::Blank => Vec::new(),
+            EntryPayload::Membership(membership) => {
+                let stored = StoredMembership::new(Some(entry.log_id), membership);
+                self.shared.lock().membership = stored;
+                Vec::new()
+            }
+        };
+        let mut state = self.shared.lock();
+        state.table.note_index(index);
+        state.last = Some(entry.log_id);
+        Ok(outcomes)
+    }
+
+    fn apply_batch(
+        &mut self,
+        index: LogIndex,
+        tenure: Tenure,
+        log_id: LogId,
+        bytes: &EncodedBatch,
+    ) -> io::Result<Vec<Outcome>> {
+        let batch = Batch::decode(&bytes.0)
+            .map_err(|source| self.stop(Fault::Unreadable { index, source }))?;
+        self.scratch.clear();
+        let mut state = self.shared.lock();
+        let applied = state.table.apply_batch(index, tenure, &batch, &mut self.scratch);
+        if let Err(fault) = applied {
+            drop(state);
+            return Err(self.stop(Fault::Diverged(fault)));
+        }
+        state.last = Some(log_id);
+        let mut outcomes = Vec::with_capacity(self.scratch.len());
+        let mut events: Vec<Event> = Vec::new();
+        for applied in self.scratch.drain(..) {
+            outcomes.push(applied.outcome);
+            events.extend(applied.events);
+        }
+        if let Some(listener) = self.shared.listener.get() {
+            listener.applied(index, &events, &state.table);
+        }
+        Ok(outcomes)
+    }
+
+    /// Reports why this node stops; the error makes openraft stop.
+    fn stop(&self, fault: Fault) -> io::Error {
+        let error = io::Error::other(fault.to_string());
+        self.faults.report(fault);
+        error
+    }
+
+    fn snapshot_failed(&self, message: impl ToString) -> io::Error {
+        self.stop(Fault::Snapshot { message: message.to_string() })
+    }
+
+    fn freeze(&self) -> Builder {
+        let state = self.shared.lock();
+        let meta =
+            SnapshotMeta { last_log_id: state.last, last_membership: state.membership.clone() };
+        Builder {
+            frozen: state.table.freeze(),
+            meta,
+            store: Arc::clone(&self.store),
+            faults: self.faults.clone(),
+        }
+    }
+
+    /// Whether there is room for one more snapshot beside the one that stands.
+    ///
+    /// Below the disk reserve snapshots are still built, out of that reserve: without them the log
+    /// could never be purged, and what frees things still adds to it. Only where the snapshot
+    /// itself might not fit is it put off, because a write that fails stops the node.
+    fn has_room(&self) -> bool {
+        let last = self.store.newest_snapshot().ok().flatten().map_or(0, |kept| kept.length());
+        let wanted = last.saturating_mul(2).saturating_add(SNAPSHOT_ROOM);
+        self.store.free_space().map_or(true, |free| free > wanted)
+    }
+}
+
+/// Room a snapshot may take beyond twice the last one, bytes.
+const SNAPSHOT_ROOM: u64 = 32 << 20;
+
+impl RaftStateMachine<Types> for Machine {
+    type SnapshotData = SnapshotData;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
+        let state = self.shared.lock();
+        Ok((state.last, state.membership.clone()))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> Result<(), io::Error>
+    where
+        S: Stream<Item = Result<EntryResponder<Types>, io::Error>> + Unpin + OptionalSend,
+    {
+        let mut commands = 0;
+        while let Some((entry, responder)) = entries.try_next().await? {
+            let log_id = entry.log_id;
+            let outcomes = self.apply_entry(entry)?;
+            self.shared.applied.send_replace(Some(log_id));
+            commands += 1 + outcomes.len();
+            if let Some(responder) = responder {
+                responder.send(outcomes);
+            }
+            if commands >= COMMANDS_A_TURN {
+                commands = 0;
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<Builder> {
+        if !force && !self.has_room() {
+            tracing::warn!("no snapshot is built: it might not fit on the disk");
+            return None;
+        }
+        Some(self.freeze())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        self.freeze()
+    }
+
+    /// The order matters for a node that dies in between: first everything queued for the log is
+    /// durable, truncation above all, then the snapshot counts, then the table changes. A snapshot
+    /// that counted beside a log it contradicts would keep the node from starting again.
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        data: SnapshotData,
+    ) -> Result<(), io::Error> {
+        let kept = match data {
+            SnapshotData::Kept(kept) => kept,
+            SnapshotData::Received(draft) => {
+                Log(self.store.log()).settle().await?;
+                off_runtime(self.store.may_block(), move || draft.finish())
+                    .await
+                    .map_err(|error| self.snapshot_failed(error))?
+            }
+        };
+        let wanted = meta.clone();
+        let table = off_runtime(self.store.may_block(), move || {
+            read_table(kept, &wanted).map_err(io::Error::other)
+        })
+        .await
+        .map_err(|error| self.snapshot_failed(error))?;
+        let state =
+            State { table, last: meta.last_log_id, membership: meta.last_membership.clone() };
+        let replaced = {
+            let mut guard = self.shared.lock();
+            let replaced = std::mem::replace(&mut *guard, state);
+            if let Some(listener) = self.shared.listener.get() {
+                listener.restored(guard.table.applied_index(), &guard.table);
+            }
+            replaced
+        };
+        self.shared.applied.send_replace(meta.last_log_id);
+        // Outside the lock: freeing a large table takes a while.
+        drop(replaced);
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<SnapshotData>>, io::Error> {
+        let Some(kept) = self.store.newest_snapshot()? else { return Ok(None) };
+        let meta = read_meta(&kept).map_err(io::Error::other)?;
+        Ok(Some(Snapshot { meta, snapshot: SnapshotData::Kept(kept) }))
+    }
+}
+
+/// A table frozen for a snapshot, to be written beside the running one.
+pub(super) struct Builder {
+    frozen: Frozen,
+    meta: SnapshotMeta,
+    store: Arc<dyn ReplicaStore>,
+    faults: FaultSlot,
+}
+
+impl RaftSnapshotBuilder<Types> for Builder {
+    type SnapshotData = SnapshotData;
+
+    async fn build_snapshot(&mut self) -> Result<Snapshot<SnapshotData>, io::Error> {
+        let store = Arc::clone(&self.store);
+        let frozen = self.frozen.clone();
+        let last = self.meta.last_log_id.as_ref().map(log_id_to_stored);
+        let meta = meta_bytes(&self.meta, &store.identity());
+        let written = off_runtime(store.may_block(), move || {
+            let mut draft = store.begin_snapshot(last, meta)?;
+            frozen.write_to(&mut draft)?;
+            draft.finish()
+        })
+        .await;
+        match written {
+            Ok(kept) => {
+                Ok(Snapshot { meta: self.meta.clone(), snapshot: SnapshotData::Kept(kept) })
+            }
+            Err(error) => {
+                self.faults.report(Fault::Snapshot { message: error.to_string() });
+                Err(error)
+            }
+        }
+    }
+}
+
+/// The meta of a snapshot as it is stored and sent, with the cluster it belongs to (I22).
+pub(super) fn meta_bytes(meta: &SnapshotMeta, identity: &Identity) -> Bytes {
+    let cluster = identity.cluster.map(|id| Bytes::copy_from_slice(&id.0)).unwrap_or_default();
+    snapshot_meta_to_wire(meta, (cluster, identity.incarnation)).encode_to_vec().into()
+}
+
+fn read_meta(kept: &Arc<dyn KeptSnapshot>) -> Result<SnapshotMeta, String> {
+    let wire = proto::SnapshotMeta::decode(kept.meta())
+        .map_err(|error| format!("its head does not decode: {error}"))?;
+    snapshot_meta_from_wire(wire).map_err(|error| error.to_string())
+}
+
+fn read_table(kept: Arc<dyn KeptSnapshot>, meta: &SnapshotMeta) -> Result<LockTable, String> {
+    let mut body = BufReader::with_capacity(64 << 10, BodyReader::new(kept));
+    let table = LockTable::read_from(&mut body).map_err(|error| error.to_string())?;
+    let last = meta.last_log_id.map_or(0, |id| id.index);
+    if table.applied_index().get() != last {
+        let found = table.applied_index();
+        return Err(format!("its head says log index {last}, its body {found}"));
+    }
+    Ok(table)
+}
+
+/// Runs `work` where it may block; at once where nothing blocks, so that a simulation stays on its
+/// one thread.
+pub(super) async fn off_runtime<T: Send + 'static>(
+    may_block: bool,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    if !may_block {
+        return work();
+    }
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|_| Err(io::Error::other("the work on the disk panicked")))
+}

@@ -1,0 +1,201 @@
+//! Members that reach each other without sockets, for simulations and tests on virtual time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::FutureExt;
+use futures_util::stream::{BoxStream, StreamExt};
+use holdfast_proto::v1 as proto;
+use holdfast_seams::BoxFuture;
+use tokio::sync::watch;
+
+use super::Member;
+use super::peers::{Lane, Peer, PeerError, PeerNetwork, PeerStream};
+
+/// A network in memory: messages arrive at once, until somebody cuts it.
+#[derive(Clone, Debug)]
+pub struct MemoryNetwork(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    members: Mutex<BTreeMap<u64, Arc<dyn Peer>>>,
+    cuts: watch::Sender<BTreeSet<(u64, u64)>>,
+}
+
+impl Default for MemoryNetwork {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemoryNetwork {
+    /// A network without members.
+    pub fn new() -> Self {
+        let cuts = watch::Sender::new(BTreeSet::new());
+        Self(Arc::new(Shared { members: Mutex::default(), cuts }))
+    }
+
+    /// The network as node `from` sees it.
+    pub fn of(&self, from: u64) -> Arc<dyn PeerNetwork> {
+        Arc::new(FromNode { network: self.clone(), from })
+    }
+
+    /// `peer` answers as node `node_id` from here on.
+    pub fn join(&self, node_id: u64, peer: Arc<dyn Peer>) {
+        self.members().insert(node_id, peer);
+    }
+
+    /// Nobody answers as node `node_id` any more. What was under way to it is lost.
+    pub fn leave(&self, node_id: u64) {
+        self.members().remove(&node_id);
+        // Whoever waits for an answer looks again.
+        self.0.cuts.send_modify(|_| ());
+    }
+
+    /// Nothing passes between the two any more, and what was under way is lost.
+    pub fn cut(&self, one: u64, other: u64) {
+        self.0.cuts.send_modify(|cuts| cuts.extend([(one, other), (other, one)]));
+    }
+
+    /// Cuts `node_id` off from everybody else.
+    pub fn isolate(&self, node_id: u64) {
+        let others: Vec<u64> = self.members().keys().copied().collect();
+        others.into_iter().filter(|other| *other != node_id).for_each(|other| {
+            self.cut(node_id, other);
+        });
+    }
+
+    /// Everything passes again.
+    pub fn heal(&self) {
+        self.0.cuts.send_modify(BTreeSet::clear);
+    }
+
+    fn members(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<dyn Peer>>> {
+        self.0.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct FromNode {
+    network: MemoryNetwork,
+    from: u64,
+}
+
+impl PeerNetwork for FromNode {
+    fn peer(&self, member: &Member, _lane: Lane) -> Arc<dyn Peer> {
+        let (network, from) = (self.network.clone(), self.from);
+        Arc::new(Wire { network, from, to: member.node_id })
+    }
+}
+
+#[derive(Clone)]
+struct Wire {
+    network: MemoryNetwork,
+    from: u64,
+    to: u64,
+}
+
+impl Wire {
+    fn target(&self) -> Result<Arc<dyn Peer>, PeerError> {
+        if self.network.0.cuts.borrow().contains(&(self.from, self.to)) {
+            return Err(unreachable("cut off"));
+        }
+        self.network.members().get(&self.to).cloned().ok_or_else(|| unreachable("nobody there"))
+    }
+
+    /// Ends when nothing passes any more, or somebody else stands at the other end.
+    async fn until_cut(self, target: Arc<dyn Peer>) {
+        let mut cuts = self.network.0.cuts.subscribe();
+        loop {
+            cuts.borrow_and_update();
+            let same = self.target().is_ok_and(|now| Arc::ptr_eq(&now, &target));
+            if !same || cuts.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn Peer) -> BoxFuture<'static, Result<T, PeerError>> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, PeerError>> {
+        let wire = self.clone();
+        async move {
+            let target = wire.target()?;
+            let answer = call(&*target);
+            holdfast_seams::select! {
+                () = wire.until_cut(target) => Err(unreachable("cut off meanwhile")),
+                answer = answer => answer,
+            }
+        }
+        .boxed()
+    }
+}
+
+fn unreachable(why: &str) -> PeerError {
+    PeerError::Unreachable(why.to_owned())
+}
+
+impl Peer for Wire {
+    fn promise(
+        &self,
+        request: proto::PromiseRequest,
+    ) -> BoxFuture<'static, Result<proto::PromiseResponse, PeerError>> {
+        self.call(move |peer| peer.promise(request))
+    }
+
+    fn hello(
+        &self,
+        request: proto::HelloRequest,
+    ) -> BoxFuture<'static, Result<proto::HelloResponse, PeerError>> {
+        self.call(move |peer| peer.hello(request))
+    }
+
+    fn stream_append(
+        &self,
+        requests: BoxStream<'static, proto::AppendRequest>,
+    ) -> BoxFuture<'static, Result<PeerStream<proto::AppendResponse>, PeerError>> {
+        let wire = self.clone();
+        async move {
+            let target = wire.target()?;
+            let requests = requests.take_until(wire.clone().until_cut(Arc::clone(&target)));
+            let responses = target.stream_append(requests.boxed()).await?;
+            Ok(responses.take_until(wire.until_cut(target)).boxed())
+        }
+        .boxed()
+    }
+
+    fn append(
+        &self,
+        request: proto::AppendRequest,
+    ) -> BoxFuture<'static, Result<proto::AppendResponse, PeerError>> {
+        self.call(move |peer| peer.append(request))
+    }
+
+    fn vote(
+        &self,
+        request: proto::VoteRequest,
+    ) -> BoxFuture<'static, Result<proto::VoteResponse, PeerError>> {
+        self.call(move |peer| peer.vote(request))
+    }
+
+    fn pre_vote(
+        &self,
+        request: proto::VoteRequest,
+    ) -> BoxFuture<'static, Result<proto::VoteResponse, PeerError>> {
+        self.call(move |peer| peer.pre_vote(request))
+    }
+
+    fn install_snapshot(
+        &self,
+        chunks: BoxStream<'static, proto::SnapshotChunk>,
+    ) -> BoxFuture<'static, Result<proto::SnapshotResponse, PeerError>> {
+        self.call(move |peer| peer.install_snapshot(chunks))
+    }
+
+    fn transfer_leader(
+        &self,
+        request: proto::TransferLeaderRequest,
+    ) -> BoxFuture<'static, Result<proto::TransferLeaderResponse, PeerError>> {
+        self.call(move |peer| peer.transfer_leader(request))
+    }
+}

@@ -1,0 +1,197 @@
+//! A replica's store without a disk, for simulations and tests on virtual time.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use super::store::{FIRST_INCARNATION, KeptSnapshot, ReplicaStore, SnapshotDraft};
+use crate::storage::{
+    ClusterId, Identity, LogId, LogMirror, LogStore, Member, MemoryLog, PromiseError,
+    SNAPSHOT_CHUNK, Stage,
+};
+
+/// Everything in memory. [`restarted`](Self::restarted) is what the next process would find.
+pub struct MemoryStore {
+    io: Arc<MemoryLog>,
+    log: Arc<LogStore>,
+    kept: Arc<Mutex<Kept>>,
+    free_space: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Kept {
+    identity: Identity,
+    snapshot: Option<Arc<MemorySnapshot>>,
+}
+
+impl MemoryStore {
+    /// An empty store of node `node_id`.
+    pub fn new(node_id: u64) -> Self {
+        let identity = Identity {
+            node_id,
+            stage: Stage::Fresh,
+            cluster: None,
+            incarnation: FIRST_INCARNATION,
+            members: Vec::new(),
+        };
+        Self::over(LogMirror::default(), Kept { identity, snapshot: None })
+    }
+
+    fn over(durable: LogMirror, kept: Kept) -> Self {
+        let io = Arc::new(MemoryLog::holding(durable.clone()));
+        let log = Arc::new(LogStore::new(durable, io.clone()));
+        Self { io, log, kept: Arc::new(Mutex::new(kept)), free_space: AtomicU64::new(u64::MAX) }
+    }
+
+    /// What a process would find that starts after this one was killed. This one's log takes
+    /// nothing any more: two processes never write one folder.
+    #[must_use]
+    pub fn restarted(&self) -> Self {
+        let kept = self.lock().clone();
+        Self::over(self.io.power_cut(), kept)
+    }
+
+    /// The disk reports an error from now on.
+    pub fn fail(&self) {
+        self.io.fail();
+    }
+
+    /// Sets how many bytes the disk has left.
+    pub fn set_free_space(&self, bytes: u64) {
+        self.free_space.store(bytes, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryStore").field("log", &self.log).finish_non_exhaustive()
+    }
+}
+
+impl ReplicaStore for MemoryStore {
+    fn may_block(&self) -> bool {
+        false
+    }
+
+    fn log(&self) -> Arc<LogStore> {
+        Arc::clone(&self.log)
+    }
+
+    fn identity(&self) -> Identity {
+        self.lock().identity.clone()
+    }
+
+    fn promise(&self, cluster: ClusterId, members: Vec<Member>) -> Result<(), PromiseError> {
+        let identity = &mut self.lock().identity;
+        match identity.cluster {
+            Some(taken) if taken == cluster => Ok(()),
+            Some(taken) => Err(PromiseError::Taken {
+                node_id: identity.node_id,
+                cluster: taken,
+                incarnation: identity.incarnation,
+            }),
+            None => {
+                identity.stage = Stage::Promised;
+                identity.cluster = Some(cluster);
+                identity.members = members;
+                Ok(())
+            }
+        }
+    }
+
+    fn set_initialised(&self) -> Result<(), PromiseError> {
+        let identity = &mut self.lock().identity;
+        if identity.cluster.is_none() {
+            return Err(PromiseError::NotPromised { node_id: identity.node_id });
+        }
+        identity.stage = Stage::Initialised;
+        Ok(())
+    }
+
+    fn newest_snapshot(&self) -> io::Result<Option<Arc<dyn KeptSnapshot>>> {
+        Ok(self.lock().snapshot.clone().map(|kept| kept as Arc<dyn KeptSnapshot>))
+    }
+
+    fn begin_snapshot(
+        &self,
+        last: Option<LogId>,
+        meta: Bytes,
+    ) -> io::Result<Box<dyn SnapshotDraft>> {
+        let kept = Arc::clone(&self.kept);
+        Ok(Box::new(MemoryDraft { kept, last, meta, body: Vec::new() }))
+    }
+
+    fn free_space(&self) -> io::Result<u64> {
+        Ok(self.free_space.load(Ordering::Relaxed))
+    }
+}
+
+struct MemorySnapshot {
+    last: Option<LogId>,
+    meta: Bytes,
+    body: Bytes,
+}
+
+impl std::fmt::Debug for MemorySnapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemorySnapshot").field("last", &self.last).finish_non_exhaustive()
+    }
+}
+
+impl KeptSnapshot for MemorySnapshot {
+    fn last(&self) -> Option<LogId> {
+        self.last
+    }
+
+    fn meta(&self) -> Bytes {
+        self.meta.clone()
+    }
+
+    fn length(&self) -> u64 {
+        self.body.len() as u64
+    }
+
+    fn sha256(&self) -> [u8; 32] {
+        Sha256::digest(&self.body).into()
+    }
+
+    fn chunk(&self, offset: u64) -> io::Result<Bytes> {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.body.len());
+        let end = start.saturating_add(SNAPSHOT_CHUNK).min(self.body.len());
+        Ok(self.body.slice(start..end))
+    }
+}
+
+struct MemoryDraft {
+    kept: Arc<Mutex<Kept>>,
+    last: Option<LogId>,
+    meta: Bytes,
+    body: Vec<u8>,
+}
+
+impl Write for MemoryDraft {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.body.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl SnapshotDraft for MemoryDraft {
+    fn finish(self: Box<Self>) -> io::Result<Arc<dyn KeptSnapshot>> {
+        let snapshot =
+            Arc::new(MemorySnapshot { last: self.last, meta: self.meta, body: self.body.into() });
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).snapshot =
+            Some(Arc::clone(&snapshot));
+        Ok(snapshot)
+    }
+}

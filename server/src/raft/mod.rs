@@ -1,0 +1,62 @@
+//! Replication: the one module that names openraft.
+//!
+//! ```text
+//!  Consensus            Proposer ──batches──▶ openraft ──entries──▶ Machine ──▶ LockTable
+//!  (sessions, calls) ─▶ Confirmer ─rounds──▶     │  ▲                  └─events─▶ Listener
+//!        ▲                                       │  │
+//!        └── Role ◀── Tenures ◀──metrics─────────┘  └── Handler ◀── Peer (gRPC, memory)
+//!                                                │
+//!                                  Log ──▶ storage::LogStore
+//!                                  Network ──▶ Peer of another member
+//! ```
+//!
+//! openraft's types are in neither the wire nor the disk formats nor the public API (DESIGN §7).
+//!
+//! # Invariants
+//!
+//! - A tenure is one term led by one process from start to end. It begins with an entry of its own,
+//!   applied; nothing is proposed, confirmed or expired before.
+//! - A batch meant for one tenure is appended in no other.
+//! - A leader is confirmed by quorum rounds begun after the question, never by a clock (I18).
+//! - Every message of a peer is checked for cluster, incarnation and receiver at one place, before
+//!   anything else of it is looked at (I22).
+//! - Nobody votes under an id whose data is gone (I20, I22): see `formation.rs`.
+
+mod confirm;
+mod fault;
+mod formation;
+mod grpc;
+mod handler;
+mod log;
+mod machine;
+mod memory_network;
+mod memory_store;
+mod network;
+mod peers;
+mod proposer;
+mod replica;
+mod store;
+mod survey;
+mod tenure;
+mod types;
+mod wire;
+
+pub use fault::Fault;
+pub use formation::Forming;
+pub use grpc::{GrpcNetwork, peer_server};
+pub use memory_network::MemoryNetwork;
+pub use memory_store::MemoryStore;
+pub use peers::{Lane, Peer, PeerError, PeerNetwork, PeerStream};
+pub use replica::{Replica, ReplicaConfig, ReplicaStatus, StartError};
+pub use store::{KeptSnapshot, ReplicaStore, SnapshotDraft};
+
+/// A member of the cluster: who it is, and where it is reached.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Member {
+    /// Its node id.
+    pub node_id: u64,
+    /// Where clients reach it, `host:port`.
+    pub advertise: String,
+    /// Where other members reach it, `host:port`.
+    pub peer_advertise: String,
+}

@@ -1,0 +1,221 @@
+//! How members reach each other: a small trait with gRPC behind it, or a simulator's network.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use holdfast_core::VersionGate;
+use holdfast_proto::v1 as proto;
+use holdfast_seams::BoxFuture;
+
+use std::collections::BTreeMap;
+
+use super::Member;
+use crate::storage::ClusterId;
+
+/// Why a member did not answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PeerError {
+    /// No connection, or it broke. The member may have seen the message.
+    #[error("not reachable: {0}")]
+    Unreachable(String),
+    /// The member looked at who is calling, or at the message, and refused it.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// The member stops.
+    #[error("the member stops: {0}")]
+    Stopping(String),
+}
+
+/// What came back on one message of a stream.
+pub type PeerStream<T> = BoxStream<'static, Result<T, PeerError>>;
+
+/// What can be asked of a member. The member's own side implements it too: a network in memory
+/// hands that out as it is.
+///
+/// The messages are documented in `peer.proto`.
+pub trait Peer: Send + Sync + 'static {
+    /// First start: asks a member to promise itself to a cluster.
+    fn promise(
+        &self,
+        request: proto::PromiseRequest,
+    ) -> BoxFuture<'static, Result<proto::PromiseResponse, PeerError>>;
+
+    /// Asks a member what it knows of itself.
+    fn hello(
+        &self,
+        request: proto::HelloRequest,
+    ) -> BoxFuture<'static, Result<proto::HelloResponse, PeerError>>;
+
+    /// Log replication, in order, answered in order.
+    fn stream_append(
+        &self,
+        requests: BoxStream<'static, proto::AppendRequest>,
+    ) -> BoxFuture<'static, Result<PeerStream<proto::AppendResponse>, PeerError>>;
+
+    /// One append or heartbeat.
+    fn append(
+        &self,
+        request: proto::AppendRequest,
+    ) -> BoxFuture<'static, Result<proto::AppendResponse, PeerError>>;
+
+    /// Asks for a vote.
+    fn vote(
+        &self,
+        request: proto::VoteRequest,
+    ) -> BoxFuture<'static, Result<proto::VoteResponse, PeerError>>;
+
+    /// Asks whether a vote would be given.
+    fn pre_vote(
+        &self,
+        request: proto::VoteRequest,
+    ) -> BoxFuture<'static, Result<proto::VoteResponse, PeerError>>;
+
+    /// Sends a whole snapshot; the first chunk carries the head.
+    fn install_snapshot(
+        &self,
+        chunks: BoxStream<'static, proto::SnapshotChunk>,
+    ) -> BoxFuture<'static, Result<proto::SnapshotResponse, PeerError>>;
+
+    /// Hands leadership to the member.
+    fn transfer_leader(
+        &self,
+        request: proto::TransferLeaderRequest,
+    ) -> BoxFuture<'static, Result<proto::TransferLeaderResponse, PeerError>>;
+}
+
+/// What travels apart from what else, so that much of the one does not hold up the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    /// The append stream.
+    Log,
+    /// Heartbeats, votes, questions: small and urgent.
+    Control,
+    /// Snapshots.
+    Bulk,
+}
+
+/// Reaches members.
+pub trait PeerNetwork: Send + Sync + 'static {
+    /// A way to `member`, whether it is there or not.
+    fn peer(&self, member: &Member, lane: Lane) -> Arc<dyn Peer>;
+}
+
+/// Who this node is towards its peers.
+pub(super) struct Me {
+    pub(super) node_id: u64,
+    /// Cluster and incarnation, from the promise on.
+    cluster: OnceLock<(ClusterId, u64)>,
+}
+
+impl Me {
+    pub(super) fn new(node_id: u64) -> Self {
+        Self { node_id, cluster: OnceLock::new() }
+    }
+
+    /// To be called when the promise is durable. It is made once in the life of a folder.
+    pub(super) fn belongs_to(&self, cluster: ClusterId, incarnation: u64) {
+        let known = self.cluster.get_or_init(|| (cluster, incarnation));
+        debug_assert_eq!(*known, (cluster, incarnation));
+    }
+
+    pub(super) fn cluster(&self) -> Option<(ClusterId, u64)> {
+        self.cluster.get().copied()
+    }
+
+    /// The header of a message to `to`; without a cluster it names none and is refused everywhere.
+    pub(super) fn header(&self, to: u64) -> proto::PeerHeader {
+        let (cluster_id, incarnation) = self
+            .cluster()
+            .map_or((Bytes::new(), 0), |(id, life)| (Bytes::copy_from_slice(&id.0), life));
+        proto::PeerHeader {
+            cluster_id,
+            incarnation,
+            from_node: self.node_id,
+            to_node: to,
+            group: GROUP,
+        }
+    }
+
+    /// Whether a message was meant for this node, in this cluster and life of it (I22). The one
+    /// place where that is decided, before anything of the message is looked at.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError::Refused`] names what differs.
+    pub(super) fn admit(&self, header: Option<&proto::PeerHeader>) -> Result<(), PeerError> {
+        let header = header.ok_or_else(|| refused("the message has no header"))?;
+        let Some((cluster, incarnation)) = self.cluster() else {
+            return Err(refused(format!("node {} belongs to no cluster yet", self.node_id)));
+        };
+        if header.cluster_id != cluster.0.as_slice() {
+            let theirs = hex::encode(&header.cluster_id);
+            return Err(refused(format!("cluster {theirs} calls, this is cluster {cluster}")));
+        }
+        if header.incarnation != incarnation {
+            let theirs = header.incarnation;
+            return Err(refused(format!("incarnation {theirs} calls, this is {incarnation}")));
+        }
+        if header.to_node != self.node_id {
+            let (to, own) = (header.to_node, self.node_id);
+            return Err(refused(format!("meant for node {to}, this is node {own}")));
+        }
+        if header.from_node == self.node_id {
+            return Err(refused(format!("another process calls itself node {}", self.node_id)));
+        }
+        if header.group != GROUP {
+            return Err(refused(format!("group {} is not served here", header.group)));
+        }
+        Ok(())
+    }
+}
+
+/// One cluster may later run several Raft groups; today there is one.
+const GROUP: u64 = 0;
+
+pub(super) fn refused(reason: impl Into<String>) -> PeerError {
+    PeerError::Refused(reason.into())
+}
+
+/// What the members said of themselves lately.
+pub(super) struct Heard {
+    gate: Mutex<VersionGate>,
+    below_reserve: Mutex<BTreeMap<u64, bool>>,
+}
+
+impl Heard {
+    pub(super) fn new(own: u64) -> Self {
+        Self { gate: Mutex::new(VersionGate::new(own)), below_reserve: Mutex::default() }
+    }
+
+    pub(super) fn note_version(&self, member: u64, highest: u32) {
+        let highest = u16::try_from(highest).unwrap_or(u16::MAX);
+        lock(&self.gate).announce(member, highest);
+    }
+
+    pub(super) fn note_reserve(&self, member: u64, below: bool) {
+        lock(&self.below_reserve).insert(member, below);
+    }
+
+    /// The highest command version that may be proposed to `members` (I29).
+    pub(super) fn highest_version(&self, members: &[u64]) -> u16 {
+        lock(&self.gate).highest(members.iter().copied())
+    }
+
+    /// How many of `members` said that they are below their disk reserve.
+    pub(super) fn below_reserve(&self, members: &[u64]) -> usize {
+        let said = lock(&self.below_reserve);
+        members.iter().filter(|member| said.get(member).copied().unwrap_or(false)).count()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for dyn Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Peer")
+    }
+}

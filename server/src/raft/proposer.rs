@@ -1,0 +1,455 @@
+//! The proposer: gathers commands into log entries and tells each caller what became of its own.
+//!
+//! Whatever arrives while the last entries are on their way becomes the next entry: the batch grows
+//! with the load, and an idle server adds no delay.
+//!
+//! # Invariants
+//!
+//! - Each command's [`Done`] is called exactly once.
+//! - Commands are proposed in the order of `submit`, each only in the tenure it was submitted in:
+//!   openraft appends an entry only while this node leads the term it was meant for.
+//! - An error that is certain ([`ProposeError::is_certainly_not_applied`]) is given only for a
+//!   command that was never appended.
+//!
+//! # Bounds
+//!
+//! [`Settings::max_pending`] commands wait; [`MAX_BATCH_COMMANDS`] and [`MAX_BATCH_BYTES`] go into
+//! one entry; [`IN_FLIGHT`] entries are on their way.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use holdfast_core::{Batch, Command, LogIndex, Outcome, Tenure, Witness};
+use holdfast_seams::{Moment, Seams};
+use openraft::errors::{ClientWriteError, ForwardReason};
+use tokio::sync::{Notify, watch};
+
+use super::handler::Raft;
+use super::machine::Replicated;
+use super::types::{Callback, CommittedLeaderId, EncodedBatch, WriteResult};
+use crate::consensus::{Committed, Done, LeaderHint, Role};
+use crate::error::ProposeError;
+
+/// Most commands in one entry.
+pub(super) const MAX_BATCH_COMMANDS: usize = 1_024;
+
+/// An entry is closed when its commands take this many bytes. The last one may go over, by at most
+/// a name and a label: an entry stays within one group of the log store (64 KiB).
+pub(super) const MAX_BATCH_BYTES: usize = 60 << 10;
+
+/// Entries on their way at once: while one is synced, the next is replicated. More brought nothing
+/// (`research/spike.md` §3.2).
+const IN_FLIGHT: usize = 2;
+
+/// The proposer's bounds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    /// Commands that may wait to be proposed.
+    pub(super) max_pending: usize,
+    /// How long a caller waits for an outcome.
+    pub(super) deadline: Duration,
+}
+
+/// What may be proposed just now, as the survey of the members found it.
+#[derive(Debug)]
+pub(super) struct Policy {
+    /// A disk is below its reserve: only what frees or ends things (DESIGN §7).
+    pub(super) only_what_frees: AtomicBool,
+    /// The highest version all members know (I29).
+    pub(super) highest_version: AtomicU16,
+}
+
+impl Policy {
+    pub(super) fn new() -> Self {
+        Self { only_what_frees: AtomicBool::new(false), highest_version: AtomicU16::new(1) }
+    }
+
+    fn check(&self, command: &Command) -> Result<(), ProposeError> {
+        let version = command.version();
+        if version > self.highest_version.load(Ordering::Relaxed) {
+            return Err(ProposeError::VersionNotKnown { version });
+        }
+        if self.only_what_frees.load(Ordering::Relaxed) && !frees(command) {
+            return Err(ProposeError::DiskReserve);
+        }
+        Ok(())
+    }
+}
+
+/// Whether a command takes no new room, or gives some back.
+fn frees(command: &Command) -> bool {
+    match command {
+        Command::Configure { .. }
+        | Command::CloseSession { .. }
+        | Command::ExpireSession { .. }
+        | Command::Cancel { .. }
+        | Command::Release { .. } => true,
+        Command::OpenSession { .. } | Command::Acquire { .. } => false,
+    }
+}
+
+/// Takes commands and proposes them.
+pub(super) struct Proposer {
+    queue: Mutex<Queue>,
+    /// Something changed that [`Proposer::run`] should look at.
+    wake: Notify,
+    settings: Settings,
+    seams: Seams,
+    role: watch::Receiver<Role>,
+    policy: Arc<Policy>,
+    shared: Arc<Replicated>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    in_flight: VecDeque<Arc<Flight>>,
+    /// The last witness that was put into a batch.
+    witnessed: Option<LogIndex>,
+    /// Leadership is being handed over: nothing new begins.
+    paused: bool,
+    closed: bool,
+}
+
+struct Waiting {
+    tenure: Tenure,
+    command: Command,
+    done: Done,
+    since: Moment,
+}
+
+/// An entry on its way, and who waits for it.
+struct Flight {
+    since: Moment,
+    dones: Mutex<Option<Vec<Done>>>,
+}
+
+impl Flight {
+    /// Answers everybody, unless they were answered before.
+    fn settle(&self, result: impl FnOnce(Vec<Done>)) {
+        if let Some(dones) = lock(&self.dones).take() {
+            result(dones);
+        }
+    }
+
+    fn fail(&self, error: &ProposeError) {
+        self.settle(|dones| fail_all(dones, error));
+    }
+
+    fn is_settled(&self) -> bool {
+        lock(&self.dones).is_none()
+    }
+}
+
+/// Given to openraft with the entry. If openraft drops it without an answer, it stops.
+struct Landing {
+    flight: Arc<Flight>,
+    proposer: Arc<Proposer>,
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        self.flight.fail(&ProposeError::ShuttingDown);
+        self.proposer.wake.notify_one();
+    }
+}
+
+impl Proposer {
+    pub(super) fn new(
+        settings: Settings,
+        seams: Seams,
+        role: watch::Receiver<Role>,
+        policy: Arc<Policy>,
+        shared: Arc<Replicated>,
+    ) -> Self {
+        let (queue, wake) = (Mutex::default(), Notify::new());
+        Self { queue, wake, settings, seams, role, policy, shared }
+    }
+
+    /// See [`Consensus::submit`](crate::consensus::Consensus::submit). What can be refused at once
+    /// is refused before this returns.
+    pub(super) fn submit(&self, command: Command, done: Done) {
+        match self.admit(&command) {
+            Err(error) => done(Err(error)),
+            Ok(tenure) => {
+                let since = self.seams.clock.now();
+                let waiting = Waiting { tenure, command, done, since };
+                let refused = {
+                    let mut queue = lock(&self.queue);
+                    match queue.refusal(self.settings.max_pending, &self.role) {
+                        None => {
+                            queue.waiting.push_back(waiting);
+                            None
+                        }
+                        Some(error) => Some((waiting, error)),
+                    }
+                };
+                match refused {
+                    None => self.wake.notify_one(),
+                    Some((waiting, error)) => (waiting.done)(Err(error)),
+                }
+            }
+        }
+    }
+
+    fn admit(&self, command: &Command) -> Result<Tenure, ProposeError> {
+        let tenure = self.role.borrow().tenure();
+        let tenure = tenure.ok_or_else(|| not_leader(&self.role))?;
+        self.policy.check(command)?;
+        Ok(tenure)
+    }
+
+    /// Proposes until the task is dropped.
+    pub(super) async fn run(self: Arc<Self>, raft: Raft) {
+        loop {
+            self.drop_overdue();
+            if let Some((tenure, batch, dones)) = self.gather() {
+                self.propose(&raft, tenure, batch, dones).await;
+                continue;
+            }
+            let next = self.next_deadline();
+            let overdue = async {
+                match next {
+                    Some(at) => self.seams.clock.sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            holdfast_seams::select! {
+                () = self.wake.notified() => {}
+                () = overdue => {}
+            }
+        }
+    }
+
+    /// Takes the next batch out of the queue, if one may go now.
+    fn gather(&self) -> Option<(Tenure, Batch, Vec<Done>)> {
+        let current = self.role.borrow().tenure();
+        let mut gone = Vec::new();
+        let gathered = {
+            let mut queue = lock(&self.queue);
+            queue.in_flight.retain(|flight| !flight.is_settled());
+            if queue.in_flight.len() >= IN_FLIGHT {
+                return None;
+            }
+            let mut commands = Vec::new();
+            let mut dones = Vec::new();
+            let mut bytes = 0;
+            while commands.len() < MAX_BATCH_COMMANDS && bytes < MAX_BATCH_BYTES {
+                let Some(next) = queue.waiting.pop_front() else { break };
+                if Some(next.tenure) != current {
+                    gone.push(next.done);
+                    continue;
+                }
+                // What cannot be measured is taken for large; the log store has the last word.
+                bytes += borsh::object_length(&next.command).unwrap_or(MAX_BATCH_BYTES);
+                commands.push(next.command);
+                dones.push(next.done);
+            }
+            current.filter(|_| !commands.is_empty()).map(|tenure| {
+                let witness = self.next_witness(&mut queue);
+                (tenure, Batch { stamp_ms: self.seams.clock.wall_ms(), witness, commands }, dones)
+            })
+        };
+        if !gone.is_empty() {
+            // Meant for a tenure that is over, and never appended.
+            fail_all(gone, &not_leader(&self.role));
+        }
+        gathered
+    }
+
+    /// The newest witness, once (I16).
+    fn next_witness(&self, queue: &mut Queue) -> Option<Witness> {
+        let newest = self.shared.look(|table, _| table.latest_witness())?;
+        if queue.witnessed == Some(newest.index) {
+            return None;
+        }
+        queue.witnessed = Some(newest.index);
+        Some(newest)
+    }
+
+    async fn propose(
+        self: &Arc<Self>,
+        raft: &Raft,
+        tenure: Tenure,
+        batch: Batch,
+        dones: Vec<Done>,
+    ) {
+        let flight =
+            Arc::new(Flight { since: self.seams.clock.now(), dones: Mutex::new(Some(dones)) });
+        lock(&self.queue).in_flight.push_back(Arc::clone(&flight));
+        let landing = Landing { flight, proposer: Arc::clone(self) };
+        let since = landing.flight.since;
+        let responder = Callback::new(move |result: WriteResult| {
+            let proposer = &landing.proposer;
+            landing.flight.settle(|dones| proposer.land(result, dones, since));
+        });
+        // Conditional on the term: a batch meant for this tenure is appended in no other.
+        let sent = raft
+            .write(EncodedBatch(batch.encode().into()))
+            .with_leader(CommittedLeaderId::new(tenure.get()))
+            .responder(responder)
+            .await;
+        if let Err(error) = sent {
+            // The responder was dropped, which answered everybody.
+            tracing::debug!(%error, "proposed to a replica that stops");
+        }
+    }
+
+    fn land(&self, result: WriteResult, dones: Vec<Done>, since: Moment) {
+        match result {
+            Ok(response) => deliver(LogIndex::new(response.log_id.index), response.data, dones),
+            Err(error) => {
+                let error = self.meaning(&error, since);
+                fail_all(dones, &error);
+            }
+        }
+    }
+
+    /// What openraft's refusal says for certain.
+    fn meaning(
+        &self,
+        error: &ClientWriteError<super::types::Types>,
+        since: Moment,
+    ) -> ProposeError {
+        let waited_ms = self.waited_ms(since);
+        match error {
+            // Said before anything is appended, and only then: what was appended and is given up
+            // comes as `LogEntryDiscarded`.
+            ClientWriteError::ForwardToLeader(forward) => match forward.reason {
+                ForwardReason::LeaseExpired => ProposeError::Unavailable { waited_ms },
+                ForwardReason::NotLeader | ForwardReason::LeadershipTransfer => {
+                    not_leader(&self.role)
+                }
+            },
+            ClientWriteError::LogEntryDiscarded(_)
+            | ClientWriteError::ChangeMembershipError(_)
+            | ClientWriteError::PreconditionFailed(_) => ProposeError::OutcomeUnknown { waited_ms },
+        }
+    }
+
+    fn waited_ms(&self, since: Moment) -> u64 {
+        let waited = self.seams.clock.now().saturating_since(since);
+        u64::try_from(waited.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Answers those who have waited long enough (I32).
+    fn drop_overdue(&self) {
+        let now = self.seams.clock.now();
+        let due = |since: Moment| since + self.settings.deadline <= now;
+        let (waiting, flights) = {
+            let mut queue = lock(&self.queue);
+            let mut waiting = Vec::new();
+            while queue.waiting.front().is_some_and(|next| due(next.since)) {
+                waiting.extend(queue.waiting.pop_front());
+            }
+            let flights: Vec<_> =
+                queue.in_flight.iter().filter(|flight| due(flight.since)).cloned().collect();
+            (waiting, flights)
+        };
+        let waited_ms = u64::try_from(self.settings.deadline.as_millis()).unwrap_or(u64::MAX);
+        for waiting in waiting {
+            (waiting.done)(Err(ProposeError::Unavailable { waited_ms }));
+        }
+        for flight in flights {
+            flight.fail(&ProposeError::OutcomeUnknown { waited_ms });
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Moment> {
+        let queue = lock(&self.queue);
+        let waiting = queue.waiting.front().map(|next| next.since);
+        let flying = queue.in_flight.iter().filter(|flight| !flight.is_settled());
+        let first = waiting.into_iter().chain(flying.map(|flight| flight.since)).min()?;
+        Some(first + self.settings.deadline)
+    }
+
+    /// A tenure is over. What was appended may still be committed by another leader; what waits
+    /// never will be.
+    pub(super) fn tenure_ended(&self) {
+        let (waiting, flights) = self.take_all();
+        let error = not_leader(&self.role);
+        fail_all(waiting, &error);
+        for flight in flights {
+            let waited_ms = self.waited_ms(flight.since);
+            flight.fail(&ProposeError::OutcomeUnknown { waited_ms });
+        }
+        self.wake.notify_one();
+    }
+
+    /// Begins nothing new, or begins again.
+    pub(super) fn pause(&self, paused: bool) {
+        lock(&self.queue).paused = paused;
+    }
+
+    /// How many entries are on their way.
+    pub(super) fn in_flight(&self) -> usize {
+        lock(&self.queue).in_flight.iter().filter(|flight| !flight.is_settled()).count()
+    }
+
+    /// How many commands wait to be proposed.
+    pub(super) fn waiting(&self) -> usize {
+        lock(&self.queue).waiting.len()
+    }
+
+    /// The node stops: everybody is answered, now and later.
+    pub(super) fn close(&self) {
+        lock(&self.queue).closed = true;
+        let (waiting, flights) = self.take_all();
+        fail_all(waiting, &ProposeError::ShuttingDown);
+        for flight in flights {
+            flight.fail(&ProposeError::ShuttingDown);
+        }
+    }
+
+    fn take_all(&self) -> (Vec<Done>, Vec<Arc<Flight>>) {
+        let mut queue = lock(&self.queue);
+        queue.witnessed = None;
+        queue.paused = false;
+        let waiting = queue.waiting.drain(..).map(|waiting| waiting.done).collect();
+        (waiting, queue.in_flight.drain(..).collect())
+    }
+}
+
+impl Queue {
+    fn refusal(&self, limit: usize, role: &watch::Receiver<Role>) -> Option<ProposeError> {
+        if self.closed {
+            return Some(ProposeError::ShuttingDown);
+        }
+        if self.paused {
+            return Some(not_leader(role));
+        }
+        (self.waiting.len() >= limit).then_some(ProposeError::Overloaded { limit })
+    }
+}
+
+fn deliver(index: LogIndex, outcomes: Vec<Outcome>, dones: Vec<Done>) {
+    let mut outcomes = outcomes.into_iter();
+    for done in dones {
+        match outcomes.next() {
+            Some(outcome) => done(Ok(Committed { index, outcome })),
+            // The entry was committed, but not with this command's outcome: not to be told.
+            None => done(Err(ProposeError::OutcomeUnknown { waited_ms: 0 })),
+        }
+    }
+}
+
+fn fail_all(dones: Vec<Done>, error: &ProposeError) {
+    for done in dones {
+        done(Err(error.clone()));
+    }
+}
+
+/// Nothing was appended here; `role` knows whom to ask.
+pub(super) fn not_leader(role: &watch::Receiver<Role>) -> ProposeError {
+    let leader: Option<LeaderHint> = match &*role.borrow() {
+        Role::Following { leader } => leader.clone(),
+        Role::Leading { .. } => None,
+    };
+    ProposeError::NotLeader { leader }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,505 @@
+//! One replica: openraft, the proposer, the tenure keeper and the first start, put together.
+
+use std::fmt;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use holdfast_core::{Command, Limits, LockTable, LogIndex};
+use holdfast_seams::{BoxFuture, Seams, Task};
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::{Config, Instant, SnapshotPolicy};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::Member;
+use super::confirm::Confirmer;
+use super::fault::{Fault, FaultSlot};
+use super::formation::{Formation, Forming};
+use super::handler::{Handler, LeaderContact, Raft};
+use super::log::Log;
+use super::machine::{Machine, Replicated, off_runtime};
+use super::network::Network;
+use super::peers::{Heard, Me, Peer, PeerNetwork};
+use super::proposer::{Policy, Proposer, Settings};
+use super::store::ReplicaStore;
+use super::survey::Survey;
+use super::tenure::Tenures;
+use crate::consensus::{Confirmed, Consensus, Done, Listener, Role};
+use crate::error::ProposeError;
+use crate::storage::ClusterId;
+
+/// What a replica is told at its start.
+#[derive(Clone, Debug)]
+pub struct ReplicaConfig {
+    /// This node.
+    pub node_id: u64,
+    /// Every member of the cluster, this node among them. Decides only how the cluster is formed,
+    /// and overrides addresses; afterwards the membership in the log counts.
+    pub members: Vec<Member>,
+    /// The limits that apply while this node leads.
+    pub limits: Limits,
+    /// Time between two heartbeats, milliseconds.
+    ///
+    /// Default: 150. Bounds: 10 to a third of `election_min_ms`. Within it a follower has to
+    /// answer, so it must exceed a round trip and a scheduling delay.
+    ///
+    /// Source: DESIGN §7 (100 to 250).
+    pub heartbeat_ms: u64,
+    /// Shortest silence of a leader after which a follower stands for election, milliseconds.
+    ///
+    /// Default: 1 000. Minimum: three times `heartbeat_ms`.
+    ///
+    /// Source: `research/reliability.md` §2.1: a sync of the disk may take 100 ms.
+    pub election_min_ms: u64,
+    /// Longest such silence, milliseconds; each node draws from between the two.
+    ///
+    /// Default: 2 000. Minimum: more than `election_min_ms`.
+    pub election_max_ms: u64,
+    /// How long a caller waits for the outcome of a command, milliseconds.
+    ///
+    /// Default: 5 000. Minimum: `election_max_ms`, so that an election alone fails nobody.
+    pub propose_deadline_ms: u64,
+    /// Commands that may wait to be proposed.
+    ///
+    /// Default: 65 536. Minimum: 1. Further ones are refused
+    /// ([`ProposeError::Overloaded`]).
+    pub max_pending_commands: usize,
+    /// Entries between two snapshots.
+    ///
+    /// Default: 10 000. Minimum: 1. A restart applies up to twice as many entries again, and the
+    /// log in memory holds as many.
+    ///
+    /// Source: `research/reliability.md` §2.2.
+    pub snapshot_every: u64,
+    /// Entries kept in the log below the last snapshot, for followers that are a little behind.
+    ///
+    /// Default: 2 000. Minimum: 0.
+    pub log_kept: u64,
+    /// Free bytes on the disk below which only what frees or ends things is proposed.
+    ///
+    /// Default: 512 MiB.
+    ///
+    /// Source: DESIGN §7.
+    pub reserve_bytes: u64,
+}
+
+impl ReplicaConfig {
+    /// The defaults, for node `node_id` of `members`.
+    pub fn new(node_id: u64, members: Vec<Member>) -> Self {
+        Self {
+            node_id,
+            members,
+            limits: Limits::default(),
+            heartbeat_ms: 150,
+            election_min_ms: 1_000,
+            election_max_ms: 2_000,
+            propose_deadline_ms: 5_000,
+            max_pending_commands: 65_536,
+            snapshot_every: 10_000,
+            log_kept: 2_000,
+            reserve_bytes: 512 << 20,
+        }
+    }
+}
+
+/// Why a replica did not start. Nothing runs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// The settings contradict each other.
+    #[error("{0}")]
+    Config(String),
+    /// The newest snapshot cannot be read.
+    #[error("the newest snapshot cannot be read: {0}")]
+    Snapshot(String),
+    /// The replication engine refused the store.
+    #[error("replication does not start: {0}")]
+    Engine(String),
+}
+
+/// What a replica is and how far it has come, for people and metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaStatus {
+    /// This node.
+    pub node_id: u64,
+    /// Its cluster; `None` before it has promised itself to one.
+    pub cluster: Option<ClusterId>,
+    /// How far the first start has come.
+    pub forming: Forming,
+    /// The term it is in.
+    pub term: u64,
+    /// Who leads, as far as it knows.
+    pub leader: Option<Member>,
+    /// The last entry in its log.
+    pub last_log: Option<u64>,
+    /// The last entry applied.
+    pub applied: Option<u64>,
+    /// The last entry in its newest snapshot.
+    pub snapshot: Option<u64>,
+    /// Every member.
+    pub members: Vec<Member>,
+    /// On a leader: milliseconds since a quorum last acknowledged it; 0 if it is a quorum alone.
+    pub millis_since_quorum: Option<u64>,
+    /// Milliseconds since a leader was last heard.
+    pub millis_since_leader: Option<u64>,
+    /// Commands that wait to be proposed.
+    pub waiting_commands: usize,
+    /// Entries on their way.
+    pub entries_in_flight: usize,
+    /// Whether the disk is below its reserve.
+    pub below_disk_reserve: bool,
+}
+
+/// A running replica.
+pub struct Replica {
+    node_id: u64,
+    raft: Raft,
+    me: Arc<Me>,
+    shared: Arc<Replicated>,
+    role: watch::Receiver<Role>,
+    proposer: Arc<Proposer>,
+    confirmer: Arc<Confirmer>,
+    handler: Handler,
+    configured: Arc<[Member]>,
+    forming: watch::Receiver<Forming>,
+    faults: FaultSlot,
+    stopping: CancellationToken,
+    seams: Seams,
+    tasks: Mutex<Vec<Task>>,
+}
+
+impl Replica {
+    /// Starts a replica on `store`. Forming the cluster, if that is still to be done, goes on in
+    /// the background; see [`forming`](Self::forming).
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]; nothing runs.
+    pub async fn start(
+        config: ReplicaConfig,
+        store: Arc<dyn ReplicaStore>,
+        peers: Arc<dyn PeerNetwork>,
+        seams: Seams,
+    ) -> Result<Arc<Self>, StartError> {
+        let engine = engine_config(&config)?;
+        let configured = configured(&config)?;
+        let faults = FaultSlot::new();
+        let machine = load(&store, &faults).await?;
+        let shared = machine.shared();
+        let me = Arc::new(Me::new(config.node_id));
+        let heard = Arc::new(Heard::new(config.node_id));
+        let network = Network {
+            peers: Arc::clone(&peers),
+            me: Arc::clone(&me),
+            heard: Arc::clone(&heard),
+            configured: Arc::clone(&configured),
+            may_block: store.may_block(),
+        };
+        let formation = Arc::new(Formation::new(
+            Arc::clone(&me),
+            Arc::clone(&store),
+            Arc::clone(&configured),
+            Arc::clone(&peers),
+            seams.clone(),
+            faults.clone(),
+        ));
+        let log = Log(store.log());
+        let raft = Raft::new(config.node_id, Arc::new(engine), network, log, machine)
+            .await
+            .map_err(|error| StartError::Engine(error.to_string()))?;
+
+        let (role_sender, role) = watch::channel(Role::Following { leader: None });
+        let role_sender = Arc::new(role_sender);
+        let policy = Arc::new(Policy::new());
+        let settings = Settings {
+            max_pending: config.max_pending_commands,
+            deadline: Duration::from_millis(config.propose_deadline_ms),
+        };
+        let proposer = Arc::new(Proposer::new(
+            settings,
+            seams.clone(),
+            role.clone(),
+            Arc::clone(&policy),
+            Arc::clone(&shared),
+        ));
+        let confirmer = Arc::new(Confirmer::new(
+            seams.clone(),
+            role.clone(),
+            Arc::clone(&shared),
+            Duration::from_millis(config.election_min_ms),
+        ));
+        let below_reserve = Arc::new(AtomicBool::new(false));
+        let stopping = CancellationToken::new();
+        let handler = Handler {
+            me: Arc::clone(&me),
+            raft: raft.clone(),
+            formation: Arc::clone(&formation),
+            store: Arc::clone(&store),
+            below_reserve: Arc::clone(&below_reserve),
+            contact: Arc::new(LeaderContact::new(Arc::clone(&seams.clock))),
+            stopping: stopping.clone(),
+        };
+        let tenures = Tenures {
+            node_id: config.node_id,
+            raft: raft.clone(),
+            role: role_sender,
+            proposer: Arc::clone(&proposer),
+            shared: Arc::clone(&shared),
+            configured: Arc::clone(&configured),
+            limits: config.limits,
+            seams: seams.clone(),
+        };
+        let survey = Survey {
+            me: Arc::clone(&me),
+            store,
+            reserve_bytes: config.reserve_bytes,
+            below_reserve,
+            heard,
+            policy,
+            role: role.clone(),
+            raft: raft.clone(),
+            peers,
+            configured: Arc::clone(&configured),
+            seams: seams.clone(),
+        };
+        let forming = formation.progress();
+        let tasks = vec![
+            seams.spawn("raft-proposer", Arc::clone(&proposer).run(raft.clone())),
+            seams.spawn("raft-confirmer", Arc::clone(&confirmer).run(raft.clone())),
+            seams.spawn("raft-tenure", tenures.run()),
+            seams.spawn("raft-survey", survey.run()),
+            seams.spawn("raft-formation", formation.run(raft.clone())),
+            seams.spawn("raft-watch", watch_engine(raft.clone(), faults.clone())),
+        ];
+        Ok(Arc::new(Self {
+            node_id: config.node_id,
+            raft,
+            me,
+            shared,
+            role,
+            proposer,
+            confirmer,
+            handler,
+            configured,
+            forming,
+            faults,
+            stopping,
+            seams,
+            tasks: Mutex::new(tasks),
+        }))
+    }
+
+    /// How far the first start has come.
+    pub fn forming(&self) -> watch::Receiver<Forming> {
+        self.forming.clone()
+    }
+
+    /// The first fault; from then on the replica answers nothing and the process should end.
+    pub fn faults(&self) -> watch::Receiver<Option<Fault>> {
+        self.faults.subscribe()
+    }
+
+    /// This member's own side of the peer protocol, to be served to the others: by
+    /// [`peer_server`](super::peer_server) over gRPC, or as it is in memory.
+    pub fn peer(&self) -> Arc<dyn Peer> {
+        Arc::new(self.handler.clone())
+    }
+
+    /// What this replica is and how far it has come. Cheap.
+    pub fn status(&self) -> ReplicaStatus {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let membership = &metrics.membership_config;
+        let members = membership.nodes().map(|(_, member)| self.as_configured(member)).collect();
+        let leader = metrics.current_leader.and_then(|id| membership.get_node(&id));
+        let alone = membership.voter_ids().eq([self.node_id]);
+        let quorum = metrics.last_quorum_acked.map(|acked| acked.elapsed().as_millis());
+        let quorum = quorum.map(|millis| u64::try_from(millis).unwrap_or(u64::MAX));
+        ReplicaStatus {
+            node_id: self.node_id,
+            cluster: self.me.cluster().map(|(cluster, _)| cluster),
+            forming: self.forming.borrow().clone(),
+            term: metrics.current_term,
+            leader: leader.map(|member| self.as_configured(member)),
+            last_log: metrics.last_log_index,
+            applied: self.shared.applied().borrow().map(|id| id.index),
+            snapshot: metrics.snapshot.map(|id| id.index),
+            members,
+            millis_since_quorum: if alone { Some(0) } else { quorum },
+            millis_since_leader: self.handler.contact.millis_since(),
+            waiting_commands: self.proposer.waiting(),
+            entries_in_flight: self.proposer.in_flight(),
+            below_disk_reserve: self
+                .handler
+                .below_reserve
+                .load(std::sync::atomic::Ordering::Relaxed),
+        }
+    }
+
+    fn as_configured(&self, member: &Member) -> Member {
+        let configured = self.configured.iter().find(|known| known.node_id == member.node_id);
+        configured.unwrap_or(member).clone()
+    }
+
+    /// Hands leadership to the most up-to-date follower and waits until it leads, at most for
+    /// `within`. Says whether this node leads no longer; true at once if it never did.
+    ///
+    /// From the call on, new commands are refused with [`ProposeError::NotLeader`]; those under way
+    /// are finished first.
+    pub async fn hand_over(&self, within: Duration) -> bool {
+        if self.role.borrow().tenure().is_none() {
+            return true;
+        }
+        self.proposer.pause(true);
+        let handed = self.seams.timeout(within, self.pass_leadership()).await;
+        if handed.is_err() {
+            self.proposer.pause(false);
+        }
+        handed.is_ok()
+    }
+
+    async fn pass_leadership(&self) {
+        let mut metrics = self.raft.metrics();
+        loop {
+            if self.role.borrow().tenure().is_none() {
+                return;
+            }
+            let target = {
+                let metrics = metrics.borrow_watched();
+                // Only a follower that has everything takes over; another would refuse.
+                let caught_up = metrics.replication.iter().flatten().find(|(id, matched)| {
+                    **id != self.node_id
+                        && metrics.membership_config.voter_ids().any(|voter| voter == **id)
+                        && matched.map(|id| id.index) == metrics.last_log_index
+                });
+                caught_up.map(|(id, _)| *id)
+            };
+            let quiet = self.proposer.in_flight() == 0 && self.proposer.waiting() == 0;
+            if let Some(target) = target.filter(|_| quiet) {
+                tracing::info!(target, "handing leadership over");
+                if self.raft.trigger().transfer_leader(target).await.is_err() {
+                    return;
+                }
+                let mut role = self.role.clone();
+                // Ends with the role's sender, too: then this node leads no longer.
+                let _ = role.wait_for(|role| role.tenure().is_none()).await;
+                return;
+            }
+            holdfast_seams::select! {
+                changed = metrics.changed() => if changed.is_err() { return },
+                () = self.seams.sleep(LOOK_AGAIN) => {}
+            }
+        }
+    }
+
+    /// Stops: everybody who waits is answered with [`ProposeError::ShuttingDown`], streams of peers
+    /// end, nothing is written any more. Can be called again.
+    pub async fn shutdown(&self) {
+        self.stopping.cancel();
+        self.proposer.close();
+        self.confirmer.close();
+        // An engine that does not stop is left to the end of the process.
+        let _ = self.seams.timeout(STOP_WITHIN, self.raft.shutdown()).await;
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+impl fmt::Debug for Replica {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replica").field("status", &self.status()).finish_non_exhaustive()
+    }
+}
+
+impl Consensus for Replica {
+    fn role(&self) -> watch::Receiver<Role> {
+        self.role.clone()
+    }
+
+    fn submit(&self, command: Command, done: Done) {
+        self.proposer.submit(command, done);
+    }
+
+    fn confirm(&self) -> BoxFuture<'static, Result<Confirmed, ProposeError>> {
+        self.confirmer.confirm()
+    }
+
+    fn read(&self, look: &mut dyn FnMut(&LockTable, LogIndex)) {
+        self.shared.look(|table, index| look(table, index));
+    }
+
+    fn attach(&self, listener: Arc<dyn Listener>) {
+        self.shared.attach(listener);
+    }
+}
+
+async fn load(store: &Arc<dyn ReplicaStore>, faults: &FaultSlot) -> Result<Machine, StartError> {
+    let (store, faults) = (Arc::clone(store), faults.clone());
+    let loaded = off_runtime(store.may_block(), move || Ok(Machine::load(store, faults))).await;
+    loaded.map_err(|error| StartError::Snapshot(error.to_string()))?.map_err(StartError::Snapshot)
+}
+
+/// Reports that openraft stopped by itself.
+async fn watch_engine(raft: Raft, faults: FaultSlot) {
+    let mut metrics = raft.metrics();
+    loop {
+        if let Err(fatal) = &metrics.borrow_watched().running_state {
+            // What this node knows more exactly was reported before.
+            faults.report(Fault::Stopped { message: fatal.to_string() });
+            return;
+        }
+        if metrics.changed().await.is_err() {
+            faults.report(Fault::Stopped { message: "the engine is gone".to_owned() });
+            return;
+        }
+    }
+}
+
+fn configured(config: &ReplicaConfig) -> Result<Arc<[Member]>, StartError> {
+    let mut members = config.members.clone();
+    members.sort_by_key(|member| member.node_id);
+    let wrong = |message: String| Err(StartError::Config(message));
+    if members.windows(2).any(|pair| matches!(pair, [a, b] if a.node_id == b.node_id)) {
+        return wrong("two members have the same node id".to_owned());
+    }
+    if !members.iter().any(|member| member.node_id == config.node_id) {
+        return wrong(format!("node {} is not among the members", config.node_id));
+    }
+    if let Err(rejection) = config.limits.check() {
+        return wrong(rejection.to_string());
+    }
+    Ok(members.into())
+}
+
+/// Entries a follower may lag behind before it is sent a snapshot instead; has to exceed what lies
+/// between two snapshots.
+const LAG_BEYOND_SNAPSHOT: u64 = 10_000;
+
+fn engine_config(config: &ReplicaConfig) -> Result<Config, StartError> {
+    Config {
+        cluster_name: "holdfast".to_owned(),
+        heartbeat_interval: config.heartbeat_ms,
+        election_timeout_min: config.election_min_ms,
+        election_timeout_max: config.election_max_ms,
+        // The default lets a crashed leader lead on in its old term with an empty memory: then a
+        // term would not be a tenure.
+        enable_leader_restore: Some(false),
+        enable_pre_vote: Some(true),
+        allow_log_reversion: Some(false),
+        install_snapshot_timeout: SNAPSHOT_WITHIN_MS,
+        max_payload_entries: 128,
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_every),
+        replication_lag_threshold: config.snapshot_every.saturating_add(LAG_BEYOND_SNAPSHOT),
+        max_in_snapshot_log_to_keep: config.log_kept,
+        // The store frees space in slices of its own, inside ordinary commits.
+        purge_batch_size: 256,
+        ..Config::default()
+    }
+    .validate()
+    .map_err(|error| StartError::Config(error.to_string()))
+}
+
+/// A snapshot may take this long on a slow link, milliseconds.
+const SNAPSHOT_WITHIN_MS: u64 = 60_000;

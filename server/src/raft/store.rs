@@ -1,0 +1,221 @@
+//! What a replica keeps, as a trait: a data folder in production, memory in simulations.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::storage::{
+    ClusterId, Identity, LogId, LogStore, Member, PromiseError, SnapshotInfo, SnapshotReader,
+    SnapshotWriter, Store,
+};
+
+/// The log, the snapshots and the identity of one replica.
+///
+/// Methods that change something may block on a disk where [`may_block`](Self::may_block) says so;
+/// they are called off the runtime then.
+pub trait ReplicaStore: Send + Sync + 'static {
+    /// Whether methods wait for a disk.
+    fn may_block(&self) -> bool;
+
+    /// The log.
+    fn log(&self) -> Arc<LogStore>;
+
+    /// What this node is.
+    fn identity(&self) -> Identity;
+
+    /// Promises this node to a cluster, durably before it returns (DESIGN §7, first start).
+    ///
+    /// # Errors
+    ///
+    /// [`PromiseError::Taken`] if it is promised to another; nothing changed then.
+    fn promise(&self, cluster: ClusterId, members: Vec<Member>) -> Result<(), PromiseError>;
+
+    /// Notes, durably before it returns, that the cluster is initialised. Repeating it changes
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`PromiseError::NotPromised`] if there is no promise to build on.
+    fn set_initialised(&self) -> Result<(), PromiseError>;
+
+    /// The newest snapshot that was synced and read back, opened for reading: it stays readable
+    /// when a newer one replaces it.
+    ///
+    /// # Errors
+    ///
+    /// As from the system.
+    fn newest_snapshot(&self) -> io::Result<Option<Arc<dyn KeptSnapshot>>>;
+
+    /// Begins a snapshot of everything up to `last`. Dropped unfinished, it leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// As from the system.
+    fn begin_snapshot(
+        &self,
+        last: Option<LogId>,
+        meta: Bytes,
+    ) -> io::Result<Box<dyn SnapshotDraft>>;
+
+    /// Bytes that can still be written.
+    ///
+    /// # Errors
+    ///
+    /// As from the system.
+    fn free_space(&self) -> io::Result<u64>;
+}
+
+/// A snapshot that counts.
+pub trait KeptSnapshot: Send + Sync + fmt::Debug {
+    /// The last entry it contains.
+    fn last(&self) -> Option<LogId>;
+    /// What was given with it.
+    fn meta(&self) -> Bytes;
+    /// Length of its body, bytes.
+    fn length(&self) -> u64;
+    /// SHA-256 of its body.
+    fn sha256(&self) -> [u8; 32];
+    /// At most 64 KiB of its body from `offset`; empty at the end.
+    ///
+    /// # Errors
+    ///
+    /// As from the system.
+    fn chunk(&self, offset: u64) -> io::Result<Bytes>;
+}
+
+/// A snapshot that is being written. It counts for nothing until it is finished.
+pub trait SnapshotDraft: Write + Send {
+    /// Makes it durable, reads it back, and lets it count (I30).
+    ///
+    /// # Errors
+    ///
+    /// As from the system; whether it counts after a restart is unknown.
+    fn finish(self: Box<Self>) -> io::Result<Arc<dyn KeptSnapshot>>;
+}
+
+/// Reads the body of a snapshot from its beginning.
+pub(super) struct BodyReader {
+    snapshot: Arc<dyn KeptSnapshot>,
+    chunk: Bytes,
+    offset: u64,
+}
+
+impl BodyReader {
+    pub(super) fn new(snapshot: Arc<dyn KeptSnapshot>) -> Self {
+        Self { snapshot, chunk: Bytes::new(), offset: 0 }
+    }
+}
+
+impl Read for BodyReader {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.chunk.is_empty() {
+            self.chunk = self.snapshot.chunk(self.offset)?;
+            self.offset = self.offset.saturating_add(self.chunk.len() as u64);
+        }
+        let taken = self.chunk.split_to(self.chunk.len().min(out.len()));
+        let (filled, _) = out.split_at_mut(taken.len());
+        filled.copy_from_slice(&taken);
+        Ok(taken.len())
+    }
+}
+
+impl ReplicaStore for Store {
+    fn may_block(&self) -> bool {
+        true
+    }
+
+    fn log(&self) -> Arc<LogStore> {
+        Self::log(self)
+    }
+
+    fn identity(&self) -> Identity {
+        Self::identity(self)
+    }
+
+    fn promise(&self, cluster: ClusterId, members: Vec<Member>) -> Result<(), PromiseError> {
+        Self::promise(self, cluster, FIRST_INCARNATION, members)
+    }
+
+    fn set_initialised(&self) -> Result<(), PromiseError> {
+        Self::set_initialised(self)
+    }
+
+    fn newest_snapshot(&self) -> io::Result<Option<Arc<dyn KeptSnapshot>>> {
+        let snapshots = self.snapshots();
+        let Some(info) = snapshots.newest() else { return Ok(None) };
+        let reader = snapshots.read(&info)?;
+        Ok(Some(Arc::new(SnapshotOnDisk { info, reader })))
+    }
+
+    fn begin_snapshot(
+        &self,
+        last: Option<LogId>,
+        meta: Bytes,
+    ) -> io::Result<Box<dyn SnapshotDraft>> {
+        let snapshots = self.snapshots();
+        let writer = snapshots.begin(last, meta)?;
+        Ok(Box::new(DraftOnDisk { writer, snapshots, purged: self.log().purged() }))
+    }
+
+    fn free_space(&self) -> io::Result<u64> {
+        Self::free_space(self)
+    }
+}
+
+/// A cluster's first life; raised when one is restored from a backup.
+pub(super) const FIRST_INCARNATION: u64 = 0;
+
+#[derive(Debug)]
+struct SnapshotOnDisk {
+    info: SnapshotInfo,
+    reader: SnapshotReader,
+}
+
+impl KeptSnapshot for SnapshotOnDisk {
+    fn last(&self) -> Option<LogId> {
+        self.info.last
+    }
+
+    fn meta(&self) -> Bytes {
+        self.info.meta.clone()
+    }
+
+    fn length(&self) -> u64 {
+        self.info.length
+    }
+
+    fn sha256(&self) -> [u8; 32] {
+        self.info.sha256
+    }
+
+    fn chunk(&self, offset: u64) -> io::Result<Bytes> {
+        self.reader.chunk(offset)
+    }
+}
+
+struct DraftOnDisk {
+    writer: SnapshotWriter,
+    snapshots: Arc<crate::storage::Snapshots>,
+    purged: Option<LogId>,
+}
+
+impl Write for DraftOnDisk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writer.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+impl SnapshotDraft for DraftOnDisk {
+    fn finish(self: Box<Self>) -> io::Result<Arc<dyn KeptSnapshot>> {
+        let info = self.writer.finish()?;
+        self.snapshots.remove_older(self.purged)?;
+        let reader = self.snapshots.read(&info)?;
+        Ok(Arc::new(SnapshotOnDisk { info, reader }))
+    }
+}

@@ -1,0 +1,145 @@
+//! Tenures: one term led by one process from start to end (DESIGN §7).
+//!
+//! A tenure begins when an entry that this node proposed itself in it is applied, and ends at once
+//! when openraft says anything but "you lead this term".
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::{Command, Limits, Tenure};
+use holdfast_seams::Seams;
+use openraft::ServerState;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::RaftError;
+use openraft::metrics::RaftServerMetrics;
+use tokio::sync::watch;
+
+use super::Member;
+use super::handler::Raft;
+use super::machine::Replicated;
+use super::proposer::Proposer;
+use super::types::Types;
+use crate::consensus::{LeaderHint, Role};
+
+/// Between two tries to write the first entry of a tenure.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
+
+pub(super) struct Tenures {
+    pub(super) node_id: u64,
+    pub(super) raft: Raft,
+    pub(super) role: Arc<watch::Sender<Role>>,
+    pub(super) proposer: Arc<Proposer>,
+    pub(super) shared: Arc<Replicated>,
+    pub(super) configured: Arc<[Member]>,
+    /// The limits as configured here; the leader's become everybody's.
+    pub(super) limits: Limits,
+    pub(super) seams: Seams,
+}
+
+/// What openraft says this node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Standing {
+    Leads(Tenure),
+    Follows(Option<LeaderHint>),
+}
+
+impl Tenures {
+    /// Keeps the role until the task is dropped or openraft stops.
+    pub(super) async fn run(self) {
+        let mut metrics = self.raft.server_metrics();
+        loop {
+            let standing = self.standing(&metrics.borrow_watched());
+            match standing {
+                Standing::Leads(tenure) if self.role.borrow().tenure() == Some(tenure) => {}
+                Standing::Leads(tenure) => {
+                    self.follow(None);
+                    holdfast_seams::select! {
+                        () = self.until_deposed(tenure) => continue,
+                        () = self.first_entry(tenure) => self.lead(tenure),
+                    }
+                    continue;
+                }
+                Standing::Follows(leader) => self.follow(leader),
+            }
+            if metrics.changed().await.is_err() {
+                self.follow(None);
+                return;
+            }
+        }
+    }
+
+    fn standing(&self, metrics: &RaftServerMetrics<Types>) -> Standing {
+        let vote = &metrics.vote;
+        let leads = metrics.state == ServerState::Leader
+            && vote.committed
+            && vote.leader_id.voted_for == self.node_id;
+        if leads {
+            return Standing::Leads(Tenure::new(vote.leader_id.term));
+        }
+        let leader = metrics.current_leader.filter(|leader| *leader != self.node_id);
+        Standing::Follows(leader.and_then(|leader| self.hint(leader, metrics)))
+    }
+
+    fn hint(&self, leader: u64, metrics: &RaftServerMetrics<Types>) -> Option<LeaderHint> {
+        let configured = self.configured.iter().find(|member| member.node_id == leader);
+        let member = configured.or_else(|| metrics.membership_config.get_node(&leader))?;
+        Some(LeaderHint { node_id: leader, advertise: member.advertise.clone() })
+    }
+
+    async fn until_deposed(&self, tenure: Tenure) {
+        let mut metrics = self.raft.server_metrics();
+        loop {
+            if self.standing(&metrics.borrow_watched()) != Standing::Leads(tenure) {
+                return;
+            }
+            if metrics.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Commits and applies an entry of this node's own in this tenure. openraft's word that this
+    /// node leads is not enough: it says so for an instant while it forms a cluster, too.
+    async fn first_entry(&self, tenure: Tenure) {
+        loop {
+            match self.raft.write_blank().await {
+                Ok(written) if written.log_id.leader_id.term == tenure.get() => return,
+                // Written in another term of this node: this tenure is over.
+                Ok(_) => std::future::pending().await,
+                Err(RaftError::APIError(error)) => {
+                    tracing::debug!(%error, %tenure, "the tenure's first entry is not written yet");
+                    self.seams.sleep(TRY_AGAIN).await;
+                }
+                Err(RaftError::Fatal(_)) => std::future::pending().await,
+            }
+        }
+    }
+
+    fn lead(&self, tenure: Tenure) {
+        tracing::info!(%tenure, "this node leads");
+        self.role.send_replace(Role::Leading { tenure });
+        let current = self.shared.look(|table, _| table.limits());
+        if current != self.limits {
+            let limits = self.limits;
+            let done = Box::new(move |result| match result {
+                Ok(_) => tracing::info!(?limits, "the configured limits apply from here on"),
+                Err(error) => tracing::warn!(%error, "the configured limits were not set"),
+            });
+            self.proposer.submit(Command::Configure { limits }, done);
+        }
+    }
+
+    fn follow(&self, leader: Option<LeaderHint>) {
+        let led = self.role.borrow().tenure();
+        self.role.send_if_modified(|role| {
+            let now = Role::Following { leader };
+            let changed = *role != now;
+            *role = now;
+            changed
+        });
+        if let Some(tenure) = led {
+            tracing::info!(%tenure, "this node leads no longer");
+            self.proposer.tenure_ended();
+        }
+    }
+}
