@@ -475,16 +475,53 @@ fn a_full_disk_stops_the_store_and_loses_nothing() {
     fs::remove_file(folder.join("LOCK")).unwrap();
 
     disk.resize(96 << 20);
-    let copy = TempDir::new().unwrap();
     let image = Image::of(&folder).restore();
-    drop(copy);
-    let store = open(image.path()).unwrap();
+    assert_holds_what_filled(&open(image.path()).unwrap(), acknowledged);
+}
+
+/// Not a test: a process whose files may not grow beyond a limit. Does nothing unless started by
+/// the test below.
+#[test]
+#[ignore = "started by a test as a process of its own"]
+fn limited_process() {
+    let Ok(root) = std::env::var("HOLDFAST_LIMITED_ROOT") else { return };
+    let told = Arc::new(Mutex::new(String::new()));
+    let on_fault = {
+        let told = Arc::clone(&told);
+        move |fault: Fault| *told.lock().unwrap() = fault.to_string()
+    };
+    let store = Store::open(&Path::new(&root).join("data"), options_with(on_fault)).unwrap();
+    let acknowledged = fill_until_refused(&store);
+    let report = format!("{acknowledged}\n{}", told.lock().unwrap());
+    fs::write(Path::new(&root).join("report"), report).unwrap();
+}
+
+/// As a full disk, where no file system can be mounted: the limit on the size of a file.
+#[test]
+fn a_file_that_may_not_grow_stops_the_store_and_loses_nothing() {
+    let root = TempDir::new().unwrap();
+    let status = std::process::Command::new("sh")
+        .args(["-c", r#"trap "" XFSZ; ulimit -f 32768; exec "$0" "$@""#])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "limited_process", "--ignored"])
+        .env("HOLDFAST_LIMITED_ROOT", root.path())
+        .output()
+        .unwrap();
+    assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stdout));
+    let report = fs::read_to_string(root.path().join("report")).unwrap();
+    let (acknowledged, fault) = report.split_once('\n').unwrap();
+    assert!(fault.contains("sled/db") && fault.contains("free at least"), "{fault}");
+    let store = open(&root.path().join("data")).unwrap();
+    assert_holds_what_filled(&store, acknowledged.parse().unwrap());
+}
+
+fn assert_holds_what_filled(store: &Store, acknowledged: u64) {
     let found = store.log().entries(0..u64::MAX, usize::MAX);
+    assert!(acknowledged > 50, "{acknowledged}");
     assert!(found.len() as u64 >= acknowledged, "{} of {acknowledged}", found.len());
     for (index, found) in (0..).zip(&found) {
         assert_eq!(*found, record(1, index, 60_000));
     }
-    assert!(acknowledged > 50);
 }
 
 /// Appends until one is not acknowledged; returns how many were.

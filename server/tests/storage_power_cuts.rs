@@ -493,7 +493,9 @@ impl Suite {
         let targets = ["creation", "append", "vote", "purge", "truncation", "snapshot"];
         let mut tally = Tally::default();
         let mut seed = first_seed;
+        let mut folders = 0_u64;
         while tally.cuts < cuts {
+            folders += 1;
             let root = TempDir::new().unwrap();
             for part in ["disk", "trash"] {
                 std::fs::create_dir(root.path().join(part)).unwrap();
@@ -501,10 +503,8 @@ impl Suite {
             let mut model = Model::default();
             for life in 0..LIVES {
                 seed += 1;
-                let target = match (life, seed % 2) {
-                    (0, 0) => targets[0],
-                    _ => targets[1 + Draw(seed).size(5)],
-                };
+                let create = life == 0 && !folders.is_multiple_of(5);
+                let target = targets[if create { 0 } else { 1 + Draw(seed).size(5) }];
                 let Some(report) = self.life(root.path(), seed, target) else { break };
                 tally.cuts += 1;
                 for kind in report.in_flight() {

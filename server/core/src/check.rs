@@ -178,3 +178,153 @@ impl LockTable {
         ensure(in_order, "I9", || format!("the queue of {name} is out of order"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{Batch, Command};
+    use crate::ids::{Label, LogIndex, Tenure, Ticket};
+
+    const S1: SessionId = SessionId::new(1);
+    const S2: SessionId = SessionId::new(2);
+    const R1: RequestId = RequestId::new(1);
+
+    fn name(text: &str) -> LockName {
+        LockName::parse(text).expect("a name")
+    }
+
+    /// Session 1 holds `a` by its request 1, session 2 waits for it by its request 1; session 2
+    /// holds `b` by its request 2.
+    fn table() -> LockTable {
+        let open = || Command::OpenSession {
+            ttl_ms: 10_000,
+            label: Label::parse("").expect("a label"),
+            secret_hash: [0; 32],
+        };
+        let acquire = |session, request, lock| Command::Acquire {
+            session,
+            done_below: RequestId::new(0),
+            request: RequestId::new(request),
+            lock: name(lock),
+            wait: true,
+        };
+        let commands =
+            vec![open(), open(), acquire(S1, 1, "a"), acquire(S2, 1, "a"), acquire(S2, 2, "b")];
+        let batch = Batch { stamp_ms: 0, witness: None, commands };
+        let mut table = LockTable::new();
+        table
+            .apply_batch(LogIndex::new(1), Tenure::new(1), &batch, &mut Vec::new())
+            .expect("a first entry");
+        table
+    }
+
+    /// What the check says once `harm` was done to a sound table.
+    fn found(harm: impl FnOnce(&mut LockTable)) -> &'static str {
+        let mut table = table();
+        assert_eq!(table.check(), Ok(()));
+        harm(&mut table);
+        table.check().expect_err("the harm was not seen").invariant
+    }
+
+    fn session(table: &mut LockTable, id: SessionId) -> &mut Session {
+        table.sessions.get_mut(id).expect("an open session")
+    }
+
+    fn set_state(table: &mut LockTable, id: SessionId, new: State) {
+        let record = session(table, id).records.get_mut(&R1);
+        let Some(Record::Asked { state, .. }) = record else { panic!("no such request") };
+        *state = new;
+    }
+
+    fn lock<'a>(table: &'a mut LockTable, text: &str) -> &'a mut Lock {
+        table.locks.get_mut(&name(text)).expect("a lock")
+    }
+
+    #[test]
+    fn a_second_holder_is_seen() {
+        let token = FencingToken::new(1, 2).expect("a token");
+        let second = |table: &mut LockTable| {
+            table.counters.token = 9;
+            let token = FencingToken::new(1, 9).expect("a token");
+            lock(table, "a").queue.pop_first();
+            table.counts.waiting -= 1;
+            table.counts.held += 1;
+            set_state(table, S2, State::Held { token, since_ms: 0 });
+            session(table, S2).holds.insert(token, R1);
+        };
+        assert_eq!(found(second), "I2");
+        assert_eq!(
+            found(|table| {
+                session(table, S2).holds.remove(&token);
+            }),
+            "index"
+        );
+    }
+
+    #[test]
+    fn a_hold_or_a_place_of_a_session_that_is_gone_is_seen() {
+        assert_eq!(found(|table| drop(table.sessions.remove(S1))), "I11");
+        let waits_only = |table: &mut LockTable| {
+            drop(table.sessions.remove(S2));
+            table.locks.remove(&name("b"));
+        };
+        assert_eq!(found(waits_only), "I11");
+    }
+
+    #[test]
+    fn a_waiter_without_its_place_is_seen() {
+        let left = |table: &mut LockTable| assert!(lock(table, "a").queue.pop_first().is_some());
+        assert_eq!(found(left), "I10");
+        let elsewhere = State::Waiting { ticket: Ticket::new(7), since_ms: 0 };
+        assert_eq!(found(|table| set_state(table, S2, elsewhere)), "I11");
+    }
+
+    #[test]
+    fn a_free_lock_that_is_waited_for_is_seen() {
+        assert_eq!(found(|table| lock(table, "a").holder = None), "I15");
+    }
+
+    #[test]
+    fn a_lock_without_a_reason_is_seen() {
+        assert_eq!(found(|table| drop(table.locks.insert(name("c"), Lock::default()))), "I33");
+    }
+
+    #[test]
+    fn a_number_that_was_never_given_out_is_seen() {
+        assert_eq!(found(|table| table.counters.token = 1), "I3");
+        assert_eq!(found(|table| table.counters.ticket = 0), "I9");
+        assert_eq!(found(|table| table.counters.session = 1), "index");
+        assert_eq!(found(|table| table.counters.epoch = u16::MAX), "I3");
+    }
+
+    #[test]
+    fn a_token_given_out_twice_is_seen() {
+        let twice = |table: &mut LockTable| {
+            let token = FencingToken::new(1, 1).expect("a token");
+            let request = RequestId::new(2);
+            let own = session(table, S2);
+            own.holds = [(token, request)].into();
+            let Some(Record::Asked { state, .. }) = own.records.get_mut(&request) else {
+                panic!("no such request")
+            };
+            *state = State::Held { token, since_ms: 0 };
+            lock(table, "b").holder = Some(Grant { session: S2, request, token });
+        };
+        assert_eq!(found(twice), "I3");
+    }
+
+    #[test]
+    fn a_wrong_count_and_a_finished_record_below_the_mark_are_seen() {
+        assert_eq!(found(|table| table.counts.waiting += 1), "index");
+        let finished = |table: &mut LockTable| {
+            session(table, S1).records.insert(RequestId::new(2), Record::Spent);
+            session(table, S1).done_below = RequestId::new(3);
+        };
+        assert_eq!(found(finished), "index");
+    }
+
+    #[test]
+    fn unusable_limits_are_seen() {
+        assert_eq!(found(|table| table.limits.max_sessions = 0), "I27");
+    }
+}

@@ -105,7 +105,8 @@ impl LeaseTable {
     }
 
     /// Marks that a keepalive of the session waits for a quorum round: it is not due meanwhile.
-    /// Each mark has to be taken back by one [`LeaseTable::answered`], also when the round fails.
+    /// Each mark has to be taken back by one [`LeaseTable::answered`], also when the round fails;
+    /// but not across a [`LeaseTable::restart`], which forgets them all.
     ///
     /// # Errors
     ///

@@ -16,8 +16,8 @@ pub struct Limits {
     /// Default: 100 000. Minimum: 1. Past it `OpenSession` is refused with
     /// [`Rejection::TooManySessions`].
     ///
-    /// Source: about 32 KiB of connection per session, 3.2 GiB in all
-    /// (`research/reliability.md` §2.3); the table itself needs far less.
+    /// Source: measured, a connection takes about 32 KiB, 3.2 GiB for all of them; a session in
+    /// this table takes 300 bytes. Revisit when several sessions share a connection.
     pub max_sessions: u64,
     /// Requests of one session at once: waiting, held, and kept until confirmed.
     ///

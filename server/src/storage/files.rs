@@ -1,7 +1,8 @@
 //! Files that survive a power cut: what must be synced, and in which order.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 /// Makes the entries of a folder durable: files created, renamed or removed in it.
@@ -31,7 +32,8 @@ pub(super) fn sync_tree(folder: &Path) -> io::Result<()> {
     sync_folder(folder)
 }
 
-/// Creates `folder` and its missing parents, and makes each of them durable in its parent.
+/// Creates `folder` and its missing parents, for this user only, and makes each of them durable in
+/// its parent.
 ///
 /// # Errors
 ///
@@ -45,7 +47,7 @@ pub(super) fn create_folders(folder: &Path) -> io::Result<()> {
         _ => Path::new("."),
     };
     create_folders(parent)?;
-    match fs::create_dir(folder) {
+    match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }

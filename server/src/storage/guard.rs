@@ -263,10 +263,7 @@ impl Guard {
         let at = slot_offset(sequence);
         let written = self.file.write_all_at(&encode(sequence, &state), at);
         if let Err(error) = written.and_then(|()| self.file.sync_data()) {
-            current.failed = true;
-            let fault = self.fault("write", error);
-            (self.on_fault)(fault.clone());
-            return Err(fault);
+            return Err(self.fail(current, error));
         }
         current.sequence = sequence;
         current.state = state;
@@ -280,16 +277,22 @@ impl Guard {
     /// The fault, which has been reported.
     pub(super) fn hint(&self, durable: LogId) -> Result<(), Fault> {
         let mut current = self.lock();
+        if current.failed {
+            return Err(self.fault("write", io::Error::other("an earlier write failed")));
+        }
         // The next slot takes it over: it must not say less than the hint it makes void.
         current.state.durable = Some(durable);
         let mut body = current.sequence.to_be_bytes().to_vec();
         put_log_id(durable, &mut body);
         let bytes = seal(HINT_MAGIC, VERSION, &body);
-        self.file.write_all_at(&bytes, HINT_AT).map_err(|error| {
-            let fault = self.fault("write", error);
-            (self.on_fault)(fault.clone());
-            fault
-        })
+        self.file.write_all_at(&bytes, HINT_AT).map_err(|error| self.fail(&mut current, error))
+    }
+
+    fn fail(&self, current: &mut Current, error: io::Error) -> Fault {
+        current.failed = true;
+        let fault = self.fault("write", error);
+        (self.on_fault)(fault.clone());
+        fault
     }
 
     /// From now on a store that is missing is a store that was lost.

@@ -34,6 +34,7 @@ pub type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
 ///   come in order.
 /// - After the first failure nothing is acknowledged any more.
 pub trait LogIo: Send + Sync + 'static {
-    /// Queues `operation`; `done` is called once.
+    /// Queues `operation`; `done` is called once. Returns at once unless more is queued than an
+    /// implementation's stated bound; then it waits until the disk has caught up.
     fn submit(&self, operation: Operation, done: Done);
 }

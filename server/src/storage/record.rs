@@ -122,6 +122,14 @@ pub enum DecodeError {
     /// The checksum does not match: a bit changed since it was written.
     #[error("checksum mismatch")]
     Checksum,
+    /// The checksum matches but the record does not follow the one before it.
+    #[error("log index {found} stands where {expected} belongs")]
+    Gap {
+        /// The index that should stand there.
+        expected: u64,
+        /// The index that does.
+        found: u64,
+    },
     /// The checksum matches but a field has no meaning in this version.
     #[error("unknown {field} {value}")]
     Field {
@@ -212,16 +220,16 @@ fn decode_record(whole: &Bytes, fields: &mut Fields<'_>) -> Result<Record, Decod
 ///
 /// # Errors
 ///
-/// The first damage found, or a gap, as [`DecodeError::Field`] with the index that stands where
-/// another was expected.
+/// The first damage or gap found.
 pub(super) fn decode_group(value: &Bytes) -> Result<Vec<Record>, DecodeError> {
     let mut fields = Fields(value);
     let mut records: Vec<Record> = Vec::new();
     while !fields.0.is_empty() {
         let record = decode_record(value, &mut fields)?;
-        let index = record.log_id.index;
-        if records.last().is_some_and(|last| last.log_id.index.checked_add(1) != Some(index)) {
-            return Err(DecodeError::Field { field: "record index", value: index });
+        let found = record.log_id.index;
+        let expected = records.last().map_or(found, |last| last.log_id.index.saturating_add(1));
+        if found != expected {
+            return Err(DecodeError::Gap { expected, found });
         }
         records.push(record);
     }
