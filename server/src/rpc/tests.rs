@@ -54,11 +54,14 @@ impl NodeInfo for Info {
 }
 
 async fn node() -> Node {
+    node_with(SessionSettings::default()).await
+}
+
+async fn node_with(settings: SessionSettings) -> Node {
     let seams = Seams::system();
     let fake = Fake::new(seams.clone());
     fake.lead(1);
     let handle = Arc::new(Handle(fake.clone()));
-    let settings = SessionSettings::default();
     let hub = Arc::new(Hub::start(handle, Arc::new(CLUSTER), settings, seams.clone()));
     let info = Arc::new(Info { ready: AtomicBool::new(true) });
     let port = client_port(hub.clone(), info.clone(), &RpcSettings::default()).unwrap();
@@ -76,7 +79,9 @@ async fn node() -> Node {
 impl Node {
     async fn channel(&self) -> Channel {
         let endpoint = format!("http://{}", self.address);
-        Channel::from_shared(endpoint).unwrap().connect().await.unwrap()
+        let endpoint = Channel::from_shared(endpoint).unwrap();
+        // The smallest of windows: what a client does not read soon lies at the server.
+        endpoint.initial_stream_window_size(65_535).connect().await.unwrap()
     }
 
     async fn client(&self) -> LockServiceClient<Channel> {
@@ -93,17 +98,21 @@ impl Node {
 
     /// A session with a lock of each name, held.
     fn hold(&self, names: &[&str]) {
-        let label = Label::parse("tester").unwrap();
-        let open = Command::OpenSession { ttl_ms: 10_000, label, secret_hash: [0; 32] };
-        self.fake.commit(open, Tenure::new(1));
+        self.open_session("tester");
         for (request, name) in (1..).zip(names) {
-            self.acquire(request, name);
+            self.acquire(1, request, name);
         }
     }
 
-    fn acquire(&self, request: u64, name: &str) {
+    fn open_session(&self, label: &str) {
+        let label = Label::parse(label).unwrap();
+        let open = Command::OpenSession { ttl_ms: 60_000, label, secret_hash: [0; 32] };
+        self.fake.commit(open, Tenure::new(1));
+    }
+
+    fn acquire(&self, session: u64, request: u64, name: &str) {
         let acquire = Command::Acquire {
-            session: SessionId::new(1),
+            session: SessionId::new(session),
             done_below: RequestId::new(0),
             request: RequestId::new(request),
             lock: LockName::parse(name).unwrap(),
@@ -179,6 +188,40 @@ async fn bytes_that_do_not_decode_end_the_stream_and_not_the_server() {
 
     let status = response.into_inner().message().await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
+    let (_outgoing, mut stream) = node.stream(open()).await;
+    assert!(matches!(next(&mut stream).await, Ok(Body::Opened(_))));
+}
+
+/// I27, over a real connection: the pushes fill the windows and then the outbox. The connection
+/// lives: what was sent can be read, then comes the reason, and another stream works.
+#[tokio::test]
+async fn ten_thousand_unread_pushes_end_their_stream_by_the_name_of_the_limit() {
+    let settings = SessionSettings { outbox_frames: 1_024, ..SessionSettings::default() };
+    let node = node_with(settings).await;
+    // The holder's label makes each push a large one.
+    node.open_session(&"x".repeat(256));
+    node.acquire(1, 1, "jobs");
+    let (_outgoing, mut stream) = node.stream(open()).await;
+    assert!(matches!(next(&mut stream).await, Ok(Body::Opened(_))));
+    for request in 1..=10_000 {
+        node.acquire(2, request, "jobs");
+        let (session, request) = (SessionId::new(2), RequestId::new(request));
+        node.fake.commit(Command::Cancel { session, done_below: request, request }, Tenure::new(1));
+        if request.get() % 500 == 0 {
+            Seams::system().sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    let mut read = 0;
+    let status = loop {
+        match stream.message().await {
+            Ok(message) => read += message.expect("no plain end").frames.len(),
+            Err(status) => break status,
+        }
+    };
+    assert!(read < 10_000, "all {read} pushes came");
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(status.message().contains("outbox_frames = 1024"), "{status:?}");
     let (_outgoing, mut stream) = node.stream(open()).await;
     assert!(matches!(next(&mut stream).await, Ok(Body::Opened(_))));
 }

@@ -1,5 +1,6 @@
 //! A replica of one that commits at once, unless a test tells it otherwise.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ pub(crate) struct Fake {
     table: Mutex<(LockTable, LogIndex)>,
     switches: watch::Sender<Switches>,
     held_back: Mutex<Vec<(Command, Tenure, Done)>>,
+    confirms_asked: AtomicU64,
 }
 
 /// What a test may change.
@@ -27,8 +29,8 @@ pub(crate) struct Fake {
 struct Switches {
     /// Whether a quorum answers.
     quorum: bool,
-    /// Whether the answer to a confirmation is on its way and does not come.
-    confirms_held: bool,
+    /// How many confirmations, in the order of their asking, are answered; `None`: all.
+    confirms: Option<u64>,
     /// Whether commands wait in the log instead of being committed.
     commits_held: bool,
     /// What a confirmation says, if not what the role says.
@@ -37,12 +39,8 @@ struct Switches {
 
 impl Fake {
     pub(crate) fn new(seams: Seams) -> Arc<Self> {
-        let switches = Switches {
-            quorum: true,
-            confirms_held: false,
-            commits_held: false,
-            confirmed_tenure: None,
-        };
+        let switches =
+            Switches { quorum: true, confirms: None, commits_held: false, confirmed_tenure: None };
         Arc::new(Self {
             seams,
             role: watch::Sender::new(Role::Following { leader: None }),
@@ -50,6 +48,7 @@ impl Fake {
             table: Mutex::new((LockTable::new(), LogIndex::new(0))),
             switches: watch::Sender::new(switches),
             held_back: Mutex::default(),
+            confirms_asked: AtomicU64::new(0),
         })
     }
 
@@ -69,8 +68,20 @@ impl Fake {
         self.switches.send_modify(|switches| switches.quorum = quorum);
     }
 
-    pub(crate) fn hold_confirms(&self, held: bool) {
-        self.switches.send_modify(|switches| switches.confirms_held = held);
+    /// From here on the answer to a confirmation is on its way and does not come.
+    pub(crate) fn hold_confirms(&self) {
+        let asked = self.confirms_asked.load(Ordering::Relaxed);
+        self.switches.send_modify(|switches| switches.confirms = Some(asked));
+    }
+
+    /// Lets the answer to the first confirmation held back come.
+    pub(crate) fn let_one_confirm_go(&self) {
+        let one_more = |confirms: &mut Option<u64>| *confirms = confirms.map(|count| count + 1);
+        self.switches.send_modify(|switches| one_more(&mut switches.confirms));
+    }
+
+    pub(crate) fn let_confirms_go(&self) {
+        self.switches.send_modify(|switches| switches.confirms = None);
     }
 
     pub(crate) fn confirm_as(&self, tenure: u64) {
@@ -130,12 +141,14 @@ impl Fake {
     }
 
     async fn confirmed(self: Arc<Self>) -> Result<Confirmed, ProposeError> {
+        let number = self.confirms_asked.fetch_add(1, Ordering::Relaxed);
         let mut switches = self.switches.subscribe();
         if !switches.borrow().quorum {
             self.seams.sleep(Duration::from_millis(CONFIRM_LIMIT_MS)).await;
             return Err(ProposeError::Unavailable { waited_ms: CONFIRM_LIMIT_MS });
         }
-        let seen = *switches.wait_for(|now| !now.confirms_held).await.unwrap();
+        let answered = |now: &Switches| now.confirms.is_none_or(|answered| number < answered);
+        let seen = *switches.wait_for(answered).await.unwrap();
         let role = self.role.borrow().clone();
         let applied = self.table.lock().unwrap().1;
         match (seen.confirmed_tenure.or(role.tenure()), role) {

@@ -70,6 +70,8 @@ impl Hub {
         ttl_ms: Option<u64>,
         label: Label,
     ) -> Result<Start, StreamError> {
+        // Asked before the session is made: nobody would ever learn its secret.
+        self.registry.lock().room_to_attach(&self.registry.settings)?;
         let mut secret = [0; SECRET_BYTES];
         self.registry.seams.rng.fill(&mut secret);
         let ttl_ms = ttl_ms.unwrap_or(self.registry.settings.ttl_default_ms);

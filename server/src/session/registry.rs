@@ -247,6 +247,25 @@ impl Registry {
     }
 }
 
+impl State {
+    /// Whether one more session may be attached.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError::Limit`] if not.
+    pub(super) fn room_to_attach(&self, settings: &SessionSettings) -> Result<(), StreamError> {
+        let limit = settings.max_attached_streams;
+        if self.attached.len() < limit {
+            return Ok(());
+        }
+        Err(StreamError::Limit {
+            limit: "max_attached_streams",
+            value: limit as u64,
+            message: "too many streams are attached to this node; try again later",
+        })
+    }
+}
+
 impl Seat {
     /// Puts a frame into the stream's outbox.
     pub(super) fn push(&self, index: LogIndex, body: Body) {
@@ -262,20 +281,13 @@ impl Visit {
     /// [`StreamError`]: the session is not attached to this stream.
     pub(super) fn attach(&self, state: &mut State, session: SessionId) -> Result<(), StreamError> {
         let Seat { registry, stream, outbox } = &self.seat;
-        let limit = registry.settings.max_attached_streams;
         match state.attached.get(&session) {
             // It came before a stream that was faster through its confirmation.
             Some(newer) if newer.stream > *stream => {
                 return Err(StreamError::AttachedElsewhere { session: session.get() });
             }
-            None if state.attached.len() >= limit => {
-                return Err(StreamError::Limit {
-                    limit: "max_attached_streams",
-                    value: limit as u64,
-                    message: "too many streams are attached to this node; try again later",
-                });
-            }
-            Some(_) | None => {}
+            Some(_) => {}
+            None => state.room_to_attach(&registry.settings)?,
         }
         let attached =
             Attached { stream: *stream, outbox: outbox.clone(), denied: BTreeSet::new() };

@@ -56,10 +56,10 @@ async fn a_keepalive_renews_from_the_moment_it_came_in() {
     let world = World::new().await;
     let (mut client, _) = world.session().await;
     world.seams.sleep(3 * QUARTER).await;
-    world.fake.hold_confirms(true);
+    world.fake.hold_confirms();
     client.send(keep_alive(1)).await;
     client.expect_silence(Duration::from_secs(1)).await;
-    world.fake.hold_confirms(false);
+    world.fake.let_confirms_go();
     assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1 }));
 
     let after = until_expired(&world, &mut client).await;
@@ -71,14 +71,14 @@ async fn a_keepalive_renews_from_the_moment_it_came_in() {
 async fn a_keepalive_waits_for_a_round_begun_after_it_came_in() {
     let world = World::new().await;
     let (mut client, _) = world.session().await;
-    world.fake.hold_confirms(true);
+    world.fake.hold_confirms();
     client.send(keep_alive(1)).await;
     world.settle().await;
     client.send(keep_alive(2)).await;
     world.settle().await;
     // The round of the first ends; before the next can end, the quorum is gone.
     world.fake.set_quorum(false);
-    world.fake.hold_confirms(false);
+    world.fake.let_confirms_go();
 
     assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1 }));
     client.expect_silence(TTL).await;
@@ -127,12 +127,12 @@ async fn nobody_is_attached_before_the_tenures_own_entry_is_applied() {
 async fn a_keepalive_of_a_session_that_ended_meanwhile_is_not_acknowledged() {
     let world = World::new().await;
     let (client, ticket) = world.session().await;
-    world.fake.hold_confirms(true);
+    world.fake.hold_confirms();
     client.send(keep_alive(1)).await;
     world.settle().await;
     let session = SessionId::new(ticket.session_id);
     world.fake.commit(Command::CloseSession { session }, Tenure::new(1));
-    world.fake.hold_confirms(false);
+    world.fake.let_confirms_go();
 
     let (rest, _) = client.rest().await;
 
@@ -181,16 +181,25 @@ async fn an_expiry_of_unknown_fate_is_proposed_again_and_nothing_acknowledged_me
     assert_eq!(world.hub.metrics().keepalives_acknowledged.get(), 0);
 }
 
-/// §5.2: a keepalive waits for its round while its session's deadline passes.
+/// Waits until the expirer has seen the deadline of a session that was heard just now pass, and
+/// asks its quorum whether it may propose.
+async fn until_expiry_is_confirmed(world: &World) {
+    world.seams.sleep(TTL).await;
+    world.fake.hold_confirms();
+    world.seams.sleep(MARGIN + Duration::from_millis(30)).await;
+}
+
+/// §5.2: the expirer's round is answered, that of the keepalive is still under way.
 #[tokio::test(start_paused = true)]
 async fn a_session_whose_keepalive_waits_for_its_round_is_not_expired() {
     let world = World::new().await;
     let (mut client, _) = world.session().await;
-    world.seams.sleep(3 * QUARTER).await;
-    world.fake.hold_confirms(true);
+    until_expiry_is_confirmed(&world).await;
     client.send(keep_alive(1)).await;
-    client.expect_silence(QUARTER + MARGIN + Duration::from_millis(200)).await;
-    world.fake.hold_confirms(false);
+    world.settle().await;
+    world.fake.let_one_confirm_go();
+    client.expect_silence(Duration::from_secs(1)).await;
+    world.fake.let_confirms_go();
 
     assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1 }));
 }
@@ -205,16 +214,16 @@ async fn only_a_resume_with_the_right_secret_keeps_a_session_from_expiring() {
         if !right {
             ticket.secret = Bytes::from_static(&[7; 16]);
         }
-        world.seams.sleep(TTL).await;
-        world.fake.hold_confirms(true);
+        until_expiry_is_confirmed(&world).await;
         let mut client = world.resume(&ticket).await;
-        client.expect_silence(MARGIN + Duration::from_millis(200)).await;
-        world.fake.hold_confirms(false);
+        world.settle().await;
+        world.fake.let_one_confirm_go();
+        client.expect_silence(Duration::from_secs(1)).await;
+        assert_eq!(world.hub.metrics().expiries.get(), u64::from(!survives));
+        world.fake.let_confirms_go();
 
         let answer = client.next().await;
         assert_eq!(matches!(answer, Body::Opened(_)), survives, "{answer:?}");
-        world.settle().await;
-        assert_eq!(world.hub.metrics().expiries.get(), u64::from(!survives));
     }
 }
 
@@ -313,6 +322,26 @@ async fn a_pause_that_no_timer_noticed_costs_nobody_its_session() {
     world.seams.sleep(Duration::from_millis(10)).await;
     client.send(keep_alive(1)).await;
 
+    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1 }));
+}
+
+/// The leader is paused while its quorum answers: a session whose deadline passed meanwhile has
+/// not had its say, another whose deadline passed before has.
+#[tokio::test(start_paused = true)]
+async fn a_pause_within_the_expirers_own_round_costs_nobody_else_its_session() {
+    let world = World::new().await;
+    let (mut dead, _) = world.session().await;
+    world.seams.sleep(Duration::from_secs(1)).await;
+    let (mut client, _) = world.session().await;
+    world.seams.sleep(NEARLY_TTL).await;
+    world.fake.hold_confirms();
+    world.seams.sleep(MARGIN + Duration::from_millis(30)).await;
+    world.fake.let_confirms_go();
+    tokio::time::advance(TTL).await;
+    world.seams.sleep(Duration::from_millis(100)).await;
+    client.send(keep_alive(1)).await;
+
+    assert_eq!(dead.next().await, expired());
     assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1 }));
 }
 

@@ -163,11 +163,15 @@ impl Client {
 
     /// What the rest of the stream says, and how it ends.
     async fn rest(mut self) -> (Vec<Body>, Result<(), StreamError>) {
-        let mut rest = Vec::new();
-        while let Some(body) = self.frame().await {
-            rest.push(body);
-        }
-        (rest, self.end.await.unwrap())
+        let seams = self.seams.clone();
+        let to_the_end = async {
+            let mut rest = Vec::new();
+            while let Some(body) = self.frame().await {
+                rest.push(body);
+            }
+            (rest, self.end.await.unwrap())
+        };
+        seams.timeout(Duration::from_mins(1), to_the_end).await.expect("the stream ends")
     }
 }
 

@@ -134,6 +134,21 @@ async fn a_resume_finds_hold_and_place_in_the_first_message() {
     world.seams.sleep(TTL).await;
 }
 
+/// All that was asked is done and confirmed: nothing is kept of it but the mark.
+#[tokio::test(start_paused = true)]
+async fn state_names_the_next_id_also_when_no_request_is_kept() {
+    let world = World::new().await;
+    let (mut client, ticket) = world.session().await;
+    client.send(acquire(7, "jobs")).await;
+    let held = client.granted().await;
+    client.send_confirming(8, release(held.token)).await;
+    client.next().await;
+
+    let mut again = world.resume(&ticket).await;
+    again.opened().await;
+    assert_eq!(again.next().await, Body::State(State { requests: vec![], next_request_id: 8 }));
+}
+
 /// What was granted while no stream was attached is in State; what comes after comes as events.
 #[tokio::test(start_paused = true)]
 async fn a_grant_missed_while_away_is_in_state() {
