@@ -63,6 +63,7 @@
 //!   raised; waiters keep their places meanwhile.
 
 mod answer;
+mod blocks;
 mod chain;
 mod check;
 mod command;

@@ -3,24 +3,19 @@
 //! Stored are the sessions with their requests, the counters, limits, stamp and state hash. Who
 //! holds and who waits follows from the requests, so it is not stored and cannot contradict them.
 //!
-//! ```text
-//! "HOLDFAST" ‖ version:u16 ‖ block … ‖ end
-//! block = len:u32 (1 to 65 536) ‖ crc32:u32 of the bytes ‖ bytes
-//! end   = 0:u32 ‖ crc32:u32 of the bytes of all blocks
-//! ```
-//!
-//! All numbers are little-endian; the blocks' bytes, put together, are one borsh stream. There is
-//! one way to write a table: export → import → export gives the same bytes (I17).
+//! `"HOLDFAST" ‖ version:u16 ‖ blocks`: all numbers are little-endian; the blocks' bytes, put
+//! together, are one borsh stream. There is one way to write a table: export → import → export
+//! gives the same bytes (I17).
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use borsh::{BorshDeserialize, BorshSerialize};
-use crc32fast::Hasher;
 
 use crate::LockTable;
 use crate::answer::Grant;
+use crate::blocks::{BlockReader, BlockWriter, damaged};
 use crate::chain::Chain;
 use crate::check::Violation;
 use crate::counters::Counters;
@@ -34,7 +29,6 @@ use crate::sessions::{Shard, shard_of};
 pub const SNAPSHOT_VERSION: u16 = 1;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
-const BLOCK_BYTES_MAX: usize = 64 * 1024;
 
 /// Why bytes were not read as a snapshot. Nothing was built from them.
 #[derive(Debug, thiserror::Error)]
@@ -75,10 +69,6 @@ impl From<io::Error> for SnapshotError {
             _ => Self::Io(error),
         }
     }
-}
-
-fn damaged(reason: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, reason.into())
 }
 
 /// The table as it was at one index, shared with it until it is written to.
@@ -125,7 +115,7 @@ impl LockTable {
         let mut blocks = BlockReader::new(input);
         let read = Self::read_content(&mut blocks);
         // borsh calls every early end "invalid data"; only the block reader knows which it was.
-        if read.is_err() && blocks.cut_off {
+        if read.is_err() && blocks.is_cut_off() {
             return Err(SnapshotError::CutOff);
         }
         let table = read?;
@@ -274,138 +264,5 @@ fn check_front(input: &mut impl Read) -> Result<(), SnapshotError> {
     match u16::from_le_bytes(version) {
         SNAPSHOT_VERSION => Ok(()),
         found => Err(SnapshotError::UnknownVersion { found, known: SNAPSHOT_VERSION }),
-    }
-}
-
-/// Cuts a stream into blocks with checksums.
-struct BlockWriter<'a, W> {
-    out: &'a mut W,
-    block: Vec<u8>,
-    whole: Hasher,
-}
-
-impl<'a, W: Write> BlockWriter<'a, W> {
-    fn new(out: &'a mut W) -> Self {
-        Self { out, block: Vec::with_capacity(BLOCK_BYTES_MAX), whole: Hasher::new() }
-    }
-
-    fn end_block(&mut self) -> io::Result<()> {
-        let len = u32::try_from(self.block.len()).map_err(io::Error::other)?;
-        self.out.write_all(&len.to_le_bytes())?;
-        self.out.write_all(&crc32fast::hash(&self.block).to_le_bytes())?;
-        self.out.write_all(&self.block)?;
-        self.whole.update(&self.block);
-        self.block.clear();
-        Ok(())
-    }
-
-    fn finish(mut self) -> io::Result<()> {
-        if !self.block.is_empty() {
-            self.end_block()?;
-        }
-        self.out.write_all(&0_u32.to_le_bytes())?;
-        self.out.write_all(&self.whole.finalize().to_le_bytes())
-    }
-}
-
-impl<W: Write> Write for BlockWriter<'_, W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = BLOCK_BYTES_MAX - self.block.len();
-        let taken = bytes.get(..room.min(bytes.len())).unwrap_or_default();
-        self.block.extend_from_slice(taken);
-        if self.block.len() == BLOCK_BYTES_MAX {
-            self.end_block()?;
-        }
-        Ok(taken.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Puts the blocks together again; hands out no byte whose block was not checked.
-struct BlockReader<'a, R> {
-    input: &'a mut R,
-    block: Vec<u8>,
-    /// How much of `block` was handed out.
-    taken: usize,
-    whole: Hasher,
-    ended: bool,
-    /// Whether the input ended inside a block, or before the end.
-    cut_off: bool,
-}
-
-impl<'a, R: Read> BlockReader<'a, R> {
-    fn new(input: &'a mut R) -> Self {
-        Self {
-            input,
-            block: Vec::new(),
-            taken: 0,
-            whole: Hasher::new(),
-            ended: false,
-            cut_off: false,
-        }
-    }
-
-    fn next_block(&mut self) -> io::Result<()> {
-        let read = self.read_block();
-        if read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::UnexpectedEof) {
-            self.cut_off = true;
-        }
-        read
-    }
-
-    fn read_block(&mut self) -> io::Result<()> {
-        let len = self.read_number()?;
-        let crc = self.read_number()?;
-        self.taken = 0;
-        self.block.clear();
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
-        if len > BLOCK_BYTES_MAX {
-            return Err(damaged(format!("a block of {len} bytes")));
-        }
-        self.block.resize(len, 0);
-        self.input.read_exact(&mut self.block)?;
-        self.ended = len == 0;
-        self.whole.update(&self.block);
-        let expected =
-            if self.ended { self.whole.clone().finalize() } else { crc32fast::hash(&self.block) };
-        if crc != expected {
-            return Err(damaged("a checksum does not match"));
-        }
-        Ok(())
-    }
-
-    fn read_number(&mut self) -> io::Result<u32> {
-        let mut bytes = [0; 4];
-        self.input.read_exact(&mut bytes)?;
-        Ok(u32::from_le_bytes(bytes))
-    }
-
-    /// Reads the end, behind which nothing may follow.
-    fn finish(&mut self) -> io::Result<()> {
-        if self.taken < self.block.len() {
-            return Err(damaged("its last block is longer than its content"));
-        }
-        if !self.ended {
-            self.next_block()?;
-        }
-        if !self.ended || self.input.read(&mut [0])? != 0 {
-            return Err(damaged("there is more behind its end"));
-        }
-        Ok(())
-    }
-}
-
-impl<R: Read> Read for BlockReader<'_, R> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        if self.taken == self.block.len() && !self.ended {
-            self.next_block()?;
-        }
-        let mut rest = self.block.get(self.taken..).unwrap_or_default();
-        let len = rest.read(bytes)?;
-        self.taken += len;
-        Ok(len)
     }
 }

@@ -94,16 +94,7 @@ fn call(
                 session.expiring = true;
             }
         }
-        88..97 => {
-            let alive = rng.random_bool(0.5);
-            leases.expiry_settled(id, alive, now);
-            if let Some(session) = known.filter(|session| session.expiring) {
-                *session = Plain::opened(session.ttl_ms, now);
-                if !alive {
-                    plain.remove(&id);
-                }
-            }
-        }
+        88..97 => settle(rng.random_bool(0.5), leases, plain, id, now),
         97 => assert_eq!(leases.remove(id), plain.remove(&id).is_some()),
         98 if rng.random_bool(0.1) => {
             leases.restart(now, plain.iter().map(|(&id, session)| (id, session.ttl_ms)));
@@ -112,6 +103,22 @@ fn call(
             }
         }
         _ => {}
+    }
+}
+
+fn settle(
+    alive: bool,
+    leases: &mut LeaseTable,
+    plain: &mut BTreeMap<SessionId, Plain>,
+    id: SessionId,
+    now: u64,
+) {
+    leases.expiry_settled(id, alive, now);
+    if let Some(session) = plain.get_mut(&id).filter(|session| session.expiring) {
+        *session = Plain::opened(session.ttl_ms, now);
+        if !alive {
+            plain.remove(&id);
+        }
     }
 }
 

@@ -47,6 +47,7 @@ use super::handler::Raft;
 use super::machine::off_runtime;
 use super::peers::{Lane, Me, Peer, PeerNetwork};
 use super::store::{FIRST_INCARNATION, ReplicaStore};
+use super::types::Addresses;
 use super::wire::{member_from_wire, member_to_wire};
 use crate::storage::{self, ClusterId, PromiseError};
 
@@ -259,8 +260,8 @@ impl Formation {
     async fn initialise(&self, raft: &Raft) -> Result<(), Fault> {
         // From here on Hello says so, before anything can be voted on.
         self.initialising.store(true, Ordering::SeqCst);
-        let members: BTreeMap<u64, Member> =
-            self.members.iter().map(|member| (member.node_id, member.clone())).collect();
+        let members: BTreeMap<u64, Addresses> =
+            self.members.iter().map(|member| (member.node_id, Addresses::of(member))).collect();
         match raft.initialize(members).await {
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
             Err(error) => Err(Fault::Stopped { message: error.to_string() }),

@@ -179,6 +179,35 @@ impl Machine {
         self.stop(Fault::Snapshot { message: message.to_string() })
     }
 
+    /// Makes `data` this node's newest snapshot, if it is not.
+    async fn keep(
+        &self,
+        meta: &SnapshotMeta,
+        data: SnapshotData,
+    ) -> io::Result<Arc<dyn KeptSnapshot>> {
+        let last = meta.last_log_id.as_ref().map(log_id_to_stored);
+        let may_block = self.store.may_block();
+        match data {
+            SnapshotData::Received(draft) => {
+                Log(self.store.log()).settle().await?;
+                off_runtime(may_block, move || draft.finish()).await
+            }
+            SnapshotData::Kept(kept) => {
+                let own = self.store.newest_snapshot()?;
+                if own.is_some_and(|own| own.last() == last) {
+                    return Ok(kept);
+                }
+                let store = Arc::clone(&self.store);
+                off_runtime(may_block, move || {
+                    let mut draft = store.begin_snapshot(last, kept.meta())?;
+                    io::copy(&mut BodyReader::new(kept), &mut draft)?;
+                    draft.finish()
+                })
+                .await
+            }
+        }
+    }
+
     fn freeze(&self) -> Builder {
         let state = self.shared.lock();
         let meta =
@@ -256,15 +285,7 @@ impl RaftStateMachine<Types> for Machine {
         meta: &SnapshotMeta,
         data: SnapshotData,
     ) -> Result<(), io::Error> {
-        let kept = match data {
-            SnapshotData::Kept(kept) => kept,
-            SnapshotData::Received(draft) => {
-                Log(self.store.log()).settle().await?;
-                off_runtime(self.store.may_block(), move || draft.finish())
-                    .await
-                    .map_err(|error| self.snapshot_failed(error))?
-            }
-        };
+        let kept = self.keep(meta, data).await.map_err(|error| self.snapshot_failed(error))?;
         let wanted = meta.clone();
         let table = off_runtime(self.store.may_block(), move || {
             read_table(kept, &wanted).map_err(io::Error::other)

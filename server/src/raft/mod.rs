@@ -60,3 +60,6 @@ pub struct Member {
     /// Where other members reach it, `host:port`.
     pub peer_advertise: String,
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,7 +25,7 @@ use super::Member;
 use super::machine::{SnapshotData, off_runtime};
 use super::peers::{Heard, Lane, Me, Peer, PeerError, PeerNetwork};
 use super::store::KeptSnapshot;
-use super::types::{Snapshot, Types, Vote};
+use super::types::{Addresses, Snapshot, Types, Vote};
 use super::wire::{self, Malformed};
 
 type Failure = RPCError<Types>;
@@ -42,11 +42,12 @@ pub(super) struct Network {
 }
 
 impl Network {
-    fn link(&self, target: u64, node: &Member, lane: Lane) -> Link {
+    fn link(&self, target: u64, node: &Addresses, lane: Lane) -> Link {
         let configured = self.configured.iter().find(|member| member.node_id == target);
+        let member = configured.cloned().unwrap_or_else(|| node.member(target));
         Link {
-            peer: self.peers.peer(configured.unwrap_or(node), lane),
-            control: self.peers.peer(configured.unwrap_or(node), Lane::Control),
+            peer: self.peers.peer(&member, lane),
+            control: self.peers.peer(&member, Lane::Control),
             lane,
             target,
             me: Arc::clone(&self.me),
@@ -59,15 +60,15 @@ impl Network {
 impl RaftNetworkFactory<Types> for Network {
     type Network = Link;
 
-    async fn new_client(&mut self, target: u64, node: &Member) -> Link {
+    async fn new_client(&mut self, target: u64, node: &Addresses) -> Link {
         self.link(target, node, Lane::Log)
     }
 
-    async fn new_heartbeat_client(&mut self, target: u64, node: &Member) -> Link {
+    async fn new_heartbeat_client(&mut self, target: u64, node: &Addresses) -> Link {
         self.link(target, node, Lane::Control)
     }
 
-    async fn new_snapshot_client(&mut self, target: u64, node: &Member) -> Link {
+    async fn new_snapshot_client(&mut self, target: u64, node: &Addresses) -> Link {
         self.link(target, node, Lane::Bulk)
     }
 }

@@ -25,6 +25,7 @@ use super::proposer::{Policy, Proposer, Settings};
 use super::store::ReplicaStore;
 use super::survey::Survey;
 use super::tenure::Tenures;
+use super::types::Addresses;
 use crate::consensus::{Confirmed, Consensus, Done, Listener, Role};
 use crate::error::ProposeError;
 use crate::storage::ClusterId;
@@ -310,8 +311,10 @@ impl Replica {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let membership = &metrics.membership_config;
-        let members = membership.nodes().map(|(_, member)| self.as_configured(member)).collect();
-        let leader = metrics.current_leader.and_then(|id| membership.get_node(&id));
+        let members = membership.nodes().map(|(id, node)| self.as_configured(*id, node)).collect();
+        let leader = metrics
+            .current_leader
+            .and_then(|id| membership.get_node(&id).map(|node| self.as_configured(id, node)));
         let alone = membership.voter_ids().eq([self.node_id]);
         let quorum = metrics.last_quorum_acked.map(|acked| acked.elapsed().as_millis());
         let quorum = quorum.map(|millis| u64::try_from(millis).unwrap_or(u64::MAX));
@@ -320,7 +323,7 @@ impl Replica {
             cluster: self.me.cluster().map(|(cluster, _)| cluster),
             forming: self.forming.borrow().clone(),
             term: metrics.current_term,
-            leader: leader.map(|member| self.as_configured(member)),
+            leader,
             last_log: metrics.last_log_index,
             applied: self.shared.applied().borrow().map(|id| id.index),
             snapshot: metrics.snapshot.map(|id| id.index),
@@ -336,9 +339,15 @@ impl Replica {
         }
     }
 
-    fn as_configured(&self, member: &Member) -> Member {
-        let configured = self.configured.iter().find(|known| known.node_id == member.node_id);
-        configured.unwrap_or(member).clone()
+    /// openraft itself, for tests that do what no caller may.
+    #[cfg(test)]
+    pub(super) fn raft(&self) -> &Raft {
+        &self.raft
+    }
+
+    fn as_configured(&self, node_id: u64, node: &Addresses) -> Member {
+        let configured = self.configured.iter().find(|known| known.node_id == node_id);
+        configured.cloned().unwrap_or_else(|| node.member(node_id))
     }
 
     /// Hands leadership to the most up-to-date follower and waits until it leads, at most for

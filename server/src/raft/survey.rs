@@ -65,7 +65,7 @@ impl Survey {
         let nodes: Vec<Member> = {
             let metrics = self.raft.server_metrics();
             let metrics = metrics.borrow_watched();
-            metrics.membership_config.nodes().map(|(_, member)| member.clone()).collect()
+            metrics.membership_config.nodes().map(|(id, node)| node.member(*id)).collect()
         };
         let others = nodes.iter().filter(|member| member.node_id != self.me.node_id);
         join_all(others.map(|member| self.ask(member))).await;

@@ -82,8 +82,11 @@ impl Tenures {
 
     fn hint(&self, leader: u64, metrics: &RaftServerMetrics<Types>) -> Option<LeaderHint> {
         let configured = self.configured.iter().find(|member| member.node_id == leader);
-        let member = configured.or_else(|| metrics.membership_config.get_node(&leader))?;
-        Some(LeaderHint { node_id: leader, advertise: member.advertise.clone() })
+        let advertise = match configured {
+            Some(member) => member.advertise.clone(),
+            None => metrics.membership_config.get_node(&leader)?.advertise.clone(),
+        };
+        Some(LeaderHint { node_id: leader, advertise })
     }
 
     async fn until_deposed(&self, tenure: Tenure) {

@@ -93,12 +93,20 @@ pub struct StoredVote {
 
 impl StoredVote {
     /// Whether this vote can follow `earlier` without anything being taken back (I20).
+    ///
+    /// Within a term a node gives one vote; but a node that voted for one candidate and then hears
+    /// that the term elected another says so. That is no second vote: the quorum was there without
+    /// it.
     pub fn covers(&self, earlier: &Self) -> bool {
         if self.term != earlier.term {
             return self.term > earlier.term;
         }
         let same_node = earlier.node_id.is_none() || earlier.node_id == self.node_id;
-        same_node && (self.committed || !earlier.committed)
+        if same_node {
+            self.committed || !earlier.committed
+        } else {
+            self.committed && !earlier.committed
+        }
     }
 }
 
@@ -307,4 +315,22 @@ pub(super) fn unseal(magic: [u8; 4], version: u32, bytes: &[u8]) -> Result<&[u8]
         return Err(DecodeError::Version { found: found.into(), known: version.into() });
     }
     Ok(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vote(term: u64, node_id: u64, committed: bool) -> StoredVote {
+        StoredVote { term, node_id: Some(node_id), committed }
+    }
+
+    #[test]
+    fn within_a_term_a_second_vote_is_refused_and_an_election_by_others_is_noted() {
+        assert!(!vote(3, 2, false).covers(&vote(3, 1, false)), "a second vote");
+        assert!(vote(3, 2, true).covers(&vote(3, 1, false)), "the others elected node 2");
+        assert!(!vote(3, 1, false).covers(&vote(3, 2, true)), "a vote after the election");
+        assert!(!vote(3, 1, true).covers(&vote(3, 2, true)), "a second leader of the term");
+        assert!(!vote(2, 2, true).covers(&vote(3, 1, false)), "an earlier term");
+    }
 }

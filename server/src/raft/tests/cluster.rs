@@ -1,0 +1,211 @@
+//! A cluster in one thread, in memory, on virtual time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::{Answer, Command, Label, LockName, Outcome, RequestId, SessionId, Tenure};
+use holdfast_seams::{Seams, simulated};
+
+use crate::consensus::{Committed, Consensus, Role, propose};
+use crate::error::ProposeError;
+use crate::raft::{Forming, Member, MemoryNetwork, MemoryStore, Replica, ReplicaConfig};
+
+/// Long enough for any election on virtual time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) struct Cluster {
+    pub(super) seams: Seams,
+    pub(super) network: MemoryNetwork,
+    pub(super) members: Vec<Member>,
+    pub(super) nodes: BTreeMap<u64, Node>,
+    adjust: fn(&mut ReplicaConfig),
+}
+
+pub(super) struct Node {
+    pub(super) replica: Arc<Replica>,
+    pub(super) store: Arc<MemoryStore>,
+}
+
+pub(super) fn member(node_id: u64) -> Member {
+    Member {
+        node_id,
+        advertise: format!("clients-of-{node_id}:7420"),
+        peer_advertise: format!("peers-of-{node_id}:7421"),
+    }
+}
+
+impl Cluster {
+    /// `size` members, none of them started. `adjust` changes each one's settings.
+    pub(super) fn stopped(size: u64, adjust: fn(&mut ReplicaConfig)) -> Self {
+        Self {
+            seams: simulated::seams(1, 1_000_000),
+            network: MemoryNetwork::new(),
+            members: (1..=size).map(member).collect(),
+            nodes: BTreeMap::new(),
+            adjust,
+        }
+    }
+
+    /// `size` members with empty stores, all started.
+    pub(super) async fn started(size: u64, adjust: fn(&mut ReplicaConfig)) -> Self {
+        let mut cluster = Self::stopped(size, adjust);
+        for node_id in 1..=size {
+            cluster.start(node_id, MemoryStore::new(node_id)).await;
+        }
+        cluster
+    }
+
+    pub(super) async fn start(&mut self, node_id: u64, store: MemoryStore) {
+        let store = Arc::new(store);
+        let mut config = ReplicaConfig::new(node_id, self.members.clone());
+        (self.adjust)(&mut config);
+        let replica =
+            Replica::start(config, store.clone(), self.network.of(node_id), self.seams.clone())
+                .await
+                .unwrap();
+        self.network.join(node_id, replica.peer());
+        self.nodes.insert(node_id, Node { replica, store });
+    }
+
+    pub(super) fn replica(&self, node_id: u64) -> &Arc<Replica> {
+        &self.nodes[&node_id].replica
+    }
+
+    /// As `kill -9`: returns what the next process finds.
+    pub(super) async fn kill(&mut self, node_id: u64) -> MemoryStore {
+        self.network.leave(node_id);
+        let node = self.nodes.remove(&node_id).unwrap();
+        let left = node.store.restarted();
+        node.replica.shutdown().await;
+        left
+    }
+
+    pub(super) async fn restart(&mut self, node_id: u64) {
+        let store = self.kill(node_id).await;
+        self.start(node_id, store).await;
+    }
+
+    /// Waits for somebody who leads; the one with the highest term, should an old leader not know
+    /// yet.
+    pub(super) async fn leader(&self) -> (u64, Tenure) {
+        let leads = async {
+            loop {
+                let leading = self.nodes.iter().filter_map(|(id, node)| {
+                    let tenure = node.replica.role().borrow().tenure()?;
+                    Some((*id, tenure))
+                });
+                if let Some(found) = leading.max_by_key(|(_, tenure)| *tenure) {
+                    return found;
+                }
+                self.seams.sleep(Duration::from_millis(10)).await;
+            }
+        };
+        self.seams.timeout(PATIENCE, leads).await.expect("nobody leads")
+    }
+
+    /// Waits for a leader other than `old`.
+    pub(super) async fn leader_after(&self, old: Tenure) -> (u64, Tenure) {
+        loop {
+            let (id, tenure) = self.leader().await;
+            if tenure > old {
+                return (id, tenure);
+            }
+            self.seams.sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub(super) async fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+        let wait = async {
+            while !holds(self) {
+                self.seams.sleep(Duration::from_millis(10)).await;
+            }
+        };
+        assert!(self.seams.timeout(PATIENCE, wait).await.is_ok(), "never happened: {what}");
+    }
+
+    pub(super) async fn formed(&self) {
+        let formed = |node: &Node| *node.replica.forming().borrow() == Forming::Formed;
+        self.until("every node formed", |cluster| cluster.nodes.values().all(formed)).await;
+    }
+
+    /// Waits until all have applied as much as the leader.
+    pub(super) async fn level(&self) {
+        let (leader, _) = self.leader().await;
+        let last = self.replica(leader).status().last_log;
+        let level = |node: &Node| node.replica.status().applied >= last;
+        self.until("all are level", |cluster| cluster.nodes.values().all(level)).await;
+    }
+
+    /// The state hash of each node.
+    pub(super) fn hashes(&self) -> Vec<[u8; 32]> {
+        let hash = |node: &Node| {
+            let mut hash = [0; 32];
+            node.replica.read(&mut |table, _| hash = table.state_hash());
+            hash
+        };
+        self.nodes.values().map(hash).collect()
+    }
+
+    pub(super) async fn shutdown(self) {
+        for node in self.nodes.values() {
+            node.replica.shutdown().await;
+        }
+    }
+}
+
+pub(super) fn open_session() -> Command {
+    Command::OpenSession {
+        ttl_ms: 10_000,
+        label: Label::parse("test").unwrap(),
+        secret_hash: [3; 32],
+    }
+}
+
+pub(super) fn acquire(session: SessionId, request: u64, name: &str) -> Command {
+    Command::Acquire {
+        session,
+        done_below: RequestId::new(0),
+        request: RequestId::new(request),
+        lock: LockName::parse(name).unwrap(),
+        wait: true,
+    }
+}
+
+pub(super) async fn commit(replica: &Replica, command: Command) -> Committed {
+    propose(replica, command).await.unwrap()
+}
+
+pub(super) async fn open(replica: &Replica) -> SessionId {
+    match commit(replica, open_session()).await.outcome {
+        Ok(Answer::SessionOpened { session }) => session,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(super) fn has_session(replica: &Replica, session: SessionId) -> bool {
+    let mut found = false;
+    replica.read(&mut |table, _| found = table.session(session).is_some());
+    found
+}
+
+/// Submits without waiting; the result lies in the slot once it is there.
+pub(super) fn submit(
+    replica: &Replica,
+    command: Command,
+) -> tokio::sync::oneshot::Receiver<Result<Committed, ProposeError>> {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let done = Box::new(move |result| {
+        let _ = tell.send(result);
+    });
+    replica.submit(command, done);
+    told
+}
+
+pub(super) fn follows(replica: &Replica) -> bool {
+    matches!(&*replica.role().borrow(), Role::Following { .. })
+}
+
+pub(super) fn outcome(result: Result<Committed, ProposeError>) -> Outcome {
+    result.unwrap().outcome
+}

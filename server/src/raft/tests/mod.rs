@@ -1,0 +1,9 @@
+//! Tests of replication that need what is private to it.
+
+mod cluster;
+mod first_start;
+mod log_suite;
+mod one_node;
+mod over_grpc;
+mod peers;
+mod three_nodes;

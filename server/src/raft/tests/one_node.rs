@@ -1,0 +1,259 @@
+//! One voter: the same code, with nobody to wait for.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use holdfast_core::{
+    Acquired, Answer, Batch, Command, Event, Limits, LockTable, LogIndex, Rejection, RequestId,
+};
+
+use super::cluster::{Cluster, acquire, commit, has_session, open, open_session, outcome, submit};
+use crate::consensus::{Consensus, Listener};
+use crate::error::ProposeError;
+use crate::raft::types::{CommittedLeaderId, EncodedBatch};
+use crate::raft::{Fault, Forming, ReplicaConfig, ReplicaStore};
+use crate::storage::RecordKind;
+
+const AS_IT_IS: fn(&mut ReplicaConfig) = |_| ();
+
+#[tokio::test(start_paused = true)]
+async fn a_node_alone_forms_its_cluster_leads_and_commits() {
+    let cluster = Cluster::started(1, AS_IT_IS).await;
+    let (id, tenure) = cluster.leader().await;
+    cluster.formed().await;
+    let node = cluster.replica(id);
+
+    let session = open(node).await;
+
+    assert!(has_session(node, session));
+    let confirmed = node.confirm().await.unwrap();
+    assert_eq!(confirmed.tenure, tenure);
+    assert_eq!(*node.forming().borrow(), Forming::Formed);
+    assert!(node.status().cluster.is_some());
+    cluster.shutdown().await;
+}
+
+/// A thousand commands submitted at once: the first goes at once, what comes while it is on its way
+/// goes together.
+#[tokio::test(start_paused = true)]
+async fn commands_submitted_together_share_entries_and_keep_their_order() {
+    let cluster = Cluster::started(1, AS_IT_IS).await;
+    let (id, _) = cluster.leader().await;
+    let node = cluster.replica(id);
+    let session = open(node).await;
+    let before = node.status().last_log.unwrap();
+
+    let waiting: Vec<_> =
+        (0..1_000).map(|request| submit(node, acquire(session, request, "jobs"))).collect();
+    let mut places = Vec::new();
+    for told in waiting {
+        match outcome(told.await.unwrap()) {
+            Ok(Answer::Acquired { state: Acquired::Queued { place, .. }, .. }) => {
+                places.push(place);
+            }
+            Ok(Answer::Acquired { state: Acquired::Granted { .. }, .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    assert_eq!(places, (0..999).collect::<Vec<u64>>());
+    let entries = node.status().last_log.unwrap() - before;
+    assert!(entries <= 4, "1,000 commands took {entries} entries");
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_goes_on_from_snapshot_and_log() {
+    let mut cluster = Cluster::started(1, |config| {
+        config.snapshot_every = 20;
+        config.log_kept = 0;
+    })
+    .await;
+    let (_, tenure) = cluster.leader().await;
+    let mut sessions = Vec::new();
+    for _ in 0..50 {
+        sessions.push(open(cluster.replica(1)).await);
+    }
+    cluster.until("a snapshot", |cluster| cluster.replica(1).status().snapshot.is_some()).await;
+    let hash = cluster.hashes();
+
+    cluster.restart(1).await;
+    let (_, next) = cluster.leader().await;
+
+    assert!(next > tenure, "a term was led twice: {tenure} and {next}");
+    assert_eq!(cluster.hashes(), hash);
+    assert!(sessions.iter().all(|session| has_session(cluster.replica(1), *session)));
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_puts_its_configured_limits_into_the_log() {
+    let cluster = Cluster::started(1, |config| config.limits.max_sessions = 1).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+    let limits = |table: &LockTable| table.limits();
+    cluster
+        .until("the limits are set", |cluster| {
+            let mut now = Limits::default();
+            cluster.replica(1).read(&mut |table, _| now = limits(table));
+            now.max_sessions == 1
+        })
+        .await;
+    open(node).await;
+
+    let second = commit(node, open_session()).await.outcome;
+
+    assert_eq!(second, Err(Rejection::TooManySessions { limit: 1 }));
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn commands_past_the_limit_are_refused_and_the_others_are_not() {
+    let cluster = Cluster::started(1, |config| config.max_pending_commands = 10).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+
+    let waiting: Vec<_> = (0..15).map(|_| submit(node, open_session())).collect();
+    let mut refused = 0;
+    for told in waiting {
+        match told.await.unwrap() {
+            Ok(_) => {}
+            Err(ProposeError::Overloaded { limit: 10 }) => refused += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    assert_eq!(refused, 5);
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn below_the_disk_reserve_only_what_frees_or_ends_is_proposed() {
+    let cluster = Cluster::started(1, AS_IT_IS).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+    let session = open(node).await;
+
+    cluster.nodes[&1].store.set_free_space(1_000);
+    cluster.seams.sleep(Duration::from_secs(3)).await;
+    let opened = submit(node, open_session()).await.unwrap();
+    let acquired = submit(node, acquire(session, 1, "jobs")).await.unwrap();
+    let cancelled = submit(
+        node,
+        Command::Cancel { session, done_below: RequestId::new(0), request: RequestId::new(9) },
+    );
+    let cancelled = cancelled.await.unwrap();
+    let closed = submit(node, Command::CloseSession { session }).await.unwrap();
+    cluster.nodes[&1].store.set_free_space(u64::MAX);
+    cluster.seams.sleep(Duration::from_secs(3)).await;
+
+    assert_eq!(opened, Err(ProposeError::DiskReserve));
+    assert_eq!(acquired, Err(ProposeError::DiskReserve));
+    assert!(outcome(cancelled).is_ok());
+    assert_eq!(outcome(closed), Ok(Answer::SessionEnded));
+    open(node).await;
+    cluster.shutdown().await;
+}
+
+/// I28, I29: nothing is skipped, nothing is guessed at.
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_cannot_be_read_stops_the_node() {
+    let unreadable: [&[u8]; 3] = [b"", &[0xFF, 0xFF, 0, 0], &[1, 0, 7, 7, 7]];
+    for bytes in unreadable {
+        let cluster = Cluster::started(1, AS_IT_IS).await;
+        let (_, tenure) = cluster.leader().await;
+        let node = cluster.replica(1);
+        let mut faults = node.faults();
+
+        let batch = EncodedBatch(Bytes::from_static(bytes));
+        let leader = CommittedLeaderId::new(tenure.get());
+        node.raft().write(batch).with_leader(leader).await.unwrap();
+        let fault = faults.wait_for(Option::is_some).await.unwrap().clone();
+
+        assert!(matches!(fault, Some(Fault::Unreadable { .. })), "{bytes:?}: {fault:?}");
+        let after = submit(node, open_session()).await.unwrap();
+        assert!(after.is_err());
+        cluster.shutdown().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_fails_stops_the_node_and_nobody_is_told_a_lie() {
+    let cluster = Cluster::started(1, AS_IT_IS).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+    let mut faults = node.faults();
+
+    cluster.nodes[&1].store.fail();
+    let told = submit(node, open_session()).await.unwrap();
+    faults.wait_for(Option::is_some).await.unwrap();
+
+    assert!(!told.unwrap_err().is_certainly_not_applied());
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_answers_everybody() {
+    let cluster = Cluster::started(1, AS_IT_IS).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+
+    let waiting: Vec<_> = (0..5_000).map(|_| submit(node, open_session())).collect();
+    let confirming = node.confirm();
+    node.shutdown().await;
+
+    for told in waiting {
+        assert!(told.await.is_ok(), "somebody was not answered");
+    }
+    drop(confirming.await);
+    let late = submit(node, open_session()).await.unwrap();
+    assert!(late.is_err());
+}
+
+/// What the listener hears, and when: before the proposer is told, with the state after the entry.
+#[tokio::test(start_paused = true)]
+async fn a_listener_hears_of_each_batch_before_its_proposer() {
+    #[derive(Default)]
+    struct Heard(Mutex<Vec<(u64, usize, u64)>>);
+    impl Listener for Heard {
+        fn applied(&self, index: LogIndex, events: &[Event], table: &LockTable) {
+            let sessions = table.counts().sessions;
+            self.0.lock().unwrap().push((index.get(), events.len(), sessions));
+        }
+        fn restored(&self, _index: LogIndex, _table: &LockTable) {}
+    }
+    let cluster = Cluster::started(1, AS_IT_IS).await;
+    let heard = Arc::new(Heard::default());
+    cluster.replica(1).attach(heard.clone());
+    cluster.leader().await;
+
+    let committed = commit(cluster.replica(1), open_session()).await;
+
+    assert_eq!(heard.0.lock().unwrap().last(), Some(&(committed.index.get(), 1, 1)));
+    cluster.shutdown().await;
+}
+
+/// I16: the leader's state hash travels in its batches; here every 1,024th entry checks itself.
+#[tokio::test(start_paused = true)]
+async fn witnesses_travel_in_batches() {
+    let cluster = Cluster::started(1, AS_IT_IS).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+    for _ in 0..1_100 {
+        let told = submit(node, open_session()).await.unwrap();
+        assert!(told.is_ok());
+    }
+
+    let log = cluster.nodes[&1].store.log();
+    let records: Vec<_> = log
+        .entries(0..u64::MAX, usize::MAX)
+        .into_iter()
+        .filter(|record| record.kind == RecordKind::Batch)
+        .filter_map(|record| Batch::decode(&record.payload).unwrap().witness)
+        .collect();
+
+    assert_eq!(records.len(), 1);
+    assert_eq!(records[0].index, LogIndex::new(1_024));
+    cluster.shutdown().await;
+}

@@ -1,0 +1,1 @@
+//! Three voters: elections, lost quorums, snapshots, tenures.
