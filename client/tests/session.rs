@@ -1,5 +1,12 @@
 //! The session against a scripted server, on virtual time.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "helpers of tests stop the test when something is not as it must be"
+)]
 
+#[expect(unreachable_pub, reason = "a helper's items are as public as its users are many")]
 mod scripted;
 
 use std::sync::{Arc, Mutex};
@@ -10,8 +17,8 @@ use holdfast::{Error, Guard, GuardState, LostReason, RefusalReason};
 use holdfast_proto::v1::{self, cancelled::Was, refused::Subject, server_frame::Body};
 use holdfast_seams::Task;
 use scripted::{
-    Net, SAFE, Server, TTL, cancelled, granted, kept_alive, ms, opened, queued, refused, released,
-    state_granted, state_queued,
+    Net, PATIENCE, SAFE, Server, TTL, cancelled, granted, kept_alive, ms, queued, refused,
+    released, state_granted, state_queued,
 };
 use tokio::sync::oneshot;
 
@@ -20,8 +27,11 @@ type Outcome = oneshot::Receiver<holdfast::Result<Guard>>;
 /// Acquires in a task of its own, so that the test can play the server meanwhile.
 fn start(net: &Net, acquire: holdfast::Acquire) -> (Task, Outcome) {
     let (done, outcome) = oneshot::channel();
+    let seams = net.seams.clone();
     let task = net.seams.spawn("acquire", async move {
-        let _ = done.send(acquire.await);
+        if let Ok(outcome) = seams.timeout(PATIENCE, acquire.into_future()).await {
+            let _ = done.send(outcome);
+        }
     });
     (task, outcome)
 }
@@ -94,7 +104,7 @@ async fn a_hold_whose_deadline_passed_is_lost_for_ever_and_released_when_the_ses
     let (_client, server, guard) = holding(&mut net).await;
     let cancelled = guard.cancellation_token();
     // Silence, then a network that drops everything.
-    net.seams.sleep(SAFE - ms(10)).await;
+    net.seams.sleep(ms(8_970)).await;
     assert!(guard.is_safe());
     net.seams.sleep(ms(11)).await;
 
@@ -102,14 +112,7 @@ async fn a_hold_whose_deadline_passed_is_lost_for_ever_and_released_when_the_ses
     assert_eq!(guard.lost().now_or_never(), Some(LostReason::DeadlinePassed));
     assert!(cancelled.is_cancelled());
     drop(server);
-    let mut server = loop {
-        let mut server = net.accept().await;
-        if server.open().now_or_never().is_some() {
-            break server;
-        }
-    };
-    let state = v1::State { requests: vec![state_granted(1, 41)], next_request_id: 2 };
-    server.say_all(vec![opened(7), Body::State(state)]).await;
+    let mut server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
 
     assert_eq!(server.release().await, 41, "the server still saw it as held");
     assert!(!guard.is_safe(), "no State revives it");
@@ -147,17 +150,8 @@ async fn a_guard_is_in_jeopardy_while_a_keepalive_is_unanswered_for_half_the_ttl
     assert!(matches!(*state.borrow_and_update(), GuardState::Jeopardy { .. }));
     assert!(guard.is_safe());
 
-    // Streams opened and given up meanwhile lie in the net; the newest is answered.
     drop(server);
-    let server = loop {
-        let mut server = net.accept().await;
-        if server.frame().await.is_some() && server.frame().now_or_never().is_none() {
-            break server;
-        }
-    };
-    let mut server = server;
-    let known = v1::State { requests: vec![state_granted(1, 41)], next_request_id: 2 };
-    server.say_all(vec![opened(7), Body::State(known)]).await;
+    let _server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
     assert!(held(&state.borrow()), "{:?}", *state.borrow());
     assert!(guard.is_safe());
 }
@@ -251,9 +245,9 @@ async fn a_server_that_falls_silent_is_left_for_the_next_in_time() {
     silent.keepalive().await;
 
     // Nothing more comes from it; its connection stays up.
-    let next = net.accept_resume(vec![state_granted(1, 41)], 2).await;
+    let server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
 
-    assert_ne!(next.endpoint, silent.endpoint);
+    assert_ne!(server.endpoint, silent.endpoint);
     assert!(guard.is_safe());
 }
 
@@ -443,8 +437,9 @@ async fn done_below_is_the_first_request_without_an_answer() {
     }
     server.say(queued(1, 0)).await;
     server.say(queued(3, 0)).await;
-    assert_eq!(server.frame().await.unwrap().done_below, 2, "two is still unanswered");
-    server.say(queued(2, 0)).await;
+    let frame = server.frame().await.unwrap();
+    assert_eq!(frame.done_below, 2, "two is still unanswered");
+    server.say_all(vec![queued(2, 0), kept_alive(1)]).await;
 
     assert_eq!(server.frame().await.unwrap().done_below, 4);
 }
@@ -580,7 +575,7 @@ async fn closing_ends_everything_at_once_and_waits_for_the_server() {
     assert_eq!(guard.lost().await, LostReason::SessionClosed);
     assert_eq!(waiting.await.unwrap().unwrap_err(), Error::Closed);
     assert_eq!(client.lock("jobs").await.unwrap_err(), Error::Closed);
-    assert!(net.is_quiet_for(Duration::from_secs(60)).await);
+    assert!(net.is_quiet_for(Duration::from_mins(1)).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -620,8 +615,8 @@ async fn work_is_dropped_where_it_stands_when_the_lock_is_lost() {
 
     let outcome = guard
         .run(async move {
-            let _kept = kept;
             std::future::pending::<()>().await;
+            drop(kept);
         })
         .await;
 

@@ -1,6 +1,7 @@
 //! A server whose every word a test says, on virtual time and without a socket.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use tokio::sync::mpsc;
 pub const TTL: Duration = Duration::from_secs(10);
 /// How long after its send time an answered keepalive keeps a hold safe.
 pub const SAFE: Duration = Duration::from_millis(8_980);
-/// Longest a test waits for the client to say something.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Longest a test waits for anything: virtual time would pass for ever.
+pub const PATIENCE: Duration = Duration::from_mins(2);
 
 pub fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -26,6 +27,8 @@ pub struct Net {
     pub seams: Seams,
     streams: mpsc::Receiver<(String, Pipe<v1::ServerFrames, v1::ClientFrames>)>,
     transport: Arc<ScriptedTransport>,
+    /// Of the next frame, over all streams.
+    index: Arc<AtomicU64>,
 }
 
 struct ScriptedTransport {
@@ -37,7 +40,12 @@ impl Net {
     pub fn new() -> Self {
         let (opened, streams) = mpsc::channel(64);
         let transport = ScriptedTransport { streams: opened, down: Mutex::default() };
-        Self { seams: simulated::seams(1, 0), streams, transport: Arc::new(transport) }
+        Self {
+            seams: simulated::seams(1, 0),
+            streams,
+            transport: Arc::new(transport),
+            index: Arc::new(AtomicU64::new(10)),
+        }
     }
 
     /// Nobody answers at `endpoint` any more.
@@ -62,12 +70,17 @@ impl Net {
         (client.unwrap(), server)
     }
 
-    /// The next stream a client opens.
+    /// The next stream a client opens and has not given up meanwhile.
     pub async fn accept(&mut self) -> Server {
-        let opened = self.seams.timeout(PATIENCE, self.streams.recv()).await;
-        let (endpoint, pipe) = opened.expect("a client opens a stream").expect("the net is up");
-        let heard = VecDeque::new();
-        Server { endpoint, pipe, heard, index: 10, seams: self.seams.clone(), keepalives: vec![] }
+        loop {
+            let opened = self.seams.timeout(PATIENCE, self.streams.recv()).await;
+            let (endpoint, pipe) = opened.expect("a client opens a stream").expect("the net is up");
+            if !pipe.outgoing.is_closed() {
+                let (heard, index) = (VecDeque::new(), self.index.clone());
+                let seams = self.seams.clone();
+                return Server { endpoint, pipe, heard, index, seams, keepalives: vec![] };
+            }
+        }
     }
 
     /// Whether no client opens a stream for `length`.
@@ -166,7 +179,7 @@ pub struct Server {
     pub endpoint: String,
     pipe: Pipe<v1::ServerFrames, v1::ClientFrames>,
     heard: VecDeque<v1::ClientFrame>,
-    index: u64,
+    index: Arc<AtomicU64>,
     seams: Seams,
     /// The seqs of all keepalives heard, answered or not.
     pub keepalives: Vec<u64>,
@@ -255,14 +268,14 @@ impl Server {
     }
 
     pub async fn say_at(&mut self, index: u64, body: server_frame::Body) {
-        self.index = index;
+        self.index.store(index, Ordering::Relaxed);
         self.say(body).await;
     }
 
     pub async fn say_all(&mut self, bodies: Vec<server_frame::Body>) {
-        let frame = |body| v1::ServerFrame { index: self.index, body: Some(body) };
+        let index = self.index.fetch_add(1, Ordering::Relaxed);
+        let frame = |body| v1::ServerFrame { index, body: Some(body) };
         let frames = bodies.into_iter().map(frame).collect();
-        self.index += 1;
         // A client that is gone hears nothing.
         let _ = self.pipe.outgoing.send(v1::ServerFrames { frames }).await;
         // Let the client take it in before the test goes on.

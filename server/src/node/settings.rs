@@ -1,0 +1,38 @@
+//! The node's settings, as each part wants them.
+
+use crate::config::{Config, Member};
+use crate::raft::{self, ReplicaConfig};
+use crate::session::SessionSettings;
+
+/// For the replica.
+pub(super) fn replica(config: &Config) -> ReplicaConfig {
+    let Config { node, cluster, .. } = config;
+    let members = cluster.members.0.iter().map(member).collect();
+    ReplicaConfig {
+        limits: cluster.limits(),
+        heartbeat_ms: node.heartbeat_ms,
+        election_min_ms: node.election_min_ms,
+        election_max_ms: node.election_max_ms,
+        reserve_bytes: node.reserve_bytes,
+        ..ReplicaConfig::new(node.node_id, members)
+    }
+}
+
+fn member(member: &Member) -> raft::Member {
+    raft::Member {
+        node_id: member.node_id,
+        advertise: member.advertise.to_string(),
+        peer_advertise: member.peer_advertise.to_string(),
+    }
+}
+
+/// For the session layer.
+pub(super) fn sessions(config: &Config) -> SessionSettings {
+    let cluster = &config.cluster;
+    SessionSettings {
+        ttl_default_ms: cluster.ttl_default_ms,
+        outbox_frames: usize::try_from(cluster.outbox_frames).unwrap_or(usize::MAX),
+        frames_per_second: u32::try_from(cluster.frames_per_second).unwrap_or(u32::MAX),
+        ..SessionSettings::default()
+    }
+}

@@ -1,0 +1,324 @@
+//! A node as a process, from its first line to its last: it serves, shows itself on the admin
+//! port, lives through garbage, and stops within its time.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a helper that fails ends its test")]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use holdfast_proto::v1::lock_service_client::LockServiceClient;
+use holdfast_proto::v1::server_frame::Body as ServerBody;
+use holdfast_proto::v1::{
+    Acquire, ClientFrame, ClientFrames, Item, Open, ServerFrames, StatusRequest, client_frame::Body,
+};
+use nix::sys::signal::Signal;
+use support::{Node, Setup, assert_holds, eventually, get};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Channel;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+const SERVICE: &str = "holdfast.v1.LockService";
+
+async fn channel(address: SocketAddr) -> Channel {
+    Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
+}
+
+/// A session stream of the generated client, as another language would have it.
+struct Stream {
+    outgoing: mpsc::Sender<ClientFrames>,
+    incoming: Streaming<ServerFrames>,
+}
+
+impl Stream {
+    async fn open(address: SocketAddr) -> Self {
+        let (outgoing, frames) = mpsc::channel(16);
+        let mut client = LockServiceClient::new(channel(address).await);
+        let open = Body::Open(Open { label: "a test".to_owned(), ..Open::default() });
+        Self::send_on(&outgoing, open).await;
+        let incoming = client.session(ReceiverStream::new(frames)).await.unwrap().into_inner();
+        Self { outgoing, incoming }
+    }
+
+    async fn send_on(outgoing: &mpsc::Sender<ClientFrames>, body: Body) {
+        let frame = ClientFrame { done_below: 0, body: Some(body) };
+        outgoing.send(ClientFrames { frames: vec![frame] }).await.unwrap();
+    }
+
+    async fn send(&self, body: Body) {
+        Self::send_on(&self.outgoing, body).await;
+    }
+
+    /// The first answer of which `wanted` is true; the stream must not end before.
+    async fn answer(&mut self, wanted: fn(&ServerBody) -> bool) -> ServerBody {
+        loop {
+            let frames = self.incoming.message().await.unwrap().expect("the stream ended").frames;
+            if let Some(body) = frames.into_iter().filter_map(|frame| frame.body).find(wanted) {
+                return body;
+            }
+        }
+    }
+
+    async fn is_opened(&mut self) {
+        self.answer(|body| matches!(body, ServerBody::Opened(_))).await;
+    }
+
+    async fn acquires(&mut self, name: &str) {
+        let items = vec![Item { name: name.as_bytes().to_vec().into() }];
+        self.send(Body::Acquire(Acquire { request_id: 1, items, ..Acquire::default() })).await;
+        self.answer(|body| matches!(body, ServerBody::Granted(_))).await;
+    }
+}
+
+#[tokio::test]
+async fn a_single_node_leads_and_grants_without_any_configuration_of_a_cluster() {
+    let node = Setup::new().starts();
+
+    let mut stream = Stream::open(node.setup.listen).await;
+    stream.is_opened().await;
+    stream.acquires("jobs").await;
+
+    let mut client = LockServiceClient::new(channel(node.setup.listen).await);
+    let status = client.status(StatusRequest {}).await.unwrap().into_inner();
+    assert!(status.ready);
+    assert_eq!((status.node_id, status.leader_id), (1, Some(1)));
+    assert_eq!(status.leader, Some(node.setup.listen.to_string()));
+    assert_eq!(status.cluster_id.len(), 16);
+}
+
+/// What a person sees who starts it by hand.
+#[test]
+fn the_first_lines_say_where_clients_connect_where_data_lies_and_that_it_leads() {
+    let node = Setup::new().starts();
+
+    let data = node.setup.data.to_str().unwrap();
+    let clients = node.setup.listen.to_string();
+    let log = eventually(|| Some(node.log()).filter(|log| log.contains("leads"))).unwrap();
+    assert_holds(&log, &["holdfastd 0.1.0", &clients, data, "cluster", "leads"]);
+}
+
+#[test]
+fn log_lines_for_machines_are_json() {
+    let node = Setup::new().flags(&["--log-format", "json"]).starts();
+
+    let log = node.log();
+    for line in log.lines() {
+        let parsed: serde_json::Value = serde_json::from_str(line).expect(line);
+        assert!(parsed["message"].is_string(), "{line}");
+    }
+    assert!(log.lines().count() > 2);
+}
+
+#[tokio::test]
+async fn health_is_answered_over_grpc() {
+    let node = Setup::new().starts();
+    let mut client = HealthClient::new(channel(node.setup.listen).await);
+
+    for service in ["", SERVICE] {
+        let request = HealthCheckRequest { service: service.to_owned() };
+        let answer = client.check(request).await.unwrap().into_inner();
+        assert_eq!(answer.status(), ServingStatus::Serving, "`{service}`");
+    }
+}
+
+#[tokio::test]
+async fn reflection_lists_the_lock_service() {
+    let node = Setup::new().starts();
+    let mut client = ServerReflectionClient::new(channel(node.setup.listen).await);
+    let list = MessageRequest::ListServices(String::new());
+    let request = ServerReflectionRequest { host: String::new(), message_request: Some(list) };
+
+    let answers = client.server_reflection_info(tokio_stream::once(request)).await.unwrap();
+    let answer = answers.into_inner().message().await.unwrap().unwrap();
+
+    let Some(MessageResponse::ListServicesResponse(listed)) = answer.message_response else {
+        panic!("{answer:?}");
+    };
+    assert!(listed.service.iter().any(|service| service.name == SERVICE), "{listed:?}");
+}
+
+/// None may stand at 0 for want of wiring.
+#[tokio::test]
+async fn metrics_count_what_happens() {
+    let node = Setup::new().starts();
+    let mut stream = Stream::open(node.setup.listen).await;
+    stream.is_opened().await;
+    stream.acquires("jobs").await;
+
+    let metrics = get(node.setup.admin_listen, "/metrics").unwrap();
+
+    let expected = [
+        "holdfast_sessions 1",
+        "holdfast_locks_held 1",
+        "holdfast_waiters 0",
+        "holdfast_streams 1",
+        "holdfast_grants_total 1",
+        "holdfast_leader 1",
+        "holdfast_ready 1",
+        "holdfast_raft_members 1",
+    ];
+    assert_holds(&metrics, &expected);
+    assert!(!metrics.contains("jobs"), "a lock name in the metrics");
+    for name in ["raft_term", "raft_applied_index", "raft_log_index", "log_syncs_total"] {
+        let value = value_of(&metrics, &format!("holdfast_{name}"));
+        assert!(value >= 1.0, "{name} is {value}");
+    }
+    assert!(value_of(&metrics, "holdfast_disk_free_bytes") > 0.0);
+}
+
+fn value_of(metrics: &str, name: &str) -> f64 {
+    let line = metrics.lines().find(|line| line.split(' ').next() == Some(name));
+    line.expect(name).split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_node_that_is_asked_to_stop_sends_its_streams_away_and_ends_in_time() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut node = Setup::new().starts();
+        let mut stream = Stream::open(node.setup.listen).await;
+        stream.is_opened().await;
+
+        node.signal(signal);
+
+        stream.answer(|body| matches!(body, ServerBody::GoingAway(_))).await;
+        assert!(stream.incoming.message().await.is_err() || stream.ended().await);
+        assert_eq!(node.ends().code(), Some(0), "{}", node.log());
+    }
+}
+
+impl Stream {
+    async fn ended(&mut self) -> bool {
+        matches!(self.incoming.message().await, Ok(None) | Err(_))
+    }
+}
+
+/// What was granted is still granted: the session outlives its node.
+#[tokio::test]
+async fn a_hold_survives_a_graceful_restart() {
+    let node = Setup::new().starts();
+    let mut stream = Stream::open(node.setup.listen).await;
+    stream.is_opened().await;
+    stream.acquires("jobs").await;
+
+    let node = node.stop().starts();
+
+    let metrics = get(node.setup.admin_listen, "/metrics").unwrap();
+    assert_holds(&metrics, &["holdfast_sessions 1", "holdfast_locks_held 1"]);
+}
+
+/// Members that never come: no leader, no quorum, and still it ends when asked.
+#[test]
+fn a_node_that_waits_for_its_members_says_so_and_stops_in_time() {
+    let setup = Setup::new();
+    let members = format!(
+        "1={}/{} 2=127.0.0.1:1/127.0.0.1:2 3=127.0.0.1:3/127.0.0.1:4",
+        setup.listen, setup.peer_listen
+    );
+    let mut node = setup.flags(&["--members", &members]).starts_unready();
+
+    let unready = eventually(|| {
+        node.assert_runs();
+        get(node.setup.admin_listen, "/readyz").filter(|answer| answer.contains("forming"))
+    });
+
+    assert_holds(&unready.unwrap(), &["503", "waiting for", "2", "3"]);
+    assert_holds(&get(node.setup.admin_listen, "/healthz").unwrap(), &["200"]);
+    node.signal(Signal::SIGTERM);
+    assert_eq!(node.ends().code(), Some(0), "{}", node.log());
+}
+
+#[test]
+fn three_nodes_form_a_cluster_and_the_rest_go_on_when_the_leader_stops() {
+    let setups = [Setup::new(), Setup::new(), Setup::new()];
+    let member = |(nth, setup): (usize, &Setup)| {
+        format!("{}={}/{}", nth + 1, setup.listen, setup.peer_listen)
+    };
+    let members = setups.iter().enumerate().map(member).collect::<Vec<_>>().join(" ");
+    let start = |(nth, setup): (usize, Setup)| {
+        let node_id = (nth + 1).to_string();
+        setup.flags(&["--node-id", &node_id, "--members", &members]).starts_unready()
+    };
+    let mut nodes: Vec<Node> = setups.into_iter().enumerate().map(start).collect();
+    nodes.iter_mut().for_each(Node::becomes_ready);
+
+    let leads = |node: &Node| {
+        let metrics = get(node.setup.admin_listen, "/metrics");
+        metrics.is_some_and(|metrics| metrics.contains("holdfast_leader 1"))
+    };
+    let leader = eventually(|| nodes.iter().position(leads)).expect("nobody leads");
+    nodes.remove(leader).stop();
+
+    assert!(eventually(|| nodes.iter().position(leads)).is_some(), "nobody leads any more");
+    nodes.iter_mut().for_each(Node::becomes_ready);
+}
+
+/// Noise of several kinds, at once refused or ignored, never fatal.
+#[tokio::test]
+async fn garbage_on_any_port_harms_nobody() {
+    let setup = Setup::new();
+    let peer = Setup::new();
+    let members =
+        format!("1={}/{} 2={}/{}", setup.listen, setup.peer_listen, peer.listen, peer.peer_listen);
+    let mut node = setup.flags(&["--members", &members]).starts_unready();
+    let mut other = peer.flags(&["--node-id", "2", "--members", &members]).starts_unready();
+    node.becomes_ready();
+    other.becomes_ready();
+
+    for port in [node.setup.listen, node.setup.peer_listen, node.setup.admin_listen] {
+        for noise in noises() {
+            throw(port, &noise);
+        }
+    }
+
+    node.assert_runs();
+    node.becomes_ready();
+    let leader = [&node, &other].into_iter().find(|node| {
+        get(node.setup.admin_listen, "/metrics").unwrap().contains("holdfast_leader 1")
+    });
+    let mut stream = Stream::open(leader.unwrap().setup.listen).await;
+    stream.is_opened().await;
+    stream.acquires("jobs").await;
+}
+
+fn noises() -> Vec<Vec<u8>> {
+    let mut seed = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut random = |length: usize| {
+        let next = || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed.to_le_bytes()[0]
+        };
+        std::iter::repeat_with(next).take(length).collect::<Vec<u8>>()
+    };
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    vec![
+        Vec::new(),
+        b"\0".to_vec(),
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
+        random(64),
+        random(100_000),
+        preface.clone(),
+        [preface.clone(), random(10_000)].concat(),
+        [preface, vec![0xFF; 1_000]].concat(),
+    ]
+}
+
+/// Sends, waits for an answer for a moment, and goes. What the node makes of it is its affair.
+fn throw(port: SocketAddr, noise: &[u8]) {
+    let mut stream = TcpStream::connect(port).expect("the port is closed");
+    stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    let _ = stream.write_all(noise);
+    let _ = stream.read(&mut [0; 256]);
+}
