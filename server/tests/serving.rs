@@ -17,8 +17,8 @@ use nix::sys::signal::Signal;
 use support::{Node, Setup, assert_holds, eventually, get};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
 use tonic::transport::Channel;
+use tonic::{Code, Streaming};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -125,8 +125,9 @@ async fn health_is_answered_over_grpc() {
 
     for service in ["", SERVICE] {
         let request = HealthCheckRequest { service: service.to_owned() };
-        let answer = client.check(request).await.unwrap().into_inner();
-        assert_eq!(answer.status(), ServingStatus::Serving, "`{service}`");
+        // The health service follows the node's readiness, a moment later.
+        let mut updates = client.watch(request).await.unwrap().into_inner();
+        while updates.message().await.unwrap().unwrap().status() != ServingStatus::Serving {}
     }
 }
 
@@ -180,6 +181,8 @@ fn value_of(metrics: &str, name: &str) -> f64 {
     line.expect(name).split(' ').nth(1).unwrap().parse().unwrap()
 }
 
+/// While this waits, the client's end does nothing: its connection stays open, as that of a client
+/// that was paused.
 #[tokio::test]
 async fn a_node_that_is_asked_to_stop_sends_its_streams_away_and_ends_in_time() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
@@ -190,14 +193,9 @@ async fn a_node_that_is_asked_to_stop_sends_its_streams_away_and_ends_in_time() 
         node.signal(signal);
 
         stream.answer(|body| matches!(body, ServerBody::GoingAway(_))).await;
-        assert!(stream.incoming.message().await.is_err() || stream.ended().await);
-        assert_eq!(node.ends().code(), Some(0), "{}", node.log());
-    }
-}
-
-impl Stream {
-    async fn ended(&mut self) -> bool {
-        matches!(self.incoming.message().await, Ok(None) | Err(_))
+        let status = stream.incoming.message().await.unwrap_err();
+        assert_eq!(status.code(), Code::Cancelled, "{status}");
+        assert_eq!(node.ends_within(Duration::from_secs(3)).code(), Some(0), "{}", node.log());
     }
 }
 
@@ -227,10 +225,10 @@ fn a_node_that_waits_for_its_members_says_so_and_stops_in_time() {
 
     let unready = eventually(|| {
         node.assert_runs();
-        get(node.setup.admin_listen, "/readyz").filter(|answer| answer.contains("forming"))
+        get(node.setup.admin_listen, "/readyz").filter(|answer| answer.contains("waiting for"))
     });
 
-    assert_holds(&unready.unwrap(), &["503", "waiting for", "2", "3"]);
+    assert_holds(&unready.unwrap(), &["503", "forming: ", "2", "3"]);
     assert_holds(&get(node.setup.admin_listen, "/healthz").unwrap(), &["200"]);
     node.signal(Signal::SIGTERM);
     assert_eq!(node.ends().code(), Some(0), "{}", node.log());
@@ -238,7 +236,32 @@ fn a_node_that_waits_for_its_members_says_so_and_stops_in_time() {
 
 #[test]
 fn three_nodes_form_a_cluster_and_the_rest_go_on_when_the_leader_stops() {
-    let setups = [Setup::new(), Setup::new(), Setup::new()];
+    let mut nodes = cluster(3);
+    let leader = eventually(|| nodes.iter().position(leads)).expect("nobody leads");
+    nodes.remove(leader).stop();
+
+    assert!(eventually(|| nodes.iter().position(leads)).is_some(), "nobody leads any more");
+    nodes.iter_mut().for_each(Node::becomes_ready);
+}
+
+/// A leader without followers cannot hand over; whoever does not want to wait signals twice.
+#[test]
+fn a_second_signal_ends_a_node_at_once() {
+    let mut nodes = cluster(2);
+    let leader = eventually(|| nodes.iter().position(leads)).expect("nobody leads");
+    let mut leader = nodes.swap_remove(leader);
+    drop(nodes);
+
+    leader.signal(Signal::SIGTERM);
+    assert!(eventually(|| leader.log().contains("stopping").then_some(())).is_some());
+    leader.signal(Signal::SIGTERM);
+
+    assert_eq!(leader.ends_within(Duration::from_secs(1)).code(), Some(130), "{}", leader.log());
+}
+
+/// So many nodes, formed and ready.
+fn cluster(size: usize) -> Vec<Node> {
+    let setups: Vec<Setup> = std::iter::repeat_with(Setup::new).take(size).collect();
     let member = |(nth, setup): (usize, &Setup)| {
         format!("{}={}/{}", nth + 1, setup.listen, setup.peer_listen)
     };
@@ -249,29 +272,20 @@ fn three_nodes_form_a_cluster_and_the_rest_go_on_when_the_leader_stops() {
     };
     let mut nodes: Vec<Node> = setups.into_iter().enumerate().map(start).collect();
     nodes.iter_mut().for_each(Node::becomes_ready);
+    nodes
+}
 
-    let leads = |node: &Node| {
-        let metrics = get(node.setup.admin_listen, "/metrics");
-        metrics.is_some_and(|metrics| metrics.contains("holdfast_leader 1"))
-    };
-    let leader = eventually(|| nodes.iter().position(leads)).expect("nobody leads");
-    nodes.remove(leader).stop();
-
-    assert!(eventually(|| nodes.iter().position(leads)).is_some(), "nobody leads any more");
-    nodes.iter_mut().for_each(Node::becomes_ready);
+fn leads(node: &Node) -> bool {
+    let metrics = get(node.setup.admin_listen, "/metrics");
+    metrics.is_some_and(|metrics| metrics.contains("holdfast_leader 1"))
 }
 
 /// Noise of several kinds, at once refused or ignored, never fatal.
 #[tokio::test]
 async fn garbage_on_any_port_harms_nobody() {
-    let setup = Setup::new();
-    let peer = Setup::new();
-    let members =
-        format!("1={}/{} 2={}/{}", setup.listen, setup.peer_listen, peer.listen, peer.peer_listen);
-    let mut node = setup.flags(&["--members", &members]).starts_unready();
-    let mut other = peer.flags(&["--node-id", "2", "--members", &members]).starts_unready();
-    node.becomes_ready();
-    other.becomes_ready();
+    let mut nodes = cluster(2);
+    let leader = eventually(|| nodes.iter().position(leads)).expect("nobody leads");
+    let mut node = nodes.swap_remove(leader);
 
     for port in [node.setup.listen, node.setup.peer_listen, node.setup.admin_listen] {
         for noise in noises() {
@@ -281,10 +295,7 @@ async fn garbage_on_any_port_harms_nobody() {
 
     node.assert_runs();
     node.becomes_ready();
-    let leader = [&node, &other].into_iter().find(|node| {
-        get(node.setup.admin_listen, "/metrics").unwrap().contains("holdfast_leader 1")
-    });
-    let mut stream = Stream::open(leader.unwrap().setup.listen).await;
+    let mut stream = Stream::open(node.setup.listen).await;
     stream.is_opened().await;
     stream.acquires("jobs").await;
 }

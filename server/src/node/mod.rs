@@ -244,8 +244,8 @@ impl Node {
         }
         self.hub.shutdown().await;
         self.replica.shutdown().await;
-        for port in &mut self.ports {
-            port.close().await;
+        for port in self.ports.drain(..) {
+            port.close(&self.seams).await;
         }
         tracing::info!("stopped");
     }

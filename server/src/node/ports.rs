@@ -1,6 +1,7 @@
 //! A port while it is served.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use holdfast_seams::{Seams, Task};
 use tokio::sync::oneshot;
@@ -9,6 +10,9 @@ use tonic::transport::server::{Router, TcpIncoming};
 
 use super::NodeError;
 use crate::listen::Claim;
+
+/// How long connections may take to end by themselves.
+const CLOSES_WITHIN: Duration = Duration::from_millis(500);
 
 /// A gRPC server on its port. Dropping it ends it with all its connections.
 #[derive(Debug)]
@@ -51,10 +55,11 @@ impl Port {
         Err(NodeError::PortLost { whom: self.whom, why })
     }
 
-    /// Takes no new connection, ends the idle ones, and waits until all have ended.
-    pub(super) async fn close(&mut self) {
+    /// Takes no new connection and waits until all have ended, but not for long: a client that was
+    /// paused answers nothing, and would hold up the stop of the node (I32).
+    pub(super) async fn close(mut self, seams: &Seams) {
         self.stop.cancel();
-        // Whatever it says, it has ended.
-        let _ = (&mut self.ended).await;
+        // Ended or not, its connections are dropped with it.
+        let _ = seams.timeout(CLOSES_WITHIN, &mut self.ended).await;
     }
 }

@@ -54,6 +54,7 @@ pub(super) fn open_sled(
         if !fs::metadata(&db).is_ok_and(|metadata| metadata.len() > 0) {
             return Err(OpenError::Emptied { path: db });
         }
+        prepare(&path).map_err(|e| open_error("prepare", &path, e))?;
     } else {
         remove_unfinished(&path).map_err(|e| open_error("remove", &path, e))?;
     }
@@ -77,6 +78,23 @@ fn remove_unfinished(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Makes a store that was not closed ready for sled.
+///
+/// sled notes at each start how far it has read, in a file `snap.*`. It writes it under a temporary
+/// name, and at the next start takes what a crash left there for the newest one, and fails. The
+/// note only saves time and the one before it is still there, so the left-over is removed. The note
+/// must not run ahead of the file it is about either: what a killed process left in the page cache
+/// is synced before sled reads it.
+fn prepare(path: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let file = entry?.path();
+        if file.extension().is_some_and(|extension| extension == "generating") {
+            fs::remove_file(file)?;
+        }
+    }
+    sync_tree(path)
 }
 
 fn read_store(

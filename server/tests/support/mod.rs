@@ -65,20 +65,21 @@ impl Setup {
     pub fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfastd"));
         command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let addresses = [
-            ("--listen", self.listen),
-            ("--peer-listen", self.peer_listen),
-            ("--admin-listen", self.admin_listen),
+        let usual = [
+            ("--listen", self.listen.to_string()),
+            ("--peer-listen", self.peer_listen.to_string()),
+            ("--admin-listen", self.admin_listen.to_string()),
+            ("--data-dir", self.data.to_str().unwrap().to_owned()),
+            // Tests share a disk that may be nearly full.
+            ("--reserve-bytes", "0".to_owned()),
         ];
         // A flag of the test's own takes the place of the usual one.
-        for (flag, address) in addresses {
+        for (flag, value) in usual {
             if !self.flags.iter().any(|given| given == flag) {
-                command.arg(flag).arg(address.to_string());
+                command.arg(flag).arg(value);
             }
         }
-        // Tests share a disk that may be nearly full.
-        command.arg("--reserve-bytes").arg("0");
-        command.arg("--data-dir").arg(&self.data).args(&self.flags);
+        command.args(&self.flags);
         command
     }
 
@@ -86,7 +87,7 @@ impl Setup {
     #[track_caller]
     pub fn fails(&self) -> (Option<i32>, String) {
         let mut child = Process(self.command().spawn().unwrap());
-        let status = child.ends();
+        let status = child.ends_within(PATIENCE);
         let said = child.errors();
         assert!(!said.contains("panicked"), "{said}");
         (status.code(), said)
@@ -141,7 +142,13 @@ impl Node {
     /// Waits until it has ended.
     #[track_caller]
     pub fn ends(&mut self) -> ExitStatus {
-        self.process.ends()
+        self.ends_within(PATIENCE)
+    }
+
+    /// Waits until it has ended, so long at most.
+    #[track_caller]
+    pub fn ends_within(&mut self, time: Duration) -> ExitStatus {
+        self.process.ends_within(time)
     }
 
     /// Asks it to stop, waits, and gives the setup back for another start.
@@ -167,8 +174,8 @@ struct Process(Child);
 
 impl Process {
     #[track_caller]
-    fn ends(&mut self) -> ExitStatus {
-        eventually(|| self.0.try_wait().unwrap()).expect("the process runs on")
+    fn ends_within(&mut self, time: Duration) -> ExitStatus {
+        within(time, || self.0.try_wait().unwrap()).expect("the process runs on")
     }
 
     fn errors(&mut self) -> String {
@@ -186,8 +193,13 @@ impl Drop for Process {
 }
 
 /// Asks again and again until there is an answer, or patience is over.
-pub fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
-    for _ in 0..PATIENCE.as_millis() / PAUSE.as_millis() {
+pub fn eventually<T>(ask: impl FnMut() -> Option<T>) -> Option<T> {
+    within(PATIENCE, ask)
+}
+
+/// Asks again and again until there is an answer, or the time is over.
+pub fn within<T>(time: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    for _ in 0..time.as_millis() / PAUSE.as_millis() {
         if let Some(answer) = ask() {
             return Some(answer);
         }
