@@ -93,14 +93,45 @@ settings! {
 
     /// Shortest time without a leader after which a member stands for election, milliseconds.
     ///
-    /// Default: 1000. Bounds: three times `heartbeat_ms` to 60000.
+    /// Default: 1000. Bounds: three times `heartbeat_ms` to 30000.
     election_min_ms: u64 = 1_000, "HOLDFAST_ELECTION_MIN_MS";
 
     /// Longest time without a leader after which a member stands for election, milliseconds.
     ///
-    /// Default: 2000. Bounds: above `election_min_ms`, at most 120000. Members draw between the
+    /// Default: 2000. Bounds: above `election_min_ms`, at most 60000. Members draw between the
     /// two, so that they seldom stand at once.
     election_max_ms: u64 = 2_000, "HOLDFAST_ELECTION_MAX_MS";
+
+    /// How long a caller waits for the outcome of a command before it is told that the outcome is
+    /// unknown, milliseconds.
+    ///
+    /// Default: 5000. Bounds: `election_max_ms` to 60000, so that an election alone fails nobody.
+    propose_deadline_ms: u64 = 5_000, "HOLDFAST_PROPOSE_DEADLINE_MS";
+
+    /// How many commands may wait to be proposed; one more is refused, to be sent again.
+    ///
+    /// Default: 65536. Bounds: 1 to 10000000.
+    max_pending_commands: u64 = 65_536, "HOLDFAST_MAX_PENDING_COMMANDS";
+
+    /// How many sessions may have their stream at this node; one more is refused.
+    ///
+    /// Default: 100000. Bounds: 1 to 10000000. Less than `max_sessions`, and a leader cannot serve
+    /// them all.
+    ///
+    /// Source: about 32 KiB of memory for a stream with a connection of its own.
+    max_attached_streams: u64 = 100_000, "HOLDFAST_MAX_ATTACHED_STREAMS";
+
+    /// How many streams may be open without a session yet; one more is refused.
+    ///
+    /// Default: 8192. Bounds: 1 to 1000000. Every client comes back at once after a change of
+    /// leader, and each is opened within milliseconds.
+    max_unopened_streams: u64 = 8_192, "HOLDFAST_MAX_UNOPENED_STREAMS";
+
+    /// How many log entries lie between two snapshots.
+    ///
+    /// Default: 10000. Bounds: 100 to 10000000. A restart applies up to twice as many again, and
+    /// memory holds as many.
+    snapshot_every: u64 = 10_000, "HOLDFAST_SNAPSHOT_EVERY";
 
     /// How log lines look: `text` for people, `json` for machines.
     ///

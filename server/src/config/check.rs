@@ -79,10 +79,17 @@ impl Check<'_> {
         self.within("heartbeat_ms", node.heartbeat_ms, 10..=5_000)?;
         let least = node.heartbeat_ms * HEARTBEATS_PER_ELECTION;
         self.at_least("election_min_ms", node.election_min_ms, least, "three times heartbeat_ms")?;
-        self.within("election_min_ms", node.election_min_ms, least..=60_000)?;
+        self.within("election_min_ms", node.election_min_ms, least..=30_000)?;
         let least = node.election_min_ms + 1;
         self.at_least("election_max_ms", node.election_max_ms, least, "above election_min_ms")?;
-        self.within("election_max_ms", node.election_max_ms, least..=120_000)
+        self.within("election_max_ms", node.election_max_ms, least..=60_000)?;
+        let (key, least) = ("propose_deadline_ms", node.election_max_ms);
+        self.at_least(key, node.propose_deadline_ms, least, "election_max_ms")?;
+        self.within(key, node.propose_deadline_ms, least..=60_000)?;
+        self.within("max_pending_commands", node.max_pending_commands, 1..=10_000_000)?;
+        self.within("max_attached_streams", node.max_attached_streams, 1..=10_000_000)?;
+        self.within("max_unopened_streams", node.max_unopened_streams, 1..=1_000_000)?;
+        self.within("snapshot_every", node.snapshot_every, 100..=10_000_000)
     }
 
     fn cluster_numbers(&self, cluster: &ClusterConfig) -> Result<(), ConfigError> {

@@ -13,6 +13,9 @@ pub(super) fn replica(config: &Config) -> ReplicaConfig {
         heartbeat_ms: node.heartbeat_ms,
         election_min_ms: node.election_min_ms,
         election_max_ms: node.election_max_ms,
+        propose_deadline_ms: node.propose_deadline_ms,
+        max_pending_commands: count(node.max_pending_commands),
+        snapshot_every: node.snapshot_every,
         reserve_bytes: node.reserve_bytes,
         ..ReplicaConfig::new(node.node_id, members)
     }
@@ -28,11 +31,18 @@ fn member(member: &Member) -> raft::Member {
 
 /// For the session layer.
 pub(super) fn sessions(config: &Config) -> SessionSettings {
-    let cluster = &config.cluster;
+    let Config { node, cluster, .. } = config;
     SessionSettings {
         ttl_default_ms: cluster.ttl_default_ms,
-        outbox_frames: usize::try_from(cluster.outbox_frames).unwrap_or(usize::MAX),
+        outbox_frames: count(cluster.outbox_frames),
         frames_per_second: u32::try_from(cluster.frames_per_second).unwrap_or(u32::MAX),
+        max_attached_streams: count(node.max_attached_streams),
+        max_unopened_streams: count(node.max_unopened_streams),
         ..SessionSettings::default()
     }
+}
+
+/// Settings are bounded far below what any machine can count to.
+fn count(setting: u64) -> usize {
+    usize::try_from(setting).unwrap_or(usize::MAX)
 }

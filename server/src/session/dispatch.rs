@@ -86,6 +86,7 @@ impl Registry {
         let late = state.leases.as_mut().and_then(|leases| leases.ended(session, now));
         if let (EndCause::Expired, Some(late)) = (cause, late) {
             self.metrics.expiry_lateness.observe(late.as_secs_f64());
+            tracing::info!(session = session.get(), ?late, "a session expired");
         }
         state.follows.forget_session(session);
         if let Some(attached) = state.attached.remove(&session) {

@@ -16,7 +16,7 @@ pub enum StreamError {
     /// A limit of this node was reached.
     #[error("{message} ({limit} = {value})")]
     Limit {
-        /// The limit's name in the settings.
+        /// The limit's name, for the most part that in the settings.
         limit: &'static str,
         /// Its value.
         value: u64,

@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use holdfast_core::{Applied, Batch, Command, Event, LockTable, LogIndex, Tenure};
-use holdfast_seams::{BoxFuture, Seams};
+use holdfast_core::{
+    Applied, Batch, Command, EndCause, Event, LockTable, LogIndex, SessionId, Tenure,
+};
+use holdfast_seams::{BoxFuture, Moment, Seams};
 use tokio::sync::watch;
 
 use crate::consensus::{Committed, Confirmed, Consensus, Done, LeaderHint, Listener, Role};
@@ -22,6 +24,7 @@ pub(crate) struct Fake {
     switches: watch::Sender<Switches>,
     held_back: Mutex<Vec<(Command, Tenure, Done)>>,
     confirms_asked: AtomicU64,
+    expired: Mutex<Vec<(SessionId, Moment)>>,
 }
 
 /// What a test may change.
@@ -49,6 +52,7 @@ impl Fake {
             switches: watch::Sender::new(switches),
             held_back: Mutex::default(),
             confirms_asked: AtomicU64::new(0),
+            expired: Mutex::default(),
         })
     }
 
@@ -111,6 +115,11 @@ impl Fake {
         self.take_held_back().into_iter().map(give_up).collect()
     }
 
+    /// Which sessions expired, and when.
+    pub(crate) fn expired(&self) -> Vec<(SessionId, Moment)> {
+        self.expired.lock().unwrap().clone()
+    }
+
     pub(crate) fn held_back(&self) -> Vec<Command> {
         self.held_back.lock().unwrap().iter().map(|(command, _, _)| command.clone()).collect()
     }
@@ -133,6 +142,11 @@ impl Fake {
         let mut applied = Vec::new();
         table.apply_batch(*index, tenure, &batch, &mut applied).unwrap();
         let events: Vec<Event> = applied.iter().flat_map(|one| one.events.clone()).collect();
+        for event in &events {
+            if let Event::SessionEnded { session, cause: EndCause::Expired } = event {
+                self.expired.lock().unwrap().push((*session, self.seams.clock.now()));
+            }
+        }
         if let Some(listener) = self.listener.get() {
             listener.applied(*index, &events, table);
         }

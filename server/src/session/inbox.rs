@@ -75,7 +75,7 @@ impl Inbox {
         self.allowance.take(message.frames.len(), at)?;
         if self.backlog.len() + message.frames.len() > BACKLOG_MAX.max(message.frames.len()) {
             return Err(StreamError::Limit {
-                limit: "frames before Opened",
+                limit: "frames_before_opened",
                 value: BACKLOG_MAX as u64,
                 message: "too many frames came before the session was open",
             });

@@ -46,6 +46,7 @@ impl Lead {
                     self.begin(tenure);
                     let open = self.serve(tenure, &mut role).await;
                     self.registry.end_tenure(leader_of(&role.borrow()));
+                    tracing::info!(tenure = tenure.get(), "leads no more");
                     open
                 }
                 None => role.changed().await.is_ok(),
@@ -80,6 +81,8 @@ impl Lead {
             self.registry.note_applied(index);
             let now = self.registry.seams.clock.now();
             self.registry.begin_tenure(tenure, now, &mut table.sessions());
+            let sessions = table.counts().sessions;
+            tracing::info!(tenure = tenure.get(), sessions, "leads, and keeps the leases");
         });
     }
 
@@ -110,16 +113,18 @@ impl Lead {
         self.registry.metrics.quorum_rounds.inc();
         let confirmed = self.consensus.confirm().await;
         let led = confirmed.is_ok_and(|confirmed| confirmed.tenure == tenure);
-        let now = self.registry.seams.clock.now();
-        self.registry.with_leases(tenure, |leases| {
-            if led { leases.go_on(now) } else { leases.stand_still(begun) }
-        });
-        if !led {
-            self.registry.metrics.quorum_rounds_failed.inc();
-            // The expirer has to see to it that the clock goes on again.
-            self.registry.sooner.notify_one();
+        if led {
+            let now = self.registry.seams.clock.now();
+            self.registry.with_leases(tenure, |leases| leases.go_on(now));
+            return true;
         }
-        led
+        self.registry.metrics.quorum_rounds_failed.inc();
+        if self.registry.with_leases(tenure, |leases| leases.stand_still(begun)) == Some(true) {
+            tracing::warn!(tenure = tenure.get(), "no quorum answers; the leases stand still");
+        }
+        // The expirer has to see to it that the clock goes on again.
+        self.registry.sooner.notify_one();
+        false
     }
 
     /// The round is confirmed, and everything committed before it is applied: a session that has a

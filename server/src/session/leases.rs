@@ -147,9 +147,10 @@ impl Leases {
         self.table.answered(session);
     }
 
-    /// No quorum since `begun`: the lease clock stands still from then on (§5.8).
-    pub(super) fn stand_still(&mut self, begun: Moment) {
-        self.clock.stop(begun);
+    /// No quorum since `begun`: the lease clock stands still from then on (§5.8). `false` if it
+    /// stood still already.
+    pub(super) fn stand_still(&mut self, begun: Moment) -> bool {
+        self.clock.stop(begun)
     }
 
     /// Leadership was confirmed: the lease clock goes on.
@@ -234,8 +235,10 @@ impl LeaseClock {
         self.stopped_at.is_some()
     }
 
-    fn stop(&mut self, at: Moment) {
+    fn stop(&mut self, at: Moment) -> bool {
+        let goes = self.stopped_at.is_none();
         self.stopped_at.get_or_insert(at);
+        goes
     }
 
     fn go_on(&mut self, now: Moment) {
@@ -256,8 +259,8 @@ mod tests {
     #[test]
     fn the_lease_clock_stands_still_without_a_quorum_and_loses_nothing_else() {
         let mut clock = LeaseClock::default();
-        clock.stop(second(10));
-        clock.stop(second(11));
+        assert!(clock.stop(second(10)));
+        assert!(!clock.stop(second(11)));
         assert_eq!(clock.at(second(9)), 9_000);
         assert_eq!(clock.at(second(15)), 10_000);
         assert!(clock.stands_still());

@@ -242,6 +242,7 @@ impl Registry {
     /// Puts a frame into an outbox and counts it if that was one too many.
     pub(super) fn push(&self, outbox: &Outbox, index: LogIndex, body: Body) {
         if !outbox.push(frame(index, body)) {
+            tracing::info!("a stream was not read fast enough, and is cut");
             self.metrics.outbox_overflows.inc();
         }
     }

@@ -7,7 +7,7 @@
 use holdfast_core::{Acquired, Answer, Command, RequestId, SessionId};
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::{ClientFrames, ServerFrames};
-use holdfast_seams::Pipe;
+use holdfast_seams::{Moment, Pipe};
 
 use super::error::StreamError;
 use super::frames::{Request, Unfit, read_request};
@@ -108,8 +108,7 @@ impl Attended<'_> {
         let Received { frame, at } = received;
         self.done_below = self.done_below.max(RequestId::new(frame.done_below));
         match read_request(frame.body) {
-            Ok(Request::KeepAlive { seq }) => self.keep_alive(seq, at),
-            Ok(request) => self.submit(request),
+            Ok(request) => self.act(request, at),
             Err(Unfit::Refused { subject, refusal }) => {
                 let index = self.hub.registry.applied();
                 self.seat.push(index, answers::refused(subject, refusal));
@@ -119,34 +118,36 @@ impl Attended<'_> {
         Ok(())
     }
 
-    fn keep_alive(&self, seq: u64, at: holdfast_seams::Moment) {
-        let outbox = self.seat.outbox.clone();
-        self.hub.registry.heard(Heard { session: self.session, seq, at, outbox });
-    }
-
-    fn submit(&self, request: Request) {
+    fn act(&self, request: Request, at: Moment) {
         let (session, done_below) = (self.session, self.done_below);
-        let (command, subject) = match request {
-            Request::KeepAlive { .. } => return,
+        match request {
+            Request::KeepAlive { seq } => {
+                let outbox = self.seat.outbox.clone();
+                self.hub.registry.heard(Heard { session, seq, at, outbox });
+            }
             Request::Acquire { request, lock, wait, follow_place } => {
                 if follow_place && wait {
-                    let mut state = self.hub.registry.lock();
-                    state.follows.follow(session, request, lock.clone());
+                    self.hub.registry.lock().follows.follow(session, request, lock.clone());
                 }
-                let subject = Some(Subject::RequestId(request.get()));
-                (Command::Acquire { session, done_below, request, lock, wait }, subject)
+                let subject = Subject::RequestId(request.get());
+                let acquire = Command::Acquire { session, done_below, request, lock, wait };
+                self.submit(acquire, Some(subject));
             }
             Request::Cancel { request } => {
-                let subject = Some(Subject::RequestId(request.get()));
-                (Command::Cancel { session, done_below, request }, subject)
+                let subject = Subject::RequestId(request.get());
+                self.submit(Command::Cancel { session, done_below, request }, Some(subject));
             }
             Request::Release { token } => {
-                let subject = Some(Subject::Token(token.get()));
-                (Command::Release { session, done_below, token }, subject)
+                let subject = Subject::Token(token.get());
+                self.submit(Command::Release { session, done_below, token }, Some(subject));
             }
-            Request::Close => (Command::CloseSession { session }, None),
-        };
-        let seat = self.seat.clone();
+            Request::Close => self.submit(Command::CloseSession { session }, None),
+        }
+    }
+
+    /// Proposes a command about `subject`; its answer goes to the stream, if that still lives.
+    fn submit(&self, command: Command, subject: Option<Subject>) {
+        let (seat, session) = (self.seat.clone(), self.session);
         let done = move |result| seat.answer(session, subject, &result);
         self.hub.consensus.submit(command, Box::new(done));
     }

@@ -1,6 +1,7 @@
 //! Streams on virtual time, over a replica of one that does what a test wants.
 
 mod bad_frames;
+mod histories;
 mod leases;
 mod places;
 mod slow_readers;
@@ -59,7 +60,10 @@ impl World {
     }
 
     async fn with(settings: SessionSettings) -> Self {
-        let seams = simulated::seams(1, 1_000_000);
+        Self::on(simulated::seams(1, 1_000_000), settings).await
+    }
+
+    async fn on(seams: Seams, settings: SessionSettings) -> Self {
         let fake = Fake::new(seams.clone());
         let handle = Arc::new(Handle(fake.clone()));
         let hub = Hub::start(handle, Arc::new(CLUSTER), settings, seams.clone());

@@ -78,6 +78,22 @@ async fn a_client_that_floods_its_stream_loses_it_by_the_name_of_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn frames_without_end_behind_an_open_that_is_not_answered_end_the_stream() {
+    let world = World::new().await;
+    world.fake.hold_commits();
+    let client = world.connect();
+    client.send(open(TTL)).await;
+    for _ in 0..5 {
+        let frame = |seq| ClientFrame { done_below: 0, body: Some(keep_alive(seq)) };
+        let frames = (0..1_000).map(frame).collect();
+        client.pipe.outgoing.send(ClientFrames { frames }).await.unwrap();
+    }
+
+    let (_, end) = client.rest().await;
+    assert!(matches!(end, Err(StreamError::Limit { limit: "frames_before_opened", .. })));
+}
+
+#[tokio::test(start_paused = true)]
 async fn streams_past_a_limit_are_refused_by_its_name() {
     let settings = SessionSettings {
         max_unopened_streams: 2,
