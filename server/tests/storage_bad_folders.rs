@@ -524,6 +524,30 @@ fn assert_holds_what_filled(store: &Store, acknowledged: u64) {
     }
 }
 
+/// Whatever the step at which room runs out: the message says how much to free, and the same
+/// folder opens once there is room.
+#[test]
+fn a_disk_too_full_to_open_on_is_told_and_opens_when_there_is_room() {
+    let mut told = 0;
+    for kilobytes in (4..=120).step_by(4) {
+        let Some(disk) = SmallDisk::mount(kilobytes << 10) else {
+            println!("skipped: a tmpfs cannot be mounted here");
+            return;
+        };
+        let folder = disk.path().join("data");
+        if let Err(error) = open(&folder) {
+            assert!(matches!(error, OpenError::DiskFull { .. }), "{kilobytes} KiB: {error}");
+            assert!(error.to_string().contains("Free at least"), "{error}");
+            told += 1;
+        }
+        disk.resize(64 << 20);
+        let store = open(&folder).unwrap_or_else(|error| panic!("{kilobytes} KiB: {error}"));
+        wait(|done| store.log().append(vec![record(1, 0, 10)], done)).unwrap();
+    }
+    println!("too full to open on: told {told} times");
+    assert!(told > 10);
+}
+
 /// Appends until one is not acknowledged; returns how many were.
 fn fill_until_refused(store: &Store) -> u64 {
     let log = store.log();

@@ -66,7 +66,7 @@ impl Policy {
         Self { only_what_frees: AtomicBool::new(false), highest_version: AtomicU16::new(1) }
     }
 
-    fn check(&self, command: &Command) -> Result<(), ProposeError> {
+    pub(super) fn check(&self, command: &Command) -> Result<(), ProposeError> {
         let version = command.version();
         if version > self.highest_version.load(Ordering::Relaxed) {
             return Err(ProposeError::VersionNotKnown { version });

@@ -27,7 +27,7 @@ use super::record::{
 use super::sled_log::Counters;
 use super::sled_writer::{
     DataFile, GROUP_PREFIX, META_MAGIC, META_VERSION, PURGED_KEY, STORE_ID_KEY, VOTE_KEY, Writer,
-    group_key, to_io,
+    group_key,
 };
 
 /// Large enough that groups and the pages that hold them stay in sled's one file: with the default
@@ -248,11 +248,16 @@ fn damaged(path: &Path, item: &str, error: DecodeError) -> OpenError {
     }
 }
 
+/// What the system refused is told apart from what sled found in its files. sled hands out copies
+/// of a system error that have lost its number; the kind is still there.
 fn from_sled(path: &Path, error: sled::Error) -> OpenError {
+    use io::ErrorKind::{InvalidData, Other, UnexpectedEof};
+    let own_words = |error: &io::Error| {
+        error.raw_os_error().is_none()
+            && matches!(error.kind(), InvalidData | Other | UnexpectedEof)
+    };
     match error {
-        sled::Error::Io(error) if error.raw_os_error().is_some() => {
-            open_error("open", path, to_io(sled::Error::Io(error)))
-        }
+        sled::Error::Io(error) if !own_words(&error) => open_error("open", path, error),
         other => OpenError::Damaged { path: path.to_path_buf(), what: other.to_string() },
     }
 }

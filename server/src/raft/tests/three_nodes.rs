@@ -1,1 +1,369 @@
-//! Three voters: elections, lost quorums, snapshots, tenures.
+//! Three voters: elections, lost quorums, tenures, snapshots, hand-over.
+
+use std::time::Duration;
+
+use holdfast_core::{Answer, Command, Rejection, SessionId, Tenure};
+
+use super::cluster::{
+    Cluster, commit, follows, has_session, open, open_session, outcome, submit,
+};
+use crate::consensus::Consensus;
+use crate::error::ProposeError;
+use crate::raft::ReplicaConfig;
+use crate::raft::proposer::Policy;
+use crate::raft::types::{CommittedLeaderId, EncodedBatch};
+
+const AS_IT_IS: fn(&mut ReplicaConfig) = |_| ();
+
+fn snapshots_every_20(config: &mut ReplicaConfig) {
+    config.snapshot_every = 20;
+    config.log_kept = 0;
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_nodes_elect_a_leader_and_apply_the_same() {
+    let cluster = Cluster::started(3, AS_IT_IS).await;
+    let (leader, _) = cluster.leader().await;
+    for _ in 0..20 {
+        open(cluster.replica(leader)).await;
+    }
+    cluster.formed().await;
+    cluster.level().await;
+
+    let hashes = cluster.hashes();
+    assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
+    let members = cluster.members.clone();
+    for node in cluster.nodes.values() {
+        let status = node.replica.status();
+        assert_eq!(status.members, members);
+        assert_eq!(status.leader.unwrap().node_id, leader);
+    }
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_refuses_and_names_the_leader() {
+    let cluster = Cluster::started(3, AS_IT_IS).await;
+    let (leader, _) = cluster.leader().await;
+    cluster.formed().await;
+    let follower = cluster.members.iter().find(|member| member.node_id != leader).unwrap();
+    let follower = cluster.replica(follower.node_id);
+    cluster.until("the follower knows its leader", |_| follower.status().leader.is_some()).await;
+
+    let proposed = submit(follower, open_session()).await.unwrap().unwrap_err();
+    let confirmed = follower.confirm().await.unwrap_err();
+
+    for error in [proposed, confirmed] {
+        let ProposeError::NotLeader { leader: Some(hint) } = error else { panic!("{error:?}") };
+        assert_eq!(hint.node_id, leader);
+        assert_eq!(hint.advertise, format!("clients-of-{leader}:7420"));
+    }
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_acknowledged_outlives_the_leader() {
+    let mut cluster = Cluster::started(3, AS_IT_IS).await;
+    let mut sessions: Vec<SessionId> = Vec::new();
+    let (mut leader, mut tenure) = cluster.leader().await;
+    for _ in 0..3 {
+        for _ in 0..10 {
+            sessions.push(open(cluster.replica(leader)).await);
+        }
+        let left = cluster.kill(leader).await;
+        let (next, later) = cluster.leader_after(tenure).await;
+        cluster.start(leader, left).await;
+        (leader, tenure) = (next, later);
+        let node = cluster.replica(leader);
+        assert!(sessions.iter().all(|session| has_session(node, *session)), "in {tenure}");
+    }
+    cluster.level().await;
+    let hashes = cluster.hashes();
+    assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_killed_at_once_come_back_with_what_was_acknowledged() {
+    let mut cluster = Cluster::started(3, AS_IT_IS).await;
+    let (leader, tenure) = cluster.leader().await;
+    let session = open(cluster.replica(leader)).await;
+
+    let mut left = Vec::new();
+    for id in 1..=3 {
+        left.push((id, cluster.kill(id).await));
+    }
+    for (id, store) in left {
+        cluster.start(id, store).await;
+    }
+    let (leader, _) = cluster.leader_after(tenure).await;
+
+    assert!(has_session(cluster.replica(leader), session));
+    cluster.shutdown().await;
+}
+
+/// The leader alone on one side: it commits nothing and confirms nothing, says so in time, and
+/// what it could not commit is not there afterwards as if it had been.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_committed_or_confirmed_without_a_quorum() {
+    let cluster = Cluster::started(3, AS_IT_IS).await;
+    let (old, tenure) = cluster.leader().await;
+    let before = open(cluster.replica(old)).await;
+    let deposed = cluster.replica(old);
+
+    cluster.network.isolate(old);
+    let begun = cluster.seams.clock.now();
+    let at_once = submit(deposed, open_session());
+    let confirmed = deposed.confirm().await.unwrap_err();
+    let answered = cluster.seams.clock.now().saturating_since(begun);
+    let told = at_once.await.unwrap().unwrap_err();
+    let later = submit(deposed, open_session()).await.unwrap().unwrap_err();
+
+    assert!(matches!(confirmed, ProposeError::Unavailable { .. }), "{confirmed:?}");
+    assert!(answered <= Duration::from_secs(2), "after {answered:?}");
+    assert!(!told.is_certainly_not_applied(), "{told:?}");
+    assert!(later.is_certainly_not_applied(), "{later:?}");
+
+    let (new, _) = cluster.leader_after(tenure).await;
+    let session = open(cluster.replica(new)).await;
+    cluster.network.heal();
+    cluster.until("the old leader follows", |_| follows(deposed)).await;
+    cluster.level().await;
+    assert!(has_session(deposed, before) && has_session(deposed, session));
+    let hashes = cluster.hashes();
+    assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
+    cluster.shutdown().await;
+}
+
+/// DESIGN §7: a batch is conditional on its tenure. Here one meant for the tenure before is handed
+/// to the same node, which leads again.
+#[tokio::test(start_paused = true)]
+async fn a_batch_of_one_tenure_is_never_appended_in_the_next() {
+    let mut cluster = Cluster::started(1, AS_IT_IS).await;
+    let (_, old) = cluster.leader().await;
+    cluster.restart(1).await;
+    let (_, new) = cluster.leader_after(old).await;
+    let node = cluster.replica(1);
+    commit(node, open_session()).await;
+    let before = node.status().last_log;
+
+    let batch = EncodedBatch(vec![1, 0].into());
+    let late = node.raft().write(batch).with_leader(CommittedLeaderId::new(old.get()));
+    late.await.unwrap();
+    cluster.seams.sleep(Duration::from_secs(1)).await;
+
+    assert!(new > old);
+    assert_eq!(node.status().last_log, before);
+    assert_eq!(*node.faults().borrow(), None);
+    cluster.shutdown().await;
+}
+
+/// Commands that wait in the proposer of a leader when its tenure ends are refused for certain, and
+/// are in nobody's log later.
+#[tokio::test(start_paused = true)]
+async fn commands_that_still_wait_when_the_tenure_ends_were_never_appended() {
+    let cluster = Cluster::started(3, AS_IT_IS).await;
+    let (old, tenure) = cluster.leader().await;
+    cluster.formed().await;
+    let deposed = cluster.replica(old);
+    cluster.network.isolate(old);
+
+    // The first two fill what may be on its way; the others wait behind them.
+    let mut told = Vec::new();
+    for _ in 0..6 {
+        told.push(submit(deposed, open_session()));
+        cluster.seams.sleep(Duration::from_millis(1)).await;
+    }
+    let (new, _) = cluster.leader_after(tenure).await;
+    cluster.network.heal();
+    let mut certain = 0;
+    for told in told {
+        let error = told.await.unwrap().unwrap_err();
+        certain += usize::from(error.is_certainly_not_applied());
+    }
+    cluster.level().await;
+
+    assert_eq!(certain, 4);
+    let mut sessions = 0;
+    cluster.replica(new).read(&mut |table, _| sessions = table.counts().sessions);
+    assert_eq!(sessions, 0, "what was never acknowledged here was also overwritten");
+    cluster.shutdown().await;
+}
+
+/// DESIGN §5.2: the tenure named in the command is not that of its entry.
+#[tokio::test(start_paused = true)]
+async fn an_expiry_of_another_tenure_is_refused() {
+    let mut cluster = Cluster::started(3, AS_IT_IS).await;
+    let (old, tenure) = cluster.leader().await;
+    let session = open(cluster.replica(old)).await;
+    let left = cluster.kill(old).await;
+    let (new, later) = cluster.leader_after(tenure).await;
+    cluster.start(old, left).await;
+    let leader = cluster.replica(new);
+
+    let late = submit(leader, Command::ExpireSession { session, tenure }).await.unwrap();
+    let refused = Rejection::OtherTenure { session, heard_in: tenure, proposed_in: later };
+    assert_eq!(outcome(late), Err(refused));
+    let due = submit(leader, Command::ExpireSession { session, tenure: later }).await.unwrap();
+    assert_eq!(outcome(due), Ok(Answer::SessionEnded));
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_that_was_long_away_is_filled_from_a_snapshot() {
+    let mut cluster = Cluster::started(3, snapshots_every_20).await;
+    let (leader, _) = cluster.leader().await;
+    cluster.formed().await;
+    let away = if leader == 1 { 2 } else { 1 };
+    let left = cluster.kill(away).await;
+    let mut sessions = Vec::new();
+    for _ in 0..100 {
+        sessions.push(open(cluster.replica(leader)).await);
+    }
+    let purged = |cluster: &Cluster| {
+        let log = crate::raft::ReplicaStore::log(&*cluster.nodes[&leader].store);
+        log.purged().is_some_and(|purged| purged.index > 50)
+    };
+    cluster.until("the log was purged", purged).await;
+
+    cluster.start(away, left).await;
+    cluster.level().await;
+
+    let hashes = cluster.hashes();
+    assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
+    assert!(cluster.replica(away).status().snapshot.is_some());
+    // And it starts again from what it was sent.
+    cluster.restart(away).await;
+    cluster.level().await;
+    assert!(sessions.iter().all(|session| has_session(cluster.replica(away), *session)));
+    cluster.shutdown().await;
+}
+
+/// A follower's log that contradicts the snapshot is gone before the snapshot counts.
+#[tokio::test(start_paused = true)]
+async fn a_deposed_leader_with_a_tail_nobody_has_is_filled_from_a_snapshot_and_starts_again() {
+    let mut cluster = Cluster::started(3, snapshots_every_20).await;
+    let (old, tenure) = cluster.leader().await;
+    cluster.formed().await;
+    cluster.network.isolate(old);
+    let tail = submit(cluster.replica(old), open_session());
+    let (new, _) = cluster.leader_after(tenure).await;
+    for _ in 0..100 {
+        open(cluster.replica(new)).await;
+    }
+    cluster.network.heal();
+    drop(tail.await);
+    cluster.level().await;
+
+    cluster.restart(old).await;
+    cluster.level().await;
+
+    let hashes = cluster.hashes();
+    assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_moves_leadership_at_once_and_loses_nothing() {
+    let cluster = Cluster::started(3, AS_IT_IS).await;
+    let (old, tenure) = cluster.leader().await;
+    cluster.formed().await;
+    let session = open(cluster.replica(old)).await;
+
+    let begun = cluster.seams.clock.now();
+    let handed = cluster.replica(old).hand_over(Duration::from_secs(5)).await;
+    let (new, _) = cluster.leader_after(tenure).await;
+    let took = cluster.seams.clock.now().saturating_since(begun);
+
+    assert!(handed);
+    assert_ne!(new, old);
+    assert!(took < Duration::from_millis(900), "an election time-out passed: {took:?}");
+    assert!(has_session(cluster.replica(new), session));
+    cluster.shutdown().await;
+}
+
+/// Without pre-vote the one who was away would come back with a higher term and depose a leader
+/// that serves.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_cut_off_does_not_depose_the_leader_when_it_comes_back() {
+    let cluster = Cluster::started(3, AS_IT_IS).await;
+    let (leader, tenure) = cluster.leader().await;
+    cluster.formed().await;
+    let away = if leader == 1 { 2 } else { 1 };
+
+    cluster.network.isolate(away);
+    cluster.seams.sleep(Duration::from_secs(30)).await;
+    cluster.network.heal();
+    cluster.seams.sleep(Duration::from_secs(10)).await;
+
+    assert_eq!(cluster.leader().await, (leader, tenure));
+    assert_eq!(cluster.replica(away).status().term, tenure.get());
+    cluster.shutdown().await;
+}
+
+/// One round at a time, each begun after the question: a caller that asks while the leader is cut
+/// off is not answered by the round before.
+#[tokio::test(start_paused = true)]
+async fn a_confirmation_never_rests_on_a_round_older_than_the_question() {
+    let cluster = Cluster::started(3, AS_IT_IS).await;
+    let (leader, tenure) = cluster.leader().await;
+    cluster.formed().await;
+    let node = cluster.replica(leader);
+    let before = node.confirm().await.unwrap();
+
+    cluster.network.isolate(leader);
+    let after = node.confirm().await;
+
+    assert_eq!(before.tenure, tenure);
+    assert!(after.is_err(), "{after:?}");
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_majority_below_its_disk_reserve_restricts_the_leader() {
+    let cluster = Cluster::started(3, AS_IT_IS).await;
+    let (leader, _) = cluster.leader().await;
+    cluster.formed().await;
+    let others: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
+    let ask = || async { submit(cluster.replica(leader), open_session()).await.unwrap() };
+
+    cluster.nodes[&others[0]].store.set_free_space(0);
+    cluster.seams.sleep(Duration::from_secs(3)).await;
+    let one = ask().await;
+    cluster.nodes[&others[1]].store.set_free_space(0);
+    cluster.seams.sleep(Duration::from_secs(3)).await;
+    let two = ask().await;
+    cluster.nodes[&others[0]].store.set_free_space(u64::MAX);
+    cluster.seams.sleep(Duration::from_secs(3)).await;
+    let again = ask().await;
+
+    assert!(one.is_ok(), "{one:?}");
+    assert_eq!(two, Err(ProposeError::DiskReserve));
+    assert!(again.is_ok(), "{again:?}");
+    cluster.shutdown().await;
+}
+
+/// I29.
+#[test]
+fn a_command_of_a_version_that_a_member_does_not_know_is_not_proposed() {
+    let policy = Policy::new();
+    policy.highest_version.store(0, std::sync::atomic::Ordering::Relaxed);
+    let refused = policy.check(&open_session());
+    assert_eq!(refused, Err(ProposeError::VersionNotKnown { version: 1 }));
+}
+
+/// The role of a leader is seen to end, and the next one has another tenure.
+#[tokio::test(start_paused = true)]
+async fn a_tenure_is_never_led_again_by_a_process_that_comes_back() {
+    let mut cluster = Cluster::started(3, AS_IT_IS).await;
+    let mut led: Vec<Tenure> = Vec::new();
+    for _ in 0..4 {
+        let last = led.last().copied().unwrap_or(Tenure::new(0));
+        let (leader, tenure) = cluster.leader_after(last).await;
+        assert!(!led.contains(&tenure), "{tenure} was led before: {led:?}");
+        led.push(tenure);
+        // At once: a leader that restarts would like to lead on.
+        cluster.restart(leader).await;
+    }
+    cluster.shutdown().await;
+}
