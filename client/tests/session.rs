@@ -127,8 +127,8 @@ async fn a_late_answer_on_the_same_stream_does_not_revive_a_hold() {
     // The stream is given up after a quarter of the TTL without an answer; the answer below is
     // one that arrives together with the next stream's.
     net.seams.sleep(ms(2_600)).await;
-    let mut next = net.accept().await;
-    next.open().await;
+    let mut newer = net.accept().await;
+    newer.open().await;
     net.seams.sleep(ms(1_000)).await;
     server.say(kept_alive(seq)).await;
     net.seams.sleep(SAFE).await;

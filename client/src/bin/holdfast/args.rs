@@ -63,8 +63,8 @@ pub(crate) enum Command {
     /// Exit codes: the command's; 128+n if signal n ended it; 121 the lock was lost and the
     /// command stopped; 122 the store refused; 123 no server could be reached; 124 not granted
     /// within --wait; 125 an error of holdfast itself; 126 the command cannot be run; 127 it was
-    /// not found. The command finds HOLDFAST_LOCK and HOLDFAST_TOKEN (the fencing token) in its
-    /// environment.
+    /// not found. The command finds `HOLDFAST_LOCK` and `HOLDFAST_TOKEN` (the fencing token) in
+    /// its environment.
     Lock(LockArgs),
     /// Run a command if a lock is free, exit with 124 if it is not.
     ///

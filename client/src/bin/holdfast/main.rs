@@ -8,6 +8,8 @@ mod list;
 mod lock;
 mod runtime;
 mod show;
+mod signals;
+mod spawn;
 
 use std::process::ExitCode;
 
@@ -38,11 +40,11 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<u8, Failure> {
     match cli.command {
-        Command::Lock(args) => lock::run(&cli.global, args.wait, args.job),
-        Command::Try(args) => lock::run(&cli.global, Some(std::time::Duration::ZERO), args.job),
+        Command::Lock(args) => lock::run(&cli.global, args.wait, &args.job),
+        Command::Try(args) => lock::run(&cli.global, Some(std::time::Duration::ZERO), &args.job),
         Command::List(args) => list::run(&cli.global, &args),
         Command::Inspect(args) => inspect::run(&cli.global, &args),
         Command::Demo(args) => demo::run(&cli.global, &args),
-        Command::DemoWorker(args) => demo::worker(&args),
+        Command::DemoWorker(args) => demo::run_worker(&args),
     }
 }

@@ -6,12 +6,12 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use nix::errno::Errno;
-use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, getpgrp, getppid, tcgetpgrp, tcsetpgrp};
+use nix::unistd::{Pid, getpgrp, getpid, tcgetpgrp, tcsetpgrp};
 
 use crate::failure::{CANNOT_RUN, Failure, NOT_FOUND, OWN_ERROR};
+use crate::spawn;
 
 /// What became of the child since it was last asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,14 +46,11 @@ impl Child {
             return Err(Failure::new(OWN_ERROR, "no command is given"));
         };
         let has_terminal = lends_terminal();
-        let parent = nix::unistd::getpid();
         let mut command = Command::new(program);
         command.args(arguments).envs(variables).process_group(0);
-        #[expect(unsafe_code, reason = "the parent-death signal can only be set after the fork")]
-        // SAFETY: between fork and exec only async-signal-safe calls may be made; `prepare` makes
-        // plain system calls, allocates nothing and takes no lock.
-        unsafe {
-            command.pre_exec(move || prepare(parent, has_terminal));
+        spawn::as_child(&mut command);
+        if has_terminal {
+            take_terminal_on_start(&mut command);
         }
         match command.spawn() {
             Ok(child) => {
@@ -121,23 +118,22 @@ fn lends_terminal() -> bool {
     stdin.is_terminal() && tcgetpgrp(&stdin) == Ok(getpgrp())
 }
 
-/// Runs in the child, between fork and exec.
-fn prepare(parent: Pid, has_terminal: bool) -> std::io::Result<()> {
-    prctl::set_pdeathsig(Signal::SIGKILL)?;
-    // The parent may have died before the line above: nobody would ever be told.
-    if getppid() != parent {
-        return Err(Errno::ESRCH.into());
+/// The command finds itself in the foreground before its first step.
+fn take_terminal_on_start(command: &mut Command) {
+    #[expect(unsafe_code, reason = "the terminal has to be the child's before it runs")]
+    // SAFETY: between fork and exec only async-signal-safe calls may be made; these are four plain
+    // system calls that allocate nothing and take no lock.
+    unsafe {
+        command.pre_exec(|| {
+            // A background group that takes the terminal is stopped unless it blocks this.
+            let mut stop = SigSet::empty();
+            stop.add(Signal::SIGTTOU);
+            stop.thread_block()?;
+            let taken = tcsetpgrp(std::io::stdin(), getpid());
+            stop.thread_unblock()?;
+            Ok(taken?)
+        });
     }
-    if has_terminal {
-        // A background group that takes the terminal is stopped unless it blocks this.
-        let mut stop = SigSet::empty();
-        stop.add(Signal::SIGTTOU);
-        stop.thread_block()?;
-        let taken = tcsetpgrp(std::io::stdin(), nix::unistd::getpid());
-        stop.thread_unblock()?;
-        taken?;
-    }
-    Ok(())
 }
 
 fn cannot_start(program: &std::ffi::OsStr, error: &std::io::Error) -> Failure {

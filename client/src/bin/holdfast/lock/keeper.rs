@@ -65,54 +65,67 @@ async fn keep(
 ) -> Result<(), Failure> {
     let seams = Seams::system();
     let line = WaitLine::new(seams.clone());
-    let acquired = select! {
-        () = stop.cancelled() => Ok(None),
-        acquired = acquire(&wanted, &seams, &line) => acquired.map(Some),
+    line.say("reaching the store");
+    let began = seams.clock.now();
+    let client = select! {
+        () = stop.cancelled() => return Ok(()),
+        client = wanted.builder.clone().connect() => client?,
+    };
+    let spent = seams.clock.now().saturating_since(began);
+    let granted = select! {
+        () = stop.cancelled() => None,
+        granted = acquire(&client, &wanted, spent, &line) => Some(granted),
     };
     line.clear();
-    let Some((client, guard)) = acquired? else { return Ok(()) };
-    let ttl = client.ttl();
-    let held = Held { state: guard.state(), token: guard.token().to_string(), ttl };
-    if events.send(Event::Granted(held)).is_ok() {
-        watch_over(&guard.state(), events, stop).await;
-    }
-    let _ = seams.timeout(GOODBYE_LIMIT, goodbye(client, guard)).await;
-    Ok(())
+    let outcome = match granted {
+        Some(Ok(guard)) => {
+            hold(&client, &guard, events, stop).await;
+            // The command has ended; whatever this says, the lease passes the lock on.
+            let _ = seams.timeout(GOODBYE_LIMIT, guard.release()).await;
+            Ok(())
+        }
+        Some(Err(error)) => Err(error.into()),
+        None => Ok(()),
+    };
+    // A request that was cancelled is gone before we are.
+    let _ = seams.timeout(GOODBYE_LIMIT, client.close()).await;
+    outcome
 }
 
-/// Acquires while the line lives. Dropped, it takes the request back.
+/// Acquires while the line lives; `spent` of the wait is over already. Dropped, it takes the
+/// request back.
 async fn acquire(
+    client: &Client,
     wanted: &Wanted,
-    seams: &Seams,
+    spent: Duration,
     line: &WaitLine,
-) -> Result<(Client, Guard), Failure> {
-    let began = seams.clock.now();
-    line.say("reaching the store");
-    let client = wanted.builder.clone().connect().await?;
+) -> holdfast::Result<Guard> {
     line.say("waiting for the lock");
     let told = line.clone();
     let acquire = match wanted.wait {
         Some(Duration::ZERO) => client.try_lock(&wanted.name),
-        Some(wait) => {
-            let spent = seams.clock.now().saturating_since(began);
-            client.lock(&wanted.name).wait(wait.saturating_sub(spent))
-        }
+        Some(wait) => client.lock(&wanted.name).wait(wait.saturating_sub(spent)),
         None => client.lock(&wanted.name),
     };
     let mut acquiring = acquire.on_place(move |place| told.at(place)).into_future();
-    let acquired = loop {
+    loop {
         select! {
-            acquired = &mut acquiring => break acquired,
-            () = seams.sleep(Duration::from_secs(1)) => line.refresh(),
+            granted = &mut acquiring => return granted,
+            () = line.second() => line.refresh(),
         }
-    };
-    match acquired {
-        Ok(guard) => Ok((client, guard)),
-        Err(error) => {
-            // What was cancelled is gone before we are.
-            let _ = seams.timeout(GOODBYE_LIMIT, client.close()).await;
-            Err(error.into())
-        }
+    }
+}
+
+/// Hands the hold to the main thread, and stays until told to stop.
+async fn hold(
+    client: &Client,
+    guard: &Guard,
+    events: &SyncSender<Event>,
+    stop: &CancellationToken,
+) {
+    let held = Held { state: guard.state(), token: guard.token().to_string(), ttl: client.ttl() };
+    if events.send(Event::Granted(held)).is_ok() {
+        watch_over(&guard.state(), events, stop).await;
     }
 }
 
@@ -131,10 +144,4 @@ async fn watch_over(
     if events.send(Event::Look).is_ok() {
         stop.cancelled().await;
     }
-}
-
-async fn goodbye(client: Client, guard: Guard) {
-    // The command has ended; whatever these say, the lease passes the lock on.
-    let _ = guard.release().await;
-    let _ = client.close().await;
 }

@@ -43,6 +43,11 @@ impl WaitLine {
         self.refresh();
     }
 
+    /// Ends when it is time to refresh.
+    pub(crate) async fn second(&self) {
+        self.seams.sleep(Duration::from_secs(1)).await;
+    }
+
     /// Shows how time passes.
     pub(crate) fn refresh(&self) {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

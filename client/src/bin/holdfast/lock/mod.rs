@@ -8,7 +8,6 @@
 mod child;
 mod keeper;
 mod line;
-mod signals;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -21,6 +20,7 @@ use tokio::sync::watch;
 
 use crate::args::{Global, Job};
 use crate::failure::{Failure, LOST, OWN_ERROR};
+use crate::signals;
 use child::{Child, Word, by_signal};
 use keeper::{Keeper, Wanted};
 
@@ -28,6 +28,21 @@ use keeper::{Keeper, Wanted};
 const EVENTS_MAX: usize = 64;
 /// How long before the safe deadline the command is killed: the time a kill needs to be done.
 const KILL_BEFORE: Duration = Duration::from_millis(200);
+
+/// What a terminal, a shell or a service manager sends to end, stop or tell a job, and word of the
+/// command.
+const HEARD: [Signal; 10] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGWINCH,
+    Signal::SIGTSTP,
+    Signal::SIGCONT,
+    Signal::SIGCHLD,
+];
 
 /// What the main thread waits for.
 pub(crate) enum Event {
@@ -49,14 +64,15 @@ pub(crate) struct Held {
 }
 
 /// Acquires the lock, runs the command, gives the lock back; the exit code is the command's.
-pub(crate) fn run(global: &Global, wait: Option<Duration>, job: Job) -> Result<u8, Failure> {
+pub(crate) fn run(global: &Global, wait: Option<Duration>, job: &Job) -> Result<u8, Failure> {
     let builder = global.builder()?.connect_timeout(Global::connect_limit(wait));
     let (events, inbox) = sync_channel(EVENTS_MAX);
-    signals::listen(events.clone())?;
+    let heard = events.clone();
+    signals::listen(&HEARD, move |signal| heard.send(Event::Signal(signal)).is_ok())?;
     let wanted = Wanted { builder, name: job.name.clone(), wait };
     let keeper = Keeper::start(wanted, events.clone())?;
     let outcome = match wait_for_grant(&inbox) {
-        Ok(Granted::Held(held)) => supervise(&job, held, &inbox, events),
+        Ok(Granted::Held(held)) => supervise(job, held, &inbox, events),
         Ok(Granted::GivenUp(code)) => Ok(code),
         Err(failure) => Err(failure),
     };
@@ -234,7 +250,6 @@ impl Supervisor {
 
     fn hear_child(&mut self) -> Result<Option<Ended>, Failure> {
         match self.child.word()? {
-            Word::Running => Ok(None),
             Word::Ended(_) if self.told_to_end => Ok(Some(Ended::LockLost)),
             Word::Ended(code) => Ok(Some(Ended::ByItself(code))),
             Word::Stopped if self.child.has_terminal() => {
@@ -245,7 +260,7 @@ impl Supervisor {
                 stop_ourselves();
                 Ok(None)
             }
-            Word::Stopped => Ok(None),
+            Word::Running | Word::Stopped => Ok(None),
         }
     }
 
