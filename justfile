@@ -1,0 +1,31 @@
+# The recipes of a working day. `just` alone lists them.
+
+_list:
+    @just --list --unsorted
+
+# Reads only: format, lints, documentation, dependencies. Changes nothing.
+verify:
+    .ci/verify
+
+# Rewrites: format, and the lints that clippy can mend by itself.
+fix:
+    cargo clippy --workspace --all-targets --locked --fix --allow-dirty --allow-staged
+    cargo fmt --all
+
+# The tests; arguments go to tests/run, for instance `just test --only fast`.
+test *arguments:
+    tests/run {{ arguments }}
+
+# The main job on real processes: three nodes, two kills of the leader, no lost increment.
+demo *arguments:
+    cargo build --release --locked --bins
+    ./target/release/holdfast demo {{ arguments }}
+
+# Three nodes on this machine until Ctrl-C.
+three-nodes *arguments:
+    cargo build --release --locked --bins
+    deploy/three-nodes.sh {{ arguments }}
+
+# Asks the advisory database; needs to reach github.com.
+advisories:
+    cargo deny --locked check advisories

@@ -1,0 +1,365 @@
+//! What the documents and the layering promise, checked: a path or a test they name exists, crates
+//! and modules depend downwards only (DESIGN §3), the sample settings are valid, the README shows
+//! the example that is compiled.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use holdfast_tests::cluster::binary;
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+/// The documents whose paths and test names are checked.
+const DOCUMENTS: [&str; 6] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "tests/README.md",
+];
+
+/// Every package, by its folder.
+const PACKAGES: [&str; 6] = ["proto", "seams", "server", "server/core", "client", "tests"];
+
+const NONE: [String; 0] = [];
+
+fn root() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package).to_path_buf()
+}
+
+fn read(path: impl AsRef<Path>) -> Result<String> {
+    let path = root().join(path);
+    fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()).into())
+}
+
+/// All files below `folder`, by their path from the root.
+fn files(folder: &str) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let found = if path.is_dir() { &mut folders } else { &mut files };
+            found.push(path);
+        }
+    }
+    let from_root = |file: PathBuf| Ok(file.strip_prefix(root())?.to_path_buf());
+    files.into_iter().map(from_root).collect()
+}
+
+/// All `.rs` files below `folder`: path from the root, and text.
+fn rust_files(folder: &str) -> Result<Vec<(String, String)>> {
+    let mut sources = Vec::new();
+    for file in files(folder)? {
+        if file.extension().is_some_and(|extension| extension == "rs") {
+            sources.push((file.to_string_lossy().into_owned(), read(&file)?));
+        }
+    }
+    sources.sort();
+    Ok(sources)
+}
+
+/// The names of all files, with and without what they end in.
+fn file_names() -> Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for package in PACKAGES {
+        for file in files(package)? {
+            let parts = [file.file_name(), file.file_stem()].into_iter().flatten();
+            names.extend(parts.map(|part| part.to_string_lossy().into_owned()));
+        }
+    }
+    Ok(names)
+}
+
+/// The code spans of a document, outside of fenced blocks.
+fn code_spans(text: &str) -> Vec<String> {
+    let mut fenced = false;
+    let mut prose = String::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced {
+            prose.push_str(line);
+            prose.push('\n');
+        }
+    }
+    prose.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Where `[text](target)` points to within the repository.
+fn link_targets(text: &str) -> Vec<String> {
+    text.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next())
+        .filter(|target| !target.contains("://") && !target.starts_with('#'))
+        .map(|target| target.split('#').next().unwrap_or(target).to_owned())
+        .collect()
+}
+
+/// Whether a span is meant as a path of the repository: it begins with a folder of ours, or ends
+/// as a file of ours does. `target/…` and `./…` are made by a run.
+fn looks_like_a_path(span: &str) -> bool {
+    let plain = span.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+    let first = span.split('/').next().unwrap_or(span);
+    let ends = [".rs", ".toml", ".md", ".proto", ".sh", ".service", ".txt", ".c"];
+    let named = ends.iter().any(|end| span.len() > end.len() && span.ends_with(end));
+    let below = first.len() < span.len() && root().join(first).is_dir();
+    plain && (named || below) && !["", ".", "target"].contains(&first)
+}
+
+/// A path stands from the root or from beside the document. A name without a folder may be that
+/// of any file, where the text around it says which.
+#[test]
+fn every_path_named_in_the_documents_exists() -> Result {
+    let anywhere = file_names()?;
+    let mut missing = Vec::new();
+    for document in DOCUMENTS {
+        let text = read(document)?;
+        let beside = root().join(document).with_file_name("");
+        let spans = code_spans(&text).into_iter().filter(|span| looks_like_a_path(span));
+        let named = spans.filter(|span| !anywhere.contains(span));
+        let lost = named
+            .chain(link_targets(&text))
+            .filter(|path| !root().join(path).exists() && !beside.join(path).exists());
+        missing.extend(lost.map(|path| format!("{document}: {path}")));
+    }
+    assert_eq!(missing, NONE, "named, but not there");
+    Ok(())
+}
+
+/// A code span of four words or more, joined by underscores, is the name of a test, unless it is
+/// that of a setting or a script.
+fn looks_like_a_test(span: &str) -> bool {
+    let snake = span.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    snake && span.split('_').filter(|word| !word.is_empty()).count() >= 4
+}
+
+/// The keys of the sample settings: `max_requests_per_session` is not a test.
+fn setting_names() -> Result<BTreeSet<String>> {
+    let sample = read("deploy/config/node.toml")?;
+    let keys = sample.lines().filter_map(|line| line.split_once(" = "));
+    Ok(keys.map(|(key, _)| key.trim_start_matches("# ").to_owned()).collect())
+}
+
+#[test]
+fn every_test_named_in_the_documents_exists() -> Result {
+    let mut sources = String::new();
+    for package in PACKAGES {
+        sources.extend(rust_files(package)?.into_iter().map(|(_, text)| text));
+    }
+    let others: BTreeSet<String> = setting_names()?.into_iter().chain(file_names()?).collect();
+    let exists = |name: &str| sources.contains(&format!("fn {name}(")) || others.contains(name);
+    let mut missing = Vec::new();
+    for document in DOCUMENTS {
+        let named = code_spans(&read(document)?).into_iter().filter(|span| looks_like_a_test(span));
+        missing
+            .extend(named.filter(|name| !exists(name)).map(|name| format!("{document}: {name}")));
+    }
+    assert_eq!(missing, NONE, "named, but not there");
+    Ok(())
+}
+
+/// What each package uses, but for what only its tests use.
+fn uses_by_package() -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(root())
+        .output()?;
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let uses = |package: &serde_json::Value| {
+        let dependencies = package["dependencies"].as_array().into_iter().flatten();
+        dependencies.filter(|used| used["kind"] != "dev").map(|used| text(&used["name"])).collect()
+    };
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata names no packages")?;
+    Ok(packages.iter().map(|package| (text(&package["name"]), uses(package))).collect())
+}
+
+#[test]
+fn packages_depend_downwards_only() -> Result {
+    let everything =
+        "holdfast-client holdfast-core holdfast-proto holdfast-seams holdfast-server".split(' ');
+    let below = BTreeMap::from([
+        ("holdfast-proto", vec![]),
+        ("holdfast-core", vec![]),
+        ("holdfast-seams", vec!["holdfast-proto"]),
+        ("holdfast-server", vec!["holdfast-core", "holdfast-proto", "holdfast-seams"]),
+        ("holdfast-client", vec!["holdfast-proto", "holdfast-seams"]),
+        ("holdfast-tests", everything.collect()),
+    ]);
+    for (package, uses) in uses_by_package()? {
+        let below = below
+            .get(package.as_str())
+            .ok_or_else(|| format!("{package} has no place in the house yet: give it one here"))?;
+        for used in uses.iter().filter(|name| name.starts_with("holdfast-")) {
+            assert!(below.contains(&used.as_str()), "{package} must not use {used}");
+        }
+    }
+    Ok(())
+}
+
+/// No runtime, network, disk or randomness can reach the core, because nothing that has them is
+/// linked into it (I8, I16).
+#[test]
+fn the_core_links_only_what_is_pure() -> Result {
+    let pure = BTreeSet::from(["borsh", "crc32fast", "sha2", "thiserror"].map(str::to_owned));
+    let packages = uses_by_package()?;
+    let uses = packages.get("holdfast-core").ok_or("there is no holdfast-core")?;
+    assert_eq!(uses.difference(&pure).cloned().collect::<Vec<_>>(), NONE);
+    Ok(())
+}
+
+/// The code of a file: lines that are not comments, up to its tests.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .take_while(|line| !line.starts_with("#[cfg(test)]"))
+        .filter(|line| !line.trim_start().starts_with("//"))
+}
+
+/// Whether a line names the crate: `use name`, or `name::` that is not the end of another path.
+fn names_crate(line: &str, name: &str) -> bool {
+    let in_a_name = |c: char| c.is_alphanumeric() || c == '_' || c == '"';
+    line.match_indices(name).any(|(at, _)| {
+        let (before, after) = (&line[..at], &line[at + name.len()..]);
+        let first = !before.strip_suffix("::").unwrap_or(before).ends_with(in_a_name);
+        let imported = before.trim_start() == "use " && !after.starts_with(in_a_name);
+        first && (imported || after.starts_with("::"))
+    })
+}
+
+/// Files below `folder` whose code names the crate, but for those below one of `homes`.
+fn strangers(folder: &str, name: &str, homes: &[&str]) -> Result<Vec<String>> {
+    Ok(rust_files(folder)?
+        .into_iter()
+        .filter(|(path, _)| !homes.iter().any(|home| path.starts_with(home)))
+        .filter(|(_, text)| code(text).any(|line| names_crate(line, name)))
+        .map(|(path, _)| path)
+        .collect())
+}
+
+#[test]
+fn only_the_raft_module_names_openraft() -> Result {
+    assert_eq!(strangers("server/src", "openraft", &["server/src/raft"])?, NONE);
+    Ok(())
+}
+
+#[test]
+fn only_the_storage_module_names_sled() -> Result {
+    assert_eq!(strangers("server/src", "sled", &["server/src/storage"])?, NONE);
+    Ok(())
+}
+
+/// Sessions run on the seams alone, so that a simulator can stand behind them.
+#[test]
+fn session_code_names_no_transport() -> Result {
+    let edges = ["client/src/transport", "client/src/bin"];
+    assert_eq!(strangers("server/src/session", "tonic", &[])?, NONE);
+    assert_eq!(strangers("client/src", "tonic", &edges)?, NONE);
+    Ok(())
+}
+
+/// An unbiased `select!` polls its branches in random order, so that a run cannot be repeated.
+/// Clippy cannot forbid it: it sees through `holdfast_seams::select!`, which is biased.
+#[test]
+fn every_select_is_biased() -> Result {
+    let random = ["tokio::select!", "tokio::select;", "futures_util::select!"];
+    let mut found = Vec::new();
+    for package in PACKAGES {
+        for (path, text) in rust_files(package)?.into_iter().filter(|(path, _)| path != file!()) {
+            let text = text.replace("__tokio::select!", "");
+            let named = code(&text).any(|line| random.iter().any(|name| line.contains(name)));
+            found.extend(named.then_some(path));
+        }
+    }
+    assert_eq!(found, NONE, "write holdfast_seams::select!");
+    Ok(())
+}
+
+/// Clippy reads only the nearest `clippy.toml`, so the core's has to repeat what the workspace
+/// forbids. Not what is in tokio: that is not linked into the core, and clippy complains of paths
+/// it cannot find.
+#[test]
+fn what_the_workspace_forbids_is_forbidden_in_the_core() -> Result {
+    let core = read("server/core/clippy.toml")?;
+    let workspace = read("clippy.toml")?;
+    let paths =
+        workspace.lines().filter_map(|line| line.split("path = ").nth(1)?.split(',').next());
+    let reachable = paths.filter(|path| !path.contains("tokio::"));
+    let open: Vec<&str> = reachable.filter(|path| !core.contains(path)).collect();
+    assert_eq!(open, Vec::<&str>::new(), "forbid them in server/core/clippy.toml too");
+    Ok(())
+}
+
+/// `tests/run` chooses by the name of a test target, across all packages.
+#[test]
+fn no_two_test_targets_share_a_name() -> Result {
+    let mut owners = BTreeMap::new();
+    for package in PACKAGES {
+        let Ok(folder) = fs::read_dir(root().join(package).join("tests")) else { continue };
+        for entry in folder {
+            let path = entry?.path();
+            let is_target =
+                path.join("main.rs").exists() || path.extension().is_some_and(|end| end == "rs");
+            let Some(name) = path.file_stem().filter(|_| is_target) else { continue };
+            let other = owners.insert(name.to_owned(), package);
+            assert_eq!(other, None, "{package} has a test {} too", name.display());
+        }
+    }
+    Ok(())
+}
+
+/// The first fenced block of this language.
+fn block<'a>(text: &'a str, language: &str) -> Result<&'a str> {
+    let fence = format!("```{language}\n");
+    let (_, rest) = text.split_once(&fence).ok_or_else(|| format!("no {language} block"))?;
+    let (block, _) = rest.split_once("```").ok_or_else(|| format!("an open {language} block"))?;
+    Ok(block)
+}
+
+/// A source file without the comments and attributes it opens with.
+fn without_front_matter(text: &str) -> String {
+    let front = |line: &&str| line.starts_with("//!") || line.starts_with("#!") || line.is_empty();
+    text.lines().skip_while(front).flat_map(|line| [line, "\n"]).collect()
+}
+
+#[test]
+fn the_readme_shows_the_example_that_is_compiled() -> Result {
+    let compiled = read("client/examples/readme.rs")?;
+    assert_eq!(block(&read("README.md")?, "rust")?, without_front_matter(&compiled));
+    Ok(())
+}
+
+/// What `holdfastd check-config` says about a file, without where each value came from.
+fn effective_settings(file: Option<&str>) -> Result<String> {
+    let file = file.map(|name| root().join("deploy/config").join(name));
+    let output = Command::new(binary("holdfastd")).arg("check-config").args(&file).output()?;
+    if !output.status.success() {
+        return Err(format!("{file:?}: {}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    let said = String::from_utf8(output.stdout)?;
+    let values = said.lines().map(|line| line.split("  # ").next().unwrap_or(line));
+    Ok(values.flat_map(|value| [value, "\n"]).collect())
+}
+
+#[test]
+fn the_sample_settings_are_valid() -> Result {
+    for sample in ["node.toml", "cluster-1.toml", "cluster-2.toml", "cluster-3.toml"] {
+        effective_settings(Some(sample))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_sample_of_one_node_has_every_setting_with_its_default() -> Result {
+    let defaults = effective_settings(None)?;
+    assert_eq!(effective_settings(Some("node.toml"))?, defaults);
+    let sample = setting_names()?;
+    let keys = defaults.lines().filter_map(|line| Some(line.split_once(" = ")?.0.to_owned()));
+    assert_eq!(keys.filter(|key| !sample.contains(key)).collect::<Vec<_>>(), NONE);
+    Ok(())
+}
