@@ -2,7 +2,7 @@
 //!
 //! Clients of a run write down what they asked, what they were told and what they believed
 //! ([`history`]); one checker judges what they wrote ([`check`]), whoever made the run: real
-//! processes today ([`cluster`], [`fault`], [`wire`]), a simulator later. `README.md`
+//! processes today ([`cluster`], [`fault`], [`wire`], [`traffic`]), a simulator later. `README.md`
 //! beside this folder says which invariant of DESIGN §12 is proven where.
 //!
 //! What cannot go on fails its test: the harness panics where a product would return an error.
@@ -19,4 +19,8 @@ pub mod cluster;
 pub mod fault;
 pub mod history;
 pub mod program;
+pub mod run;
+pub mod sim;
+pub mod traffic;
 pub mod wire;
+pub mod witness;

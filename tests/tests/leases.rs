@@ -1,0 +1,331 @@
+//! Who is alive, who only believes it, and who may tell: leases over real processes (DESIGN §5;
+//! I5, I6, I7, I13, I19, I24).
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of a test fail it by a panic"
+)]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use holdfast_proto::v1::client_frame::Body as Ask;
+use holdfast_proto::v1::server_frame::Body as Told;
+use holdfast_proto::v1::{InspectRequest, Open, Refusal, RefusalReason, Refused};
+use holdfast_seams::{Moment, Seams};
+use holdfast_tests::cluster::{Cluster, Setup};
+use holdfast_tests::fault::{Line, Relay};
+use holdfast_tests::history::{ClientId, Record, Recorder, What, read};
+use holdfast_tests::program::Program;
+use holdfast_tests::run::judge;
+use holdfast_tests::traffic::Scribe;
+use holdfast_tests::wire::{Ticket, Wire, connect};
+use nix::sys::signal::Signal;
+
+/// The margin of DESIGN §5.2, and what a loaded machine of two cores needs beside it.
+const LATE_AT_MOST: Duration = Duration::from_millis(1_500);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn now() -> Moment {
+    Seams::system().clock.now()
+}
+
+async fn pause(ms: u64) {
+    Seams::system().sleep(Duration::from_millis(ms)).await;
+}
+
+fn recorder() -> Recorder {
+    Recorder::in_memory(Seams::system().clock)
+}
+
+async fn scribe(endpoints: &str, ttl_ms: u64, id: u64, recorder: &Recorder) -> Scribe {
+    Scribe::connect(endpoints, Duration::from_millis(ttl_ms), ClientId(id), recorder.clone())
+        .await
+        .unwrap()
+}
+
+/// A process of its own that holds a lock.
+struct Holder {
+    program: Program,
+    history: PathBuf,
+    id: ClientId,
+}
+
+impl Holder {
+    /// Starts it and waits until it holds `name`.
+    async fn start(cluster: &Cluster, ttl_ms: u64, name: &str, id: u64) -> Self {
+        let history = cluster.folder().join(format!("holder-{id}.jsonl"));
+        let path = PathBuf::from(env!("CARGO_BIN_EXE_holdfast-test-holder"));
+        let (ttl_ms, number) = (ttl_ms.to_string(), id.to_string());
+        let arguments =
+            [&*cluster.endpoints(), &*ttl_ms, name, &*number, history.to_str().unwrap()];
+        let mut program = Program::start_at(&path, &arguments);
+        program.line("held ", PATIENCE).await;
+        Self { program, history, id: ClientId(id) }
+    }
+
+    fn records(&self) -> Vec<Record> {
+        read(&self.history).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_dies_loses_its_lock_after_its_ttl_and_never_before() {
+    const TTL_MS: u64 = 2_000;
+    let cluster = Cluster::start(&Setup::nodes(1)).await;
+    let recorder = recorder();
+    let holder = Holder::start(&cluster, TTL_MS, "jobs", 1).await;
+    let waiter = scribe(&cluster.endpoints(), 10_000, 2, &recorder).await;
+
+    let die = async {
+        pause(700).await;
+        recorder.write(holder.id, What::Killed);
+        holder.program.signal(Signal::SIGKILL);
+        now()
+    };
+    let (granted, died) = tokio::join!(waiter.lock("jobs", PATIENCE), die);
+    let late = now().saturating_since(died);
+    granted.unwrap().release().await.unwrap();
+
+    assert!(late < Duration::from_millis(TTL_MS) + LATE_AT_MOST, "{late:?} (I7)");
+    // Never before: what the dead client had written of its safe deadline still counts.
+    let report = judge(vec![recorder.take(), holder.records()]);
+    assert_eq!(report.tally.safe_holds, 2);
+}
+
+#[tokio::test]
+async fn a_client_whose_connection_is_cut_resumes_with_the_same_holds_and_places() {
+    let cluster = Cluster::start(&Setup::nodes(1)).await;
+    let relay = Relay::before(&cluster.nodes()[0].listen).await;
+    let recorder = recorder();
+    let cut = scribe(relay.address(), 5_000, 1, &recorder).await;
+    let owner = scribe(&cluster.endpoints(), 5_000, 2, &recorder).await;
+    let late = scribe(&cluster.endpoints(), 5_000, 3, &recorder).await;
+    let held = cut.lock("held", PATIENCE).await.unwrap();
+    let token = held.token();
+    let awaited = owner.lock("awaited", PATIENCE).await.unwrap();
+
+    let cutting = async {
+        pause(300).await;
+        for _ in 0..4 {
+            relay.cut_once().await;
+            pause(400).await;
+            assert!(held.note(), "cut, but in time to resume");
+        }
+        awaited.release().await.unwrap();
+    };
+    let first = async {
+        let granted = cut.lock("awaited", PATIENCE).await.unwrap();
+        let token = granted.token();
+        granted.release().await.unwrap();
+        token
+    };
+    let second = async {
+        pause(150).await;
+        let granted = late.lock("awaited", PATIENCE).await.unwrap();
+        let token = granted.token();
+        granted.release().await.unwrap();
+        token
+    };
+    let ((), first, second) = tokio::join!(cutting, first, second);
+
+    assert!(first < second, "the place was kept (I9)");
+    assert_eq!(held.token(), token);
+    held.release().await.unwrap();
+    judge(vec![recorder.take()]);
+}
+
+#[tokio::test]
+async fn a_client_frozen_past_its_ttl_is_not_safe_when_it_wakes() {
+    const TTL_MS: u64 = 1_500;
+    let cluster = Cluster::start(&Setup::nodes(1)).await;
+    let recorder = recorder();
+    let holder = Holder::start(&cluster, TTL_MS, "jobs", 1).await;
+    let waiter = scribe(&cluster.endpoints(), 10_000, 2, &recorder).await;
+
+    pause(300).await;
+    holder.program.signal(Signal::SIGSTOP);
+    let granted = waiter.lock("jobs", PATIENCE).await.unwrap();
+    holder.program.signal(Signal::SIGCONT);
+    let woken_ns = recorder.now_ns();
+    granted.keep(Duration::from_millis(500)).await;
+    granted.release().await.unwrap();
+
+    // That it was never safe beside the other is the checker's to say; that it looked is said
+    // here.
+    let records = holder.records();
+    let looks = records.iter().filter(|record| record.at_ns > woken_ns);
+    let safe: Vec<bool> = looks
+        .filter_map(|record| match record.what {
+            What::IsSafe { safe, .. } => Some(safe),
+            _ => None,
+        })
+        .collect();
+    assert!(safe.len() > 5 && safe.iter().all(|safe| !safe), "{safe:?}");
+    judge(vec![recorder.take(), records]);
+}
+
+#[tokio::test]
+async fn a_client_whose_line_falls_silent_is_unsafe_before_the_next_is_granted() {
+    const TTL_MS: u64 = 1_500;
+    let cluster = Cluster::start(&Setup::nodes(1)).await;
+    let relay = Relay::before(&cluster.nodes()[0].listen).await;
+    let recorder = recorder();
+    let silent = scribe(relay.address(), TTL_MS, 1, &recorder).await;
+    let waiter = scribe(&cluster.endpoints(), 10_000, 2, &recorder).await;
+    let held = silent.lock("jobs", PATIENCE).await.unwrap();
+
+    let watching = async {
+        pause(300).await;
+        relay.set(Line::Silent);
+        while held.note() {
+            pause(5).await;
+        }
+        now()
+    };
+    let granted = async {
+        let granted = waiter.lock("jobs", PATIENCE).await.unwrap();
+        (now(), granted)
+    };
+    let (unsafe_from, (granted_at, granted)) = tokio::join!(watching, granted);
+
+    assert!(unsafe_from < granted_at, "{unsafe_from:?} {granted_at:?} (I6)");
+    granted.release().await.unwrap();
+    relay.set(Line::Open);
+    judge(vec![recorder.take()]);
+}
+
+/// Takes `ticket`'s session up at the node that leads, as often as it takes.
+async fn resume(address: &str, ticket: &Ticket, recorder: &Recorder, id: u64) -> Wire {
+    let mut wire = Wire::dial(address).await.unwrap().recorded(recorder.clone(), ClientId(id));
+    wire.resume(ticket).await;
+    wire
+}
+
+/// A frozen leader wakes up with frames in its sockets and deadlines that passed meanwhile.
+#[tokio::test]
+async fn a_deposed_leader_grants_nothing_renews_nothing_and_expires_nobody() {
+    let cluster = Cluster::start(&Setup::nodes(3)).await;
+    cluster.all_ready().await;
+    let recorder = recorder();
+    let old = cluster.leader().await;
+    let address = cluster.nodes()[old].listen.clone();
+    let mut stranded = Wire::dial(&address).await.unwrap().recorded(recorder.clone(), ClientId(1));
+    stranded.begin(60_000).await;
+    let mut brief = Wire::dial(&address).await.unwrap().recorded(recorder.clone(), ClientId(2));
+    let ticket = brief.begin(2_000).await;
+    brief.acquire(1, "brief", true).await;
+    let token = brief.granted(1).await;
+
+    cluster.freeze(old);
+    stranded.acquire(1, "stranded", true).await;
+    stranded.keep_alive(1).await;
+    let new = cluster.leader_among(|index| index != old).await;
+    let address = cluster.nodes()[new].listen.clone();
+    let mut brief = resume(&address, &ticket, &recorder, 2).await;
+    for seq in 1..6 {
+        pause(400).await;
+        brief.keep_alive(seq).await;
+        brief.kept_alive(seq).await;
+    }
+    cluster.thaw(old);
+    for seq in 6..14 {
+        pause(300).await;
+        brief.keep_alive(seq).await;
+        brief.kept_alive(seq).await;
+    }
+
+    for told in frames_of(&mut stranded).await {
+        let refused = matches!(told, Told::Redirect(_) | Told::Refused(_) | Told::GoingAway(_));
+        assert!(refused, "a deposed leader said {told:?}");
+    }
+    let mut client = connect(&address).await.unwrap();
+    let mut holder = async |name: &str| {
+        let request = InspectRequest { name: name.into() };
+        let lock = client.inspect(request).await.unwrap().into_inner().lock;
+        lock.and_then(|lock| lock.holders.first().map(|holder| holder.token))
+    };
+    assert_eq!(holder("brief").await, Some(token), "nobody was expired");
+    assert_eq!(holder("stranded").await, None, "nothing was granted");
+    judge(vec![recorder.take()]);
+}
+
+/// Everything that is told until the stream ends, or nothing more comes.
+async fn frames_of(wire: &mut Wire) -> Vec<Told> {
+    let mut told = Vec::new();
+    while let Ok(Some(frame)) = wire.next_within(Duration::from_secs(2)).await {
+        told.extend(frame.body);
+    }
+    told
+}
+
+/// The followers are frozen, so what the leader appends about a silent session does not commit.
+/// It is killed, comes back, and with the follower that wakes first only it can win: its log is
+/// the longer one. Whoever is told that the session lives must find it alive for its whole TTL.
+#[tokio::test]
+async fn a_leader_that_crashes_with_an_expiry_not_committed_expires_nobody_wrongly() {
+    const TTL_MS: u64 = 1_500;
+    let mut cluster = Cluster::start(&Setup::nodes(3)).await;
+    cluster.all_ready().await;
+    let recorder = recorder();
+    let leader = cluster.leader().await;
+    let (first, second) = ((leader + 1) % 3, (leader + 2) % 3);
+    let address = cluster.nodes()[leader].listen.clone();
+    let mut wire = Wire::dial(&address).await.unwrap().recorded(recorder.clone(), ClientId(1));
+    let ticket = wire.begin(TTL_MS).await;
+    wire.acquire(1, "jobs", true).await;
+    wire.granted(1).await;
+
+    cluster.freeze(first);
+    cluster.freeze(second);
+    pause(TTL_MS + 600).await;
+    cluster.kill(leader);
+    cluster.start_node(leader);
+    pause(300).await;
+    cluster.thaw(first);
+    let alive = hear_first(&cluster, leader, &ticket, &recorder).await;
+    cluster.thaw(second);
+
+    // A session that is known to live is kept up and must stay; the checker finds one that is
+    // said to be over while its client was told that it is safe (I6).
+    if let Some(mut wire) = alive {
+        for seq in 1..8 {
+            wire.keep_alive(seq).await;
+            wire.kept_alive(seq).await;
+            pause(TTL_MS / 4).await;
+        }
+    }
+    judge(vec![recorder.take()]);
+}
+
+/// Shows the session's secret to the node until it answers; `None` if it says that the session
+/// is over.
+async fn hear_first(
+    cluster: &Cluster,
+    node: usize,
+    ticket: &Ticket,
+    recorder: &Recorder,
+) -> Option<Wire> {
+    let address = &cluster.nodes()[node].listen;
+    let give_up = now() + PATIENCE;
+    while now() < give_up {
+        pause(20).await;
+        let Ok(wire) = Wire::dial(address).await else { continue };
+        let mut wire = wire.recorded(recorder.clone(), ClientId(1));
+        let resume = Some(ticket.resume());
+        wire.send(Ask::Open(Open { ttl_ms: None, label: String::new(), resume })).await;
+        let frame = wire.next_within(Duration::from_secs(3)).await;
+        match frame.ok().flatten().and_then(|frame| frame.body) {
+            Some(Told::Opened(_)) => return Some(wire),
+            Some(Told::Refused(refused)) if is_over(&refused) => return None,
+            _ => {}
+        }
+    }
+    panic!("node {node} never answered");
+}
+
+fn is_over(refused: &Refused) -> bool {
+    let reason = refused.refusal.as_ref().map(Refusal::reason);
+    reason == Some(RefusalReason::SessionUnknown)
+}

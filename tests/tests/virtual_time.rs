@@ -1,0 +1,148 @@
+//! A whole cluster in one thread, without a socket, on virtual time: the real client, the real
+//! session layer and real replication (DESIGN §3, "Seams for the simulator").
+#![allow(clippy::unwrap_used, reason = "helpers of a test fail it by a panic")]
+
+use std::time::Duration;
+
+use holdfast::LostReason;
+use holdfast_tests::fault::Line;
+use holdfast_tests::history::Recorder;
+use holdfast_tests::run::judge;
+use holdfast_tests::sim::Sim;
+
+const TTL: Duration = Duration::from_secs(10);
+/// The server's margin of DESIGN §5.2.
+const MARGIN: Duration = Duration::from_millis(50);
+const LONG: Duration = Duration::from_mins(10);
+
+fn recorder(sim: &Sim) -> Recorder {
+    Recorder::in_memory(sim.seams.clock.clone())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_handed_over_to_the_client_that_waits() {
+    let sim = Sim::start(1, 1).await;
+    let recorder = recorder(&sim);
+    let (first, _line) = sim.client(TTL, 1, &recorder).await;
+    let (second, _line) = sim.client(TTL, 2, &recorder).await;
+    let held = first.lock("jobs", LONG).await.unwrap();
+
+    let hold_for_an_hour = async {
+        // Far longer than the lease: keepalives carry it.
+        held.keep(Duration::from_hours(1)).await;
+        held.release().await.unwrap();
+    };
+    let ((), granted) = tokio::join!(hold_for_an_hour, second.lock("jobs", 2 * Duration::from_hours(1)));
+
+    granted.unwrap().release().await.unwrap();
+    let report = judge(vec![recorder.take()]);
+    assert_eq!((report.tally.safe_holds, report.tally.waits), (2, 1));
+}
+
+/// The clocks of a simulation have one rate, so the bounds are sharp: not before the whole TTL and
+/// the margin after the last keepalive the server heard, and at once then.
+#[tokio::test(start_paused = true)]
+async fn a_silent_client_loses_its_lock_when_its_lease_is_over_and_not_before() {
+    let sim = Sim::start(1, 2).await;
+    let recorder = recorder(&sim);
+    let (silent, line) = sim.client(TTL, 1, &recorder).await;
+    let (waiter, _line) = sim.client(TTL, 2, &recorder).await;
+    let held = silent.lock("jobs", LONG).await.unwrap();
+
+    let fall_silent = async {
+        sim.seams.sleep(Duration::from_secs(25)).await;
+        line.send_replace(Line::Silent);
+        let from = sim.seams.clock.now();
+        let reason = held.guard().lost().await;
+        held.note();
+        (from, sim.seams.clock.now(), reason)
+    };
+    let ((silent_from, lost_at, reason), granted) =
+        tokio::join!(fall_silent, async { (waiter.lock("jobs", LONG).await, sim.seams.clock.now()) });
+    let (granted, granted_at) = granted;
+
+    assert_eq!(reason, LostReason::DeadlinePassed);
+    assert!(lost_at < granted_at, "I6");
+    let took = granted_at.saturating_since(silent_from);
+    // The last keepalive was heard at most TTL/4 before the line fell silent.
+    assert!(took <= TTL + MARGIN + Duration::from_millis(100), "{took:?} (I7)");
+    assert!(took >= TTL * 3 / 4, "{took:?}");
+    granted.unwrap().release().await.unwrap();
+    judge(vec![recorder.take()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_and_places_outlive_the_leader() {
+    let mut sim = Sim::start(3, 3).await;
+    let recorder = recorder(&sim);
+    let (first, _line) = sim.client(TTL, 1, &recorder).await;
+    let (second, _line) = sim.client(TTL, 2, &recorder).await;
+    let (third, _line) = sim.client(TTL, 3, &recorder).await;
+    let held = first.lock("jobs", LONG).await.unwrap();
+    let token = held.token();
+
+    let seams = sim.seams.clone();
+    let change_leaders = async {
+        for _ in 0..3 {
+            seams.sleep(Duration::from_secs(5)).await;
+            let leader = sim.leader().await;
+            sim.kill(leader).await;
+            seams.sleep(Duration::from_secs(5)).await;
+            sim.network.heal();
+            sim.start_node(leader).await;
+            assert!(held.note(), "the lease outlives an election");
+        }
+        assert_eq!(held.token(), token);
+        held.release().await.unwrap();
+    };
+    let take = async |client: &holdfast_tests::traffic::Scribe, after: u64| {
+        seams.sleep(Duration::from_secs(after)).await;
+        let held = client.lock("jobs", LONG).await.unwrap();
+        let token = held.token();
+        held.release().await.unwrap();
+        token
+    };
+    let ((), second, third) = tokio::join!(change_leaders, take(&second, 1), take(&third, 2));
+
+    assert!(token < second && second < third, "{token} {second} {third} (I9)");
+    judge(vec![recorder.take()]);
+}
+
+/// The leader is cut off from its followers when the lease of a silent client runs out: what it
+/// appends about it does not commit. It crashes, comes back and leads again, for its log is the
+/// longest. The other client's keepalives were never answered meanwhile, its lease at the old
+/// leader was long over, and it hears from nobody until the new tenure: it keeps its place.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_crashes_with_an_expiry_not_committed_expires_nobody_wrongly() {
+    let mut sim = Sim::start(3, 4).await;
+    let recorder = recorder(&sim);
+    let opened = sim.seams.clock.now();
+    let (silent, line) = sim.client(TTL, 1, &recorder).await;
+    let (waiter, _line) = sim.client(TTL, 2, &recorder).await;
+    let held = silent.lock("jobs", LONG).await.unwrap();
+    let leader = sim.leader().await;
+    let (follower, other) = ((leader + 1) % 3, (leader + 2) % 3);
+    let id = |index: usize| index as u64 + 1;
+
+    let seams = sim.seams.clone();
+    let fail = async {
+        line.send_replace(Line::Silent);
+        seams.clock.sleep_until(opened + TTL - Duration::from_millis(200)).await;
+        sim.network.isolate(id(leader));
+        sim.network.cut(id(follower), id(other));
+        seams.sleep(Duration::from_millis(500)).await;
+        let status = sim.replica(leader).status();
+        assert!(status.last_log > status.applied, "the expiry is appended: {status:?}");
+        sim.kill(leader).await;
+        sim.network.heal();
+        sim.network.isolate(id(other));
+        sim.start_node(leader).await;
+        assert_eq!(sim.leader().await, leader, "its log is the longest");
+        sim.network.heal();
+    };
+    let ((), granted) = tokio::join!(fail, waiter.lock("jobs", LONG));
+
+    granted.unwrap().release().await.unwrap();
+    assert!(!held.note());
+    judge(vec![recorder.take()]);
+}
