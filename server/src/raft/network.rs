@@ -126,14 +126,18 @@ impl Link {
 
     async fn streamed<S>(
         &self,
-        requests: S,
+        mut requests: S,
     ) -> Result<RaftBoxStream<'_, Result<StreamAppendResult<Types>, Failure>>, Failure>
     where
         S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
     {
-        let mut header = Some(self.header());
-        let messages: BoxStream<'static, proto::AppendRequest> =
-            Box::pin(requests.map(move |request| wire::append_to_wire(&request, header.take())));
+        // openraft backs off after a failure where it hands out the next request, not before it
+        // opens the next stream. A way that fails without having taken a request would be tried
+        // again at once, for ever.
+        let Some(first) = requests.next().await else { return Ok(stream::empty().boxed()) };
+        let first = wire::append_to_wire(&first, Some(self.header()));
+        let later = requests.map(|request| wire::append_to_wire(&request, None));
+        let messages = stream::once(std::future::ready(first)).chain(later).boxed();
         let responses = self.peer.stream_append(messages).await.map_err(failure)?;
         let (heard, target) = (Arc::clone(&self.heard), self.target);
         Ok(Box::pin(responses.map(move |response| Self::answer(&heard, target, response))))
