@@ -93,9 +93,11 @@ impl Handler {
     ) -> Result<PeerStream<proto::AppendResponse>, PeerError> {
         let Some(first) = requests.next().await else { return Ok(stream::empty().boxed()) };
         self.me.admit(first.header.as_ref())?;
-        let contact = Arc::clone(&self.contact);
+        let (contact, stopping) = (Arc::clone(&self.contact), self.stopping.clone());
         let requests = stream::once(std::future::ready(first))
             .chain(requests)
+            // openraft reads on when nobody reads its answers: this end has to be cut, too.
+            .take_until(async move { stopping.cancelled().await })
             .map(move |request| {
                 contact.note();
                 wire::append_from_wire(request)

@@ -3,7 +3,7 @@
 //! Appends travel on one long-lived stream per follower, pipelined; heartbeats and votes are calls
 //! of their own, beside it, so that they are not held up by what is on its way.
 
-use std::future::{self, Future};
+use std::future::Future;
 use std::sync::Arc;
 
 use futures_util::stream::{self, BoxStream, StreamExt};
@@ -124,42 +124,23 @@ impl Link {
         }))
     }
 
-    /// One long-lived call, opened when its first request is taken.
-    ///
-    /// After a failure openraft waits where it hands out the next request, not before it asks for
-    /// a stream: one that failed before it took a request would be asked for again at once, and a
-    /// member that is down would keep the leader busy and its log full.
-    fn streamed<S>(
+    async fn streamed<S>(
         &self,
         mut requests: S,
-    ) -> RaftBoxStream<'_, Result<StreamAppendResult<Types>, Failure>>
+    ) -> Result<RaftBoxStream<'_, Result<StreamAppendResult<Types>, Failure>>, Failure>
     where
         S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
     {
-        let opened = async move {
-            let first = requests.next().await?;
-            Some(self.opened(stream::once(future::ready(first)).chain(requests)).await)
-        };
-        Box::pin(stream::once(opened).filter_map(future::ready).flatten())
-    }
-
-    async fn opened<S>(
-        &self,
-        requests: S,
-    ) -> RaftBoxStream<'_, Result<StreamAppendResult<Types>, Failure>>
-    where
-        S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + 'static,
-    {
-        let mut header = Some(self.header());
-        let messages: BoxStream<'static, proto::AppendRequest> =
-            Box::pin(requests.map(move |request| wire::append_to_wire(&request, header.take())));
-        match self.peer.stream_append(messages).await {
-            Ok(responses) => {
-                let (heard, target) = (Arc::clone(&self.heard), self.target);
-                Box::pin(responses.map(move |response| Self::answer(&heard, target, response)))
-            }
-            Err(error) => Box::pin(stream::once(future::ready(Err(failure(error))))),
-        }
+        // openraft backs off after a failure where it hands out the next request, not before it
+        // opens the next stream. A way that fails without having taken a request would be tried
+        // again at once, for ever.
+        let Some(first) = requests.next().await else { return Ok(stream::empty().boxed()) };
+        let first = wire::append_to_wire(&first, Some(self.header()));
+        let later = requests.map(|request| wire::append_to_wire(&request, None));
+        let messages = stream::once(std::future::ready(first)).chain(later).boxed();
+        let responses = self.peer.stream_append(messages).await.map_err(failure)?;
+        let (heard, target) = (Arc::clone(&self.heard), self.target);
+        Ok(Box::pin(responses.map(move |response| Self::answer(&heard, target, response))))
     }
 }
 
@@ -173,12 +154,10 @@ impl NetStreamAppend<Types> for Link {
         S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
     {
         let link = &*self;
-        Box::pin(async move {
-            Ok(match link.lane {
-                Lane::Control => link.one_by_one(input),
-                Lane::Log | Lane::Bulk => link.streamed(input),
-            })
-        })
+        match link.lane {
+            Lane::Control => Box::pin(async move { Ok(link.one_by_one(input)) }),
+            Lane::Log | Lane::Bulk => Box::pin(link.streamed(input)),
+        }
     }
 }
 

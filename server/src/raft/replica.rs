@@ -503,7 +503,7 @@ fn engine_config(config: &ReplicaConfig) -> Result<Config, StartError> {
         replication_lag_threshold: config.snapshot_every.saturating_add(LAG_BEYOND_SNAPSHOT),
         max_in_snapshot_log_to_keep: config.log_kept,
         // The store frees space in slices of its own, inside ordinary commits.
-        purge_batch_size: 256,
+        purge_batch_size: (config.snapshot_every / 4).clamp(1, 256),
         ..Config::default()
     }
     .validate()
