@@ -259,6 +259,17 @@ impl Replica {
         &self.raft
     }
 
+    #[cfg(test)]
+    pub(super) fn proposer(&self) -> &Arc<Proposer> {
+        &self.proposer
+    }
+
+    /// The term of the last entry applied.
+    #[cfg(test)]
+    pub(super) fn applied_term(&self) -> Option<u64> {
+        self.shared.applied().borrow().map(|id| id.leader_id.term)
+    }
+
     fn as_configured(&self, node_id: u64, node: &Addresses) -> Member {
         let configured = self.configured.iter().find(|known| known.node_id == node_id);
         configured.cloned().unwrap_or_else(|| node.member(node_id))
