@@ -7,12 +7,13 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -29,12 +30,16 @@ use super::sled_writer::{
     DataFile, GROUP_PREFIX, META_MAGIC, META_VERSION, PURGED_KEY, STORE_ID_KEY, VOTE_KEY, Writer,
     group_key,
 };
+use super::store::FolderLock;
 
 /// Large enough that groups and the pages that hold them stay in sled's one file: with the default
 /// of 512 KiB, values of 17 KB already went to files of their own, which sled never syncs.
 const SEGMENT_BYTES: usize = 4 << 20;
 /// The log is read once, at start; more cache buys nothing (measured).
 const CACHE_BYTES: u64 = 32 << 20;
+/// Two seconds in all for sled to let go of its file.
+const RELEASE_TRIES: u32 = 100;
+const RELEASE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Opens or creates the sled store below `folder` and checks it against `guard`.
 ///
@@ -45,7 +50,7 @@ const CACHE_BYTES: u64 = 32 << 20;
 pub(super) fn open_sled(
     folder: &Path,
     guard: &Arc<Guard>,
-    lock: File,
+    lock: FolderLock,
 ) -> Result<(Writer, LogMirror), OpenError> {
     let path = folder.join("sled");
     let state = guard.state();
@@ -101,7 +106,7 @@ fn read_store(
     path: &Path,
     state: &GuardState,
     guard: Arc<Guard>,
-    lock: File,
+    lock: FolderLock,
 ) -> Result<(Writer, LogMirror), OpenError> {
     let failed = |error| from_sled(path, error);
     let config = sled::Config::new()
@@ -109,7 +114,7 @@ fn read_store(
         .flush_every_ms(None)
         .segment_size(SEGMENT_BYTES)
         .cache_capacity(CACHE_BYTES);
-    let db = config.open().map_err(failed)?;
+    let db = open_when_released(&config).map_err(failed)?;
     let tree = db.open_tree("log").map_err(failed)?;
     check_store_id(path, &db, &tree, state)?;
     let vote = read_mark(path, &tree, VOTE_KEY, take_vote)?;
@@ -146,6 +151,21 @@ fn check_store_id(
         Some(_) => "it is the store of another folder".to_owned(),
     };
     Err(OpenError::BehindGuard { path: path.to_path_buf(), what })
+}
+
+/// sled locks its file as well. We hold the folder, so nobody else has it open but what is left of
+/// an instance that this very process has just closed: a forked process before its exec, or sled's
+/// own threads. That is over in a moment.
+fn open_when_released(config: &sled::Config) -> Result<sled::Db, sled::Error> {
+    for _ in 0..RELEASE_TRIES {
+        match config.open() {
+            Err(sled::Error::Io(error)) if error.to_string().contains("acquire lock") => {
+                thread::sleep(RELEASE_PAUSE);
+            }
+            other => return other,
+        }
+    }
+    config.open()
 }
 
 fn take_store_id(fields: &mut Fields<'_>) -> Result<[u8; 16], DecodeError> {
