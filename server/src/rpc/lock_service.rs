@@ -64,13 +64,11 @@ impl LockService for LockApi {
         &self,
         request: Request<InspectRequest>,
     ) -> Result<Response<InspectResponse>, Status> {
-        let consensus = &**self.hub.consensus();
-        reads::inspect(consensus, &request.into_inner()).await.map(Response::new)
+        reads::inspect(&self.hub, &request.into_inner()).await.map(Response::new)
     }
 
     async fn list(&self, request: Request<ListRequest>) -> Result<Response<ListResponse>, Status> {
-        let consensus = &**self.hub.consensus();
-        reads::list(consensus, &request.into_inner()).await.map(Response::new)
+        reads::list(&self.hub, &request.into_inner()).await.map(Response::new)
     }
 
     async fn status(

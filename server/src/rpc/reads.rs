@@ -7,8 +7,8 @@ use holdfast_proto::v1::{
 use tonic::Status;
 
 use super::status;
-use crate::consensus::Consensus;
-use crate::session::answers::holder_of;
+use crate::session::Hub;
+use crate::session::answers::{holder_of, now_ms};
 
 /// Waiters that Inspect names.
 const WAITERS_SHOWN: usize = 100;
@@ -25,15 +25,15 @@ const TOKEN_VERSION: &str = "1";
 ///
 /// A status; nothing changes in any case.
 pub(super) async fn inspect(
-    consensus: &dyn Consensus,
+    hub: &Hub,
     request: &InspectRequest,
 ) -> Result<InspectResponse, Status> {
     let name = LockName::parse(&request.name)
         .map_err(|error| status::of_text_error("lock name", &error))?;
-    linearizable(consensus, |table, index| {
+    linearizable(hub, |table, index, now_ms| {
         let lock = table.lock(&name).map(|lock| {
-            let queue = waiters(&lock, table.stamp_ms());
-            LockInfo { queue, ..info(&lock, table.stamp_ms()) }
+            let queue = waiters(&lock, now_ms);
+            LockInfo { queue, ..info(&lock, now_ms) }
         });
         InspectResponse { index: index.get(), lock }
     })
@@ -45,21 +45,18 @@ pub(super) async fn inspect(
 /// # Errors
 ///
 /// A status; nothing changes in any case.
-pub(super) async fn list(
-    consensus: &dyn Consensus,
-    request: &ListRequest,
-) -> Result<ListResponse, Status> {
+pub(super) async fn list(hub: &Hub, request: &ListRequest) -> Result<ListResponse, Status> {
     let prefix = &request.prefix;
     if !prefix.is_empty() {
         LockName::parse(prefix).map_err(|error| status::of_text_error("prefix", &error))?;
     }
     let size = page_size(request.page_size)?;
     let after = after(&request.page_token, prefix)?;
-    linearizable(consensus, |table, index| {
+    linearizable(hub, |table, index, now_ms| {
         // One more than a page tells whether there is a next one.
         let mut locks: Vec<LockInfo> = table
             .locks_after(prefix, after.as_ref(), size + 1)
-            .map(|lock| info(&lock, table.stamp_ms()))
+            .map(|lock| info(&lock, now_ms))
             .collect();
         let more = locks.len() > size;
         locks.truncate(size);
@@ -70,17 +67,19 @@ pub(super) async fn list(
     .await
 }
 
-/// Looks at a state that holds everything that was committed when this was called.
+/// Looks at a state that holds everything that was committed when this was called; the last
+/// argument of `look` is the time for people, Unix milliseconds.
 async fn linearizable<T>(
-    consensus: &dyn Consensus,
-    look: impl FnOnce(&LockTable, LogIndex) -> T,
+    hub: &Hub,
+    look: impl FnOnce(&LockTable, LogIndex, u64) -> T,
 ) -> Result<T, Status> {
+    let (consensus, clock) = (hub.consensus(), &hub.seams().clock);
     consensus.confirm().await.map_err(|error| status::of_propose_error(&error))?;
     let mut look = Some(look);
     let mut seen = None;
     consensus.read(&mut |table, index| {
         if let Some(look) = look.take() {
-            seen = Some(look(table, index));
+            seen = Some(look(table, index, now_ms(table, &**clock)));
         }
     });
     seen.ok_or_else(|| Status::internal("the table was not read"))

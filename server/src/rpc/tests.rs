@@ -275,6 +275,18 @@ async fn inspect_shows_holder_and_queue_and_nothing_for_a_free_lock() {
     assert!(status.message().contains("U+000A at byte 1"), "{status:?}");
 }
 
+/// Nothing is written meanwhile; the hold grows older all the same.
+#[tokio::test]
+async fn inspect_shows_how_long_a_lock_is_held_on_a_store_at_rest() {
+    let node = node().await;
+    node.hold(&["jobs"]);
+    Seams::system().sleep(Duration::from_millis(50)).await;
+
+    let request = InspectRequest { name: "jobs".to_owned() };
+    let answer = node.client().await.inspect(request).await.unwrap().into_inner();
+    assert!(answer.lock.unwrap().holders[0].held_ms >= 50);
+}
+
 #[tokio::test]
 async fn list_pages_through_a_prefix_in_name_order() {
     let node = node().await;

@@ -11,6 +11,7 @@ use holdfast_proto::v1::{
     Cancelled, Contended, Denied, Ended, Granted, Holder, Lost, LostReason, Queued, Refusal,
     Refused, Released, RequestState as WireRequest, ServerFrame, SessionEnded, State, cancelled,
 };
+use holdfast_seams::Clock;
 
 use super::refusals;
 use crate::consensus::Committed;
@@ -21,8 +22,8 @@ pub(super) fn frame(index: LogIndex, body: Body) -> ServerFrame {
     ServerFrame { index: index.get(), body: Some(body) }
 }
 
-pub(super) fn queued(table: &LockTable, request: RequestId, lock: &LockName, place: u64) -> Body {
-    Body::Queued(Queued { request_id: request.get(), place, holders: holders(table, lock) })
+pub(super) fn queued(request: RequestId, place: u64, holders: Vec<Holder>) -> Body {
+    Body::Queued(Queued { request_id: request.get(), place, holders })
 }
 
 pub(super) fn granted(request: RequestId, token: FencingToken) -> Body {
@@ -54,10 +55,16 @@ fn lost_reason(cause: EndCause) -> LostReason {
 }
 
 /// A denial, with who holds the lock as far as the table still knows.
-pub(super) fn denied(table: &LockTable, request: RequestId, rejection: &Rejection) -> Body {
+pub(super) fn denied(
+    table: &LockTable,
+    now_ms: u64,
+    request: RequestId,
+    rejection: &Rejection,
+) -> Body {
     let mut refusal = refusals::of_rejection(rejection);
     if let Rejection::LockHeld { lock, holder, token } = rejection {
-        let current = holders(table, lock).into_iter().find(|held| held.token == token.get());
+        let current =
+            holders(table, now_ms, lock).into_iter().find(|held| held.token == token.get());
         refusal.holders.push(current.unwrap_or_else(|| holder_unlabelled(*holder, *token)));
     }
     Body::Denied(Denied { request_id: request.get(), refusal: Some(refusal) })
@@ -67,13 +74,19 @@ pub(super) fn refused(subject: Option<Subject>, refusal: Refusal) -> Body {
     Body::Refused(Refused { refusal: Some(refusal), subject })
 }
 
-/// Who holds a lock, for people. The times are differences of the leader's wall clock.
-pub(crate) fn holders(table: &LockTable, lock: &LockName) -> Vec<Holder> {
-    let holder = table.lock(lock).and_then(|lock| lock.holder);
-    holder.map(|holder| holder_of(&holder, table.stamp_ms())).into_iter().collect()
+/// The leader's wall clock as the table's stamps are to be compared with it: a leader whose clock
+/// lags those before it does not show holds from the future.
+pub(crate) fn now_ms(table: &LockTable, clock: &dyn Clock) -> u64 {
+    table.stamp_ms().max(clock.wall_ms())
 }
 
-/// A holder as the wire has it; `now_ms` is the table's stamp.
+/// Who holds a lock, for people; `now_ms` is [`now_ms`].
+pub(crate) fn holders(table: &LockTable, now_ms: u64, lock: &LockName) -> Vec<Holder> {
+    let holder = table.lock(lock).and_then(|lock| lock.holder);
+    holder.map(|holder| holder_of(&holder, now_ms)).into_iter().collect()
+}
+
+/// A holder as the wire has it; `now_ms` is [`now_ms`].
 pub(crate) fn holder_of(holder: &HolderView<'_>, now_ms: u64) -> Holder {
     Holder {
         session_id: holder.grant.session.get(),
@@ -150,20 +163,20 @@ fn cancelled(request: RequestId, was: Was) -> Body {
 
 /// All that is known of a session's requests: the truth as of the table's index (I23). `None` if
 /// the session is not open.
-pub(super) fn state(table: &LockTable, session: SessionId) -> Option<Body> {
+pub(super) fn state(table: &LockTable, now_ms: u64, session: SessionId) -> Option<Body> {
     let done_below = table.session(session)?.done_below.get();
     let requests: Vec<WireRequest> =
-        table.requests(session).map(|request| request_state(table, &request)).collect();
+        table.requests(session).map(|request| request_state(table, now_ms, &request)).collect();
     // What was seen and is not kept lies below the mark.
     let above_kept = requests.last().map_or(0, |last| last.request_id.saturating_add(1));
     Some(Body::State(State { requests, next_request_id: above_kept.max(done_below) }))
 }
 
-fn request_state(table: &LockTable, request: &RequestView<'_>) -> WireRequest {
+fn request_state(table: &LockTable, now_ms: u64, request: &RequestView<'_>) -> WireRequest {
     let request_id = request.request.get();
     let state = match (request.state, request.lock) {
         (RequestState::Waiting { place, .. }, lock) => {
-            let holders = lock.map(|lock| holders(table, lock)).unwrap_or_default();
+            let holders = lock.map(|lock| holders(table, now_ms, lock)).unwrap_or_default();
             WireState::Queued(Queued { request_id, place, holders })
         }
         (RequestState::Held { token, .. }, _) => {

@@ -41,7 +41,8 @@ impl Registry {
             Event::SessionEnded { session, cause } => self.ended(state, index, *session, *cause),
             Event::Queued { session, request, lock, place } => {
                 state.follows.told(*session, *request, *place);
-                let body = answers::queued(table, *request, lock, *place);
+                let holders = answers::holders(table, self.now_ms(table), lock);
+                let body = answers::queued(*request, *place, holders);
                 self.tell(state, index, *session, body);
             }
             Event::Granted { session, request, lock, token } => {
@@ -53,7 +54,8 @@ impl Registry {
                 if let Some(attached) = state.attached.get_mut(session) {
                     attached.denied.insert(*request);
                 }
-                self.tell(state, index, *session, answers::denied(table, *request, rejection));
+                let body = answers::denied(table, self.now_ms(table), *request, rejection);
+                self.tell(state, index, *session, body);
             }
             // Told by the answer to its cancel, or by its session's end.
             Event::Left { session, request, lock } => self.left(state, *session, *request, lock),

@@ -135,9 +135,9 @@ impl Hub {
         secret: &[u8; SECRET_BYTES],
         (table, index): (&LockTable, LogIndex),
     ) -> Result<Start, StreamError> {
-        let (Some(ttl_ms), Some(requests)) =
-            (ttl_if_own(table, session, secret), answers::state(table, session))
-        else {
+        let own = ttl_if_own(table, session, secret);
+        let requests = answers::state(table, self.registry.now_ms(table), session);
+        let (Some(ttl_ms), Some(requests)) = (own, requests) else {
             return Ok(Start::Turned(unknown_session(session)));
         };
         let mut state = self.registry.lock();

@@ -106,7 +106,7 @@ impl Registry {
         let mut state = self.lock();
         let State { attached, follows, .. } = &mut *state;
         let Some(of_lock) = follows.by_lock.get_mut(lock) else { return };
-        let holders = holders(table, lock);
+        let holders = holders(table, self.now_ms(table), lock);
         for (session, request, place) in table.queue_places(lock) {
             let Some(last) = of_lock.get_mut(&(session, request)) else { continue };
             if last.replace(place) == Some(place) {

@@ -19,13 +19,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use holdfast_core::{LogIndex, RequestId, SessionId, Tenure};
+use holdfast_core::{LockTable, LogIndex, RequestId, SessionId, Tenure};
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{GoingAway, Redirect};
 use holdfast_seams::{Moment, Seams};
 use tokio::sync::Notify;
 
-use super::answers::frame;
+use super::answers::{frame, now_ms};
 use super::error::StreamError;
 use super::leases::{Heard, Leases};
 use super::metrics::SessionMetrics;
@@ -118,6 +118,10 @@ impl Registry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn now_ms(&self, table: &LockTable) -> u64 {
+        now_ms(table, &*self.seams.clock)
+    }
+
     /// The last index whose events were dispatched here.
     pub(super) fn applied(&self) -> LogIndex {
         LogIndex::new(self.applied.load(Ordering::Acquire))
@@ -207,14 +211,24 @@ impl Registry {
         }
     }
 
-    /// Whether the stream was told of this denial by its event; asked once, by its outcome.
-    pub(super) fn denial_was_told(&self, seat: &Seat, session: SessionId, id: RequestId) -> bool {
+    /// A command about a request came to its end. Tells whether this stream was told of its denial
+    /// by the event; if it does not wait, nobody follows its place any more.
+    pub(super) fn settle(
+        &self,
+        stream: StreamId,
+        session: SessionId,
+        request: RequestId,
+        waits: bool,
+    ) -> bool {
         let mut state = self.lock();
+        if !waits {
+            state.follows.forget(session, request);
+        }
         state
             .attached
             .get_mut(&session)
-            .filter(|attached| attached.stream == seat.stream)
-            .is_some_and(|attached| attached.denied.remove(&id))
+            .filter(|attached| attached.stream == stream)
+            .is_some_and(|attached| attached.denied.remove(&request))
     }
 
     /// Sends every stream away for good, with `leader` as where to go; waits until all have left.

@@ -162,14 +162,12 @@ impl Seat {
         result: &Result<Committed, ProposeError>,
     ) {
         let registry = &self.registry;
-        let request = match subject {
-            Some(Subject::RequestId(id)) => Some(RequestId::new(id)),
-            Some(Subject::Token(_)) | None => None,
+        let told = match subject {
+            Some(Subject::RequestId(id)) => {
+                registry.settle(self.stream, session, RequestId::new(id), waits(result))
+            }
+            Some(Subject::Token(_)) | None => false,
         };
-        let told = request.is_some_and(|request| registry.denial_was_told(self, session, request));
-        if let Some(request) = request.filter(|_| !waits(result)) {
-            registry.lock().follows.forget(session, request);
-        }
         let index = result.as_ref().map_or_else(|_| registry.applied(), |done| done.index);
         if let Some(body) = answers::of_outcome(subject, result, told) {
             self.push(index, body);
