@@ -12,7 +12,7 @@ use crate::error::ProposeError;
 use crate::raft::{Forming, Member, MemoryNetwork, MemoryStore, Replica, ReplicaConfig};
 
 /// Long enough for any election on virtual time.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(super) struct Cluster {
     pub(super) seams: Seams,
@@ -38,6 +38,9 @@ pub(super) fn member(node_id: u64) -> Member {
 impl Cluster {
     /// `size` members, none of them started. `adjust` changes each one's settings.
     pub(super) fn stopped(size: u64, adjust: fn(&mut ReplicaConfig)) -> Self {
+        // `RUST_LOG=debug cargo test … -- --nocapture` shows what openraft does.
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        drop(tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init());
         Self {
             seams: simulated::seams(1, 1_000_000),
             network: MemoryNetwork::new(),
