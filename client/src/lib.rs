@@ -1,1 +1,59 @@
-//! Placeholder
+//! The async client of Holdfast: fair locks with leases, fencing tokens and pushed grants.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! #[tokio::main(flavor = "current_thread")]
+//! async fn main() -> holdfast::Result<()> {
+//!     // One session, kept by one background task: keepalives, reconnects, changes of leader.
+//!     let client = holdfast::Client::connect("127.0.0.1:7420").await?;
+//!
+//!     // Waits in the lock's queue, first in first out; nobody polls.
+//!     let guard = client.lock("orders/42").wait(Duration::from_secs(30)).await?;
+//!
+//!     // Give the token to the resource: it refuses a token lower than the largest it has seen.
+//!     println!("{} is held under token {}", guard.name(), guard.token());
+//!
+//!     // Work is dropped where it stands when the lock is not certainly held any more.
+//!     guard.run(async { /* … */ }).await?;
+//!
+//!     guard.release().await?;
+//!     client.close().await
+//! }
+//! ```
+//!
+//! # What is promised
+//!
+//! - While [`Guard::is_safe`] is true, no other client holds the lock. A guard that is not safe
+//!   never becomes safe again.
+//! - Tokens of later grants are larger, for ever (I3).
+//! - Dropping an acquire or a guard leaves nothing behind: it is cancelled or given back.
+//! - A place in a queue is kept over broken connections and changes of leader.
+//!
+//! What no lock can do: hold back a write that was on its way when the lock was lost. That is
+//! what the token is for.
+
+mod acquire;
+mod builder;
+mod client;
+mod endpoints;
+mod error;
+mod guard;
+mod hold;
+mod info;
+mod lease;
+mod reader;
+mod session;
+mod token;
+mod transport;
+
+pub use acquire::{Acquire, Acquiring};
+pub use builder::Builder;
+pub use client::Client;
+pub use error::{Error, RefusalReason, Result};
+pub use guard::Guard;
+pub use hold::{GuardState, LostReason};
+pub use holdfast_seams::Moment;
+pub use info::{Holder, LockInfo, Member, NodeStatus, Page, Place, Waiter};
+pub use reader::Reader;
+pub use token::FencingToken;

@@ -12,14 +12,18 @@ pub enum ProposeError {
         leader: Option<LeaderHint>,
     },
     /// As many commands wait to be proposed as allowed. Nothing was appended.
-    #[error("{limit} commands wait to be proposed, the limit (max_pending_commands); try again later")]
+    #[error(
+        "{limit} commands wait to be proposed, the limit (max_pending_commands); try again later"
+    )]
     Overloaded {
         /// The limit.
         limit: usize,
     },
     /// This disk, or that of a majority, is below its reserve; only what frees or ends things is
     /// proposed. Nothing was appended.
-    #[error("the disk reserve (reserve_bytes) is reached; only what frees or ends things is accepted")]
+    #[error(
+        "the disk reserve (reserve_bytes) is reached; only what frees or ends things is accepted"
+    )]
     DiskReserve,
     /// A member does not know this version of the command yet (I29). Nothing was appended.
     #[error("command version {version} is not known to all members yet; finish the upgrade first")]

@@ -6,7 +6,16 @@
 //! Dependencies point downwards: `rpc` and `http` → `session` → [`consensus`] ← `raft` →
 //! `storage`; `node` puts the parts together.
 
+pub mod config;
 pub mod consensus;
 pub mod error;
+pub mod exit;
+pub mod http;
+pub mod listen;
+pub mod metrics;
+pub mod node;
 pub mod raft;
+pub mod rpc;
+pub mod session;
 pub mod storage;
+pub mod telemetry;

@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use bytes::Bytes;
 use holdfast_server::storage::{
-    ClusterId, Fault, LogId, Member, OpenError, PromiseError, Record, Stage, Store, StoreOptions,
-    StoredVote,
+    ClusterId, Fault, LogId, Member, OpenError, PromiseError, Record, SNAPSHOT_CHUNK, Stage, Store,
+    StoreOptions, StoredVote,
 };
 use storage_support::{Draw, ignore, options, options_with, record, wait};
 use tempfile::TempDir;
@@ -367,6 +367,46 @@ fn a_lost_or_damaged_snapshot_below_the_purged_log_is_refused() {
     assert!(matches!(error, OpenError::BehindGuard { .. }), "{error}");
 }
 
+/// A follower far behind has acknowledged a snapshot beyond the end of its log, and not yet purged.
+#[test]
+fn a_lost_snapshot_beyond_the_end_of_the_log_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let store = open(folder.path()).unwrap();
+    wait(|done| store.log().append(vec![record(1, 0, 10)], done)).unwrap();
+    snapshot(&store, LogId { term: 1, node_id: 2, index: 50 }, b"from the leader");
+    drop(store);
+    let folder_of_snapshots = folder.path().join("snapshots");
+    let file = fs::read_dir(folder_of_snapshots).unwrap().next().unwrap().unwrap();
+    fs::remove_file(file.path()).unwrap();
+    let error = refused(folder.path(), "snapshot missing");
+    assert!(matches!(error, OpenError::BehindGuard { .. }), "{error}");
+    assert!(error.to_string().contains("one up to 50 was kept"), "{error}");
+}
+
+#[test]
+fn a_snapshot_travels_in_chunks_and_arrives_equal() {
+    let (leader, follower) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let leader = open(leader.path()).unwrap();
+    let last = LogId { term: 1, node_id: 1, index: 3 };
+    let body = record(1, 3, 300_000).payload;
+    snapshot(&leader, last, &body);
+    let announced = leader.snapshots().newest().unwrap();
+    let source = leader.snapshots().read(&announced).unwrap();
+
+    let store = open(follower.path()).unwrap();
+    let mut target = store.snapshots().begin(announced.last, announced.meta.clone()).unwrap();
+    while target.length() < source.length() {
+        let chunk = source.chunk(target.length()).unwrap();
+        assert!(!chunk.is_empty() && chunk.len() <= SNAPSHOT_CHUNK);
+        target.write_all(&chunk).unwrap();
+    }
+    assert!(source.chunk(target.length()).unwrap().is_empty());
+    let arrived = target.finish_received(announced.length, announced.sha256).unwrap();
+    assert_eq!((arrived.last, arrived.sha256), (announced.last, announced.sha256));
+    drop(store);
+    assert_eq!(open(follower.path()).unwrap().snapshots().newest(), Some(arrived));
+}
+
 #[test]
 fn a_damaged_newest_snapshot_is_passed_over_while_the_log_reaches_past_it() {
     let folder = TempDir::new().unwrap();
@@ -426,6 +466,14 @@ fn a_promised_node_agrees_to_no_other_cluster_also_after_a_restart() {
     store.set_initialised().unwrap();
     drop(store);
     assert_eq!(open(folder.path()).unwrap().identity().stage, Stage::Initialised);
+}
+
+/// sled takes the left-over of its own interrupted start for its newest note and fails.
+#[test]
+fn a_folder_whose_restart_was_interrupted_opens_whole() {
+    let folder = filled();
+    fs::write(folder.path().join("sled/snap.00000000FFFFFFFF.generating"), "").unwrap();
+    assert_whole(&open(folder.path()).unwrap(), "restart interrupted");
 }
 
 /// A creation that a power cut interrupted before anything was acknowledged is simply repeated.
@@ -522,6 +570,30 @@ fn assert_holds_what_filled(store: &Store, acknowledged: u64) {
     for (index, found) in (0..).zip(&found) {
         assert_eq!(*found, record(1, index, 60_000));
     }
+}
+
+/// Whatever the step at which room runs out: the message says how much to free, and the same
+/// folder opens once there is room.
+#[test]
+fn a_disk_too_full_to_open_on_is_told_and_opens_when_there_is_room() {
+    let mut told = 0;
+    for kilobytes in (4..=120).step_by(4) {
+        let Some(disk) = SmallDisk::mount(kilobytes << 10) else {
+            println!("skipped: a tmpfs cannot be mounted here");
+            return;
+        };
+        let folder = disk.path().join("data");
+        if let Err(error) = open(&folder) {
+            assert!(matches!(error, OpenError::DiskFull { .. }), "{kilobytes} KiB: {error}");
+            assert!(error.to_string().contains("Free at least"), "{error}");
+            told += 1;
+        }
+        disk.resize(64 << 20);
+        let store = open(&folder).unwrap_or_else(|error| panic!("{kilobytes} KiB: {error}"));
+        wait(|done| store.log().append(vec![record(1, 0, 10)], done)).unwrap();
+    }
+    println!("too full to open on: told {told} times");
+    assert!(told > 10);
 }
 
 /// Appends until one is not acknowledged; returns how many were.

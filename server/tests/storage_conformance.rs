@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, mpsc};
 
 use holdfast_server::storage::{
-    GROUP_BYTES, LogId, LogStore, MAX_PAYLOAD, MemoryLog, Misuse, Record, Store, StoredVote,
+    GROUP_BYTES, LogId, LogMirror, LogStore, MAX_PAYLOAD, MemoryLog, Misuse, Record, Store,
+    StoredVote,
 };
 use storage_support::{Draw, ignore, options, record, wait};
 use tempfile::TempDir;
@@ -378,6 +379,59 @@ fn purged_groups_leave_the_disk_in_slices_also_when_idle() {
         assert!(rounds < 1000, "the idle writer purges the rest");
     }
     assert_eq!(log.purged(), Some(last));
+}
+
+/// The spare snapshot goes when the log no longer reaches back to it; older ones at once.
+#[test]
+fn at_most_one_spare_snapshot_is_kept_and_only_while_it_is_of_use() {
+    let folder = TempDir::new().unwrap();
+    let store = Store::open(folder.path(), options()).unwrap();
+    let log = store.log();
+    append(&log, (0..10).map(|index| record(1, index, 10)).collect());
+    let id = |index| LogId { term: 1, node_id: 1, index };
+    let files = || std::fs::read_dir(folder.path().join("snapshots")).unwrap().count();
+    for (index, expected) in [(2, 1), (4, 2), (6, 2)] {
+        finish_snapshot(&store, id(index));
+        assert_eq!(files(), expected);
+    }
+    wait(|done| log.purge(id(3), done)).unwrap();
+    store.snapshots().remove_older(log.purged()).unwrap();
+    assert_eq!(files(), 2, "the log still reaches back to 4");
+    wait(|done| log.purge(id(6), done)).unwrap();
+    store.snapshots().remove_older(log.purged()).unwrap();
+    assert_eq!(files(), 1);
+    assert_eq!(store.snapshots().newest().unwrap().last, Some(id(6)));
+}
+
+/// What a simulator builds on: it decides when the disk is through, and what a power cut takes.
+#[test]
+fn a_delayed_memory_log_acknowledges_in_order_and_loses_what_was_not_completed() {
+    let completions = Arc::new(Mutex::new(Vec::new()));
+    let queue = Arc::clone(&completions);
+    let io = MemoryLog::delayed(LogMirror::default(), move |done| queue.lock().unwrap().push(done));
+    let io = Arc::new(io);
+    let log = LogStore::new(LogMirror::default(), io.clone());
+    let order = Arc::new(Mutex::new(Vec::new()));
+    for index in 0..3 {
+        let order = Arc::clone(&order);
+        let done = move |outcome: std::io::Result<()>| {
+            order.lock().unwrap().push((index, outcome.is_ok()));
+        };
+        log.append(vec![record(1, index, 10)], Box::new(done)).unwrap();
+    }
+    assert_eq!((log.len(), order.lock().unwrap().len()), (3, 0), "readable, not acknowledged");
+
+    let second = completions.lock().unwrap().remove(1);
+    second();
+    assert_eq!(*order.lock().unwrap(), [(0, true), (1, true)], "the first comes before it");
+
+    let survived = io.power_cut();
+    assert_eq!(survived.last(), Some(record(1, 1, 10).log_id));
+    for late in std::mem::take(&mut *completions.lock().unwrap()) {
+        late();
+    }
+    assert_eq!(order.lock().unwrap().len(), 2, "nothing is acknowledged after the cut");
+    assert!(wait(|done| log.append(vec![record(1, 3, 10)], done)).is_err());
 }
 
 /// I30, refused at the door and not left to the caller.

@@ -2,12 +2,12 @@
 //! I20), in each kind of operation.
 //!
 //! A driver process works on a store under `tests/lostwrite/lostwrite.c`, which takes back whatever
-//! is not durable at a chosen call and ends the process. Before each operation the driver reports
+//! is not durable at a chosen call and ends the process; a restart after that may be cut as well. Before each operation the driver reports
 //! it, and again when it is acknowledged, to a file outside the store. Then the store is opened
 //! here: its state must be the one after some prefix of the reported operations that contains all
 //! acknowledged ones. The driver is this same test binary, run again.
 //!
-//! `HOLDFAST_POWER_CUTS` sets the number of cuts (240), `HOLDFAST_SEED` the first seed (1).
+//! `HOLDFAST_POWER_CUTS` sets the number of cuts (260), `HOLDFAST_SEED` the first seed (1).
 
 #![allow(
     clippy::unwrap_used,
@@ -342,9 +342,9 @@ impl Report {
     }
 
     /// What was under way when the power was cut.
-    fn in_flight(&self) -> Vec<&'static str> {
+    fn in_flight(&self, life: u64) -> Vec<&'static str> {
         if !self.opened {
-            return vec!["creation"];
+            return vec![if life == 0 { "creation" } else { "restart" }];
         }
         let open = (1..=self.steps.len()).filter(|number| !self.done.contains(number));
         let mut kinds: Vec<_> = open.map(|number| self.steps[number - 1].kind()).collect();
@@ -469,8 +469,10 @@ impl Suite {
             .env("HOLDFAST_DRIVER_REPORT", &report)
             .env("HOLDFAST_DRIVER_SEED", seed.to_string())
             .env("HOLDFAST_DRIVER_TARGET", target);
-        if target == "creation" {
-            driver.env("LOSTWRITE_AT", (1 + draw.below(45)).to_string());
+        let opening =
+            [("creation", 45), ("restart", 16)].into_iter().find(|(kind, _)| *kind == target);
+        if let Some((_, calls)) = opening {
+            driver.env("LOSTWRITE_AT", (1 + draw.below(calls)).to_string());
         }
         if let Some(ignored) = self.ignored {
             driver.env("LOSTWRITE_IGNORE", ignored);
@@ -490,7 +492,7 @@ impl Suite {
 
     /// Folder after folder, each with several lives, until the cuts are enough.
     fn run(&self, first_seed: u64, cuts: u64) -> (Tally, u64) {
-        let targets = ["creation", "append", "vote", "purge", "truncation", "snapshot"];
+        let targets = ["append", "vote", "purge", "truncation", "snapshot", "restart"];
         let mut tally = Tally::default();
         let mut seed = first_seed;
         let mut folders = 0_u64;
@@ -503,11 +505,14 @@ impl Suite {
             let mut model = Model::default();
             for life in 0..LIVES {
                 seed += 1;
-                let create = life == 0 && !folders.is_multiple_of(5);
-                let target = targets[if create { 0 } else { 1 + Draw(seed).size(5) }];
+                let target = match life {
+                    0 if !folders.is_multiple_of(5) => "creation",
+                    0 => targets[Draw(seed).size(5)],
+                    _ => targets[Draw(seed).size(6)],
+                };
                 let Some(report) = self.life(root.path(), seed, target) else { break };
                 tally.cuts += 1;
-                for kind in report.in_flight() {
+                for kind in report.in_flight(life) {
                     *tally.hits.entry(kind).or_default() += 1;
                 }
                 match verify(&root.path().join("disk/data"), &model, &report) {
@@ -529,21 +534,21 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn no_acknowledged_entry_vote_or_snapshot_is_lost_in_a_power_cut() {
-    let (first, cuts) = (number("HOLDFAST_SEED", 1), number("HOLDFAST_POWER_CUTS", 240));
+    let (first, cuts) = (number("HOLDFAST_SEED", 1), number("HOLDFAST_POWER_CUTS", 260));
     let (tally, last) = Suite::new(None).run(first, cuts);
     tally.print("synced", first, last);
     assert!(tally.lost.is_empty(), "{:#?}", tally.lost);
     for kind in ["creation", "append", "vote", "purge", "truncation", "snapshot"] {
         let hits = tally.hits.get(kind).copied().unwrap_or(0);
-        assert!(hits * 240 >= 20 * cuts, "{kind} was cut {hits} times only");
+        assert!(hits * 260 >= 20 * cuts, "{kind} was cut {hits} times only");
     }
 }
 
 /// The suite can see a loss: with the syncs of sled's file forgotten it finds many.
 #[test]
 fn without_the_sync_of_the_data_file_the_same_suite_loses_some() {
-    let (first, cuts) = (number("HOLDFAST_SEED", 1), number("HOLDFAST_POWER_CUTS", 240));
+    let (first, cuts) = (number("HOLDFAST_SEED", 1), number("HOLDFAST_POWER_CUTS", 260));
     let (tally, last) = Suite::new(Some("/sled/db")).run(first, cuts);
     tally.print("without fdatasync", first, last);
-    assert!(tally.lost.len() as u64 * 240 >= 50 * cuts, "lost in {} cuts", tally.lost.len());
+    assert!(tally.lost.len() as u64 * 260 >= 50 * cuts, "lost in {} cuts", tally.lost.len());
 }

@@ -19,6 +19,7 @@ use super::formation::{Formation, Forming};
 use super::handler::{Handler, LeaderContact, Raft};
 use super::log::Log;
 use super::machine::{Machine, Replicated, off_runtime};
+use super::metrics::{ReplicationMetrics, Stopwatch};
 use super::network::Network;
 use super::peers::{Heard, Me, Peer, PeerNetwork};
 use super::proposer::{Policy, Proposer, Settings};
@@ -164,6 +165,7 @@ pub struct Replica {
     configured: Arc<[Member]>,
     forming: watch::Receiver<Forming>,
     faults: FaultSlot,
+    metrics: ReplicationMetrics,
     seams: Seams,
     tasks: Mutex<Vec<Task>>,
 }
@@ -184,10 +186,14 @@ impl Replica {
         let engine = engine_config(&config)?;
         let configured = configured(&config)?;
         let faults = FaultSlot::new();
-        let machine = load(&store, &faults).await?;
+        let metrics = ReplicationMetrics::default();
+        let snapshots =
+            Stopwatch { clock: Arc::clone(&seams.clock), into: metrics.snapshot_seconds.clone() };
+        let machine = load(&store, &faults).await?.timed(snapshots);
         let ground = Ground {
             configured,
             faults,
+            metrics,
             shared: machine.shared(),
             me: Arc::new(Me::new(config.node_id)),
             heard: Arc::new(Heard::new(config.node_id)),
@@ -212,6 +218,11 @@ impl Replica {
     /// The first fault; from then on the replica answers nothing and the process should end.
     pub fn faults(&self) -> watch::Receiver<Option<Fault>> {
         self.faults.subscribe()
+    }
+
+    /// What replication counts.
+    pub fn metrics(&self) -> ReplicationMetrics {
+        self.metrics.clone()
     }
 
     /// This member's own side of the peer protocol, to be served to the others: by
@@ -346,6 +357,7 @@ struct Ground {
     peers: Arc<dyn PeerNetwork>,
     seams: Seams,
     faults: FaultSlot,
+    metrics: ReplicationMetrics,
     shared: Arc<Replicated>,
     me: Arc<Me>,
     heard: Arc<Heard>,
@@ -379,7 +391,8 @@ impl Ground {
             deadline: Duration::from_millis(self.config.propose_deadline_ms),
         };
         let (policy, shared) = (Arc::clone(policy), Arc::clone(&self.shared));
-        Arc::new(Proposer::new(settings, self.seams.clone(), role, policy, shared))
+        let metrics = self.metrics.clone();
+        Arc::new(Proposer::new(settings, self.seams.clone(), role, policy, shared, metrics))
     }
 
     fn confirmer(&self, role: watch::Receiver<Role>) -> Arc<Confirmer> {
@@ -451,7 +464,10 @@ impl Ground {
             spawn.spawn("raft-tenure", tenures.run()),
             spawn.spawn("raft-survey", survey.run()),
             spawn.spawn("raft-formation", Arc::clone(formation).run(raft.clone())),
-            spawn.spawn("raft-watch", watch_engine(raft.clone(), self.faults.clone())),
+            spawn.spawn(
+                "raft-watch",
+                watch_engine(raft.clone(), self.faults.clone(), handler.stopping.clone()),
+            ),
         ];
         Replica {
             node_id: self.config.node_id,
@@ -465,6 +481,7 @@ impl Ground {
             configured: self.configured,
             forming,
             faults: self.faults,
+            metrics: self.metrics,
             seams: self.seams,
             tasks: Mutex::new(tasks),
         }
@@ -508,18 +525,24 @@ async fn load(store: &Arc<dyn ReplicaStore>, faults: &FaultSlot) -> Result<Machi
     loaded.map_err(|error| StartError::Snapshot(error.to_string()))?.map_err(StartError::Snapshot)
 }
 
-/// Reports that openraft stopped by itself.
-async fn watch_engine(raft: Raft, faults: FaultSlot) {
+/// Reports that openraft stopped although nobody asked it to.
+async fn watch_engine(raft: Raft, faults: FaultSlot, stopping: CancellationToken) {
+    let message = engine_stopped(&raft).await;
+    if !stopping.is_cancelled() {
+        // What this node knows more exactly was reported before.
+        faults.report(Fault::Stopped { message });
+    }
+}
+
+/// Waits until openraft has stopped; its words.
+async fn engine_stopped(raft: &Raft) -> String {
     let mut metrics = raft.metrics();
     loop {
         if let Err(fatal) = &metrics.borrow_watched().running_state {
-            // What this node knows more exactly was reported before.
-            faults.report(Fault::Stopped { message: fatal.to_string() });
-            return;
+            return fatal.to_string();
         }
         if metrics.changed().await.is_err() {
-            faults.report(Fault::Stopped { message: "the engine is gone".to_owned() });
-            return;
+            return "the engine is gone".to_owned();
         }
     }
 }

@@ -321,6 +321,56 @@ pub(super) fn unseal(magic: [u8; 4], version: u32, bytes: &[u8]) -> Result<&[u8]
 mod tests {
     use super::*;
 
+    fn group() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for index in 7..10 {
+            let log_id = LogId { term: 3, node_id: 2, index };
+            let payload = Bytes::from(vec![0x5a; 20]);
+            encode_record(&Record { log_id, kind: RecordKind::Batch, payload }, &mut bytes);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_flipped_bit_anywhere_in_a_group_is_found() {
+        let good = group();
+        for bit in 0..good.len() * 8 {
+            let mut bytes = good.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode_group(&Bytes::from(bytes)).is_err(), "bit {bit}");
+        }
+    }
+
+    /// Between two records it cannot be seen here: the next group, or the guard, shows the gap.
+    #[test]
+    fn a_group_that_ends_inside_a_record_is_found() {
+        let good = group();
+        let record = RECORD_HEADER + 20;
+        for length in (1..good.len()).filter(|length| !length.is_multiple_of(record)) {
+            let cut = Bytes::copy_from_slice(&good[..length]);
+            assert_eq!(decode_group(&cut), Err(DecodeError::CutOff), "{length}");
+        }
+    }
+
+    #[test]
+    fn a_record_of_a_newer_version_is_told_by_its_version() {
+        let mut bytes = group();
+        bytes[2] = 2;
+        let crc = record_crc(&bytes[..CRC_AT], &[0x5a; 20]);
+        bytes[CRC_AT..RECORD_HEADER].copy_from_slice(&crc.to_be_bytes());
+        let error = decode_group(&Bytes::from(bytes));
+        assert_eq!(error, Err(DecodeError::Version { found: 2, known: 1 }));
+    }
+
+    #[test]
+    fn a_group_with_a_hole_is_refused() {
+        let mut bytes = group();
+        let record = RECORD_HEADER + 20;
+        bytes.drain(record..2 * record);
+        let error = decode_group(&Bytes::from(bytes));
+        assert_eq!(error, Err(DecodeError::Gap { expected: 8, found: 9 }));
+    }
+
     fn vote(term: u64, node_id: u64, committed: bool) -> StoredVote {
         StoredVote { term, node_id: Some(node_id), committed }
     }

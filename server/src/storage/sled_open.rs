@@ -7,12 +7,13 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -27,14 +28,18 @@ use super::record::{
 use super::sled_log::Counters;
 use super::sled_writer::{
     DataFile, GROUP_PREFIX, META_MAGIC, META_VERSION, PURGED_KEY, STORE_ID_KEY, VOTE_KEY, Writer,
-    group_key, to_io,
+    group_key,
 };
+use super::store::FolderLock;
 
 /// Large enough that groups and the pages that hold them stay in sled's one file: with the default
 /// of 512 KiB, values of 17 KB already went to files of their own, which sled never syncs.
 const SEGMENT_BYTES: usize = 4 << 20;
 /// The log is read once, at start; more cache buys nothing (measured).
 const CACHE_BYTES: u64 = 32 << 20;
+/// Two seconds in all for sled to let go of its file.
+const RELEASE_TRIES: u32 = 100;
+const RELEASE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Opens or creates the sled store below `folder` and checks it against `guard`.
 ///
@@ -45,7 +50,7 @@ const CACHE_BYTES: u64 = 32 << 20;
 pub(super) fn open_sled(
     folder: &Path,
     guard: &Arc<Guard>,
-    lock: File,
+    lock: FolderLock,
 ) -> Result<(Writer, LogMirror), OpenError> {
     let path = folder.join("sled");
     let state = guard.state();
@@ -54,6 +59,7 @@ pub(super) fn open_sled(
         if !fs::metadata(&db).is_ok_and(|metadata| metadata.len() > 0) {
             return Err(OpenError::Emptied { path: db });
         }
+        prepare(&path).map_err(|e| open_error("prepare", &path, e))?;
     } else {
         remove_unfinished(&path).map_err(|e| open_error("remove", &path, e))?;
     }
@@ -79,11 +85,28 @@ fn remove_unfinished(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Makes a store that was not closed ready for sled.
+///
+/// sled notes at each start how far it has read, in a file `snap.*`. It writes it under a temporary
+/// name, and at the next start takes what a crash left there for the newest one, and fails. The
+/// note only saves time and the one before it is still there, so the left-over is removed. The note
+/// must not run ahead of the file it is about either: what a killed process left in the page cache
+/// is synced before sled reads it.
+fn prepare(path: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let file = entry?.path();
+        if file.extension().is_some_and(|extension| extension == "generating") {
+            fs::remove_file(file)?;
+        }
+    }
+    sync_tree(path)
+}
+
 fn read_store(
     path: &Path,
     state: &GuardState,
     guard: Arc<Guard>,
-    lock: File,
+    lock: FolderLock,
 ) -> Result<(Writer, LogMirror), OpenError> {
     let failed = |error| from_sled(path, error);
     let config = sled::Config::new()
@@ -91,7 +114,7 @@ fn read_store(
         .flush_every_ms(None)
         .segment_size(SEGMENT_BYTES)
         .cache_capacity(CACHE_BYTES);
-    let db = config.open().map_err(failed)?;
+    let db = open_when_released(&config).map_err(failed)?;
     let tree = db.open_tree("log").map_err(failed)?;
     check_store_id(path, &db, &tree, state)?;
     let vote = read_mark(path, &tree, VOTE_KEY, take_vote)?;
@@ -128,6 +151,21 @@ fn check_store_id(
         Some(_) => "it is the store of another folder".to_owned(),
     };
     Err(OpenError::BehindGuard { path: path.to_path_buf(), what })
+}
+
+/// sled locks its file as well. We hold the folder, so nobody else has it open but what is left of
+/// an instance that this very process has just closed: a forked process before its exec, or sled's
+/// own threads. That is over in a moment.
+fn open_when_released(config: &sled::Config) -> Result<sled::Db, sled::Error> {
+    for _ in 0..RELEASE_TRIES {
+        match config.open() {
+            Err(sled::Error::Io(error)) if error.to_string().contains("acquire lock") => {
+                thread::sleep(RELEASE_PAUSE);
+            }
+            other => return other,
+        }
+    }
+    config.open()
 }
 
 fn take_store_id(fields: &mut Fields<'_>) -> Result<[u8; 16], DecodeError> {
@@ -230,11 +268,16 @@ fn damaged(path: &Path, item: &str, error: DecodeError) -> OpenError {
     }
 }
 
+/// What the system refused is told apart from what sled found in its files. sled hands out copies
+/// of a system error that have lost its number; the kind is still there.
 fn from_sled(path: &Path, error: sled::Error) -> OpenError {
+    use io::ErrorKind::{InvalidData, Other, UnexpectedEof};
+    let own_words = |error: &io::Error| {
+        error.raw_os_error().is_none()
+            && matches!(error.kind(), InvalidData | Other | UnexpectedEof)
+    };
     match error {
-        sled::Error::Io(error) if error.raw_os_error().is_some() => {
-            open_error("open", path, to_io(sled::Error::Io(error)))
-        }
+        sled::Error::Io(error) if !own_words(&error) => open_error("open", path, error),
         other => OpenError::Damaged { path: path.to_path_buf(), what: other.to_string() },
     }
 }

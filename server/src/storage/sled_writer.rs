@@ -27,6 +27,7 @@ use super::record::{
     put_vote, seal,
 };
 use super::sled_log::Counters;
+use super::store::FolderLock;
 
 pub(super) const META_MAGIC: [u8; 4] = *b"HFMT";
 pub(super) const META_VERSION: u32 = 1;
@@ -67,8 +68,9 @@ pub(super) struct Writer {
     pub(super) purged: Option<LogId>,
     pub(super) since_bound: u32,
     pub(super) counters: Arc<Counters>,
-    /// Held as long as sled is open, so that no other process opens it.
-    pub(super) _lock: File,
+    /// Held as long as sled is open, so that no other process opens it; the last field, for the last
+    /// to be dropped.
+    pub(super) _lock: FolderLock,
 }
 
 /// Handles on what sled writes, to be synced by us.
@@ -269,13 +271,13 @@ impl Writer {
 
     /// Writes the batch and makes it durable.
     fn apply(&mut self, batch: sled::Batch) -> Result<(), Fault> {
+        let begun = self.counters.now();
         self.tree
             .apply_batch(batch)
             .and_then(|()| self.db.flush())
             .map_err(|error| self.fault("write", error))?;
         let blobs = self.file.sync().map_err(|e| Fault::new("sync", self.path(), e))?;
-        self.counters.commits.fetch_add(1, Ordering::Relaxed);
-        self.counters.blob_syncs.fetch_add(u64::from(blobs), Ordering::Relaxed);
+        self.counters.committed(begun, blobs);
         Ok(())
     }
 

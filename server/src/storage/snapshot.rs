@@ -64,7 +64,8 @@ pub struct Snapshots {
 
 #[derive(Default)]
 struct State {
-    /// Good files, oldest first; all but the last are kept only while the log reaches back to them.
+    /// Good files, oldest first; the last is the newest, the one before it a spare for as long as
+    /// the log reaches back to it.
     good: Vec<SnapshotInfo>,
     next_temporary: u64,
 }
@@ -162,26 +163,33 @@ impl Snapshots {
         Ok(SnapshotReader { file, start, length: info.length, position: 0 })
     }
 
-    /// Removes snapshots that the log no longer reaches back to, except the newest. To be called
-    /// after a purge up to `purged`.
+    /// Removes the spare snapshot once the log no longer reaches back to it. To be called after a
+    /// purge up to `purged`; the newest always stays.
     ///
     /// # Errors
     ///
-    /// As from the system; some may be left, and are tried again the next time.
+    /// As from the system; what is left goes at the next start or the next purge.
     pub fn remove_older(&self, purged: Option<LogId>) -> io::Result<()> {
-        let mut state = self.lock();
-        let Some(newest) = state.good.pop() else { return Ok(()) };
         let purged = purged.map(|id| id.index);
-        let useful = |info: &SnapshotInfo| info.last.map(|last| last.index) >= purged;
-        let (kept, removed): (Vec<_>, Vec<_>) = state.good.drain(..).partition(useful);
-        // One fallback is enough; the latest of them needs the least log.
-        let spare = kept.len().saturating_sub(1);
-        let mut kept = kept;
-        let surplus: Vec<_> = kept.drain(..spare).collect();
-        state.good.extend(kept);
-        state.good.push(newest);
-        for info in removed.into_iter().chain(surplus) {
-            remove_if_there(&info.path)?;
+        self.remove_where(|info| info.last.map(|last| last.index) < purged)
+    }
+
+    /// Removes every snapshot but the newest that is `useless`, and all but one of the others: one
+    /// fallback is enough, and the latest of them needs the least log.
+    fn remove_where(&self, useless: impl Fn(&SnapshotInfo) -> bool) -> io::Result<()> {
+        let mut state = self.lock();
+        let newest = state.good.len().saturating_sub(1);
+        let spare = newest.saturating_sub(1);
+        let stays =
+            |at: usize, info: &SnapshotInfo| at == newest || (at == spare && !useless(info));
+        let removed: Vec<PathBuf> = (0..)
+            .zip(&state.good)
+            .filter(|(at, info)| !stays(*at, info))
+            .map(|(_, info)| info.path.clone())
+            .collect();
+        for path in removed {
+            remove_if_there(&path)?;
+            state.good.retain(|info| info.path != path);
         }
         Ok(())
     }
@@ -200,7 +208,15 @@ impl Snapshots {
             .partition_point(|other| other.last.map(|l| l.index) <= info.last.map(|l| l.index));
         state.good.insert(at, info.clone());
         let newest = state.good.last().and_then(|newest| newest.last);
-        self.guard.update(|guard| guard.snapshot = newest).map_err(|fault| fault.to_io())?;
+        drop(state);
+        // Another snapshot may be admitted at the same time; the guard keeps the later one.
+        self.guard
+            .update(|guard| {
+                guard.snapshot =
+                    std::cmp::max_by_key(guard.snapshot, newest, |id| id.map(|id| id.index));
+            })
+            .map_err(|fault| fault.to_io())?;
+        self.remove_where(|_| false).map_err(|e| self.report("remove from", &self.folder, e))?;
         Ok(info)
     }
 

@@ -163,9 +163,20 @@ impl Store {
     }
 }
 
-/// Takes the folder for this process, as long as the returned file is open, and writes the process
-/// id into it for whoever comes second.
-fn lock_folder(folder: &Path) -> Result<File, OpenError> {
+/// The folder belongs to this process until this is dropped.
+#[derive(Debug)]
+pub(super) struct FolderLock(File);
+
+impl Drop for FolderLock {
+    /// Closing the file is not enough: a process that is just being forked elsewhere holds it open
+    /// for a moment longer, and the lock with it.
+    fn drop(&mut self) {
+        drop(self.0.unlock());
+    }
+}
+
+/// Takes the folder for this process and writes the process id for whoever comes second.
+fn lock_folder(folder: &Path) -> Result<FolderLock, OpenError> {
     let path = folder.join("LOCK");
     let mut file = OpenOptions::new()
         .read(true)
@@ -188,7 +199,7 @@ fn lock_folder(folder: &Path) -> Result<File, OpenError> {
         .and_then(|()| file.rewind())
         .and_then(|()| writeln!(file, "{}", std::process::id()));
     written.map_err(|e| open_error("write", &path, e))?;
-    Ok(file)
+    Ok(FolderLock(file))
 }
 
 /// The guard of the folder, after a look at whose it is. Made anew only if nothing else is there.

@@ -1,2 +1,50 @@
-//! holdfast
-fn main() {}
+//! The command line of Holdfast. `holdfast --help` tells what it does.
+
+mod args;
+mod demo;
+mod failure;
+mod inspect;
+mod list;
+mod lock;
+mod runtime;
+mod show;
+mod signals;
+mod spawn;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use failure::{Failure, OWN_ERROR};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(usage) => {
+            // Help and version are asked for, everything else is our caller's mistake. Nobody is
+            // left to be told if even this cannot be printed.
+            let _ = usage.print();
+            return ExitCode::from(if usage.use_stderr() { OWN_ERROR } else { 0 });
+        }
+    };
+    let json = cli.global.json;
+    match run(cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            failure.print(json);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<u8, Failure> {
+    match cli.command {
+        Command::Lock(args) => lock::run(&cli.global, args.wait, &args.job),
+        Command::Try(args) => lock::run(&cli.global, Some(std::time::Duration::ZERO), &args.job),
+        Command::List(args) => list::run(&cli.global, &args),
+        Command::Inspect(args) => inspect::run(&cli.global, &args),
+        Command::Demo(args) => demo::run(&cli.global, &args),
+        Command::DemoWorker(args) => demo::run_worker(&args),
+    }
+}

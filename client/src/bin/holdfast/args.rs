@@ -1,0 +1,204 @@
+//! What can be said on the command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use holdfast::Builder;
+
+use crate::failure::Failure;
+
+/// How long reaching a server may take; a person waits for it.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// Distributed locks: run a job while no other machine runs it.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast", version, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every subcommand takes.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Where the servers are: host:port, several separated by commas.
+    #[arg(long, global = true, env = "HOLDFAST_ENDPOINTS", default_value = "127.0.0.1:7420")]
+    pub(crate) endpoints: String,
+    /// How long the store keeps our locks without hearing from us, e.g. 10s, 500ms, 2m [default:
+    /// the server's, 10s].
+    #[arg(long, global = true, value_parser = duration)]
+    pub(crate) ttl: Option<Duration>,
+    /// Print JSON, for programs.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+impl Global {
+    /// A client as the options say.
+    pub(crate) fn builder(&self) -> Result<Builder, Failure> {
+        let builder = holdfast::Client::builder().endpoints(&self.endpoints)?;
+        let builder = builder.connect_timeout(CONNECT_LIMIT);
+        Ok(match self.ttl {
+            Some(ttl) => builder.ttl(ttl),
+            None => builder,
+        })
+    }
+
+    /// How long reaching a server may take if the whole may take `wait`.
+    pub(crate) fn connect_limit(wait: Option<Duration>) -> Duration {
+        // A try does not wait for a lock, but it has to reach a server.
+        wait.filter(|wait| !wait.is_zero()).map_or(CONNECT_LIMIT, |wait| wait.min(CONNECT_LIMIT))
+    }
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Wait for a lock, run a command while it is held, give it back.
+    ///
+    /// Exit codes: the command's; 128+n if signal n ended it; 121 the lock was lost and the
+    /// command stopped; 122 the store refused; 123 no server could be reached; 124 not granted
+    /// within --wait; 125 an error of holdfast itself; 126 the command cannot be run; 127 it was
+    /// not found. The command finds `HOLDFAST_LOCK` and `HOLDFAST_TOKEN` (the fencing token) in
+    /// its environment.
+    Lock(LockArgs),
+    /// Run a command if a lock is free, exit with 124 if it is not.
+    ///
+    /// Exit codes as of lock.
+    Try(TryArgs),
+    /// The locks that are held or waited for.
+    List(ListArgs),
+    /// One lock: who holds it, who waits.
+    Inspect(InspectArgs),
+    /// Three servers, 64 workers, four files, and a leader that is killed twice.
+    Demo(DemoArgs),
+    /// A process of the demo's workers.
+    #[command(hide = true)]
+    DemoWorker(DemoWorkerArgs),
+}
+
+/// Of `lock`.
+#[derive(Debug, Args)]
+pub(crate) struct LockArgs {
+    /// Give up after this long, e.g. 30s; covers reaching a server too [default: wait for ever].
+    #[arg(long, value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) job: Job,
+}
+
+/// Of `try`.
+#[derive(Debug, Args)]
+pub(crate) struct TryArgs {
+    #[command(flatten)]
+    pub(crate) job: Job,
+}
+
+/// What runs under which lock.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Job {
+    /// The lock.
+    pub(crate) name: String,
+    /// Ask the command to end (SIGTERM) this long before the lock stops being safe [default: a
+    /// quarter of the TTL]. 200 ms before that moment it is killed.
+    #[arg(long, value_parser = duration)]
+    pub(crate) grace: Option<Duration>,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Of `list`.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Only locks whose names begin with this.
+    #[arg(default_value = "")]
+    pub(crate) prefix: String,
+}
+
+/// Of `inspect`.
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// The lock.
+    pub(crate) name: String,
+}
+
+/// Of `demo`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// The same without locks: increments get lost, and the exit code says so.
+    #[arg(long)]
+    pub(crate) no_locks: bool,
+}
+
+/// Of the demo's worker processes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DemoWorkerArgs {
+    /// Where the four files are.
+    #[arg(long)]
+    pub(crate) folder: PathBuf,
+    /// Which of the processes this is.
+    #[arg(long)]
+    pub(crate) process: u32,
+    /// Workers in this process.
+    #[arg(long)]
+    pub(crate) workers: u32,
+    /// The servers; none: without locks.
+    #[arg(long)]
+    pub(crate) servers: Option<String>,
+}
+
+/// `10s`, `500ms`, `2m`, `1h`, or `0`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let number_ends = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(number_ends);
+    let wrong = || format!("{text:?} is not a time such as 10s, 500ms, 2m or 0");
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let factor_ms = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "" if number == 0 => 0,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(factor_ms).map(Duration::from_millis).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_with_their_unit() {
+        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("2m"), Ok(Duration::from_mins(2)));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+        for wrong in ["", "10", "s", "-1s", "1.5s", "10 s", "10d", "99999999999999999999s", "1µs"]
+        {
+            assert!(duration(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(duration("18446744073709551615h").is_err(), "it must not overflow");
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_stands_behind_two_dashes_is_the_command_untouched() {
+        let cli = Cli::try_parse_from(["holdfast", "lock", "nightly", "--", "job", "--json", "--"])
+            .expect("it is well formed");
+        let Command::Lock(args) = cli.command else { panic!("{:?}", cli.command) };
+
+        assert!(!cli.global.json);
+        assert_eq!(args.job.command, ["job", "--json", "--"]);
+    }
+}

@@ -1,0 +1,179 @@
+//! Three servers on loopback, in a folder that is removed with them.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use holdfast::{NodeStatus, Reader};
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::{runtime, spawn};
+
+/// Servers of the demo.
+const NODES: usize = 3;
+/// How long one question to one server may take.
+const QUESTION_LIMIT: Duration = Duration::from_millis(300);
+/// The demo needs little disk, and a machine that is short of it should still show it.
+const RESERVE_BYTES: u64 = 64 << 20;
+
+/// The servers. Dropping it kills them.
+pub(crate) struct Cluster {
+    binary: PathBuf,
+    nodes: Vec<Node>,
+}
+
+struct Node {
+    endpoint: String,
+    config: PathBuf,
+    log: PathBuf,
+    process: Option<Child>,
+}
+
+impl Cluster {
+    /// Starts the servers, with settings and data below `folder`. On the main thread: they die
+    /// with the thread that started them.
+    pub(crate) fn start(folder: &Path) -> Result<Self, Failure> {
+        let binary = server_binary()?;
+        let ports = free_ports(NODES * 3)?;
+        let addresses: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let mut cluster = Self { binary, nodes: Vec::new() };
+        for (index, own) in addresses.chunks(3).enumerate() {
+            let config = folder.join(format!("node-{}.toml", index + 1));
+            let text = settings(index, &addresses, folder);
+            std::fs::write(&config, text)
+                .map_err(|error| Failure::own("writing settings", error))?;
+            let log = folder.join(format!("node-{}.log", index + 1));
+            let endpoint = own.first().cloned().unwrap_or_default();
+            cluster.nodes.push(Node { endpoint, config, log, process: None });
+        }
+        for index in 0..NODES {
+            cluster.start_node(index)?;
+        }
+        Ok(cluster)
+    }
+
+    /// Starts a server that does not run.
+    pub(crate) fn start_node(&mut self, index: usize) -> Result<(), Failure> {
+        let Some(node) = self.nodes.get_mut(index) else { return Ok(()) };
+        let failed = |error| Failure::own("starting holdfastd", error);
+        let log = File::options().create(true).append(true).open(&node.log).map_err(failed)?;
+        let mut command = Command::new(&self.binary);
+        command.arg("--config").arg(&node.config).process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        spawn::as_child(&mut command);
+        node.process = Some(command.spawn().map_err(failed)?);
+        Ok(())
+    }
+
+    /// Every endpoint, for clients.
+    pub(crate) fn endpoints(&self) -> String {
+        let endpoints: Vec<_> = self.nodes.iter().map(|node| node.endpoint.as_str()).collect();
+        endpoints.join(",")
+    }
+
+    /// The server that leads, if one says so.
+    pub(crate) fn leader(&self) -> Option<usize> {
+        (0..NODES).find(|index| {
+            self.status(*index)
+                .is_some_and(|status| status.ready && status.leader == Some(status.node))
+        })
+    }
+
+    /// Whether a server takes part: leads, or follows a leader it hears.
+    pub(crate) fn is_ready(&self, index: usize) -> bool {
+        self.status(index).is_some_and(|status| status.ready)
+    }
+
+    fn status(&self, index: usize) -> Option<NodeStatus> {
+        let node = self.nodes.get(index)?;
+        node.process.as_ref()?;
+        let reader = reader(&node.endpoint)?;
+        runtime::block_on(reader.status()).ok()?.ok()
+    }
+
+    /// SIGKILL, by its process id.
+    pub(crate) fn kill(&mut self, index: usize) {
+        if let Some(mut process) = self.nodes.get_mut(index).and_then(|node| node.process.take()) {
+            // It may have ended by itself, and then there is nothing to kill.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// The number of a server that ended by itself, and where its log is.
+    pub(crate) fn fallen(&mut self) -> Option<(usize, PathBuf)> {
+        self.nodes.iter_mut().enumerate().find_map(|(index, node)| {
+            let process = node.process.as_mut()?;
+            let ended = matches!(process.try_wait(), Ok(Some(_)));
+            ended.then(|| (index + 1, node.log.clone()))
+        })
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for index in 0..NODES {
+            self.kill(index);
+        }
+    }
+}
+
+fn reader(endpoint: &str) -> Option<Reader> {
+    let builder = holdfast::Client::builder().endpoints(endpoint).ok()?;
+    Some(builder.connect_timeout(QUESTION_LIMIT).reader())
+}
+
+/// `holdfastd` beside our own executable: the one that was built with us.
+fn server_binary() -> Result<PathBuf, Failure> {
+    let own = std::env::current_exe().map_err(|error| Failure::own("finding holdfast", error))?;
+    let binary = own.with_file_name("holdfastd");
+    if binary.is_file() {
+        return Ok(binary);
+    }
+    Err(Failure::own(
+        &format!("{} is missing", binary.display()),
+        "the demo starts the holdfastd beside its own executable; build both with \
+         `cargo build --release --bins`",
+    ))
+}
+
+/// Ports nobody listens on now. Held open together, so that they differ.
+fn free_ports(number: usize) -> Result<Vec<u16>, Failure> {
+    let listeners: Result<Vec<_>, _> =
+        (0..number).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
+    let ports: Result<Vec<_>, _> = listeners
+        .and_then(|all| all.iter().map(|one| one.local_addr().map(|at| at.port())).collect());
+    ports.map_err(|error| Failure::own("finding free ports", error))
+}
+
+/// The settings file of one server; `addresses` are all listeners, three for each server.
+fn settings(index: usize, addresses: &[String], folder: &Path) -> String {
+    let members: Vec<_> = addresses
+        .chunks(3)
+        .enumerate()
+        .map(|(member, own)| {
+            format!(
+                "  {{ node_id = {}, advertise = {:?}, peer_advertise = {:?} }},\n",
+                member + 1,
+                own.first().map_or("", String::as_str),
+                own.get(1).map_or("", String::as_str),
+            )
+        })
+        .collect();
+    let own = |at: usize| addresses.get(index * 3 + at).map_or("", String::as_str);
+    format!(
+        "node_id = {}\nlisten = {:?}\npeer_listen = {:?}\nadmin_listen = {:?}\ndata_dir = {}\n\
+         reserve_bytes = {RESERVE_BYTES}\n\n[cluster]\nmembers = [\n{}]\n",
+        index + 1,
+        own(0),
+        own(1),
+        own(2),
+        // A JSON string is a TOML string.
+        json!(folder.join(format!("data-{}", index + 1)).to_string_lossy()),
+        members.concat(),
+    )
+}

@@ -1,0 +1,77 @@
+//! `holdfast list`.
+
+use comfy_table::{Table, presets};
+use holdfast::{LockInfo, Reader};
+use serde_json::json;
+
+use crate::args::{Global, ListArgs};
+use crate::failure::Failure;
+use crate::{runtime, show};
+
+/// Locks asked for at a time.
+const PAGE_SIZE: u32 = 1_000;
+
+pub(crate) fn run(global: &Global, args: &ListArgs) -> Result<u8, Failure> {
+    let reader = global.builder()?.reader();
+    runtime::block_on(async {
+        if global.json {
+            print_json(&reader, &args.prefix).await
+        } else {
+            print_table(&reader, &args.prefix).await
+        }
+    })??;
+    Ok(0)
+}
+
+/// One line for each lock, page by page: a program may read it as it comes.
+async fn print_json(reader: &Reader, prefix: &str) -> Result<(), Failure> {
+    let mut after = None;
+    loop {
+        let page = reader.page(prefix, PAGE_SIZE, after.as_deref()).await?;
+        for lock in &page.locks {
+            show::line(json!({
+                "name": lock.name,
+                "holders": lock.holders.iter().map(show::holder).collect::<Vec<_>>(),
+                "waiting": lock.waiting,
+            }));
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+async fn print_table(reader: &Reader, prefix: &str) -> Result<(), Failure> {
+    let locks = reader.list(prefix).await?;
+    if locks.is_empty() {
+        let about = if prefix.is_empty() {
+            String::new()
+        } else {
+            format!(" below {}", show::escaped(prefix))
+        };
+        show::line(format!("no lock{about} is held or waited for"));
+        return Ok(());
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["LOCK", "HELD BY", "FOR", "TOKEN", "WAITING"]);
+    for lock in &locks {
+        table.add_row(row(lock));
+    }
+    show::line(table.trim_fmt());
+    Ok(())
+}
+
+fn row(lock: &LockInfo) -> [String; 5] {
+    let holder = lock.holders.first();
+    let of_holder =
+        |show: &dyn Fn(&holdfast::Holder) -> String| holder.map(show).unwrap_or_default();
+    [
+        show::escaped(&lock.name),
+        of_holder(&|holder| show::escaped(&holder.label)),
+        of_holder(&|holder| show::length(holder.held)),
+        of_holder(&|holder| holder.token.to_string()),
+        lock.waiting.to_string(),
+    ]
+}

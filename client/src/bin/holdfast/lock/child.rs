@@ -1,0 +1,146 @@
+//! The command: a process group of its own that cannot outlive us.
+
+use std::ffi::OsString;
+use std::io::{ErrorKind, IsTerminal};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, getpgrp, getpid, tcgetpgrp, tcsetpgrp};
+
+use crate::failure::{CANNOT_RUN, Failure, NOT_FOUND, OWN_ERROR};
+use crate::spawn;
+
+/// What became of the child since it was last asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// It runs on.
+    Running,
+    /// A signal stopped it: it can go on.
+    Stopped,
+    /// It has ended, with what is our exit code too.
+    Ended(u8),
+}
+
+/// A running command.
+pub(crate) struct Child {
+    pid: Pid,
+    /// Whether the terminal was ours to lend.
+    has_terminal: bool,
+}
+
+impl Child {
+    /// Starts the command. To be called on the main thread: the kernel kills the child when the
+    /// *thread* that forked it ends.
+    ///
+    /// # Errors
+    ///
+    /// As a shell has it: 127 if there is no such command, 126 if it cannot be run.
+    pub(crate) fn start(
+        command: &[OsString],
+        variables: [(&str, &str); 2],
+    ) -> Result<Self, Failure> {
+        let Some((program, arguments)) = command.split_first() else {
+            return Err(Failure::new(OWN_ERROR, "no command is given"));
+        };
+        let has_terminal = lends_terminal();
+        let mut command = Command::new(program);
+        command.args(arguments).envs(variables).process_group(0);
+        spawn::as_child(&mut command);
+        if has_terminal {
+            take_terminal_on_start(&mut command);
+        }
+        match command.spawn() {
+            Ok(child) => {
+                let pid = Pid::from_raw(child.id().cast_signed());
+                Ok(Self { pid, has_terminal })
+            }
+            Err(error) => Err(cannot_start(program, &error)),
+        }
+    }
+
+    /// Sends a signal to everything the command has started in its group. That nothing is left
+    /// to send it to is no error.
+    pub(crate) fn signal_group(&self, signal: Signal) {
+        let _ = killpg(self.pid, signal);
+    }
+
+    /// Sends a signal to the command alone.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let _ = kill(self.pid, signal);
+    }
+
+    /// What became of it.
+    pub(crate) fn word(&self) -> Result<Word, Failure> {
+        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
+        match waitpid(self.pid, Some(flags)) {
+            Ok(WaitStatus::Exited(_, code)) => {
+                Ok(Word::Ended(u8::try_from(code).unwrap_or(u8::MAX)))
+            }
+            Ok(WaitStatus::Signaled(_, signal, _)) => Ok(Word::Ended(by_signal(signal))),
+            Ok(WaitStatus::Stopped(..)) => Ok(Word::Stopped),
+            Ok(_) | Err(Errno::EINTR) => Ok(Word::Running),
+            Err(error) => Err(Failure::own("waiting for the command", error)),
+        }
+    }
+
+    /// Whether the child was lent our terminal.
+    pub(crate) fn has_terminal(&self) -> bool {
+        self.has_terminal
+    }
+
+    /// Lends the terminal to the command, if it was ours.
+    pub(crate) fn give_terminal(&self) {
+        if self.has_terminal {
+            // The terminal may be gone: then there is nothing to lend.
+            let _ = tcsetpgrp(std::io::stdin(), self.pid);
+        }
+    }
+
+    /// Takes the terminal back.
+    pub(crate) fn take_terminal(&self) {
+        if self.has_terminal {
+            let _ = tcsetpgrp(std::io::stdin(), getpgrp());
+        }
+    }
+}
+
+/// 128+n, as shells have it.
+pub(crate) fn by_signal(signal: Signal) -> u8 {
+    u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)
+}
+
+/// Whether standard input is a terminal and we are what it talks to.
+fn lends_terminal() -> bool {
+    let stdin = std::io::stdin();
+    stdin.is_terminal() && tcgetpgrp(&stdin) == Ok(getpgrp())
+}
+
+/// The command finds itself in the foreground before its first step.
+fn take_terminal_on_start(command: &mut Command) {
+    #[expect(unsafe_code, reason = "the terminal has to be the child's before it runs")]
+    // SAFETY: between fork and exec only async-signal-safe calls may be made; these are four plain
+    // system calls that allocate nothing and take no lock.
+    unsafe {
+        command.pre_exec(|| {
+            // A background group that takes the terminal is stopped unless it blocks this.
+            let mut stop = SigSet::empty();
+            stop.add(Signal::SIGTTOU);
+            stop.thread_block()?;
+            let taken = tcsetpgrp(std::io::stdin(), getpid());
+            stop.thread_unblock()?;
+            Ok(taken?)
+        });
+    }
+}
+
+fn cannot_start(program: &std::ffi::OsStr, error: &std::io::Error) -> Failure {
+    let program = program.to_string_lossy();
+    let program = program.escape_debug();
+    match error.kind() {
+        ErrorKind::NotFound => Failure::new(NOT_FOUND, format!("{program}: command not found")),
+        _ => Failure::new(CANNOT_RUN, format!("{program} cannot be run: {error}")),
+    }
+}

@@ -1,0 +1,147 @@
+//! The part of `lock` that talks to the store: a thread with a runtime of its own, because the
+//! main thread forks and waits.
+
+use std::sync::mpsc::SyncSender;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use holdfast::{Builder, Client, Guard, GuardState};
+use holdfast_seams::{Seams, select};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::line::WaitLine;
+use super::{Event, Held};
+use crate::failure::Failure;
+use crate::runtime;
+
+/// How long giving the lock back may take at the end; after that the session runs out by itself.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
+
+/// What is to be acquired.
+pub(crate) struct Wanted {
+    pub(crate) builder: Builder,
+    pub(crate) name: String,
+    /// `None`: for ever; zero: not at all.
+    pub(crate) wait: Option<Duration>,
+}
+
+/// The thread.
+pub(crate) struct Keeper {
+    thread: JoinHandle<()>,
+    stop: CancellationToken,
+}
+
+impl Keeper {
+    /// Begins to acquire; what comes of it arrives as events.
+    pub(crate) fn start(wanted: Wanted, events: SyncSender<Event>) -> Result<Self, Failure> {
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let thread = std::thread::Builder::new()
+            .name("holdfast-keeper".into())
+            .spawn(move || {
+                let kept = runtime::block_on(keep(wanted, &events, &stopped));
+                if let Err(failure) = kept.and_then(|kept| kept) {
+                    // Nobody listens any more if the main thread is on its way out.
+                    let _ = events.send(Event::Failed(failure));
+                }
+            })
+            .map_err(|error| Failure::own("starting a thread", error))?;
+        Ok(Self { thread, stop })
+    }
+
+    /// Stops waiting, or gives the lock back; waits until that is done, at most a few seconds.
+    pub(crate) fn finish(self) {
+        self.stop.cancel();
+        // It panicked: there is nothing to wait for, and the lease decides.
+        let _ = self.thread.join();
+    }
+}
+
+async fn keep(
+    wanted: Wanted,
+    events: &SyncSender<Event>,
+    stop: &CancellationToken,
+) -> Result<(), Failure> {
+    let seams = Seams::system();
+    let line = WaitLine::new(seams.clone());
+    line.say("reaching the store");
+    let began = seams.clock.now();
+    let client = select! {
+        () = stop.cancelled() => return Ok(()),
+        client = wanted.builder.clone().connect() => client?,
+    };
+    let spent = seams.clock.now().saturating_since(began);
+    let granted = select! {
+        () = stop.cancelled() => None,
+        granted = acquire(&client, &wanted, spent, &line) => Some(granted),
+    };
+    line.clear();
+    let outcome = match granted {
+        Some(Ok(guard)) => {
+            hold(&client, &guard, events, stop).await;
+            // The command has ended; whatever this says, the lease passes the lock on.
+            let _ = seams.timeout(GOODBYE_LIMIT, guard.release()).await;
+            Ok(())
+        }
+        Some(Err(error)) => Err(error.into()),
+        None => Ok(()),
+    };
+    // A request that was cancelled is gone before we are.
+    let _ = seams.timeout(GOODBYE_LIMIT, client.close()).await;
+    outcome
+}
+
+/// Acquires while the line lives; `spent` of the wait is over already. Dropped, it takes the
+/// request back.
+async fn acquire(
+    client: &Client,
+    wanted: &Wanted,
+    spent: Duration,
+    line: &WaitLine,
+) -> holdfast::Result<Guard> {
+    line.say("waiting for the lock");
+    let told = line.clone();
+    let acquire = match wanted.wait {
+        Some(Duration::ZERO) => client.try_lock(&wanted.name),
+        Some(wait) => client.lock(&wanted.name).wait(wait.saturating_sub(spent)),
+        None => client.lock(&wanted.name),
+    };
+    let mut acquiring = acquire.on_place(move |place| told.at(place)).into_future();
+    loop {
+        select! {
+            granted = &mut acquiring => return granted,
+            () = line.second() => line.refresh(),
+        }
+    }
+}
+
+/// Hands the hold to the main thread, and stays until told to stop.
+async fn hold(
+    client: &Client,
+    guard: &Guard,
+    events: &SyncSender<Event>,
+    stop: &CancellationToken,
+) {
+    let held = Held { state: guard.state(), token: guard.token().to_string(), ttl: client.ttl() };
+    if events.send(Event::Granted(held)).is_ok() {
+        watch_over(&guard.state(), events, stop).await;
+    }
+}
+
+/// Tells when the lock is lost, until told to stop.
+async fn watch_over(
+    state: &watch::Receiver<GuardState>,
+    events: &SyncSender<Event>,
+    stop: &CancellationToken,
+) {
+    let mut state = state.clone();
+    select! {
+        () = stop.cancelled() => return,
+        _ = state.wait_for(GuardState::is_over) => {}
+    }
+    // The main thread looks at the state itself.
+    if events.send(Event::Look).is_ok() {
+        stop.cancelled().await;
+    }
+}

@@ -1,0 +1,77 @@
+//! The line that lives while one waits.
+
+use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use holdfast::{Moment, Place};
+use holdfast_seams::Seams;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::show;
+
+/// Says where we stand, on a terminal only, and goes away when dropped.
+#[derive(Clone)]
+pub(crate) struct WaitLine {
+    bar: ProgressBar,
+    seams: Seams,
+    last: Arc<Mutex<Option<(Place, Moment)>>>,
+}
+
+impl WaitLine {
+    pub(crate) fn new(seams: Seams) -> Self {
+        let shown = std::io::stderr().is_terminal();
+        let target =
+            if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+            bar.set_style(style);
+        }
+        Self { bar, seams, last: Arc::default() }
+    }
+
+    /// Something that is not about a place.
+    pub(crate) fn say(&self, text: &'static str) {
+        self.bar.set_message(text);
+        self.bar.tick();
+    }
+
+    /// A place that was pushed.
+    pub(crate) fn at(&self, place: &Place) {
+        let now = self.seams.clock.now();
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((place.clone(), now));
+        self.refresh();
+    }
+
+    /// Ends when it is time to refresh.
+    pub(crate) async fn second(&self) {
+        self.seams.sleep(Duration::from_secs(1)).await;
+    }
+
+    /// Shows how time passes.
+    pub(crate) fn refresh(&self) {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((place, told)) = &*last {
+            let since = self.seams.clock.now().saturating_since(*told);
+            self.bar.set_message(text(place, since));
+        }
+        self.bar.tick();
+    }
+
+    pub(crate) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// `3rd in line, held by host:pid for 12 s`; `since` is how long ago that was told.
+fn text(place: &Place, since: Duration) -> String {
+    let at = show::place(place.place);
+    match place.holders.first() {
+        Some(holder) => format!(
+            "{at}, held by {} for {}",
+            show::escaped(&holder.label),
+            show::length(holder.held + since)
+        ),
+        None => at,
+    }
+}

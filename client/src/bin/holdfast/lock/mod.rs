@@ -1,0 +1,310 @@
+//! `holdfast lock` and `holdfast try`: a command runs while a lock is held, and never longer.
+//!
+//! Three threads: the main one starts the command and waits for events (it has to, because the
+//! command dies with the thread that forked it); one talks to the store; one hears signals. A
+//! watchdog of the clock wakes the main thread when the safe deadline comes near, also after the
+//! machine was suspended and while the store's thread stalls.
+
+mod child;
+mod keeper;
+mod line;
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use holdfast::{GuardState, Moment};
+use holdfast_seams::{Clock, Seams, Watchdog};
+use nix::sys::signal::Signal;
+use tokio::sync::watch;
+
+use crate::args::{Global, Job};
+use crate::failure::{Failure, LOST, OWN_ERROR};
+use crate::signals;
+use child::{Child, Word, by_signal};
+use keeper::{Keeper, Wanted};
+
+/// Events that may wait for the main thread, which does nothing slow.
+const EVENTS_MAX: usize = 64;
+/// How long before the safe deadline the command is killed: the time a kill needs to be done.
+const KILL_BEFORE: Duration = Duration::from_millis(200);
+
+/// What a terminal, a shell or a service manager sends to end, stop or tell a job, and word of the
+/// command.
+const HEARD: [Signal; 10] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGWINCH,
+    Signal::SIGTSTP,
+    Signal::SIGCONT,
+    Signal::SIGCHLD,
+];
+
+/// What the main thread waits for.
+pub(crate) enum Event {
+    /// A signal came.
+    Signal(Signal),
+    /// The lock is held.
+    Granted(Held),
+    /// It will not be.
+    Failed(Failure),
+    /// The state of the hold has changed, or a deadline has come.
+    Look,
+}
+
+/// What the main thread knows of the hold.
+pub(crate) struct Held {
+    pub(crate) state: watch::Receiver<GuardState>,
+    pub(crate) token: String,
+    pub(crate) ttl: Duration,
+}
+
+/// Acquires the lock, runs the command, gives the lock back; the exit code is the command's.
+pub(crate) fn run(global: &Global, wait: Option<Duration>, job: &Job) -> Result<u8, Failure> {
+    let builder = global.builder()?.connect_timeout(Global::connect_limit(wait));
+    let (events, inbox) = sync_channel(EVENTS_MAX);
+    let heard = events.clone();
+    signals::listen(&HEARD, move |signal| heard.send(Event::Signal(signal)).is_ok())?;
+    let wanted = Wanted { builder, name: job.name.clone(), wait };
+    let keeper = Keeper::start(wanted, events.clone())?;
+    let outcome = match wait_for_grant(&inbox) {
+        Ok(Granted::Held(held)) => supervise(job, held, &inbox, events),
+        Ok(Granted::GivenUp(code)) => Ok(code),
+        Err(failure) => Err(failure),
+    };
+    keeper.finish();
+    outcome
+}
+
+enum Granted {
+    Held(Held),
+    /// A signal came first; the exit code.
+    GivenUp(u8),
+}
+
+fn wait_for_grant(inbox: &Receiver<Event>) -> Result<Granted, Failure> {
+    loop {
+        match next(inbox)? {
+            Event::Granted(held) => return Ok(Granted::Held(held)),
+            Event::Failed(failure) => return Err(failure),
+            Event::Signal(signal) if signals::asks_to_end(signal) => {
+                return Ok(Granted::GivenUp(by_signal(signal)));
+            }
+            Event::Signal(Signal::SIGTSTP) => stop_ourselves(),
+            Event::Signal(_) | Event::Look => {}
+        }
+    }
+}
+
+fn next(inbox: &Receiver<Event>) -> Result<Event, Failure> {
+    let gone = |_| Failure::new(OWN_ERROR, "the thread that keeps the lock has ended");
+    inbox.recv().map_err(gone)
+}
+
+/// As Ctrl-Z does it. Returns when somebody continues us.
+fn stop_ourselves() {
+    // Fails for no process that may signal itself.
+    let _ = nix::sys::signal::raise(Signal::SIGSTOP);
+}
+
+/// Runs the command under the hold.
+fn supervise(
+    job: &Job,
+    held: Held,
+    inbox: &Receiver<Event>,
+    events: SyncSender<Event>,
+) -> Result<u8, Failure> {
+    let clock = Seams::system().clock;
+    let grace = job.grace.unwrap_or(held.ttl / 4);
+    let watchdog = clock.watchdog(Arc::new(move || {
+        // A full inbox has something to look at anyway.
+        let _ = events.try_send(Event::Look);
+    }));
+    let watched = HoldWatch { clock, state: held.state, grace };
+    if watched.is_over() {
+        return Err(lost(job, &watched));
+    }
+    let variables = [("HOLDFAST_LOCK", job.name.as_str()), ("HOLDFAST_TOKEN", &held.token)];
+    let child = Child::start(&job.command, variables)?;
+    let mut supervisor =
+        Supervisor { child, hold: watched, watchdog, told_to_end: false, stopped: false };
+    let outcome = supervisor.run(inbox);
+    supervisor.child.take_terminal();
+    match outcome? {
+        Ended::ByItself(code) => Ok(code),
+        Ended::LockLost => Err(lost(job, &supervisor.hold)),
+    }
+}
+
+fn lost(job: &Job, hold: &HoldWatch) -> Failure {
+    let why = match *hold.state.borrow() {
+        GuardState::Lost(reason) => reason.to_string(),
+        _ => "the store was not heard from in time".to_owned(),
+    };
+    Failure::new(
+        LOST,
+        format!("the lock {} was lost, the command stopped: {why}", job.name.escape_debug()),
+    )
+}
+
+/// What the hold's state asks for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Demand {
+    /// Nothing before this moment.
+    WaitUntil(Moment),
+    /// The command has to be asked to end, and killed at this moment.
+    AskToEnd(Moment),
+    Kill,
+}
+
+struct HoldWatch {
+    clock: Arc<dyn Clock>,
+    state: watch::Receiver<GuardState>,
+    grace: Duration,
+}
+
+impl HoldWatch {
+    fn demand(&self) -> Demand {
+        match *self.state.borrow() {
+            GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
+                demand(safe_until, self.grace, self.clock.now())
+            }
+            GuardState::Lost(_) | GuardState::Released => Demand::Kill,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.demand() == Demand::Kill
+    }
+}
+
+/// TERM at `safe_until − grace`, KILL at `safe_until − 200 ms` (DESIGN §8).
+fn demand(safe_until: Moment, grace: Duration, now: Moment) -> Demand {
+    let (ask_at, kill_at) = (safe_until - grace, safe_until - KILL_BEFORE);
+    if now >= kill_at {
+        Demand::Kill
+    } else if now >= ask_at {
+        Demand::AskToEnd(kill_at)
+    } else {
+        Demand::WaitUntil(ask_at)
+    }
+}
+
+/// How the command ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Ended {
+    ByItself(u8),
+    /// We ended it, because the lock was lost or about to be.
+    LockLost,
+}
+
+struct Supervisor {
+    child: Child,
+    hold: HoldWatch,
+    watchdog: Watchdog,
+    /// It was sent TERM or KILL because of the lock.
+    told_to_end: bool,
+    /// It was stopped, and we with it.
+    stopped: bool,
+}
+
+impl Supervisor {
+    fn run(&mut self, inbox: &Receiver<Event>) -> Result<Ended, Failure> {
+        loop {
+            self.meet_demand();
+            match next(inbox)? {
+                Event::Signal(Signal::SIGCHLD) => {
+                    if let Some(ended) = self.hear_child()? {
+                        return Ok(ended);
+                    }
+                }
+                Event::Signal(signal) => self.pass_on(signal),
+                Event::Look | Event::Granted(_) | Event::Failed(_) => {}
+            }
+        }
+    }
+
+    fn meet_demand(&mut self) {
+        match self.hold.demand() {
+            Demand::WaitUntil(at) => self.watchdog.set(Some(at)),
+            Demand::AskToEnd(kill_at) => {
+                if !self.told_to_end {
+                    self.told_to_end = true;
+                    self.child.signal_group(Signal::SIGTERM);
+                    // What is stopped does not hear it.
+                    self.child.signal_group(Signal::SIGCONT);
+                }
+                self.watchdog.set(Some(kill_at));
+            }
+            Demand::Kill => {
+                self.told_to_end = true;
+                self.child.signal_group(Signal::SIGKILL);
+                self.watchdog.set(None);
+            }
+        }
+    }
+
+    fn hear_child(&mut self) -> Result<Option<Ended>, Failure> {
+        match self.child.word()? {
+            Word::Ended(_) if self.told_to_end => Ok(Some(Ended::LockLost)),
+            Word::Ended(code) => Ok(Some(Ended::ByItself(code))),
+            Word::Stopped if self.child.has_terminal() => {
+                // Ctrl-Z: the shell waits for us to stop too. Nothing renews the lock meanwhile;
+                // before the command goes on, the deadline is looked at.
+                self.child.take_terminal();
+                self.stopped = true;
+                stop_ourselves();
+                Ok(None)
+            }
+            Word::Running | Word::Stopped => Ok(None),
+        }
+    }
+
+    fn pass_on(&mut self, signal: Signal) {
+        match signal {
+            Signal::SIGCONT if self.stopped => self.go_on(),
+            // A program that does not know them is ended by them: only the command itself asked.
+            Signal::SIGUSR1 | Signal::SIGUSR2 => self.child.signal(signal),
+            other => self.child.signal_group(other),
+        }
+    }
+
+    /// After a stop of both of us. A lock that was lost meanwhile kills the command before it can
+    /// take another step.
+    fn go_on(&mut self) {
+        self.stopped = false;
+        self.meet_demand();
+        self.child.give_terminal();
+        self.child.signal_group(Signal::SIGCONT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_origin(Duration::from_millis(ms))
+    }
+
+    /// DESIGN §8 with a TTL of 10 s.
+    #[test]
+    fn the_command_is_asked_to_end_a_grace_before_the_deadline_and_killed_200_ms_before() {
+        let grace = Duration::from_millis(2_500);
+        let at_time = |now| demand(at(9_000), grace, at(now));
+
+        assert_eq!(at_time(0), Demand::WaitUntil(at(6_500)));
+        assert_eq!(at_time(6_500), Demand::AskToEnd(at(8_800)));
+        assert_eq!(at_time(8_799), Demand::AskToEnd(at(8_800)));
+        assert_eq!(at_time(8_800), Demand::Kill);
+    }
+
+    #[test]
+    fn a_grace_shorter_than_the_kill_still_kills_in_time() {
+        assert_eq!(demand(at(9_000), Duration::ZERO, at(8_800)), Demand::Kill);
+    }
+}

@@ -1,0 +1,78 @@
+//! Names, times and places for people.
+
+use std::time::Duration;
+
+use holdfast::Holder;
+use serde_json::{Value, json};
+
+/// Prints a line of a subcommand's answer. Whoever reads it may have gone; that is no error.
+pub(crate) fn line(text: impl std::fmt::Display) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
+}
+
+/// Text that came from elsewhere, with whatever a terminal would act on escaped.
+pub(crate) fn escaped(text: &str) -> String {
+    text.escape_debug().to_string()
+}
+
+/// Whole seconds, or minutes and seconds, and so on.
+pub(crate) fn length(length: Duration) -> String {
+    let seconds = length.as_secs();
+    match (seconds / 3_600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
+}
+
+/// `next in line`, `2nd in line`, `3rd in line`, …
+pub(crate) fn place(place: u64) -> String {
+    let number = place.saturating_add(1);
+    let suffix = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    if place == 0 { "next in line".into() } else { format!("{number}{suffix} in line") }
+}
+
+/// For programs. Tokens are strings: JSON numbers lose digits above 2^53.
+pub(crate) fn holder(holder: &Holder) -> Value {
+    json!({
+        "session": holder.session.to_string(),
+        "label": holder.label,
+        "token": holder.token.to_string(),
+        "held_ms": u64::try_from(holder.held.as_millis()).unwrap_or(u64::MAX),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_counted_as_people_count() {
+        let shown: Vec<_> = [0, 1, 2, 3, 10, 20, 21, 111].map(place).to_vec();
+        assert_eq!(
+            shown,
+            [
+                "next in line",
+                "2nd in line",
+                "3rd in line",
+                "4th in line",
+                "11th in line",
+                "21st in line",
+                "22nd in line",
+                "112th in line",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_label_cannot_drive_the_terminal() {
+        assert_eq!(escaped("a\u{1b}[2Jb\u{202e}"), "a\\u{1b}[2Jb\\u{202e}");
+    }
+}

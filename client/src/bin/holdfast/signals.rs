@@ -1,0 +1,35 @@
+//! Signals as events, so that what they do is decided in one place.
+
+use nix::sys::signal::{SigSet, Signal};
+
+use crate::failure::Failure;
+
+/// Takes `heard` out of their default ways and gives each that comes to `tell`, on a thread of its
+/// own, until that says false. To be called before any other thread is started: threads inherit
+/// what is blocked. Children do too, unless they are started by [`crate::spawn`].
+pub(crate) fn listen(
+    heard: &[Signal],
+    tell: impl Fn(Signal) -> bool + Send + 'static,
+) -> Result<(), Failure> {
+    let heard: SigSet = heard.iter().copied().collect();
+    let mut blocked = heard;
+    // Taking the terminal back from a child's group must not stop us.
+    blocked.add(Signal::SIGTTOU);
+    blocked.thread_block().map_err(|error| Failure::own("blocking signals", error))?;
+    std::thread::Builder::new()
+        .name("holdfast-signals".into())
+        .spawn(move || {
+            while let Ok(signal) = heard.wait() {
+                if !tell(signal) {
+                    return;
+                }
+            }
+        })
+        .map_err(|error| Failure::own("starting a thread", error))?;
+    Ok(())
+}
+
+/// Whether the signal asks a job to end.
+pub(crate) fn asks_to_end(signal: Signal) -> bool {
+    matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT)
+}

@@ -1,0 +1,31 @@
+//! Children that do not outlive us.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::errno::Errno;
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::{Pid, getpid, getppid};
+
+/// Has the kernel kill the command when the thread that starts it ends, so start it on the main
+/// thread; and has the command hear every signal, although we block some.
+pub(crate) fn as_child(command: &mut Command) {
+    let parent = getpid();
+    #[expect(unsafe_code, reason = "the parent-death signal can only be set after the fork")]
+    // SAFETY: between fork and exec only async-signal-safe calls may be made; `prepare` makes
+    // plain system calls, allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(move || prepare(parent));
+    }
+}
+
+/// In the child of `parent`, between fork and exec.
+fn prepare(parent: Pid) -> std::io::Result<()> {
+    prctl::set_pdeathsig(Signal::SIGKILL)?;
+    // The parent may have died before the line above: nobody would ever be told.
+    if getppid() != parent {
+        return Err(Errno::ESRCH.into());
+    }
+    Ok(SigSet::empty().thread_set_mask()?)
+}

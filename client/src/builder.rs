@@ -1,0 +1,159 @@
+//! How a client is made.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::{Seams, Transport, select};
+
+use crate::session::{Opening, Session, Wishes};
+use crate::transport::GrpcTransport;
+use crate::{Client, Error, Reader, Result, endpoints};
+
+/// The TTL a server gives a session that asks for none, as long as the server has not told.
+pub(crate) const TTL_DEFAULT: Duration = Duration::from_secs(10);
+
+/// Settings of a client; [`Client::builder`] makes one with the defaults.
+#[derive(Clone)]
+#[must_use = "a builder does nothing until it is connected"]
+pub struct Builder {
+    endpoints: Vec<String>,
+    ttl: Option<Duration>,
+    label: Option<String>,
+    allowance: f64,
+    connect_timeout: Duration,
+    seams: Seams,
+    transport: Option<Arc<dyn Transport>>,
+}
+
+impl Builder {
+    pub(crate) fn new() -> Self {
+        Self {
+            endpoints: vec!["127.0.0.1:7420".into()],
+            ttl: None,
+            label: None,
+            allowance: 0.1,
+            connect_timeout: Duration::from_secs(10),
+            seams: Seams::system(),
+            transport: None,
+        }
+    }
+
+    /// Where the servers are: `host:port`, several separated by commas. Which of them leads is
+    /// found out, and may change. Default: `127.0.0.1:7420`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] if there is none, or one without a port.
+    pub fn endpoints(mut self, list: &str) -> Result<Self> {
+        self.endpoints = endpoints::parse(list)?;
+        Ok(self)
+    }
+
+    /// How long the store keeps the session, and all it holds, without hearing from it. Shorter
+    /// passes locks on sooner when this process dies; longer outlives longer pauses and outages.
+    /// Default: the server's (10 s). The server refuses what lies outside its bounds (1 s to
+    /// 15 min unless it is set otherwise).
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// What this client is called when others ask who holds a lock. Proves nothing; at most 256
+    /// bytes. Default: `host:pid`.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// The largest relative difference of rate between this machine's clock and any server's,
+    /// both errors together: a guard is safe for TTL·(1 − allowance) − 20 ms after the last
+    /// keepalive that was answered. 0 to 0.5; default 0.1.
+    pub fn allowance(mut self, allowance: f64) -> Self {
+        self.allowance = allowance;
+        self
+    }
+
+    /// How long [`Builder::connect`], a try, or a question about locks may take to reach a server
+    /// that serves. Default: 10 s.
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.connect_timeout = limit;
+        self
+    }
+
+    /// Time, tasks and randomness from elsewhere than the real machine: for simulations.
+    pub fn seams(mut self, seams: Seams) -> Self {
+        self.seams = seams;
+        self
+    }
+
+    /// Another way to servers than gRPC: for simulations.
+    pub fn transport(mut self, transport: Arc<dyn Transport>) -> Self {
+        self.transport = Some(transport);
+        self
+    }
+
+    /// For questions only: no session is opened.
+    pub fn reader(&self) -> Reader {
+        let transport =
+            self.transport.clone().unwrap_or_else(|| Arc::new(GrpcTransport::default()));
+        Reader::new(self.endpoints.clone(), transport, self.seams.clone(), self.connect_timeout)
+    }
+
+    /// Opens a session at whichever server leads. Has to be called inside a tokio runtime, whose
+    /// tasks then keep the session.
+    ///
+    /// Dropping the future gives up.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] if nobody led within the connect timeout, [`Error::Refused`] if the
+    /// server would not open the session (its TTL, its limits), [`Error::Setting`] if the
+    /// allowance makes no sense. There is no session then.
+    pub async fn connect(self) -> Result<Client> {
+        if !(0.0..=0.5).contains(&self.allowance) {
+            let message = format!("an allowance is 0 to 0.5, not {}", self.allowance);
+            return Err(Error::Setting { message });
+        }
+        let reader = self.reader();
+        let wishes = Wishes {
+            ttl: self.ttl,
+            label: self.label.unwrap_or_else(default_label),
+            allowance: self.allowance,
+        };
+        let transport = reader.transport().clone();
+        let session = Session::start(wishes, self.endpoints, transport, &self.seams);
+        let mut opening = session.opening();
+        let client = Client::new(session, reader);
+        select! {
+            opened = opening.wait_for(|opening| !matches!(opening, Opening::Trying)) => {
+                match opened.map(|opened| opened.clone()) {
+                    Ok(Opening::Refused(error)) => Err(error),
+                    Ok(Opening::Open) => Ok(client),
+                    Ok(Opening::Trying) | Err(_) => Err(Error::Closed),
+                }
+            }
+            () = self.seams.sleep(self.connect_timeout) => {
+                Err(client.unreachable(self.connect_timeout))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("endpoints", &self.endpoints)
+            .field("ttl", &self.ttl)
+            .field("label", &self.label)
+            .field("allowance", &self.allowance)
+            .field("connect_timeout", &self.connect_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// `host:pid`.
+fn default_label() -> String {
+    let uname = rustix::system::uname();
+    format!("{}:{}", uname.nodename().to_string_lossy(), std::process::id())
+}

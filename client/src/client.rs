@@ -1,0 +1,151 @@
+//! A client: one session, one stream, kept by one task.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::acquire::Acquire;
+use crate::session::Session;
+use crate::{Builder, Error, LockInfo, NodeStatus, Page, Reader, Result};
+
+/// A session at a Holdfast cluster. Cheap to clone; all clones are one session.
+///
+/// A task keeps it: it renews the lease, reconnects, follows the leader and takes the session up
+/// again, so locks outlive broken connections and changes of leader. When the last clone, acquire
+/// and guard is dropped, the session is closed, as far as the runtime still runs;
+/// [`Client::close`] waits for it.
+#[derive(Clone)]
+pub struct Client {
+    handle: Arc<Handle>,
+    reader: Reader,
+}
+
+/// Keeps the session open: held by clients, acquires and guards, not by the session's task.
+pub(crate) struct Handle {
+    pub(crate) session: Arc<Session>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.session.close();
+    }
+}
+
+impl Client {
+    pub(crate) fn new(session: Arc<Session>, reader: Reader) -> Self {
+        Self { handle: Arc::new(Handle { session }), reader }
+    }
+
+    /// Opens a session with default settings. `endpoints` is `host:port`, several separated by
+    /// commas.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Builder::endpoints`] and [`Builder::connect`].
+    pub async fn connect(endpoints: &str) -> Result<Self> {
+        Self::builder().endpoints(endpoints)?.connect().await
+    }
+
+    /// Settings to connect with.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    /// An acquire of the lock `name`: awaiting it waits in the lock's queue, for ever unless
+    /// [`Acquire::wait`] says otherwise.
+    pub fn lock(&self, name: impl Into<String>) -> Acquire {
+        Acquire::new(self.clone(), name.into(), true)
+    }
+
+    /// An acquire of the lock `name` that does not wait: if somebody holds it or waits for it,
+    /// awaiting it answers [`Error::NotGranted`]. It may take up to the connect timeout to reach a
+    /// server.
+    pub fn try_lock(&self, name: impl Into<String>) -> Acquire {
+        Acquire::new(self.clone(), name.into(), false)
+    }
+
+    /// One lock as of a linearizable read; `None` if nobody holds it or waits for it.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Reader::inspect`].
+    pub async fn inspect(&self, name: &str) -> Result<Option<LockInfo>> {
+        self.reader.inspect(name).await
+    }
+
+    /// The locks whose names begin with `prefix`.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Reader::list`].
+    pub async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        self.reader.list(prefix).await
+    }
+
+    /// One page of the locks whose names begin with `prefix`.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Reader::page`].
+    pub async fn page(&self, prefix: &str, size: u32, after: Option<&str>) -> Result<Page> {
+        self.reader.page(prefix, size, after).await
+    }
+
+    /// What a node knows of itself and its cluster.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Reader::status`].
+    pub async fn status(&self) -> Result<NodeStatus> {
+        self.reader.status().await
+    }
+
+    /// The session's TTL: what the server gave.
+    pub fn ttl(&self) -> Duration {
+        self.handle.session.ttl()
+    }
+
+    /// Ends the session: every guard of it is lost, every wait ends with [`Error::Closed`], and
+    /// the store passes its locks on at once.
+    ///
+    /// Dropping the future leaves the closing to the background.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutcomeUnknown`] if no server confirmed it within 5 s. Nothing is safe any more
+    /// here, and the store ends the session when its TTL runs out.
+    pub async fn close(&self) -> Result<()> {
+        self.handle.session.close();
+        self.handle.session.closed().await
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.handle.session
+    }
+
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.reader.limit()
+    }
+
+    /// Nobody served for `waited`.
+    pub(crate) fn unreachable(&self, waited: Duration) -> Error {
+        Error::Unreachable {
+            endpoints: self.reader.endpoints().to_vec(),
+            waited,
+            last: self.session().last_error(),
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("endpoints", &self.reader.endpoints())
+            .field("attached", &self.session().is_attached())
+            .finish_non_exhaustive()
+    }
+}

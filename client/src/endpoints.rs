@@ -1,0 +1,178 @@
+//! Where the servers are, and which one to try next.
+
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use holdfast_seams::Rng;
+
+use crate::{Error, Result};
+
+/// The shortest delay after a round of attempts without success.
+const DELAY_MIN: Duration = Duration::from_millis(50);
+
+/// Splits a comma-separated list of `host:port`.
+///
+/// # Errors
+///
+/// [`Error::Setting`] if there is none, or one without a port.
+pub(crate) fn parse(list: &str) -> Result<Vec<String>> {
+    let endpoints: Vec<_> = list.split(',').map(str::trim).filter(|one| !one.is_empty()).collect();
+    if endpoints.is_empty() {
+        return Err(Error::Setting { message: "no endpoint is given; e.g. 127.0.0.1:7420".into() });
+    }
+    for endpoint in &endpoints {
+        let port = endpoint.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+        if port.and_then(|(_, port)| port.parse::<u16>().ok()).is_none() {
+            let message = format!(
+                "endpoint {} is not host:port, as in 127.0.0.1:7420",
+                endpoint.escape_debug()
+            );
+            return Err(Error::Setting { message });
+        }
+    }
+    Ok(endpoints.into_iter().map(str::to_owned).collect())
+}
+
+/// Chooses who is asked next: the leader somebody named, else the endpoints in turn, with a
+/// growing, jittered delay after each round in which nobody led.
+pub(crate) struct Route {
+    endpoints: Vec<String>,
+    at: usize,
+    hint: Option<String>,
+    /// Attempts since the last success or delay.
+    attempts: usize,
+    delay_max: Duration,
+    delays: ExponentialBackoff,
+}
+
+impl Route {
+    /// `delay_max` bounds the delay between two rounds.
+    pub(crate) fn new(endpoints: Vec<String>, delay_max: Duration) -> Self {
+        let delays = delays(delay_max);
+        Self { endpoints, at: 0, hint: None, attempts: 0, delay_max, delays }
+    }
+
+    /// Whom to try now.
+    pub(crate) fn next(&mut self) -> String {
+        self.attempts += 1;
+        if let Some(leader) = self.hint.take() {
+            return leader;
+        }
+        let endpoint = self.endpoints.get(self.at % self.endpoints.len().max(1));
+        endpoint.cloned().unwrap_or_default()
+    }
+
+    /// The attempt led to a session stream: delays begin anew.
+    pub(crate) fn succeeded(&mut self) {
+        self.attempts = 0;
+        self.delays = delays(self.delay_max);
+    }
+
+    /// The attempt, or the stream it led to, is over; `leader` is who leads, if somebody said so.
+    /// Returns how long to wait before the next attempt.
+    pub(crate) fn failed(&mut self, leader: Option<String>, rng: &dyn Rng) -> Option<Duration> {
+        if leader.is_none() {
+            self.at = (self.at + 1) % self.endpoints.len().max(1);
+        }
+        self.hint = leader;
+        // Two nodes that name each other must not keep us running in a circle.
+        if self.attempts < self.endpoints.len() + usize::from(self.hint.is_some()) {
+            return None;
+        }
+        self.attempts = 0;
+        let delay = self.delays.next().unwrap_or(self.delay_max);
+        Some(jittered(delay, rng))
+    }
+}
+
+fn delays(max: Duration) -> ExponentialBackoff {
+    ExponentialBuilder::new()
+        .with_min_delay(DELAY_MIN.min(max))
+        .with_max_delay(max)
+        .without_max_times()
+        .build()
+}
+
+/// Between half of `delay` and all of it, so that clients who failed together do not come back
+/// together.
+fn jittered(delay: Duration, rng: &dyn Rng) -> Duration {
+    let half = delay / 2;
+    let span = u64::try_from(half.as_micros()).unwrap_or(u64::MAX).saturating_add(1);
+    half + Duration::from_micros(rng.next_u64() % span)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Zeros;
+
+    impl Rng for Zeros {
+        fn fill(&self, bytes: &mut [u8]) {
+            bytes.fill(0);
+        }
+    }
+
+    fn route(endpoints: &[&str]) -> Route {
+        let endpoints = endpoints.iter().map(|one| (*one).to_owned()).collect();
+        Route::new(endpoints, Duration::from_millis(400))
+    }
+
+    #[test]
+    fn endpoints_are_split_at_commas_and_need_a_port() {
+        assert_eq!(parse("a:1, b:2,").expect("both are good"), ["a:1", "b:2"]);
+        assert_eq!(parse("[::1]:7420").expect("it is good"), ["[::1]:7420"]);
+        for bad in ["", " , ", "localhost", ":7420", "a:99999", "a:b"] {
+            assert!(matches!(parse(bad), Err(Error::Setting { .. })), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn every_endpoint_is_tried_before_the_first_delay() {
+        let mut route = route(&["a:1", "b:2"]);
+
+        assert_eq!((route.next().as_str(), route.failed(None, &Zeros)), ("a:1", None));
+        assert_eq!(route.next(), "b:2");
+        assert!(route.failed(None, &Zeros).is_some());
+        assert_eq!(route.next(), "a:1");
+    }
+
+    #[test]
+    fn a_named_leader_is_tried_at_once_also_if_it_is_no_endpoint() {
+        let mut route = route(&["a:1"]);
+
+        route.next();
+        assert_eq!(route.failed(Some("leader:9".into()), &Zeros), None);
+        assert_eq!(route.next(), "leader:9");
+    }
+
+    #[test]
+    fn two_nodes_that_name_each_other_are_asked_ever_more_rarely() {
+        let mut route = route(&["a:1", "b:2"]);
+        let mut waited = Duration::ZERO;
+        for turn in 0..40 {
+            let named = if turn % 2 == 0 { "b:2" } else { "a:1" };
+            route.next();
+            waited += route.failed(Some(named.into()), &Zeros).unwrap_or_default();
+        }
+
+        assert!(waited >= Duration::from_secs(1), "{waited:?}");
+    }
+
+    #[test]
+    fn delays_grow_to_their_bound_and_begin_anew_after_a_success() {
+        let mut route = route(&["a:1"]);
+        let mut delay = || {
+            route.next();
+            route.failed(None, &Zeros).expect("the only endpoint failed")
+        };
+        let first = delay();
+        let later: Vec<_> = (0..8).map(|_| delay()).collect();
+
+        assert_eq!(first, DELAY_MIN / 2, "half the delay is fixed, half is jitter");
+        assert_eq!(later.last(), Some(&Duration::from_millis(200)));
+        route.succeeded();
+        route.next();
+        assert_eq!(route.failed(None, &Zeros), Some(first));
+    }
+}

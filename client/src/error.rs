@@ -1,0 +1,197 @@
+//! What can go wrong, and what is certain then.
+
+use std::fmt;
+use std::time::Duration;
+
+use holdfast_proto::v1;
+
+use crate::{Holder, LostReason};
+
+/// What a call answers with when it does not do what was asked.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What happened, who holds the lock, and whether a retry makes sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Somebody else holds the lock, and the call would wait no longer. Certain: the caller does
+    /// not hold it, and stands in no queue; a grant that crosses this answer is given back.
+    #[error("{} is not granted{}{}", shown(.name), after(.waited.as_ref()), held_by(.holders))]
+    NotGranted {
+        /// The lock.
+        name: String,
+        /// Who holds it, as far as the store told.
+        holders: Vec<Holder>,
+        /// How long the call waited; `None` for a try.
+        waited: Option<Duration>,
+    },
+    /// The store refused the request. Certain: nothing of it was done.
+    #[error("refused: {message}")]
+    Refused {
+        /// Why, for programs.
+        reason: RefusalReason,
+        /// The store's words: what happened, to which thing, what to do.
+        message: String,
+        /// The limit that was reached, by the name it has in the server's settings.
+        limit: Option<String>,
+        /// When it makes sense to try again.
+        retry_after: Option<Duration>,
+    },
+    /// The session ended while the request waited. Certain: its place is gone and it does not
+    /// hold the lock. The client opens a new session by itself; ask again.
+    #[error("the session was lost while waiting: {reason}")]
+    SessionLost {
+        /// Why.
+        reason: LostReason,
+    },
+    /// The hold had ended before it was given back. Certain: it is over, and somebody else may
+    /// have held the lock since the guard's safe deadline.
+    #[error("the lock was lost before it was given back: {reason}")]
+    Lost {
+        /// Why.
+        reason: LostReason,
+    },
+    /// No leading server answered in time. Certain: the caller holds nothing through this call;
+    /// if its request did arrive, it is cancelled as soon as a server can be reached, and ends
+    /// with the session otherwise.
+    #[error("no server could be reached{} (tried {}): {last}", after(Some(.waited)), .endpoints.join(", "))]
+    Unreachable {
+        /// Who was tried.
+        endpoints: Vec<String>,
+        /// For how long.
+        waited: Duration,
+        /// What the last attempt said.
+        last: String,
+    },
+    /// No answer came in time. The guard is not safe any more; the client goes on asking in the
+    /// background, and the store ends what is meant at the latest with the session's TTL.
+    #[error("no answer to {what} within {waited:?}; it may or may not have been done")]
+    OutcomeUnknown {
+        /// What was asked.
+        what: &'static str,
+        /// How long the call waited.
+        waited: Duration,
+    },
+    /// The client was closed. Certain: nothing was asked of the store.
+    #[error("the client is closed")]
+    Closed,
+    /// A setting of the client makes no sense. Nothing was asked of the store.
+    #[error("{message}")]
+    Setting {
+        /// Which, and why.
+        message: String,
+    },
+}
+
+impl Error {
+    /// Whether the same call may succeed later without anything being changed.
+    pub fn may_retry(&self) -> bool {
+        match self {
+            Self::NotGranted { .. } | Self::SessionLost { .. } | Self::Unreachable { .. } => true,
+            Self::Refused { reason, .. } => reason.may_pass(),
+            Self::Lost { .. }
+            | Self::OutcomeUnknown { .. }
+            | Self::Closed
+            | Self::Setting { .. } => false,
+        }
+    }
+
+    /// Who holds the lock, where that is the reason.
+    pub fn holders(&self) -> &[Holder] {
+        match self {
+            Self::NotGranted { holders, .. } => holders,
+            _ => &[],
+        }
+    }
+
+    /// From what a server said about `name`.
+    pub(crate) fn from_refusal(refusal: v1::Refusal, name: &str) -> Self {
+        if refusal.reason() == v1::RefusalReason::LockHeld {
+            return Self::NotGranted {
+                name: name.to_owned(),
+                holders: crate::info::holders(refusal.holders),
+                waited: None,
+            };
+        }
+        Self::Refused {
+            reason: RefusalReason::from(refusal.reason()),
+            message: refusal.message,
+            limit: Some(refusal.limit).filter(|limit| !limit.is_empty()),
+            retry_after: refusal.retry_after_ms.map(Duration::from_millis),
+        }
+    }
+}
+
+/// Why the store refused, for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RefusalReason {
+    /// The request itself is wrong: a name, a number.
+    Invalid,
+    /// A limit of the server is reached.
+    Limit,
+    /// The TTL lies outside the server's bounds.
+    TtlOutOfRange,
+    /// No leader with a quorum could be reached in time.
+    Unavailable,
+    /// The servers' disks are nearly full; only what frees or ends things is accepted.
+    DiskReserve,
+    /// The server does not do that yet.
+    Unsupported,
+    /// The fencing tokens of this epoch are used up.
+    TokensExhausted,
+    /// The request id was used before or has ended: this client and the server disagree.
+    Protocol,
+    /// The server knows no such session.
+    SessionUnknown,
+    /// A reason this version of the client does not know.
+    Other,
+}
+
+impl RefusalReason {
+    fn may_pass(self) -> bool {
+        match self {
+            Self::Limit | Self::Unavailable | Self::DiskReserve | Self::SessionUnknown => true,
+            Self::Invalid
+            | Self::TtlOutOfRange
+            | Self::Unsupported
+            | Self::TokensExhausted
+            | Self::Protocol
+            | Self::Other => false,
+        }
+    }
+}
+
+impl From<v1::RefusalReason> for RefusalReason {
+    fn from(reason: v1::RefusalReason) -> Self {
+        match reason {
+            v1::RefusalReason::Invalid => Self::Invalid,
+            v1::RefusalReason::Limit => Self::Limit,
+            v1::RefusalReason::TtlOutOfRange => Self::TtlOutOfRange,
+            v1::RefusalReason::Unavailable => Self::Unavailable,
+            v1::RefusalReason::DiskReserve => Self::DiskReserve,
+            v1::RefusalReason::Unsupported => Self::Unsupported,
+            v1::RefusalReason::TokensExhausted => Self::TokensExhausted,
+            v1::RefusalReason::SessionUnknown => Self::SessionUnknown,
+            v1::RefusalReason::RequestGone
+            | v1::RefusalReason::RequestReused
+            | v1::RefusalReason::NotHolder
+            | v1::RefusalReason::Cancelled => Self::Protocol,
+            v1::RefusalReason::Unspecified | v1::RefusalReason::LockHeld => Self::Other,
+        }
+    }
+}
+
+/// `text` with everything a terminal might act on escaped.
+pub(crate) fn shown(text: &str) -> impl fmt::Display + '_ {
+    text.escape_debug()
+}
+
+fn after(waited: Option<&Duration>) -> String {
+    waited.map(|waited| format!(" after {:.1} s", waited.as_secs_f64())).unwrap_or_default()
+}
+
+fn held_by(holders: &[Holder]) -> String {
+    let Some(holder) = holders.first() else { return String::new() };
+    format!(": held by {} for {} s", shown(&holder.label), holder.held.as_secs())
+}

@@ -1,0 +1,161 @@
+//! What the store tells about locks and nodes, for people and their tools.
+
+use std::time::Duration;
+
+use holdfast_proto::v1;
+
+use crate::FencingToken;
+
+/// Who holds a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The holder's session.
+    pub session: u64,
+    /// What the session calls itself; proves nothing. May hold any characters: escape it before
+    /// it goes to a terminal.
+    pub label: String,
+    /// The grant's fencing token.
+    pub token: FencingToken,
+    /// For how long, by the leader's wall clock.
+    pub held: Duration,
+}
+
+/// Where a request stands in its queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// How many stand before it; 0 is next.
+    pub place: u64,
+    /// Who holds the lock meanwhile.
+    pub holders: Vec<Holder>,
+}
+
+impl Place {
+    pub(crate) fn new(place: u64, holders: Vec<v1::Holder>) -> Self {
+        Self { place, holders: self::holders(holders) }
+    }
+}
+
+/// Who waits for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    /// The waiter's session.
+    pub session: u64,
+    /// What the session calls itself.
+    pub label: String,
+    /// For how long, by the leader's wall clock.
+    pub waiting: Duration,
+}
+
+/// A lock as of one linearizable read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockInfo {
+    /// Its name.
+    pub name: String,
+    /// Who holds it.
+    pub holders: Vec<Holder>,
+    /// How many wait in all.
+    pub waiting: u64,
+    /// The first of them, the next one first: at most 100 from `inspect`, none from `list`.
+    pub queue: Vec<Waiter>,
+}
+
+/// A page of locks, in name order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// The locks.
+    pub locks: Vec<LockInfo>,
+    /// For the page after this one; `None` after the last.
+    pub next: Option<String>,
+}
+
+/// A node of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its id.
+    pub node: u64,
+    /// Where clients reach it.
+    pub advertise: String,
+}
+
+/// What one node knows of itself and its cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// The cluster's id, 16 bytes.
+    pub cluster: Vec<u8>,
+    /// The node that answered.
+    pub node: u64,
+    /// Who leads, if the node knows.
+    pub leader: Option<u64>,
+    /// Where clients reach the leader.
+    pub leader_endpoint: Option<String>,
+    /// The Raft term.
+    pub term: u64,
+    /// The last log entry the node has applied.
+    pub applied: u64,
+    /// The node's version.
+    pub version: String,
+    /// Every member.
+    pub members: Vec<Member>,
+    /// Whether the node leads with a quorum, or follows a leader it has heard from lately.
+    pub ready: bool,
+}
+
+impl From<v1::Holder> for Holder {
+    fn from(holder: v1::Holder) -> Self {
+        Self {
+            session: holder.session_id,
+            label: holder.label,
+            token: FencingToken::new(holder.token),
+            held: Duration::from_millis(holder.held_ms),
+        }
+    }
+}
+
+pub(crate) fn holders(holders: Vec<v1::Holder>) -> Vec<Holder> {
+    holders.into_iter().map(Holder::from).collect()
+}
+
+impl From<v1::LockInfo> for LockInfo {
+    fn from(lock: v1::LockInfo) -> Self {
+        let queue = lock.queue.into_iter().map(|waiter| Waiter {
+            session: waiter.session_id,
+            label: waiter.label,
+            waiting: Duration::from_millis(waiter.waiting_ms),
+        });
+        Self {
+            name: lock.name,
+            holders: holders(lock.holders),
+            waiting: lock.waiting,
+            queue: queue.collect(),
+        }
+    }
+}
+
+impl From<v1::ListResponse> for Page {
+    fn from(response: v1::ListResponse) -> Self {
+        Self {
+            locks: response.locks.into_iter().map(LockInfo::from).collect(),
+            next: Some(response.next_page_token).filter(|token| !token.is_empty()),
+        }
+    }
+}
+
+impl From<v1::StatusResponse> for NodeStatus {
+    fn from(status: v1::StatusResponse) -> Self {
+        let members = status
+            .members
+            .into_iter()
+            .map(|member| Member { node: member.node_id, advertise: member.advertise });
+        Self {
+            cluster: status.cluster_id.to_vec(),
+            node: status.node_id,
+            leader: status.leader_id,
+            leader_endpoint: status.leader,
+            term: status.term,
+            applied: status.applied_index,
+            version: status.version,
+            members: members.collect(),
+            ready: status.ready,
+        }
+    }
+}

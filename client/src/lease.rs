@@ -1,0 +1,367 @@
+//! Until when a hold is certain: the safe deadline, and what it may never do.
+//!
+//! # Invariants
+//!
+//! - A deadline counts from the *send* time of a keepalive that was answered, less the allowance
+//!   for clock rates and [`DEADLINE_MARGIN`] (I6, DESIGN §5.4).
+//! - A [`Span`] whose deadline was once seen to have passed is over for ever: no later answer
+//!   lengthens it, so nobody reads "safe" after somebody has read "unsafe" (DESIGN §5.6).
+//! - A keepalive's seq is never given out twice (S2).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use holdfast_seams::{Clock, Moment};
+
+/// Taken off every safe deadline for the time between a clock read and what it decides.
+pub(crate) const DEADLINE_MARGIN: Duration = Duration::from_millis(20);
+
+/// The lengths that follow from a session's TTL.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Terms {
+    ttl: Duration,
+    /// Largest relative difference of rate between this clock and any server's, 0 to 1.
+    allowance: f64,
+}
+
+impl Terms {
+    pub(crate) fn new(ttl: Duration, allowance: f64) -> Self {
+        Self { ttl, allowance: allowance.clamp(0.0, 1.0) }
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// The safe deadline that an answer to a keepalive sent at `sent` gives.
+    pub(crate) fn safe_until(&self, sent: Moment) -> Moment {
+        let certain = self.ttl.mul_f64(1.0 - self.allowance);
+        sent + certain.saturating_sub(DEADLINE_MARGIN)
+    }
+
+    /// How long after one keepalive the next is sent.
+    pub(crate) fn keepalive_every(&self) -> Duration {
+        self.ttl / 4
+    }
+
+    /// When a keepalive is unanswered for TTL/2, if the last one answered was sent at `sent`:
+    /// the next one was due a quarter of the TTL after it, whether it could be sent or not.
+    pub(crate) fn jeopardy_from(&self, sent: Moment) -> Moment {
+        sent + self.keepalive_every() + self.ttl / 2
+    }
+
+    /// How long a keepalive may stay unanswered before the stream is given up for another.
+    pub(crate) fn silence_limit(&self) -> Duration {
+        self.keepalive_every().max(Duration::from_millis(500))
+    }
+}
+
+/// A stretch of time without a gap in which holds are safe. Shared by the holds granted in it.
+#[derive(Debug)]
+pub(crate) struct Span {
+    /// Nanoseconds since the clock's origin; 0: over.
+    deadline: AtomicU64,
+}
+
+impl Span {
+    pub(crate) fn new(deadline: Moment) -> Arc<Self> {
+        Arc::new(Self { deadline: AtomicU64::new(nanos(deadline)) })
+    }
+
+    /// A span that is over from the start.
+    pub(crate) fn ended() -> Arc<Self> {
+        Arc::new(Self { deadline: AtomicU64::new(0) })
+    }
+
+    /// Whether the deadline lies ahead. Who finds that it has passed ends the span, so that the
+    /// answer can only ever change from yes to no.
+    pub(crate) fn is_alive(&self, clock: &dyn Clock) -> bool {
+        loop {
+            let deadline = self.deadline.load(Ordering::Acquire);
+            if deadline == 0 {
+                return false;
+            }
+            // Read after the load: a thread that was stopped in between sees the later time.
+            if nanos(clock.now()) < deadline {
+                return true;
+            }
+            if self.replace(deadline, 0) {
+                return false;
+            }
+        }
+    }
+
+    /// Moves the deadline to `to`, if that is later; false if the span is over.
+    pub(crate) fn extend(&self, to: Moment, clock: &dyn Clock) -> bool {
+        loop {
+            let deadline = self.deadline.load(Ordering::Acquire);
+            if deadline == 0 {
+                return false;
+            }
+            // The answer may be good, but it came too late: somebody may have been told.
+            let replacement =
+                if nanos(clock.now()) < deadline { deadline.max(nanos(to)) } else { 0 };
+            if self.replace(deadline, replacement) {
+                return replacement != 0;
+            }
+        }
+    }
+
+    /// Ends the span now.
+    pub(crate) fn end(&self) {
+        self.deadline.store(0, Ordering::Release);
+    }
+
+    /// The deadline; `None` if the span is known to be over.
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        match self.deadline.load(Ordering::Acquire) {
+            0 => None,
+            deadline => Some(Moment::from_origin(Duration::from_nanos(deadline))),
+        }
+    }
+
+    fn replace(&self, current: u64, new: u64) -> bool {
+        self.deadline.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+fn nanos(at: Moment) -> u64 {
+    u64::try_from(at.since_origin().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Keepalives and what their answers are worth.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    terms: Terms,
+    span: Arc<Span>,
+    /// Send time of the last keepalive that was answered.
+    renewed: Option<Moment>,
+    /// Sent on this stream and not answered, oldest first. At most one per quarter of the TTL
+    /// and given up with the stream, so a handful.
+    unanswered: VecDeque<(u64, Moment)>,
+    next_seq: u64,
+    next_due: Moment,
+}
+
+impl Lease {
+    pub(crate) fn new(terms: Terms) -> Self {
+        Self {
+            terms,
+            span: Span::ended(),
+            renewed: None,
+            unanswered: VecDeque::new(),
+            next_seq: 1,
+            next_due: Moment::from_origin(Duration::ZERO),
+        }
+    }
+
+    pub(crate) fn terms(&self) -> Terms {
+        self.terms
+    }
+
+    /// The server's TTL, which may be its default.
+    pub(crate) fn set_ttl(&mut self, ttl: Duration) {
+        self.terms = Terms::new(ttl, self.terms.allowance);
+    }
+
+    pub(crate) fn span(&self) -> &Arc<Span> {
+        &self.span
+    }
+
+    /// When the next keepalive is due.
+    pub(crate) fn next_due(&self) -> Moment {
+        self.next_due
+    }
+
+    /// When the oldest unanswered keepalive, or else the next one, has been so for too long.
+    pub(crate) fn silent_from(&self) -> Moment {
+        let oldest = self.unanswered.front().map_or(self.next_due, |(_, sent)| *sent);
+        oldest + self.terms.silence_limit()
+    }
+
+    /// When somebody has to look again: jeopardy, then the safe deadline.
+    pub(crate) fn next_alarm(&self, now: Moment) -> Option<Moment> {
+        let deadline = self.span.deadline()?;
+        let jeopardy = self.renewed.map(|sent| self.terms.jeopardy_from(sent));
+        Some(jeopardy.filter(|at| *at > now).map_or(deadline, |at| at.min(deadline)))
+    }
+
+    /// Whether a keepalive has been unanswered for TTL/2.
+    pub(crate) fn in_jeopardy(&self, now: Moment) -> bool {
+        self.renewed.is_some_and(|sent| now >= self.terms.jeopardy_from(sent))
+    }
+
+    /// Notes a keepalive that is about to be queued: `now` is its send time, so it has to be read
+    /// before (S2, DESIGN §5.4). Returns its seq.
+    pub(crate) fn send_keepalive(&mut self, now: Moment) -> u64 {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        self.unanswered.push_back((seq, now));
+        self.next_due = now + self.terms.keepalive_every();
+        seq
+    }
+
+    /// The send time of keepalive `seq`, with which all earlier ones are answered too. `None` for
+    /// a seq that is not outstanding.
+    pub(crate) fn answered(&mut self, seq: u64) -> Option<Moment> {
+        let at = self.unanswered.iter().position(|(sent, _)| *sent == seq)?;
+        let (_, sent) = self.unanswered.drain(..=at).next_back()?;
+        Some(sent)
+    }
+
+    /// The stream is gone, and with it every answer.
+    pub(crate) fn forget_unanswered(&mut self) {
+        self.unanswered.clear();
+    }
+
+    /// An Open sent at `sent` was answered: as good as a keepalive.
+    pub(crate) fn opened(&mut self, sent: Moment) {
+        self.next_due = sent + self.terms.keepalive_every();
+    }
+
+    /// Counts an answer to what was sent at `sent`. If the span is over, a new one begins: what
+    /// was held in the old one stays lost.
+    pub(crate) fn renew(&mut self, sent: Moment, clock: &dyn Clock) {
+        self.renewed = self.renewed.max(Some(sent));
+        let safe_until = self.terms.safe_until(sent);
+        if !self.span.extend(safe_until, clock) && clock.now() < safe_until {
+            self.span = Span::new(safe_until);
+        }
+    }
+
+    /// The session is over: nothing is safe, and a next one starts from nothing.
+    pub(crate) fn end(&mut self) {
+        self.span.end();
+        self.renewed = None;
+        self.unanswered.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_origin(Duration::from_millis(ms))
+    }
+
+    struct SetClock(AtomicU64);
+
+    impl Clock for SetClock {
+        fn now(&self) -> Moment {
+            at(self.0.load(Ordering::Relaxed))
+        }
+        fn wall_ms(&self) -> u64 {
+            0
+        }
+        fn sleep_until(&self, _at: Moment) -> holdfast_seams::BoxFuture<'static, ()> {
+            Box::pin(std::future::pending())
+        }
+        fn watchdog(&self, _on_due: Arc<dyn Fn() + Send + Sync>) -> holdfast_seams::Watchdog {
+            unreachable!("no test here needs one")
+        }
+    }
+
+    fn clock(ms: u64) -> SetClock {
+        SetClock(AtomicU64::new(ms))
+    }
+
+    /// DESIGN §5.4 with its defaults: 10 s less a tenth less 20 ms.
+    #[test]
+    fn the_safe_deadline_is_the_send_time_plus_the_ttl_less_allowance_and_margin() {
+        let terms = Terms::new(TTL, 0.1);
+
+        assert_eq!(terms.safe_until(at(1_000)), at(1_000 + 9_000 - 20));
+        assert_eq!(Terms::new(TTL, 0.25).safe_until(at(0)), at(7_480));
+    }
+
+    #[test]
+    fn an_answer_counts_from_when_its_keepalive_was_sent_not_from_when_it_came() {
+        let clock = clock(1_000);
+        let mut lease = Lease::new(Terms::new(TTL, 0.1));
+        let seq = lease.send_keepalive(at(1_000));
+        clock.0.store(4_000, Ordering::Relaxed);
+
+        let sent = lease.answered(seq).expect("it is outstanding");
+        lease.renew(sent, &clock);
+
+        assert_eq!(lease.span().deadline(), Some(at(9_980)));
+    }
+
+    #[test]
+    fn no_seq_is_given_out_twice_not_even_over_streams() {
+        let mut lease = Lease::new(Terms::new(TTL, 0.1));
+        let first = lease.send_keepalive(at(1));
+        lease.forget_unanswered();
+        let second = lease.send_keepalive(at(2));
+        lease.end();
+        let third = lease.send_keepalive(at(3));
+
+        assert!(first < second && second < third);
+        assert_eq!(lease.answered(first), None, "the answer of an older stream counts for nothing");
+    }
+
+    #[test]
+    fn the_highest_answered_seq_answers_all_before_it() {
+        let mut lease = Lease::new(Terms::new(TTL, 0.1));
+        let first = lease.send_keepalive(at(1));
+        let second = lease.send_keepalive(at(2));
+
+        assert_eq!(lease.answered(second), Some(at(2)));
+        assert_eq!(lease.answered(first), None);
+    }
+
+    /// I6: the answer is in time for the server, yet it came after the deadline it would have
+    /// moved, and a caller may have been told already.
+    #[test]
+    fn a_span_whose_deadline_passed_is_over_for_ever_even_if_nobody_looked() {
+        let clock = clock(100);
+        let span = Span::new(at(100));
+
+        assert!(!span.extend(at(5_000), &clock));
+        assert!(!span.is_alive(&clock));
+        clock.0.store(50, Ordering::Relaxed);
+        assert!(!span.is_alive(&clock), "not even a clock that went back revives it");
+    }
+
+    #[test]
+    fn a_late_answer_begins_a_new_span_and_leaves_the_old_one_over() {
+        let clock = clock(1_000);
+        let mut lease = Lease::new(Terms::new(TTL, 0.1));
+        lease.renew(at(1_000), &clock);
+        let old = lease.span().clone();
+        clock.0.store(9_990, Ordering::Relaxed);
+
+        lease.renew(at(3_500), &clock);
+
+        assert!(!old.is_alive(&clock));
+        assert_eq!(lease.span().deadline(), Some(at(3_500 + 8_980)));
+    }
+
+    #[test]
+    fn an_answer_older_than_the_last_one_takes_nothing_back() {
+        let clock = clock(3_000);
+        let mut lease = Lease::new(Terms::new(TTL, 0.1));
+        lease.renew(at(3_000), &clock);
+        lease.renew(at(500), &clock);
+
+        assert_eq!(lease.span().deadline(), Some(at(11_980)));
+    }
+
+    #[test]
+    fn jeopardy_begins_when_a_keepalive_is_unanswered_for_half_the_ttl() {
+        let clock = clock(0);
+        let mut lease = Lease::new(Terms::new(TTL, 0.1));
+        lease.renew(at(0), &clock);
+        lease.send_keepalive(at(2_500));
+
+        assert!(!lease.in_jeopardy(at(7_499)));
+        assert!(lease.in_jeopardy(at(7_500)));
+        assert_eq!(lease.next_alarm(at(0)), Some(at(7_500)));
+        assert_eq!(lease.next_alarm(at(7_500)), Some(at(8_980)));
+    }
+}

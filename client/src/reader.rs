@@ -1,0 +1,156 @@
+//! Questions that need no session.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_proto::v1;
+use holdfast_seams::{BoxFuture, Seams, Transport, TransportError};
+
+use crate::endpoints::Route;
+use crate::{Error, LockInfo, NodeStatus, Page, RefusalReason, Result};
+
+/// The longest one server may take to answer before the next is asked.
+const ATTEMPT_LIMIT: Duration = Duration::from_secs(2);
+/// Locks in a page of [`Reader::list`].
+const PAGE_SIZE: u32 = 1_000;
+
+/// Asks about locks and nodes, without a session. Cheap to clone.
+#[derive(Clone)]
+pub struct Reader {
+    endpoints: Arc<[String]>,
+    transport: Arc<dyn Transport>,
+    seams: Seams,
+    limit: Duration,
+}
+
+impl Reader {
+    pub(crate) fn new(
+        endpoints: Vec<String>,
+        transport: Arc<dyn Transport>,
+        seams: Seams,
+        limit: Duration,
+    ) -> Self {
+        Self { endpoints: endpoints.into(), transport, seams, limit }
+    }
+
+    pub(crate) fn transport(&self) -> &Arc<dyn Transport> {
+        &self.transport
+    }
+
+    pub(crate) fn endpoints(&self) -> &[String] {
+        &self.endpoints
+    }
+
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// One lock as of a linearizable read; `None` if nobody holds it or waits for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] if no server answered within the connect timeout,
+    /// [`Error::Refused`] if one did not like the question. Asking changes nothing.
+    pub async fn inspect(&self, name: &str) -> Result<Option<LockInfo>> {
+        let request = v1::InspectRequest { name: name.to_owned() };
+        let response =
+            self.ask(|endpoint| self.transport.inspect(endpoint, request.clone())).await?;
+        Ok(response.lock.map(LockInfo::from))
+    }
+
+    /// The locks whose names begin with `prefix`, in name order. Read in pages, each of which is
+    /// true as of a moment of its own.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Reader::inspect`].
+    pub async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        let mut page = self.page(prefix, PAGE_SIZE, None).await?;
+        let mut locks = std::mem::take(&mut page.locks);
+        while let Some(after) = page.next {
+            page = self.page(prefix, PAGE_SIZE, Some(&after)).await?;
+            locks.append(&mut page.locks);
+        }
+        Ok(locks)
+    }
+
+    /// One page of what [`Reader::list`] reads: at most `size` locks (1 to 1,000), after the page
+    /// whose [`Page::next`] is given.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Reader::inspect`].
+    pub async fn page(&self, prefix: &str, size: u32, after: Option<&str>) -> Result<Page> {
+        let request = v1::ListRequest {
+            prefix: prefix.to_owned(),
+            page_size: Some(size),
+            page_token: after.unwrap_or_default().to_owned(),
+        };
+        let response = self.ask(|endpoint| self.transport.list(endpoint, request.clone())).await?;
+        Ok(Page::from(response))
+    }
+
+    /// What a node knows of itself and its cluster: the first endpoint that answers.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Reader::inspect`].
+    pub async fn status(&self) -> Result<NodeStatus> {
+        let response =
+            self.ask(|endpoint| self.transport.status(endpoint, v1::StatusRequest {})).await?;
+        Ok(NodeStatus::from(response))
+    }
+
+    /// Asks one endpoint after the other, or the leader one of them names, until one answers.
+    async fn ask<T>(
+        &self,
+        call: impl Fn(&str) -> BoxFuture<'static, Result<T, TransportError>>,
+    ) -> Result<T> {
+        let mut last = "nobody answered yet".to_owned();
+        let asked = self.seams.timeout(self.limit, self.ask_in_turn(call, &mut last)).await;
+        asked.unwrap_or_else(|_| {
+            Err(Error::Unreachable { endpoints: self.endpoints.to_vec(), waited: self.limit, last })
+        })
+    }
+
+    async fn ask_in_turn<T>(
+        &self,
+        call: impl Fn(&str) -> BoxFuture<'static, Result<T, TransportError>>,
+        last: &mut String,
+    ) -> Result<T> {
+        let mut route = Route::new(self.endpoints.to_vec(), Duration::from_millis(500));
+        loop {
+            let endpoint = route.next();
+            let leader = match self.seams.timeout(ATTEMPT_LIMIT, call(&endpoint)).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(TransportError::Refused { message })) => return Err(refused(message)),
+                Ok(Err(TransportError::Unavailable { message, leader })) => {
+                    *last = message;
+                    leader
+                }
+                Ok(Err(other)) => {
+                    *last = other.to_string();
+                    None
+                }
+                Err(_) => {
+                    *last = format!("{endpoint} does not answer");
+                    None
+                }
+            };
+            if let Some(delay) = route.failed(leader, &*self.seams.rng) {
+                self.seams.sleep(delay).await;
+            }
+        }
+    }
+}
+
+fn refused(message: String) -> Error {
+    Error::Refused { reason: RefusalReason::Other, message, limit: None, retry_after: None }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("endpoints", &self.endpoints).finish_non_exhaustive()
+    }
+}

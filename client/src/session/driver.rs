@@ -1,0 +1,184 @@
+//! The task that talks to servers: one stream after the other, as long as the session lives.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use holdfast_proto::v1::{ClientFrames, ServerFrames};
+use holdfast_seams::{Pipe, Transport, TransportError, select};
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::machine::{Machine, Opening, StreamEnd};
+use super::{CLOSE_LIMIT, Fate, Session};
+use crate::endpoints::Route;
+use crate::{Error, RefusalReason};
+
+/// A stream that lived shorter than this counts as a failed attempt when it comes to delays, so
+/// that a server which takes every session and drops it at once is not asked without pause.
+const STREAM_LIFE_MIN: Duration = Duration::from_secs(1);
+
+/// Keeps the session until it is closed.
+pub(super) async fn drive(
+    session: Arc<Session>,
+    transport: Arc<dyn Transport>,
+    endpoints: Vec<String>,
+) {
+    let fate = select! {
+        () = keep(&session, &*transport, endpoints) => Fate::Closed,
+        () = close_limit(&session) => Fate::Unknown,
+    };
+    session.fate.send_replace(fate);
+}
+
+/// Ends when closing has taken too long.
+async fn close_limit(session: &Session) {
+    let mut closing = session.closing.subscribe();
+    // The sender lives as long as the session.
+    let _ = closing.wait_for(|closing| *closing).await;
+    session.seams.sleep(CLOSE_LIMIT).await;
+}
+
+/// One stream after the other.
+async fn keep(session: &Session, transport: &dyn Transport, endpoints: Vec<String>) {
+    let ttl = session.ttl();
+    let delay_max = (ttl / 20).clamp(Duration::from_millis(100), Duration::from_secs(1));
+    let mut route = Route::new(endpoints, delay_max);
+    while !session.with(|machine| machine.is_closing() && !machine.has_session()) {
+        let endpoint = route.next();
+        let began = session.seams.clock.now();
+        let mut stream = Attempt { session, endpoint: &endpoint, was_ready: false };
+        let end = stream.run(transport).await;
+        let lived = session.seams.clock.now().saturating_since(began);
+        if stream.was_ready && lived >= STREAM_LIFE_MIN {
+            route.succeeded();
+        }
+        tracing::debug!(endpoint, ?end, "a session stream is over");
+        session.with(|machine| machine.detached(&end));
+        let leader = match end {
+            StreamEnd::Redirected(leader) | StreamEnd::Failed { leader, .. } => leader,
+            // It answered, so it is the one to ask again.
+            StreamEnd::SessionOver => Some(endpoint),
+            StreamEnd::Refused(_) => None,
+        };
+        if let Some(delay) = route.failed(leader, &*session.seams.rng) {
+            session.seams.sleep(delay).await;
+        }
+    }
+}
+
+/// One stream at one endpoint.
+struct Attempt<'a> {
+    session: &'a Session,
+    endpoint: &'a str,
+    was_ready: bool,
+}
+
+impl Attempt<'_> {
+    /// How long a server may take to attach the session.
+    fn limit(&self) -> Duration {
+        (self.session.ttl() / 5).clamp(Duration::from_millis(500), Duration::from_secs(2))
+    }
+
+    async fn run(&mut self, transport: &dyn Transport) -> StreamEnd {
+        let opening = transport.open(self.endpoint);
+        let mut pipe = match self.session.seams.timeout(self.limit(), opening).await {
+            Ok(Ok(pipe)) => pipe,
+            Ok(Err(error)) => return self.broken(error),
+            Err(_) => return self.no_answer(),
+        };
+        let open = self.session.with(Machine::open);
+        // A new pipe has room for one message.
+        if pipe.outgoing.try_send(open).is_err() {
+            return StreamEnd::failed(format!("{} closed the stream at once", self.endpoint));
+        }
+        self.converse(&mut pipe).await
+    }
+
+    /// Drains what comes before anything else, always (DESIGN §6, traps of h2).
+    async fn converse(&mut self, pipe: &mut Pipe<ClientFrames, ServerFrames>) -> StreamEnd {
+        let limit = self.limit();
+        let mut writable = true;
+        loop {
+            writable = writable && self.send_what_fits(pipe);
+            let (blocked, timer) = self
+                .session
+                .with(|machine| (writable && machine.has_output(), machine.next_timer(limit)));
+            let timer = timer.unwrap_or_else(|| self.session.seams.clock.now());
+            select! {
+                frames = pipe.incoming.next() => {
+                    if let Some(end) = self.take_in(frames) {
+                        return end;
+                    }
+                }
+                room = pipe.outgoing.reserve(), if blocked => writable = room.is_ok(),
+                () = self.session.wake.notified() => {}
+                () = self.session.seams.clock.sleep_until(timer) => {
+                    if self.session.with(|machine| machine.is_stalled(limit)) {
+                        return self.no_answer();
+                    }
+                }
+            }
+        }
+    }
+
+    /// False when the other end takes nothing any more; why, is then in what it sent.
+    fn send_what_fits(&self, pipe: &Pipe<ClientFrames, ServerFrames>) -> bool {
+        loop {
+            match pipe.outgoing.try_reserve() {
+                Err(TrySendError::Full(())) => return true,
+                Err(TrySendError::Closed(())) => return false,
+                Ok(room) => match self.session.with(Machine::take_output) {
+                    Some(message) => room.send(message),
+                    None => return true,
+                },
+            }
+        }
+    }
+
+    fn take_in(
+        &mut self,
+        frames: Option<Result<ServerFrames, TransportError>>,
+    ) -> Option<StreamEnd> {
+        match frames {
+            Some(Ok(frames)) => {
+                let (end, ready) =
+                    self.session.with(|machine| (machine.handle(frames), machine.is_ready()));
+                self.was_ready |= ready;
+                end
+            }
+            Some(Err(error)) => Some(self.broken(error)),
+            None => Some(StreamEnd::failed(format!("{} ended the stream", self.endpoint))),
+        }
+    }
+
+    fn no_answer(&self) -> StreamEnd {
+        StreamEnd::failed(format!("{} does not answer", self.endpoint))
+    }
+
+    fn broken(&self, error: TransportError) -> StreamEnd {
+        match error {
+            TransportError::Unavailable { message, leader } => {
+                StreamEnd::Failed { message, leader }
+            }
+            TransportError::AttachedElsewhere => {
+                self.session.with(Machine::attached_elsewhere);
+                StreamEnd::SessionOver
+            }
+            TransportError::Refused { message } if self.never_opened() => {
+                StreamEnd::Refused(Error::Refused {
+                    reason: RefusalReason::Other,
+                    message,
+                    limit: None,
+                    retry_after: None,
+                })
+            }
+            other @ (TransportError::Unreachable { .. }
+            | TransportError::TooSlow
+            | TransportError::Refused { .. }) => StreamEnd::failed(other.to_string()),
+        }
+    }
+
+    fn never_opened(&self) -> bool {
+        matches!(*self.session.opening().borrow(), Opening::Trying)
+    }
+}

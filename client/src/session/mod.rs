@@ -1,0 +1,178 @@
+//! One session: a machine that callers, the stream's task and the watchdog share.
+//!
+//! Callers and the watchdog reach the machine under a mutex whose sections never wait; the task
+//! in [`driver`] is the only one that talks to servers.
+
+mod driver;
+mod machine;
+mod request;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use holdfast_seams::{Moment, Seams, Transport, Watchdog};
+use tokio::sync::{Notify, oneshot, watch};
+
+use crate::hold::Hold;
+use crate::{Error, Result};
+use machine::Machine;
+
+pub(crate) use machine::{Ask, Asked, Opening, Wishes};
+pub(crate) use request::Key;
+
+/// How long closing may take before it counts as unknown. The session then runs out by itself.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// How the session's task ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Running,
+    /// The server said that the session is over, or never had one.
+    Closed,
+    /// Nobody said so in time.
+    Unknown,
+}
+
+pub(crate) struct Session {
+    seams: Seams,
+    watched: Mutex<Watched>,
+    /// There may be something to send, or to end.
+    wake: Notify,
+    closing: watch::Sender<bool>,
+    fate: watch::Sender<Fate>,
+}
+
+struct Watched {
+    machine: Machine,
+    /// Set once, right after construction: it needs the session it watches.
+    watchdog: Option<Watchdog>,
+    alarm: Option<Moment>,
+}
+
+impl Session {
+    /// Starts a session and the task that keeps it.
+    pub(crate) fn start(
+        wishes: Wishes,
+        endpoints: Vec<String>,
+        transport: Arc<dyn Transport>,
+        seams: &Seams,
+    ) -> Arc<Self> {
+        let machine = Machine::new(wishes, seams.clock.clone());
+        let watched = Watched { machine, watchdog: None, alarm: None };
+        let session = Arc::new(Self {
+            seams: seams.clone(),
+            watched: Mutex::new(watched),
+            wake: Notify::new(),
+            closing: watch::Sender::new(false),
+            fate: watch::Sender::new(Fate::Running),
+        });
+        let weak = Arc::downgrade(&session);
+        let watchdog = seams.clock.watchdog(Arc::new(move || {
+            if let Some(session) = weak.upgrade() {
+                session.on_alarm();
+            }
+        }));
+        session.lock().watchdog = Some(watchdog);
+        let driven = driver::drive(session.clone(), transport, endpoints);
+        seams.spawn("holdfast-session", driven).detach();
+        session
+    }
+
+    pub(crate) fn seams(&self) -> &Seams {
+        &self.seams
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets `act` work on the machine, and keeps the watchdog in step with it.
+    fn with<T>(&self, act: impl FnOnce(&mut Machine) -> T) -> T {
+        let mut watched = self.lock();
+        let result = act(&mut watched.machine);
+        let alarm = watched.machine.next_alarm();
+        if alarm != watched.alarm {
+            watched.alarm = alarm;
+            if let Some(watchdog) = &watched.watchdog {
+                watchdog.set(alarm);
+            }
+        }
+        result
+    }
+
+    /// On the watchdog's thread: the executor may be stalled.
+    fn on_alarm(&self) {
+        self.lock().alarm = None;
+        self.with(Machine::alarm);
+        self.wake.notify_one();
+    }
+
+    // ---- for callers ----------------------------------------------------------------------
+
+    pub(crate) fn opening(&self) -> watch::Receiver<Opening> {
+        self.lock().machine.opening()
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        self.lock().machine.terms().ttl()
+    }
+
+    /// Whether a server is being talked to now.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.lock().machine.is_ready()
+    }
+
+    pub(crate) fn last_error(&self) -> String {
+        self.lock().machine.last_error().to_owned()
+    }
+
+    pub(crate) fn ask(&self, ask: Ask) -> Result<Asked> {
+        let asked = self.with(|machine| machine.ask(ask))?;
+        self.wake.notify_one();
+        Ok(asked)
+    }
+
+    /// The caller of an acquire is gone. Does not wait.
+    pub(crate) fn abandon(&self, key: Key) {
+        self.with(|machine| machine.abandon(key));
+        self.wake.notify_one();
+    }
+
+    /// Queues a release. `hold` is unsafe when this returns.
+    pub(crate) fn give_back(&self, key: Key, done: Option<oneshot::Sender<Result<()>>>) {
+        self.with(|machine| machine.give_back(key, done));
+        self.wake.notify_one();
+    }
+
+    /// Gives a hold back and waits until the store has said what became of it.
+    pub(crate) async fn release(&self, key: Key, hold: &Hold) -> Result<()> {
+        let (done, outcome) = oneshot::channel();
+        let limit = self.ttl();
+        self.give_back(key, Some(done));
+        match self.seams.timeout(limit, outcome).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => Err(Error::Lost {
+                reason: hold.lost_reason().unwrap_or(crate::LostReason::Revoked),
+            }),
+            Err(_) => Err(Error::OutcomeUnknown { what: "a release", waited: limit }),
+        }
+    }
+
+    /// Ends the session here at once, and at the server as soon as one can be reached.
+    pub(crate) fn close(&self) {
+        self.with(Machine::close);
+        self.closing.send_replace(true);
+        self.wake.notify_one();
+    }
+
+    /// Waits until the session's task has ended.
+    pub(crate) async fn closed(&self) -> Result<()> {
+        let mut fate = self.fate.subscribe();
+        // The sender lives as long as the session.
+        let fate = fate.wait_for(|fate| *fate != Fate::Running).await.map(|fate| *fate);
+        match fate {
+            Ok(Fate::Closed) => Ok(()),
+            _ => Err(Error::OutcomeUnknown { what: "closing the session", waited: CLOSE_LIMIT }),
+        }
+    }
+}

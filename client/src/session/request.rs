@@ -1,0 +1,211 @@
+//! What the client knows of its own requests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tokio::sync::{oneshot, watch};
+
+use crate::hold::Hold;
+use crate::{Error, FencingToken, Place, Result};
+
+/// A request within this client. Unlike a request id it outlives the session, as long as nothing
+/// of the request was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key(u64);
+
+/// Where a request stands.
+pub(super) enum Phase {
+    /// Never sent in this session.
+    Unsent,
+    /// Sent; no answer yet, or none that was seen.
+    Asked,
+    /// Stands in the queue.
+    Queued,
+    /// Holds the lock, and the hold was handed out.
+    Held(Arc<Hold>),
+    /// Holds the lock, which is to be released: nobody here believes in it any more.
+    GivingBack(GivingBack),
+    /// Its caller is gone: to be cancelled, whatever it came to meanwhile.
+    Cancelling,
+}
+
+/// A release on its way.
+pub(super) struct GivingBack {
+    pub(super) token: FencingToken,
+    /// How often it was sent. A second "not the holder" means that the first one did it.
+    pub(super) sent: u32,
+    /// Who wants to know.
+    pub(super) done: Option<oneshot::Sender<Result<()>>>,
+}
+
+impl GivingBack {
+    /// A release that nobody waits for.
+    pub(super) fn unattended(token: FencingToken) -> Self {
+        Self { token, sent: 0, done: None }
+    }
+
+    /// Tells who waits for it, if anybody does.
+    pub(super) fn finish(self, outcome: Result<()>) {
+        if let Some(done) = self.done {
+            // Who dropped the other end does not want to know.
+            let _ = done.send(outcome);
+        }
+    }
+}
+
+/// One acquire.
+pub(super) struct Request {
+    pub(super) name: Arc<str>,
+    pub(super) wait: bool,
+    pub(super) follow: bool,
+    /// Its id in this session; `None` while it was never sent.
+    pub(super) id: Option<u64>,
+    /// The highest log index of a frame about it: older frames are out of date.
+    pub(super) seen: u64,
+    pub(super) phase: Phase,
+    /// Who waits for the grant, until it was answered.
+    pub(super) answer: Option<oneshot::Sender<Result<Arc<Hold>>>>,
+    pub(super) place: watch::Sender<Option<Place>>,
+}
+
+impl Request {
+    /// Answers the caller. False if nobody waits any more.
+    pub(super) fn answer(&mut self, outcome: Result<Arc<Hold>>) -> bool {
+        self.answer.take().is_some_and(|answer| answer.send(outcome).is_ok())
+    }
+}
+
+/// All requests of a client, by key, id and token.
+///
+/// # Invariants
+///
+/// - Ids rise in the order in which requests are first sent, without gaps (DESIGN §4, retries).
+/// - `unanswered` holds exactly the ids that were sent and have had no first answer; its smallest
+///   is the session's `done_below`.
+#[derive(Default)]
+pub(super) struct Requests {
+    by_key: BTreeMap<Key, Request>,
+    by_id: BTreeMap<u64, Key>,
+    by_token: BTreeMap<FencingToken, Key>,
+    unanswered: BTreeSet<u64>,
+    keys_given: u64,
+    ids_given: u64,
+}
+
+impl Requests {
+    pub(super) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    pub(super) fn insert(&mut self, request: Request) -> Key {
+        self.keys_given += 1;
+        let key = Key(self.keys_given);
+        self.by_key.insert(key, request);
+        key
+    }
+
+    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Request> {
+        self.by_key.get_mut(&key)
+    }
+
+    pub(super) fn get(&self, key: Key) -> Option<&Request> {
+        self.by_key.get(&key)
+    }
+
+    pub(super) fn with_id(&self, id: u64) -> Option<Key> {
+        self.by_id.get(&id).copied()
+    }
+
+    pub(super) fn with_token(&self, token: FencingToken) -> Option<Key> {
+        self.by_token.get(&token).copied()
+    }
+
+    pub(super) fn keys(&self) -> Vec<Key> {
+        self.by_key.keys().copied().collect()
+    }
+
+    /// The keys of what holds a lock or gives it back, with the hold if it was handed out.
+    pub(super) fn holds(&self) -> impl Iterator<Item = (Key, &Arc<Hold>)> {
+        self.by_token.values().filter_map(|key| match &self.by_key.get(key)?.phase {
+            Phase::Held(hold) => Some((*key, hold)),
+            _ => None,
+        })
+    }
+
+    /// The request's id, given out now if it has none.
+    pub(super) fn id_of(&mut self, key: Key) -> Option<u64> {
+        let request = self.by_key.get_mut(&key)?;
+        if request.id.is_none() {
+            self.ids_given += 1;
+            request.id = Some(self.ids_given);
+            self.by_id.insert(self.ids_given, key);
+            self.unanswered.insert(self.ids_given);
+        }
+        request.id
+    }
+
+    /// Notes that the request's first answer has come.
+    pub(super) fn answered(&mut self, key: Key) {
+        if let Some(id) = self.by_key.get(&key).and_then(|request| request.id) {
+            self.unanswered.remove(&id);
+        }
+    }
+
+    /// Notes that the request holds its lock under `token`.
+    pub(super) fn holds_under(&mut self, key: Key, token: FencingToken) {
+        self.by_token.insert(token, key);
+    }
+
+    /// Takes its id from a request that is to be sent under a new one. Returns the old id.
+    pub(super) fn renumber(&mut self, key: Key) -> Option<u64> {
+        let request = self.by_key.get_mut(&key)?;
+        let id = request.id.take()?;
+        request.seen = 0;
+        self.by_id.remove(&id);
+        self.unanswered.remove(&id);
+        Some(id)
+    }
+
+    pub(super) fn remove(&mut self, key: Key) -> Option<Request> {
+        let request = self.by_key.remove(&key)?;
+        if let Some(id) = request.id {
+            self.by_id.remove(&id);
+            self.unanswered.remove(&id);
+        }
+        match &request.phase {
+            Phase::Held(hold) => drop(self.by_token.remove(&hold.token)),
+            Phase::GivingBack(giving) => drop(self.by_token.remove(&giving.token)),
+            Phase::Unsent | Phase::Asked | Phase::Queued | Phase::Cancelling => {}
+        }
+        Some(request)
+    }
+
+    /// All ids below have had their first answer.
+    pub(super) fn done_below(&self) -> u64 {
+        self.unanswered.first().copied().unwrap_or(self.ids_given + 1)
+    }
+
+    /// Takes out what was sent in a session that is over; what was not stays, for the next one,
+    /// in which ids begin anew.
+    pub(super) fn take_sent(&mut self) -> Vec<Request> {
+        let sent: Vec<_> =
+            self.by_key.iter().filter(|(_, one)| one.id.is_some()).map(|(key, _)| *key).collect();
+        let taken = sent.into_iter().filter_map(|key| self.remove(key)).collect();
+        self.ids_given = 0;
+        taken
+    }
+
+    /// Takes out what was never sent in this session.
+    pub(super) fn take_unsent(&mut self) -> Vec<Request> {
+        let unsent: Vec<_> =
+            self.by_key.iter().filter(|(_, one)| one.id.is_none()).map(|(key, _)| *key).collect();
+        unsent.into_iter().filter_map(|key| self.remove(key)).collect()
+    }
+}
+
+/// Answers every request with `error`.
+pub(super) fn fail_all(requests: Vec<Request>, error: &Error) {
+    for mut request in requests {
+        request.answer(Err(error.clone()));
+    }
+}

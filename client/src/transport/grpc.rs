@@ -1,0 +1,179 @@
+//! gRPC: the only module that names tonic.
+
+use std::time::Duration;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use holdfast_proto::v1::lock_service_client::LockServiceClient;
+use holdfast_proto::v1::{
+    ClientFrames, InspectRequest, InspectResponse, ListRequest, ListResponse, ServerFrames,
+    StatusRequest, StatusResponse,
+};
+use holdfast_seams::{BoxFuture, Pipe, Transport, TransportError};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+/// Messages that may lie between the session task and the connection.
+const OUTGOING_MAX: usize = 64;
+/// Largest message taken from a server: a State names every request of the session.
+const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// h2 kills a connection on which many small frames lie unread; its budget grows with this
+/// (DESIGN §6).
+const WINDOW_BYTES: u32 = 4 << 20;
+/// Half-open connections are noticed after one interval and one time-out.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// As above.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Where a node that does not lead says who does.
+const LEADER_METADATA: &str = "holdfast-leader";
+/// The server's setting whose overflow cuts a slow reader's stream; its name is in the message.
+const OUTBOX_LIMIT: &str = "outbox_frames";
+
+/// Reaches servers by gRPC; each stream or question has a connection of its own.
+#[derive(Debug, Default)]
+pub(crate) struct GrpcTransport {}
+
+async fn connect(endpoint: String) -> Result<LockServiceClient<Channel>, TransportError> {
+    let unreachable = |error: tonic::transport::Error| TransportError::Unreachable {
+        endpoint: endpoint.clone(),
+        detail: innermost(&error),
+    };
+    let channel = Endpoint::from_shared(format!("http://{endpoint}"))
+        .map_err(unreachable)?
+        .tcp_nodelay(true)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .keep_alive_while_idle(true)
+        .connect()
+        .await
+        .map_err(unreachable)?;
+    Ok(LockServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX))
+}
+
+/// What the network said, without the layers it came through.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut at = error;
+    while let Some(source) = at.source() {
+        at = source;
+    }
+    at.to_string()
+}
+
+impl Transport for GrpcTransport {
+    fn open(
+        &self,
+        endpoint: &str,
+    ) -> BoxFuture<'static, Result<Pipe<ClientFrames, ServerFrames>, TransportError>> {
+        let endpoint = endpoint.to_owned();
+        Box::pin(async move {
+            let mut client = connect(endpoint.clone()).await?;
+            let (outgoing, frames) = mpsc::channel(OUTGOING_MAX);
+            // The call begins with the first poll: a server may answer only to the first frame,
+            // which the caller sends once it has the pipe.
+            let call = async move {
+                let response = client.session(ReceiverStream::new(frames)).await?;
+                Ok::<_, Status>(response.into_inner())
+            };
+            let incoming = stream::once(call).try_flatten();
+            let incoming = incoming.map_err(move |status| told(&endpoint, &status)).boxed();
+            Ok(Pipe { outgoing, incoming })
+        })
+    }
+
+    fn inspect(
+        &self,
+        endpoint: &str,
+        request: InspectRequest,
+    ) -> BoxFuture<'static, Result<InspectResponse, TransportError>> {
+        let endpoint = endpoint.to_owned();
+        Box::pin(async move {
+            let answer = connect(endpoint.clone()).await?.inspect(request).await;
+            answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
+        })
+    }
+
+    fn list(
+        &self,
+        endpoint: &str,
+        request: ListRequest,
+    ) -> BoxFuture<'static, Result<ListResponse, TransportError>> {
+        let endpoint = endpoint.to_owned();
+        Box::pin(async move {
+            let answer = connect(endpoint.clone()).await?.list(request).await;
+            answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
+        })
+    }
+
+    fn status(
+        &self,
+        endpoint: &str,
+        request: StatusRequest,
+    ) -> BoxFuture<'static, Result<StatusResponse, TransportError>> {
+        let endpoint = endpoint.to_owned();
+        Box::pin(async move {
+            let answer = connect(endpoint.clone()).await?.status(request).await;
+            answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
+        })
+    }
+}
+
+/// The one table from gRPC codes to what a client does about them.
+fn told(endpoint: &str, status: &Status) -> TransportError {
+    let message = status.message().to_owned();
+    match status.code() {
+        // tonic makes an UNAVAILABLE of its own when a connection breaks; only a server's names
+        // the leader.
+        Code::Unavailable => {
+            let leader = status.metadata().get(LEADER_METADATA);
+            let leader = leader.and_then(|leader| leader.to_str().ok()).map(str::to_owned);
+            TransportError::Unavailable { message: format!("{endpoint}: {message}"), leader }
+        }
+        Code::Aborted => TransportError::AttachedElsewhere,
+        Code::ResourceExhausted if message.contains(OUTBOX_LIMIT) => TransportError::TooSlow,
+        Code::InvalidArgument
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::Unauthenticated
+        | Code::ResourceExhausted
+        | Code::Unimplemented => TransportError::Refused { message },
+        Code::Ok
+        | Code::Cancelled
+        | Code::Unknown
+        | Code::DeadlineExceeded
+        | Code::Internal
+        | Code::DataLoss => {
+            TransportError::Unreachable { endpoint: endpoint.to_owned(), detail: message }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_unavailable_may_name_the_leader() {
+        let mut status = Status::unavailable("this node follows");
+        status.metadata_mut().insert(LEADER_METADATA, "leader:7420".parse().expect("it is ascii"));
+
+        let TransportError::Unavailable { leader, .. } = told("a:1", &status) else {
+            panic!("{status:?}");
+        };
+        assert_eq!(leader.as_deref(), Some("leader:7420"));
+    }
+
+    #[test]
+    fn being_cut_for_reading_slowly_is_told_from_other_limits() {
+        let cut = Status::resource_exhausted("8192 frames are unread (outbox_frames)");
+        let limit = Status::resource_exhausted("100000 sessions are open (max_sessions)");
+
+        assert_eq!(told("a:1", &cut), TransportError::TooSlow);
+        assert!(matches!(told("a:1", &limit), TransportError::Refused { .. }));
+    }
+}

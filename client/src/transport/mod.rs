@@ -1,0 +1,5 @@
+//! The ways to a server.
+
+mod grpc;
+
+pub(crate) use grpc::GrpcTransport;

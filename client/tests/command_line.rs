@@ -1,0 +1,296 @@
+//! `holdfast lock`, `try`, `list` and `inspect` as processes, with real children, against a server
+//! of a few lines on a real socket.
+#![cfg(feature = "cli")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests stop the test when something is not as it must be"
+)]
+
+#[expect(unreachable_pub, reason = "a helper's items are as public as its users are many")]
+mod fake_server;
+
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use fake_server::{FakeServer, HELD, now};
+use holdfast_proto::v1::client_frame::Body;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+/// `holdfast` with these arguments, without anything of our environment that it listens to.
+fn holdfast(endpoint: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+    command.env_remove("HOLDFAST_ENDPOINTS").args(["--endpoints", endpoint]).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    let (_server, address) = FakeServer::start();
+    holdfast(&address.to_string(), arguments).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn send(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+}
+
+/// Waits until a file that the command writes is there.
+fn wait_for_file(path: &Path) -> String {
+    let until = now() + Duration::from_secs(10);
+    loop {
+        match std::fs::read_to_string(path) {
+            Ok(text) if text.ends_with('\n') => return text.trim().to_owned(),
+            _ => assert!(now() < until, "{} never came", path.display()),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn lives(pid: &str) -> bool {
+    // A process that was killed and not collected yet does not live.
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    status.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+fn wait_until_dead(pid: &str) {
+    let until = now() + Duration::from_secs(10);
+    while lives(pid) {
+        assert!(now() < until, "{pid} lives on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn the_exit_code_is_the_commands_and_nothing_else_is_said() {
+    let output = run(&["lock", "jobs", "--", "sh", "-c", "exit 7"]);
+
+    assert_eq!((output.status.code(), said(&output).as_str()), (Some(7), ""));
+}
+
+#[test]
+fn a_command_ended_by_a_signal_is_128_and_its_number() {
+    let output = run(&["lock", "jobs", "--", "sh", "-c", "kill -USR1 $$"]);
+
+    assert_eq!(output.status.code(), Some(128 + 10));
+}
+
+#[test]
+fn the_command_finds_the_lock_and_its_token_in_its_environment_and_has_our_input() {
+    let (_server, address) = FakeServer::start();
+    let mut lock = holdfast(
+        &address.to_string(),
+        &["lock", "jobs", "--", "sh", "-c", "echo $HOLDFAST_LOCK $HOLDFAST_TOKEN; cat"],
+    );
+    let mut lock = lock.stdin(Stdio::piped()).spawn().unwrap();
+    lock.stdin.take().unwrap().write_all(b"input\n").unwrap();
+
+    let output = lock.wait_with_output().unwrap();
+
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "jobs 77\ninput\n");
+}
+
+#[test]
+fn a_command_that_cannot_be_run_is_126_and_one_that_is_not_there_127() {
+    let missing = run(&["lock", "jobs", "--", "no-such-command-here"]);
+    let unusable = run(&["lock", "jobs", "--", "/etc/passwd"]);
+
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(said(&missing).contains("no-such-command-here: command not found"));
+    assert_eq!(unusable.status.code(), Some(126));
+}
+
+#[test]
+fn a_try_of_a_held_lock_is_124_and_names_the_holder_without_its_control_characters() {
+    let output = run(&["try", HELD, "--", "true"]);
+
+    assert_eq!(output.status.code(), Some(124));
+    let said = said(&output);
+    assert!(said.contains("held is not granted: held by other\\u{1b}:1 for 12 s"), "{said}");
+}
+
+#[test]
+fn a_wait_that_is_over_is_124_and_cancels_the_request() {
+    let (server, address) = FakeServer::start();
+    let arguments = ["lock", HELD, "--wait", "300ms", "--", "true"];
+    let output = holdfast(&address.to_string(), &arguments).output().unwrap();
+
+    assert_eq!(output.status.code(), Some(124), "{}", said(&output));
+    server.wait_for("the cancel or the close", |frame| {
+        matches!(frame, Body::Cancel(_) | Body::Close(_))
+    });
+}
+
+#[test]
+fn a_store_that_is_not_there_is_123_and_named() {
+    let output = holdfast("127.0.0.1:1", &["lock", "jobs", "--wait", "300ms", "--", "true"])
+        .output()
+        .unwrap();
+
+    assert_eq!(output.status.code(), Some(123));
+    let said = said(&output);
+    assert!(said.contains("127.0.0.1:1") && said.contains("is holdfastd running?"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
+fn a_wrong_command_line_is_125() {
+    let (no_command, no_time) =
+        (run(&["lock", "jobs"]), run(&["lock", "jobs", "--wait", "soon", "--", "true"]));
+
+    assert_eq!(no_command.status.code(), Some(125));
+    assert_eq!(no_time.status.code(), Some(125));
+    assert!(said(&no_time).contains("is not a time such as 10s"), "{}", said(&no_time));
+}
+
+#[test]
+fn a_name_the_store_refuses_is_122() {
+    let output = run(&["lock", &"n".repeat(513), "--", "true"]);
+
+    assert_eq!(output.status.code(), Some(122));
+}
+
+#[test]
+fn signals_are_passed_on_to_the_command() {
+    let folder = TempDir::new().unwrap();
+    let ready = folder.path().join("ready");
+    let (_server, address) = FakeServer::start();
+    let script =
+        format!("trap 'exit 9' TERM; echo > {}; while :; do sleep 0.05; done", ready.display());
+    let mut lock = holdfast(&address.to_string(), &["lock", "jobs", "--", "sh", "-c", &script])
+        .spawn()
+        .unwrap();
+    wait_for_file(&ready);
+
+    send(&lock, Signal::SIGTERM);
+
+    assert_eq!(lock.wait().unwrap().code(), Some(9));
+}
+
+#[test]
+fn a_signal_while_waiting_takes_the_request_back() {
+    let (server, address) = FakeServer::start();
+    let mut lock = holdfast(&address.to_string(), &["lock", HELD, "--", "true"]).spawn().unwrap();
+    server.wait_for("the acquire", |frame| matches!(frame, Body::Acquire(_)));
+
+    send(&lock, Signal::SIGINT);
+
+    assert_eq!(lock.wait().unwrap().code(), Some(130));
+    server.wait_for("the cancel or the close", |frame| {
+        matches!(frame, Body::Cancel(_) | Body::Close(_))
+    });
+}
+
+/// DESIGN §8 with a TTL of 2 s: safe for 1,780 ms, asked to end 500 ms before that, killed 200 ms
+/// before.
+#[test]
+fn a_command_is_asked_to_end_and_then_killed_before_a_lock_that_is_not_renewed_is_unsafe() {
+    let folder = TempDir::new().unwrap();
+    let (ready, asked) = (folder.path().join("ready"), folder.path().join("asked"));
+    let (server, address) = FakeServer::start();
+    // Its child ignores the signal too: the whole group is killed.
+    let script = format!(
+        "trap 'echo > {}' TERM; (trap '' TERM; sleep 60) & echo $! > {}; while :; do wait; done",
+        asked.display(),
+        ready.display()
+    );
+    let arguments = ["--ttl", "2s", "lock", "jobs", "--", "sh", "-c", &script];
+    let mut lock = holdfast(&address.to_string(), &arguments).spawn().unwrap();
+    let grandchild = wait_for_file(&ready);
+    std::thread::sleep(Duration::from_millis(2_500));
+    assert!(lives(&grandchild), "renewed, it lives past its TTL");
+
+    let silent_from = now();
+    server.fall_silent();
+    wait_until_dead(&grandchild);
+
+    // The last answered keepalive was sent before the silence began.
+    assert!(now() < silent_from + Duration::from_millis(1_780), "{:?}", now() - silent_from);
+    wait_for_file(&asked);
+    assert_eq!(lock.wait().unwrap().code(), Some(121));
+}
+
+#[test]
+fn the_command_dies_with_us() {
+    let folder = TempDir::new().unwrap();
+    let ready = folder.path().join("ready");
+    let (_server, address) = FakeServer::start();
+    let script = format!("echo $$ > {}; exec sleep 60", ready.display());
+    let mut lock = holdfast(&address.to_string(), &["lock", "jobs", "--", "sh", "-c", &script])
+        .spawn()
+        .unwrap();
+    let command = wait_for_file(&ready);
+
+    send(&lock, Signal::SIGKILL);
+
+    assert_eq!(lock.wait().unwrap().signal(), Some(9));
+    wait_until_dead(&command);
+}
+
+/// The whole of us stands still past the deadline; going on, the first thing is the kill.
+#[test]
+fn a_stop_past_the_deadline_kills_the_command() {
+    let folder = TempDir::new().unwrap();
+    let ready = folder.path().join("ready");
+    let (_server, address) = FakeServer::start();
+    let script = format!("echo $$ > {}; exec sleep 60", ready.display());
+    let arguments = ["--ttl", "1s", "lock", "jobs", "--", "sh", "-c", &script];
+    let mut lock = holdfast(&address.to_string(), &arguments).spawn().unwrap();
+    let command = wait_for_file(&ready);
+
+    send(&lock, Signal::SIGSTOP);
+    std::thread::sleep(Duration::from_millis(1_500));
+    send(&lock, Signal::SIGCONT);
+
+    wait_until_dead(&command);
+    assert_eq!(lock.wait().unwrap().code(), Some(121));
+}
+
+#[test]
+fn json_shows_tokens_as_strings() {
+    let output = run(&["--json", "inspect", "jobs"]);
+
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["holders"][0]["token"], "9223372036854775807");
+    assert_eq!(answer["queue"][0]["label"], "next");
+}
+
+#[test]
+fn what_the_store_says_cannot_drive_the_terminal() {
+    let output = run(&["inspect", "jobs"]);
+
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let first = shown.lines().next().unwrap();
+    assert_eq!(first, "jobs is held by a\\u{1b}[2Jb for 1 min 1 s under token 9223372036854775807");
+}
+
+#[test]
+fn a_question_the_store_refuses_is_122_with_its_words() {
+    let output = run(&["--json", "list"]);
+
+    assert_eq!(output.status.code(), Some(122));
+    let said: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(said["exit_code"], 122);
+    assert!(said["error"].as_str().unwrap().contains("page_size is 0"));
+}
+
+/// It talks to the default address; another server there fails this test, and rightly so.
+#[test]
+fn the_example_of_the_readme_runs() {
+    let (_server, _address) = FakeServer::start_at("127.0.0.1:7420");
+    let example = Path::new(env!("CARGO_BIN_EXE_holdfast")).with_file_name("examples/readme");
+    assert!(example.is_file(), "cargo test builds it, unless only one test target is asked for");
+
+    let output = Command::new(example).output().unwrap();
+
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(shown, "orders/42 is held under token 77\n", "{}", said(&output));
+    assert!(output.status.success());
+}

@@ -1,0 +1,176 @@
+//! A gRPC server with a mind of a few lines, for tests of the command line on real sockets.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures_util::{Stream, StreamExt, stream};
+use holdfast_proto::v1::lock_service_server::{LockService, LockServiceServer};
+use holdfast_proto::v1::{self, client_frame, server_frame::Body};
+use tokio::net::TcpListener;
+use tonic::{Request, Response, Status, Streaming};
+
+/// The token of every grant.
+pub const TOKEN: u64 = 77;
+/// Acquires of locks whose names begin like this are not granted.
+pub const HELD: &str = "held";
+
+/// Grants what is free, queues what is held, answers keepalives while it is not silent.
+#[derive(Clone, Default)]
+pub struct FakeServer {
+    silent: Arc<AtomicBool>,
+    heard: Arc<Mutex<Vec<client_frame::Body>>>,
+}
+
+impl FakeServer {
+    /// Starts it on a thread of its own; it runs as long as the test's process.
+    pub fn start() -> (Self, SocketAddr) {
+        Self::start_at("127.0.0.1:0")
+    }
+
+    /// The same at an address that may be somebody else's for a moment.
+    pub fn start_at(address: &'static str) -> (Self, SocketAddr) {
+        let server = Self::default();
+        let serving = server.clone();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let listener = TcpListener::bind(address).await.unwrap();
+                tell.send(listener.local_addr().unwrap()).unwrap();
+                let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+                let service = LockServiceServer::new(serving);
+                let server = tonic::transport::Server::builder().add_service(service);
+                server.serve_with_incoming(incoming).await.unwrap();
+            });
+        });
+        (server, told.recv().unwrap())
+    }
+
+    /// Nothing is answered from here on.
+    pub fn fall_silent(&self) {
+        self.silent.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until a frame was heard for which `is_it` says so.
+    pub fn wait_for(&self, what: &str, is_it: impl Fn(&client_frame::Body) -> bool) {
+        let until = now() + Duration::from_secs(10);
+        while !self.heard.lock().unwrap().iter().any(&is_it) {
+            assert!(now() < until, "{what} was not heard");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn answer(&self, frame: client_frame::Body) -> Vec<Body> {
+        self.heard.lock().unwrap().push(frame.clone());
+        if self.silent.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        match frame {
+            client_frame::Body::Open(open) => vec![Body::Opened(v1::Opened {
+                session_id: 1,
+                secret: vec![9; 16].into(),
+                cluster_id: vec![3; 16].into(),
+                ttl_ms: open.ttl_ms.unwrap_or(10_000),
+            })],
+            client_frame::Body::KeepAlive(keepalive) => {
+                vec![Body::KeptAlive(v1::KeptAlive { seq: keepalive.seq })]
+            }
+            client_frame::Body::Acquire(acquire) => vec![acquired(&acquire)],
+            client_frame::Body::Cancel(cancel) => vec![Body::Cancelled(v1::Cancelled {
+                request_id: cancel.request_id,
+                was: v1::cancelled::Was::Waiting.into(),
+            })],
+            client_frame::Body::Release(release) => {
+                vec![Body::Released(v1::Released { token: release.token, request_id: 1 })]
+            }
+            client_frame::Body::Close(_) => vec![Body::SessionEnded(v1::SessionEnded {
+                reason: v1::LostReason::SessionClosed.into(),
+            })],
+        }
+    }
+}
+
+fn acquired(acquire: &v1::Acquire) -> Body {
+    let request_id = acquire.request_id;
+    let name = acquire.items.first().map(|item| item.name.as_ref()).unwrap_or_default();
+    let holder =
+        v1::Holder { session_id: 9, label: "other\u{1b}:1".into(), token: 5, held_ms: 12_000 };
+    if !name.starts_with(HELD.as_bytes()) {
+        return Body::Granted(v1::Granted { request_id, token: TOKEN });
+    }
+    if acquire.wait {
+        return Body::Queued(v1::Queued { request_id, place: 2, holders: vec![holder] });
+    }
+    let refusal = v1::Refusal {
+        reason: v1::RefusalReason::LockHeld.into(),
+        holders: vec![holder],
+        ..Default::default()
+    };
+    Body::Denied(v1::Denied { request_id, refusal: Some(refusal) })
+}
+
+#[expect(clippy::disallowed_methods, reason = "real processes live in real time")]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+#[tonic::async_trait]
+impl LockService for FakeServer {
+    type SessionStream =
+        Pin<Box<dyn Stream<Item = Result<v1::ServerFrames, Status>> + Send + 'static>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<v1::ClientFrames>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let server = self.clone();
+        let answers = request.into_inner().filter_map(move |message| {
+            let bodies: Vec<_> = message
+                .into_iter()
+                .flat_map(|message| message.frames)
+                .filter_map(|frame| frame.body)
+                .flat_map(|frame| server.answer(frame))
+                .collect();
+            let frames =
+                bodies.into_iter().map(|body| v1::ServerFrame { index: 1, body: Some(body) });
+            let message = v1::ServerFrames { frames: frames.collect() };
+            std::future::ready((!message.frames.is_empty()).then_some(Ok(message)))
+        });
+        Ok(Response::new(Box::pin(answers.chain(stream::pending()))))
+    }
+
+    async fn inspect(
+        &self,
+        request: Request<v1::InspectRequest>,
+    ) -> Result<Response<v1::InspectResponse>, Status> {
+        let lock = v1::LockInfo {
+            name: request.into_inner().name,
+            holders: vec![v1::Holder {
+                session_id: 1 << 60,
+                label: "a\u{1b}[2Jb".into(),
+                token: u64::MAX >> 1,
+                held_ms: 61_000,
+            }],
+            waiting: 1,
+            queue: vec![v1::WaiterInfo { label: "next".into(), ..Default::default() }],
+        };
+        Ok(Response::new(v1::InspectResponse { index: 1, lock: Some(lock) }))
+    }
+
+    async fn list(
+        &self,
+        _request: Request<v1::ListRequest>,
+    ) -> Result<Response<v1::ListResponse>, Status> {
+        Err(Status::invalid_argument("page_size is 0, it must be 1 to 1000"))
+    }
+
+    async fn status(
+        &self,
+        _request: Request<v1::StatusRequest>,
+    ) -> Result<Response<v1::StatusResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+}

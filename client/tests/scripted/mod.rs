@@ -1,0 +1,355 @@
+//! A server whose every word a test says, on virtual time and without a socket.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use holdfast::{Builder, Client};
+use holdfast_proto::v1::{self, client_frame, server_frame};
+use holdfast_seams::{BoxFuture, Pipe, Seams, Transport, TransportError, simulated};
+use tokio::sync::mpsc;
+
+/// TTL of every scripted session: keepalives each 2.5 s, safe for 8.98 s.
+pub const TTL: Duration = Duration::from_secs(10);
+/// How long after its send time an answered keepalive keeps a hold safe.
+pub const SAFE: Duration = Duration::from_millis(8_980);
+/// Longest a test waits for anything: virtual time would pass for ever.
+pub const PATIENCE: Duration = Duration::from_mins(2);
+
+pub fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// The network: hands every stream a client opens to the test.
+pub struct Net {
+    pub seams: Seams,
+    streams: mpsc::Receiver<(String, Pipe<v1::ServerFrames, v1::ClientFrames>)>,
+    transport: Arc<ScriptedTransport>,
+    /// Of the next frame, over all streams.
+    index: Arc<AtomicU64>,
+}
+
+struct ScriptedTransport {
+    streams: mpsc::Sender<(String, Pipe<v1::ServerFrames, v1::ClientFrames>)>,
+    down: Mutex<BTreeSet<String>>,
+}
+
+impl Net {
+    pub fn new() -> Self {
+        let (opened, streams) = mpsc::channel(64);
+        let transport = ScriptedTransport { streams: opened, down: Mutex::default() };
+        Self {
+            seams: simulated::seams(1, 0),
+            streams,
+            transport: Arc::new(transport),
+            index: Arc::new(AtomicU64::new(10)),
+        }
+    }
+
+    /// Nobody answers at `endpoint` any more.
+    pub fn take_down(&self, endpoint: &str) {
+        self.transport.down.lock().unwrap().insert(endpoint.to_owned());
+    }
+
+    pub fn builder(&self) -> Builder {
+        Client::builder()
+            .endpoints("a:1,b:2,c:3")
+            .unwrap()
+            .ttl(TTL)
+            .label("tester")
+            .seams(self.seams.clone())
+            .transport(self.transport.clone())
+    }
+
+    /// A client whose session is open, and the server's end of its stream.
+    pub async fn connected(&mut self) -> (Client, Server) {
+        let builder = self.builder();
+        let (client, server) = tokio::join!(builder.connect(), self.accept_fresh());
+        (client.unwrap(), server)
+    }
+
+    /// The next stream a client opens and has not given up meanwhile.
+    pub async fn accept(&mut self) -> Server {
+        loop {
+            let opened = self.seams.timeout(PATIENCE, self.streams.recv()).await;
+            let (endpoint, pipe) = opened.expect("a client opens a stream").expect("the net is up");
+            if !pipe.outgoing.is_closed() {
+                let (heard, index) = (VecDeque::new(), self.index.clone());
+                let seams = self.seams.clone();
+                return Server { endpoint, pipe, heard, index, seams, keepalives: vec![] };
+            }
+        }
+    }
+
+    /// Whether no client opens a stream for `length`.
+    pub async fn is_quiet_for(&mut self, length: Duration) -> bool {
+        self.seams.timeout(length, self.streams.recv()).await.is_err()
+    }
+
+    /// The next stream, on which a new session is opened.
+    pub async fn accept_fresh(&mut self) -> Server {
+        let mut server = self.accept().await;
+        let open = server.open().await;
+        assert_eq!(open.resume, None, "a new session is asked for");
+        server.say(opened(7)).await;
+        server
+    }
+
+    /// The next stream, on which session 7 is resumed with `requests` and `next_request_id`.
+    pub async fn accept_resume(
+        &mut self,
+        requests: Vec<v1::RequestState>,
+        next_request_id: u64,
+    ) -> Server {
+        let mut server = self.accept().await;
+        let open = server.open().await;
+        let resume = open.resume.expect("the session is resumed");
+        assert_eq!((resume.session_id, resume.secret.as_ref()), (7, &[9; 16][..]));
+        let state = v1::State { requests, next_request_id };
+        server.say_all(vec![opened(7), server_frame::Body::State(state)]).await;
+        server
+    }
+}
+
+impl Transport for ScriptedTransport {
+    fn open(
+        &self,
+        endpoint: &str,
+    ) -> BoxFuture<'static, Result<Pipe<v1::ClientFrames, v1::ServerFrames>, TransportError>> {
+        let endpoint = endpoint.to_owned();
+        if self.down.lock().unwrap().contains(&endpoint) {
+            let detail = "connection refused".to_owned();
+            return Box::pin(async { Err(TransportError::Unreachable { endpoint, detail }) });
+        }
+        let streams = self.streams.clone();
+        Box::pin(async move {
+            let (client, server) = simulated::pipe(4);
+            streams.send((endpoint, server)).await.expect("the test runs on");
+            Ok(client)
+        })
+    }
+
+    fn inspect(
+        &self,
+        _endpoint: &str,
+        _request: v1::InspectRequest,
+    ) -> BoxFuture<'static, Result<v1::InspectResponse, TransportError>> {
+        Box::pin(std::future::pending())
+    }
+
+    /// `a:1` knows that `b:2` leads; `b:2` has two pages.
+    fn list(
+        &self,
+        endpoint: &str,
+        request: v1::ListRequest,
+    ) -> BoxFuture<'static, Result<v1::ListResponse, TransportError>> {
+        let lock = |name: &str| v1::LockInfo { name: name.to_owned(), ..Default::default() };
+        let answer = match (endpoint, request.page_token.as_str()) {
+            ("b:2", "") => Ok(v1::ListResponse {
+                index: 1,
+                locks: vec![lock("one")],
+                next_page_token: "more".into(),
+            }),
+            ("b:2", "more") => Ok(v1::ListResponse {
+                index: 2,
+                locks: vec![lock("two")],
+                next_page_token: String::new(),
+            }),
+            _ => Err(TransportError::Unavailable {
+                message: "this node follows".into(),
+                leader: Some("b:2".into()),
+            }),
+        };
+        Box::pin(async { answer })
+    }
+
+    fn status(
+        &self,
+        _endpoint: &str,
+        _request: v1::StatusRequest,
+    ) -> BoxFuture<'static, Result<v1::StatusResponse, TransportError>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// The server's end of one stream.
+pub struct Server {
+    pub endpoint: String,
+    pipe: Pipe<v1::ServerFrames, v1::ClientFrames>,
+    heard: VecDeque<v1::ClientFrame>,
+    index: Arc<AtomicU64>,
+    seams: Seams,
+    /// The seqs of all keepalives heard, answered or not.
+    pub keepalives: Vec<u64>,
+}
+
+impl Server {
+    /// The next frame, keepalives among them; `None` if the client ended the stream.
+    pub async fn frame(&mut self) -> Option<v1::ClientFrame> {
+        while self.heard.is_empty() {
+            let frames = self.seams.timeout(PATIENCE, self.pipe.incoming.next()).await;
+            let frames = frames.expect("the client says something")?;
+            self.heard.extend(frames.expect("simulated pipes do not fail").frames);
+        }
+        self.heard.pop_front()
+    }
+
+    /// What the next frame that is no keepalive says; keepalives are answered at once.
+    pub async fn hear(&mut self) -> client_frame::Body {
+        let until = self.seams.clock.now() + PATIENCE;
+        loop {
+            assert!(self.seams.clock.now() < until, "the client says nothing but keepalives");
+            let frame = self.frame().await.expect("the stream is open");
+            match frame.body.expect("a frame says something") {
+                client_frame::Body::KeepAlive(keepalive) => {
+                    self.keepalives.push(keepalive.seq);
+                    self.say(kept_alive(keepalive.seq)).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Answers keepalives for `length`; hears nothing else.
+    pub async fn keep_alive_for(&mut self, length: Duration) {
+        let seams = self.seams.clone();
+        let heard = seams.timeout(length, self.hear()).await;
+        assert!(heard.is_err(), "only keepalives are expected, not {heard:?}");
+    }
+
+    pub async fn open(&mut self) -> v1::Open {
+        match self.hear().await {
+            client_frame::Body::Open(open) => open,
+            other => panic!("not Open: {other:?}"),
+        }
+    }
+
+    pub async fn acquire(&mut self) -> v1::Acquire {
+        match self.hear().await {
+            client_frame::Body::Acquire(acquire) => acquire,
+            other => panic!("not Acquire: {other:?}"),
+        }
+    }
+
+    pub async fn cancel(&mut self) -> u64 {
+        match self.hear().await {
+            client_frame::Body::Cancel(cancel) => cancel.request_id,
+            other => panic!("not Cancel: {other:?}"),
+        }
+    }
+
+    pub async fn release(&mut self) -> u64 {
+        match self.hear().await {
+            client_frame::Body::Release(release) => release.token,
+            other => panic!("not Release: {other:?}"),
+        }
+    }
+
+    pub async fn close(&mut self) {
+        match self.hear().await {
+            client_frame::Body::Close(_) => {}
+            other => panic!("not Close: {other:?}"),
+        }
+    }
+
+    /// The next keepalive; nothing else may come before. It is not answered.
+    pub async fn keepalive(&mut self) -> u64 {
+        match self.frame().await.expect("the stream is open").body {
+            Some(client_frame::Body::KeepAlive(keepalive)) => {
+                self.keepalives.push(keepalive.seq);
+                keepalive.seq
+            }
+            other => panic!("not KeepAlive: {other:?}"),
+        }
+    }
+
+    pub async fn say(&mut self, body: server_frame::Body) {
+        self.say_all(vec![body]).await;
+    }
+
+    pub async fn say_at(&mut self, index: u64, body: server_frame::Body) {
+        self.index.store(index, Ordering::Relaxed);
+        self.say(body).await;
+    }
+
+    pub async fn say_all(&mut self, bodies: Vec<server_frame::Body>) {
+        let index = self.index.fetch_add(1, Ordering::Relaxed);
+        let frame = |body| v1::ServerFrame { index, body: Some(body) };
+        let frames = bodies.into_iter().map(frame).collect();
+        // A client that is gone hears nothing.
+        let _ = self.pipe.outgoing.send(v1::ServerFrames { frames }).await;
+        // Let the client take it in before the test goes on.
+        self.seams.sleep(Duration::from_micros(1)).await;
+    }
+
+    /// Answers the next acquire with a grant.
+    pub async fn grant_next(&mut self, token: u64) -> u64 {
+        let acquire = self.acquire().await;
+        self.say(granted(acquire.request_id, token)).await;
+        acquire.request_id
+    }
+
+    /// Puts the next acquire into the queue.
+    pub async fn queue_next(&mut self, place: u64) -> u64 {
+        let acquire = self.acquire().await;
+        self.say(queued(acquire.request_id, place)).await;
+        acquire.request_id
+    }
+}
+
+pub fn opened(session_id: u64) -> server_frame::Body {
+    server_frame::Body::Opened(v1::Opened {
+        session_id,
+        secret: vec![9; 16].into(),
+        cluster_id: vec![3; 16].into(),
+        ttl_ms: 10_000,
+    })
+}
+
+pub fn kept_alive(seq: u64) -> server_frame::Body {
+    server_frame::Body::KeptAlive(v1::KeptAlive { seq })
+}
+
+pub fn granted(request_id: u64, token: u64) -> server_frame::Body {
+    server_frame::Body::Granted(v1::Granted { request_id, token })
+}
+
+pub fn holder() -> v1::Holder {
+    v1::Holder { session_id: 3, label: "other:1".into(), token: 5, held_ms: 12_000 }
+}
+
+pub fn queued(request_id: u64, place: u64) -> server_frame::Body {
+    server_frame::Body::Queued(v1::Queued { request_id, place, holders: vec![holder()] })
+}
+
+pub fn refusal(reason: v1::RefusalReason, message: &str) -> v1::Refusal {
+    v1::Refusal { reason: reason.into(), message: message.into(), ..Default::default() }
+}
+
+pub fn refused(
+    subject: Option<v1::refused::Subject>,
+    reason: v1::RefusalReason,
+) -> server_frame::Body {
+    let refusal = Some(refusal(reason, "the server's words"));
+    server_frame::Body::Refused(v1::Refused { subject, refusal })
+}
+
+pub fn released(request_id: u64, token: u64) -> server_frame::Body {
+    server_frame::Body::Released(v1::Released { token, request_id })
+}
+
+pub fn cancelled(request_id: u64, was: v1::cancelled::Was) -> server_frame::Body {
+    server_frame::Body::Cancelled(v1::Cancelled { request_id, was: was.into() })
+}
+
+pub fn state_queued(request_id: u64, place: u64) -> v1::RequestState {
+    let queued = v1::Queued { request_id, place, holders: vec![holder()] };
+    v1::RequestState { request_id, state: Some(v1::request_state::State::Queued(queued)) }
+}
+
+pub fn state_granted(request_id: u64, token: u64) -> v1::RequestState {
+    let granted = v1::Granted { request_id, token };
+    v1::RequestState { request_id, state: Some(v1::request_state::State::Granted(granted)) }
+}

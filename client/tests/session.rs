@@ -1,0 +1,650 @@
+//! The session against a scripted server, on virtual time.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "helpers of tests stop the test when something is not as it must be"
+)]
+
+#[expect(unreachable_pub, reason = "a helper's items are as public as its users are many")]
+mod scripted;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use holdfast::{Error, Guard, GuardState, LostReason, RefusalReason};
+use holdfast_proto::v1::{self, cancelled::Was, refused::Subject, server_frame::Body};
+use holdfast_seams::Task;
+use scripted::{
+    Net, PATIENCE, SAFE, Server, TTL, cancelled, granted, kept_alive, ms, queued, refused,
+    released, state_granted, state_queued,
+};
+use tokio::sync::oneshot;
+
+type Outcome = oneshot::Receiver<holdfast::Result<Guard>>;
+
+/// Acquires in a task of its own, so that the test can play the server meanwhile.
+fn start(net: &Net, acquire: holdfast::Acquire) -> (Task, Outcome) {
+    let (done, outcome) = oneshot::channel();
+    let seams = net.seams.clone();
+    let task = net.seams.spawn("acquire", async move {
+        if let Ok(outcome) = seams.timeout(PATIENCE, acquire.into_future()).await {
+            let _ = done.send(outcome);
+        }
+    });
+    (task, outcome)
+}
+
+/// A client that holds `jobs` under token 41, as request 1.
+async fn holding(net: &mut Net) -> (holdfast::Client, Server, Guard) {
+    let (client, mut server) = net.connected().await;
+    let (task, outcome) = start(net, client.lock("jobs"));
+    server.grant_next(41).await;
+    let guard = outcome.await.unwrap().unwrap();
+    drop(task);
+    (client, server, guard)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_granted_with_its_token_and_given_back() {
+    let mut net = Net::new();
+    let (_client, mut server, guard) = holding(&mut net).await;
+
+    assert!(guard.is_safe());
+    assert_eq!((guard.name(), guard.token().get()), ("jobs", 41));
+    let (outcome, ()) = tokio::join!(guard.release(), async {
+        assert_eq!(server.release().await, 41);
+        server.say(released(1, 41)).await;
+    });
+    assert_eq!(outcome, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_that_finds_the_lock_held_names_the_holder() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let (_task, outcome) = start(&net, client.try_lock("jobs"));
+
+    let acquire = server.acquire().await;
+    assert!(!acquire.wait);
+    let mut refusal = scripted::refusal(v1::RefusalReason::LockHeld, "held");
+    refusal.holders = vec![scripted::holder()];
+    let denied = v1::Denied { request_id: acquire.request_id, refusal: Some(refusal) };
+    server.say(Body::Denied(denied)).await;
+
+    let error = outcome.await.unwrap().unwrap_err();
+    assert_eq!(error.holders().first().map(|holder| holder.label.as_str()), Some("other:1"));
+    assert!(error.may_retry());
+    assert_eq!(error.to_string(), "jobs is not granted: held by other:1 for 12 s");
+}
+
+/// DESIGN §5.4, S2: the answer takes three seconds; the deadline is none the later for it.
+#[tokio::test(start_paused = true)]
+async fn the_safe_deadline_counts_from_when_the_keepalive_was_sent() {
+    let mut net = Net::new();
+    let (_client, mut server, guard) = holding(&mut net).await;
+    let seq = server.keepalive().await;
+    let sent = net.seams.clock.now();
+
+    net.seams.sleep(ms(2_400)).await;
+    server.say(kept_alive(seq)).await;
+
+    let state = *guard.state().borrow();
+    let GuardState::Held { safe_until } = state else { panic!("{state:?}") };
+    let late_by = safe_until.saturating_since(sent + SAFE);
+    assert!(late_by <= ms(2), "the timer is a little late, the deadline not: {late_by:?}");
+    assert!(safe_until < net.seams.clock.now() + SAFE - ms(2_000));
+}
+
+/// I6, DESIGN §5.6.
+#[tokio::test(start_paused = true)]
+async fn a_hold_whose_deadline_passed_is_lost_for_ever_and_released_when_the_session_resumes() {
+    let mut net = Net::new();
+    let (_client, server, guard) = holding(&mut net).await;
+    let cancelled = guard.cancellation_token();
+    // Silence, then a network that drops everything.
+    net.seams.sleep(ms(8_970)).await;
+    assert!(guard.is_safe());
+    net.seams.sleep(ms(11)).await;
+
+    assert!(!guard.is_safe());
+    assert_eq!(guard.lost().now_or_never(), Some(LostReason::DeadlinePassed));
+    assert!(cancelled.is_cancelled());
+    drop(server);
+    let mut server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
+
+    assert_eq!(server.release().await, 41, "the server still saw it as held");
+    assert!(!guard.is_safe(), "no State revives it");
+    assert_eq!(guard.release().await, Err(Error::Lost { reason: LostReason::DeadlinePassed }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_on_the_same_stream_does_not_revive_a_hold() {
+    let mut net = Net::new();
+    let (_client, mut server, guard) = holding(&mut net).await;
+    let seq = server.keepalive().await;
+    // The stream is given up after a quarter of the TTL without an answer; the answer below is
+    // one that arrives together with the next stream's.
+    net.seams.sleep(ms(2_600)).await;
+    let mut newer = net.accept().await;
+    newer.open().await;
+    net.seams.sleep(ms(1_000)).await;
+    server.say(kept_alive(seq)).await;
+    net.seams.sleep(SAFE).await;
+
+    assert!(!guard.is_safe());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_is_in_jeopardy_while_a_keepalive_is_unanswered_for_half_the_ttl() {
+    let mut net = Net::new();
+    let (_client, mut server, guard) = holding(&mut net).await;
+    let mut state = guard.state();
+    let held = |state: &GuardState| matches!(state, GuardState::Held { .. });
+    server.keepalive().await;
+    net.seams.sleep(ms(4_990)).await;
+    assert!(held(&state.borrow()));
+
+    net.seams.sleep(ms(20)).await;
+    assert!(matches!(*state.borrow_and_update(), GuardState::Jeopardy { .. }));
+    assert!(guard.is_safe());
+
+    drop(server);
+    let _server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
+    assert!(held(&state.borrow()), "{:?}", *state.borrow());
+    assert!(guard.is_safe());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resumed_session_sends_again_what_the_server_does_not_know_under_the_same_ids() {
+    let mut net = Net::new();
+    let (client, mut server, guard) = holding(&mut net).await;
+    let (_one, first) = start(&net, client.lock("one"));
+    assert_eq!(server.queue_next(0).await, 2);
+    let (_two, mut second) = start(&net, client.lock("two"));
+    assert_eq!(server.acquire().await.request_id, 3);
+    drop(server);
+
+    // Only the hold and the first wait had reached the server.
+    let requests = vec![state_granted(1, 41), state_queued(2, 0)];
+    let mut server = net.accept_resume(requests, 3).await;
+
+    let again = server.acquire().await;
+    assert_eq!((again.request_id, again.items[0].name.as_ref()), (3, &b"two"[..]));
+    server.say(granted(2, 42)).await;
+    assert_eq!(first.await.unwrap().unwrap().token().get(), 42);
+    assert!(guard.is_safe());
+    assert!(second.try_recv().is_err(), "it still waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_was_pushed_into_a_broken_stream_is_found_in_the_state() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let (_task, outcome) = start(&net, client.lock("jobs"));
+    server.queue_next(0).await;
+    drop(server);
+
+    let _server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
+
+    assert!(outcome.await.unwrap().unwrap().is_safe());
+}
+
+/// The server refused it before it was proposed, and the refusal was lost with the stream.
+#[tokio::test(start_paused = true)]
+async fn a_request_the_server_passed_over_is_asked_anew_and_its_old_id_is_spent() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let (_one, _first) = start(&net, client.lock("one"));
+    assert_eq!(server.acquire().await.request_id, 1);
+    let (_two, _second) = start(&net, client.lock("two"));
+    assert_eq!(server.acquire().await.request_id, 2);
+    drop(server);
+
+    let mut server = net.accept_resume(vec![state_queued(2, 0)], 3).await;
+
+    assert_eq!(server.cancel().await, 1);
+    let anew = server.acquire().await;
+    assert_eq!((anew.request_id, anew.items[0].name.as_ref()), (3, &b"one"[..]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_redirect_is_followed_to_the_leader_it_names() {
+    let mut net = Net::new();
+    let builder = net.builder();
+    let (client, endpoint) = tokio::join!(builder.connect(), async {
+        let mut follower = net.accept().await;
+        follower.open().await;
+        follower.say(Body::Redirect(v1::Redirect { leader: Some("leader:9".into()) })).await;
+        net.accept_fresh().await.endpoint
+    });
+
+    assert!(client.is_ok());
+    assert_eq!(endpoint, "leader:9");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_leader_goes_away_is_resumed_at_the_next_one_without_a_gap() {
+    let mut net = Net::new();
+    let (_client, mut server, guard) = holding(&mut net).await;
+    let before = net.seams.clock.now();
+    server.say(Body::GoingAway(v1::GoingAway { leader: Some("c:3".into()) })).await;
+
+    let server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
+
+    assert_eq!(server.endpoint, "c:3");
+    assert!(net.seams.clock.now().saturating_since(before) < ms(10), "no delay");
+    assert!(guard.is_safe());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_falls_silent_is_left_for_the_next_in_time() {
+    let mut net = Net::new();
+    let (_client, mut silent, guard) = holding(&mut net).await;
+    silent.keepalive().await;
+
+    // Nothing more comes from it; its connection stays up.
+    let server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
+
+    assert_ne!(server.endpoint, silent.endpoint);
+    assert!(guard.is_safe());
+}
+
+/// DESIGN §5.6: the grant was made, but nobody may act on it any more.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_arrives_after_the_safe_deadline_is_released_and_not_delivered() {
+    let mut net = Net::new();
+    let builder = net.builder().allowance(0.5);
+    let (client, mut server) = tokio::join!(builder.connect(), net.accept_fresh());
+    let client = client.unwrap();
+    let (_task, outcome) = start(&net, client.lock("jobs"));
+    server.queue_next(0).await;
+    // Half of ten seconds less 20 ms; the stream itself is given up only later.
+    let seq = server.keepalive().await;
+    net.seams.sleep(ms(2_490)).await;
+
+    server.say(granted(1, 41)).await;
+
+    let error = outcome.await.unwrap().unwrap_err();
+    assert_eq!(error, Error::SessionLost { reason: LostReason::DeadlinePassed });
+    server.keepalives.clear();
+    server.say(kept_alive(seq)).await;
+    assert_eq!(server.release().await, 41);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_acquire_is_cancelled() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let (task, _outcome) = start(&net, client.lock("jobs"));
+    let id = server.queue_next(3).await;
+
+    drop(task);
+
+    assert_eq!(server.cancel().await, id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_crosses_a_cancel_is_given_back_by_it() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let (task, _outcome) = start(&net, client.lock("jobs"));
+    let id = server.queue_next(0).await;
+    drop(task);
+    server.say(granted(id, 41)).await;
+
+    assert_eq!(server.cancel().await, id, "one command ends it, whatever it came to");
+    drop(server);
+    // The cancel was lost with the stream: it is sent again until it is answered.
+    let mut server = net.accept_resume(vec![state_granted(id, 41)], 2).await;
+    assert_eq!(server.cancel().await, id);
+    server.say(cancelled(id, Was::Held)).await;
+    server.keep_alive_for(ms(6_000)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_nobody_picked_up_is_released() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let mut acquiring = Box::pin(client.lock("jobs").into_future());
+    assert!((&mut acquiring).now_or_never().is_none());
+    server.grant_next(41).await;
+
+    // The grant lies ready, and the future is dropped without another poll.
+    drop(acquiring);
+
+    assert_eq!(server.release().await, 41);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_nobody_here_remembers_is_ended() {
+    let mut net = Net::new();
+    let (_client, server) = net.connected().await;
+    drop(server);
+
+    let mut server = net.accept_resume(vec![state_granted(8, 41)], 9).await;
+
+    assert_eq!(server.cancel().await, 8);
+}
+
+/// S3: between the release and its answer a State still shows the hold.
+#[tokio::test(start_paused = true)]
+async fn no_state_revives_a_guard_whose_release_was_queued() {
+    let mut net = Net::new();
+    let (_client, mut server, guard) = holding(&mut net).await;
+    let state = guard.state();
+    let mut release = Box::pin(guard.release());
+
+    assert!((&mut release).now_or_never().is_none());
+    assert_eq!(*state.borrow(), GuardState::Released, "unsafe before anything was sent");
+    assert_eq!(server.release().await, 41);
+    drop(server);
+    let mut server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
+    assert_eq!(*state.borrow(), GuardState::Released);
+    assert_eq!(server.release().await, 41, "sent again");
+    server.say(refused(Some(Subject::Token(41)), v1::RefusalReason::NotHolder)).await;
+
+    assert_eq!(release.await, Ok(()), "the first copy had done it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_found_done_in_the_state_is_done() {
+    let mut net = Net::new();
+    let (_client, mut server, guard) = holding(&mut net).await;
+    let mut release = Box::pin(guard.release());
+    assert!((&mut release).now_or_never().is_none());
+    server.release().await;
+    drop(server);
+
+    let _server = net.accept_resume(vec![], 2).await;
+
+    assert_eq!(release.await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_without_an_answer_says_that_its_outcome_is_unknown() {
+    let mut net = Net::new();
+    let (_client, server, guard) = holding(&mut net).await;
+    drop(server);
+    for endpoint in ["a:1", "b:2", "c:3"] {
+        net.take_down(endpoint);
+    }
+
+    let error = guard.release().await.unwrap_err();
+
+    assert_eq!(error, Error::OutcomeUnknown { what: "a release", waited: TTL });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_missing_from_the_state_is_lost() {
+    let mut net = Net::new();
+    let (_client, server, guard) = holding(&mut net).await;
+    drop(server);
+
+    let _server = net.accept_resume(vec![], 2).await;
+
+    assert!(!guard.is_safe());
+    assert_eq!(guard.lost().await, LostReason::Revoked);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_older_than_what_was_seen_of_its_request_changes_nothing() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let places = Arc::new(Mutex::new(Vec::new()));
+    let seen = places.clone();
+    let acquire = client.lock("jobs").on_place(move |place| seen.lock().unwrap().push(place.place));
+    let (_task, mut outcome) = start(&net, acquire);
+    let id = server.acquire().await.request_id;
+
+    server.say_at(50, queued(id, 1)).await;
+    server.say_at(49, queued(id, 7)).await;
+    server.say_at(48, granted(id, 41)).await;
+    assert!(outcome.try_recv().is_err());
+    server.say_at(50, queued(id, 0)).await;
+
+    assert_eq!(*places.lock().unwrap(), [1, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_keepalive_seq_is_sent_twice_over_any_number_of_streams() {
+    let mut net = Net::new();
+    let (_client, mut server) = net.connected().await;
+    let mut seqs = Vec::new();
+    for _ in 0..3 {
+        seqs.push(server.keepalive().await);
+        drop(server);
+        server = net.accept_resume(vec![], 1).await;
+        server.keep_alive_for(ms(6_000)).await;
+        seqs.append(&mut server.keepalives);
+    }
+
+    let mut unique = seqs.clone();
+    unique.dedup();
+    assert!(seqs.is_sorted() && unique == seqs && seqs.len() >= 9, "{seqs:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn done_below_is_the_first_request_without_an_answer() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let mut tasks = Vec::new();
+    for name in ["one", "two", "three"] {
+        tasks.push(start(&net, client.lock(name)));
+        let frame = server.frame().await.unwrap();
+        assert_eq!(frame.done_below, 1);
+    }
+    server.say(queued(1, 0)).await;
+    server.say(queued(3, 0)).await;
+    let frame = server.frame().await.unwrap();
+    assert_eq!(frame.done_below, 2, "two is still unanswered");
+    server.say_all(vec![queued(2, 0), kept_alive(1)]).await;
+
+    assert_eq!(server.frame().await.unwrap().done_below, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_over_is_cancelled_and_names_the_holder() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let (_task, outcome) = start(&net, client.lock("jobs").wait(ms(1_500)));
+    let id = server.queue_next(2).await;
+
+    let error = outcome.await.unwrap().unwrap_err();
+
+    let Error::NotGranted { holders, waited, .. } = &error else { panic!("{error}") };
+    assert_eq!(holders.len(), 1);
+    assert!(waited.is_some_and(|waited| waited >= ms(1_500)));
+    assert_eq!(server.cancel().await, id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_covers_the_time_without_a_server() {
+    let mut net = Net::new();
+    let (client, server) = net.connected().await;
+    for endpoint in ["a:1", "b:2", "c:3"] {
+        net.take_down(endpoint);
+    }
+    drop(server);
+    net.seams.sleep(ms(10)).await;
+
+    let error = client.lock("jobs").wait(ms(700)).await.unwrap_err();
+
+    let Error::Unreachable { endpoints, last, .. } = &error else { panic!("{error}") };
+    assert_eq!(endpoints.len(), 3);
+    assert!(last.contains("connection refused"), "{last}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn connect_names_whom_it_tried_when_nobody_answers() {
+    let net = Net::new();
+    for endpoint in ["a:1", "b:2", "c:3"] {
+        net.take_down(endpoint);
+    }
+
+    let error = net.builder().connect_timeout(ms(800)).connect().await.unwrap_err();
+
+    let said = error.to_string();
+    assert!(
+        said.starts_with("no server could be reached after 0.8 s (tried a:1, b:2, c:3)"),
+        "{said}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn connect_tells_at_once_when_the_server_refuses_the_session() {
+    let mut net = Net::new();
+    let builder = net.builder();
+    let before = net.seams.clock.now();
+    let (client, ()) = tokio::join!(builder.connect(), async {
+        let mut server = net.accept().await;
+        server.open().await;
+        server.say(refused(None, v1::RefusalReason::TtlOutOfRange)).await;
+    });
+
+    let error = client.unwrap_err();
+    let Error::Refused { reason, message, .. } = &error else { panic!("{error}") };
+    assert_eq!((*reason, message.as_str()), (RefusalReason::TtlOutOfRange, "the server's words"));
+    assert!(net.seams.clock.now().saturating_since(before) < ms(100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_session_ends_its_holds_and_waits_and_a_new_one_takes_what_was_never_sent() {
+    let mut net = Net::new();
+    let (client, mut server, guard) = holding(&mut net).await;
+    let (_one, waiting) = start(&net, client.lock("one"));
+    server.queue_next(0).await;
+    drop(server);
+    let mut server = net.accept().await;
+    assert!(server.open().await.resume.is_some());
+    let (_two, unsent) = start(&net, client.lock("two"));
+    net.seams.sleep(ms(1)).await;
+    server.say(refused(None, v1::RefusalReason::SessionUnknown)).await;
+
+    assert_eq!(guard.lost().await, LostReason::SessionExpired);
+    let error = waiting.await.unwrap().unwrap_err();
+    assert_eq!(error, Error::SessionLost { reason: LostReason::SessionExpired });
+    let mut server = net.accept_fresh().await;
+    assert_eq!(server.grant_next(50).await, 1, "ids begin anew");
+    assert!(unsent.await.unwrap().unwrap().is_safe());
+    assert!(!guard.is_safe());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_ends_while_attached_loses_its_holds() {
+    let mut net = Net::new();
+    let (_client, mut server, guard) = holding(&mut net).await;
+    let ended = v1::SessionEnded { reason: v1::LostReason::SessionExpired.into() };
+    server.say(Body::SessionEnded(ended)).await;
+
+    assert!(!guard.is_safe());
+    assert_eq!(guard.lost().await, LostReason::SessionExpired);
+    net.accept_fresh().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unavailable_server_is_resumed_with_a_delay_until_it_serves() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let (_task, outcome) = start(&net, client.lock("jobs"));
+    let id = server.acquire().await.request_id;
+    server.say(refused(Some(Subject::RequestId(id)), v1::RefusalReason::Unavailable)).await;
+
+    let mut server = net.accept_resume(vec![], 1).await;
+
+    assert_eq!(server.grant_next(41).await, id, "the same id");
+    assert!(outcome.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_ends_everything_at_once_and_waits_for_the_server() {
+    let mut net = Net::new();
+    let (client, mut server, guard) = holding(&mut net).await;
+    let (_one, waiting) = start(&net, client.lock("one"));
+    server.queue_next(0).await;
+
+    let (closed, ()) = tokio::join!(client.close(), async {
+        server.close().await;
+        assert!(!guard.is_safe());
+        let ended = v1::SessionEnded { reason: v1::LostReason::SessionClosed.into() };
+        server.say(Body::SessionEnded(ended)).await;
+    });
+
+    assert_eq!(closed, Ok(()));
+    assert_eq!(guard.lost().await, LostReason::SessionClosed);
+    assert_eq!(waiting.await.unwrap().unwrap_err(), Error::Closed);
+    assert_eq!(client.lock("jobs").await.unwrap_err(), Error::Closed);
+    assert!(net.is_quiet_for(Duration::from_mins(1)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_without_a_server_ends_within_its_limit() {
+    let mut net = Net::new();
+    let (client, server) = net.connected().await;
+    for endpoint in ["a:1", "b:2", "c:3"] {
+        net.take_down(endpoint);
+    }
+    drop(server);
+
+    let error = client.close().await.unwrap_err();
+
+    assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_keeps_the_session_and_the_last_one_dropped_closes_it() {
+    let mut net = Net::new();
+    let (client, mut server, guard) = holding(&mut net).await;
+    drop(client);
+    server.keep_alive_for(ms(30_000)).await;
+    assert!(guard.is_safe());
+
+    drop(guard);
+
+    assert_eq!(server.hear().await, v1::client_frame::Body::Close(v1::Close {}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_is_dropped_where_it_stands_when_the_lock_is_lost() {
+    let mut net = Net::new();
+    let (_client, _server, guard) = holding(&mut net).await;
+    let dropped = Arc::new(());
+    let kept = dropped.clone();
+    let before = net.seams.clock.now();
+
+    let outcome = guard
+        .run(async move {
+            std::future::pending::<()>().await;
+            drop(kept);
+        })
+        .await;
+
+    assert_eq!(outcome, Err(Error::Lost { reason: LostReason::DeadlinePassed }));
+    assert_eq!(Arc::strong_count(&dropped), 1);
+    assert!(net.seams.clock.now().saturating_since(before) <= SAFE + ms(1));
+    assert_eq!(guard.run(async { 5 }).await.ok(), None, "nothing runs under a lost lock");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_too_long_for_any_server_is_refused_here() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+
+    let error = client.lock("n".repeat(100_000)).await.unwrap_err();
+
+    let Error::Refused { reason, message, .. } = &error else { panic!("{error}") };
+    assert_eq!(*reason, RefusalReason::Invalid);
+    assert!(message.contains("at most 512 bytes"), "{message}");
+    server.keep_alive_for(ms(3_000)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_read_page_by_page_from_the_leader_a_follower_names() {
+    let net = Net::new();
+
+    let locks = net.builder().reader().list("").await.unwrap();
+
+    let names: Vec<_> = locks.iter().map(|lock| lock.name.as_str()).collect();
+    assert_eq!(names, ["one", "two"]);
+}

@@ -1,0 +1,326 @@
+//! The settings of a node: one list of keys, three ways to give them.
+//!
+//! A key stands in a TOML file, in the environment (`HOLDFAST_…`) or on the command line (`--…`);
+//! the command line wins over the environment, the environment over the file, the file over the
+//! default. The two calls of `settings!` below are the only list: they make the structures, the
+//! flags with their help, and the names a file may hold.
+//!
+//! [`NodeConfig`] may differ from node to node. [`ClusterConfig`] must be equal on all nodes of a
+//! cluster; in a file its keys stand in the table `[cluster]`.
+//!
+//! What has the type [`Config`] was checked whole: every number within its bounds, every address
+//! usable, no listener open to the world by mistake.
+
+mod address;
+mod check;
+mod key;
+mod source;
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use holdfast_core::Limits;
+use serde::{Deserialize, Serialize};
+
+pub use self::address::{Advertised, ListenAddress, Member, Members};
+use self::key::settings;
+pub use self::source::{Origin, Overrides, Settings};
+
+settings! {
+    /// Settings of one node; may differ from node to node.
+    NodeConfig,
+    /// What one source says about [`NodeConfig`].
+    NodeLayer,
+    /// This node's number in its cluster.
+    ///
+    /// Default: 1. Bounds: 1 to 2⁶³ − 1, different on every node, never reused after a node's
+    /// data folder was lost.
+    node_id: u64 = 1, "HOLDFAST_NODE_ID";
+
+    /// Where clients connect: IP address and port.
+    ///
+    /// Default: 127.0.0.1:7420. Outside loopback only with `insecure`.
+    listen: ListenAddress = ListenAddress::loopback(7420), "HOLDFAST_LISTEN";
+
+    /// What clients are told to connect to: host and port as they see them.
+    ///
+    /// Default: what `members` says of this node, otherwise `listen`. Bounds: port 1 to 65535,
+    /// and never an unspecified address such as 0.0.0.0, which no client can reach.
+    advertise: Advertised = Advertised::unset(), "HOLDFAST_ADVERTISE";
+
+    /// Where the other members connect: IP address and port. Not opened by a cluster of one.
+    ///
+    /// Default: 127.0.0.1:7421. Outside loopback only with `insecure`.
+    peer_listen: ListenAddress = ListenAddress::loopback(7421), "HOLDFAST_PEER_LISTEN";
+
+    /// What the other members connect to: host and port as they see them.
+    ///
+    /// Default: what `members` says of this node, otherwise `peer_listen`.
+    peer_advertise: Advertised = Advertised::unset(), "HOLDFAST_PEER_ADVERTISE";
+
+    /// Where health, readiness and metrics are served over HTTP: IP address and port.
+    ///
+    /// Default: 127.0.0.1:7422. Outside loopback only with `insecure`.
+    admin_listen: ListenAddress = ListenAddress::loopback(7422), "HOLDFAST_ADMIN_LISTEN";
+
+    /// The folder for log, vote and snapshots; made if it is missing.
+    ///
+    /// Default: ./holdfast-data, in the folder the node is started in. One node each.
+    data_dir: PathBuf = PathBuf::from("./holdfast-data"), "HOLDFAST_DATA_DIR";
+
+    /// Listen outside loopback although nothing is encrypted and nobody is asked who they are.
+    ///
+    /// Default: false. Only where the network itself keeps strangers out.
+    insecure: bool = false, "HOLDFAST_INSECURE",
+        arg(num_args = 0..=1, require_equals = true, default_missing_value = "true");
+
+    /// Free space on the data folder's disk below which only what frees or ends things is
+    /// accepted, bytes.
+    ///
+    /// Default: 536870912 (512 MiB). 0 keeps no reserve: the node then stops when the disk is
+    /// full.
+    ///
+    /// Source: a log of 100,000 unpurged entries and two snapshots of a million holds fit into it.
+    reserve_bytes: u64 = 512 << 20, "HOLDFAST_RESERVE_BYTES";
+
+    /// Time between two heartbeats of a leader, milliseconds.
+    ///
+    /// Default: 150. Bounds: 10 to 5000.
+    ///
+    /// Source: DESIGN §7; one missed flush of the disk (10 to 100 ms) must not look like a dead
+    /// member.
+    heartbeat_ms: u64 = 150, "HOLDFAST_HEARTBEAT_MS";
+
+    /// Shortest time without a leader after which a member stands for election, milliseconds.
+    ///
+    /// Default: 1000. Bounds: three times `heartbeat_ms` to 30000.
+    election_min_ms: u64 = 1_000, "HOLDFAST_ELECTION_MIN_MS";
+
+    /// Longest time without a leader after which a member stands for election, milliseconds.
+    ///
+    /// Default: 2000. Bounds: above `election_min_ms`, at most 60000. Members draw between the
+    /// two, so that they seldom stand at once.
+    election_max_ms: u64 = 2_000, "HOLDFAST_ELECTION_MAX_MS";
+
+    /// How long a caller waits for the outcome of a command before it is told that the outcome is
+    /// unknown, milliseconds.
+    ///
+    /// Default: 5000. Bounds: `election_max_ms` to 60000, so that an election alone fails nobody.
+    propose_deadline_ms: u64 = 5_000, "HOLDFAST_PROPOSE_DEADLINE_MS";
+
+    /// How many commands may wait to be proposed; one more is refused, to be sent again.
+    ///
+    /// Default: 65536. Bounds: 1 to 10000000.
+    max_pending_commands: u64 = 65_536, "HOLDFAST_MAX_PENDING_COMMANDS";
+
+    /// How many sessions may have their stream at this node; one more is refused.
+    ///
+    /// Default: 100000. Bounds: 1 to 10000000. Less than `max_sessions`, and a leader cannot serve
+    /// them all.
+    ///
+    /// Source: about 32 KiB of memory for a stream with a connection of its own.
+    max_attached_streams: u64 = 100_000, "HOLDFAST_MAX_ATTACHED_STREAMS";
+
+    /// How many streams may be open without a session yet; one more is refused.
+    ///
+    /// Default: 8192. Bounds: 1 to 1000000. Every client comes back at once after a change of
+    /// leader, and each is opened within milliseconds.
+    max_unopened_streams: u64 = 8_192, "HOLDFAST_MAX_UNOPENED_STREAMS";
+
+    /// How many log entries lie between two snapshots.
+    ///
+    /// Default: 10000. Bounds: 100 to 10000000. A restart applies up to twice as many again, and
+    /// memory holds as many.
+    snapshot_every: u64 = 10_000, "HOLDFAST_SNAPSHOT_EVERY";
+
+    /// How log lines look: `text` for people, `json` for machines.
+    ///
+    /// Default: text. They go to standard error.
+    log_format: LogFormat = LogFormat::Text, "HOLDFAST_LOG_FORMAT";
+
+    /// What is logged: `error`, `warn`, `info`, `debug` or `trace`, or directives by module such
+    /// as `info,holdfast_server::raft=debug`.
+    ///
+    /// Default: info.
+    log_level: String = "info".to_owned(), "HOLDFAST_LOG_LEVEL";
+}
+
+settings! {
+    /// Settings that must be equal on all nodes of a cluster.
+    ///
+    /// The limits that decide about refusals travel through the log: those of the leader hold for
+    /// all, so nodes whose files differ never disagree about an answer.
+    ClusterConfig,
+    /// What one source says about [`ClusterConfig`].
+    ClusterLayer,
+    /// The members of the cluster as it is first formed.
+    ///
+    /// In a file: `members = [{ node_id = 1, advertise = "a:7420", peer_advertise = "a:7421" }, …]`;
+    /// as a flag or variable: `"1=a:7420/a:7421 2=b:7420/b:7421 3=c:7420/c:7421"`.
+    ///
+    /// Default: this one node. Bounds: 9 members; this node is one of them, no id and no address
+    /// twice.
+    members: Members = Members::default(), "HOLDFAST_MEMBERS";
+
+    /// Lease of a session that asks for none, milliseconds.
+    ///
+    /// Default: 10000. Bounds: 1000 to `ttl_max_ms`. Longer leases survive longer pauses of a
+    /// client and delay the take-over from a dead one by as much.
+    ///
+    /// Source: DESIGN §5.4; with a keepalive every quarter of it, two lost in a row end nothing.
+    ttl_default_ms: u64 = 10_000, "HOLDFAST_TTL_DEFAULT_MS";
+
+    /// Longest lease a session may ask for, milliseconds.
+    ///
+    /// Default: 900000 (15 minutes). Bounds: 1000 to 86400000 (24 hours).
+    ///
+    /// Source: DESIGN §5.4; a restored cluster grants nothing for this long.
+    ttl_max_ms: u64 = 900_000, "HOLDFAST_TTL_MAX_MS";
+
+    /// How many sessions there may be; one more is refused.
+    ///
+    /// Default: 100000. Bounds: 1 to 10000000.
+    max_sessions: u64 = 100_000, "HOLDFAST_MAX_SESSIONS";
+
+    /// How many requests of one session may wait, hold, or be kept for its retries; one more is
+    /// refused.
+    ///
+    /// Default: 1024. Bounds: 1 to 1000000.
+    max_requests_per_session: u64 = 1_024, "HOLDFAST_MAX_REQUESTS_PER_SESSION";
+
+    /// How many requests may wait for one lock; one more is refused.
+    ///
+    /// Default: 100000. Bounds: 1 to 10000000.
+    max_waiters_per_lock: u64 = 100_000, "HOLDFAST_MAX_WAITERS_PER_LOCK";
+
+    /// How many pushes may lie unread for one stream; one more ends the stream, and the session
+    /// goes on.
+    ///
+    /// Default: 8192. Bounds: 16 to 1000000.
+    outbox_frames: u64 = 8_192, "HOLDFAST_OUTBOX_FRAMES";
+
+    /// How many frames one stream may send in a second.
+    ///
+    /// Default: 50000. Bounds: 10 to 10000000.
+    frames_per_second: u64 = 50_000, "HOLDFAST_FRAMES_PER_SECOND";
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One object a line, for machines.
+    Json,
+}
+
+/// Checked settings.
+///
+/// # Invariants
+///
+/// - Every number is within the bounds its key documents.
+/// - `members` names this node, with the addresses that it advertises.
+/// - No listener is open outside loopback, unless `insecure` says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// What may differ from node to node.
+    pub node: NodeConfig,
+    /// What must be equal on all nodes.
+    pub cluster: ClusterConfig,
+    /// This node as the others see it.
+    pub own: Member,
+}
+
+impl Config {
+    /// Whether there is nobody else: then no peer port is opened.
+    pub fn is_single(&self) -> bool {
+        self.cluster.members.0.len() == 1
+    }
+}
+
+/// Why a node cannot run with its settings. Each says which setting and what to do; `holdfastd`
+/// prints it and exits with 78.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("the settings file {} cannot be read: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The file is no TOML, or a value in it has the wrong type.
+    #[error("{}:{line}: {problem} (at: {excerpt})", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// What stands there.
+        excerpt: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The file holds a key that is no setting.
+    #[error("{}: unknown key `{key}`{}", path.display(), suggestion(nearest.as_deref()))]
+    UnknownKey {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// The setting whose name is nearest, if one is near.
+        nearest: Option<String>,
+    },
+    /// A variable of the environment that is no setting, but nearly one.
+    #[error("unknown variable {name}; did you mean {nearest}?")]
+    UnknownVariable {
+        /// The variable.
+        name: String,
+        /// The variable of a setting whose name is nearest.
+        nearest: &'static str,
+    },
+    /// A value that cannot be used.
+    #[error("{key} = {value} ({origin}): {problem}")]
+    BadValue {
+        /// The setting.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// Who said so.
+        origin: Origin,
+        /// Which bound it breaks and what to do.
+        problem: String,
+    },
+}
+
+fn suggestion(nearest: Option<&str>) -> String {
+    nearest.map_or_else(
+        || "; `holdfastd --help` lists all settings".to_owned(),
+        |nearest| format!("; did you mean {nearest}?"),
+    )
+}
+
+impl ClusterConfig {
+    /// The limits that decide refusals. They travel through the log, proposed by a leader whose
+    /// table has others.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            max_sessions: self.max_sessions,
+            max_requests_per_session: self.max_requests_per_session,
+            max_waiters_per_lock: self.max_waiters_per_lock,
+            ttl_max_ms: self.ttl_max_ms,
+            ..Limits::default()
+        }
+    }
+}
+
+/// Parses what `--log-level` and its siblings may hold.
+///
+/// # Errors
+///
+/// What is wrong with the directives.
+pub fn log_filter(text: &str) -> Result<tracing_subscriber::EnvFilter, String> {
+    tracing_subscriber::EnvFilter::from_str(text).map_err(|error| error.to_string())
+}

@@ -1,0 +1,217 @@
+//! Bounds: what makes raw settings a [`Config`].
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+use holdfast_core::TTL_CEILING_MS;
+
+use super::{
+    Advertised, ClusterConfig, Config, ConfigError, ListenAddress, Member, Members, NodeConfig,
+    Origin, log_filter,
+};
+
+/// More members would make every commit wait for more disks, for nothing: nine already survive
+/// the loss of four.
+const MEMBERS_MAX: usize = 9;
+
+/// How many heartbeats fit into the shortest election time-out, at least: fewer, and two lost
+/// packets depose a leader.
+const HEARTBEATS_PER_ELECTION: u64 = 3;
+
+impl Config {
+    /// Checks raw settings; `origin` tells who said what, for the message.
+    pub(super) fn check(
+        mut node: NodeConfig,
+        mut cluster: ClusterConfig,
+        origin: &dyn Fn(&'static str) -> Origin,
+    ) -> Result<Self, ConfigError> {
+        let check = Check { origin };
+        check.node_numbers(&node)?;
+        check.cluster_numbers(&cluster)?;
+        check.log_level(&node.log_level)?;
+        let own = check.own_member(&node, &cluster.members)?;
+        node.advertise = own.advertise.clone();
+        node.peer_advertise = own.peer_advertise.clone();
+        check.members(&mut cluster.members, &own)?;
+        check.listeners(&node, cluster.members.0.len() > 1)?;
+        Ok(Self { node, cluster, own })
+    }
+}
+
+struct Check<'a> {
+    origin: &'a dyn Fn(&'static str) -> Origin,
+}
+
+impl Check<'_> {
+    fn refuse(&self, key: &'static str, value: impl Display, problem: String) -> ConfigError {
+        ConfigError::BadValue { key, value: value.to_string(), origin: (self.origin)(key), problem }
+    }
+
+    fn within(
+        &self,
+        key: &'static str,
+        value: u64,
+        bounds: RangeInclusive<u64>,
+    ) -> Result<(), ConfigError> {
+        if bounds.contains(&value) {
+            return Ok(());
+        }
+        let (low, high) = bounds.into_inner();
+        Err(self.refuse(key, value, format!("must be from {low} to {high}")))
+    }
+
+    /// A lower bound that another setting gives.
+    fn at_least(
+        &self,
+        key: &'static str,
+        value: u64,
+        least: u64,
+        why: &str,
+    ) -> Result<(), ConfigError> {
+        if value >= least {
+            return Ok(());
+        }
+        Err(self.refuse(key, value, format!("must be at least {least} ({why})")))
+    }
+
+    fn node_numbers(&self, node: &NodeConfig) -> Result<(), ConfigError> {
+        self.within("node_id", node.node_id, 1..=i64::MAX.unsigned_abs())?;
+        self.within("heartbeat_ms", node.heartbeat_ms, 10..=5_000)?;
+        let least = node.heartbeat_ms * HEARTBEATS_PER_ELECTION;
+        self.at_least("election_min_ms", node.election_min_ms, least, "three times heartbeat_ms")?;
+        self.within("election_min_ms", node.election_min_ms, least..=30_000)?;
+        let least = node.election_min_ms + 1;
+        self.at_least("election_max_ms", node.election_max_ms, least, "above election_min_ms")?;
+        self.within("election_max_ms", node.election_max_ms, least..=60_000)?;
+        let (key, least) = ("propose_deadline_ms", node.election_max_ms);
+        self.at_least(key, node.propose_deadline_ms, least, "election_max_ms")?;
+        self.within(key, node.propose_deadline_ms, least..=60_000)?;
+        self.within("max_pending_commands", node.max_pending_commands, 1..=10_000_000)?;
+        self.within("max_attached_streams", node.max_attached_streams, 1..=10_000_000)?;
+        self.within("max_unopened_streams", node.max_unopened_streams, 1..=1_000_000)?;
+        self.within("snapshot_every", node.snapshot_every, 100..=10_000_000)
+    }
+
+    fn cluster_numbers(&self, cluster: &ClusterConfig) -> Result<(), ConfigError> {
+        let ttl = cluster.limits().ttl_min_ms..=TTL_CEILING_MS;
+        self.within("ttl_max_ms", cluster.ttl_max_ms, ttl.clone())?;
+        self.within("ttl_default_ms", cluster.ttl_default_ms, ttl)?;
+        if cluster.ttl_default_ms > cluster.ttl_max_ms {
+            let problem = format!("must be at most ttl_max_ms, which is {}", cluster.ttl_max_ms);
+            return Err(self.refuse("ttl_default_ms", cluster.ttl_default_ms, problem));
+        }
+        self.within("max_sessions", cluster.max_sessions, 1..=10_000_000)?;
+        self.within("max_requests_per_session", cluster.max_requests_per_session, 1..=1_000_000)?;
+        self.within("max_waiters_per_lock", cluster.max_waiters_per_lock, 1..=10_000_000)?;
+        self.within("outbox_frames", cluster.outbox_frames, 16..=1_000_000)?;
+        self.within("frames_per_second", cluster.frames_per_second, 10..=10_000_000)
+    }
+
+    fn log_level(&self, text: &str) -> Result<(), ConfigError> {
+        match log_filter(text) {
+            Ok(_) => Ok(()),
+            Err(problem) => Err(self.refuse("log_level", text, problem)),
+        }
+    }
+
+    /// This node as the others see it: as `members` says, or as the node's own keys say, and both
+    /// agree.
+    fn own_member(&self, node: &NodeConfig, members: &Members) -> Result<Member, ConfigError> {
+        let listed = members.0.iter().find(|member| member.node_id == node.node_id);
+        if listed.is_none() && !members.0.is_empty() {
+            let problem = format!("node_id {} is not among them", node.node_id);
+            return Err(self.refuse("members", members, problem));
+        }
+        let advertise = self.own_address(
+            ("advertise", &node.advertise),
+            listed.map(|member| &member.advertise),
+            ("listen", node.listen),
+        )?;
+        let peer_advertise = self.own_address(
+            ("peer_advertise", &node.peer_advertise),
+            listed.map(|member| &member.peer_advertise),
+            ("peer_listen", node.peer_listen),
+        )?;
+        Ok(Member { node_id: node.node_id, advertise, peer_advertise })
+    }
+
+    fn own_address(
+        &self,
+        (key, given): (&'static str, &Advertised),
+        listed: Option<&Advertised>,
+        (listen_key, local): (&'static str, ListenAddress),
+    ) -> Result<Advertised, ConfigError> {
+        match (given.is_unset(), listed) {
+            (true, Some(listed)) => Ok(listed.clone()),
+            (true, None) => local.to_string().parse().map_err(|_| {
+                let problem = format!("nobody can connect to it; set {key} as well");
+                self.refuse(listen_key, local, problem)
+            }),
+            (false, Some(listed)) if listed != given => {
+                let problem = format!("members has {listed} for this node; make them equal");
+                Err(self.refuse(key, given, problem))
+            }
+            (false, _) => Ok(given.clone()),
+        }
+    }
+
+    /// Puts the members in order of their ids; a cluster of one has itself.
+    fn members(&self, members: &mut Members, own: &Member) -> Result<(), ConfigError> {
+        if members.0.is_empty() {
+            members.0.push(own.clone());
+        }
+        members.0.sort_by_key(|member| member.node_id);
+        if members.0.len() > MEMBERS_MAX {
+            let problem = format!("{} members; at most {MEMBERS_MAX}", members.0.len());
+            return Err(self.refuse("members", &*members, problem));
+        }
+        if let Some(problem) = repetition(&members.0) {
+            return Err(self.refuse("members", &*members, problem));
+        }
+        let Some(zero) = members.0.iter().find(|member| member.node_id == 0) else {
+            return Ok(());
+        };
+        Err(self.refuse("members", zero, "node ids begin at 1".to_owned()))
+    }
+
+    /// Nothing is encrypted and nobody is asked who they are yet, so outside loopback everybody
+    /// who can connect can take and release every lock (DESIGN §6).
+    fn listeners(&self, node: &NodeConfig, has_peers: bool) -> Result<(), ConfigError> {
+        let mut open = vec![("listen", node.listen), ("admin_listen", node.admin_listen)];
+        if has_peers {
+            open.push(("peer_listen", node.peer_listen));
+        }
+        for (nth, (key, address)) in open.iter().enumerate() {
+            if let Some((other, _)) = open.iter().take(nth).find(|(_, other)| other == address) {
+                return Err(self.refuse(key, address, format!("{other} is the same address")));
+            }
+        }
+        let exposed = open.into_iter().find(|(_, address)| !address.is_loopback());
+        match exposed {
+            Some((key, address)) if !node.insecure => {
+                let problem = "outside loopback without TLS; listen on 127.0.0.1, or say \
+                               `insecure = true` (--insecure) if the network keeps strangers out";
+                Err(self.refuse(key, address, problem.to_owned()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The first id or address that two members share.
+fn repetition(members: &[Member]) -> Option<String> {
+    members.iter().enumerate().find_map(|(nth, member)| {
+        let before = members.get(..nth)?;
+        let addresses = [&member.advertise, &member.peer_advertise];
+        if before.iter().any(|other| other.node_id == member.node_id) {
+            return Some(format!("node_id {} stands twice", member.node_id));
+        }
+        let taken = |address: &&Advertised| {
+            before.iter().any(|other| [&other.advertise, &other.peer_advertise].contains(address))
+        };
+        let twice = addresses.into_iter().find(taken);
+        let twice =
+            twice.or((member.advertise == member.peer_advertise).then_some(&member.advertise));
+        twice.map(|address| format!("the address {address} stands twice"))
+    })
+}

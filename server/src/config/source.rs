@@ -1,0 +1,210 @@
+//! Where settings come from, and how the sources lie on one another.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args};
+use serde::{Deserialize, Serialize};
+
+use super::{ClusterLayer, Config, ConfigError, NodeLayer};
+
+/// Who said what a setting is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody.
+    Default,
+    /// The settings file.
+    File,
+    /// A variable `HOLDFAST_…`.
+    Environment,
+    /// A flag.
+    Flag,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Default => "default",
+            Self::File => "settings file",
+            Self::Environment => "environment",
+            Self::Flag => "command line",
+        })
+    }
+}
+
+/// What command line and environment say. They lie above the file.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Overrides {
+    #[command(flatten)]
+    node: NodeLayer,
+    #[command(flatten, next_help_heading = "Equal on all nodes of a cluster")]
+    cluster: ClusterLayer,
+}
+
+type Origins = BTreeMap<&'static str, Origin>;
+
+/// Checked settings, and who said what.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    config: Config,
+    origins: Origins,
+}
+
+impl Settings {
+    /// Puts the sources together: `overrides` as clap read them, with the `matches` they were
+    /// read from, above the file at `file`, above the defaults; and checks the result.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`]: which setting cannot be used, and why.
+    pub fn load(
+        file: Option<&Path>,
+        overrides: Overrides,
+        matches: &ArgMatches,
+    ) -> Result<Self, ConfigError> {
+        let mut origins = Origins::new();
+        let (node, cluster) = match file {
+            Some(path) => read_file(path, &mut origins)?,
+            None => Default::default(),
+        };
+        check_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))?;
+        note_overrides(matches, &mut origins);
+        let node = overrides.node.over(node).resolve();
+        let cluster = overrides.cluster.over(cluster).resolve();
+        let origin = |key| origins.get(key).copied().unwrap_or(Origin::Default);
+        let config = Config::check(node, cluster, &origin)?;
+        Ok(Self { config, origins })
+    }
+
+    /// The checked settings.
+    pub fn into_config(self) -> Config {
+        self.config
+    }
+
+    /// One line: a setting, its value, who said so.
+    fn line(&self, key: &str, table: &toml::Table) -> String {
+        let origin = self.origins.get(key).copied().unwrap_or(Origin::Default);
+        let value = table.get(key).map(ToString::to_string).unwrap_or_default();
+        format!("{key} = {value}  # {origin}")
+    }
+}
+
+/// The effective settings as a file that gives the same settings, each with where it came from.
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let node = table_of(&self.config.node)?;
+        let cluster = table_of(&self.config.cluster)?;
+        for key in NodeLayer::KEYS {
+            writeln!(f, "{}", self.line(key, &node))?;
+        }
+        writeln!(f, "\n[cluster]")?;
+        for key in ClusterLayer::KEYS {
+            writeln!(f, "{}", self.line(key, &cluster))?;
+        }
+        Ok(())
+    }
+}
+
+fn table_of<T: Serialize>(config: &T) -> Result<toml::Table, fmt::Error> {
+    toml::Table::try_from(config).map_err(|_| fmt::Error)
+}
+
+/// The table of a file that holds what is equal on all nodes.
+const CLUSTER_TABLE: &str = "cluster";
+
+/// What a file says: the node's keys at the top, the cluster's in `[cluster]`.
+#[derive(Default, Deserialize)]
+struct ClusterTable {
+    #[serde(default)]
+    cluster: ClusterLayer,
+}
+
+/// Keys are checked against the list before values are, so that a misspelt key gets an answer
+/// that names the right one. Each table is read from the text, not from the parsed table, so that
+/// an error can say in which line it stands.
+fn read_file(path: &Path, origins: &mut Origins) -> Result<(NodeLayer, ClusterLayer), ConfigError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+    let malformed = |error| malformed(path, &text, &error);
+    let mut table: toml::Table = toml::from_str(&text).map_err(malformed)?;
+    if let Some(toml::Value::Table(cluster)) = table.remove(CLUSTER_TABLE) {
+        note_keys(path, &cluster, ClusterLayer::KEYS, origins)?;
+    }
+    note_keys(path, &table, NodeLayer::KEYS, origins)?;
+    let node = toml::from_str(&text).map_err(malformed)?;
+    let ClusterTable { cluster } = toml::from_str(&text).map_err(malformed)?;
+    Ok((node, cluster))
+}
+
+fn note_keys(
+    path: &Path,
+    table: &toml::Table,
+    known: &'static [&'static str],
+    origins: &mut Origins,
+) -> Result<(), ConfigError> {
+    for key in table.keys() {
+        let Some(known) = known.iter().find(|known| *known == key) else {
+            let nearest = nearest(key);
+            return Err(ConfigError::UnknownKey {
+                path: path.to_owned(),
+                key: key.clone(),
+                nearest,
+            });
+        };
+        origins.insert(known, Origin::File);
+    }
+    Ok(())
+}
+
+/// The setting somebody may have meant, with the table it belongs to.
+fn nearest(key: &str) -> Option<String> {
+    let node = NodeLayer::KEYS.iter().map(|known| (*known, " at the top".to_owned()));
+    let cluster = ClusterLayer::KEYS.iter().map(|known| (*known, format!(" in [{CLUSTER_TABLE}]")));
+    node.chain(cluster)
+        .map(|(known, place)| (strsim::damerau_levenshtein(key, known), known, place))
+        .filter(|(distance, known, _)| *distance <= known.len() / 3)
+        .min()
+        .map(|(_, known, place)| format!("{known}{place}"))
+}
+
+/// Refuses a variable whose name is nearly that of a setting. Other `HOLDFAST_…` variables are
+/// left alone: the command line `holdfast` and orchestrators have theirs.
+fn check_variables(names: impl Iterator<Item = String>) -> Result<(), ConfigError> {
+    const TYPING_ERRORS: usize = 2;
+    let known = || NodeLayer::VARIABLES.iter().chain(ClusterLayer::VARIABLES);
+    for name in names.filter(|name| name.starts_with("HOLDFAST_")) {
+        let near = |known: &&&str| strsim::damerau_levenshtein(&name, known) <= TYPING_ERRORS;
+        match known().find(near) {
+            Some(nearest) if !known().any(|known| *known == name) => {
+                return Err(ConfigError::UnknownVariable { nearest, name });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn malformed(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
+    let at = error.span().map_or(0, |span| span.start);
+    let before = text.get(..at).unwrap_or_default();
+    let line = before.matches('\n').count();
+    ConfigError::Malformed {
+        path: path.to_owned(),
+        line: line + 1,
+        excerpt: text.lines().nth(line).unwrap_or_default().trim().to_owned(),
+        problem: error.message().replace('\n', ", "),
+    }
+}
+
+/// clap knows which of its values came from the environment.
+fn note_overrides(matches: &ArgMatches, origins: &mut Origins) {
+    for key in NodeLayer::KEYS.iter().chain(ClusterLayer::KEYS) {
+        match matches.value_source(key) {
+            Some(ValueSource::CommandLine) => origins.insert(key, Origin::Flag),
+            Some(ValueSource::EnvVariable) => origins.insert(key, Origin::Environment),
+            _ => None,
+        };
+    }
+}

@@ -1,0 +1,92 @@
+//! How the process ends: one code per kind of cause, as in sysexits(3).
+
+use std::fmt::Display;
+use std::panic;
+use std::process::ExitCode;
+use std::thread;
+
+/// The codes, as `holdfastd --help` shows them.
+pub const HELP: &str = "\
+Exit codes:
+   0  stopped by SIGTERM or SIGINT, or by the end of a command
+  64  a flag or variable that does not exist or cannot be read
+  69  cannot listen: the address is in use or not of this machine
+  70  a fault inside the node; the log line before says which
+  73  the data folder cannot be used; nothing was changed in it
+  74  a write to the data folder failed; what was acknowledged is safe
+  78  a setting cannot be used; the message names it
+ 130  a second signal came before the node had stopped; what was acknowledged is safe";
+
+/// Why the process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// It was asked to.
+    Stopped,
+    /// The command line cannot be read.
+    Usage,
+    /// A listener could not be opened.
+    Listen,
+    /// A fault inside the node: a bug, or replicas that disagree.
+    Fault,
+    /// The data folder cannot be used.
+    DataFolder,
+    /// A write or sync failed.
+    Storage,
+    /// A setting cannot be used.
+    Settings,
+    /// It was asked to stop a second time.
+    Interrupted,
+}
+
+impl Exit {
+    /// The number the operating system sees.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Stopped => 0,
+            Self::Usage => 64,
+            Self::Listen => 69,
+            Self::Fault => 70,
+            Self::DataFolder => 73,
+            Self::Storage => 74,
+            Self::Settings => 78,
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        exit.code().into()
+    }
+}
+
+/// Says on standard error why the process ends.
+#[expect(clippy::print_stderr, reason = "the last words of a process go to standard error")]
+pub fn say(exit: Exit, why: &dyn Display) -> Exit {
+    eprintln!("holdfastd: {why}");
+    exit
+}
+
+/// Says why and ends the process here and now. Everything that was acknowledged is on disk, so
+/// there is nothing to tidy up.
+pub fn now(exit: Exit, why: &dyn Display) -> ! {
+    std::process::exit(say(exit, why).code().into())
+}
+
+/// Threads that catch panics inside sled themselves and report them as faults of the store.
+const CATCHES_PANICS: [&str; 2] = ["holdfast-open", "holdfast-log"];
+
+/// From here on a panic ends the process, whatever task it happens in.
+///
+/// A panic is a bug, and a task that is gone may be one that others wait for in vain: the keeper
+/// of leases, say. A process that ends is started again, and its peers serve meanwhile.
+pub fn on_panic() {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        usual(panic);
+        let thread = thread::current();
+        if !thread.name().is_some_and(|name| CATCHES_PANICS.contains(&name)) {
+            now(Exit::Fault, &"this is a bug; please report the lines above");
+        }
+    }));
+}

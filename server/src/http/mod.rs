@@ -1,0 +1,203 @@
+//! The admin port: is the process alive, can it serve, what does it count.
+//!
+//! It runs on a runtime and a thread of its own, so that it answers while the node is busy, and
+//! is slow without slowing the node. It changes nothing and shows no lock names.
+//!
+//! | path | answer |
+//! |---|---|
+//! | `/healthz` | 200 while the process lives |
+//! | `/readyz` | 200 if the node leads with a quorum, or follows a leader that it hears; else 503 with the reason |
+//! | `/metrics` | everything that is counted, as `OpenMetrics` text (see [`crate::metrics`]) |
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::listen::{Claim, ListenError};
+
+/// How long the thread may take to end once it was asked to.
+const ENDS_WITHIN: Duration = Duration::from_millis(500);
+
+/// The media type of `OpenMetrics` text.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Whether the node can serve, and why, in words for an operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Readiness {
+    /// Clients that connect here are served or shown the leader.
+    pub ready: bool,
+    /// One line.
+    pub why: String,
+}
+
+/// What the admin port shows.
+pub trait Inspected: Send + Sync + 'static {
+    /// Whether the node can serve right now. Quick; called from the admin thread.
+    fn readiness(&self) -> Readiness;
+
+    /// Gives `look` what is counted, brought up to date. Quick; called from the admin thread.
+    fn metrics(&self, look: &mut dyn FnMut(&Registry));
+}
+
+type Shared = Arc<dyn Inspected>;
+
+/// The paths of the admin port.
+pub fn router(inspected: Shared) -> Router {
+    Router::new()
+        .route("/", get(index))
+        .route("/healthz", get(async || "alive\n"))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(inspected)
+}
+
+async fn index() -> &'static str {
+    "holdfastd\n\n/healthz  the process lives\n/readyz   it can serve\n/metrics  what it counts\n"
+}
+
+async fn readyz(State(inspected): State<Shared>) -> impl IntoResponse {
+    let Readiness { ready, why } = inspected.readiness();
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, format!("{why}\n"))
+}
+
+async fn metrics(State(inspected): State<Shared>) -> impl IntoResponse {
+    let mut text = String::new();
+    let mut encoded = Ok(());
+    inspected.metrics(&mut |registry| encoded = encode(&mut text, registry));
+    match encoded {
+        Ok(()) => (StatusCode::OK, [(header::CONTENT_TYPE, OPEN_METRICS)], text),
+        // Writing into a string cannot fail; a metric that cannot be written is a bug to be seen.
+        Err(error) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            [(header::CONTENT_TYPE, "text/plain")],
+            format!("{error}\n"),
+        ),
+    }
+}
+
+/// The running admin port; it is closed when this is dropped.
+#[derive(Debug)]
+pub struct AdminPort {
+    stop: CancellationToken,
+    ended: std::sync::mpsc::Receiver<()>,
+}
+
+impl AdminPort {
+    /// Serves `router` on the claimed port, on a runtime and a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`ListenError`], also if the system gives no thread or no event queue.
+    pub fn start(claim: Claim, router: Router) -> Result<Self, ListenError> {
+        let (key, address) = (claim.key(), claim.address());
+        let fail = |source| ListenError { key, address, source };
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(fail)?;
+        let listener = {
+            let _context = runtime.enter();
+            claim.listen()?
+        };
+        let stop = CancellationToken::new();
+        let (end, ended) = std::sync::mpsc::sync_channel(1);
+        let asked = stop.clone();
+        let thread = std::thread::Builder::new().name("holdfast-admin".to_owned());
+        let serve = move || {
+            if let Err(error) = runtime.block_on(serve(listener, router, asked)) {
+                tracing::error!(%error, "the admin port is closed");
+            }
+            // Nobody waits if the port was closed by the error above.
+            let _ = end.send(());
+        };
+        thread.spawn(serve).map_err(fail)?;
+        Ok(Self { stop, ended })
+    }
+}
+
+/// Until it is asked to stop; open connections are then dropped where they are.
+async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) -> io::Result<()> {
+    holdfast_seams::select! {
+        () = stop.cancelled() => Ok(()),
+        served = axum::serve(listener, router).into_future() => served,
+    }
+}
+
+impl Drop for AdminPort {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        // If it does not end in time, it ends with the process.
+        let _ = self.ended.recv_timeout(ENDS_WITHIN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::http::{Request, Response};
+    use prometheus_client::metrics::counter::Counter;
+    use tower::Service;
+
+    use super::*;
+
+    struct Node {
+        ready: bool,
+    }
+
+    impl Inspected for Node {
+        fn readiness(&self) -> Readiness {
+            Readiness { ready: self.ready, why: "forming: waiting for node 2".to_owned() }
+        }
+
+        fn metrics(&self, look: &mut dyn FnMut(&Registry)) {
+            let mut registry = Registry::default();
+            registry.register("grants", "Locks granted", Counter::<u64>::default());
+            look(&registry);
+        }
+    }
+
+    async fn get(ready: bool, path: &str) -> Response<Body> {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        router(Arc::new(Node { ready })).call(request).await.unwrap()
+    }
+
+    async fn text(response: Response<Body>) -> String {
+        let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_node_that_cannot_serve_is_alive_but_not_ready_and_says_why() {
+        assert_eq!(get(false, "/healthz").await.status(), StatusCode::OK);
+        let unready = get(false, "/readyz").await;
+        assert_eq!(unready.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(text(unready).await, "forming: waiting for node 2\n");
+    }
+
+    #[tokio::test]
+    async fn a_node_that_can_serve_is_ready() {
+        assert_eq!(get(true, "/readyz").await.status(), StatusCode::OK);
+    }
+
+    #[tokio::test]
+    async fn metrics_are_open_metrics_text() {
+        let metrics = get(true, "/metrics").await;
+        assert_eq!(metrics.headers()[header::CONTENT_TYPE], OPEN_METRICS);
+        let text = text(metrics).await;
+        assert!(text.contains("grants_total 0") && text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn an_unknown_path_is_not_found() {
+        assert_eq!(get(true, "/locks").await.status(), StatusCode::NOT_FOUND);
+    }
+}

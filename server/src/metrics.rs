@@ -1,0 +1,229 @@
+//! Everything a node counts, under its public names: the one table.
+//!
+//! Names begin with `holdfast_` and end with their unit; counters end with `_total`. Labels never
+//! hold lock names, labels of sessions or addresses: their number is not bounded by us.
+//!
+//! What is an event is counted where it happens, by the part it happens in; what is a state is
+//! looked at when somebody asks ([`Sample`]), so that nothing has to be kept in step.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::raft::ReplicationMetrics;
+use crate::session::SessionMetrics;
+
+/// The state of a node at the moment somebody asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// Sessions that are open.
+    pub sessions: u64,
+    /// Requests that hold a lock.
+    pub held: u64,
+    /// Requests that wait for one.
+    pub waiting: u64,
+    /// Index of the entry after which the state hash was last noted.
+    pub hash_index: u64,
+    /// Whether this node leads and serves.
+    pub leads: bool,
+    /// Whether it can serve, or show the leader.
+    pub ready: bool,
+    /// The Raft term.
+    pub term: u64,
+    /// Index of the last entry applied.
+    pub applied_index: u64,
+    /// Index of the last entry in the log.
+    pub log_index: u64,
+    /// Index of the last entry in the newest snapshot.
+    pub snapshot_index: u64,
+    /// Commands that wait to be proposed.
+    pub waiting_commands: u64,
+    /// Whether the disk is below its reserve.
+    pub below_disk_reserve: bool,
+    /// Members of the cluster.
+    pub members: u64,
+    /// Flushes of the log, each with its fdatasync.
+    pub log_syncs: u64,
+    /// Groups of entries written.
+    pub log_groups: u64,
+    /// Groups of entries removed after a snapshot.
+    pub log_groups_purged: u64,
+    /// Flushes in which sled wrote outside its one file.
+    pub log_blob_syncs: u64,
+    /// Bytes that can still be written on the data folder's disk.
+    pub free_bytes: u64,
+}
+
+type Look = fn(&Sample) -> u64;
+
+/// What can go up and down: name, meaning, where it is in the sample.
+const GAUGES: &[(&str, &str, Look)] = &[
+    ("sessions", "Sessions that are open", |sample| sample.sessions),
+    ("locks_held", "Requests that hold a lock", |sample| sample.held),
+    ("waiters", "Requests that wait for a lock", |sample| sample.waiting),
+    ("leader", "Whether this node leads and serves: 1, else 0", |sample| sample.leads.into()),
+    ("ready", "Whether this node serves or hears a leader: 1, else 0", |sample| {
+        sample.ready.into()
+    }),
+    ("raft_term", "The Raft term", |sample| sample.term),
+    ("raft_members", "Members of the cluster", |sample| sample.members),
+    ("raft_applied_index", "Index of the last entry applied", |sample| sample.applied_index),
+    ("raft_log_index", "Index of the last entry in the log", |sample| sample.log_index),
+    ("raft_snapshot_index", "Index of the last entry in the newest snapshot", |sample| {
+        sample.snapshot_index
+    }),
+    ("raft_waiting_commands", "Commands that wait to be proposed", |sample| {
+        sample.waiting_commands
+    }),
+    (
+        "disk_below_reserve",
+        "Whether only what frees or ends things is accepted, for want of disk: 1, else 0",
+        |sample| sample.below_disk_reserve.into(),
+    ),
+    (
+        "state_hash_index",
+        "Index of the entry after which the state hash was last compared between members",
+        |sample| sample.hash_index,
+    ),
+    (
+        "disk_free_bytes",
+        "Bytes that can still be written on the disk of the data folder",
+        |sample| sample.free_bytes,
+    ),
+];
+
+/// What only goes up, and is counted where it cannot be registered.
+const COUNTERS: &[(&str, &str, Look)] = &[
+    ("log_syncs", "Flushes of the log, each synced to the disk", |sample| sample.log_syncs),
+    ("log_groups", "Groups of entries written to the log", |sample| sample.log_groups),
+    ("log_groups_purged", "Groups of entries removed from the log after a snapshot", |sample| {
+        sample.log_groups_purged
+    }),
+    (
+        "log_blob_syncs",
+        "Flushes in which sled wrote outside its one file; expected to stay 0",
+        |sample| sample.log_blob_syncs,
+    ),
+];
+
+/// Where the numbers come from.
+pub struct Sources {
+    /// Counted by the session layer.
+    pub sessions: SessionMetrics,
+    /// Counted by replication.
+    pub replication: ReplicationMetrics,
+    /// Measured by the log's writer.
+    pub log_sync: Histogram,
+    /// Takes a [`Sample`]. Quick.
+    pub sample: Box<dyn Fn() -> Sample + Send + Sync>,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources").finish_non_exhaustive()
+    }
+}
+
+/// The table.
+pub fn registry(sources: Sources) -> Registry {
+    let mut registry = Registry::with_prefix("holdfast");
+    let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+    registry.register("build", "What runs here", version);
+    register_sessions(&mut registry, &sources.sessions);
+    register_replication(&mut registry, &sources.replication);
+    registry.register_with_unit(
+        "log_sync",
+        "From handing entries to sled until they are on stable storage",
+        Unit::Seconds,
+        sources.log_sync,
+    );
+    registry.register_collector(Box::new(Sampler(sources.sample)));
+    registry
+}
+
+fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
+    let SessionMetrics {
+        attached_streams,
+        outbox_overflows,
+        keepalives,
+        keepalives_acknowledged,
+        quorum_rounds,
+        quorum_rounds_failed,
+        grants,
+        releases,
+        losses,
+        expiries,
+        expiry_lateness,
+    } = from.clone();
+    registry.register("streams", "Streams that a session is attached to", attached_streams);
+    let counters = [
+        ("outbox_overflows", "Streams cut because they were not read", outbox_overflows),
+        ("keepalives", "Keepalives that came in", keepalives),
+        ("keepalives_acknowledged", "Keepalives that renewed a lease", keepalives_acknowledged),
+        ("quorum_rounds", "Quorum rounds for keepalives and expiries", quorum_rounds),
+        ("quorum_rounds_failed", "Those that brought no quorum", quorum_rounds_failed),
+        ("grants", "Grants applied on this node, leading or not", grants),
+        ("releases", "Releases and cancelled holds applied on this node", releases),
+        ("losses", "Holds lost with their session, applied on this node", losses),
+        ("expiries", "Sessions expired, applied on this node", expiries),
+    ];
+    for (name, meaning, counter) in counters {
+        registry.register(name, meaning, counter);
+    }
+    registry.register_with_unit(
+        "expiry_lateness",
+        "From a session's deadline to its end, on the leader",
+        Unit::Seconds,
+        expiry_lateness,
+    );
+}
+
+fn register_replication(registry: &mut Registry, from: &ReplicationMetrics) {
+    let ReplicationMetrics { batch_commands, commit_seconds, snapshot_seconds } = from.clone();
+    registry.register("batch_commands", "Commands in a proposed entry", batch_commands);
+    registry.register_with_unit(
+        "commit",
+        "From proposing an entry to its being applied, on the leader",
+        Unit::Seconds,
+        commit_seconds,
+    );
+    registry.register_with_unit(
+        "snapshot",
+        "Writing, syncing and reading back a snapshot of the node's own",
+        Unit::Seconds,
+        snapshot_seconds,
+    );
+}
+
+/// Takes one sample for each time somebody asks.
+struct Sampler(Box<dyn Fn() -> Sample + Send + Sync>);
+
+impl fmt::Debug for Sampler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sampler")
+    }
+}
+
+impl Collector for Sampler {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let sample = (self.0)();
+        for (name, meaning, look) in GAUGES {
+            let gauge = ConstGauge::new(i64::try_from(look(&sample)).unwrap_or(i64::MAX));
+            let metric = encoder.encode_descriptor(name, meaning, None, MetricType::Gauge)?;
+            gauge.encode(metric)?;
+        }
+        for (name, meaning, look) in COUNTERS {
+            let counter = ConstCounter::new(look(&sample));
+            let metric = encoder.encode_descriptor(name, meaning, None, MetricType::Counter)?;
+            counter.encode(metric)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,265 @@
+//! A node: its parts, put together in order and taken down in reverse.
+//!
+//! ```text
+//!   ports claimed ─▶ admin port ─▶ data folder ─▶ replica ─▶ sessions ─▶ peers' port ─▶ clients' port
+//! ```
+//!
+//! A failed claim or folder ends the start before anything is promised to anybody. The cluster is
+//! formed in the background: meanwhile the admin port says what is waited for, and clients are told
+//! that there is no leader yet.
+//!
+//! To stop, the node hands its leadership over, sends every stream away with the new leader's
+//! address, closes its ports and then its folder. Each step has its bound; whatever does not end
+//! in time is left behind, since nothing acknowledged depends on it.
+//!
+//! # Threads
+//!
+//! Raft and gRPC share one current-thread runtime: measured, half the latency of a multi-thread
+//! one (DESIGN §7). The log's writer, the admin port and the opening of the folder have threads of
+//! their own.
+
+mod announce;
+mod ports;
+mod settings;
+mod signals;
+mod view;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::select_all;
+use holdfast_seams::{Seams, Task};
+
+use self::announce::announce;
+use self::ports::Port;
+use self::signals::Signals;
+use self::view::{Condition, Phase, Running, View};
+use crate::config::Config;
+use crate::exit::{self, Exit};
+use crate::http::{self, AdminPort};
+use crate::listen::{Claim, Claims, ListenError, allow_many_connections};
+use crate::raft::{Fault, GrpcNetwork, Replica, StartError, peer_server};
+use crate::rpc::{BadDescriptors, ClientPort, RpcSettings, client_port};
+use crate::session::Hub;
+use crate::storage::{self, Store, StoreOptions};
+
+/// How long handing the leadership over may take.
+const HAND_OVER_WITHIN: Duration = Duration::from_secs(5);
+/// How long a graceful stop may take in all. Supervisors should wait longer before they kill.
+const STOP_WITHIN: Duration = Duration::from_secs(9);
+/// How long threads that still read or write snapshots are waited for after that.
+const LEFT_BEHIND_WITHIN: Duration = Duration::from_millis(500);
+
+/// Why a node did not start, or does not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// A port cannot be had, or was lost. Nothing was changed on disk.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The data folder cannot be used.
+    #[error(transparent)]
+    DataFolder(#[from] storage::OpenError),
+    /// The replica cannot start.
+    #[error(transparent)]
+    Replica(#[from] StartError),
+    /// The replica must not go on. What was acknowledged is safe.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// The build is broken.
+    #[error(transparent)]
+    Build(#[from] BadDescriptors),
+    /// The operating system refuses what no process can do without.
+    #[error("the system gives no {what}: {source}")]
+    System {
+        /// What was asked for.
+        what: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A port stopped serving although nobody asked it to.
+    #[error("the port for {whom} is gone: {why}")]
+    PortLost {
+        /// Who connects to it.
+        whom: &'static str,
+        /// What happened.
+        why: String,
+    },
+}
+
+impl NodeError {
+    /// How the process ends after it.
+    pub const fn exit(&self) -> Exit {
+        match self {
+            Self::Listen(_) => Exit::Listen,
+            Self::DataFolder(_)
+            | Self::Replica(StartError::Snapshot(_))
+            | Self::Fault(Fault::DataGone { .. }) => Exit::DataFolder,
+            Self::Replica(StartError::Config(_)) => Exit::Settings,
+            Self::Replica(StartError::Engine(_))
+            | Self::Fault(_)
+            | Self::Build(_)
+            | Self::System { .. }
+            | Self::PortLost { .. } => Exit::Fault,
+        }
+    }
+}
+
+/// Runs a node until it is asked to stop, by SIGTERM or SIGINT.
+///
+/// # Errors
+///
+/// [`NodeError`]; everything that was acknowledged is in the data folder.
+pub fn run(config: &Config) -> Result<(), NodeError> {
+    greet(config);
+    let Claims { admin, peers, clients } = Claims::new(config)?;
+    allow_many_connections();
+    let view = Arc::new(View::new());
+    let _admin = AdminPort::start(admin, http::router(view.clone()))?;
+    let seams = Seams::system();
+    let store = open_store(config, &seams)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| NodeError::System { what: "event queue", source })?;
+    let result = runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let mut node = Node::start(config, store, (peers, clients), &view, seams).await?;
+        let result = node.serve(&mut signals).await;
+        view.set(Phase::Stopping);
+        node.stop(signals).await;
+        result
+    });
+    runtime.shutdown_timeout(LEFT_BEHIND_WITHIN);
+    result
+}
+
+/// Opens the data folder. A failed write later on ends the process at once: nothing may be
+/// acknowledged after it, and nothing is lost by not saying goodbye.
+fn open_store(config: &Config, seams: &Seams) -> Result<Store, NodeError> {
+    let mut new_store_id = [0; 16];
+    seams.rng.fill(&mut new_store_id);
+    let options = StoreOptions {
+        node_id: config.node.node_id,
+        cluster: None,
+        new_store_id,
+        on_fault: Arc::new(|fault| exit::now(Exit::Storage, &fault)),
+    };
+    Ok(Store::open(&config.node.data_dir, options)?)
+}
+
+/// The first lines, for a person who starts it by hand.
+fn greet(config: &Config) {
+    let node = &config.node;
+    tracing::info!("holdfastd {}, node {}", env!("CARGO_PKG_VERSION"), node.node_id);
+    tracing::info!("clients connect to {}", node.advertise);
+    tracing::info!("data lies in {}", absolute(&node.data_dir).display());
+    tracing::info!("health and metrics are at http://{}/", node.admin_listen);
+}
+
+/// What `./holdfast-data` means depends on where the node was started.
+fn absolute(folder: &Path) -> PathBuf {
+    std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned())
+}
+
+/// The parts of a running node.
+struct Node {
+    replica: Arc<Replica>,
+    hub: Arc<Hub>,
+    /// For the other members, if there are any, and for clients.
+    ports: Vec<Port>,
+    has_peers: bool,
+    seams: Seams,
+    /// Keep the health service and the log's readers told; they end with the node.
+    _tellers: [Task; 2],
+}
+
+impl Node {
+    /// Starts everything above the data folder; the port for clients last.
+    async fn start(
+        config: &Config,
+        store: Store,
+        (peers, clients): (Option<Claim>, Claim),
+        view: &View,
+        seams: Seams,
+    ) -> Result<Self, NodeError> {
+        let counters = store.counters();
+        let network = Arc::new(GrpcNetwork::new());
+        let replica =
+            Replica::start(settings::replica(config), Arc::new(store), network, seams.clone())
+                .await?;
+        let condition = Arc::new(Condition::new(config, replica.clone()));
+        let hub = Arc::new(Hub::start(
+            replica.clone(),
+            condition.clone(),
+            settings::sessions(config),
+            seams.clone(),
+        ));
+        let running = Running::new(config, condition.clone(), hub.metrics(), counters);
+        view.set(Phase::Running(Arc::new(running)));
+        let announcer = seams.spawn("announcer", announce(replica.clone()));
+        let has_peers = peers.is_some();
+        let mut ports = Vec::new();
+        if let Some(claim) = peers {
+            ports.push(Port::open("members", claim, peer_server(replica.peer()), &seams)?);
+        }
+        let ClientPort { router, health } =
+            client_port(hub.clone(), condition, &RpcSettings::default())?;
+        ports.push(Port::open("clients", clients, router, &seams)?);
+        Ok(Self { replica, hub, ports, has_peers, seams, _tellers: [announcer, health] })
+    }
+
+    /// Serves until a signal comes, or something fails that the node cannot do without.
+    async fn serve(&mut self, signals: &mut Signals) -> Result<(), NodeError> {
+        let lost = select_all(self.ports.iter_mut().map(|port| Box::pin(port.lost())));
+        holdfast_seams::select! {
+            signal = signals.next() => {
+                tracing::info!(signal, "stopping");
+                Ok(())
+            }
+            fault = fault_of(&self.replica) => Err(fault),
+            (Err(error), ..) = lost => Err(error),
+        }
+    }
+
+    /// Takes the node down; a second signal ends the process at once.
+    async fn stop(mut self, mut signals: Signals) {
+        let seams = self.seams.clone();
+        holdfast_seams::select! {
+            signal = signals.next() => {
+                let why = format!("{signal} while stopping: ended at once");
+                exit::now(Exit::Interrupted, &why)
+            }
+            ended = seams.timeout(STOP_WITHIN, self.take_down()) => {
+                if ended.is_err() {
+                    tracing::warn!("not everything ended in time; it is left behind");
+                }
+            }
+        }
+    }
+
+    /// Leadership first, so that clients are served elsewhere at once; then the streams, told where
+    /// to go; then the replica, which ends the streams of its peers; then the ports.
+    async fn take_down(&mut self) {
+        if self.has_peers && !self.replica.hand_over(HAND_OVER_WITHIN).await {
+            tracing::warn!("nobody took the leadership over in time");
+        }
+        self.hub.shutdown().await;
+        self.replica.shutdown().await;
+        for port in self.ports.drain(..) {
+            port.close(&self.seams).await;
+        }
+        tracing::info!("stopped");
+    }
+}
+
+/// The replica's first fault.
+async fn fault_of(replica: &Replica) -> NodeError {
+    let mut faults = replica.faults();
+    match faults.wait_for(Option::is_some).await.as_deref() {
+        Ok(Some(fault)) => fault.clone().into(),
+        // Without a replica nobody reports faults any more.
+        _ => std::future::pending().await,
+    }
+}

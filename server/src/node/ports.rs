@@ -1,0 +1,65 @@
+//! A port while it is served.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use holdfast_seams::{Seams, Task};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::{Router, TcpIncoming};
+
+use super::NodeError;
+use crate::listen::Claim;
+
+/// How long connections may take to end by themselves.
+const CLOSES_WITHIN: Duration = Duration::from_millis(500);
+
+/// A gRPC server on its port. Dropping it ends it with all its connections.
+#[derive(Debug)]
+pub(super) struct Port {
+    whom: &'static str,
+    stop: CancellationToken,
+    ended: oneshot::Receiver<String>,
+    _task: Task,
+}
+
+impl Port {
+    /// Begins to listen, and serves `router` to `whom`. To be called inside the runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Listen`]; nothing is served.
+    pub(super) fn open(
+        whom: &'static str,
+        claim: Claim,
+        router: Router,
+        seams: &Seams,
+    ) -> Result<Self, NodeError> {
+        // Small frames must not wait for company: each is somebody's turn.
+        let incoming = TcpIncoming::from(claim.listen()?).with_nodelay(Some(true));
+        let stop = CancellationToken::new();
+        let asked = stop.clone().cancelled_owned();
+        let (tell, ended) = oneshot::channel();
+        let task = seams.spawn(whom, async move {
+            let served = router.serve_with_incoming_shutdown(incoming, asked).await;
+            let why = served.err().map_or_else(|| "it ended".to_owned(), |error| error.to_string());
+            // Nobody listens if the port was dropped meanwhile.
+            let _ = tell.send(why);
+        });
+        Ok(Self { whom, stop, ended, _task: task })
+    }
+
+    /// Waits until the port serves no longer although nobody asked it to stop. Cancel safe.
+    pub(super) async fn lost(&mut self) -> Result<Infallible, NodeError> {
+        let why = (&mut self.ended).await.unwrap_or_else(|_| "its task is gone".to_owned());
+        Err(NodeError::PortLost { whom: self.whom, why })
+    }
+
+    /// Takes no new connection and waits until all have ended, but not for long: a client that was
+    /// paused answers nothing, and would hold up the stop of the node (I32).
+    pub(super) async fn close(mut self, seams: &Seams) {
+        self.stop.cancel();
+        // Ended or not, its connections are dropped with it.
+        let _ = seams.timeout(CLOSES_WITHIN, &mut self.ended).await;
+    }
+}

@@ -1,0 +1,48 @@
+//! The node's settings, as each part wants them.
+
+use crate::config::{Config, Member};
+use crate::raft::{self, ReplicaConfig};
+use crate::session::SessionSettings;
+
+/// For the replica.
+pub(super) fn replica(config: &Config) -> ReplicaConfig {
+    let Config { node, cluster, .. } = config;
+    let members = cluster.members.0.iter().map(member).collect();
+    ReplicaConfig {
+        limits: cluster.limits(),
+        heartbeat_ms: node.heartbeat_ms,
+        election_min_ms: node.election_min_ms,
+        election_max_ms: node.election_max_ms,
+        propose_deadline_ms: node.propose_deadline_ms,
+        max_pending_commands: count(node.max_pending_commands),
+        snapshot_every: node.snapshot_every,
+        reserve_bytes: node.reserve_bytes,
+        ..ReplicaConfig::new(node.node_id, members)
+    }
+}
+
+fn member(member: &Member) -> raft::Member {
+    raft::Member {
+        node_id: member.node_id,
+        advertise: member.advertise.to_string(),
+        peer_advertise: member.peer_advertise.to_string(),
+    }
+}
+
+/// For the session layer.
+pub(super) fn sessions(config: &Config) -> SessionSettings {
+    let Config { node, cluster, .. } = config;
+    SessionSettings {
+        ttl_default_ms: cluster.ttl_default_ms,
+        outbox_frames: count(cluster.outbox_frames),
+        frames_per_second: u32::try_from(cluster.frames_per_second).unwrap_or(u32::MAX),
+        max_attached_streams: count(node.max_attached_streams),
+        max_unopened_streams: count(node.max_unopened_streams),
+        ..SessionSettings::default()
+    }
+}
+
+/// Settings are bounded far below what any machine can count to.
+fn count(setting: u64) -> usize {
+    usize::try_from(setting).unwrap_or(usize::MAX)
+}

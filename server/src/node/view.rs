@@ -1,0 +1,214 @@
+//! What a node shows of itself: whether it can serve, and what it counts.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use holdfast_proto::v1::{self as proto, StatusResponse};
+use prometheus_client::registry::Registry;
+
+use crate::config::Config;
+use crate::consensus::{Consensus, Role};
+use crate::http::{Inspected, Readiness};
+use crate::metrics::{self, Sample, Sources};
+use crate::raft::{self, Forming, Replica, ReplicaStatus};
+use crate::rpc::NodeInfo;
+use crate::session::{ClusterId, SessionMetrics};
+use crate::storage::{Counters, free_space};
+
+/// The node as the admin port sees it, from before its parts are there until after they are gone.
+#[derive(Debug)]
+pub(super) struct View {
+    phase: Mutex<Phase>,
+}
+
+/// How far the node has come.
+#[derive(Clone, Debug)]
+pub(super) enum Phase {
+    /// The data folder is being opened and the log read: seconds with a million holds.
+    Opening,
+    /// All parts are there.
+    Running(Arc<Running>),
+    /// It was asked to stop.
+    Stopping,
+}
+
+/// The parts that are looked at.
+#[derive(Debug)]
+pub(super) struct Running {
+    condition: Arc<Condition>,
+    registry: Registry,
+}
+
+impl View {
+    pub(super) fn new() -> Self {
+        Self { phase: Mutex::new(Phase::Opening) }
+    }
+
+    pub(super) fn set(&self, phase: Phase) {
+        *self.lock() = phase;
+    }
+
+    fn phase(&self) -> Phase {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Phase> {
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inspected for View {
+    fn readiness(&self) -> Readiness {
+        let unready = |why: &str| Readiness { ready: false, why: why.to_owned() };
+        match self.phase() {
+            Phase::Opening => unready("opening the data folder"),
+            Phase::Running(running) => running.condition.readiness(),
+            Phase::Stopping => unready("stopping"),
+        }
+    }
+
+    fn metrics(&self, look: &mut dyn FnMut(&Registry)) {
+        match self.phase() {
+            Phase::Running(running) => look(&running.registry),
+            Phase::Opening | Phase::Stopping => look(&Registry::default()),
+        }
+    }
+}
+
+impl Running {
+    pub(super) fn new(
+        config: &Config,
+        condition: Arc<Condition>,
+        sessions: SessionMetrics,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let log_sync = counters.sync_seconds();
+        let replication = condition.replica.metrics();
+        let sampler = Sampler {
+            condition: condition.clone(),
+            counters,
+            data_folder: config.node.data_dir.clone(),
+        };
+        let sample = Box::new(move || sampler.sample());
+        Self {
+            condition,
+            registry: metrics::registry(Sources { sessions, replication, log_sync, sample }),
+        }
+    }
+}
+
+/// Whether a replica can serve, or show the leader.
+#[derive(Debug)]
+pub(super) struct Condition {
+    replica: Arc<Replica>,
+    /// A quorum or a leader that was not heard for this long is not counted on: by then the others
+    /// have elected somebody else.
+    patience_ms: u64,
+}
+
+impl Condition {
+    pub(super) fn new(config: &Config, replica: Arc<Replica>) -> Self {
+        Self { replica, patience_ms: config.node.election_max_ms }
+    }
+
+    pub(super) fn readiness(&self) -> Readiness {
+        readiness(&self.replica.status(), &self.replica.role().borrow(), self.patience_ms)
+    }
+}
+
+impl NodeInfo for Condition {
+    fn status(&self) -> StatusResponse {
+        let status = self.replica.status();
+        let ready = self.readiness().ready;
+        let leader = status.leader.as_ref();
+        StatusResponse {
+            cluster_id: status.cluster.map(|id| id.0.to_vec().into()).unwrap_or_default(),
+            node_id: status.node_id,
+            leader_id: leader.map(|leader| leader.node_id),
+            leader: leader.map(|leader| leader.advertise.clone()),
+            term: status.term,
+            applied_index: status.applied.unwrap_or(0),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            members: status.members.iter().map(member).collect(),
+            ready,
+        }
+    }
+}
+
+fn member(member: &raft::Member) -> proto::Member {
+    proto::Member {
+        node_id: member.node_id,
+        advertise: member.advertise.clone(),
+        peer_advertise: member.peer_advertise.clone(),
+    }
+}
+
+impl ClusterId for Condition {
+    fn cluster_id(&self) -> Option<Bytes> {
+        self.replica.status().cluster.map(|id| Bytes::copy_from_slice(&id.0))
+    }
+}
+
+fn readiness(status: &ReplicaStatus, role: &Role, patience_ms: u64) -> Readiness {
+    let lately = |millis: Option<u64>| millis.is_some_and(|millis| millis <= patience_ms);
+    let (ready, why) = match (&status.forming, role) {
+        (Forming::Waiting { reason }, _) => (false, format!("forming: {reason}")),
+        (Forming::Formed, Role::Leading { tenure }) if lately(status.millis_since_quorum) => {
+            (true, format!("leads in term {tenure}"))
+        }
+        (Forming::Formed, Role::Leading { tenure }) => {
+            (false, format!("leads in term {tenure}, but no quorum answers"))
+        }
+        (Forming::Formed, Role::Following { leader: Some(leader) })
+            if lately(status.millis_since_leader) =>
+        {
+            (true, format!("follows node {} at {}", leader.node_id, leader.advertise))
+        }
+        (Forming::Formed, Role::Following { .. }) => {
+            (false, format!("no leader is heard in term {}", status.term))
+        }
+    };
+    Readiness { ready, why }
+}
+
+/// Where a [`Sample`] comes from.
+#[derive(Debug)]
+struct Sampler {
+    condition: Arc<Condition>,
+    counters: Arc<Counters>,
+    data_folder: PathBuf,
+}
+
+impl Sampler {
+    fn sample(&self) -> Sample {
+        let replica = &self.condition.replica;
+        let status = replica.status();
+        let mut sample = Sample {
+            leads: replica.role().borrow().tenure().is_some(),
+            ready: self.condition.readiness().ready,
+            term: status.term,
+            log_index: status.last_log.unwrap_or(0),
+            applied_index: status.applied.unwrap_or(0),
+            snapshot_index: status.snapshot.unwrap_or(0),
+            members: status.members.len() as u64,
+            waiting_commands: status.waiting_commands as u64,
+            below_disk_reserve: status.below_disk_reserve,
+            log_syncs: self.counters.commits(),
+            log_groups: self.counters.groups(),
+            log_groups_purged: self.counters.groups_purged(),
+            log_blob_syncs: self.counters.blob_syncs(),
+            // A disk that cannot even be asked has no room that could be counted on.
+            free_bytes: free_space(&self.data_folder).unwrap_or(0),
+            ..Sample::default()
+        };
+        replica.read(&mut |table, _| {
+            let counts = table.counts();
+            sample.sessions = counts.sessions;
+            sample.held = counts.held;
+            sample.waiting = counts.waiting;
+            sample.hash_index = table.latest_witness().map_or(0, |witness| witness.index.get());
+        });
+        sample
+    }
+}

@@ -1,0 +1,110 @@
+//! `holdfast.v1.LockService`: bytes in, frames to the hub, answers out.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use holdfast_proto::v1::lock_service_server::LockService;
+use holdfast_proto::v1::{
+    ClientFrames, InspectRequest, InspectResponse, ListRequest, ListResponse, ServerFrames,
+    StatusRequest, StatusResponse,
+};
+use holdfast_seams::{Pipe, TransportError};
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use super::{NodeInfo, reads, status};
+use crate::session::{Hub, StreamError};
+
+/// Messages between a stream's outbox and the transport. Few: what waits belongs in the outbox,
+/// where it is counted and travels together.
+const MESSAGES_IN_FLIGHT: usize = 4;
+
+/// The service.
+#[derive(Debug)]
+pub(super) struct LockApi {
+    hub: Arc<Hub>,
+    info: Arc<dyn NodeInfo>,
+}
+
+impl LockApi {
+    pub(super) fn new(hub: Arc<Hub>, info: Arc<dyn NodeInfo>) -> Self {
+        Self { hub, info }
+    }
+}
+
+#[tonic::async_trait]
+impl LockService for LockApi {
+    type SessionStream = BoxStream<'static, Result<ServerFrames, Status>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<ClientFrames>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let (outgoing, frames) = mpsc::channel(MESSAGES_IN_FLIGHT);
+        let (tell, end) = oneshot::channel();
+        let incoming = request
+            .into_inner()
+            .map(|message| message.map_err(|status| of_status(&status)))
+            .boxed();
+        let hub = self.hub.clone();
+        let serve = async move {
+            // Nobody listens any more: then the client is gone.
+            let _ = tell.send(hub.serve(Pipe { outgoing, incoming }).await);
+        };
+        // Ends when the client is gone, or the hub ends the stream.
+        self.hub.seams().spawn("session-stream", serve).detach();
+        let frames = ReceiverStream::new(frames).map(Ok);
+        let end = stream::once(last_word(end)).filter_map(std::future::ready);
+        Ok(Response::new(frames.chain(end).boxed()))
+    }
+
+    async fn inspect(
+        &self,
+        request: Request<InspectRequest>,
+    ) -> Result<Response<InspectResponse>, Status> {
+        reads::inspect(&self.hub, &request.into_inner()).await.map(Response::new)
+    }
+
+    async fn list(&self, request: Request<ListRequest>) -> Result<Response<ListResponse>, Status> {
+        reads::list(&self.hub, &request.into_inner()).await.map(Response::new)
+    }
+
+    async fn status(
+        &self,
+        _request: Request<StatusRequest>,
+    ) -> Result<Response<StatusResponse>, Status> {
+        Ok(Response::new(self.info.status()))
+    }
+}
+
+/// The status a stream ends with; `None` for a plain end.
+async fn last_word(
+    end: oneshot::Receiver<Result<(), StreamError>>,
+) -> Option<Result<ServerFrames, Status>> {
+    match end.await {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(Err(status::of_stream_error(&error))),
+        // The task was taken down with the runtime.
+        Err(_) => Some(Err(Status::cancelled("this node stops"))),
+    }
+}
+
+/// A break of the incoming half. What could not be decoded is told apart, because the client is to
+/// be told; everything else ends the stream like a plain end.
+fn of_status(status: &Status) -> TransportError {
+    let message = status.message().to_owned();
+    match status.code() {
+        Code::Internal | Code::OutOfRange | Code::InvalidArgument | Code::ResourceExhausted => {
+            TransportError::Refused { message }
+        }
+        _ => TransportError::Unreachable { endpoint: "client".to_owned(), detail: message },
+    }
+}
+
+impl std::fmt::Debug for dyn NodeInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NodeInfo({:?})", self.status())
+    }
+}

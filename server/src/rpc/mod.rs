@@ -1,0 +1,111 @@
+//! The port for clients: gRPC around the session layer.
+//!
+//! Nothing is decided here: bytes become frames, reads are confirmed and encoded, errors become
+//! codes ([`status`] is the one table). What a port serves is put together by [`client_port`].
+//!
+//! # Bounds
+//!
+//! Messages, streams per connection and headers are capped by [`RpcSettings`]; streams of a node
+//! and frames of a stream by [`SessionSettings`](crate::session::SessionSettings). Compression is
+//! off.
+
+mod lock_service;
+mod reads;
+mod settings;
+pub mod status;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_proto::v1::StatusResponse;
+use holdfast_proto::v1::lock_service_server::LockServiceServer;
+use holdfast_seams::{Seams, Task};
+use tonic::server::NamedService;
+use tonic::transport::Server;
+use tonic::transport::server::Router;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+pub use settings::RpcSettings;
+
+use crate::session::Hub;
+use lock_service::LockApi;
+
+/// How often the health service looks whether the node is ready.
+const HEALTH_EVERY: Duration = Duration::from_millis(250);
+
+/// What a node knows of itself.
+pub trait NodeInfo: Send + Sync + 'static {
+    /// As the Status call answers it. Quick: it is asked several times a second.
+    fn status(&self) -> StatusResponse;
+}
+
+/// The port for clients, ready to be served.
+///
+/// Serve `router` with a listener; keep `health` for as long. To stop, first
+/// [`Hub::shutdown`], which ends the session streams: tonic would wait for them for ever.
+#[derive(Debug)]
+pub struct ClientPort {
+    /// `LockService`, health and reflection.
+    pub router: Router,
+    /// Keeps the health service true: SERVING while the node is ready.
+    pub health: Task,
+}
+
+/// The reflection service could not be made of the descriptors that were built in.
+#[derive(Debug, thiserror::Error)]
+#[error("the built-in descriptors are not usable: {0}")]
+pub struct BadDescriptors(#[from] tonic_reflection::server::Error);
+
+/// Puts the port for clients together. To be called inside the runtime.
+///
+/// # Errors
+///
+/// [`BadDescriptors`]: the build is broken.
+pub fn client_port(
+    hub: Arc<Hub>,
+    info: Arc<dyn NodeInfo>,
+    settings: &RpcSettings,
+) -> Result<ClientPort, BadDescriptors> {
+    let seams = hub.seams().clone();
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let lock_service = LockServiceServer::new(LockApi::new(hub, info.clone()))
+        .max_decoding_message_size(settings.max_message_bytes);
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(holdfast_proto::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()?;
+    let router =
+        server(settings).add_service(lock_service).add_service(health).add_service(reflection);
+    let health = seams.spawn("health", report_health(seams.clone(), reporter, info));
+    Ok(ClientPort { router, health })
+}
+
+fn server(settings: &RpcSettings) -> Server {
+    Server::builder()
+        .initial_stream_window_size(settings.stream_window_bytes)
+        .initial_connection_window_size(settings.connection_window_bytes)
+        .max_concurrent_streams(settings.max_streams_per_connection)
+        .http2_max_header_list_size(settings.max_header_bytes)
+        .http2_keepalive_interval(Some(Duration::from_millis(settings.keepalive_interval_ms)))
+        .http2_keepalive_timeout(Some(Duration::from_millis(settings.keepalive_timeout_ms)))
+        .tcp_nodelay(true)
+}
+
+/// SERVING while the node is ready, for the whole server and for `LockService`.
+async fn report_health(seams: Seams, reporter: HealthReporter, info: Arc<dyn NodeInfo>) {
+    let mut told = None;
+    loop {
+        let ready = info.status().ready;
+        if told != Some(ready) {
+            let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+            for service in ["", LockServiceServer::<LockApi>::NAME] {
+                reporter.set_service_status(service, status).await;
+            }
+            told = Some(ready);
+        }
+        seams.sleep(HEALTH_EVERY).await;
+    }
+}

@@ -1,0 +1,127 @@
+//! Events of the log to the streams and leases they concern.
+//!
+//! Runs under the table's lock, on every node; where nothing is attached and nothing led, it costs
+//! a look at an empty map. Pushes never wait: a full outbox ends its stream.
+
+use holdfast_core::{EndCause, Event, LockName, LockTable, LogIndex, RequestId, SessionId};
+use holdfast_proto::v1::server_frame::Body;
+
+use super::answers;
+use super::registry::{Registry, State};
+use crate::consensus::Listener;
+
+impl Listener for Registry {
+    fn applied(&self, index: LogIndex, events: &[Event], table: &LockTable) {
+        self.note_applied(index);
+        if events.is_empty() {
+            return;
+        }
+        let mut state = self.lock();
+        for event in events {
+            self.count(event);
+            self.dispatch(&mut state, index, event, table);
+        }
+        if state.leases.as_ref().is_some_and(super::leases::Leases::is_sooner) {
+            self.sooner.notify_one();
+        }
+    }
+
+    /// Only a node that follows is given a snapshot; should anybody be attached all the same, what
+    /// they were told may be out of date, and a resume tells them the truth.
+    fn restored(&self, index: LogIndex, _table: &LockTable) {
+        self.note_applied(index);
+        self.end_tenure(None);
+    }
+}
+
+impl Registry {
+    fn dispatch(&self, state: &mut State, index: LogIndex, event: &Event, table: &LockTable) {
+        match event {
+            Event::SessionOpened { session } => self.opened(state, *session, table),
+            Event::SessionEnded { session, cause } => self.ended(state, index, *session, *cause),
+            Event::Queued { session, request, lock, place } => {
+                state.follows.told(*session, *request, *place);
+                let holders = answers::holders(table, self.now_ms(table), lock);
+                let body = answers::queued(*request, *place, holders);
+                self.tell(state, index, *session, body);
+            }
+            Event::Granted { session, request, lock, token } => {
+                self.left(state, *session, *request, lock);
+                self.tell(state, index, *session, answers::granted(*request, *token));
+            }
+            Event::Denied { session, request, rejection, .. } => {
+                state.follows.forget(*session, *request);
+                if let Some(attached) = state.attached.get_mut(session) {
+                    attached.denied.insert(*request);
+                }
+                let body = answers::denied(table, self.now_ms(table), *request, rejection);
+                self.tell(state, index, *session, body);
+            }
+            // Told by the answer to its cancel, or by its session's end.
+            Event::Left { session, request, lock } => self.left(state, *session, *request, lock),
+            Event::Released { session, request, lock, token } => {
+                self.moved(state, lock);
+                self.tell(state, index, *session, answers::released(*request, *token));
+            }
+            Event::Lost { session, request, lock, token, cause } => {
+                self.moved(state, lock);
+                self.tell(state, index, *session, answers::lost(*request, *token, *cause));
+            }
+            Event::Contended { session, request, token, .. } => {
+                self.tell(state, index, *session, answers::contended(*request, *token));
+            }
+        }
+    }
+
+    /// A session opened while this node leads: it has a lease from here on (DESIGN §5.1).
+    fn opened(&self, state: &mut State, session: SessionId, table: &LockTable) {
+        let Some(leases) = state.leases.as_mut() else { return };
+        // It may have ended again in the same entry.
+        if let Some(view) = table.session(session) {
+            leases.opened(session, view.ttl_ms, self.seams.clock.now());
+        }
+    }
+
+    /// A session is over: it has no lease, and its stream ends.
+    fn ended(&self, state: &mut State, index: LogIndex, session: SessionId, cause: EndCause) {
+        let now = self.seams.clock.now();
+        let late = state.leases.as_mut().and_then(|leases| leases.ended(session, now));
+        if let (EndCause::Expired, Some(late)) = (cause, late) {
+            self.metrics.expiry_lateness.observe(late.as_secs_f64());
+            tracing::info!(session = session.get(), ?late, "a session expired");
+        }
+        state.follows.forget_session(session);
+        if let Some(attached) = state.attached.remove(&session) {
+            let last = answers::frame(index, answers::session_ended(cause));
+            attached.outbox.finish(Some(last), Ok(()));
+            self.count_attached(state);
+        }
+    }
+
+    fn left(&self, state: &mut State, session: SessionId, request: RequestId, lock: &LockName) {
+        state.follows.forget(session, request);
+        self.moved(state, lock);
+    }
+
+    fn moved(&self, state: &mut State, lock: &LockName) {
+        if state.follows.moved(lock) {
+            self.place_changed.notify_one();
+        }
+    }
+
+    fn tell(&self, state: &State, index: LogIndex, session: SessionId, body: Body) {
+        if let Some(attached) = state.attached.get(&session) {
+            self.push(&attached.outbox, index, body);
+        }
+    }
+
+    fn count(&self, event: &Event) {
+        match event {
+            Event::Granted { .. } => self.metrics.grants.inc(),
+            Event::Released { .. } => self.metrics.releases.inc(),
+            Event::Lost { .. } => self.metrics.losses.inc(),
+            Event::SessionEnded { cause: EndCause::Expired, .. } => self.metrics.expiries.inc(),
+            _ => return,
+        };
+    }
+}

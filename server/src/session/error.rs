@@ -1,0 +1,41 @@
+//! Why a session stream ended.
+
+/// Why a stream ended other than by its last frame. It says nothing of the session, which lives
+/// on until its lease runs out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StreamError {
+    /// The client broke the protocol; sending the same again will not help.
+    #[error("{0}")]
+    Protocol(String),
+    /// A newer stream showed the session's secret.
+    #[error("attached-elsewhere: a newer stream took session {session} up")]
+    AttachedElsewhere {
+        /// The session.
+        session: u64,
+    },
+    /// A limit of this node was reached.
+    #[error("{message} ({limit} = {value})")]
+    Limit {
+        /// The limit's name, for the most part that in the settings.
+        limit: &'static str,
+        /// Its value.
+        value: u64,
+        /// What reached it.
+        message: &'static str,
+    },
+    /// There is no leader with a quorum here at the moment. What the stream asked for last may
+    /// have happened.
+    #[error("{message}")]
+    Unavailable {
+        /// What was not to be had.
+        message: String,
+        /// Where clients reach the leader, if this node knows another.
+        leader: Option<String>,
+    },
+    /// This node stops. Its last frame was `GoingAway`.
+    #[error("this node stops")]
+    ShuttingDown {
+        /// Where clients reach the leader, if this node knows another.
+        leader: Option<String>,
+    },
+}

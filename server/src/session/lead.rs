@@ -1,0 +1,235 @@
+//! What a leader does for its sessions, from the start of a tenure to its end: rounds for
+//! keepalives, expiries, places. DESIGN §5.1–5.3 and §5.8; the numbers below are its.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::{Command, Rejection, SessionId, Tenure};
+use holdfast_proto::v1::KeptAlive;
+use holdfast_proto::v1::server_frame::Body;
+use holdfast_seams::Moment;
+use tokio::sync::watch;
+
+use super::leases::{Heard, Leases};
+use super::registry::Registry;
+use crate::consensus::{Committed, Consensus, Role};
+use crate::error::ProposeError;
+
+/// Pause after a round that brought no quorum, and before an expiry of unknown fate is proposed
+/// again.
+const RETRY: Duration = Duration::from_millis(100);
+/// Between a deadline and its expiry: frames that have arrived are handled first.
+const GRACE: Duration = Duration::from_millis(20);
+/// A sleep that ended later than this after its time means that the node was paused.
+const PAUSED: Duration = Duration::from_millis(100);
+/// The grace after a pause: there may be many frames by then.
+const GRACE_AFTER_PAUSE: Duration = Duration::from_millis(250);
+/// Expiries proposed at once; the rest follow after the next look.
+const EXPIRIES_AT_ONCE: usize = 1_024;
+
+/// The leader's side of the session layer.
+#[derive(Clone, Debug)]
+pub(super) struct Lead {
+    pub(super) registry: Arc<Registry>,
+    pub(super) consensus: Arc<dyn Consensus>,
+}
+
+impl Lead {
+    /// Follows this node's role for ever: serves each tenure while it lasts, and not an instant
+    /// longer than the change is known.
+    pub(super) async fn run(self) {
+        let mut role = self.consensus.role();
+        loop {
+            let led = role.borrow_and_update().tenure();
+            let open = match led {
+                Some(tenure) => {
+                    self.begin(tenure);
+                    let open = self.serve(tenure, &mut role).await;
+                    self.registry.end_tenure(leader_of(&role.borrow()));
+                    tracing::debug!(tenure = tenure.get(), "leads no more");
+                    open
+                }
+                None => role.changed().await.is_ok(),
+            };
+            if !open {
+                return;
+            }
+        }
+    }
+
+    /// Serves a tenure until the role says that it is over; `false` if no role will come any more.
+    async fn serve(&self, tenure: Tenure, role: &mut watch::Receiver<Role>) -> bool {
+        let over = async { role.wait_for(|now| now.tenure() != Some(tenure)).await.is_ok() };
+        let work = async {
+            holdfast_seams::select! {
+                () = self.answer_keepalives(tenure) => {}
+                () = self.expire(tenure) => {}
+                () = self.tell_places() => {}
+            }
+            std::future::pending::<()>().await;
+        };
+        holdfast_seams::select! {
+            open = over => open,
+            () = work => false,
+        }
+    }
+
+    /// Starts the leases of a tenure that has applied its own first entry: everybody has a full
+    /// TTL + margin from now (§5.3).
+    fn begin(&self, tenure: Tenure) {
+        self.consensus.read(&mut |table, index| {
+            self.registry.note_applied(index);
+            let now = self.registry.seams.clock.now();
+            self.registry.begin_tenure(tenure, now, &mut table.sessions());
+            let sessions = table.counts().sessions;
+            tracing::debug!(tenure = tenure.get(), sessions, "leads, and keeps the leases");
+        });
+    }
+
+    /// Acknowledges keepalives, each after a quorum round begun after it came in (§5.1). One round
+    /// at a time serves all that wait. Ends only with the tenure.
+    async fn answer_keepalives(&self, tenure: Tenure) {
+        loop {
+            let Some(round) = self.registry.with_leases(tenure, Leases::take_waiting) else {
+                return;
+            };
+            if round.is_empty() {
+                self.registry.keepalive_waits.notified().await;
+                continue;
+            }
+            if self.confirm(tenure).await {
+                self.acknowledge(tenure, &round);
+            } else {
+                self.registry.with_leases(tenure, |leases| leases.put_back(round));
+                self.registry.seams.sleep(RETRY).await;
+            }
+        }
+    }
+
+    /// Asks a quorum whether this node still leads in `tenure`. While none answers, the lease
+    /// clock stands still from the moment of the asking (§5.8).
+    async fn confirm(&self, tenure: Tenure) -> bool {
+        let begun = self.registry.seams.clock.now();
+        self.registry.metrics.quorum_rounds.inc();
+        let confirmed = self.consensus.confirm().await;
+        let led = confirmed.is_ok_and(|confirmed| confirmed.tenure == tenure);
+        if led {
+            let now = self.registry.seams.clock.now();
+            self.registry.with_leases(tenure, |leases| leases.go_on(now));
+            return true;
+        }
+        self.registry.metrics.quorum_rounds_failed.inc();
+        if self.registry.with_leases(tenure, |leases| leases.stand_still(begun)) == Some(true) {
+            tracing::warn!(tenure = tenure.get(), "no quorum answers; the leases stand still");
+        }
+        // The expirer has to see to it that the clock goes on again.
+        self.registry.sooner.notify_one();
+        false
+    }
+
+    /// The round is confirmed, and everything committed before it is applied: a session that has a
+    /// lease is alive in that state (§5.1).
+    fn acknowledge(&self, tenure: Tenure, round: &[Heard]) {
+        let index = self.registry.applied();
+        self.registry.with_leases(tenure, |leases| {
+            for heard in round {
+                if leases.acknowledge(heard) {
+                    self.registry.metrics.keepalives_acknowledged.inc();
+                    let kept = Body::KeptAlive(KeptAlive { seq: heard.seq });
+                    self.registry.push(&heard.outbox, index, kept);
+                }
+            }
+        });
+    }
+
+    /// Proposes the expiry of sessions whose deadline has passed (§5.2). Ends only with the
+    /// tenure.
+    async fn expire(&self, tenure: Tenure) {
+        loop {
+            let now = self.registry.seams.clock.now();
+            let look = self.registry.with_leases(tenure, |leases| leases.next_look(now + RETRY));
+            let Some(look) = look else { return };
+            let Some(at) = self.woken(look).await else { continue };
+            let passed = self.handle_what_arrived(at).await;
+            // No quorum, no expiry (§5.8): an entry appended without one could still be committed
+            // when it is back, over keepalives that could not be acknowledged meanwhile.
+            if !self.confirm(tenure).await {
+                continue;
+            }
+            let due = self
+                .registry
+                .with_leases(tenure, |leases| leases.begin_expiries(passed, EXPIRIES_AT_ONCE));
+            for session in due.unwrap_or_default() {
+                self.propose_expiry(tenure, session);
+            }
+        }
+    }
+
+    /// Waits until `look` has come and returns it; `None` if something may be due sooner.
+    async fn woken(&self, look: Option<Moment>) -> Option<Moment> {
+        let Some(at) = look else {
+            self.registry.sooner.notified().await;
+            return None;
+        };
+        holdfast_seams::select! {
+            () = self.registry.sooner.notified() => None,
+            () = self.registry.seams.clock.sleep_until(at) => Some(at),
+        }
+    }
+
+    /// Lets the streams handle the frames that have arrived. Returns an instant before which
+    /// everything that had arrived was handled: who was due by then has had its say.
+    ///
+    /// Always waits, not only when a pause was noticed: a pause that ended just before a deadline
+    /// makes no timer late. A timer that is late tells of one, and frames pile up in it (§5.2).
+    async fn handle_what_arrived(&self, planned: Moment) -> Moment {
+        let clock = &self.registry.seams.clock;
+        let mut planned = planned;
+        loop {
+            let passed = clock.now();
+            let was_paused = passed.saturating_since(planned) > PAUSED;
+            planned = passed + if was_paused { GRACE_AFTER_PAUSE } else { GRACE };
+            clock.sleep_until(planned).await;
+            if clock.now().saturating_since(planned) <= PAUSED {
+                return passed;
+            }
+        }
+    }
+
+    /// Proposes one expiry, in the tenure in which its leader heard the renewals.
+    fn propose_expiry(&self, tenure: Tenure, session: SessionId) {
+        let registry = self.registry.clone();
+        let done = move |result| registry.expiry_ended(tenure, session, &result);
+        self.consensus.submit(Command::ExpireSession { session, tenure }, Box::new(done));
+    }
+}
+
+impl Registry {
+    /// Notes what became of a proposed expiry.
+    fn expiry_ended(
+        &self,
+        tenure: Tenure,
+        session: SessionId,
+        result: &Result<Committed, ProposeError>,
+    ) {
+        let now = self.seams.clock.now();
+        self.with_leases(tenure, |leases| match result {
+            Ok(Committed { outcome: Err(Rejection::OtherTenure { .. }), .. }) => {
+                leases.expiry_refused(session, now);
+            }
+            // Over: its event has come before this.
+            Ok(_) => {}
+            Err(_) => leases.expiry_unsettled(session),
+        });
+        // The expirer may sleep for something later than a further attempt.
+        self.sooner.notify_one();
+    }
+}
+
+/// Where clients find the leader, if it is somebody else.
+pub(super) fn leader_of(role: &Role) -> Option<&str> {
+    match role {
+        Role::Following { leader } => leader.as_ref().map(|leader| leader.advertise.as_str()),
+        Role::Leading { .. } => None,
+    }
+}

@@ -1,0 +1,273 @@
+//! The leases of one tenure, as its leader keeps them (DESIGN §5.1–5.3, §5.8).
+//!
+//! Around the core's [`LeaseTable`], which knows deadlines but no clock, this adds which
+//! keepalives wait for a quorum round, what became of proposed expiries, and a clock that stands
+//! still while no quorum can be reached: an outage of the store ends no session by itself (§5.8).
+//!
+//! # Invariants
+//!
+//! - Exists only in a tenure that has applied an entry of its own; gone with the tenure.
+//! - A session is in the table exactly while it is open in the applied state: the events of each
+//!   entry reach it before anybody can ask (§5.1, "alive in that state").
+//! - A session with a keepalive in `waiting` or in a round carries a mark in the table and is not
+//!   due (§5.2).
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::{LeaseTable, SessionId, Tenure};
+use holdfast_seams::Moment;
+
+use super::outbox::Outbox;
+
+/// A keepalive that waits for a quorum round.
+#[derive(Clone, Debug)]
+pub(super) struct Heard {
+    pub(super) session: SessionId,
+    pub(super) seq: u64,
+    /// When it came in.
+    pub(super) at: Moment,
+    /// Where its answer goes.
+    pub(super) outbox: Arc<Outbox>,
+}
+
+/// What the leader of one tenure knows of leases.
+#[derive(Debug)]
+pub(super) struct Leases {
+    tenure: Tenure,
+    clock: LeaseClock,
+    table: LeaseTable,
+    /// The newest keepalive of each session that waits for the next round.
+    waiting: BTreeMap<SessionId, Heard>,
+    /// Sessions whose expiry was proposed and came back without an outcome.
+    unsettled: BTreeSet<SessionId>,
+    /// What the expirer sleeps for.
+    alarm_ms: Option<u64>,
+}
+
+impl Leases {
+    /// Begins a tenure whose own first entry was applied before `now`: every session gets a full
+    /// TTL + margin from here (§5.3, I6).
+    pub(super) fn begin(
+        tenure: Tenure,
+        margin_ms: u64,
+        now: Moment,
+        sessions: impl IntoIterator<Item = (SessionId, u64)>,
+    ) -> Self {
+        let clock = LeaseClock::default();
+        let mut table = LeaseTable::new(margin_ms);
+        table.restart(clock.at(now), sessions);
+        Self {
+            tenure,
+            clock,
+            table,
+            waiting: BTreeMap::new(),
+            unsettled: BTreeSet::new(),
+            alarm_ms: None,
+        }
+    }
+
+    pub(super) fn tenure(&self) -> Tenure {
+        self.tenure
+    }
+
+    /// A session was opened: its Open is as good as a keepalive heard now, when its entry was
+    /// applied.
+    pub(super) fn opened(&mut self, session: SessionId, ttl_ms: u64, now: Moment) {
+        self.table.insert(session, ttl_ms, self.clock.at(now));
+    }
+
+    /// A session is over. Tells how long ago its deadline passed.
+    pub(super) fn ended(&mut self, session: SessionId, now: Moment) -> Option<Duration> {
+        let deadline_ms = self.table.deadline_of(session)?;
+        self.table.remove(session);
+        self.waiting.remove(&session);
+        self.unsettled.remove(&session);
+        Some(Duration::from_millis(self.clock.at(now).saturating_sub(deadline_ms)))
+    }
+
+    /// A keepalive came in. `false` if it will never be acknowledged: the session is over, or its
+    /// expiry is under way (§5.2).
+    pub(super) fn heard(&mut self, heard: Heard) -> bool {
+        let session = heard.session;
+        // One mark per session and round: the newest keepalive answers for those before it.
+        if let Some(before) = self.waiting.get_mut(&session) {
+            *before = heard;
+            return true;
+        }
+        let marked = self.table.waiting(session).is_ok();
+        if marked {
+            self.waiting.insert(session, heard);
+        }
+        marked
+    }
+
+    /// The keepalives for the round that begins now: all of them came in before it (§5.1). Their
+    /// marks stay until [`Leases::acknowledge`] or [`Leases::put_back`].
+    pub(super) fn take_waiting(&mut self) -> Vec<Heard> {
+        std::mem::take(&mut self.waiting).into_values().collect()
+    }
+
+    /// A round begun after the keepalive came in confirmed this tenure: renews from its receipt.
+    /// `false`: it must not be acknowledged.
+    pub(super) fn acknowledge(&mut self, heard: &Heard) -> bool {
+        let renewed = self.renew(heard.session, heard.at);
+        self.table.answered(heard.session);
+        renewed
+    }
+
+    /// A round failed: its keepalives wait for the next one, unless a newer one does already.
+    pub(super) fn put_back(&mut self, round: Vec<Heard>) {
+        for heard in round {
+            match self.waiting.entry(heard.session) {
+                Entry::Occupied(newer) => self.table.answered(*newer.key()),
+                Entry::Vacant(none) => {
+                    none.insert(heard);
+                }
+            }
+        }
+    }
+
+    /// Renews from something heard at `at` and confirmed since. `false`: the session is over or
+    /// its expiry is under way, and nothing may be acknowledged.
+    pub(super) fn renew(&mut self, session: SessionId, at: Moment) -> bool {
+        self.table.renew(session, self.clock.at(at)).is_ok()
+    }
+
+    /// Keeps a session from being due while a resume of it waits for its round. `false` if nothing
+    /// was marked; otherwise [`Leases::let_go`] has to follow.
+    pub(super) fn hold_on(&mut self, session: SessionId) -> bool {
+        self.table.waiting(session).is_ok()
+    }
+
+    /// Takes back one [`Leases::hold_on`].
+    pub(super) fn let_go(&mut self, session: SessionId) {
+        self.table.answered(session);
+    }
+
+    /// No quorum since `begun`: the lease clock stands still from then on (§5.8). `false` if it
+    /// stood still already.
+    pub(super) fn stand_still(&mut self, begun: Moment) -> bool {
+        self.clock.stop(begun)
+    }
+
+    /// Leadership was confirmed: the lease clock goes on.
+    pub(super) fn go_on(&mut self, now: Moment) {
+        self.clock.go_on(now);
+    }
+
+    /// When the expirer has to look again; `None` while nothing can become due. `retry` is when to
+    /// ask again for a quorum, or propose again what is unsettled.
+    ///
+    /// [`Leases::is_sooner`] tells when something comes before it.
+    pub(super) fn next_look(&mut self, retry: Moment) -> Option<Moment> {
+        self.alarm_ms = self.table.next_deadline();
+        if self.clock.stands_still() || !self.unsettled.is_empty() {
+            return Some(retry);
+        }
+        self.alarm_ms.map(|deadline_ms| self.clock.moment_of(deadline_ms))
+    }
+
+    /// Whether something is due sooner than what the alarm was set for.
+    pub(super) fn is_sooner(&self) -> bool {
+        match (self.table.next_deadline(), self.alarm_ms) {
+            (Some(next_ms), Some(alarm_ms)) => next_ms < alarm_ms,
+            (Some(_), None) => true,
+            (None, _) => false,
+        }
+    }
+
+    /// The sessions, at most `max`, whose expiry is to be proposed now. From here on nothing of
+    /// them is acknowledged until their fate is known (§5.2).
+    ///
+    /// Those proposed before without an outcome come again: only an outcome settles them.
+    pub(super) fn begin_expiries(&mut self, now: Moment, max: usize) -> Vec<SessionId> {
+        let now_ms = self.clock.at(now);
+        let mut begun: Vec<SessionId> = std::mem::take(&mut self.unsettled).into_iter().collect();
+        let room = max.saturating_sub(begun.len());
+        for session in self.table.due(now_ms, room) {
+            if self.table.begin_expiry(session, now_ms) {
+                begun.push(session);
+            }
+        }
+        begun
+    }
+
+    /// An expiry's entry was applied and refused: the session lives on.
+    pub(super) fn expiry_refused(&mut self, session: SessionId, now: Moment) {
+        self.table.expiry_settled(session, true, self.clock.at(now));
+    }
+
+    /// An expiry came back without an outcome. Whether or not it can still be applied, the session
+    /// stays unacknowledged and the expiry is proposed again: its deadline has passed.
+    pub(super) fn expiry_unsettled(&mut self, session: SessionId) {
+        if self.table.deadline_of(session).is_some() {
+            self.unsettled.insert(session);
+        }
+    }
+}
+
+/// Time that counts for leases: that of the node's clock, without the time in which no quorum
+/// could be reached.
+#[derive(Debug, Default)]
+struct LeaseClock {
+    /// Sum of the outages that are over.
+    stood: Duration,
+    /// Since when there is no quorum.
+    stopped_at: Option<Moment>,
+}
+
+impl LeaseClock {
+    /// A moment of the node's clock in milliseconds of this one.
+    fn at(&self, moment: Moment) -> u64 {
+        let counted = self.stopped_at.map_or(moment, |stopped| moment.min(stopped));
+        (counted - self.stood).as_millis()
+    }
+
+    /// When this clock will show `at_ms`, if it goes on from now.
+    fn moment_of(&self, at_ms: u64) -> Moment {
+        Moment::from_origin(Duration::from_millis(at_ms)) + self.stood
+    }
+
+    fn stands_still(&self) -> bool {
+        self.stopped_at.is_some()
+    }
+
+    fn stop(&mut self, at: Moment) -> bool {
+        let goes = self.stopped_at.is_none();
+        self.stopped_at.get_or_insert(at);
+        goes
+    }
+
+    fn go_on(&mut self, now: Moment) {
+        if let Some(stopped) = self.stopped_at.take() {
+            self.stood += now.saturating_since(stopped);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn second(seconds: u64) -> Moment {
+        Moment::from_origin(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn the_lease_clock_stands_still_without_a_quorum_and_loses_nothing_else() {
+        let mut clock = LeaseClock::default();
+        assert!(clock.stop(second(10)));
+        assert!(!clock.stop(second(11)));
+        assert_eq!(clock.at(second(9)), 9_000);
+        assert_eq!(clock.at(second(15)), 10_000);
+        assert!(clock.stands_still());
+
+        clock.go_on(second(17));
+        assert_eq!(clock.at(second(17)), 10_000);
+        assert_eq!(clock.at(second(19)), 12_000);
+        assert_eq!(clock.moment_of(12_000), second(19));
+    }
+}

@@ -1,0 +1,52 @@
+//! What the session layer counts. The node registers these under their public names.
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+
+/// Counters and gauges of the session layer. Cheap to clone; clones count together.
+#[derive(Clone, Debug)]
+pub struct SessionMetrics {
+    /// Streams that a session is attached to.
+    pub attached_streams: Gauge,
+    /// Streams cut because their outbox was full.
+    pub outbox_overflows: Counter,
+    /// Keepalives that came in.
+    pub keepalives: Counter,
+    /// Keepalives that were acknowledged.
+    pub keepalives_acknowledged: Counter,
+    /// Quorum rounds that keepalives or expiries asked for.
+    pub quorum_rounds: Counter,
+    /// Those that brought no quorum.
+    pub quorum_rounds_failed: Counter,
+    /// Grants applied on this node, leading or not.
+    pub grants: Counter,
+    /// Releases and cancels of a hold applied on this node, leading or not.
+    pub releases: Counter,
+    /// Holds lost, applied on this node, leading or not.
+    pub losses: Counter,
+    /// Sessions expired, applied on this node, leading or not.
+    pub expiries: Counter,
+    /// Seconds from a session's deadline to the moment its expiry was applied, on the leader
+    /// (DESIGN §5.3, I7).
+    pub expiry_lateness: Histogram,
+}
+
+impl Default for SessionMetrics {
+    fn default() -> Self {
+        let lateness = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+        Self {
+            attached_streams: Gauge::default(),
+            outbox_overflows: Counter::default(),
+            keepalives: Counter::default(),
+            keepalives_acknowledged: Counter::default(),
+            quorum_rounds: Counter::default(),
+            quorum_rounds_failed: Counter::default(),
+            grants: Counter::default(),
+            releases: Counter::default(),
+            losses: Counter::default(),
+            expiries: Counter::default(),
+            expiry_lateness: Histogram::new(lateness),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Sessions against streams: who is attached, what they are told, and when a lease ends.
+//!
+//! A [`Hub`] serves streams ([`Hub::serve`]), hears of everything applied and, while its node
+//! leads, keeps the leases. It knows a stream only as a [`Pipe`](holdfast_seams::Pipe), replication
+//! only as [`Consensus`], time and randomness only as [`Seams`].
+//!
+//! ```text
+//!            frames                submit                      log
+//!   client ─────────▶ stream ───────────────▶ Consensus ─────────────────▶ core.apply
+//!      ▲                │ keepalives               ▲                           │ events
+//!      │ frames         ▼                          │ confirm                   ▼
+//!      └── outbox ◀─ registry ◀──────────────── lead                    dispatch (Listener)
+//!             ▲                                                                │
+//!             └────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! # Invariants
+//!
+//! - A stream's end ends nothing else: only the lease decides (DESIGN §6).
+//! - A lease is acknowledged only after a quorum round begun after its keepalive came in, in a
+//!   tenure that has applied an entry of its own, and only while no expiry of the session is under
+//!   way (§5.1, §5.2, I6).
+//! - What a client is told was committed (I4, I23), and is told in the order of the log.
+//! - Nothing waits for a client: a slow one loses its stream, not its session (I27).
+
+pub(crate) mod answers;
+mod dispatch;
+mod error;
+#[cfg(test)]
+pub(crate) mod fake;
+mod frames;
+mod inbox;
+mod lead;
+mod leases;
+mod metrics;
+mod opening;
+mod outbox;
+mod places;
+mod refusals;
+mod registry;
+mod settings;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use holdfast_seams::{Seams, Task};
+
+pub use error::StreamError;
+pub use metrics::SessionMetrics;
+pub use settings::SessionSettings;
+
+use crate::consensus::Consensus;
+use lead::Lead;
+use registry::Registry;
+
+/// Which cluster this node belongs to.
+pub trait ClusterId: Send + Sync + 'static {
+    /// The cluster's id; `None` until the node belongs to one.
+    fn cluster_id(&self) -> Option<Bytes>;
+}
+
+impl ClusterId for Bytes {
+    fn cluster_id(&self) -> Option<Bytes> {
+        Some(self.clone())
+    }
+}
+
+/// The session layer of one node.
+#[derive(Debug)]
+pub struct Hub {
+    registry: Arc<Registry>,
+    consensus: Arc<dyn Consensus>,
+    cluster_id: Arc<dyn ClusterId>,
+    /// Ends with the hub.
+    _lead: Task,
+}
+
+impl Hub {
+    /// Attaches the session layer to a replica. To be called once per replica, before it serves,
+    /// inside the runtime.
+    pub fn start(
+        consensus: Arc<dyn Consensus>,
+        cluster_id: Arc<dyn ClusterId>,
+        settings: SessionSettings,
+        seams: Seams,
+    ) -> Self {
+        let registry = Arc::new(Registry::new(seams, settings));
+        consensus.attach(registry.clone());
+        let lead = Lead { registry: registry.clone(), consensus: consensus.clone() };
+        let lead = registry.seams.spawn("session-lead", lead.run());
+        Self { registry, consensus, cluster_id, _lead: lead }
+    }
+
+    /// The replica behind it.
+    pub(crate) fn consensus(&self) -> &Arc<dyn Consensus> {
+        &self.consensus
+    }
+
+    pub(crate) fn seams(&self) -> &Seams {
+        &self.registry.seams
+    }
+
+    /// What the layer counts.
+    pub fn metrics(&self) -> SessionMetrics {
+        self.registry.metrics.clone()
+    }
+
+    /// Sends every stream away with `GoingAway`, and takes no new one. Returns once all have ended,
+    /// in about a second at most, whether they read or not (I32).
+    pub async fn shutdown(&self) {
+        self.registry.stop(self.leader()).await;
+    }
+
+    /// Where clients reach the leader, if it is another node and known.
+    fn leader(&self) -> Option<String> {
+        lead::leader_of(&self.consensus.role().borrow()).map(str::to_owned)
+    }
+}
+
+impl std::fmt::Debug for dyn ClusterId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ClusterId({:?})", self.cluster_id())
+    }
+}

@@ -1,0 +1,65 @@
+//! Refusals as the client reads them: one table from our reasons to those of the wire.
+
+use holdfast_core::Rejection;
+use holdfast_proto::v1::{Refusal, RefusalReason};
+
+use crate::error::ProposeError;
+
+/// When to try again after a limit that others may free, milliseconds.
+const RETRY_AFTER_LIMIT_MS: u64 = 1_000;
+/// When to try again after this node had too much to do, milliseconds.
+const RETRY_AFTER_LOAD_MS: u64 = 100;
+
+/// A refusal with nothing but a reason and words.
+pub(crate) fn refusal(reason: RefusalReason, message: impl Into<String>) -> Refusal {
+    Refusal { reason: reason.into(), message: message.into(), ..Refusal::default() }
+}
+
+/// A limit was reached; trying again makes no sense unless the caller changes something.
+pub(crate) fn limit(name: &str, message: impl Into<String>) -> Refusal {
+    Refusal { limit: name.to_owned(), ..refusal(RefusalReason::Limit, message) }
+}
+
+/// What the core refused.
+pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
+    let message = rejection.to_string();
+    match rejection {
+        Rejection::UnknownSession { .. } => refusal(RefusalReason::SessionUnknown, message),
+        Rejection::TtlOutOfRange { .. } => refusal(RefusalReason::TtlOutOfRange, message),
+        Rejection::TooManySessions { .. } => limit_of_others("max_sessions", message),
+        Rejection::TooManyRequests { .. } => limit("max_requests_per_session", message),
+        Rejection::TooManyWaiters { .. } => limit_of_others("max_waiters_per_lock", message),
+        Rejection::LockHeld { .. } => refusal(RefusalReason::LockHeld, message),
+        Rejection::RequestGone { .. } => refusal(RefusalReason::RequestGone, message),
+        Rejection::RequestReused { .. } => refusal(RefusalReason::RequestReused, message),
+        Rejection::RequestEnded { .. } => refusal(RefusalReason::Cancelled, message),
+        Rejection::NotHolder { .. } => refusal(RefusalReason::NotHolder, message),
+        Rejection::TokensExhausted { .. } => refusal(RefusalReason::TokensExhausted, message),
+        // No client's frame leads to these.
+        Rejection::OtherTenure { .. } | Rejection::UnusableLimits { .. } => {
+            refusal(RefusalReason::Invalid, message)
+        }
+    }
+}
+
+/// What never reached an outcome.
+pub(crate) fn of_propose_error(error: &ProposeError) -> Refusal {
+    let message = error.to_string();
+    let refused = match error {
+        ProposeError::Overloaded { .. } => Refusal {
+            retry_after_ms: Some(RETRY_AFTER_LOAD_MS),
+            ..limit("max_pending_commands", message)
+        },
+        ProposeError::DiskReserve => refusal(RefusalReason::DiskReserve, message),
+        ProposeError::VersionNotKnown { .. } => refusal(RefusalReason::Unsupported, message),
+        ProposeError::NotLeader { .. }
+        | ProposeError::Unavailable { .. }
+        | ProposeError::OutcomeUnknown { .. }
+        | ProposeError::ShuttingDown => refusal(RefusalReason::Unavailable, message),
+    };
+    Refusal { outcome_unknown: !error.is_certainly_not_applied(), ..refused }
+}
+
+fn limit_of_others(name: &str, message: String) -> Refusal {
+    Refusal { retry_after_ms: Some(RETRY_AFTER_LIMIT_MS), ..limit(name, message) }
+}

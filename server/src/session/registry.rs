@@ -1,0 +1,337 @@
+//! Who is attached, and which leases run: the state that the streams, the leader's tasks and the
+//! events of the log share.
+//!
+//! # Locking
+//!
+//! One mutex, held for short, never across an await. It may be taken under the table's lock
+//! ([`Consensus::read`](crate::consensus::Consensus::read), [`Listener`]); so whoever holds it must
+//! neither read the table nor submit a command.
+//!
+//! [`Listener`]: crate::consensus::Listener
+//!
+//! # Invariants
+//!
+//! - A session is attached to at most one stream, the newest that showed its secret.
+//! - Streams are attached and leases kept only within a tenure; both go when it ends.
+//! - That a stream ends changes nothing but this registry (DESIGN §6).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use holdfast_core::{LockTable, LogIndex, RequestId, SessionId, Tenure};
+use holdfast_proto::v1::server_frame::Body;
+use holdfast_proto::v1::{GoingAway, Redirect};
+use holdfast_seams::{Moment, Seams};
+use tokio::sync::Notify;
+
+use super::answers::{frame, now_ms};
+use super::error::StreamError;
+use super::leases::{Heard, Leases};
+use super::metrics::SessionMetrics;
+use super::outbox::Outbox;
+use super::places::Follows;
+use super::settings::SessionSettings;
+
+/// Numbers the streams of this node in the order in which they came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct StreamId(u64);
+
+/// The shared state of the session layer.
+#[derive(Debug)]
+pub(super) struct Registry {
+    pub(super) seams: Seams,
+    pub(super) settings: SessionSettings,
+    pub(super) metrics: SessionMetrics,
+    /// The last index applied here, or seen with an answer.
+    applied: AtomicU64,
+    state: Mutex<State>,
+    /// A keepalive waits for a round.
+    pub(super) keepalive_waits: Notify,
+    /// Something may be due sooner than the expirer knows.
+    pub(super) sooner: Notify,
+    /// A place that somebody follows may have changed.
+    pub(super) place_changed: Notify,
+    /// A stream has left.
+    left: Notify,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// Every stream that is served, opened or not.
+    streams: BTreeMap<StreamId, Arc<Outbox>>,
+    pub(super) attached: BTreeMap<SessionId, Attached>,
+    pub(super) follows: Follows,
+    /// While this node leads.
+    pub(super) leases: Option<Leases>,
+    last_stream: u64,
+    /// Set once, when the node stops.
+    stopping: Option<Stopping>,
+}
+
+/// A session's stream.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub(super) stream: StreamId,
+    pub(super) outbox: Arc<Outbox>,
+    /// Denials that the stream was told by their event, and whose outcome is still to come.
+    pub(super) denied: BTreeSet<RequestId>,
+}
+
+#[derive(Clone, Debug)]
+struct Stopping {
+    leader: Option<String>,
+}
+
+/// Where a stream is told something; may outlive it, then nothing comes of it.
+#[derive(Clone, Debug)]
+pub(super) struct Seat {
+    pub(super) registry: Arc<Registry>,
+    pub(super) stream: StreamId,
+    pub(super) outbox: Arc<Outbox>,
+}
+
+/// A stream's stay in the registry; it leaves when this is dropped.
+#[derive(Debug)]
+pub(super) struct Visit {
+    pub(super) seat: Seat,
+    /// Set once, when it is attached.
+    session: OnceLock<SessionId>,
+}
+
+impl Registry {
+    pub(super) fn new(seams: Seams, settings: SessionSettings) -> Self {
+        Self {
+            seams,
+            settings,
+            metrics: SessionMetrics::default(),
+            applied: AtomicU64::new(0),
+            state: Mutex::default(),
+            keepalive_waits: Notify::new(),
+            sooner: Notify::new(),
+            place_changed: Notify::new(),
+            left: Notify::new(),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn now_ms(&self, table: &LockTable) -> u64 {
+        now_ms(table, &*self.seams.clock)
+    }
+
+    /// The last index whose events were dispatched here.
+    pub(super) fn applied(&self) -> LogIndex {
+        LogIndex::new(self.applied.load(Ordering::Acquire))
+    }
+
+    pub(super) fn note_applied(&self, index: LogIndex) {
+        self.applied.fetch_max(index.get(), Ordering::AcqRel);
+    }
+
+    /// Takes a new stream in.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError::Limit`]; [`StreamError::Unavailable`] once the node stops.
+    pub(super) fn enter(self: &Arc<Self>) -> Result<Visit, StreamError> {
+        let mut state = self.lock();
+        if let Some(Stopping { leader }) = state.stopping.clone() {
+            let message = "this node stops".to_owned();
+            return Err(StreamError::Unavailable { message, leader });
+        }
+        let unopened = state.streams.len().saturating_sub(state.attached.len());
+        if unopened >= self.settings.max_unopened_streams {
+            return Err(StreamError::Limit {
+                limit: "max_unopened_streams",
+                value: self.settings.max_unopened_streams as u64,
+                message: "too many streams wait to be opened; try again later",
+            });
+        }
+        state.last_stream += 1;
+        let stream = StreamId(state.last_stream);
+        let outbox = Arc::new(Outbox::new(self.settings.outbox_frames));
+        state.streams.insert(stream, outbox.clone());
+        let seat = Seat { registry: self.clone(), stream, outbox };
+        Ok(Visit { seat, session: OnceLock::new() })
+    }
+
+    /// Begins a tenure with the sessions that are open in the applied state. Called under the
+    /// table's lock, so that no event falls between that state and this.
+    pub(super) fn begin_tenure(
+        &self,
+        tenure: Tenure,
+        now: Moment,
+        sessions: &mut dyn Iterator<Item = (SessionId, u64)>,
+    ) {
+        let leases = Leases::begin(tenure, self.settings.margin_ms, now, sessions);
+        self.lock().leases = Some(leases);
+    }
+
+    /// Ends a tenure at once: no lease is kept, and every attached stream is sent away.
+    pub(super) fn end_tenure(&self, leader: Option<&str>) {
+        let mut state = self.lock();
+        state.leases = None;
+        state.follows = Follows::default();
+        let redirect = Body::Redirect(Redirect { leader: leader.map(str::to_owned) });
+        for attached in std::mem::take(&mut state.attached).into_values() {
+            attached.outbox.finish(Some(frame(self.applied(), redirect.clone())), Ok(()));
+        }
+        self.count_attached(&state);
+    }
+
+    /// Looks at the leases of `tenure`; `None` if this node does not lead in it any more.
+    pub(super) fn with_leases<T>(
+        &self,
+        tenure: Tenure,
+        look: impl FnOnce(&mut Leases) -> T,
+    ) -> Option<T> {
+        let mut state = self.lock();
+        let leases = state.leases.as_mut().filter(|leases| leases.tenure() == tenure)?;
+        let seen = look(leases);
+        if leases.is_sooner() {
+            self.sooner.notify_one();
+        }
+        Some(seen)
+    }
+
+    /// The tenure in which this node leads and serves.
+    pub(super) fn tenure(&self) -> Option<Tenure> {
+        self.lock().leases.as_ref().map(Leases::tenure)
+    }
+
+    /// A keepalive came in on the session's stream.
+    pub(super) fn heard(&self, heard: Heard) {
+        self.metrics.keepalives.inc();
+        let mut state = self.lock();
+        if state.leases.as_mut().is_some_and(|leases| leases.heard(heard)) {
+            self.keepalive_waits.notify_one();
+        }
+    }
+
+    /// A command about a request came to its end. Tells whether this stream was told of its denial
+    /// by the event; if it does not wait, nobody follows its place any more.
+    pub(super) fn settle(
+        &self,
+        stream: StreamId,
+        session: SessionId,
+        request: RequestId,
+        waits: bool,
+    ) -> bool {
+        let mut state = self.lock();
+        if !waits {
+            state.follows.forget(session, request);
+        }
+        state
+            .attached
+            .get_mut(&session)
+            .filter(|attached| attached.stream == stream)
+            .is_some_and(|attached| attached.denied.remove(&request))
+    }
+
+    /// Sends every stream away for good, with `leader` as where to go; waits until all have left.
+    pub(super) async fn stop(&self, leader: Option<String>) {
+        let going = Body::GoingAway(GoingAway { leader: leader.clone() });
+        let outboxes: Vec<_> = {
+            let mut state = self.lock();
+            state.stopping = Some(Stopping { leader: leader.clone() });
+            state.streams.values().cloned().collect()
+        };
+        for outbox in outboxes {
+            let end = Err(StreamError::ShuttingDown { leader: leader.clone() });
+            outbox.finish(Some(frame(self.applied(), going.clone())), end);
+        }
+        while !self.lock().streams.is_empty() {
+            self.left.notified().await;
+        }
+    }
+
+    pub(super) fn count_attached(&self, state: &State) {
+        let count = i64::try_from(state.attached.len()).unwrap_or(i64::MAX);
+        self.metrics.attached_streams.set(count);
+    }
+
+    /// Puts a frame into an outbox and counts it if that was one too many.
+    pub(super) fn push(&self, outbox: &Outbox, index: LogIndex, body: Body) {
+        if !outbox.push(frame(index, body)) {
+            tracing::info!("a stream was not read fast enough, and is cut");
+            self.metrics.outbox_overflows.inc();
+        }
+    }
+}
+
+impl State {
+    /// Whether one more session may be attached.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError::Limit`] if not.
+    pub(super) fn room_to_attach(&self, settings: &SessionSettings) -> Result<(), StreamError> {
+        let limit = settings.max_attached_streams;
+        if self.attached.len() < limit {
+            return Ok(());
+        }
+        Err(StreamError::Limit {
+            limit: "max_attached_streams",
+            value: limit as u64,
+            message: "too many streams are attached to this node; try again later",
+        })
+    }
+}
+
+impl Seat {
+    /// Puts a frame into the stream's outbox.
+    pub(super) fn push(&self, index: LogIndex, body: Body) {
+        self.registry.push(&self.outbox, index, body);
+    }
+}
+
+impl Visit {
+    /// Makes this the session's stream. An older stream of the session ends.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError`]: the session is not attached to this stream.
+    pub(super) fn attach(&self, state: &mut State, session: SessionId) -> Result<(), StreamError> {
+        let Seat { registry, stream, outbox } = &self.seat;
+        match state.attached.get(&session) {
+            // It came before a stream that was faster through its confirmation.
+            Some(newer) if newer.stream > *stream => {
+                return Err(StreamError::AttachedElsewhere { session: session.get() });
+            }
+            Some(_) => {}
+            None => state.room_to_attach(&registry.settings)?,
+        }
+        let attached =
+            Attached { stream: *stream, outbox: outbox.clone(), denied: BTreeSet::new() };
+        if let Some(older) = state.attached.insert(session, attached) {
+            let end = Err(StreamError::AttachedElsewhere { session: session.get() });
+            older.outbox.finish(None, end);
+            state.follows.forget_session(session);
+        }
+        // A stream attaches once in its life.
+        let _ = self.session.set(session);
+        registry.count_attached(state);
+        Ok(())
+    }
+}
+
+impl Drop for Visit {
+    /// The stream leaves. Its session keeps all it has: only its lease decides.
+    fn drop(&mut self) {
+        let Seat { registry, stream, .. } = &self.seat;
+        let mut state = registry.lock();
+        state.streams.remove(stream);
+        if let Some(&session) = self.session.get()
+            && state.attached.get(&session).is_some_and(|now| now.stream == *stream)
+        {
+            state.attached.remove(&session);
+            state.follows.forget_session(session);
+            registry.count_attached(&state);
+        }
+        drop(state);
+        registry.left.notify_one();
+    }
+}

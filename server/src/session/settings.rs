@@ -1,0 +1,76 @@
+//! What a node's settings say about sessions and their streams.
+
+use std::time::Duration;
+
+/// Settings of the session layer. Per node; nothing here decides a replicated outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionSettings {
+    /// Lease of a session that asks for none, milliseconds.
+    ///
+    /// Default: 10 000. Bounds: those of the cluster's `ttl_min_ms` and `ttl_max_ms`, which the
+    /// core checks like a lease that was asked for.
+    ///
+    /// Source: DESIGN §5.4.
+    pub ttl_default_ms: u64,
+    /// What a lease is given beyond its TTL before the leader expires it, milliseconds.
+    ///
+    /// Default: 50. Minimum: 0. It absorbs scheduling delays and is no part of the argument that
+    /// no expiry is early.
+    ///
+    /// Source: DESIGN §5.4.
+    pub margin_ms: u64,
+    /// Frames that may lie unsent in the outbox of one stream.
+    ///
+    /// Default: 8 192. Minimum: 16. When it is full the stream ends with `RESOURCE_EXHAUSTED`; the
+    /// session lives on and State heals it after a resume.
+    ///
+    /// Source: a client stalled for one second under 8 000 pushes a second; about 1 MiB.
+    pub outbox_frames: usize,
+    /// Frames a client may send on one stream, per second; as many may come at once.
+    ///
+    /// Default: 50 000. Minimum: 10. Past it the stream ends with `RESOURCE_EXHAUSTED`; the
+    /// session lives on.
+    ///
+    /// Source: about what one stream can do on the test machine (`research/spike.md` §3.5).
+    pub frames_per_second: u32,
+    /// Streams that a session may be attached to, on this node.
+    ///
+    /// Default: 100 000. Minimum: 1. Past it an Open ends with `RESOURCE_EXHAUSTED`.
+    ///
+    /// Source: as many as the cluster's `max_sessions`; about 32 KiB each with a connection of its
+    /// own (`research/reliability.md` §2.3).
+    pub max_attached_streams: usize,
+    /// Streams that have not been answered Opened yet.
+    ///
+    /// Default: 8 192. Minimum: 1. Past it a new stream ends with `RESOURCE_EXHAUSTED`.
+    ///
+    /// Source: every client of a busy node coming back at once after a change of leader, in a few
+    /// rounds.
+    pub max_unopened_streams: usize,
+    /// How long a stream may take to send its Open, milliseconds.
+    ///
+    /// Default: 5 000. Minimum: 100. Then it ends with `INVALID_ARGUMENT`.
+    ///
+    /// Source: `research/reliability.md` §4, threat 17.
+    pub open_within_ms: u64,
+}
+
+impl Default for SessionSettings {
+    fn default() -> Self {
+        Self {
+            ttl_default_ms: 10_000,
+            margin_ms: 50,
+            outbox_frames: 8_192,
+            frames_per_second: 50_000,
+            max_attached_streams: 100_000,
+            max_unopened_streams: 8_192,
+            open_within_ms: 5_000,
+        }
+    }
+}
+
+impl SessionSettings {
+    pub(crate) fn open_within(&self) -> Duration {
+        Duration::from_millis(self.open_within_ms)
+    }
+}

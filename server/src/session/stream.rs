@@ -1,0 +1,183 @@
+//! One stream from its Open to its end.
+//!
+//! Reading and sending are two halves of one task: a read never waits for a write, and what comes
+//! in is taken off the transport at once. Commands are submitted in the order of their frames and
+//! nothing waits for their outcome, which comes back through the outbox.
+
+use holdfast_core::{Acquired, Answer, Command, RequestId, SessionId};
+use holdfast_proto::v1::refused::Subject;
+use holdfast_proto::v1::{ClientFrames, ServerFrames};
+use holdfast_seams::{Moment, Pipe};
+
+use super::error::StreamError;
+use super::frames::{Request, Unfit, read_request};
+use super::inbox::{Inbox, Received};
+use super::leases::Heard;
+use super::opening::Start;
+use super::outbox::End;
+use super::registry::{Seat, Visit};
+use super::{Hub, answers};
+use crate::consensus::Committed;
+use crate::error::ProposeError;
+
+/// A stream whose session is attached.
+struct Attended<'a> {
+    hub: &'a Hub,
+    seat: Seat,
+    session: SessionId,
+    /// The highest mark of any frame so far.
+    done_below: RequestId,
+}
+
+impl Hub {
+    /// Serves one stream to its end. That it ends says nothing of the session.
+    ///
+    /// Dropping the future ends the stream without a word.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError`]: what the client is to be told when the stream ends. `Ok`: its last frame
+    /// said it, or the client went away.
+    pub async fn serve(&self, pipe: Pipe<ServerFrames, ClientFrames>) -> Result<(), StreamError> {
+        let visit = self.registry.enter()?;
+        let outbox = visit.seat.outbox.clone();
+        let seams = &self.registry.seams;
+        let inbox =
+            Inbox::new(pipe.incoming, seams.clone(), self.registry.settings.frames_per_second);
+        let reading = async {
+            let end = self.read(&visit, inbox).await;
+            outbox.finish(None, end);
+            std::future::pending::<()>().await;
+        };
+        // Sending goes first: a client that floods its stream is still told what it is told.
+        holdfast_seams::select! {
+            end = outbox.deliver(seams, pipe.outgoing) => end,
+            () = reading => Ok(()),
+        }
+    }
+
+    async fn read(&self, visit: &Visit, mut inbox: Inbox) -> End {
+        let Some(first) = self.first_frame(&mut inbox).await? else { return Ok(()) };
+        let done_below = RequestId::new(first.frame.done_below);
+        let start = {
+            let mut opening = std::pin::pin!(self.open(visit, first));
+            loop {
+                holdfast_seams::select! {
+                    start = &mut opening => break start?,
+                    filled = inbox.fill() => if !filled? { return Ok(()) },
+                }
+            }
+        };
+        match start {
+            Start::Turned(last) => {
+                let index = self.registry.applied();
+                visit.seat.outbox.finish(Some(answers::frame(index, last)), Ok(()));
+                Ok(())
+            }
+            Start::Attached(session) => {
+                let seat = visit.seat.clone();
+                Attended { hub: self, seat, session, done_below }.read(inbox).await
+            }
+        }
+    }
+
+    async fn first_frame(&self, inbox: &mut Inbox) -> Result<Option<Received>, StreamError> {
+        let settings = &self.registry.settings;
+        let first = self.registry.seams.timeout(settings.open_within(), inbox.next()).await;
+        first.unwrap_or_else(|_| {
+            let waited_ms = settings.open_within_ms;
+            Err(StreamError::Protocol(format!("no Open came within {waited_ms} ms")))
+        })
+    }
+}
+
+impl Attended<'_> {
+    async fn read(mut self, mut inbox: Inbox) -> End {
+        while let Some(received) = inbox.next().await? {
+            // Taken over by a newer stream, or sent away: what still comes in does not count.
+            if self.seat.outbox.is_ended() {
+                return Ok(());
+            }
+            self.handle(received)?;
+        }
+        Ok(())
+    }
+
+    /// Does what a frame asks for, without waiting for it to be done.
+    fn handle(&mut self, received: Received) -> Result<(), StreamError> {
+        let Received { frame, at } = received;
+        self.done_below = self.done_below.max(RequestId::new(frame.done_below));
+        match read_request(frame.body) {
+            Ok(request) => self.act(request, at),
+            Err(Unfit::Refused { subject, refusal }) => {
+                let index = self.hub.registry.applied();
+                self.seat.push(index, answers::refused(subject, refusal));
+            }
+            Err(Unfit::Protocol(error)) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn act(&self, request: Request, at: Moment) {
+        let (session, done_below) = (self.session, self.done_below);
+        match request {
+            Request::KeepAlive { seq } => {
+                let outbox = self.seat.outbox.clone();
+                self.hub.registry.heard(Heard { session, seq, at, outbox });
+            }
+            Request::Acquire { request, lock, wait, follow_place } => {
+                if follow_place && wait {
+                    self.hub.registry.lock().follows.follow(session, request, lock.clone());
+                }
+                let subject = Subject::RequestId(request.get());
+                let acquire = Command::Acquire { session, done_below, request, lock, wait };
+                self.submit(acquire, Some(subject));
+            }
+            Request::Cancel { request } => {
+                let subject = Subject::RequestId(request.get());
+                self.submit(Command::Cancel { session, done_below, request }, Some(subject));
+            }
+            Request::Release { token } => {
+                let subject = Subject::Token(token.get());
+                self.submit(Command::Release { session, done_below, token }, Some(subject));
+            }
+            Request::Close => self.submit(Command::CloseSession { session }, None),
+        }
+    }
+
+    /// Proposes a command about `subject`; its answer goes to the stream, if that still lives.
+    fn submit(&self, command: Command, subject: Option<Subject>) {
+        let (seat, session) = (self.seat.clone(), self.session);
+        let done = move |result| seat.answer(session, subject, &result);
+        self.hub.consensus.submit(command, Box::new(done));
+    }
+}
+
+impl Seat {
+    /// Tells the client what its command came to, where no event told it.
+    fn answer(
+        &self,
+        session: SessionId,
+        subject: Option<Subject>,
+        result: &Result<Committed, ProposeError>,
+    ) {
+        let registry = &self.registry;
+        let told = match subject {
+            Some(Subject::RequestId(id)) => {
+                registry.settle(self.stream, session, RequestId::new(id), waits(result))
+            }
+            Some(Subject::Token(_)) | None => false,
+        };
+        let index = result.as_ref().map_or_else(|_| registry.applied(), |done| done.index);
+        if let Some(body) = answers::of_outcome(subject, result, told) {
+            self.push(index, body);
+        }
+    }
+}
+
+fn waits(result: &Result<Committed, ProposeError>) -> bool {
+    let Ok(Committed { outcome: Ok(Answer::Acquired { state, .. }), .. }) = result else {
+        return false;
+    };
+    matches!(state, Acquired::Queued { .. })
+}

@@ -1,0 +1,203 @@
+//! Every frame that is wrong in one way: what it is told, and that nothing else happens.
+
+use holdfast_proto::v1::refused::Subject;
+use holdfast_proto::v1::{Cancel, Refusal, RefusalReason, Refused};
+
+use super::*;
+
+/// Sends a frame on an open session; it is refused so, and the stream goes on.
+async fn refusal_of(body: Ask) -> (Option<Subject>, Refusal) {
+    let world = World::new().await;
+    let (mut client, _) = world.session().await;
+    client.send(body).await;
+    let Body::Refused(Refused { refusal, subject }) = client.next().await else {
+        panic!("not refused");
+    };
+    client.send(acquire(1_000, "still/served")).await;
+    client.granted().await;
+    (subject, refusal.unwrap())
+}
+
+/// Sends a first frame; the stream says one thing and ends.
+async fn answer_to_first(body: Ask) -> (Vec<Body>, Result<(), StreamError>) {
+    let world = World::new().await;
+    let client = world.connect();
+    client.send(body).await;
+    client.rest().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_name_is_refused_and_named() {
+    let long = "x".repeat(513);
+    let cases: [(&[u8], &str); 6] = [
+        (b"", "a lock name cannot be empty"),
+        (long.as_bytes(), "513 bytes is longer than the 512 allowed"),
+        (
+            b"jobs/\xff\xfe",
+            "the lock name \"jobs/\\xff\\xfe\" is not usable: not UTF-8 from byte 5 on",
+        ),
+        (b"jobs\n", "U+000A at byte 4"),
+        (b"\x1b[31m", "U+001B at byte 0"),
+        ("jobs\u{202e}".as_bytes(), "U+202E at byte 4"),
+    ];
+    for (name, words) in cases {
+        let (subject, refusal) = refusal_of(acquire_names(7, &[name])).await;
+        assert_eq!(subject, Some(Subject::RequestId(7)));
+        assert_eq!(refusal.reason(), RefusalReason::Invalid);
+        assert!(refusal.message.contains(words), "{}", refusal.message);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_is_refused_for_what_is_wrong_with_it_first() {
+    let many = vec![&b"jobs"[..]; 65];
+    let cases: [(&[&[u8]], RefusalReason, &str); 4] = [
+        (&[], RefusalReason::Invalid, "names no lock"),
+        (&[b"a", b"b", b"a"], RefusalReason::Invalid, "a is named twice"),
+        (&[b"a", b"b"], RefusalReason::Unsupported, "2 names"),
+        (&many, RefusalReason::Limit, "65 names in one request; 64 are allowed"),
+    ];
+    for (names, reason, words) in cases {
+        let (subject, refusal) = refusal_of(acquire_names(7, names)).await;
+        assert_eq!(subject, Some(Subject::RequestId(7)));
+        assert_eq!(refusal.reason(), reason);
+        assert!(refusal.message.contains(words), "{}", refusal.message);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_request_ids_at_both_ends_are_refused() {
+    for id in [0, u64::MAX] {
+        for body in [acquire(id, "jobs"), Ask::Cancel(Cancel { request_id: id })] {
+            let (subject, refusal) = refusal_of(body).await;
+            assert_eq!(subject, Some(Subject::RequestId(id)));
+            assert_eq!(refusal.reason(), RefusalReason::Invalid);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_outside_the_bounds_is_refused_and_never_clamped() {
+    let year = Duration::from_hours(24 * 365);
+    for ttl in [Duration::ZERO, Duration::from_millis(1), year] {
+        let (rest, end) = answer_to_first(open(ttl)).await;
+        let [Body::Refused(refused)] = &rest[..] else { panic!("not refused: {rest:?}") };
+        let refusal = refused.refusal.as_ref().unwrap();
+        assert_eq!(refusal.reason(), RefusalReason::TtlOutOfRange);
+        let words = format!("a lease of {} ms is outside 1000 to 900000 ms", ttl.as_millis());
+        assert_eq!(refusal.message, words);
+        assert_eq!(end, Ok(()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_label_or_secret_is_refused() {
+    let label = Open { label: "x".repeat(257), ..Open::default() };
+    let resume = Resume { secret: Bytes::from_static(b"abc"), cluster_id: CLUSTER, session_id: 1 };
+    let secret = Open { resume: Some(resume), ..Open::default() };
+    for (open, words) in [(label, "257 bytes is longer"), (secret, "the secret has 3 bytes")] {
+        let (rest, end) = answer_to_first(Ask::Open(open)).await;
+        let [Body::Refused(refused)] = &rest[..] else { panic!("not refused: {rest:?}") };
+        let refusal = refused.refusal.as_ref().unwrap();
+        assert_eq!(refusal.reason(), RefusalReason::Invalid);
+        assert!(refusal.message.contains(words), "{}", refusal.message);
+        assert_eq!(end, Ok(()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_frame_that_is_not_open_ends_the_stream() {
+    let (rest, end) = answer_to_first(keep_alive(1)).await;
+
+    assert_eq!(rest, []);
+    let words = "the first frame of a stream must be Open".to_owned();
+    assert_eq!(end, Err(StreamError::Protocol(words)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_open_or_a_frame_without_a_body_ends_the_stream_and_not_the_session() {
+    for body in [Some(open(TTL)), None] {
+        let world = World::new().await;
+        let (client, ticket) = world.session().await;
+        let frames = vec![ClientFrame { done_below: 0, body }];
+        client.pipe.outgoing.send(ClientFrames { frames }).await.unwrap();
+        let (_, end) = client.rest().await;
+
+        assert!(matches!(end, Err(StreamError::Protocol(_))), "{end:?}");
+        world.resume(&ticket).await.opened().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_sends_no_open_ends_after_five_seconds() {
+    let world = World::new().await;
+    let before = world.seams.clock.now();
+    let (rest, end) = world.connect().rest().await;
+
+    assert_eq!(rest, []);
+    assert_eq!(end, Err(StreamError::Protocol("no Open came within 5000 ms".to_owned())));
+    let waited = world.seams.clock.now().saturating_since(before);
+    assert_eq!(waited, Duration::from_secs(5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_id_with_another_payload_is_refused_and_the_request_stays() {
+    let world = World::new().await;
+    let (mut client, _) = world.session().await;
+    client.send(acquire(1, "jobs")).await;
+    let held = client.granted().await;
+
+    client.send(acquire(1, "other")).await;
+    let Body::Refused(refused) = client.next().await else { panic!("not refused") };
+    assert_eq!(refused.refusal.unwrap().reason(), RefusalReason::RequestReused);
+    client.send(acquire(1, "jobs")).await;
+    assert_eq!(client.granted().await, held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_comes_twice_or_with_a_foreign_token_is_refused() {
+    let world = World::new().await;
+    let (mut client, _) = world.session().await;
+    let (mut other, _) = world.session().await;
+    client.send(acquire(1, "jobs")).await;
+    let held = client.granted().await;
+    client.send(acquire(2, "jobs")).await;
+    client.next().await;
+    client.next().await;
+
+    other.send(release(held.token)).await;
+    let Body::Refused(foreign) = other.next().await else { panic!("not refused") };
+    assert_eq!(foreign.subject, Some(Subject::Token(held.token)));
+    assert_eq!(foreign.refusal.unwrap().reason(), RefusalReason::NotHolder);
+
+    client.send(release(held.token)).await;
+    assert!(matches!(client.next().await, Body::Released(_)));
+    let next = client.granted().await;
+    client.send(release(held.token)).await;
+    let Body::Refused(twice) = client.next().await else { panic!("not refused") };
+    assert_eq!(twice.refusal.unwrap().reason(), RefusalReason::NotHolder);
+    client.send(acquire(2, "jobs")).await;
+    assert_eq!(client.granted().await, next);
+}
+
+/// The id lies below what the client itself confirmed as done.
+#[tokio::test(start_paused = true)]
+async fn a_late_copy_of_a_confirmed_request_is_gone() {
+    let world = World::new().await;
+    let (mut client, _) = world.session().await;
+    client.send_confirming(6, acquire(5, "jobs")).await;
+
+    let Body::Refused(refused) = client.next().await else { panic!("not refused") };
+    assert_eq!(refused.refusal.unwrap().reason(), RefusalReason::RequestGone);
+}
+
+/// A frame without a mark of its own travels with the highest the stream has shown.
+#[tokio::test(start_paused = true)]
+async fn the_mark_of_a_keepalive_goes_with_the_next_command() {
+    let world = World::new().await;
+    let (mut client, _) = world.session().await;
+    client.send_confirming(6, keep_alive(1)).await;
+    client.send_confirming(0, acquire(5, "jobs")).await;
+
+    assert!(matches!(client.next().await, Body::Refused(_)));
+}

@@ -1,0 +1,292 @@
+//! Settings, as an operator meets them: `holdfastd check-config` with files, variables and flags.
+#![expect(clippy::unwrap_used, reason = "a helper that fails ends its test")]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// Bad settings end with this (`holdfast_server::exit`).
+const SETTINGS: i32 = 78;
+/// A bad command line ends with this.
+const USAGE: i32 = 64;
+
+/// What `check-config` is asked, built up by a test.
+struct Question {
+    folder: TempDir,
+    file: Option<PathBuf>,
+    command: Command,
+}
+
+impl Question {
+    fn new() -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfastd"));
+        command.env_clear().arg("check-config");
+        Self { folder: TempDir::new().unwrap(), file: None, command }
+    }
+
+    fn file(mut self, text: &str) -> Self {
+        let path = self.folder.path().join("node.toml");
+        std::fs::write(&path, text).unwrap();
+        self.file = Some(path);
+        self
+    }
+
+    fn variable(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    fn flags(mut self, flags: &[&str]) -> Self {
+        self.command.args(flags);
+        self
+    }
+
+    fn ask(mut self) -> Output {
+        if let Some(file) = &self.file {
+            self.command.arg(file);
+        }
+        self.command.output().unwrap()
+    }
+
+    /// The effective settings; fails if they are refused.
+    #[track_caller]
+    fn accepted(self) -> String {
+        let output = self.ask();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Why the settings are refused: one line, with the code for settings.
+    #[track_caller]
+    fn refused(self) -> String {
+        let output = self.ask();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(SETTINGS), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(output.stdout.is_empty());
+        said
+    }
+}
+
+#[track_caller]
+fn assert_holds(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "`{part}` is not in: {text}");
+    }
+}
+
+#[test]
+fn without_any_settings_a_node_serves_itself_on_loopback() {
+    let said = Question::new().accepted();
+
+    let expected = [
+        "node_id = 1  # default",
+        "listen = \"127.0.0.1:7420\"  # default",
+        "advertise = \"127.0.0.1:7420\"  # default",
+        "admin_listen = \"127.0.0.1:7422\"  # default",
+        "data_dir = \"./holdfast-data\"  # default",
+        "insecure = false  # default",
+        "reserve_bytes = 536870912  # default",
+        "ttl_default_ms = 10000  # default",
+    ];
+    assert_holds(&said, &expected);
+}
+
+#[test]
+fn a_flag_wins_over_a_variable_and_a_variable_over_the_file_and_the_file_over_the_default() {
+    let file = "heartbeat_ms = 101\n";
+    let question = || Question::new().file(file).variable("HOLDFAST_DATA_DIR", "elsewhere");
+
+    let said = question().accepted();
+    assert_holds(&said, &["heartbeat_ms = 101  # settings file", "node_id = 1  # default"]);
+    assert_holds(&said, &["data_dir = \"elsewhere\"  # environment"]);
+
+    let said = question().variable("HOLDFAST_HEARTBEAT_MS", "102").accepted();
+    assert_holds(&said, &["heartbeat_ms = 102  # environment"]);
+
+    let flag = ["--heartbeat-ms", "103"];
+    let said = question().variable("HOLDFAST_HEARTBEAT_MS", "102").flags(&flag).accepted();
+    assert_holds(&said, &["heartbeat_ms = 103  # command line"]);
+}
+
+#[test]
+fn the_file_is_found_by_its_variable() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("node.toml");
+    std::fs::write(&path, "node_id = 7").unwrap();
+
+    let said = Question::new().variable("HOLDFAST_CONFIG", path.to_str().unwrap()).accepted();
+
+    assert_holds(&said, &["node_id = 7  # settings file"]);
+}
+
+#[test]
+fn what_is_printed_is_a_settings_file_that_gives_the_same_settings() {
+    let flags =
+        ["--insecure", "--listen", "0.0.0.0:1", "--advertise", "[::1]:2", "--log-format=json"];
+    let cluster = ["--members", "1=[::1]:2/b:3 2=c:4/d:5", "--ttl-max-ms", "20000"];
+    let said = Question::new().flags(&flags).flags(&cluster).accepted();
+
+    let again = Question::new().file(&said).accepted();
+
+    let values = |text: &str| {
+        text.lines().map(|line| line.split("  #").next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(values(&said), values(&again));
+}
+
+#[test]
+fn a_member_takes_its_addresses_from_the_list_of_members() {
+    let members = "[cluster]\nmembers = [\
+        { node_id = 2, advertise = \"two:7420\", peer_advertise = \"two:7421\" },\
+        { node_id = 1, advertise = \"one:7420\", peer_advertise = \"one:7421\" }]";
+
+    let said = Question::new().file(&format!("node_id = 2\n{members}")).accepted();
+
+    assert_holds(&said, &["advertise = \"two:7420\"", "peer_advertise = \"two:7421\""]);
+}
+
+/// Each line: what the file says, and what the answer must name.
+#[test]
+fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
+    let cases: &[(&str, &[&str])] = &[
+        ("listn = \"127.0.0.1:1\"", &["unknown key `listn`", "did you mean listen at the top?"]),
+        ("[cluster]\nttl_max = 60000", &["unknown key `ttl_max`", "ttl_max_ms in [cluster]"]),
+        ("ttl_max_ms = 60000", &["unknown key `ttl_max_ms`", "ttl_max_ms in [cluster]"]),
+        ("[cluster]\nnode_id = 4", &["unknown key `node_id`", "node_id at the top"]),
+        ("[cluster]\ncluster = 4", &["unknown key `cluster`"]),
+        ("entirely = 4", &["unknown key `entirely`", "--help"]),
+        ("a = [", &["node.toml:1", "a = ["]),
+        ("\nnode_id = 'x'", &["node.toml:2", "node_id = 'x'", "u64"]),
+        ("node_id = 0", &["node_id = 0", "settings file", "from 1 to"]),
+        ("listen = \"localhost:1\"", &["`localhost:1` is not an IP address and port"]),
+        ("listen = \"127.0.0.1:0\"", &["`127.0.0.1:0` has port 0"]),
+        ("advertise = \"0.0.0.0:7420\"", &["`0.0.0.0:7420` is no address anybody can connect to"]),
+        ("advertise = \"a\"", &["`a` is not a host and a port"]),
+        ("admin_listen = \"127.0.0.1:7420\"", &["admin_listen = 127.0.0.1:7420", "listen is the"]),
+        ("heartbeat_ms = 9", &["heartbeat_ms = 9", "from 10 to 5000"]),
+        ("heartbeat_ms = 400", &["election_min_ms = 1000 (default)", "three times heartbeat_ms"]),
+        ("election_max_ms = 1000", &["election_max_ms = 1000", "above election_min_ms"]),
+        ("propose_deadline_ms = 1999", &["propose_deadline_ms = 1999", "2000 (election_max_ms)"]),
+        ("max_pending_commands = 0", &["max_pending_commands = 0", "from 1 to"]),
+        ("max_attached_streams = 0", &["max_attached_streams = 0", "from 1 to"]),
+        ("max_unopened_streams = 0", &["max_unopened_streams = 0", "from 1 to"]),
+        ("snapshot_every = 99", &["snapshot_every = 99", "from 100 to"]),
+        ("log_level = \"a=b=c\"", &["log_level = a=b=c"]),
+        ("log_format = \"xml\"", &["log_format = \"xml\"", "text"]),
+        ("[cluster]\nttl_max_ms = 86400001", &["ttl_max_ms = 86400001", "from 1000 to 86400000"]),
+        ("[cluster]\nttl_default_ms = 0", &["ttl_default_ms = 0", "from 1000"]),
+        ("[cluster]\nttl_max_ms = 5000", &["ttl_default_ms = 10000", "ttl_max_ms, which is 5000"]),
+        ("[cluster]\nmax_sessions = 0", &["max_sessions = 0", "from 1 to"]),
+        ("[cluster]\noutbox_frames = 1", &["outbox_frames = 1", "from 16 to"]),
+    ];
+    for (file, parts) in cases {
+        assert_holds(&Question::new().file(file).refused(), parts);
+    }
+}
+
+/// Each line: the settings of node 1, the second member, and what the answer must name.
+#[test]
+fn a_list_of_members_that_contradicts_itself_or_the_node_is_refused() {
+    let cases = [
+        (
+            "node_id = 3",
+            "node_id = 2, advertise = 'b:1', peer_advertise = 'b:2'",
+            "node_id 3 is not",
+        ),
+        ("advertise = 'b:1'", "node_id = 2, advertise = 'c:1', peer_advertise = 'c:2'", "has a:1"),
+        ("", "node_id = 1, advertise = 'b:1', peer_advertise = 'b:2'", "node_id 1 stands twice"),
+        ("", "node_id = 2, advertise = 'a:2', peer_advertise = 'b:2'", "address a:2 stands twice"),
+        ("", "node_id = 2, advertise = 'b:1', peer_advertise = 'b:1'", "address b:1 stands twice"),
+        ("", "node_id = 0, advertise = 'b:1', peer_advertise = 'b:2'", "node ids begin at 1"),
+        ("", "node_id = 2, advertise = 'b:1', peer = 'b:2'", "unknown field `peer`"),
+        ("", "node_id = 2, advertise = 'b:1'", "missing field `peer_advertise`"),
+    ];
+    for (node, second, part) in cases {
+        let first = "{ node_id = 1, advertise = 'a:1', peer_advertise = 'a:2' }";
+        let file = format!("{node}\n[cluster]\nmembers = [{first}, {{ {second} }}]");
+        assert_holds(&Question::new().file(&file).refused(), &[part]);
+    }
+}
+
+/// Nothing is encrypted yet: whoever can connect can take every lock.
+#[test]
+fn nothing_listens_outside_loopback_without_insecure() {
+    let members = "1=10.0.0.1:7420/10.0.0.1:7421 2=10.0.0.2:7420/10.0.0.2:7421";
+    let keys = [
+        ("listen", "--listen"),
+        ("peer_listen", "--peer-listen"),
+        ("admin_listen", "--admin-listen"),
+    ];
+    for (key, flag) in keys {
+        for address in ["0.0.0.0:9000", "10.0.0.1:9000", "[::]:9000"] {
+            let flags = [flag, address, "--members", members];
+            let said = Question::new().flags(&flags).refused();
+            assert_holds(&said, &[&format!("{key} = {address} (command line)"), "--insecure"]);
+
+            Question::new().flags(&flags).flags(&["--insecure"]).accepted();
+        }
+    }
+}
+
+/// Its peer port stays closed, so its address cannot do harm.
+#[test]
+fn a_cluster_of_one_is_not_asked_about_its_peer_port() {
+    Question::new().flags(&["--peer-listen", "10.0.0.1:7421"]).accepted();
+}
+
+#[test]
+fn listening_everywhere_needs_an_address_to_tell_others() {
+    let said = Question::new().flags(&["--insecure", "--listen", "0.0.0.0:7420"]).refused();
+
+    assert_holds(&said, &["listen = 0.0.0.0:7420", "set advertise as well"]);
+}
+
+#[test]
+fn a_variable_that_is_nearly_a_setting_is_refused_and_others_are_left_alone() {
+    let said = Question::new().variable("HOLDFAST_LISTN", "127.0.0.1:1").refused();
+    assert_holds(&said, &["HOLDFAST_LISTN", "did you mean HOLDFAST_LISTEN?"]);
+
+    for other in ["HOLDFAST_ENDPOINTS", "HOLDFAST_LOCK", "HOLDFAST_TOKEN", "HOLDFAST_SERVICE_PORT"]
+    {
+        Question::new().variable(other, "x").accepted();
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let said = Question::new().flags(&["/nowhere/node.toml"]).refused();
+
+    assert_holds(&said, &["/nowhere/node.toml", "No such file"]);
+}
+
+#[test]
+fn a_flag_or_variable_that_cannot_be_read_is_named() {
+    let flags = |flags: &[&str]| Question::new().flags(flags).ask();
+    let cases = [
+        (flags(&["--listn", "a"]), "--listn"),
+        (flags(&["--node-id", "x"]), "--node-id"),
+        (flags(&["--insecure=maybe"]), "--insecure"),
+        (Question::new().variable("HOLDFAST_HEARTBEAT_MS", "soon").ask(), "--heartbeat-ms"),
+        (Question::new().variable("HOLDFAST_LISTEN", "").ask(), "--listen"),
+    ];
+    for (output, part) in cases {
+        assert_eq!(output.status.code(), Some(USAGE));
+        assert_holds(&String::from_utf8(output.stderr).unwrap(), &[part]);
+    }
+}
+
+#[test]
+fn every_setting_is_in_the_help_with_its_variable() {
+    let output = Command::new(env!("CARGO_BIN_EXE_holdfastd")).arg("--help").output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let said = Question::new().accepted();
+
+    let keys = said.lines().filter_map(|line| line.split_once(" = ")).map(|(key, _)| key);
+    for key in keys {
+        let flag = format!("--{}", key.replace('_', "-"));
+        assert_holds(&help, &[&flag, &format!("[env: HOLDFAST_{}]", key.to_uppercase())]);
+    }
+    assert_holds(&help, &["Exit codes:", "78"]);
+}

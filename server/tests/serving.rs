@@ -1,0 +1,423 @@
+//! A node as a process, from its first line to its last: it serves, shows itself on the admin
+//! port, lives through garbage, and stops within its time.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a helper that fails ends its test"
+)]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use holdfast_proto::v1::lock_service_client::LockServiceClient;
+use holdfast_proto::v1::server_frame::Body as ServerBody;
+use holdfast_proto::v1::{
+    Acquire, ClientFrame, ClientFrames, Item, KeepAlive, Open, Release, ServerFrames,
+    StatusRequest, client_frame::Body,
+};
+use nix::sys::signal::Signal;
+use support::{Node, Setup, assert_holds, cluster, eventually, get, leads};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Code, Streaming};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+const SERVICE: &str = "holdfast.v1.LockService";
+
+async fn channel(address: SocketAddr) -> Channel {
+    Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
+}
+
+/// A session stream of the generated client, as another language would have it.
+struct Stream {
+    outgoing: mpsc::Sender<ClientFrames>,
+    incoming: Streaming<ServerFrames>,
+}
+
+impl Stream {
+    async fn open(address: SocketAddr) -> Self {
+        Self::open_for(address, None).await
+    }
+
+    async fn open_for(address: SocketAddr, ttl_ms: Option<u64>) -> Self {
+        let (outgoing, frames) = mpsc::channel(16);
+        let mut client = LockServiceClient::new(channel(address).await);
+        let open = Open { label: "a test".to_owned(), ttl_ms, resume: None };
+        Self::send_on(&outgoing, Body::Open(open)).await;
+        let incoming = client.session(ReceiverStream::new(frames)).await.unwrap().into_inner();
+        Self { outgoing, incoming }
+    }
+
+    async fn send_on(outgoing: &mpsc::Sender<ClientFrames>, body: Body) {
+        let frame = ClientFrame { done_below: 0, body: Some(body) };
+        outgoing.send(ClientFrames { frames: vec![frame] }).await.unwrap();
+    }
+
+    async fn send(&self, body: Body) {
+        Self::send_on(&self.outgoing, body).await;
+    }
+
+    /// The first answer of which `wanted` is true; the stream must not end before.
+    async fn answer(&mut self, wanted: fn(&ServerBody) -> bool) -> ServerBody {
+        loop {
+            let frames = self.incoming.message().await.unwrap().expect("the stream ended").frames;
+            if let Some(body) = frames.into_iter().filter_map(|frame| frame.body).find(wanted) {
+                return body;
+            }
+        }
+    }
+
+    async fn is_opened(&mut self) {
+        self.answer(|body| matches!(body, ServerBody::Opened(_))).await;
+    }
+
+    async fn keeps_alive(&mut self) {
+        self.send(Body::KeepAlive(KeepAlive { seq: 1 })).await;
+        self.answer(|body| matches!(body, ServerBody::KeptAlive(_))).await;
+    }
+
+    async fn asks_for(&self, name: &str, request_id: u64) {
+        let items = vec![Item { name: name.as_bytes().to_vec().into() }];
+        let acquire = Acquire { request_id, items, wait: true, ..Acquire::default() };
+        self.send(Body::Acquire(acquire)).await;
+    }
+
+    /// Returns the token.
+    async fn acquires(&mut self, name: &str, request_id: u64) -> u64 {
+        self.asks_for(name, request_id).await;
+        match self.answer(|body| matches!(body, ServerBody::Granted(_))).await {
+            ServerBody::Granted(granted) => granted.token,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Cancels and asks anew until the stream ends; whether a grant came.
+    async fn is_granted(&mut self, name: &str, request_id: u64) -> bool {
+        self.asks_for(name, request_id).await;
+        while let Ok(Some(message)) = self.incoming.message().await {
+            for frame in message.frames {
+                if let Some(ServerBody::Granted(granted)) = frame.body {
+                    self.send(Body::Release(Release { token: granted.token })).await;
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    async fn queues(&mut self, name: &str, request_id: u64) {
+        self.asks_for(name, request_id).await;
+        self.answer(|body| matches!(body, ServerBody::Queued(_))).await;
+    }
+
+    async fn releases(&mut self, token: u64) {
+        self.send(Body::Release(Release { token })).await;
+        self.answer(|body| matches!(body, ServerBody::Released(_))).await;
+    }
+}
+
+#[tokio::test]
+async fn a_single_node_leads_and_grants_without_any_configuration_of_a_cluster() {
+    let node = Setup::new().starts();
+
+    let mut stream = Stream::open(node.setup.listen).await;
+    stream.is_opened().await;
+    stream.acquires("jobs", 1).await;
+
+    let mut client = LockServiceClient::new(channel(node.setup.listen).await);
+    let status = client.status(StatusRequest {}).await.unwrap().into_inner();
+    assert!(status.ready);
+    assert_eq!((status.node_id, status.leader_id), (1, Some(1)));
+    assert_eq!(status.leader, Some(node.setup.listen.to_string()));
+    assert_eq!(status.cluster_id.len(), 16);
+}
+
+/// What a person sees who starts it by hand.
+#[test]
+fn the_first_lines_say_where_clients_connect_where_data_lies_and_that_it_leads() {
+    let node = Setup::new().starts();
+
+    let data = node.setup.data.to_str().unwrap();
+    let clients = node.setup.listen.to_string();
+    let log = eventually(|| Some(node.log()).filter(|log| log.contains("leads"))).unwrap();
+    assert_holds(&log, &["holdfastd 0.1.0", &clients, data, "cluster", "leads"]);
+}
+
+#[test]
+fn log_lines_for_machines_are_json() {
+    let node = Setup::new().flags(&["--log-format", "json"]).starts();
+
+    let log = node.log();
+    for line in log.lines() {
+        let parsed: serde_json::Value = serde_json::from_str(line).expect(line);
+        assert!(parsed["message"].is_string(), "{line}");
+    }
+    assert!(log.lines().count() > 2);
+}
+
+#[tokio::test]
+async fn health_is_answered_over_grpc() {
+    let node = Setup::new().starts();
+    let mut client = HealthClient::new(channel(node.setup.listen).await);
+
+    for service in ["", SERVICE] {
+        let request = HealthCheckRequest { service: service.to_owned() };
+        // The health service follows the node's readiness, a moment later.
+        let mut updates = client.watch(request).await.unwrap().into_inner();
+        while updates.message().await.unwrap().unwrap().status() != ServingStatus::Serving {}
+    }
+}
+
+#[tokio::test]
+async fn reflection_lists_the_lock_service() {
+    let node = Setup::new().starts();
+    let mut client = ServerReflectionClient::new(channel(node.setup.listen).await);
+    let list = MessageRequest::ListServices(String::new());
+    let request = ServerReflectionRequest { host: String::new(), message_request: Some(list) };
+
+    let answers = client.server_reflection_info(tokio_stream::once(request)).await.unwrap();
+    let answer = answers.into_inner().message().await.unwrap().unwrap();
+
+    let Some(MessageResponse::ListServicesResponse(listed)) = answer.message_response else {
+        panic!("{answer:?}");
+    };
+    assert!(listed.service.iter().any(|service| service.name == SERVICE), "{listed:?}");
+}
+
+/// A metric that nobody wired would stand at 0 for ever: so everything that can happen to one node
+/// in a few seconds happens here, except that nobody is slow enough to be cut off.
+#[tokio::test]
+async fn metrics_count_what_happens() {
+    let node = Setup::new().flags(&["--snapshot-every", "100"]).starts();
+    let mut stream = Stream::open(node.setup.listen).await;
+    stream.is_opened().await;
+    stream.keeps_alive().await;
+    for request in 1..=60 {
+        let token = stream.acquires("jobs", request).await;
+        stream.releases(token).await;
+    }
+    stream.acquires("jobs", 61).await;
+    let mut dying = Stream::open_for(node.setup.listen, Some(1_000)).await;
+    dying.is_opened().await;
+    dying.acquires("other", 1).await;
+    drop(dying);
+    let mut waiting = Stream::open(node.setup.listen).await;
+    waiting.is_opened().await;
+    waiting.queues("jobs", 1).await;
+
+    let metrics = eventually(|| {
+        let metrics = get(node.setup.admin_listen, "/metrics")?;
+        let happened = ["expiries_total", "snapshot_seconds_count"];
+        happened.iter().all(|name| value_of(&metrics, name) > 0.0).then_some(metrics)
+    });
+
+    let metrics = metrics.expect("no expiry or no snapshot in time");
+    let expected = [
+        ("sessions", 2.0),
+        ("streams", 2.0),
+        ("locks_held", 1.0),
+        ("waiters", 1.0),
+        ("grants_total", 62.0),
+        ("releases_total", 60.0),
+        ("losses_total", 1.0),
+        ("expiry_lateness_seconds_count", 1.0),
+        ("keepalives_total", 1.0),
+        ("keepalives_acknowledged_total", 1.0),
+        ("outbox_overflows_total", 0.0),
+        ("leader", 1.0),
+        ("ready", 1.0),
+        ("raft_members", 1.0),
+        ("disk_below_reserve", 0.0),
+    ];
+    for (name, value) in expected {
+        assert_eq!(value_of(&metrics, name), value, "{name}");
+    }
+    let counted = [
+        "raft_term",
+        "raft_applied_index",
+        "raft_log_index",
+        "raft_snapshot_index",
+        "log_syncs_total",
+        "log_groups_total",
+        "log_sync_seconds_count",
+        "batch_commands_count",
+        "commit_seconds_count",
+        "quorum_rounds_total",
+        "disk_free_bytes",
+    ];
+    for name in counted {
+        assert!(value_of(&metrics, name) >= 1.0, "{name} is 0");
+    }
+    assert!(!metrics.contains("jobs"), "a lock name in the metrics");
+}
+
+fn value_of(metrics: &str, name: &str) -> f64 {
+    let mut values = metrics.lines().filter_map(|line| {
+        line.strip_prefix("holdfast_")?.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()
+    });
+    values.next().expect(name)
+}
+
+/// While this waits, the client's end does nothing: its connection stays open, as that of a client
+/// that was paused.
+#[tokio::test]
+async fn a_node_that_is_asked_to_stop_sends_its_streams_away_and_ends_in_time() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut node = Setup::new().starts();
+        let mut stream = Stream::open(node.setup.listen).await;
+        stream.is_opened().await;
+
+        node.signal(signal);
+
+        stream.answer(|body| matches!(body, ServerBody::GoingAway(_))).await;
+        let status = stream.incoming.message().await.unwrap_err();
+        assert_eq!(status.code(), Code::Cancelled, "{status}");
+        assert_eq!(node.ends_within(Duration::from_secs(3)).code(), Some(0), "{}", node.log());
+    }
+}
+
+/// What was granted is still granted: the session outlives its node.
+#[tokio::test]
+async fn a_hold_survives_a_graceful_restart() {
+    let node = Setup::new().starts();
+    let mut stream = Stream::open(node.setup.listen).await;
+    stream.is_opened().await;
+    stream.acquires("jobs", 1).await;
+
+    let node = node.stop().starts();
+
+    let metrics = get(node.setup.admin_listen, "/metrics").unwrap();
+    assert_eq!((value_of(&metrics, "sessions"), value_of(&metrics, "locks_held")), (1.0, 1.0));
+}
+
+/// Nothing may be acknowledged after a write that failed, and nothing that was is lost.
+#[tokio::test]
+async fn a_write_that_fails_ends_the_node_which_names_the_file_and_the_space_it_needs() {
+    let mut node = Setup::new().starts_short_of_space();
+    let mut stream = Stream::open(node.setup.listen).await;
+    stream.is_opened().await;
+    stream.acquires("kept", 1).await;
+    let mut request = 2;
+    while stream.is_granted("jobs", request).await {
+        request += 1;
+    }
+
+    assert_eq!(node.ends().code(), Some(74), "{}", node.log());
+    assert_holds(&node.log(), &["holdfastd: cannot write", "sled/db", "free at least"]);
+
+    let node = Setup::on(&node.setup.data).starts();
+    let metrics = get(node.setup.admin_listen, "/metrics").unwrap();
+    assert!(value_of(&metrics, "locks_held") >= 1.0);
+    assert!(value_of(&metrics, "raft_applied_index") >= request as f64);
+}
+
+/// Members that never come: no leader, no quorum, and still it ends when asked.
+#[test]
+fn a_node_that_waits_for_its_members_says_so_and_stops_in_time() {
+    let setup = Setup::new();
+    let members = format!(
+        "1={}/{} 2=127.0.0.1:1/127.0.0.1:2 3=127.0.0.1:3/127.0.0.1:4",
+        setup.listen, setup.peer_listen
+    );
+    let mut node = setup.flags(&["--members", &members]).starts_unready();
+
+    let unready = eventually(|| {
+        node.assert_runs();
+        get(node.setup.admin_listen, "/readyz").filter(|answer| answer.contains("waiting for"))
+    });
+
+    assert_holds(&unready.unwrap(), &["503", "forming: ", "2", "3"]);
+    assert_holds(&get(node.setup.admin_listen, "/healthz").unwrap(), &["200"]);
+    node.signal(Signal::SIGTERM);
+    assert_eq!(node.ends().code(), Some(0), "{}", node.log());
+}
+
+#[test]
+fn three_nodes_form_a_cluster_and_the_rest_go_on_when_the_leader_stops() {
+    let mut nodes = cluster(3);
+    let leader = eventually(|| nodes.iter().position(leads)).expect("nobody leads");
+    nodes.remove(leader).stop();
+
+    assert!(eventually(|| nodes.iter().position(leads)).is_some(), "nobody leads any more");
+    nodes.iter_mut().for_each(Node::becomes_ready);
+}
+
+/// A leader without followers cannot hand over; whoever does not want to wait signals twice.
+#[test]
+fn a_second_signal_ends_a_node_at_once() {
+    let mut nodes = cluster(2);
+    let leader = eventually(|| nodes.iter().position(leads)).expect("nobody leads");
+    let mut leader = nodes.swap_remove(leader);
+    drop(nodes);
+
+    leader.signal(Signal::SIGTERM);
+    assert!(eventually(|| leader.log().contains("stopping").then_some(())).is_some());
+    leader.signal(Signal::SIGTERM);
+
+    assert_eq!(leader.ends_within(Duration::from_secs(1)).code(), Some(130), "{}", leader.log());
+}
+
+/// Noise of several kinds, at once refused or ignored, never fatal.
+#[tokio::test]
+async fn garbage_on_any_port_harms_nobody() {
+    let mut nodes = cluster(2);
+    let leader = eventually(|| nodes.iter().position(leads)).expect("nobody leads");
+    let mut node = nodes.swap_remove(leader);
+
+    for port in [node.setup.listen, node.setup.peer_listen, node.setup.admin_listen] {
+        for noise in noises() {
+            throw(port, &noise);
+        }
+    }
+
+    node.assert_runs();
+    node.becomes_ready();
+    let mut stream = Stream::open(node.setup.listen).await;
+    stream.is_opened().await;
+    stream.acquires("jobs", 1).await;
+}
+
+fn noises() -> Vec<Vec<u8>> {
+    let mut seed = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut random = |length: usize| {
+        let next = || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed.to_le_bytes()[0]
+        };
+        std::iter::repeat_with(next).take(length).collect::<Vec<u8>>()
+    };
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    vec![
+        Vec::new(),
+        b"\0".to_vec(),
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
+        random(64),
+        random(100_000),
+        preface.clone(),
+        [preface.clone(), random(10_000)].concat(),
+        [preface, vec![0xFF; 1_000]].concat(),
+    ]
+}
+
+/// Sends, waits for an answer for a moment, and goes. What the node makes of it is its affair.
+fn throw(port: SocketAddr, noise: &[u8]) {
+    let mut stream = TcpStream::connect(port).expect("the port is closed");
+    stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    let _ = stream.write_all(noise);
+    let _ = stream.read(&mut [0; 256]);
+}

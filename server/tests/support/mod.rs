@@ -1,0 +1,273 @@
+//! Nodes as processes: started, asked over their ports, stopped by signals, ended with the test.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "each suite uses its part"
+)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+/// How long anything may take before its test fails.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A port that nobody uses. Somebody could take it before the node does; nobody here does.
+pub fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// What a node is started with: its own folder and three free ports.
+pub struct Setup {
+    pub listen: SocketAddr,
+    pub peer_listen: SocketAddr,
+    pub admin_listen: SocketAddr,
+    pub data: PathBuf,
+    flags: Vec<String>,
+    _folder: Option<TempDir>,
+}
+
+impl Setup {
+    pub fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        let data = folder.path().join("data");
+        Self { _folder: Some(folder), ..Self::on(&data) }
+    }
+
+    /// Other ports, the same folder.
+    pub fn on(data: &Path) -> Self {
+        Self {
+            listen: free_address(),
+            peer_listen: free_address(),
+            admin_listen: free_address(),
+            data: data.to_owned(),
+            flags: Vec::new(),
+            _folder: None,
+        }
+    }
+
+    pub fn flags(mut self, flags: &[&str]) -> Self {
+        self.flags.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        self
+    }
+
+    /// With these flags, which come after the usual ones.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfastd"));
+        command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let usual = [
+            ("--listen", self.listen.to_string()),
+            ("--peer-listen", self.peer_listen.to_string()),
+            ("--admin-listen", self.admin_listen.to_string()),
+            ("--data-dir", self.data.to_str().unwrap().to_owned()),
+            // Tests share a disk that may be nearly full.
+            ("--reserve-bytes", "0".to_owned()),
+        ];
+        // A flag of the test's own takes the place of the usual one.
+        for (flag, value) in usual {
+            if !self.flags.iter().any(|given| given == flag) {
+                command.arg(flag).arg(value);
+            }
+        }
+        command.args(&self.flags);
+        command
+    }
+
+    /// Starts a node that is expected not to come up; returns how it ended and what it said.
+    #[track_caller]
+    pub fn fails(&self) -> (Option<i32>, String) {
+        let mut child = Process(self.command().spawn().unwrap());
+        let status = child.ends_within(PATIENCE);
+        let said = child.errors();
+        assert!(!said.contains("panicked"), "{said}");
+        (status.code(), said)
+    }
+
+    /// Starts a node and waits until it is ready.
+    #[track_caller]
+    pub fn starts(self) -> Node {
+        let mut node = self.starts_unready();
+        node.becomes_ready();
+        node
+    }
+
+    /// Starts a node.
+    pub fn starts_unready(self) -> Node {
+        let command = self.command();
+        self.run(command)
+    }
+
+    /// Starts a node that cannot make any file larger than 128 KiB, or twice that under a shell
+    /// that counts otherwise, and waits until it is ready.
+    #[track_caller]
+    pub fn starts_short_of_space(self) -> Node {
+        let node = self.command();
+        let mut command = Command::new("sh");
+        // A signal that is ignored stays ignored: the write fails with an error instead.
+        command.arg("-c").arg("trap '' XFSZ; ulimit -f 256; exec \"$0\" \"$@\"");
+        command.arg(node.get_program()).args(node.get_args()).env_clear().stdin(Stdio::null());
+        let mut node = self.run(command);
+        node.becomes_ready();
+        node
+    }
+
+    fn run(self, mut command: Command) -> Node {
+        // Nobody reads while it runs: a full pipe would stop it.
+        let log = tempfile::tempfile().unwrap();
+        command.stdout(Stdio::null()).stderr(log.try_clone().unwrap());
+        Node { process: Process(command.spawn().unwrap()), log, setup: self }
+    }
+}
+
+/// A running node; killed with its test.
+pub struct Node {
+    process: Process,
+    log: std::fs::File,
+    pub setup: Setup,
+}
+
+impl Node {
+    #[track_caller]
+    pub fn becomes_ready(&mut self) {
+        let ready = eventually(|| {
+            self.assert_runs();
+            get(self.setup.admin_listen, "/readyz")
+                .filter(|answer| answer.starts_with("HTTP/1.1 200"))
+        });
+        assert!(ready.is_some(), "not ready in time: {}", self.log());
+    }
+
+    #[track_caller]
+    pub fn assert_runs(&mut self) {
+        let ended = self.process.0.try_wait().unwrap();
+        assert!(ended.is_none(), "ended with {ended:?}: {}", self.log());
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.process.0.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    /// Waits until it has ended.
+    #[track_caller]
+    pub fn ends(&mut self) -> ExitStatus {
+        self.ends_within(PATIENCE)
+    }
+
+    /// Waits until it has ended, so long at most.
+    #[track_caller]
+    pub fn ends_within(&mut self, time: Duration) -> ExitStatus {
+        self.process.ends_within(time)
+    }
+
+    /// Asks it to stop, waits, and gives the setup back for another start.
+    #[track_caller]
+    pub fn stop(mut self) -> Setup {
+        self.signal(Signal::SIGTERM);
+        let status = self.ends();
+        assert_eq!(status.code(), Some(0), "{}", self.log());
+        self.setup
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        use std::os::unix::fs::FileExt;
+        let mut bytes = vec![0; usize::try_from(self.log.metadata().unwrap().len()).unwrap()];
+        let read = self.log.read_at(&mut bytes, 0).unwrap();
+        String::from_utf8_lossy(&bytes[..read]).into_owned()
+    }
+}
+
+/// A child process, killed when dropped.
+struct Process(Child);
+
+impl Process {
+    #[track_caller]
+    fn ends_within(&mut self, time: Duration) -> ExitStatus {
+        within(time, || self.0.try_wait().unwrap()).expect("the process runs on")
+    }
+
+    fn errors(&mut self) -> String {
+        let mut said = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        said
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// So many nodes, formed and ready.
+#[track_caller]
+pub fn cluster(size: usize) -> Vec<Node> {
+    let setups: Vec<Setup> = std::iter::repeat_with(Setup::new).take(size).collect();
+    let member = |(nth, setup): (usize, &Setup)| {
+        format!("{}={}/{}", nth + 1, setup.listen, setup.peer_listen)
+    };
+    let members = setups.iter().enumerate().map(member).collect::<Vec<_>>().join(" ");
+    let start = |(nth, setup): (usize, Setup)| {
+        let node_id = (nth + 1).to_string();
+        setup.flags(&["--node-id", &node_id, "--members", &members]).starts_unready()
+    };
+    let mut nodes: Vec<Node> = setups.into_iter().enumerate().map(start).collect();
+    nodes.iter_mut().for_each(Node::becomes_ready);
+    nodes
+}
+
+/// Whether a node leads.
+pub fn leads(node: &Node) -> bool {
+    let metrics = get(node.setup.admin_listen, "/metrics");
+    metrics.is_some_and(|metrics| metrics.contains("\nholdfast_leader 1\n"))
+}
+
+/// Asks again and again until there is an answer, or patience is over.
+pub fn eventually<T>(ask: impl FnMut() -> Option<T>) -> Option<T> {
+    within(PATIENCE, ask)
+}
+
+/// Asks again and again until there is an answer, or the time is over.
+pub fn within<T>(time: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    for _ in 0..time.as_millis() / PAUSE.as_millis() {
+        if let Some(answer) = ask() {
+            return Some(answer);
+        }
+        thread::sleep(PAUSE);
+    }
+    None
+}
+
+/// The whole answer to a GET, or nothing if nobody answers.
+pub fn get(address: SocketAddr, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+/// Runs a command to its end.
+pub fn run(command: &mut Command) -> Output {
+    command.output().unwrap()
+}
+
+#[track_caller]
+pub fn assert_holds(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "`{part}` is not in: {text}");
+    }
+}
