@@ -12,7 +12,7 @@ use crate::error::ProposeError;
 use crate::raft::{Forming, Member, MemoryNetwork, MemoryStore, Replica, ReplicaConfig};
 
 /// Long enough for any election on virtual time.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(super) struct Cluster {
     pub(super) seams: Seams,
@@ -107,15 +107,18 @@ impl Cluster {
         self.seams.timeout(PATIENCE, leads).await.expect("nobody leads")
     }
 
-    /// Waits for a leader other than `old`.
+    /// Waits for a tenure after `old`.
     pub(super) async fn leader_after(&self, old: Tenure) -> (u64, Tenure) {
-        loop {
-            let (id, tenure) = self.leader().await;
-            if tenure > old {
-                return (id, tenure);
+        let later = async {
+            loop {
+                let (id, tenure) = self.leader().await;
+                if tenure > old {
+                    return (id, tenure);
+                }
+                self.seams.sleep(Duration::from_millis(10)).await;
             }
-            self.seams.sleep(Duration::from_millis(10)).await;
-        }
+        };
+        self.seams.timeout(PATIENCE, later).await.expect("nobody leads later")
     }
 
     pub(super) async fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
