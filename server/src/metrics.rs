@@ -13,9 +13,11 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::raft::ReplicationMetrics;
 use crate::session::SessionMetrics;
 
 /// The state of a node at the moment somebody asks.
@@ -113,6 +115,10 @@ const COUNTERS: &[(&str, &str, Look)] = &[
 pub struct Sources {
     /// Counted by the session layer.
     pub sessions: SessionMetrics,
+    /// Counted by replication.
+    pub replication: ReplicationMetrics,
+    /// Measured by the log's writer.
+    pub log_sync: Histogram,
     /// Takes a [`Sample`]. Quick.
     pub sample: Box<dyn Fn() -> Sample + Send + Sync>,
 }
@@ -129,6 +135,13 @@ pub fn registry(sources: Sources) -> Registry {
     let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("build", "What runs here", version);
     register_sessions(&mut registry, &sources.sessions);
+    register_replication(&mut registry, &sources.replication);
+    registry.register_with_unit(
+        "log_sync",
+        "From handing entries to sled until they are on stable storage",
+        Unit::Seconds,
+        sources.log_sync,
+    );
     registry.register_collector(Box::new(Sampler(sources.sample)));
     registry
 }
@@ -167,6 +180,23 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
         "From a session's deadline to its end, on the leader",
         Unit::Seconds,
         expiry_lateness,
+    );
+}
+
+fn register_replication(registry: &mut Registry, from: &ReplicationMetrics) {
+    let ReplicationMetrics { batch_commands, commit_seconds, snapshot_seconds } = from.clone();
+    registry.register("batch_commands", "Commands in a proposed entry", batch_commands);
+    registry.register_with_unit(
+        "commit",
+        "From proposing an entry to its being applied, on the leader",
+        Unit::Seconds,
+        commit_seconds,
+    );
+    registry.register_with_unit(
+        "snapshot",
+        "Writing, syncing and reading back a snapshot of the node's own",
+        Unit::Seconds,
+        snapshot_seconds,
     );
 }
 

@@ -1,6 +1,11 @@
 //! A node as a process, from its first line to its last: it serves, shows itself on the admin
 //! port, lives through garbage, and stops within its time.
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a helper that fails ends its test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a helper that fails ends its test"
+)]
 
 mod support;
 
@@ -11,7 +16,8 @@ use std::time::Duration;
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::server_frame::Body as ServerBody;
 use holdfast_proto::v1::{
-    Acquire, ClientFrame, ClientFrames, Item, Open, ServerFrames, StatusRequest, client_frame::Body,
+    Acquire, ClientFrame, ClientFrames, Item, KeepAlive, Open, Release, ServerFrames,
+    StatusRequest, client_frame::Body,
 };
 use nix::sys::signal::Signal;
 use support::{Node, Setup, assert_holds, eventually, get};
@@ -41,10 +47,14 @@ struct Stream {
 
 impl Stream {
     async fn open(address: SocketAddr) -> Self {
+        Self::open_for(address, None).await
+    }
+
+    async fn open_for(address: SocketAddr, ttl_ms: Option<u64>) -> Self {
         let (outgoing, frames) = mpsc::channel(16);
         let mut client = LockServiceClient::new(channel(address).await);
-        let open = Body::Open(Open { label: "a test".to_owned(), ..Open::default() });
-        Self::send_on(&outgoing, open).await;
+        let open = Open { label: "a test".to_owned(), ttl_ms, resume: None };
+        Self::send_on(&outgoing, Body::Open(open)).await;
         let incoming = client.session(ReceiverStream::new(frames)).await.unwrap().into_inner();
         Self { outgoing, incoming }
     }
@@ -72,10 +82,34 @@ impl Stream {
         self.answer(|body| matches!(body, ServerBody::Opened(_))).await;
     }
 
-    async fn acquires(&mut self, name: &str) {
+    async fn keeps_alive(&mut self) {
+        self.send(Body::KeepAlive(KeepAlive { seq: 1 })).await;
+        self.answer(|body| matches!(body, ServerBody::KeptAlive(_))).await;
+    }
+
+    async fn asks_for(&self, name: &str, request_id: u64) {
         let items = vec![Item { name: name.as_bytes().to_vec().into() }];
-        self.send(Body::Acquire(Acquire { request_id: 1, items, ..Acquire::default() })).await;
-        self.answer(|body| matches!(body, ServerBody::Granted(_))).await;
+        let acquire = Acquire { request_id, items, wait: true, ..Acquire::default() };
+        self.send(Body::Acquire(acquire)).await;
+    }
+
+    /// Returns the token.
+    async fn acquires(&mut self, name: &str, request_id: u64) -> u64 {
+        self.asks_for(name, request_id).await;
+        match self.answer(|body| matches!(body, ServerBody::Granted(_))).await {
+            ServerBody::Granted(granted) => granted.token,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn queues(&mut self, name: &str, request_id: u64) {
+        self.asks_for(name, request_id).await;
+        self.answer(|body| matches!(body, ServerBody::Queued(_))).await;
+    }
+
+    async fn releases(&mut self, token: u64) {
+        self.send(Body::Release(Release { token })).await;
+        self.answer(|body| matches!(body, ServerBody::Released(_))).await;
     }
 }
 
@@ -85,7 +119,7 @@ async fn a_single_node_leads_and_grants_without_any_configuration_of_a_cluster()
 
     let mut stream = Stream::open(node.setup.listen).await;
     stream.is_opened().await;
-    stream.acquires("jobs").await;
+    stream.acquires("jobs", 1).await;
 
     let mut client = LockServiceClient::new(channel(node.setup.listen).await);
     let status = client.status(StatusRequest {}).await.unwrap().into_inner();
@@ -147,33 +181,70 @@ async fn reflection_lists_the_lock_service() {
     assert!(listed.service.iter().any(|service| service.name == SERVICE), "{listed:?}");
 }
 
-/// None may stand at 0 for want of wiring.
+/// A metric that nobody wired would stand at 0 for ever: so everything that can happen to one node
+/// in a few seconds happens here, except that nobody is slow enough to be cut off.
 #[tokio::test]
 async fn metrics_count_what_happens() {
-    let node = Setup::new().starts();
+    let node = Setup::new().flags(&["--snapshot-every", "100"]).starts();
     let mut stream = Stream::open(node.setup.listen).await;
     stream.is_opened().await;
-    stream.acquires("jobs").await;
+    stream.keeps_alive().await;
+    for request in 1..=60 {
+        let token = stream.acquires("jobs", request).await;
+        stream.releases(token).await;
+    }
+    stream.acquires("jobs", 61).await;
+    let mut dying = Stream::open_for(node.setup.listen, Some(1_000)).await;
+    dying.is_opened().await;
+    dying.acquires("other", 1).await;
+    drop(dying);
+    let mut waiting = Stream::open(node.setup.listen).await;
+    waiting.is_opened().await;
+    waiting.queues("jobs", 1).await;
 
-    let metrics = get(node.setup.admin_listen, "/metrics").unwrap();
+    let metrics = eventually(|| {
+        let metrics = get(node.setup.admin_listen, "/metrics")?;
+        let expired = metrics.contains("holdfast_expiries_total 1");
+        let kept = metrics.contains("holdfast_snapshot_seconds_count 1");
+        (expired && kept).then_some(metrics)
+    });
 
+    let metrics = metrics.expect("no expiry or no snapshot in time");
     let expected = [
-        "holdfast_sessions 1",
+        "holdfast_sessions 2",
+        "holdfast_streams 2",
         "holdfast_locks_held 1",
-        "holdfast_waiters 0",
-        "holdfast_streams 1",
-        "holdfast_grants_total 1",
+        "holdfast_waiters 1",
+        "holdfast_grants_total 62",
+        "holdfast_releases_total 60",
+        "holdfast_losses_total 1",
+        "holdfast_expiry_lateness_seconds_count 1",
+        "holdfast_keepalives_total 1",
+        "holdfast_keepalives_acknowledged_total 1",
+        "holdfast_outbox_overflows_total 0",
         "holdfast_leader 1",
         "holdfast_ready 1",
         "holdfast_raft_members 1",
+        "holdfast_disk_below_reserve 0",
     ];
     assert_holds(&metrics, &expected);
-    assert!(!metrics.contains("jobs"), "a lock name in the metrics");
-    for name in ["raft_term", "raft_applied_index", "raft_log_index", "log_syncs_total"] {
-        let value = value_of(&metrics, &format!("holdfast_{name}"));
-        assert!(value >= 1.0, "{name} is {value}");
+    let counted = [
+        "raft_term",
+        "raft_applied_index",
+        "raft_log_index",
+        "raft_snapshot_index",
+        "log_syncs_total",
+        "log_groups_total",
+        "log_sync_seconds_count",
+        "batch_commands_count",
+        "commit_seconds_count",
+        "quorum_rounds_total",
+        "disk_free_bytes",
+    ];
+    for name in counted {
+        assert!(value_of(&metrics, &format!("holdfast_{name}")) >= 1.0, "{name} is 0");
     }
-    assert!(value_of(&metrics, "holdfast_disk_free_bytes") > 0.0);
+    assert!(!metrics.contains("jobs"), "a lock name in the metrics");
 }
 
 fn value_of(metrics: &str, name: &str) -> f64 {
@@ -205,7 +276,7 @@ async fn a_hold_survives_a_graceful_restart() {
     let node = Setup::new().starts();
     let mut stream = Stream::open(node.setup.listen).await;
     stream.is_opened().await;
-    stream.acquires("jobs").await;
+    stream.acquires("jobs", 1).await;
 
     let node = node.stop().starts();
 
@@ -297,7 +368,7 @@ async fn garbage_on_any_port_harms_nobody() {
     node.becomes_ready();
     let mut stream = Stream::open(node.setup.listen).await;
     stream.is_opened().await;
-    stream.acquires("jobs").await;
+    stream.acquires("jobs", 1).await;
 }
 
 fn noises() -> Vec<Vec<u8>> {

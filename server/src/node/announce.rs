@@ -5,17 +5,13 @@ use std::sync::Arc;
 use crate::consensus::{Consensus, Role};
 use crate::raft::{Forming, Replica};
 
-/// Says whenever it changes whether the cluster is formed and who leads. Runs until the replica
-/// is gone.
+/// Says whenever it changes whom the first start waits for, and then who leads. Runs until the
+/// replica is gone.
 pub(super) async fn announce(replica: Arc<Replica>) {
     let mut role = replica.role();
     let mut forming = replica.forming();
+    let mut leader_was_known = false;
     loop {
-        let now = forming.borrow_and_update().clone();
-        match now {
-            Forming::Waiting { reason } => tracing::info!("forming the cluster: {reason}"),
-            Forming::Formed => tell(&replica, &role.borrow_and_update()),
-        }
         let open = holdfast_seams::select! {
             changed = forming.changed() => changed.is_ok(),
             changed = role.changed() => changed.is_ok(),
@@ -23,6 +19,17 @@ pub(super) async fn announce(replica: Arc<Replica>) {
         if !open {
             return;
         }
+        if let Forming::Waiting { reason } = &*forming.borrow_and_update() {
+            tracing::info!("forming the cluster: {reason}");
+            continue;
+        }
+        let role = role.borrow_and_update();
+        let leader_is_known = !matches!(*role, Role::Following { leader: None });
+        // At the start everybody knows that nobody leads yet.
+        if leader_is_known || leader_was_known {
+            tell(&replica, &role);
+        }
+        leader_was_known = leader_is_known;
     }
 }
 

@@ -83,13 +83,18 @@ impl Running {
         sessions: SessionMetrics,
         counters: Arc<Counters>,
     ) -> Self {
+        let log_sync = counters.sync_seconds();
+        let replication = condition.replica.metrics();
         let sampler = Sampler {
             condition: condition.clone(),
             counters,
             data_folder: config.node.data_dir.clone(),
         };
         let sample = Box::new(move || sampler.sample());
-        Self { condition, registry: metrics::registry(Sources { sessions, sample }) }
+        Self {
+            condition,
+            registry: metrics::registry(Sources { sessions, replication, log_sync, sample }),
+        }
     }
 }
 

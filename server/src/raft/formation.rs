@@ -191,7 +191,6 @@ impl Formation {
             let now = Forming::Waiting { reason };
             let changed = *progress != now;
             if changed {
-                tracing::info!(?now, "forming the cluster");
                 *progress = now;
             }
             changed

@@ -21,6 +21,7 @@ use tokio::sync::watch;
 
 use super::fault::{Fault, FaultSlot};
 use super::log::Log;
+use super::metrics::Stopwatch;
 use super::store::{BodyReader, KeptSnapshot, ReplicaStore, SnapshotDraft};
 use super::types::{EncodedBatch, Entry, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
 use super::wire::{log_id_to_stored, snapshot_meta_from_wire, snapshot_meta_to_wire};
@@ -88,6 +89,7 @@ pub(super) struct Machine {
     store: Arc<dyn ReplicaStore>,
     faults: FaultSlot,
     scratch: Vec<Applied>,
+    snapshots: Option<Stopwatch>,
 }
 
 impl Machine {
@@ -112,7 +114,13 @@ impl Machine {
             }
         };
         let shared = Arc::new(Replicated::new(state));
-        Ok(Self { shared, store, faults, scratch: Vec::new() })
+        Ok(Self { shared, store, faults, scratch: Vec::new(), snapshots: None })
+    }
+
+    /// Has its snapshots timed.
+    pub(super) fn timed(mut self, snapshots: Stopwatch) -> Self {
+        self.snapshots = Some(snapshots);
+        self
     }
 
     pub(super) fn shared(&self) -> Arc<Replicated> {
@@ -217,6 +225,7 @@ impl Machine {
             meta,
             store: Arc::clone(&self.store),
             faults: self.faults.clone(),
+            timer: self.snapshots.clone(),
         }
     }
 
@@ -321,12 +330,14 @@ pub(super) struct Builder {
     meta: SnapshotMeta,
     store: Arc<dyn ReplicaStore>,
     faults: FaultSlot,
+    timer: Option<Stopwatch>,
 }
 
 impl RaftSnapshotBuilder<Types> for Builder {
     type SnapshotData = SnapshotData;
 
     async fn build_snapshot(&mut self) -> Result<Snapshot<SnapshotData>, io::Error> {
+        let begun = self.timer.as_ref().map(Stopwatch::now);
         let store = Arc::clone(&self.store);
         let frozen = self.frozen.clone();
         let last = self.meta.last_log_id.as_ref().map(log_id_to_stored);
@@ -339,6 +350,9 @@ impl RaftSnapshotBuilder<Types> for Builder {
         .await;
         match written {
             Ok(kept) => {
+                if let Some((timer, begun)) = self.timer.as_ref().zip(begun) {
+                    timer.observe_since(begun);
+                }
                 Ok(Snapshot { meta: self.meta.clone(), snapshot: SnapshotData::Kept(kept) })
             }
             Err(error) => {

@@ -28,6 +28,7 @@ use tokio::sync::{Notify, watch};
 
 use super::handler::Raft;
 use super::machine::Replicated;
+use super::metrics::ReplicationMetrics;
 use super::types::{Callback, CommittedLeaderId, EncodedBatch, WriteResult};
 use crate::consensus::{Committed, Done, LeaderHint, Role};
 use crate::error::ProposeError;
@@ -100,6 +101,7 @@ pub(super) struct Proposer {
     role: watch::Receiver<Role>,
     policy: Arc<Policy>,
     shared: Arc<Replicated>,
+    metrics: ReplicationMetrics,
 }
 
 #[derive(Default)]
@@ -163,9 +165,10 @@ impl Proposer {
         role: watch::Receiver<Role>,
         policy: Arc<Policy>,
         shared: Arc<Replicated>,
+        metrics: ReplicationMetrics,
     ) -> Self {
         let (queue, wake) = (Mutex::default(), Notify::new());
-        Self { queue, wake, settings, seams, role, policy, shared }
+        Self { queue, wake, settings, seams, role, policy, shared, metrics }
     }
 
     /// See [`Consensus::submit`](crate::consensus::Consensus::submit). What can be refused at once
@@ -279,6 +282,7 @@ impl Proposer {
         let flight =
             Arc::new(Flight { since: self.seams.clock.now(), dones: Mutex::new(Some(dones)) });
         lock(&self.queue).in_flight.push_back(Arc::clone(&flight));
+        self.metrics.proposed(batch.commands.len());
         let landing = Landing { flight, proposer: Arc::clone(self) };
         let since = landing.flight.since;
         let responder = Callback::new(move |result: WriteResult| {
@@ -299,7 +303,11 @@ impl Proposer {
 
     fn land(&self, result: WriteResult, dones: Vec<Done>, since: Moment) {
         match result {
-            Ok(response) => deliver(LogIndex::new(response.log_id.index), response.data, dones),
+            Ok(response) => {
+                let took = self.seams.clock.now().saturating_since(since);
+                self.metrics.commit_seconds.observe(took.as_secs_f64());
+                deliver(LogIndex::new(response.log_id.index), response.data, dones);
+            }
             Err(error) => {
                 let error = self.meaning(&error, since);
                 fail_all(dones, &error);

@@ -19,6 +19,7 @@ use super::formation::{Formation, Forming};
 use super::handler::{Handler, LeaderContact, Raft};
 use super::log::Log;
 use super::machine::{Machine, Replicated, off_runtime};
+use super::metrics::{ReplicationMetrics, Stopwatch};
 use super::network::Network;
 use super::peers::{Heard, Me, Peer, PeerNetwork};
 use super::proposer::{Policy, Proposer, Settings};
@@ -164,6 +165,7 @@ pub struct Replica {
     configured: Arc<[Member]>,
     forming: watch::Receiver<Forming>,
     faults: FaultSlot,
+    metrics: ReplicationMetrics,
     stopping: CancellationToken,
     seams: Seams,
     tasks: Mutex<Vec<Task>>,
@@ -185,7 +187,10 @@ impl Replica {
         let engine = engine_config(&config)?;
         let configured = configured(&config)?;
         let faults = FaultSlot::new();
-        let machine = load(&store, &faults).await?;
+        let metrics = ReplicationMetrics::default();
+        let snapshots =
+            Stopwatch { clock: Arc::clone(&seams.clock), into: metrics.snapshot_seconds.clone() };
+        let machine = load(&store, &faults).await?.timed(snapshots);
         let shared = machine.shared();
         let me = Arc::new(Me::new(config.node_id));
         let heard = Arc::new(Heard::new(config.node_id));
@@ -222,6 +227,7 @@ impl Replica {
             role.clone(),
             Arc::clone(&policy),
             Arc::clone(&shared),
+            metrics.clone(),
         ));
         let confirmer = Arc::new(Confirmer::new(
             seams.clone(),
@@ -270,7 +276,7 @@ impl Replica {
             seams.spawn("raft-tenure", tenures.run()),
             seams.spawn("raft-survey", survey.run()),
             seams.spawn("raft-formation", formation.run(raft.clone())),
-            seams.spawn("raft-watch", watch_engine(raft.clone(), faults.clone())),
+            seams.spawn("raft-watch", watch_engine(raft.clone(), faults.clone(), stopping.clone())),
         ];
         Ok(Arc::new(Self {
             node_id: config.node_id,
@@ -284,6 +290,7 @@ impl Replica {
             configured,
             forming,
             faults,
+            metrics,
             stopping,
             seams,
             tasks: Mutex::new(tasks),
@@ -298,6 +305,11 @@ impl Replica {
     /// The first fault; from then on the replica answers nothing and the process should end.
     pub fn faults(&self) -> watch::Receiver<Option<Fault>> {
         self.faults.subscribe()
+    }
+
+    /// What replication counts.
+    pub fn metrics(&self) -> ReplicationMetrics {
+        self.metrics.clone()
     }
 
     /// This member's own side of the peer protocol, to be served to the others: by
@@ -450,18 +462,24 @@ async fn load(store: &Arc<dyn ReplicaStore>, faults: &FaultSlot) -> Result<Machi
     loaded.map_err(|error| StartError::Snapshot(error.to_string()))?.map_err(StartError::Snapshot)
 }
 
-/// Reports that openraft stopped by itself.
-async fn watch_engine(raft: Raft, faults: FaultSlot) {
+/// Reports that openraft stopped although nobody asked it to.
+async fn watch_engine(raft: Raft, faults: FaultSlot, stopping: CancellationToken) {
+    let message = engine_stopped(&raft).await;
+    if !stopping.is_cancelled() {
+        // What this node knows more exactly was reported before.
+        faults.report(Fault::Stopped { message });
+    }
+}
+
+/// Waits until openraft has stopped; its words.
+async fn engine_stopped(raft: &Raft) -> String {
     let mut metrics = raft.metrics();
     loop {
         if let Err(fatal) = &metrics.borrow_watched().running_state {
-            // What this node knows more exactly was reported before.
-            faults.report(Fault::Stopped { message: fatal.to_string() });
-            return;
+            return fatal.to_string();
         }
         if metrics.changed().await.is_err() {
-            faults.report(Fault::Stopped { message: "the engine is gone".to_owned() });
-            return;
+            return "the engine is gone".to_owned();
         }
     }
 }

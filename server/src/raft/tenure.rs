@@ -119,7 +119,7 @@ impl Tenures {
     }
 
     fn lead(&self, tenure: Tenure) {
-        tracing::info!(%tenure, "this node leads");
+        tracing::debug!(%tenure, "leads");
         self.role.send_replace(Role::Leading { tenure });
         let current = self.shared.look(|table, _| table.limits());
         if current != self.limits {
@@ -141,7 +141,7 @@ impl Tenures {
             changed
         });
         if let Some(tenure) = led {
-            tracing::info!(%tenure, "this node leads no longer");
+            tracing::debug!(%tenure, "leads no longer");
             self.proposer.tenure_ended();
         }
     }

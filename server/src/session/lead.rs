@@ -46,7 +46,7 @@ impl Lead {
                     self.begin(tenure);
                     let open = self.serve(tenure, &mut role).await;
                     self.registry.end_tenure(leader_of(&role.borrow()));
-                    tracing::info!(tenure = tenure.get(), "leads no more");
+                    tracing::debug!(tenure = tenure.get(), "leads no more");
                     open
                 }
                 None => role.changed().await.is_ok(),
@@ -82,7 +82,7 @@ impl Lead {
             let now = self.registry.seams.clock.now();
             self.registry.begin_tenure(tenure, now, &mut table.sessions());
             let sessions = table.counts().sessions;
-            tracing::info!(tenure = tenure.get(), sessions, "leads, and keeps the leases");
+            tracing::debug!(tenure = tenure.get(), sessions, "leads, and keeps the leases");
         });
     }
 

@@ -1,12 +1,16 @@
 //! The log in sled: a queue, and one writer thread behind it.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+use holdfast_seams::{Clock, Moment, Seams};
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use super::error::{Fault, OnFault};
 use super::log_io::{Done, LogIo, Operation};
@@ -47,15 +51,54 @@ struct Queue {
 }
 
 /// What the writer has done since the log was opened, for metrics.
-#[derive(Debug, Default)]
 pub struct Counters {
-    pub(super) commits: AtomicU64,
+    commits: AtomicU64,
     pub(super) groups: AtomicU64,
     pub(super) groups_purged: AtomicU64,
-    pub(super) blob_syncs: AtomicU64,
+    blob_syncs: AtomicU64,
+    sync_seconds: Histogram,
+    /// The machine's own: what this thread does, no simulation repeats.
+    clock: Arc<dyn Clock>,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            commits: AtomicU64::default(),
+            groups: AtomicU64::default(),
+            groups_purged: AtomicU64::default(),
+            blob_syncs: AtomicU64::default(),
+            // A twentieth of a millisecond to about two seconds.
+            sync_seconds: Histogram::new(exponential_buckets(0.000_05, 2.0, 16)),
+            clock: Seams::system().clock,
+        }
+    }
+}
+
+impl fmt::Debug for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counters").field("commits", &self.commits()).finish_non_exhaustive()
+    }
 }
 
 impl Counters {
+    /// When a commit begins, for [`committed`](Self::committed).
+    pub(super) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// A commit that began at `begun` is durable.
+    pub(super) fn committed(&self, begun: Moment, synced_blobs: bool) {
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.blob_syncs.fetch_add(u64::from(synced_blobs), Ordering::Relaxed);
+        self.sync_seconds.observe(self.now().saturating_since(begun).as_secs_f64());
+    }
+
+    /// Seconds from handing a commit to sled until it is on stable storage.
+    pub fn sync_seconds(&self) -> Histogram {
+        self.sync_seconds.clone()
+    }
+
     /// Flushes with fdatasync.
     pub fn commits(&self) -> u64 {
         self.commits.load(Ordering::Relaxed)

@@ -271,13 +271,13 @@ impl Writer {
 
     /// Writes the batch and makes it durable.
     fn apply(&mut self, batch: sled::Batch) -> Result<(), Fault> {
+        let begun = self.counters.now();
         self.tree
             .apply_batch(batch)
             .and_then(|()| self.db.flush())
             .map_err(|error| self.fault("write", error))?;
         let blobs = self.file.sync().map_err(|e| Fault::new("sync", self.path(), e))?;
-        self.counters.commits.fetch_add(1, Ordering::Relaxed);
-        self.counters.blob_syncs.fetch_add(u64::from(blobs), Ordering::Relaxed);
+        self.counters.committed(begun, blobs);
         Ok(())
     }
 

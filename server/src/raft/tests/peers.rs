@@ -71,8 +71,7 @@ async fn a_message_for_another_cluster_incarnation_or_node_is_refused_and_change
             ..proto::AppendRequest::default()
         };
         is_refused(what, peer.append(append.clone()).await);
-        let mut answers =
-            peer.stream_append(stream::iter([append]).boxed()).await.unwrap();
+        let mut answers = peer.stream_append(stream::iter([append]).boxed()).await.unwrap();
         is_refused(what, answers.next().await.unwrap());
         let head = proto::SnapshotHead {
             header: header.clone(),
@@ -108,7 +107,10 @@ async fn a_snapshot_of_another_cluster_or_incarnation_is_refused() {
         incarnation: 0,
     };
     let wrong = [
-        ("another cluster", proto::SnapshotMeta { cluster_id: vec![1; 16].into(), ..right.clone() }),
+        (
+            "another cluster",
+            proto::SnapshotMeta { cluster_id: vec![1; 16].into(), ..right.clone() },
+        ),
         ("another incarnation", proto::SnapshotMeta { incarnation: 1, ..right.clone() }),
         ("nothing in it", proto::SnapshotMeta { last_log_id: None, ..right.clone() }),
         (

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use holdfast_core::{Answer, Command, Rejection, SessionId, Tenure};
 
-use super::cluster::{
-    Cluster, commit, follows, has_session, open, open_session, outcome, submit,
-};
+use super::cluster::{Cluster, commit, follows, has_session, open, open_session, outcome, submit};
 use crate::consensus::Consensus;
 use crate::error::ProposeError;
 use crate::raft::ReplicaConfig;

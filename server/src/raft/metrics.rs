@@ -1,0 +1,54 @@
+//! What replication counts. The node registers these under their public names.
+
+use std::sync::Arc;
+
+use holdfast_seams::{Clock, Moment};
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+
+/// What a leader proposes, and how long things take. Cheap to clone; clones count together.
+#[derive(Clone, Debug)]
+pub struct ReplicationMetrics {
+    /// Commands in a proposed entry.
+    pub batch_commands: Histogram,
+    /// Seconds from proposing an entry to its being applied here: what a client waits for.
+    pub commit_seconds: Histogram,
+    /// Seconds it took to write, sync and read back a snapshot of this node's own.
+    pub snapshot_seconds: Histogram,
+}
+
+impl ReplicationMetrics {
+    /// An entry with so many commands is proposed.
+    pub(super) fn proposed(&self, commands: usize) {
+        self.batch_commands.observe(u32::try_from(commands).unwrap_or(u32::MAX).into());
+    }
+}
+
+/// Measures how long something took.
+#[derive(Clone)]
+pub(super) struct Stopwatch {
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) into: Histogram,
+}
+
+impl Stopwatch {
+    pub(super) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    pub(super) fn observe_since(&self, begun: Moment) {
+        self.into.observe(self.now().saturating_since(begun).as_secs_f64());
+    }
+}
+
+impl Default for ReplicationMetrics {
+    fn default() -> Self {
+        Self {
+            // 1 to 1,024, the most that one entry takes.
+            batch_commands: Histogram::new(exponential_buckets(1.0, 2.0, 11)),
+            // A tenth of a millisecond to about three seconds.
+            commit_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 16)),
+            // A millisecond to about half a minute.
+            snapshot_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
+        }
+    }
+}
