@@ -103,9 +103,7 @@ impl Sim {
         let (id, store) = (node.config.node_id, node.store.clone());
         let peers = self.network.of(id);
         let replica =
-            Replica::start(node.config.clone(), store, peers, self.seams.clone())
-                .await
-                .unwrap();
+            Replica::start(node.config.clone(), store, peers, self.seams.clone()).await.unwrap();
         let cluster = Arc::new(ClusterOf(replica.clone()));
         let hub =
             Hub::start(replica.clone(), cluster, SessionSettings::default(), self.seams.clone());
@@ -139,9 +137,9 @@ impl Sim {
         let give_up = self.seams.clock.now() + LEADER_WITHIN;
         loop {
             let leads = |node: &Node| {
-                node.running.as_ref().is_some_and(|running| {
-                    running.replica.role().borrow().tenure().is_some()
-                })
+                node.running
+                    .as_ref()
+                    .is_some_and(|running| running.replica.role().borrow().tenure().is_some())
             };
             if let Some(leader) = self.nodes.iter().position(leads) {
                 return leader;
@@ -159,11 +157,8 @@ impl Sim {
         recorder: &Recorder,
     ) -> (Scribe, watch::Sender<Line>) {
         let (line, watched) = watch::channel(Line::Open);
-        let transport = InMemory {
-            streets: self.streets.clone(),
-            line: watched,
-            seams: self.seams.clone(),
-        };
+        let transport =
+            InMemory { streets: self.streets.clone(), line: watched, seams: self.seams.clone() };
         let endpoints: Vec<String> =
             self.nodes.iter().map(|node| member(node.config.node_id).advertise).collect();
         let client = Client::builder()
@@ -293,7 +288,8 @@ impl Between {
         };
         let downwards = async {
             while let Some(Ok(frames)) = self.node.incoming.next().await {
-                if open(&mut down).await.is_err() || self.to_client.send(Ok(frames)).await.is_err() {
+                if open(&mut down).await.is_err() || self.to_client.send(Ok(frames)).await.is_err()
+                {
                     return;
                 }
             }

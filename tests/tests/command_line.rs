@@ -121,7 +121,7 @@ async fn signals_are_passed_on_to_the_child() {
 #[tokio::test]
 async fn a_wrapper_that_is_killed_takes_its_child_with_it() {
     let shell = Shell::start().await;
-    let script = "echo ready; while :; do cat /proc/uptime >> stamps; sleep 0.05; done";
+    let script = "cat /proc/uptime >> stamps; echo ready; while :; do cat /proc/uptime >> stamps; sleep 0.05; done";
     let stamps = shell.cluster.folder().join("stamps");
     let script = script.replace("stamps", stamps.to_str().unwrap());
     let mut program = shell.begin(&["lock", "jobs", "--", "sh", "-c", &script]);
