@@ -68,8 +68,10 @@ const GAUGES: &[(&str, &str, Look)] = &[
     ("sessions", "Sessions that are open", |sample| sample.sessions),
     ("locks_held", "Requests that hold a lock", |sample| sample.held),
     ("waiters", "Requests that wait for a lock", |sample| sample.waiting),
-    ("leader", "1 if this node leads and serves, else 0", |sample| sample.leads.into()),
-    ("ready", "1 if this node serves or hears a leader, else 0", |sample| sample.ready.into()),
+    ("leader", "Whether this node leads and serves: 1, else 0", |sample| sample.leads.into()),
+    ("ready", "Whether this node serves or hears a leader: 1, else 0", |sample| {
+        sample.ready.into()
+    }),
     ("raft_term", "The Raft term", |sample| sample.term),
     ("raft_members", "Members of the cluster", |sample| sample.members),
     ("raft_applied_index", "Index of the last entry applied", |sample| sample.applied_index),
@@ -82,7 +84,7 @@ const GAUGES: &[(&str, &str, Look)] = &[
     }),
     (
         "disk_below_reserve",
-        "1 if only what frees or ends things is accepted for want of disk, else 0",
+        "Whether only what frees or ends things is accepted, for want of disk: 1, else 0",
         |sample| sample.below_disk_reserve.into(),
     ),
     (

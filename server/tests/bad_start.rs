@@ -5,7 +5,7 @@ mod support;
 use std::fs;
 use std::net::TcpListener;
 
-use support::{Setup, assert_holds, free_address};
+use support::{Node, Setup, assert_holds, cluster, eventually, free_address, leads};
 
 // The codes are those of `holdfast_server::exit`.
 const LISTEN: Option<i32> = Some(69);
@@ -146,6 +146,36 @@ fn a_data_folder_whose_log_was_emptied_or_cut_off_is_refused() {
         assert_holds(&said, &[setup.data.to_str().unwrap(), "Keep the folder as it is"]);
         assert_short(&said);
     }
+}
+
+#[test]
+fn a_data_folder_whose_guard_file_is_damaged_is_refused() {
+    let setup = Setup::new().starts().stop();
+    let guard = setup.data.join("guard");
+    let length = fs::metadata(&guard).unwrap().len();
+    fs::write(&guard, vec![0xA5; usize::try_from(length).unwrap()]).unwrap();
+
+    let (code, said) = setup.fails();
+
+    assert_eq!(code, DATA_FOLDER, "{said}");
+    assert_holds(&said, &[guard.to_str().unwrap(), "is damaged", "Keep the folder as it is"]);
+    assert_short(&said);
+}
+
+/// Under its old id it could vote a second time in a term (I22).
+#[test]
+fn a_member_whose_data_folder_was_emptied_is_refused_by_its_cluster_and_says_what_to_do() {
+    let mut nodes = cluster(3);
+    let follower = eventually(|| nodes.iter().position(|node| !leads(node)));
+    let setup = nodes.swap_remove(follower.unwrap()).stop();
+    fs::remove_dir_all(&setup.data).unwrap();
+
+    let (code, said) = setup.fails();
+
+    assert_eq!(code, DATA_FOLDER, "{said}");
+    assert_holds(&said, &["empty data folder", "new node id"]);
+    assert_short(&said);
+    nodes.iter_mut().for_each(Node::assert_runs);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use holdfast_proto::v1::{
     StatusRequest, client_frame::Body,
 };
 use nix::sys::signal::Signal;
-use support::{Node, Setup, assert_holds, eventually, get};
+use support::{Node, Setup, assert_holds, cluster, eventually, get, leads};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -100,6 +100,20 @@ impl Stream {
             ServerBody::Granted(granted) => granted.token,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Cancels and asks anew until the stream ends; whether a grant came.
+    async fn is_granted(&mut self, name: &str, request_id: u64) -> bool {
+        self.asks_for(name, request_id).await;
+        while let Ok(Some(message)) = self.incoming.message().await {
+            for frame in message.frames {
+                if let Some(ServerBody::Granted(granted)) = frame.body {
+                    self.send(Body::Release(Release { token: granted.token })).await;
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     async fn queues(&mut self, name: &str, request_id: u64) {
@@ -204,30 +218,31 @@ async fn metrics_count_what_happens() {
 
     let metrics = eventually(|| {
         let metrics = get(node.setup.admin_listen, "/metrics")?;
-        let expired = metrics.contains("holdfast_expiries_total 1");
-        let kept = metrics.contains("holdfast_snapshot_seconds_count 1");
-        (expired && kept).then_some(metrics)
+        let happened = ["expiries_total", "snapshot_seconds_count"];
+        happened.iter().all(|name| value_of(&metrics, name) > 0.0).then_some(metrics)
     });
 
     let metrics = metrics.expect("no expiry or no snapshot in time");
     let expected = [
-        "holdfast_sessions 2",
-        "holdfast_streams 2",
-        "holdfast_locks_held 1",
-        "holdfast_waiters 1",
-        "holdfast_grants_total 62",
-        "holdfast_releases_total 60",
-        "holdfast_losses_total 1",
-        "holdfast_expiry_lateness_seconds_count 1",
-        "holdfast_keepalives_total 1",
-        "holdfast_keepalives_acknowledged_total 1",
-        "holdfast_outbox_overflows_total 0",
-        "holdfast_leader 1",
-        "holdfast_ready 1",
-        "holdfast_raft_members 1",
-        "holdfast_disk_below_reserve 0",
+        ("sessions", 2.0),
+        ("streams", 2.0),
+        ("locks_held", 1.0),
+        ("waiters", 1.0),
+        ("grants_total", 62.0),
+        ("releases_total", 60.0),
+        ("losses_total", 1.0),
+        ("expiry_lateness_seconds_count", 1.0),
+        ("keepalives_total", 1.0),
+        ("keepalives_acknowledged_total", 1.0),
+        ("outbox_overflows_total", 0.0),
+        ("leader", 1.0),
+        ("ready", 1.0),
+        ("raft_members", 1.0),
+        ("disk_below_reserve", 0.0),
     ];
-    assert_holds(&metrics, &expected);
+    for (name, value) in expected {
+        assert_eq!(value_of(&metrics, name), value, "{name}");
+    }
     let counted = [
         "raft_term",
         "raft_applied_index",
@@ -242,14 +257,16 @@ async fn metrics_count_what_happens() {
         "disk_free_bytes",
     ];
     for name in counted {
-        assert!(value_of(&metrics, &format!("holdfast_{name}")) >= 1.0, "{name} is 0");
+        assert!(value_of(&metrics, name) >= 1.0, "{name} is 0");
     }
     assert!(!metrics.contains("jobs"), "a lock name in the metrics");
 }
 
 fn value_of(metrics: &str, name: &str) -> f64 {
-    let line = metrics.lines().find(|line| line.split(' ').next() == Some(name));
-    line.expect(name).split(' ').nth(1).unwrap().parse().unwrap()
+    let mut values = metrics.lines().filter_map(|line| {
+        line.strip_prefix("holdfast_")?.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()
+    });
+    values.next().expect(name)
 }
 
 /// While this waits, the client's end does nothing: its connection stays open, as that of a client
@@ -281,7 +298,28 @@ async fn a_hold_survives_a_graceful_restart() {
     let node = node.stop().starts();
 
     let metrics = get(node.setup.admin_listen, "/metrics").unwrap();
-    assert_holds(&metrics, &["holdfast_sessions 1", "holdfast_locks_held 1"]);
+    assert_eq!((value_of(&metrics, "sessions"), value_of(&metrics, "locks_held")), (1.0, 1.0));
+}
+
+/// Nothing may be acknowledged after a write that failed, and nothing that was is lost.
+#[tokio::test]
+async fn a_write_that_fails_ends_the_node_which_names_the_file_and_the_space_it_needs() {
+    let mut node = Setup::new().starts_short_of_space();
+    let mut stream = Stream::open(node.setup.listen).await;
+    stream.is_opened().await;
+    stream.acquires("kept", 1).await;
+    let mut request = 2;
+    while stream.is_granted("jobs", request).await {
+        request += 1;
+    }
+
+    assert_eq!(node.ends().code(), Some(74), "{}", node.log());
+    assert_holds(&node.log(), &["holdfastd: cannot write", "sled/db", "free at least"]);
+
+    let node = Setup::on(&node.setup.data).starts();
+    let metrics = get(node.setup.admin_listen, "/metrics").unwrap();
+    assert!(value_of(&metrics, "locks_held") >= 1.0);
+    assert!(value_of(&metrics, "raft_applied_index") >= request as f64);
 }
 
 /// Members that never come: no leader, no quorum, and still it ends when asked.
@@ -328,27 +366,6 @@ fn a_second_signal_ends_a_node_at_once() {
     leader.signal(Signal::SIGTERM);
 
     assert_eq!(leader.ends_within(Duration::from_secs(1)).code(), Some(130), "{}", leader.log());
-}
-
-/// So many nodes, formed and ready.
-fn cluster(size: usize) -> Vec<Node> {
-    let setups: Vec<Setup> = std::iter::repeat_with(Setup::new).take(size).collect();
-    let member = |(nth, setup): (usize, &Setup)| {
-        format!("{}={}/{}", nth + 1, setup.listen, setup.peer_listen)
-    };
-    let members = setups.iter().enumerate().map(member).collect::<Vec<_>>().join(" ");
-    let start = |(nth, setup): (usize, Setup)| {
-        let node_id = (nth + 1).to_string();
-        setup.flags(&["--node-id", &node_id, "--members", &members]).starts_unready()
-    };
-    let mut nodes: Vec<Node> = setups.into_iter().enumerate().map(start).collect();
-    nodes.iter_mut().for_each(Node::becomes_ready);
-    nodes
-}
-
-fn leads(node: &Node) -> bool {
-    let metrics = get(node.setup.admin_listen, "/metrics");
-    metrics.is_some_and(|metrics| metrics.contains("holdfast_leader 1"))
 }
 
 /// Noise of several kinds, at once refused or ignored, never fatal.

@@ -40,7 +40,7 @@ use crate::config::Config;
 use crate::exit::{self, Exit};
 use crate::http::{self, AdminPort};
 use crate::listen::{Claim, Claims, ListenError, allow_many_connections};
-use crate::raft::{self, GrpcNetwork, Replica, peer_server};
+use crate::raft::{Fault, GrpcNetwork, Replica, StartError, peer_server};
 use crate::rpc::{BadDescriptors, ClientPort, RpcSettings, client_port};
 use crate::session::Hub;
 use crate::storage::{self, Store, StoreOptions};
@@ -63,10 +63,10 @@ pub enum NodeError {
     DataFolder(#[from] storage::OpenError),
     /// The replica cannot start.
     #[error(transparent)]
-    Replica(#[from] raft::StartError),
+    Replica(#[from] StartError),
     /// The replica must not go on. What was acknowledged is safe.
     #[error(transparent)]
-    Fault(#[from] raft::Fault),
+    Fault(#[from] Fault),
     /// The build is broken.
     #[error(transparent)]
     Build(#[from] BadDescriptors),
@@ -93,8 +93,11 @@ impl NodeError {
     pub const fn exit(&self) -> Exit {
         match self {
             Self::Listen(_) => Exit::Listen,
-            Self::DataFolder(_) => Exit::DataFolder,
-            Self::Replica(_)
+            Self::DataFolder(_)
+            | Self::Replica(StartError::Snapshot(_))
+            | Self::Fault(Fault::DataGone { .. }) => Exit::DataFolder,
+            Self::Replica(StartError::Config(_)) => Exit::Settings,
+            Self::Replica(StartError::Engine(_))
             | Self::Fault(_)
             | Self::Build(_)
             | Self::System { .. }

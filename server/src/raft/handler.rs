@@ -73,7 +73,7 @@ impl Handler {
         self.contact.note();
         let prev = request.prev_log_id;
         let last = request.entries.last().map_or(prev, |entry| Some(entry.log_id));
-        let response = self.raft.append_entries(request).await.map_err(stopped)?;
+        let response = self.raft.append_entries(request).await.map_err(|e| stopped(&e))?;
         let result = match response {
             AppendEntriesResponse::Success => Ok(last),
             AppendEntriesResponse::PartialSuccess(matched) => Ok(matched),
@@ -83,7 +83,7 @@ impl Handler {
             }
             AppendEntriesResponse::HigherVote(vote) => Err(StreamAppendError::HigherVote(vote)),
         };
-        Ok(wire::append_result_to_wire(result, self.below_reserve()))
+        Ok(wire::append_result_to_wire(&result, self.below_reserve()))
     }
 
     /// The header stands in the first message; what follows on the stream is the same caller's.
@@ -113,7 +113,9 @@ impl Handler {
         let below_reserve = Arc::clone(&self.below_reserve);
         let responses = self.raft.stream_append(requests).map(move |result| {
             let below = below_reserve.load(Ordering::Relaxed);
-            result.map(|result| wire::append_result_to_wire(result, below)).map_err(stopped)
+            result
+                .map(|result| wire::append_result_to_wire(&result, below))
+                .map_err(|e| stopped(&e))
         });
         Ok(responses.boxed())
     }
@@ -142,7 +144,8 @@ impl Handler {
             return Err(refused("a snapshot that did not arrive whole"));
         }
         let snapshot = Snapshot { meta, snapshot: SnapshotData::Received(draft) };
-        let response = self.raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
+        let response =
+            self.raft.install_full_snapshot(vote, snapshot).await.map_err(|e| stopped(&e))?;
         Ok(proto::SnapshotResponse { vote: Some(wire::vote_to_wire(&response.vote)) })
     }
 
@@ -203,9 +206,9 @@ impl Handler {
         self.me.admit(request.header.as_ref())?;
         let request = wire::vote_request_from_wire(&request).map_err(malformed)?;
         let response = if pre_vote {
-            self.raft.pre_vote(request).await.map_err(stopped)?
+            self.raft.pre_vote(request).await.map_err(|e| stopped(&e))?
         } else {
-            self.raft.vote(request).await.map_err(stopped)?
+            self.raft.vote(request).await.map_err(|e| stopped(&e))?
         };
         Ok(wire::vote_response_to_wire(&response))
     }
@@ -216,12 +219,12 @@ impl Handler {
     ) -> Result<proto::TransferLeaderResponse, PeerError> {
         self.me.admit(request.header.as_ref())?;
         let request = wire::transfer_from_wire(&request).map_err(malformed)?;
-        let answer = self.raft.handle_transfer_leader(request).await.map_err(stopped)?;
+        let answer = self.raft.handle_transfer_leader(request).await.map_err(|e| stopped(&e))?;
         answer.map_err(|error| refused(error.to_string()))?;
         Ok(proto::TransferLeaderResponse {})
     }
 
-    async fn introduce(self) -> proto::HelloResponse {
+    fn introduce(&self) -> proto::HelloResponse {
         let identity = self.store.identity();
         proto::HelloResponse {
             node_id: identity.node_id,
@@ -248,7 +251,7 @@ impl Peer for Handler {
         &self,
         _request: proto::HelloRequest,
     ) -> BoxFuture<'static, Result<proto::HelloResponse, PeerError>> {
-        self.clone().introduce().map(Ok).boxed()
+        std::future::ready(Ok(self.introduce())).boxed()
     }
 
     fn stream_append(
@@ -302,6 +305,6 @@ fn malformed(error: Malformed) -> PeerError {
     refused(error.to_string())
 }
 
-fn stopped(error: impl ToString) -> PeerError {
+fn stopped(error: &impl ToString) -> PeerError {
     PeerError::Stopping(error.to_string())
 }

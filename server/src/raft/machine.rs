@@ -183,7 +183,7 @@ impl Machine {
         error
     }
 
-    fn snapshot_failed(&self, message: impl ToString) -> io::Error {
+    fn snapshot_failed(&self, message: &impl ToString) -> io::Error {
         self.stop(Fault::Snapshot { message: message.to_string() })
     }
 
@@ -294,13 +294,13 @@ impl RaftStateMachine<Types> for Machine {
         meta: &SnapshotMeta,
         data: SnapshotData,
     ) -> Result<(), io::Error> {
-        let kept = self.keep(meta, data).await.map_err(|error| self.snapshot_failed(error))?;
+        let kept = self.keep(meta, data).await.map_err(|error| self.snapshot_failed(&error))?;
         let wanted = meta.clone();
         let table = off_runtime(self.store.may_block(), move || {
             read_table(kept, &wanted).map_err(io::Error::other)
         })
         .await
-        .map_err(|error| self.snapshot_failed(error))?;
+        .map_err(|error| self.snapshot_failed(&error))?;
         let state =
             State { table, last: meta.last_log_id, membership: meta.last_membership.clone() };
         let replaced = {

@@ -96,7 +96,7 @@ impl Link {
         target: u64,
         response: Result<proto::AppendResponse, PeerError>,
     ) -> Result<StreamAppendResult<Types>, Failure> {
-        let response = response.map_err(failure)?;
+        let response = response.map_err(|e| failure(&e))?;
         heard.note_reserve(target, response.below_disk_reserve);
         wire::append_result_from_wire(&response).map_err(malformed)
     }
@@ -138,18 +138,18 @@ impl Link {
         let first = wire::append_to_wire(&first, Some(self.header()));
         let later = requests.map(|request| wire::append_to_wire(&request, None));
         let messages = stream::once(std::future::ready(first)).chain(later).boxed();
-        let responses = self.peer.stream_append(messages).await.map_err(failure)?;
+        let responses = self.peer.stream_append(messages).await.map_err(|e| failure(&e))?;
         let (heard, target) = (Arc::clone(&self.heard), self.target);
         Ok(Box::pin(responses.map(move |response| Self::answer(&heard, target, response))))
     }
 }
 
 impl NetStreamAppend<Types> for Link {
-    fn stream_append<'s, S>(
-        &'s mut self,
+    fn stream_append<S>(
+        &mut self,
         input: S,
         _option: RPCOption,
-    ) -> BoxFuture<'s, Result<RaftBoxStream<'s, Result<StreamAppendResult<Types>, Failure>>, Failure>>
+    ) -> BoxFuture<'_, Result<RaftBoxStream<'_, Result<StreamAppendResult<Types>, Failure>>, Failure>>
     where
         S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
     {
@@ -168,7 +168,7 @@ impl NetVote<Types> for Link {
         _option: RPCOption,
     ) -> Result<VoteResponse<Types>, Failure> {
         let message = wire::vote_request_to_wire(&request, self.header());
-        let response = self.control.vote(message).await.map_err(failure)?;
+        let response = self.control.vote(message).await.map_err(|e| failure(&e))?;
         wire::vote_response_from_wire(&response).map_err(malformed)
     }
 
@@ -178,7 +178,7 @@ impl NetVote<Types> for Link {
         _option: RPCOption,
     ) -> Result<VoteResponse<Types>, Failure> {
         let message = wire::vote_request_to_wire(&request, self.header());
-        let response = self.control.pre_vote(message).await.map_err(failure)?;
+        let response = self.control.pre_vote(message).await.map_err(|e| failure(&e))?;
         wire::vote_response_from_wire(&response).map_err(malformed)
     }
 }
@@ -190,7 +190,7 @@ impl NetTransferLeader<Types> for Link {
         _option: RPCOption,
     ) -> Result<TransferLeaderResponse<Types>, Failure> {
         let message = wire::transfer_to_wire(&request, self.header());
-        self.control.transfer_leader(message).await.map_err(failure)?;
+        self.control.transfer_leader(message).await.map_err(|e| failure(&e))?;
         Ok(Ok(()))
     }
 }
@@ -222,7 +222,7 @@ impl NetSnapshot<Types> for Link {
         holdfast_seams::select! {
             closed = cancel => Err(StreamingError::Closed(closed)),
             response = sending => {
-                let response = response.map_err(failure)?;
+                let response = response.map_err(|e| failure(&e))?;
                 let vote = wire::vote_from_wire(response.vote.as_ref()).map_err(malformed)?;
                 Ok(SnapshotResponse::new(vote))
             }
@@ -255,14 +255,9 @@ fn chunks(
     stream::once(std::future::ready(first)).chain(body).boxed()
 }
 
-fn failure(error: PeerError) -> Failure {
-    match error {
-        PeerError::Unreachable(_) | PeerError::Stopping(_) => {
-            RPCError::Unreachable(Unreachable::new(&error))
-        }
-        // Not helped by trying at once: backed off like a node that is away.
-        PeerError::Refused(_) => RPCError::Unreachable(Unreachable::new(&error)),
-    }
+fn failure(error: &PeerError) -> Failure {
+    // Also what was refused is not helped by trying at once: backed off like a node that is away.
+    RPCError::Unreachable(Unreachable::new(error))
 }
 
 fn malformed(error: Malformed) -> Failure {

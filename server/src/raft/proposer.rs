@@ -272,7 +272,7 @@ impl Proposer {
         Some(newest)
     }
 
-    async fn propose(
+    pub(super) async fn propose(
         self: &Arc<Self>,
         raft: &Raft,
         tenure: Tenure,

@@ -166,7 +166,6 @@ pub struct Replica {
     forming: watch::Receiver<Forming>,
     faults: FaultSlot,
     metrics: ReplicationMetrics,
-    stopping: CancellationToken,
     seams: Seams,
     tasks: Mutex<Vec<Task>>,
 }
@@ -191,110 +190,24 @@ impl Replica {
         let snapshots =
             Stopwatch { clock: Arc::clone(&seams.clock), into: metrics.snapshot_seconds.clone() };
         let machine = load(&store, &faults).await?.timed(snapshots);
-        let shared = machine.shared();
-        let me = Arc::new(Me::new(config.node_id));
-        let heard = Arc::new(Heard::new(config.node_id));
-        let network = Network {
-            peers: Arc::clone(&peers),
-            me: Arc::clone(&me),
-            heard: Arc::clone(&heard),
-            configured: Arc::clone(&configured),
-            may_block: store.may_block(),
-        };
-        let formation = Arc::new(Formation::new(
-            Arc::clone(&me),
-            Arc::clone(&store),
-            Arc::clone(&configured),
-            Arc::clone(&peers),
-            seams.clone(),
-            faults.clone(),
-        ));
-        let log = Log(store.log());
-        let raft = Raft::new(config.node_id, Arc::new(engine), network, log, machine)
-            .await
-            .map_err(|error| StartError::Engine(error.to_string()))?;
-
-        let (role_sender, role) = watch::channel(Role::Following { leader: None });
-        let role_sender = Arc::new(role_sender);
-        let policy = Arc::new(Policy::new());
-        let settings = Settings {
-            max_pending: config.max_pending_commands,
-            deadline: Duration::from_millis(config.propose_deadline_ms),
-        };
-        let proposer = Arc::new(Proposer::new(
-            settings,
-            seams.clone(),
-            role.clone(),
-            Arc::clone(&policy),
-            Arc::clone(&shared),
-            metrics.clone(),
-        ));
-        let confirmer = Arc::new(Confirmer::new(
-            seams.clone(),
-            role.clone(),
-            Arc::clone(&shared),
-            Duration::from_millis(config.election_min_ms),
-        ));
-        let below_reserve = Arc::new(AtomicBool::new(false));
-        let stopping = CancellationToken::new();
-        let handler = Handler {
-            me: Arc::clone(&me),
-            raft: raft.clone(),
-            formation: Arc::clone(&formation),
-            store: Arc::clone(&store),
-            below_reserve: Arc::clone(&below_reserve),
-            contact: Arc::new(LeaderContact::new(Arc::clone(&seams.clock))),
-            stopping: stopping.clone(),
-        };
-        let tenures = Tenures {
-            node_id: config.node_id,
-            raft: raft.clone(),
-            role: role_sender,
-            proposer: Arc::clone(&proposer),
-            shared: Arc::clone(&shared),
-            configured: Arc::clone(&configured),
-            limits: config.limits,
-            seams: seams.clone(),
-        };
-        let survey = Survey {
-            me: Arc::clone(&me),
-            store,
-            reserve_bytes: config.reserve_bytes,
-            below_reserve,
-            heard,
-            policy,
-            role: role.clone(),
-            raft: raft.clone(),
-            peers,
-            configured: Arc::clone(&configured),
-            seams: seams.clone(),
-        };
-        let forming = formation.progress();
-        let tasks = vec![
-            seams.spawn("raft-proposer", Arc::clone(&proposer).run(raft.clone())),
-            seams.spawn("raft-confirmer", Arc::clone(&confirmer).run(raft.clone())),
-            seams.spawn("raft-tenure", tenures.run()),
-            seams.spawn("raft-survey", survey.run()),
-            seams.spawn("raft-formation", formation.run(raft.clone())),
-            seams.spawn("raft-watch", watch_engine(raft.clone(), faults.clone(), stopping.clone())),
-        ];
-        Ok(Arc::new(Self {
-            node_id: config.node_id,
-            raft,
-            me,
-            shared,
-            role,
-            proposer,
-            confirmer,
-            handler,
+        let ground = Ground {
             configured,
-            forming,
             faults,
             metrics,
-            stopping,
+            shared: machine.shared(),
+            me: Arc::new(Me::new(config.node_id)),
+            heard: Arc::new(Heard::new(config.node_id)),
+            config,
+            store,
+            peers,
             seams,
-            tasks: Mutex::new(tasks),
-        }))
+        };
+        let formation = Arc::new(ground.formation());
+        let (node_id, log) = (ground.config.node_id, Log(ground.store.log()));
+        let raft = Raft::new(node_id, Arc::new(engine), ground.network(), log, machine)
+            .await
+            .map_err(|error| StartError::Engine(error.to_string()))?;
+        Ok(Arc::new(ground.build(&raft, &formation)))
     }
 
     /// How far the first start has come.
@@ -357,6 +270,17 @@ impl Replica {
         &self.raft
     }
 
+    #[cfg(test)]
+    pub(super) fn proposer(&self) -> &Arc<Proposer> {
+        &self.proposer
+    }
+
+    /// The term of the last entry applied.
+    #[cfg(test)]
+    pub(super) fn applied_term(&self) -> Option<u64> {
+        self.shared.applied().borrow().map(|id| id.leader_id.term)
+    }
+
     fn as_configured(&self, node_id: u64, node: &Addresses) -> Member {
         let configured = self.configured.iter().find(|known| known.node_id == node_id);
         configured.cloned().unwrap_or_else(|| node.member(node_id))
@@ -416,12 +340,151 @@ impl Replica {
     /// Stops: everybody who waits is answered with [`ProposeError::ShuttingDown`], streams of peers
     /// end, nothing is written any more. Can be called again.
     pub async fn shutdown(&self) {
-        self.stopping.cancel();
+        self.handler.stopping.cancel();
         self.proposer.close();
         self.confirmer.close();
         // An engine that does not stop is left to the end of the process.
         let _ = self.seams.timeout(STOP_WITHIN, self.raft.shutdown()).await;
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// What every part of a replica stands on.
+struct Ground {
+    config: ReplicaConfig,
+    configured: Arc<[Member]>,
+    store: Arc<dyn ReplicaStore>,
+    peers: Arc<dyn PeerNetwork>,
+    seams: Seams,
+    faults: FaultSlot,
+    metrics: ReplicationMetrics,
+    shared: Arc<Replicated>,
+    me: Arc<Me>,
+    heard: Arc<Heard>,
+}
+
+impl Ground {
+    fn network(&self) -> Network {
+        Network {
+            peers: Arc::clone(&self.peers),
+            me: Arc::clone(&self.me),
+            heard: Arc::clone(&self.heard),
+            configured: Arc::clone(&self.configured),
+            may_block: self.store.may_block(),
+        }
+    }
+
+    fn formation(&self) -> Formation {
+        Formation::new(
+            Arc::clone(&self.me),
+            Arc::clone(&self.store),
+            Arc::clone(&self.configured),
+            Arc::clone(&self.peers),
+            self.seams.clone(),
+            self.faults.clone(),
+        )
+    }
+
+    fn proposer(&self, role: watch::Receiver<Role>, policy: &Arc<Policy>) -> Arc<Proposer> {
+        let settings = Settings {
+            max_pending: self.config.max_pending_commands,
+            deadline: Duration::from_millis(self.config.propose_deadline_ms),
+        };
+        let (policy, shared) = (Arc::clone(policy), Arc::clone(&self.shared));
+        let metrics = self.metrics.clone();
+        Arc::new(Proposer::new(settings, self.seams.clone(), role, policy, shared, metrics))
+    }
+
+    fn confirmer(&self, role: watch::Receiver<Role>) -> Arc<Confirmer> {
+        let deadline = Duration::from_millis(self.config.election_min_ms);
+        let shared = Arc::clone(&self.shared);
+        Arc::new(Confirmer::new(self.seams.clone(), role, shared, deadline))
+    }
+
+    fn handler(&self, raft: &Raft, formation: &Arc<Formation>) -> Handler {
+        Handler {
+            me: Arc::clone(&self.me),
+            raft: raft.clone(),
+            formation: Arc::clone(formation),
+            store: Arc::clone(&self.store),
+            below_reserve: Arc::new(AtomicBool::new(false)),
+            contact: Arc::new(LeaderContact::new(Arc::clone(&self.seams.clock))),
+            stopping: CancellationToken::new(),
+        }
+    }
+
+    fn tenures(&self, raft: &Raft, role: watch::Sender<Role>, proposer: &Arc<Proposer>) -> Tenures {
+        Tenures {
+            node_id: self.config.node_id,
+            raft: raft.clone(),
+            role,
+            proposer: Arc::clone(proposer),
+            shared: Arc::clone(&self.shared),
+            configured: Arc::clone(&self.configured),
+            limits: self.config.limits,
+            seams: self.seams.clone(),
+        }
+    }
+
+    fn survey(
+        &self,
+        handler: &Handler,
+        role: watch::Receiver<Role>,
+        policy: Arc<Policy>,
+    ) -> Survey {
+        Survey {
+            me: Arc::clone(&self.me),
+            store: Arc::clone(&self.store),
+            reserve_bytes: self.config.reserve_bytes,
+            below_reserve: Arc::clone(&handler.below_reserve),
+            heard: Arc::clone(&self.heard),
+            policy,
+            role,
+            raft: handler.raft.clone(),
+            peers: Arc::clone(&self.peers),
+            configured: Arc::clone(&self.configured),
+            seams: self.seams.clone(),
+        }
+    }
+
+    /// Puts the parts together and starts their tasks.
+    fn build(self, raft: &Raft, formation: &Arc<Formation>) -> Replica {
+        let (role_sender, role) = watch::channel(Role::Following { leader: None });
+        let policy = Arc::new(Policy::new());
+        let proposer = self.proposer(role.clone(), &policy);
+        let confirmer = self.confirmer(role.clone());
+        let handler = self.handler(raft, formation);
+        let tenures = self.tenures(raft, role_sender, &proposer);
+        let survey = self.survey(&handler, role.clone(), policy);
+        let forming = formation.progress();
+        let spawn = &self.seams;
+        let tasks = vec![
+            spawn.spawn("raft-proposer", Arc::clone(&proposer).run(raft.clone())),
+            spawn.spawn("raft-confirmer", Arc::clone(&confirmer).run(raft.clone())),
+            spawn.spawn("raft-tenure", tenures.run()),
+            spawn.spawn("raft-survey", survey.run()),
+            spawn.spawn("raft-formation", Arc::clone(formation).run(raft.clone())),
+            spawn.spawn(
+                "raft-watch",
+                watch_engine(raft.clone(), self.faults.clone(), handler.stopping.clone()),
+            ),
+        ];
+        Replica {
+            node_id: self.config.node_id,
+            raft: raft.clone(),
+            me: self.me,
+            shared: self.shared,
+            role,
+            proposer,
+            confirmer,
+            handler,
+            configured: self.configured,
+            forming,
+            faults: self.faults,
+            metrics: self.metrics,
+            seams: self.seams,
+            tasks: Mutex::new(tasks),
+        }
     }
 }
 

@@ -27,7 +27,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(20);
 pub(super) struct Tenures {
     pub(super) node_id: u64,
     pub(super) raft: Raft,
-    pub(super) role: Arc<watch::Sender<Role>>,
+    pub(super) role: watch::Sender<Role>,
     pub(super) proposer: Arc<Proposer>,
     pub(super) shared: Arc<Replicated>,
     pub(super) configured: Arc<[Member]>,
@@ -107,13 +107,12 @@ impl Tenures {
         loop {
             match self.raft.write_blank().await {
                 Ok(written) if written.log_id.leader_id.term == tenure.get() => return,
-                // Written in another term of this node: this tenure is over.
-                Ok(_) => std::future::pending().await,
                 Err(RaftError::APIError(error)) => {
                     tracing::debug!(%error, %tenure, "the tenure's first entry is not written yet");
                     self.seams.sleep(TRY_AGAIN).await;
                 }
-                Err(RaftError::Fatal(_)) => std::future::pending().await,
+                // Written in another term of this node, or not at all: this tenure is over.
+                Ok(_) | Err(RaftError::Fatal(_)) => std::future::pending().await,
             }
         }
     }

@@ -23,7 +23,7 @@ use super::types::{
 use crate::storage::{self, Record, RecordKind, StoredVote};
 
 /// Bytes or a message that no member of this version writes.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed message of a peer: {0}")]
 pub(super) struct Malformed(pub(super) &'static str);
 
@@ -209,7 +209,7 @@ fn check_order(prev: Option<&LogId>, entries: &[Entry], vote: &Vote) -> Result<(
 }
 
 pub(super) fn append_result_to_wire(
-    result: StreamAppendResult<Types>,
+    result: &StreamAppendResult<Types>,
     below_disk_reserve: bool,
 ) -> proto::AppendResponse {
     use proto::append_response::Result as Wire;
@@ -218,8 +218,8 @@ pub(super) fn append_result_to_wire(
             log_id: matched.as_ref().map(log_id_to_wire),
             whole: false,
         }),
-        Err(StreamAppendError::Conflict(id)) => Wire::Conflict(log_id_to_wire(&id)),
-        Err(StreamAppendError::HigherVote(vote)) => Wire::HigherVote(vote_to_wire(&vote)),
+        Err(StreamAppendError::Conflict(id)) => Wire::Conflict(log_id_to_wire(id)),
+        Err(StreamAppendError::HigherVote(vote)) => Wire::HigherVote(vote_to_wire(vote)),
     };
     proto::AppendResponse { result: Some(result), below_disk_reserve }
 }

@@ -103,7 +103,25 @@ impl Setup {
 
     /// Starts a node.
     pub fn starts_unready(self) -> Node {
-        let mut command = self.command();
+        let command = self.command();
+        self.run(command)
+    }
+
+    /// Starts a node that cannot make any file larger than 128 KiB, or twice that under a shell
+    /// that counts otherwise, and waits until it is ready.
+    #[track_caller]
+    pub fn starts_short_of_space(self) -> Node {
+        let node = self.command();
+        let mut command = Command::new("sh");
+        // A signal that is ignored stays ignored: the write fails with an error instead.
+        command.arg("-c").arg("trap '' XFSZ; ulimit -f 256; exec \"$0\" \"$@\"");
+        command.arg(node.get_program()).args(node.get_args()).env_clear().stdin(Stdio::null());
+        let mut node = self.run(command);
+        node.becomes_ready();
+        node
+    }
+
+    fn run(self, mut command: Command) -> Node {
         // Nobody reads while it runs: a full pipe would stop it.
         let log = tempfile::tempfile().unwrap();
         command.stdout(Stdio::null()).stderr(log.try_clone().unwrap());
@@ -190,6 +208,29 @@ impl Drop for Process {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// So many nodes, formed and ready.
+#[track_caller]
+pub fn cluster(size: usize) -> Vec<Node> {
+    let setups: Vec<Setup> = std::iter::repeat_with(Setup::new).take(size).collect();
+    let member = |(nth, setup): (usize, &Setup)| {
+        format!("{}={}/{}", nth + 1, setup.listen, setup.peer_listen)
+    };
+    let members = setups.iter().enumerate().map(member).collect::<Vec<_>>().join(" ");
+    let start = |(nth, setup): (usize, Setup)| {
+        let node_id = (nth + 1).to_string();
+        setup.flags(&["--node-id", &node_id, "--members", &members]).starts_unready()
+    };
+    let mut nodes: Vec<Node> = setups.into_iter().enumerate().map(start).collect();
+    nodes.iter_mut().for_each(Node::becomes_ready);
+    nodes
+}
+
+/// Whether a node leads.
+pub fn leads(node: &Node) -> bool {
+    let metrics = get(node.setup.admin_listen, "/metrics");
+    metrics.is_some_and(|metrics| metrics.contains("\nholdfast_leader 1\n"))
 }
 
 /// Asks again and again until there is an answer, or patience is over.

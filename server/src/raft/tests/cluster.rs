@@ -12,7 +12,7 @@ use crate::error::ProposeError;
 use crate::raft::{Forming, Member, MemoryNetwork, MemoryStore, Replica, ReplicaConfig};
 
 /// Long enough for any election on virtual time.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(super) struct Cluster {
     pub(super) seams: Seams,

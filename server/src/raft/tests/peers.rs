@@ -40,11 +40,11 @@ fn wrong_headers(right: &proto::PeerHeader) -> Vec<(&'static str, Option<proto::
     ]
 }
 
-fn vote(term: u64, node_id: u64, committed: bool) -> Option<proto::VoteState> {
-    Some(proto::VoteState { term, node_id: Some(node_id), committed })
+fn vote(term: u64, node_id: u64, committed: bool) -> proto::VoteState {
+    proto::VoteState { term, node_id: Some(node_id), committed }
 }
 
-fn is_refused<T: std::fmt::Debug>(what: &str, answer: Result<T, PeerError>) {
+fn is_refused<T: std::fmt::Debug>(what: &str, answer: &Result<T, PeerError>) {
     assert!(matches!(answer, Err(PeerError::Refused(_))), "{what}: {answer:?}");
 }
 
@@ -59,34 +59,34 @@ async fn a_message_for_another_cluster_incarnation_or_node_is_refused_and_change
     for (what, header) in wrong_headers(&right) {
         let ballot = proto::VoteRequest {
             header: header.clone(),
-            vote: vote(1_000, 3, false),
+            vote: Some(vote(1_000, 3, false)),
             last_log_id: Some(proto::LogId { term: 999, node_id: 0, index: 9_999 }),
             leadership_transfer: true,
         };
-        is_refused(what, peer.vote(ballot.clone()).await);
-        is_refused(what, peer.pre_vote(ballot).await);
+        is_refused(what, &peer.vote(ballot.clone()).await);
+        is_refused(what, &peer.pre_vote(ballot).await);
         let append = proto::AppendRequest {
             header: header.clone(),
-            vote: vote(1_000, 3, true),
+            vote: Some(vote(1_000, 3, true)),
             ..proto::AppendRequest::default()
         };
-        is_refused(what, peer.append(append.clone()).await);
+        is_refused(what, &peer.append(append.clone()).await);
         let mut answers = peer.stream_append(stream::iter([append]).boxed()).await.unwrap();
-        is_refused(what, answers.next().await.unwrap());
+        is_refused(what, &answers.next().await.unwrap());
         let head = proto::SnapshotHead {
             header: header.clone(),
-            vote: vote(1_000, 3, true),
+            vote: Some(vote(1_000, 3, true)),
             ..proto::SnapshotHead::default()
         };
         let chunk = proto::SnapshotChunk { head: Some(head), data: Bytes::new() };
-        is_refused(what, peer.install_snapshot(stream::iter([chunk]).boxed()).await);
+        is_refused(what, &peer.install_snapshot(stream::iter([chunk]).boxed()).await);
         let transfer = proto::TransferLeaderRequest {
             header,
-            from: vote(1_000, 3, true),
+            from: Some(vote(1_000, 3, true)),
             to_node: 2,
             last_log_id: None,
         };
-        is_refused(what, peer.transfer_leader(transfer).await);
+        is_refused(what, &peer.transfer_leader(transfer).await);
     }
 
     assert_eq!((log.last(), log.vote(), cluster.hashes()), before);
@@ -124,13 +124,13 @@ async fn a_snapshot_of_another_cluster_or_incarnation_is_refused() {
     for (what, meta) in wrong {
         let head = proto::SnapshotHead {
             header: Some(header.clone()),
-            vote: vote(1_000, 3, true),
+            vote: Some(vote(1_000, 3, true)),
             meta: Some(meta),
             size: 0,
             sha256: Bytes::new(),
         };
         let chunk = proto::SnapshotChunk { head: Some(head), data: Bytes::new() };
-        is_refused(what, peer.install_snapshot(stream::iter([chunk]).boxed()).await);
+        is_refused(what, &peer.install_snapshot(stream::iter([chunk]).boxed()).await);
     }
     cluster.shutdown().await;
 }
@@ -150,7 +150,7 @@ async fn a_snapshot_that_does_not_arrive_whole_is_refused() {
     for (size, chunks) in [(10, vec![4]), (10, vec![4, 6]), (10, vec![4, 7]), (9, vec![100_000])] {
         let head = proto::SnapshotHead {
             header: Some(header.clone()),
-            vote: vote(1_000, 3, true),
+            vote: Some(vote(1_000, 3, true)),
             meta: Some(meta.clone()),
             size,
             sha256: vec![0; 32].into(),
@@ -160,7 +160,7 @@ async fn a_snapshot_that_does_not_arrive_whole_is_refused() {
             .iter()
             .map(|len| proto::SnapshotChunk { head: None, data: vec![7; *len].into() });
         let all: Vec<_> = std::iter::once(first).chain(body).collect();
-        is_refused("damaged", peer.install_snapshot(stream::iter(all).boxed()).await);
+        is_refused("damaged", &peer.install_snapshot(stream::iter(all).boxed()).await);
     }
     assert!(cluster.nodes[&2].store.newest_snapshot().unwrap().is_none());
     cluster.shutdown().await;
@@ -190,20 +190,20 @@ async fn malformed_messages_are_refused_and_the_member_serves_on() {
     };
     let bad = [
         ("no vote", append(None, vec![])),
-        ("not elected", append(vote(1_000, 3, false), vec![])),
-        ("a hole", append(vote(1_000, 3, true), vec![entry(1, 0), entry(1, 2)])),
-        ("not from the start", append(vote(1_000, 3, true), vec![entry(1, 5)])),
-        ("falling terms", append(vote(1_000, 3, true), vec![entry(2, 0), entry(1, 1)])),
-        ("later than its leader", append(vote(1_000, 3, true), vec![entry(1_001, 0)])),
-        ("an empty entry", append(vote(1_000, 3, true), vec![bare])),
-        ("a lame membership", append(vote(1_000, 3, true), vec![membership])),
+        ("not elected", append(Some(vote(1_000, 3, false)), vec![])),
+        ("a hole", append(Some(vote(1_000, 3, true)), vec![entry(1, 0), entry(1, 2)])),
+        ("not from the start", append(Some(vote(1_000, 3, true)), vec![entry(1, 5)])),
+        ("falling terms", append(Some(vote(1_000, 3, true)), vec![entry(2, 0), entry(1, 1)])),
+        ("later than its leader", append(Some(vote(1_000, 3, true)), vec![entry(1_001, 0)])),
+        ("an empty entry", append(Some(vote(1_000, 3, true)), vec![bare])),
+        ("a lame membership", append(Some(vote(1_000, 3, true)), vec![membership])),
     ];
     for (what, request) in bad {
-        is_refused(what, peer.append(request).await);
+        is_refused(what, &peer.append(request).await);
     }
     let candidate =
         proto::VoteRequest { header: Some(header.clone()), ..proto::VoteRequest::default() };
-    is_refused("a candidate without vote", peer.vote(candidate).await);
+    is_refused("a candidate without vote", &peer.vote(candidate).await);
 
     let (leader, _) = cluster.leader().await;
     open(cluster.replica(leader)).await;

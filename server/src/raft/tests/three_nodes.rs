@@ -1,15 +1,15 @@
 //! Three voters: elections, lost quorums, tenures, snapshots, hand-over.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::{Answer, Command, Rejection, SessionId, Tenure};
+use holdfast_core::{Answer, Batch, Command, Rejection, SessionId, Tenure};
 
 use super::cluster::{Cluster, commit, follows, has_session, open, open_session, outcome, submit};
-use crate::consensus::Consensus;
+use crate::consensus::{Consensus, Done};
 use crate::error::ProposeError;
 use crate::raft::ReplicaConfig;
 use crate::raft::proposer::Policy;
-use crate::raft::types::{CommittedLeaderId, EncodedBatch};
 
 const AS_IT_IS: fn(&mut ReplicaConfig) = |_| ();
 
@@ -145,14 +145,43 @@ async fn a_batch_of_one_tenure_is_never_appended_in_the_next() {
     commit(node, open_session()).await;
     let before = node.status().last_log;
 
-    let batch = EncodedBatch(vec![1, 0].into());
-    let late = node.raft().write(batch).with_leader(CommittedLeaderId::new(old.get()));
-    late.await.unwrap();
-    cluster.seams.sleep(Duration::from_secs(1)).await;
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let done: Done = Box::new(move |result| tell.send(result).unwrap());
+    let batch = Batch { stamp_ms: 0, witness: None, commands: vec![open_session()] };
+    node.proposer().propose(node.raft(), old, batch, vec![done]).await;
+    let refused = told.await.unwrap().unwrap_err();
 
+    assert!(refused.is_certainly_not_applied(), "{refused:?}");
     assert!(new > old);
     assert_eq!(node.status().last_log, before);
-    assert_eq!(*node.faults().borrow(), None);
+    cluster.shutdown().await;
+}
+
+/// DESIGN §7: openraft's word that this node leads is not enough.
+#[tokio::test(start_paused = true)]
+async fn a_node_leads_only_after_it_applied_an_entry_of_that_tenure() {
+    let mut cluster = Cluster::started(3, AS_IT_IS).await;
+    let mut last = Tenure::new(0);
+    for _ in 0..3 {
+        let mut roles: Vec<_> = cluster
+            .nodes
+            .values()
+            .map(|node| (Arc::clone(&node.replica), node.replica.role()))
+            .collect();
+        // Each waits by itself, so that nothing is applied between the change and the look.
+        let looks = roles.iter_mut().map(|(replica, role)| {
+            Box::pin(async move {
+                let leads = role.wait_for(|role| role.tenure() > Some(last)).await.unwrap();
+                (leads.tenure().unwrap(), replica.applied_term())
+            })
+        });
+        let ((tenure, applied), _, _) = futures_util::future::select_all(looks).await;
+        assert_eq!(applied, Some(tenure.get()));
+        drop(roles);
+        last = tenure;
+        let (leader, _) = cluster.leader().await;
+        cluster.restart(leader).await;
+    }
     cluster.shutdown().await;
 }
 
@@ -314,6 +343,29 @@ async fn a_confirmation_never_rests_on_a_round_older_than_the_question() {
 
     assert_eq!(before.tenure, tenure);
     assert!(after.is_err(), "{after:?}");
+    cluster.shutdown().await;
+}
+
+/// The round under way began before the question: the second caller gets one of his own.
+#[tokio::test(start_paused = true)]
+async fn whoever_asks_during_a_round_is_answered_by_the_next() {
+    let cluster = Cluster::started(3, AS_IT_IS).await;
+    let (leader, _) = cluster.leader().await;
+    cluster.formed().await;
+    let node = cluster.replica(leader);
+    cluster.network.isolate(leader);
+    let first = node.confirm();
+    cluster.seams.sleep(Duration::from_millis(500)).await;
+
+    let second = node.confirm();
+    let asked = cluster.seams.clock.now();
+    assert!(first.await.is_err());
+    let answered_first = cluster.seams.clock.now();
+    assert!(second.await.is_err());
+    let answered_second = cluster.seams.clock.now();
+
+    assert!(answered_first.saturating_since(asked) <= Duration::from_millis(600));
+    assert!(answered_second > answered_first, "answered by the round before");
     cluster.shutdown().await;
 }
 
