@@ -127,6 +127,12 @@ impl Sim {
         }
     }
 
+    /// From here on a node's disk finishes nothing; what it has not finished is lost when the node
+    /// is killed.
+    pub fn stall_disk(&self, index: usize) {
+        self.nodes[index].store.stall();
+    }
+
     /// A running node's replica.
     pub fn replica(&self, index: usize) -> &Replica {
         &self.nodes[index].running.as_ref().expect("the node runs").replica
