@@ -103,9 +103,7 @@ impl Sim {
         let (id, store) = (node.config.node_id, node.store.clone());
         let peers = self.network.of(id);
         let replica =
-            Replica::start(node.config.clone(), store, peers, self.seams.clone())
-                .await
-                .unwrap();
+            Replica::start(node.config.clone(), store, peers, self.seams.clone()).await.unwrap();
         let cluster = Arc::new(ClusterOf(replica.clone()));
         let hub =
             Hub::start(replica.clone(), cluster, SessionSettings::default(), self.seams.clone());
@@ -129,6 +127,12 @@ impl Sim {
         }
     }
 
+    /// From here on a node's disk finishes nothing; what it has not finished is lost when the node
+    /// is killed.
+    pub fn stall_disk(&self, index: usize) {
+        self.nodes[index].store.stall();
+    }
+
     /// A running node's replica.
     pub fn replica(&self, index: usize) -> &Replica {
         &self.nodes[index].running.as_ref().expect("the node runs").replica
@@ -139,9 +143,9 @@ impl Sim {
         let give_up = self.seams.clock.now() + LEADER_WITHIN;
         loop {
             let leads = |node: &Node| {
-                node.running.as_ref().is_some_and(|running| {
-                    running.replica.role().borrow().tenure().is_some()
-                })
+                node.running
+                    .as_ref()
+                    .is_some_and(|running| running.replica.role().borrow().tenure().is_some())
             };
             if let Some(leader) = self.nodes.iter().position(leads) {
                 return leader;
@@ -159,11 +163,8 @@ impl Sim {
         recorder: &Recorder,
     ) -> (Scribe, watch::Sender<Line>) {
         let (line, watched) = watch::channel(Line::Open);
-        let transport = InMemory {
-            streets: self.streets.clone(),
-            line: watched,
-            seams: self.seams.clone(),
-        };
+        let transport =
+            InMemory { streets: self.streets.clone(), line: watched, seams: self.seams.clone() };
         let endpoints: Vec<String> =
             self.nodes.iter().map(|node| member(node.config.node_id).advertise).collect();
         let client = Client::builder()
@@ -293,7 +294,8 @@ impl Between {
         };
         let downwards = async {
             while let Some(Ok(frames)) = self.node.incoming.next().await {
-                if open(&mut down).await.is_err() || self.to_client.send(Ok(frames)).await.is_err() {
+                if open(&mut down).await.is_err() || self.to_client.send(Ok(frames)).await.is_err()
+                {
                     return;
                 }
             }

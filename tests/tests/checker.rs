@@ -170,6 +170,19 @@ fn a_renewal_after_the_deadline_revives_no_hold() {
     assert_eq!(broken(history), RIGHT);
 }
 
+/// The client looked so seldom that its deadline is not known to have moved on in time.
+#[test]
+fn a_hold_that_seems_to_have_lapsed_may_still_be_given_back() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         1 a safe-until 100
+         200 a safe-until 300
+         250 a releases 5
+         251 a released 5";
+
+    assert_eq!(broken(history), RIGHT);
+}
+
 #[test]
 fn a_retry_of_an_unknown_request_may_be_granted() {
     let history = "0 a asks 1 jobs within=50

@@ -121,7 +121,7 @@ async fn signals_are_passed_on_to_the_child() {
 #[tokio::test]
 async fn a_wrapper_that_is_killed_takes_its_child_with_it() {
     let shell = Shell::start().await;
-    let script = "echo ready; while :; do cat /proc/uptime >> stamps; sleep 0.05; done";
+    let script = "cat /proc/uptime >> stamps; echo ready; while :; do cat /proc/uptime >> stamps; sleep 0.05; done";
     let stamps = shell.cluster.folder().join("stamps");
     let script = script.replace("stamps", stamps.to_str().unwrap());
     let mut program = shell.begin(&["lock", "jobs", "--", "sh", "-c", &script]);
@@ -162,7 +162,9 @@ async fn a_child_is_killed_before_its_lease_ends_when_the_store_is_gone_and_121_
     let last: f64 = text.lines().last().unwrap().split(' ').next().unwrap().parse().unwrap();
     let left = (gone + TTL).as_secs_f64() - last;
     assert!(left > 0.0, "the child still wrote {} s after its lease could end", -left);
-    assert!(Seams::system().clock.now().since_origin() < gone + TTL + Duration::from_secs(2));
+    // The wrapper may try for a while to close its session before it gives up.
+    let limit = gone + TTL + Duration::from_secs(6);
+    assert!(Seams::system().clock.now().since_origin() < limit, "{ended:?}");
 }
 
 #[tokio::test]

@@ -260,11 +260,12 @@ async fn frames_of(wire: &mut Wire) -> Vec<Told> {
     told
 }
 
-/// The followers are frozen, so what the leader appends about a silent session does not commit.
-/// It is killed, comes back, and with the follower that wakes first only it can win: its log is
-/// the longer one. Whoever is told that the session lives must find it alive for its whole TTL.
+/// The followers are frozen when a silent session's lease runs out; the leader is killed, comes
+/// back and forms a majority with one of them. Whoever is told that the session lives must find it
+/// alive for its whole TTL. (An expiry that was appended and not committed needs a disk that is
+/// stopped at the right moment: `virtual_time.rs`.)
 #[tokio::test]
-async fn a_leader_that_crashes_with_an_expiry_not_committed_expires_nobody_wrongly() {
+async fn a_leader_that_crashes_while_a_lease_runs_out_expires_nobody_wrongly() {
     const TTL_MS: u64 = 1_500;
     let mut cluster = Cluster::start(&Setup::nodes(3)).await;
     cluster.all_ready().await;
@@ -284,7 +285,7 @@ async fn a_leader_that_crashes_with_an_expiry_not_committed_expires_nobody_wrong
     cluster.start_node(leader);
     pause(300).await;
     cluster.thaw(first);
-    let alive = hear_first(&cluster, leader, &ticket, &recorder).await;
+    let alive = hear_first(&cluster, [leader, first], &ticket, &recorder).await;
     cluster.thaw(second);
 
     // A session that is known to live is kept up and must stay; the checker finds one that is
@@ -299,18 +300,18 @@ async fn a_leader_that_crashes_with_an_expiry_not_committed_expires_nobody_wrong
     judge(vec![recorder.take()]);
 }
 
-/// Shows the session's secret to the node until it answers; `None` if it says that the session
+/// Shows the session's secret to the nodes until one answers; `None` if it says that the session
 /// is over.
 async fn hear_first(
     cluster: &Cluster,
-    node: usize,
+    nodes: [usize; 2],
     ticket: &Ticket,
     recorder: &Recorder,
 ) -> Option<Wire> {
-    let address = &cluster.nodes()[node].listen;
     let give_up = now() + PATIENCE;
-    while now() < give_up {
+    for node in nodes.into_iter().cycle().take_while(|_| now() < give_up) {
         pause(20).await;
+        let address = &cluster.nodes()[node].listen;
         let Ok(wire) = Wire::dial(address).await else { continue };
         let mut wire = wire.recorded(recorder.clone(), ClientId(1));
         let resume = Some(ticket.resume());
@@ -322,7 +323,7 @@ async fn hear_first(
             _ => {}
         }
     }
-    panic!("node {node} never answered");
+    panic!("none of {nodes:?} answered");
 }
 
 fn is_over(refused: &Refused) -> bool {

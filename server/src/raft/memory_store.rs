@@ -9,16 +9,24 @@ use sha2::{Digest, Sha256};
 
 use super::store::{FIRST_INCARNATION, KeptSnapshot, ReplicaStore, SnapshotDraft};
 use crate::storage::{
-    ClusterId, Identity, LogId, LogMirror, LogStore, Member, MemoryLog, PromiseError,
+    ClusterId, Completion, Identity, LogId, LogMirror, LogStore, Member, MemoryLog, PromiseError,
     SNAPSHOT_CHUNK, Stage,
 };
 
 /// Everything in memory. [`restarted`](Self::restarted) is what the next process would find.
 pub struct MemoryStore {
     io: Arc<MemoryLog>,
+    stall: Arc<Mutex<Stall>>,
     log: Arc<LogStore>,
     kept: Arc<Mutex<Kept>>,
     free_space: AtomicU64,
+}
+
+/// A disk that takes writes and finishes none, while it is on.
+#[derive(Default)]
+struct Stall {
+    on: bool,
+    unfinished: Vec<Completion>,
 }
 
 #[derive(Clone)]
@@ -41,9 +49,21 @@ impl MemoryStore {
     }
 
     fn over(durable: LogMirror, kept: Kept) -> Self {
-        let io = Arc::new(MemoryLog::holding(durable.clone()));
+        let stall = Arc::new(Mutex::new(Stall::default()));
+        let disk = stall.clone();
+        let io = MemoryLog::delayed(durable.clone(), move |completion| {
+            let mut stall = disk.lock().unwrap_or_else(PoisonError::into_inner);
+            if stall.on {
+                stall.unfinished.push(completion);
+            } else {
+                drop(stall);
+                completion();
+            }
+        });
+        let io = Arc::new(io);
         let log = Arc::new(LogStore::new(durable, io.clone()));
-        Self { io, log, kept: Arc::new(Mutex::new(kept)), free_space: AtomicU64::new(u64::MAX) }
+        let free_space = AtomicU64::new(u64::MAX);
+        Self { io, stall, log, kept: Arc::new(Mutex::new(kept)), free_space }
     }
 
     /// What a process would find that starts after this one was killed. This one's log takes
@@ -52,6 +72,12 @@ impl MemoryStore {
     pub fn restarted(&self) -> Self {
         let kept = self.lock().clone();
         Self::over(self.io.power_cut(), kept)
+    }
+
+    /// The disk takes writes and finishes none from now on: what it has not finished is not
+    /// durable, and is lost by [`restarted`](Self::restarted).
+    pub fn stall(&self) {
+        self.stall.lock().unwrap_or_else(PoisonError::into_inner).on = true;
     }
 
     /// The disk reports an error from now on.
