@@ -13,6 +13,7 @@
 //!   process that took it.
 
 mod clock;
+pub mod loopback;
 mod random;
 pub mod simulated;
 mod spawn;

@@ -6,10 +6,9 @@
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+
 use std::time::Duration;
 
 use holdfast_proto::v1::{StatusRequest, StatusResponse};
@@ -387,22 +386,9 @@ pub fn end_with_parent(command: &mut Command) {
     }
 }
 
-/// A port that nobody listens on, below those the system gives to outgoing connections: a node
-/// that is started again must find its own port free.
+/// A port that nobody listens on, and that a node finds free when it is started again.
 pub fn free_port() -> u16 {
-    const FIRST: u16 = 20_000;
-    const COUNT: u16 = 12_000;
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Test programs that run side by side begin in different places.
-    let start = u16::try_from(std::process::id() * 97 % u32::from(COUNT)).unwrap();
-    for _ in 0..COUNT {
-        let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = FIRST + start.wrapping_add(step) % COUNT;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no port is free");
+    holdfast_seams::loopback::free_port().expect("no port below the system's own is free")
 }
 
 /// The storage suite's power-cut shim, built once per target folder.

@@ -567,12 +567,27 @@ fn configured(config: &ReplicaConfig) -> Result<Arc<[Member]>, StartError> {
 /// between two snapshots.
 const LAG_BEYOND_SNAPSHOT: u64 = 10_000;
 
+/// What openraft is told, so that a follower stands for election after a silence between
+/// `election_min_ms` and `election_max_ms`.
+///
+/// openraft adds the two: a follower grants its leader a lease of the longest time-out first, and
+/// only then waits for the time-out it drew. Given the settings as they are, nobody would stand
+/// before `min + max`, 3 to 4 s. So the lease is half of the longest silence, and what is drawn is
+/// the rest; at least three tenths of it are, for two candidates need some distance.
+fn election_timeouts(config: &ReplicaConfig) -> (u64, u64) {
+    let lease = config.election_max_ms.div_ceil(2);
+    let remainder = config.election_min_ms.saturating_sub(lease);
+    let distance = config.election_max_ms.saturating_mul(3) / 10;
+    (remainder.max(distance), lease)
+}
+
 fn engine_config(config: &ReplicaConfig) -> Result<Config, StartError> {
+    let (election_timeout_min, election_timeout_max) = election_timeouts(config);
     Config {
         cluster_name: "holdfast".to_owned(),
         heartbeat_interval: config.heartbeat_ms,
-        election_timeout_min: config.election_min_ms,
-        election_timeout_max: config.election_max_ms,
+        election_timeout_min,
+        election_timeout_max,
         // The default lets a crashed leader lead on in its old term with an empty memory: then a
         // term would not be a tenure.
         enable_leader_restore: Some(false),

@@ -8,7 +8,7 @@
 )]
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
@@ -22,9 +22,9 @@ use tempfile::TempDir;
 pub const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A port that nobody uses. Somebody could take it before the node does; nobody here does.
+/// A port that nobody uses.
 pub fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    (Ipv4Addr::LOCALHOST, holdfast_seams::loopback::free_port().unwrap()).into()
 }
 
 /// What a node is started with: its own folder and three free ports.

@@ -9,7 +9,7 @@ use holdfast_seams::{Seams, simulated};
 
 use crate::consensus::{Committed, Consensus, Role, propose};
 use crate::error::ProposeError;
-use crate::raft::{Forming, Member, MemoryNetwork, MemoryStore, Replica, ReplicaConfig};
+use crate::raft::{Fault, Forming, Member, MemoryNetwork, MemoryStore, Replica, ReplicaConfig};
 
 /// Long enough for any election on virtual time.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -158,6 +158,13 @@ impl Cluster {
             node.replica.shutdown().await;
         }
     }
+}
+
+/// The fault that stops `replica`. Fails when none comes.
+pub(super) async fn fault_of(seams: &Seams, replica: &Replica) -> Fault {
+    let mut faults = replica.faults();
+    let fault = seams.timeout(PATIENCE, faults.wait_for(Option::is_some)).await;
+    fault.expect("no fault stops the node").unwrap().clone().unwrap()
 }
 
 pub(super) fn open_session() -> Command {

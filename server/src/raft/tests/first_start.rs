@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use holdfast_proto::v1 as proto;
 
-use super::cluster::{Cluster, open};
+use super::cluster::{Cluster, fault_of, open};
 use crate::consensus::Consensus;
 use crate::raft::wire::member_to_wire;
 use crate::raft::{Fault, Forming, MemoryStore, ReplicaConfig, ReplicaStore};
@@ -101,13 +101,9 @@ async fn a_node_whose_data_is_gone_stops_and_says_so_whichever_it_is() {
 
         drop(cluster.kill(victim).await);
         cluster.start(victim, MemoryStore::new(victim)).await;
-        let mut faults = cluster.replica(victim).faults();
-        let fault = faults.wait_for(Option::is_some).await.unwrap().clone();
+        let fault = fault_of(&cluster.seams, cluster.replica(victim)).await;
 
-        assert!(
-            matches!(fault, Some(Fault::DataGone { node_id, .. }) if node_id == victim),
-            "{fault:?}"
-        );
+        assert!(matches!(fault, Fault::DataGone { node_id, .. } if node_id == victim), "{fault:?}");
         assert_eq!(cluster.nodes[&victim].store.identity().stage, Stage::Fresh);
         assert_eq!(ReplicaStore::log(&*cluster.nodes[&victim].store).vote(), None);
         cluster.shutdown().await;

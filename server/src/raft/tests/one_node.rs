@@ -8,7 +8,9 @@ use holdfast_core::{
     Acquired, Answer, Batch, Command, Event, Limits, LockTable, LogIndex, Rejection, RequestId,
 };
 
-use super::cluster::{Cluster, acquire, commit, has_session, open, open_session, outcome, submit};
+use super::cluster::{
+    Cluster, acquire, commit, fault_of, has_session, open, open_session, outcome, submit,
+};
 use crate::consensus::{Consensus, Listener};
 use crate::error::ProposeError;
 use crate::raft::types::{CommittedLeaderId, EncodedBatch};
@@ -164,14 +166,12 @@ async fn an_entry_that_cannot_be_read_stops_the_node() {
         let cluster = Cluster::started(1, AS_IT_IS).await;
         let (_, tenure) = cluster.leader().await;
         let node = cluster.replica(1);
-        let mut faults = node.faults();
-
         let batch = EncodedBatch(Bytes::from_static(bytes));
         let leader = CommittedLeaderId::new(tenure.get());
         node.raft().write(batch).with_leader(leader).await.unwrap();
-        let fault = faults.wait_for(Option::is_some).await.unwrap().clone();
+        let fault = fault_of(&cluster.seams, node).await;
 
-        assert!(matches!(fault, Some(Fault::Unreadable { .. })), "{bytes:?}: {fault:?}");
+        assert!(matches!(fault, Fault::Unreadable { .. }), "{bytes:?}: {fault:?}");
         let after = submit(node, open_session()).await.unwrap();
         assert!(after.is_err());
         cluster.shutdown().await;
@@ -183,11 +183,10 @@ async fn a_disk_that_fails_stops_the_node_and_nobody_is_told_a_lie() {
     let cluster = Cluster::started(1, AS_IT_IS).await;
     cluster.leader().await;
     let node = cluster.replica(1);
-    let mut faults = node.faults();
 
     cluster.nodes[&1].store.fail();
     let told = submit(node, open_session()).await.unwrap();
-    faults.wait_for(Option::is_some).await.unwrap();
+    fault_of(&cluster.seams, node).await;
 
     assert!(!told.unwrap_err().is_certainly_not_applied());
     cluster.shutdown().await;

@@ -46,9 +46,8 @@ async fn start(seams: &Seams, members: &[Member], node_id: u64, folder: &TempDir
     Node { replica, server, stop }
 }
 
-async fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    listener.local_addr().unwrap().to_string()
+fn free_address() -> String {
+    format!("127.0.0.1:{}", holdfast_seams::loopback::free_port().unwrap())
 }
 
 async fn stop(node: Node) {
@@ -79,7 +78,7 @@ async fn three_nodes_on_sockets_and_disks_form_commit_and_fill_a_follower_that_w
     let mut members = Vec::new();
     let mut folders = Vec::new();
     for node_id in 1..=3 {
-        let peer_advertise = free_address().await;
+        let peer_advertise = free_address();
         members.push(Member { node_id, advertise: format!("c{node_id}:1"), peer_advertise });
         folders.push(TempDir::new().unwrap());
     }

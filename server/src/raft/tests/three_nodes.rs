@@ -81,6 +81,30 @@ async fn what_was_acknowledged_outlives_the_leader() {
     cluster.shutdown().await;
 }
 
+/// The settings say how long a silence may last, and mean it: openraft by itself would wait for
+/// the sum of the two.
+#[tokio::test(start_paused = true)]
+async fn a_dead_leader_is_replaced_after_a_silence_between_the_two_settings() {
+    for _ in 0..10 {
+        let mut cluster = Cluster::started(3, AS_IT_IS).await;
+        cluster.formed().await;
+        let (leader, tenure) = cluster.leader().await;
+        let killed = cluster.seams.clock.now();
+
+        drop(cluster.kill(leader).await);
+        cluster.leader_after(tenure).await;
+
+        let settings = ReplicaConfig::new(1, Vec::new());
+        let silent = cluster.seams.clock.now().saturating_since(killed);
+        let heartbeat = Duration::from_millis(settings.heartbeat_ms);
+        // The last heartbeat came up to one interval before the end, and votes take a moment.
+        let least = Duration::from_millis(settings.election_min_ms - settings.heartbeat_ms);
+        let most = Duration::from_millis(settings.election_max_ms) + heartbeat;
+        assert!(least <= silent && silent <= most, "{silent:?}");
+        cluster.shutdown().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn all_killed_at_once_come_back_with_what_was_acknowledged() {
     let mut cluster = Cluster::started(3, AS_IT_IS).await;

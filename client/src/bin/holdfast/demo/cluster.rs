@@ -1,7 +1,7 @@
 //! Three servers on loopback, in a folder that is removed with them.
 
+use holdfast_seams::loopback;
 use std::fs::File;
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -141,12 +141,9 @@ fn server_binary() -> Result<PathBuf, Failure> {
     ))
 }
 
-/// Ports nobody listens on now. Held open together, so that they differ.
+/// Ports nobody listens on now, and that a server finds free when it comes back.
 fn free_ports(number: usize) -> Result<Vec<u16>, Failure> {
-    let listeners: Result<Vec<_>, _> =
-        (0..number).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
-    let ports: Result<Vec<_>, _> = listeners
-        .and_then(|all| all.iter().map(|one| one.local_addr().map(|at| at.port())).collect());
+    let ports: Result<Vec<_>, _> = (0..number).map(|_| loopback::free_port()).collect();
     ports.map_err(|error| Failure::own("finding free ports", error))
 }
 
