@@ -298,7 +298,7 @@ impl Machine {
 
     /// Whether the stream has been silent for too long.
     pub(super) fn is_stalled(&self, attempt: Duration) -> bool {
-        false && self.given_up_at(attempt).is_some()
+        self.given_up_at(attempt).is_some_and(|at| self.clock.now() >= at)
     }
 
     /// Every hold whose safe deadline has passed is lost, for ever (DESIGN §5.6).
