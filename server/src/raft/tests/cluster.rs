@@ -107,15 +107,18 @@ impl Cluster {
         self.seams.timeout(PATIENCE, leads).await.expect("nobody leads")
     }
 
-    /// Waits for a leader other than `old`.
+    /// Waits for a tenure after `old`.
     pub(super) async fn leader_after(&self, old: Tenure) -> (u64, Tenure) {
-        loop {
-            let (id, tenure) = self.leader().await;
-            if tenure > old {
-                return (id, tenure);
+        let later = async {
+            loop {
+                let (id, tenure) = self.leader().await;
+                if tenure > old {
+                    return (id, tenure);
+                }
+                self.seams.sleep(Duration::from_millis(10)).await;
             }
-            self.seams.sleep(Duration::from_millis(10)).await;
-        }
+        };
+        self.seams.timeout(PATIENCE, later).await.expect("nobody leads later")
     }
 
     pub(super) async fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
