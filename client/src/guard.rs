@@ -55,6 +55,9 @@ impl Guard {
     /// The hold's state, to look at and to wait for changes of. Brought up to date by a thread of
     /// its own, so also while the executor stalls; [`Guard::is_safe`] is ahead of it by the time
     /// that takes.
+    ///
+    /// Copy the state out at once (`*guard.state().borrow()`): while a borrow of it lives, nobody
+    /// can tell it anything, and dropping the guard in the same thread waits for ever.
     pub fn state(&self) -> watch::Receiver<GuardState> {
         self.hold.state()
     }

@@ -144,15 +144,18 @@ async fn a_guard_is_in_jeopardy_while_a_keepalive_is_unanswered_for_half_the_ttl
     let held = |state: &GuardState| matches!(state, GuardState::Held { .. });
     server.keepalive().await;
     net.seams.sleep(ms(4_990)).await;
-    assert!(held(&state.borrow()));
+    let before = *state.borrow();
+    assert!(held(&before));
 
     net.seams.sleep(ms(20)).await;
-    assert!(matches!(*state.borrow_and_update(), GuardState::Jeopardy { .. }));
+    let late = *state.borrow_and_update();
+    assert!(matches!(late, GuardState::Jeopardy { .. }), "{late:?}");
     assert!(guard.is_safe());
 
     drop(server);
     let _server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
-    assert!(held(&state.borrow()), "{:?}", *state.borrow());
+    let after = *state.borrow();
+    assert!(held(&after), "{after:?}");
     assert!(guard.is_safe());
 }
 
@@ -337,11 +340,13 @@ async fn no_state_revives_a_guard_whose_release_was_queued() {
     let mut release = Box::pin(guard.release());
 
     assert!((&mut release).now_or_never().is_none());
-    assert_eq!(*state.borrow(), GuardState::Released, "unsafe before anything was sent");
+    let queued = *state.borrow();
+    assert_eq!(queued, GuardState::Released, "unsafe before anything was sent");
     assert_eq!(server.release().await, 41);
     drop(server);
     let mut server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
-    assert_eq!(*state.borrow(), GuardState::Released);
+    let resumed = *state.borrow();
+    assert_eq!(resumed, GuardState::Released);
     assert_eq!(server.release().await, 41, "sent again");
     server.say(refused(Some(Subject::Token(41)), v1::RefusalReason::NotHolder)).await;
 

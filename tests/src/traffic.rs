@@ -384,6 +384,10 @@ impl Worker {
         let longest = u64::try_from(self.plan.hold.as_millis()).unwrap_or(u64::MAX);
         held.keep(Duration::from_millis(self.draw.below(longest + 1))).await;
         if self.draw.below(8) == 0 {
+            // A look that fails is a look without an answer.
+            let _ = self.scribe.inspect(held.guard().name()).await;
+        }
+        if self.draw.below(8) == 0 {
             held.drop_guard();
         } else {
             let _ = held.release().await;

@@ -14,6 +14,7 @@ fn assert_enough(report: &Report, grants: usize) {
     println!("{report}");
     assert!(tally.grants >= grants && tally.safe_holds >= grants / 2, "{tally:?}");
     assert!(tally.waits >= grants / 10 && tally.states >= 2, "{tally:?}");
+    assert!(tally.reads >= grants / 20, "{tally:?}");
 }
 
 async fn three_nodes() -> Run {

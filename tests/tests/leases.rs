@@ -179,7 +179,8 @@ async fn a_client_whose_line_falls_silent_is_unsafe_before_the_next_is_granted()
     let watching = async {
         pause(300).await;
         relay.set(Line::Silent);
-        while held.note() {
+        let give_up = now() + PATIENCE;
+        while held.note() && now() < give_up {
             pause(5).await;
         }
         now()
