@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
+use holdfast_proto::v1;
 use holdfast_proto::v1::lock_service_server::LockService;
 use holdfast_proto::v1::{
     ClientFrames, InspectRequest, InspectResponse, ListRequest, ListResponse, ServerFrames,
@@ -37,6 +38,7 @@ impl LockApi {
 #[tonic::async_trait]
 impl LockService for LockApi {
     type SessionStream = BoxStream<'static, Result<ServerFrames, Status>>;
+    type WatchStream = BoxStream<'static, Result<v1::WatchResponse, Status>>;
 
     async fn session(
         &self,
@@ -77,6 +79,73 @@ impl LockService for LockApi {
     ) -> Result<Response<StatusResponse>, Status> {
         Ok(Response::new(self.info.status()))
     }
+
+    async fn watch(
+        &self,
+        _request: Request<v1::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        Err(not_served())
+    }
+
+    async fn check_token(
+        &self,
+        _request: Request<v1::CheckTokenRequest>,
+    ) -> Result<Response<v1::CheckTokenResponse>, Status> {
+        Err(not_served())
+    }
+
+    async fn open_session(
+        &self,
+        _request: Request<v1::OpenSessionRequest>,
+    ) -> Result<Response<v1::OpenSessionResponse>, Status> {
+        Err(not_served())
+    }
+
+    async fn keep_alive(
+        &self,
+        _request: Request<v1::KeepAliveRequest>,
+    ) -> Result<Response<v1::KeepAliveResponse>, Status> {
+        Err(not_served())
+    }
+
+    async fn acquire(
+        &self,
+        _request: Request<v1::AcquireRequest>,
+    ) -> Result<Response<v1::AcquireResponse>, Status> {
+        Err(not_served())
+    }
+
+    async fn cancel(
+        &self,
+        _request: Request<v1::CancelRequest>,
+    ) -> Result<Response<v1::CancelResponse>, Status> {
+        Err(not_served())
+    }
+
+    async fn release(
+        &self,
+        _request: Request<v1::ReleaseRequest>,
+    ) -> Result<Response<v1::ReleaseResponse>, Status> {
+        Err(not_served())
+    }
+
+    async fn set_value(
+        &self,
+        _request: Request<v1::SetValueRequest>,
+    ) -> Result<Response<v1::SetValueResponse>, Status> {
+        Err(not_served())
+    }
+
+    async fn close_session(
+        &self,
+        _request: Request<v1::CloseSessionRequest>,
+    ) -> Result<Response<v1::CloseSessionResponse>, Status> {
+        Err(not_served())
+    }
+}
+
+fn not_served() -> Status {
+    Status::unimplemented("this server does not serve that call")
 }
 
 /// The status a stream ends with; `None` for a plain end.

@@ -118,7 +118,7 @@ fn info(lock: &LockView<'_>, now_ms: u64) -> LockInfo {
         name: lock.name.as_str().to_owned(),
         holders: lock.holder.iter().map(|holder| holder_of(holder, now_ms)).collect(),
         waiting: lock.waiting,
-        queue: Vec::new(),
+        ..LockInfo::default()
     }
 }
 
@@ -128,6 +128,7 @@ fn waiters(lock: &LockView<'_>, now_ms: u64) -> Vec<WaiterInfo> {
         label: waiter.label.as_str().to_owned(),
         request_id: waiter.request.get(),
         waiting_ms: now_ms.saturating_sub(waiter.since_ms),
+        ..WaiterInfo::default()
     });
     shown.collect()
 }

@@ -27,15 +27,23 @@ pub(super) fn queued(request: RequestId, place: u64, holders: Vec<Holder>) -> Bo
 }
 
 pub(super) fn granted(request: RequestId, token: FencingToken) -> Body {
-    Body::Granted(Granted { request_id: request.get(), token: token.get() })
+    Body::Granted(Granted { request_id: request.get(), token: token.get(), ..Granted::default() })
 }
 
 pub(super) fn released(request: RequestId, token: FencingToken) -> Body {
-    Body::Released(Released { token: token.get(), request_id: request.get() })
+    Body::Released(Released {
+        token: token.get(),
+        request_id: request.get(),
+        ..Released::default()
+    })
 }
 
 pub(super) fn contended(request: RequestId, token: FencingToken) -> Body {
-    Body::Contended(Contended { request_id: request.get(), token: token.get() })
+    Body::Contended(Contended {
+        request_id: request.get(),
+        token: token.get(),
+        ..Contended::default()
+    })
 }
 
 pub(super) fn lost(request: RequestId, token: FencingToken, cause: EndCause) -> Body {
@@ -93,6 +101,7 @@ pub(crate) fn holder_of(holder: &HolderView<'_>, now_ms: u64) -> Holder {
         label: holder.label.as_str().to_owned(),
         token: holder.grant.token.get(),
         held_ms: now_ms.saturating_sub(holder.since_ms),
+        ..Holder::default()
     }
 }
 
@@ -180,7 +189,7 @@ fn request_state(table: &LockTable, now_ms: u64, request: &RequestView<'_>) -> W
             WireState::Queued(Queued { request_id, place, holders })
         }
         (RequestState::Held { token, .. }, _) => {
-            WireState::Granted(Granted { request_id, token: token.get() })
+            WireState::Granted(Granted { request_id, token: token.get(), ..Granted::default() })
         }
         (RequestState::Denied { holder, token }, Some(lock)) => {
             let held = Rejection::LockHeld { lock: lock.clone(), holder, token };

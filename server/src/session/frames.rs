@@ -56,6 +56,7 @@ pub(super) fn read_request(body: Option<Body>) -> Result<Request, Unfit> {
         Some(Body::Release(frame)) => {
             Ok(Request::Release { token: FencingToken::from_raw(frame.token) })
         }
+        Some(Body::SetValue(frame)) => Err(unsupported(frame.request_id, "values")),
         Some(Body::Close(_)) => Ok(Request::Close),
         Some(Body::Open(_)) => Err(protocol("Open can only be the first frame of a stream")),
         None => Err(protocol("a frame has no body, or one this server does not know")),
@@ -145,6 +146,12 @@ fn read_request_id(id: u64) -> Result<RequestId, Unfit> {
         return Err(invalid(Some(Subject::RequestId(id)), message));
     }
     Ok(RequestId::new(id))
+}
+
+fn unsupported(request_id: u64, what: &str) -> Unfit {
+    let message = format!("this server does not know {what}");
+    let refusal = refusals::refusal(RefusalReason::Unsupported, message);
+    Unfit::Refused { subject: Some(Subject::RequestId(request_id)), refusal }
 }
 
 fn invalid(subject: Option<Subject>, message: String) -> Unfit {
