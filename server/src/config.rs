@@ -127,6 +127,12 @@ settings! {
     /// leader, and each is opened within milliseconds.
     max_unopened_streams: u64 = 8_192, "HOLDFAST_MAX_UNOPENED_STREAMS";
 
+    /// How many unary Acquire calls may wait for a lock at this node at once; one more is refused.
+    ///
+    /// Default: 10000. Bounds: 1 to 1000000. A client that waits a lot has a stream, which carries
+    /// any number of waits.
+    max_waiting_calls: u64 = 10_000, "HOLDFAST_MAX_WAITING_CALLS";
+
     /// How many log entries lie between two snapshots.
     ///
     /// Default: 10000. Bounds: 100 to 10000000. A restart applies up to twice as many again, and

@@ -1,8 +1,9 @@
 //! Linearizable reads of the lock table (I18).
 
-use holdfast_core::{LockName, LockTable, LockView, LogIndex};
+use holdfast_core::{FencingToken, LockName, LockTable, LockView, LogIndex};
 use holdfast_proto::v1::{
-    InspectRequest, InspectResponse, ListRequest, ListResponse, LockInfo, WaiterInfo,
+    CheckTokenRequest, CheckTokenResponse, InspectRequest, InspectResponse, ListRequest,
+    ListResponse, LockInfo, WaiterInfo,
 };
 use tonic::Status;
 
@@ -67,6 +68,26 @@ pub(super) async fn list(hub: &Hub, request: &ListRequest) -> Result<ListRespons
     .await
 }
 
+/// Whether exactly a grant holds a lock, as of a linearizable read.
+///
+/// # Errors
+///
+/// A status; nothing changes in any case.
+pub(super) async fn check_token(
+    hub: &Hub,
+    request: &CheckTokenRequest,
+) -> Result<CheckTokenResponse, Status> {
+    let name = LockName::parse(&request.name)
+        .map_err(|error| status::of_text_error("lock name", &error))?;
+    let token = FencingToken::from_raw(request.token);
+    linearizable(hub, |table, index, _| {
+        let holder = table.lock(&name).and_then(|lock| lock.holder);
+        let current = holder.is_some_and(|holder| holder.grant.token == token);
+        CheckTokenResponse { index: index.get(), current }
+    })
+    .await
+}
+
 /// Looks at a state that holds everything that was committed when this was called; the last
 /// argument of `look` is the time for people, Unix milliseconds.
 async fn linearizable<T>(
@@ -89,7 +110,7 @@ fn page_size(asked: Option<u32>) -> Result<usize, Status> {
     let size = asked.unwrap_or(PAGE_DEFAULT);
     if !(1..=PAGE_MAX).contains(&size) {
         let message = format!("page_size {size} is outside 1 to {PAGE_MAX}");
-        return Err(Status::invalid_argument(message));
+        return Err(status::invalid(message));
     }
     Ok(size as usize)
 }
@@ -110,7 +131,7 @@ fn after(token: &str, prefix: &str) -> Result<Option<LockName>, Status> {
         .and_then(|name| LockName::parse_bytes(&name).ok())
         .filter(|name| name.as_str().starts_with(prefix));
     let bad = "the page_token is not one that List gave for this prefix; begin without one";
-    name.map(Some).ok_or_else(|| Status::invalid_argument(bad))
+    name.map(Some).ok_or_else(|| status::invalid(bad.to_owned()))
 }
 
 fn info(lock: &LockView<'_>, now_ms: u64) -> LockInfo {

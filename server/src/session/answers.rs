@@ -26,16 +26,12 @@ pub(super) fn queued(request: RequestId, place: u64, holders: Vec<Holder>) -> Bo
     Body::Queued(Queued { request_id: request.get(), place, holders })
 }
 
-pub(super) fn granted(request: RequestId, token: FencingToken) -> Body {
-    Body::Granted(Granted { request_id: request.get(), token: token.get(), ..Granted::default() })
+pub(super) fn granted(request: RequestId, token: FencingToken) -> Granted {
+    Granted { request_id: request.get(), token: token.get(), ..Granted::default() }
 }
 
-pub(super) fn released(request: RequestId, token: FencingToken) -> Body {
-    Body::Released(Released {
-        token: token.get(),
-        request_id: request.get(),
-        ..Released::default()
-    })
+pub(super) fn released(request: RequestId, token: FencingToken) -> Released {
+    Released { token: token.get(), request_id: request.get(), ..Released::default() }
 }
 
 pub(super) fn contended(request: RequestId, token: FencingToken) -> Body {
@@ -69,13 +65,19 @@ pub(super) fn denied(
     request: RequestId,
     rejection: &Rejection,
 ) -> Body {
+    let refusal = Some(refusal(table, now_ms, rejection));
+    Body::Denied(Denied { request_id: request.get(), refusal })
+}
+
+/// A refusal, with who holds the lock as far as the table still knows.
+pub(super) fn refusal(table: &LockTable, now_ms: u64, rejection: &Rejection) -> Refusal {
     let mut refusal = refusals::of_rejection(rejection);
     if let Rejection::LockHeld { lock, holder, token } = rejection {
         let current =
             holders(table, now_ms, lock).into_iter().find(|held| held.token == token.get());
         refusal.holders.push(current.unwrap_or_else(|| holder_unlabelled(*holder, *token)));
     }
-    Body::Denied(Denied { request_id: request.get(), refusal: Some(refusal) })
+    refusal
 }
 
 pub(super) fn refused(subject: Option<Subject>, refusal: Refusal) -> Body {
@@ -124,7 +126,7 @@ pub(super) fn of_outcome(
     };
     match &committed.outcome {
         Ok(Answer::Acquired { request, state, fresh: false }) => Some(stands(*request, state)),
-        Ok(Answer::Cancelled { request, was }) => Some(cancelled(*request, *was)),
+        Ok(Answer::Cancelled { request, was }) => Some(Body::Cancelled(cancelled(*request, *was))),
         Ok(
             Answer::Acquired { fresh: true, .. }
             | Answer::Configured
@@ -151,7 +153,7 @@ fn of_rejection(subject: Option<Subject>, rejection: &Rejection) -> Body {
 /// Where a retried request stands.
 fn stands(request: RequestId, state: &Acquired) -> Body {
     match *state {
-        Acquired::Granted { token } => granted(request, token),
+        Acquired::Granted { token } => Body::Granted(granted(request, token)),
         Acquired::Queued { place, holder } => {
             let holder = holder.map(|grant| holder_unlabelled(grant.session, grant.token));
             let holders = holder.into_iter().collect();
@@ -160,14 +162,14 @@ fn stands(request: RequestId, state: &Acquired) -> Body {
     }
 }
 
-fn cancelled(request: RequestId, was: Was) -> Body {
+pub(super) fn cancelled(request: RequestId, was: Was) -> Cancelled {
     let was = match was {
         Was::Waiting => cancelled::Was::Waiting,
         Was::Held { .. } => cancelled::Was::Held,
         Was::Ended => cancelled::Was::Ended,
         Was::Unknown => cancelled::Was::Unknown,
     };
-    Body::Cancelled(Cancelled { request_id: request.get(), was: was.into() })
+    Cancelled { request_id: request.get(), was: was.into() }
 }
 
 /// All that is known of a session's requests: the truth as of the table's index (I23). `None` if
@@ -189,7 +191,7 @@ fn request_state(table: &LockTable, now_ms: u64, request: &RequestView<'_>) -> W
             WireState::Queued(Queued { request_id, place, holders })
         }
         (RequestState::Held { token, .. }, _) => {
-            WireState::Granted(Granted { request_id, token: token.get(), ..Granted::default() })
+            WireState::Granted(granted(request.request, token))
         }
         (RequestState::Denied { holder, token }, Some(lock)) => {
             let held = Rejection::LockHeld { lock: lock.clone(), holder, token };

@@ -8,6 +8,7 @@ use holdfast_proto::v1::server_frame::Body;
 
 use super::answers;
 use super::registry::{Registry, State};
+use super::waiting::Told;
 use crate::consensus::Listener;
 
 impl Listener for Registry {
@@ -47,7 +48,12 @@ impl Registry {
             }
             Event::Granted { session, request, lock, token } => {
                 self.left(state, *session, *request, lock);
-                self.tell(state, index, *session, answers::granted(*request, *token));
+                let granted = answers::granted(*request, *token);
+                if !state.waiting.is_empty() {
+                    let told = Told::Granted(index, granted.clone());
+                    state.waiting.tell(*session, *request, &told);
+                }
+                self.tell(state, index, *session, Body::Granted(granted));
             }
             Event::Denied { session, request, rejection, .. } => {
                 state.follows.forget(*session, *request);
@@ -58,10 +64,17 @@ impl Registry {
                 self.tell(state, index, *session, body);
             }
             // Told by the answer to its cancel, or by its session's end.
-            Event::Left { session, request, lock } => self.left(state, *session, *request, lock),
+            Event::Left { session, request, lock } => {
+                self.left(state, *session, *request, lock);
+                // Who left with its session is told so.
+                if table.session(*session).is_some() {
+                    state.waiting.tell(*session, *request, &Told::Left);
+                }
+            }
             Event::Released { session, request, lock, token } => {
                 self.moved(state, lock);
-                self.tell(state, index, *session, answers::released(*request, *token));
+                let released = Body::Released(answers::released(*request, *token));
+                self.tell(state, index, *session, released);
             }
             Event::Lost { session, request, lock, token, cause } => {
                 self.moved(state, lock);
@@ -91,6 +104,7 @@ impl Registry {
             tracing::info!(session = session.get(), ?late, "a session expired");
         }
         state.follows.forget_session(session);
+        state.waiting.session_over(session);
         if let Some(attached) = state.attached.remove(&session) {
             let last = answers::frame(index, answers::session_ended(cause));
             attached.outbox.finish(Some(last), Ok(()));

@@ -2,18 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use holdfast_core::{FencingToken, Label, LockName, RequestId, SessionId, TextError};
+use holdfast_core::{Command, FencingToken, Label, LockName, RequestId, SessionId, TextError};
 use holdfast_proto::v1::client_frame::Body;
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::{Acquire, Item, Open, Refusal, RefusalReason};
 
 use super::error::StreamError;
+use super::proof::Key;
 use super::refusals;
 
 /// Names one request may carry (DESIGN §6). Sets come later; the limit stands already.
 const NAMES_PER_REQUEST: usize = 64;
-/// Length of a session's secret, bytes.
-pub(super) const SECRET_BYTES: usize = 16;
 
 /// A frame after the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,11 +24,38 @@ pub(super) enum Request {
     Close,
 }
 
+impl Request {
+    /// The command that a request of `session` is, however it came; `None` for a keepalive, which
+    /// is not replicated.
+    pub(super) fn command(self, session: SessionId, done_below: RequestId) -> Option<Command> {
+        Some(match self {
+            Self::KeepAlive { .. } => return None,
+            Self::Acquire { request, lock, wait, .. } => {
+                Command::Acquire { session, done_below, request, lock, wait }
+            }
+            Self::Cancel { request } => Command::Cancel { session, done_below, request },
+            Self::Release { token } => Command::Release { session, done_below, token },
+            Self::Close => Command::CloseSession { session },
+        })
+    }
+
+    /// What an answer to it is about.
+    pub(super) fn subject(&self) -> Option<Subject> {
+        match *self {
+            Self::Acquire { request, .. } | Self::Cancel { request } => {
+                Some(Subject::RequestId(request.get()))
+            }
+            Self::Release { token } => Some(Subject::Token(token.get())),
+            Self::KeepAlive { .. } | Self::Close => None,
+        }
+    }
+}
+
 /// The first frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Opening {
     Fresh { ttl_ms: Option<u64>, label: Label },
-    Resume { session: SessionId, secret: [u8; SECRET_BYTES], cluster_id: Vec<u8> },
+    Resume { key: Key, cluster_id: Vec<u8> },
 }
 
 /// Why a frame was not taken.
@@ -75,23 +101,28 @@ pub(super) fn read_open(body: Option<Body>) -> Result<Opening, Unfit> {
     match open.resume {
         None => read_fresh(&open),
         Some(resume) => {
-            let secret = <[u8; SECRET_BYTES]>::try_from(&resume.secret[..]).map_err(|_| {
-                let found = resume.secret.len();
-                invalid(None, format!("the secret has {found} bytes; it must have {SECRET_BYTES}"))
-            })?;
-            Ok(Opening::Resume {
-                session: SessionId::new(resume.session_id),
-                secret,
-                cluster_id: resume.cluster_id.to_vec(),
-            })
+            let key = Key::read(resume.session_id, &resume.secret)
+                .map_err(|refusal| Unfit::Refused { subject: None, refusal })?;
+            Ok(Opening::Resume { key, cluster_id: resume.cluster_id.to_vec() })
         }
     }
 }
 
 fn read_fresh(open: &Open) -> Result<Opening, Unfit> {
-    let label = Label::parse(&open.label)
-        .map_err(|error| invalid(None, format!("the label is not usable: {error}")))?;
+    let label =
+        read_label(&open.label).map_err(|refusal| Unfit::Refused { subject: None, refusal })?;
     Ok(Opening::Fresh { ttl_ms: open.ttl_ms, label })
+}
+
+/// Reads what a session is to be called.
+///
+/// # Errors
+///
+/// A refusal; no session was opened.
+pub(super) fn read_label(label: &str) -> Result<Label, Refusal> {
+    Label::parse(label).map_err(|error| {
+        refusals::refusal(RefusalReason::Invalid, format!("the label is not usable: {error}"))
+    })
 }
 
 fn read_acquire(frame: &Acquire) -> Result<Request, Unfit> {

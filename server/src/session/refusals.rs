@@ -42,6 +42,13 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
     }
 }
 
+/// The core answered another question than was asked. Not reached: the match on its answers has to
+/// be complete.
+pub(crate) fn odd_answer() -> Refusal {
+    let message = "the answer is not one to this question; please report this as a fault";
+    refusal(RefusalReason::Unspecified, message)
+}
+
 /// What never reached an outcome.
 pub(crate) fn of_propose_error(error: &ProposeError) -> Refusal {
     let message = error.to_string();
@@ -60,6 +67,7 @@ pub(crate) fn of_propose_error(error: &ProposeError) -> Refusal {
     Refusal { outcome_unknown: !error.is_certainly_not_applied(), ..refused }
 }
 
-fn limit_of_others(name: &str, message: String) -> Refusal {
+/// A limit that others may free was reached.
+pub(crate) fn limit_of_others(name: &str, message: String) -> Refusal {
     Refusal { retry_after_ms: Some(RETRY_AFTER_LIMIT_MS), ..limit(name, message) }
 }
