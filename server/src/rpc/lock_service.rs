@@ -132,9 +132,9 @@ impl LockService for LockApi {
 
     async fn set_value(
         &self,
-        _request: Request<v1::SetValueRequest>,
+        request: Request<v1::SetValueRequest>,
     ) -> Result<Response<v1::SetValueResponse>, Status> {
-        Err(not_served())
+        answer(self.hub.set_value(request.into_inner()).await)
     }
 
     async fn close_session(

@@ -6,12 +6,13 @@
 
 use std::time::Duration;
 
-use holdfast_core::{Acquired, Answer, Command, Rejection, RequestId, Tenure};
+use holdfast_core::{Acquired, Answer, Command, FencingToken, Rejection, RequestId, Tenure};
 use holdfast_proto::v1::client_frame::Body;
 use holdfast_proto::v1::{
     AcquireRequest, AcquireResponse, CancelRequest, CancelResponse, CloseSessionRequest,
     CloseSessionResponse, KeepAliveRequest, KeepAliveResponse, OpenSessionRequest,
     OpenSessionResponse, Refusal, RefusalReason, ReleaseRequest, ReleaseResponse, SessionKey,
+    SetValueRequest, SetValueResponse,
 };
 use holdfast_seams::Moment;
 
@@ -19,7 +20,7 @@ use super::frames::{Request, Unfit, read_label, read_request};
 use super::leases::Leases;
 use super::opening::{Fresh, NotMade};
 use super::proof::Key;
-use super::waiting::{Call, Told};
+use super::waiting::{About, Call, Told};
 use super::{Hub, answers, refusals};
 use crate::consensus::{Committed, propose};
 use crate::error::ProposeError;
@@ -112,7 +113,7 @@ impl Hub {
         Ok(KeepAliveResponse { ttl_ms })
     }
 
-    /// Asks for a lock, and waits for it if the request says so.
+    /// Asks for locks, and waits for them if the request says so.
     ///
     /// Dropping the future leaves the request alone: it waits or holds until it is cancelled or
     /// its session ends, and the same request id finds it again.
@@ -130,12 +131,12 @@ impl Hub {
         let reading = read_request(Some(Body::Acquire(frame)))?;
         let key = self.prove(asked.session.as_ref()).await?;
         // From here on it is told: a grant may come before the answer to the command.
-        let call = self.registry.wait_for(key.session, request)?;
+        let call = self.registry.wait_for(key.session, About::Request(request))?;
         let committed = self.ask(&key, asked.done_below, reading).await?;
         let index = committed.index;
         match self.answer_of(committed)? {
-            Answer::Acquired { state: Acquired::Granted { token }, .. } => {
-                let granted = Some(answers::granted(request, token));
+            Answer::Acquired { state: Acquired::Granted { token, items, values }, .. } => {
+                let granted = Some(answers::granted(request, token, &items, &values));
                 Ok(AcquireResponse { index: index.get(), granted })
             }
             Answer::Acquired { state: Acquired::Queued { .. }, .. } => {
@@ -165,7 +166,7 @@ impl Hub {
         }
     }
 
-    /// Gives back a grant.
+    /// Gives back a grant, or some of its names.
     ///
     /// # Errors
     ///
@@ -175,13 +176,34 @@ impl Hub {
         asked: ReleaseRequest,
     ) -> Result<ReleaseResponse, CallError> {
         let frame = asked.release.ok_or_else(|| missing("release"))?;
+        let token = FencingToken::from_raw(frame.token);
         let reading = read_request(Some(Body::Release(frame)))?;
+        let key = self.prove(asked.session.as_ref()).await?;
+        let mut call = self.registry.wait_for(key.session, About::Grant(token))?;
+        let committed = self.ask(&key, asked.done_below, reading).await?;
+        self.answer_of(committed)?;
+        // The event came before the answer, and says what was given back.
+        match call.told().await {
+            Told::Released(released) => Ok(ReleaseResponse { released: Some(released) }),
+            _ => Err(self.leads_no_more()),
+        }
+    }
+
+    /// Changes the value of a lock.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub(crate) async fn set_value(
+        &self,
+        asked: SetValueRequest,
+    ) -> Result<SetValueResponse, CallError> {
+        let frame = asked.set_value.ok_or_else(|| missing("set_value"))?;
+        let reading = read_request(Some(Body::SetValue(frame)))?;
         let key = self.prove(asked.session.as_ref()).await?;
         let committed = self.ask(&key, asked.done_below, reading).await?;
         match self.answer_of(committed)? {
-            Answer::Released { request, token } => {
-                Ok(ReleaseResponse { released: Some(answers::released(request, token)) })
-            }
+            Answer::ValueSet { .. } => Ok(SetValueResponse {}),
             _ => Err(refusals::odd_answer().into()),
         }
     }
@@ -308,6 +330,7 @@ impl Hub {
                 Err(refusals::refusal(RefusalReason::Cancelled, message).into())
             }
             Told::SessionOver => Err(key.unknown_session().into()),
+            Told::Released(_) => Err(refusals::odd_answer().into()),
             Told::Elsewhere { leader } => {
                 let message = "this node leads no more; the request keeps its place, and the same \
                                request id finds it at the leader";

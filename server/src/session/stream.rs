@@ -125,8 +125,9 @@ impl Attended<'_> {
                 let outbox = self.seat.outbox.clone();
                 self.hub.registry.heard(Heard { session, seq, at, outbox });
             }
-            Request::Acquire { request, ref lock, wait: true, follow_place: true } => {
-                self.hub.registry.lock().follows.follow(session, request, lock.clone());
+            Request::Acquire { request, ref items, wait: true, follow_place: true, .. } => {
+                let locks = items.iter().map(|item| item.lock.clone()).collect();
+                self.hub.registry.lock().follows.follow(session, request, locks);
             }
             _ => {}
         }
