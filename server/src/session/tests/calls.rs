@@ -115,7 +115,7 @@ fn unavailable<T: std::fmt::Debug>(result: Result<T, CallError>) -> (Refusal, Op
     }
 }
 
-fn not_in_time<T: std::fmt::Debug>(result: Result<T, CallError>) {
+fn not_in_time<T: std::fmt::Debug>(result: &Result<T, CallError>) {
     assert!(matches!(result, Err(CallError::NotInTime(_))), "{result:?}");
 }
 
@@ -165,7 +165,7 @@ async fn some_names_are_given_back_and_a_value_is_handed_on() {
     let next = world.acquired(&second, 1, "a").await;
     let value = Value { value: "7".into(), token, suspect: false };
     assert_eq!(next.values[0].value, Some(value));
-    not_in_time(world.hub.acquire(asked_within(&second, 2, "b", 10)).await);
+    not_in_time(&world.hub.acquire(asked_within(&second, 2, "b", 10)).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -191,10 +191,9 @@ async fn a_wait_ends_with_its_limit_and_leaves_the_queue() {
     let held = world.acquired(&holder, 1, "jobs").await;
     let began = world.seams.clock.now();
 
-    not_in_time(world.hub.acquire(asked_within(&waiter, 1, "jobs", 700)).await);
+    not_in_time(&world.hub.acquire(asked_within(&waiter, 1, "jobs", 700)).await);
 
-    let waited = world.seams.clock.now().saturating_since(began);
-    assert_eq!(waited, Duration::from_millis(700));
+    assert_eq!(world.seams.clock.now(), began + Duration::from_millis(700));
     assert_eq!(world.cancel(&waiter, 1).await, cancelled::Was::Ended);
     world.release(&holder, held.token).await.unwrap();
     world.acquired(&holder, 2, "jobs").await;
@@ -217,7 +216,7 @@ async fn a_grant_that_crosses_the_cancel_of_a_wait_is_given_back() {
     world.fake.commit(release, Tenure::new(1));
     world.fake.let_commits_go();
 
-    not_in_time(waits.await.unwrap());
+    not_in_time(&waits.await.unwrap());
     world.acquired(&holder, 2, "jobs").await;
 }
 
@@ -226,7 +225,7 @@ async fn no_time_to_wait_is_enough_for_a_free_lock_and_any_time_is_taken() {
     let world = World::new().await;
     let (first, second) = (world.key().await, world.key().await);
     let held = world.hub.acquire(asked_within(&first, 1, "jobs", 0)).await.unwrap();
-    not_in_time(world.hub.acquire(asked_within(&second, 1, "jobs", 0)).await);
+    not_in_time(&world.hub.acquire(asked_within(&second, 1, "jobs", 0)).await);
 
     let waits = world.begin_acquire(asked_within(&second, 2, "jobs", u64::MAX)).await;
     world.release(&first, held.granted.unwrap().token).await.unwrap();
@@ -435,7 +434,7 @@ async fn a_client_of_calls_that_dies_loses_its_session_after_its_ttl() {
     world.hub.acquire(asked(&next, 1, "jobs")).await.unwrap();
 
     let waited = world.seams.clock.now().saturating_since(began);
-    assert!(waited <= TTL - NEARLY_TTL + MARGIN + Duration::from_millis(100), "{waited:?}");
+    assert!(waited <= Duration::from_millis(1_150), "{waited:?}");
     assert!(!world.lives(&dead));
 }
 
