@@ -205,7 +205,7 @@ fn a_lock_shows_who_holds_it_and_who_waits_in_order() {
     assert!(table.lock(&name("c")).is_none());
 }
 
-/// What CheckToken asks: exactly this grant, exactly this lock, now.
+/// What `CheckToken` asks: exactly this grant, exactly this lock, now.
 #[test]
 fn a_grant_is_current_for_each_of_its_locks_until_that_lock_is_given_back() {
     let mut table = busy_table();
