@@ -5,19 +5,66 @@
 //! so waiters are appended to a vector; who leaves makes a gap; a Fenwick tree counts who is left.
 
 use crate::ids::{RequestId, SessionId, Ticket};
+use crate::mode::Mode;
 
-/// Who waits: a request of a session.
-pub(crate) type Waiter = (SessionId, RequestId);
+/// Who waits: a request of a session, and how it is to hold this lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waiter {
+    pub(crate) session: SessionId,
+    pub(crate) request: RequestId,
+    pub(crate) mode: Mode,
+}
 
 /// Gaps up to this many are not worth a compaction.
 const GAPS_KEPT: usize = 32;
 
 /// The requests that wait for one lock, in ticket order.
 ///
+/// Most locks are never waited for: theirs takes one word in the table. What was made for the first
+/// waiter stays for the next.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Queue(Option<Box<Line>>);
+
+impl Queue {
+    /// Appends a waiter; `false`, and nothing changes, if its ticket does not lie above all that
+    /// were appended before.
+    pub(crate) fn push(&mut self, ticket: Ticket, waiter: Waiter) -> bool {
+        self.0.get_or_insert_default().push(ticket, waiter)
+    }
+
+    /// Takes a waiter out, wherever it stands.
+    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
+        self.0.as_mut()?.remove(ticket)
+    }
+
+    /// Who is next: the smallest ticket.
+    pub(crate) fn first(&self) -> Option<(Ticket, Waiter)> {
+        self.0.as_ref()?.first()
+    }
+
+    /// How many wait with a smaller ticket.
+    pub(crate) fn place(&self, ticket: Ticket) -> u64 {
+        self.0.as_ref().map_or(0, |line| line.place(ticket))
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.0.as_ref().map_or(0, |line| line.waiting as u64)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// From the next in line to the last.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Ticket, Waiter)> {
+        self.0.iter().flat_map(|line| line.iter())
+    }
+}
+
 /// Memory follows the number of waiters: with more gaps than waiters it is compacted, which costs
 /// each removal O(1) on average.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Queue {
+struct Line {
     /// Invariant: rising tickets; `None` where a waiter left.
     slots: Vec<(Ticket, Option<Waiter>)>,
     /// Entry `i − 1` counts the waiters in the `lowest_bit(i)` slots that end with slot `i − 1`.
@@ -26,7 +73,7 @@ pub(crate) struct Queue {
     tree: Vec<u32>,
     /// How many slots are taken.
     waiting: usize,
-    /// No slot before it is taken.
+    /// Invariant: the first slot that is taken, or the end.
     front: usize,
 }
 
@@ -35,10 +82,8 @@ fn lowest_bit(number: usize) -> usize {
     number & number.wrapping_neg()
 }
 
-impl Queue {
-    /// Appends a waiter; `false`, and nothing changes, if its ticket does not lie above all that
-    /// were appended before.
-    pub(crate) fn push(&mut self, ticket: Ticket, waiter: Waiter) -> bool {
+impl Line {
+    fn push(&mut self, ticket: Ticket, waiter: Waiter) -> bool {
         if self.slots.last().is_some_and(|&(last, _)| last >= ticket) {
             return false;
         }
@@ -55,22 +100,17 @@ impl Queue {
         true
     }
 
-    /// Takes a waiter out, wherever it stands.
-    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
+    fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
         let at = self.slots.binary_search_by_key(&ticket, |&(slot, _)| slot).ok()?;
         self.vacate(at)
     }
 
-    /// Takes out who is next: the smallest ticket.
-    pub(crate) fn pop_first(&mut self) -> Option<Waiter> {
-        let gaps = self.slots.iter().skip(self.front).position(|(_, waiter)| waiter.is_some())?;
-        // Gaps are passed over once: those before the new front are not looked at again.
-        self.front += gaps;
-        self.vacate(self.front)
+    fn first(&self) -> Option<(Ticket, Waiter)> {
+        let &(ticket, waiter) = self.slots.get(self.front)?;
+        Some((ticket, waiter?))
     }
 
-    /// How many wait with a smaller ticket.
-    pub(crate) fn place(&self, ticket: Ticket) -> u64 {
+    fn place(&self, ticket: Ticket) -> u64 {
         let mut end = self.slots.partition_point(|&(slot, _)| slot < ticket);
         let mut before = 0;
         while end > 0 {
@@ -80,16 +120,7 @@ impl Queue {
         before
     }
 
-    pub(crate) fn len(&self) -> u64 {
-        self.waiting as u64
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting == 0
-    }
-
-    /// From the next in line to the last.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Ticket, Waiter)> {
+    fn iter(&self) -> impl Iterator<Item = (Ticket, Waiter)> {
         let slots = self.slots.iter().skip(self.front);
         slots.filter_map(|&(ticket, waiter)| Some((ticket, waiter?)))
     }
@@ -107,7 +138,8 @@ impl Queue {
             *count -= 1;
             end += lowest_bit(end);
         }
-        if at == self.front {
+        // Gaps are passed over once: those before the front are not looked at again.
+        while self.slots.get(self.front).is_some_and(|(_, waiter)| waiter.is_none()) {
             self.front += 1;
         }
         if self.slots.len() - self.waiting > self.waiting + GAPS_KEPT {
@@ -137,7 +169,17 @@ mod tests {
     use super::*;
 
     fn waiter(number: u64) -> Waiter {
-        (SessionId::new(number), RequestId::new(number))
+        let (session, request) = (SessionId::new(number), RequestId::new(number));
+        Waiter { session, request, mode: Mode::Exclusive }
+    }
+
+    fn line(queue: &Queue) -> &Line {
+        queue.0.as_ref().expect("somebody has waited")
+    }
+
+    fn pop_first(queue: &mut Queue) -> Option<Waiter> {
+        let (ticket, _) = queue.first()?;
+        queue.remove(ticket)
     }
 
     #[test]
@@ -155,14 +197,17 @@ mod tests {
                 list.push((Ticket::new(drawn), waiter(round)));
             } else if rng.random_bool(0.5) {
                 let expected = (!list.is_empty()).then(|| list.remove(0).1);
-                assert_eq!(queue.pop_first(), expected);
+                assert_eq!(pop_first(&mut queue), expected);
             } else if !list.is_empty() {
                 let (ticket, expected) = list.remove(rng.random_range(0..list.len()));
                 assert_eq!(queue.remove(ticket), Some(expected));
                 assert_eq!(queue.remove(ticket), None);
             }
             assert_eq!(queue.len(), list.len() as u64);
-            assert!(queue.slots.len() <= 2 * list.len() + GAPS_KEPT);
+            assert_eq!(queue.first(), list.first().copied());
+            if drawn > 0 {
+                assert!(line(&queue).slots.len() <= 2 * list.len() + GAPS_KEPT);
+            }
             if let Some(at) = (!list.is_empty()).then(|| rng.random_range(0..list.len())) {
                 assert_eq!(queue.place(list[at].0), at as u64);
             }
@@ -187,7 +232,9 @@ mod tests {
         for ticket in 1..=100_000 {
             assert!(queue.push(Ticket::new(ticket), waiter(ticket)));
         }
-        while queue.pop_first().is_some() {}
-        assert!(queue.is_empty() && queue.slots.capacity() <= 64 && queue.tree.capacity() <= 64);
+        while pop_first(&mut queue).is_some() {}
+        assert!(queue.is_empty());
+        let line = line(&queue);
+        assert!(line.slots.capacity() <= 64 && line.tree.capacity() <= 64);
     }
 }
