@@ -16,8 +16,8 @@
 use std::collections::BTreeMap;
 
 use holdfast_core::{
-    Answer, Applied, Batch, Command, Counters, Event, FencingToken, Limits, LockName, LockTable,
-    LogIndex, Outcome, Rejection, RequestState, Tenure,
+    Answer, Applied, Batch, Command, Counters, Event, FencingToken, Item, Limits, LockName,
+    LockTable, LogIndex, Outcome, Rejection, RequestState, Tenure,
 };
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -239,7 +239,8 @@ impl History {
             assert_eq!(view.requests, own.len() as u64);
             for (view, request) in table.requests(session.id).zip(own) {
                 let asked = request.asked.as_ref().map(|(lock, _)| lock);
-                assert_eq!((view.request, view.lock), (request.id, asked));
+                let item = view.items.first().map(|item| &item.lock);
+                assert_eq!((view.request, item), (request.id, asked));
                 assert_eq!(view.state, self.state_in_model(request));
                 held += u64::from(request.token().is_some());
                 waiting += u64::from(request.arrival().is_some());
@@ -259,8 +260,15 @@ impl History {
                 let place = before.iter().position(|waiter| waiter.arrival() == request.arrival());
                 RequestState::Waiting { place: place.unwrap() as u64, since_ms }
             }
-            State::Held { token, since_ms } => RequestState::Held { token, since_ms },
-            State::Denied { holder, token } => RequestState::Denied { holder, token },
+            State::Held { token, since_ms } => {
+                let items = Item::exclusive(request.asked.clone().unwrap().0).into();
+                RequestState::Held { token, items, since_ms }
+            }
+            State::Denied { holder, token } => {
+                let lock = request.asked.clone().unwrap().0;
+                let rejection = Rejection::LockHeld { lock, holder, token };
+                RequestState::Denied { rejection }
+            }
             State::Over => RequestState::Ended,
         }
     }
@@ -278,7 +286,7 @@ impl History {
         let views: Vec<_> = self.table.locks_after("", None, usize::MAX).collect();
         assert_eq!(views.iter().map(|view| view.name).collect::<Vec<_>>(), Vec::from_iter(&names));
         for view in views {
-            assert_eq!(view.holder.map(|held| held.grant), self.model.holder(view.name));
+            assert_eq!(view.holders().next().map(|held| held.grant), self.model.holder(view.name));
             let queue = self.model.queue(view.name);
             let places: Vec<_> = self.table.queue_places(view.name).collect();
             let expected: Vec<_> =

@@ -193,7 +193,7 @@ fn locks_are_listed_in_pages_in_the_order_of_their_names() {
 fn a_lock_shows_who_holds_it_and_who_waits_in_order() {
     let table = busy_table();
     let view = table.lock(&name("a")).unwrap();
-    let holder = view.holder.unwrap();
+    let holder = view.holders().next().unwrap();
     assert_eq!(holder.grant.session, SessionId::new(1));
     assert_eq!((holder.label, holder.since_ms), (&Label::parse("test").unwrap(), 1_000));
     assert_eq!(view.waiting, 2);

@@ -2,8 +2,8 @@
 //! It shares no code with the core but the words of the contract (commands, events, rejections).
 
 use holdfast_core::{
-    Acquired, Answer, Command, Counters, EndCause, Event, FencingToken, Grant, Limits, LockName,
-    Outcome, Rejection, RequestId, SessionId, Tenure, Was,
+    Acquired, Answer, Command, Counters, EndCause, Event, FencingToken, Grant, Item, Items, Limits,
+    LockName, Outcome, Rejection, RequestId, SessionId, Tenure, Was,
 };
 
 pub(crate) struct Model {
@@ -92,15 +92,18 @@ impl Model {
                     self.end(session, EndCause::Expired, &mut events)
                 }
             }
-            Command::Acquire { session, done_below, request, lock, wait } => self
-                .confirm(session, done_below)
-                .and_then(|mark| self.acquire(mark, session, request, &lock, wait, &mut events)),
+            Command::Acquire { session, done_below, request, items, wait, .. } => {
+                self.confirm(session, done_below).and_then(|mark| {
+                    self.acquire(mark, session, request, &items[0].lock, wait, &mut events)
+                })
+            }
             Command::Cancel { session, done_below, request } => self
                 .confirm(session, done_below)
                 .and_then(|mark| self.cancel(mark, session, request, &mut events)),
-            Command::Release { session, done_below, token } => self
+            Command::Release { session, done_below, token, .. } => self
                 .confirm(session, done_below)
                 .and_then(|_| self.release(session, token, &mut events)),
+            Command::SetValue { .. } => unreachable!("not drawn"),
         };
         (outcome, events)
     }
@@ -149,14 +152,15 @@ impl Model {
         own.sort_by_key(Request::arrival);
         for request in own.iter().filter(|request| request.arrival().is_some()) {
             let (lock, _) = request.asked.clone().unwrap();
-            events.push(Event::Left { session, request: request.id, lock });
+            events.push(Event::Left { session, request: request.id, items: one(&lock) });
         }
         own.sort_by_key(Request::token);
         for request in &own {
             let Some(token) = request.token() else { continue };
             let (lock, _) = request.asked.clone().unwrap();
             let id = request.id;
-            events.push(Event::Lost { session, request: id, lock: lock.clone(), token, cause });
+            let (items, over) = (one(&lock), true);
+            events.push(Event::Lost { session, request: id, token, items, over, cause });
             self.hand_on(&lock, events);
         }
         events.push(Event::SessionEnded { session, cause });
@@ -205,16 +209,22 @@ impl Model {
             }
             let token = self.draw().ok_or(exhausted)?;
             self.keep(session, request, lock, wait, State::Held { token, since_ms: self.stamp_ms });
-            events.push(Event::Granted { session, request, lock: lock.clone(), token });
-            let state = Acquired::Granted { token };
+            events.push(Event::Granted {
+                session,
+                request,
+                token,
+                items: one(lock),
+                values: vec![],
+            });
+            let state = Acquired::Granted { token, items: one(lock), values: vec![] };
             return Ok(Answer::Acquired { request, state, fresh: true });
         };
         if !wait {
             let Grant { session: holder, token, .. } = holder;
             let rejection = Rejection::LockHeld { lock: lock.clone(), holder, token };
             self.keep(session, request, lock, wait, State::Denied { holder, token });
-            let lock = lock.clone();
-            events.push(Event::Denied { session, request, lock, rejection: rejection.clone() });
+            let items = one(lock);
+            events.push(Event::Denied { session, request, items, rejection: rejection.clone() });
             return Err(rejection);
         }
         let limit = self.limits.max_waiters_per_lock;
@@ -225,7 +235,7 @@ impl Model {
         self.arrivals += 1;
         let state = State::Waiting { arrival: self.arrivals, since_ms: self.stamp_ms };
         self.keep(session, request, lock, wait, state);
-        events.push(Event::Queued { session, request, lock: lock.clone(), place });
+        events.push(Event::Queued { session, request, items: one(lock), place });
         if place == 0 {
             events.push(contended(holder, lock));
         }
@@ -243,7 +253,9 @@ impl Model {
             State::Denied { holder, token } => {
                 return Err(Rejection::LockHeld { lock: lock.clone(), holder, token });
             }
-            State::Held { token, .. } => Acquired::Granted { token },
+            State::Held { token, .. } => {
+                Acquired::Granted { token, items: one(lock), values: vec![] }
+            }
             State::Waiting { .. } => {
                 Acquired::Queued { place: self.place(known), holder: self.holder(lock) }
             }
@@ -273,7 +285,7 @@ impl Model {
             State::Waiting { .. } => {
                 self.finish(session, request);
                 let (lock, _) = known.asked.unwrap();
-                events.push(Event::Left { session, request, lock });
+                events.push(Event::Left { session, request, items: one(&lock) });
                 Was::Waiting
             }
             State::Held { token, .. } => {
@@ -296,7 +308,7 @@ impl Model {
             return Err(Rejection::NotHolder { session, token });
         };
         self.give_back(session, request, token, events);
-        Ok(Answer::Released { request, token })
+        Ok(Answer::Released { request, token, over: true })
     }
 
     fn give_back(
@@ -308,7 +320,8 @@ impl Model {
     ) {
         let (lock, _) = self.request(session, request).unwrap().asked.clone().unwrap();
         self.finish(session, request);
-        events.push(Event::Released { session, request, lock: lock.clone(), token });
+        let items = one(&lock);
+        events.push(Event::Released { session, request, token, items, over: true });
         self.hand_on(&lock, events);
     }
 
@@ -329,7 +342,7 @@ impl Model {
         let since_ms = self.stamp_ms;
         let found = self.requests.iter_mut().find(|r| (r.session, r.id) == next).unwrap();
         found.state = State::Held { token, since_ms };
-        events.push(Event::Granted { session, request, lock: lock.clone(), token });
+        events.push(Event::Granted { session, request, token, items: one(lock), values: vec![] });
         if !self.queue(lock).is_empty() {
             events.push(contended(Grant { session, request, token }, lock));
         }
@@ -386,6 +399,10 @@ impl Model {
     fn kept(&self, session: SessionId) -> u64 {
         self.requests.iter().filter(|request| request.session == session).count() as u64
     }
+}
+
+fn one(lock: &LockName) -> Items {
+    Item::exclusive(lock.clone()).into()
 }
 
 fn contended(holder: Grant, lock: &LockName) -> Event {

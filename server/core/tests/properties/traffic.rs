@@ -1,6 +1,8 @@
 //! Random commands that know what is going on: mostly sensible, often late, doubled or wrong.
 
-use holdfast_core::{Command, FencingToken, Label, Limits, LockName, RequestId, SessionId, Tenure};
+use holdfast_core::{
+    Command, FencingToken, Item, Label, Limits, LockName, Need, RequestId, SessionId, Tenure,
+};
 use rand::RngExt;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::IndexedRandom;
@@ -32,6 +34,7 @@ pub(crate) fn limits(rng: &mut Xoshiro256PlusPlus) -> Limits {
         max_waiters_per_lock: rng.random_range(2..=12),
         ttl_min_ms: rng.random_range(1..=1_000),
         ttl_max_ms: rng.random_range(10_000..=86_400_000),
+        ..Limits::default()
     };
     match rng.random_range(0..20) {
         0 => limits.max_sessions = 0,
@@ -83,7 +86,8 @@ fn acquire(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
         14 => request = RequestId::new(request.get().saturating_add(3)),
         _ => {}
     }
-    Command::Acquire { session, done_below, request, lock, wait }
+    let items = vec![Item::exclusive(lock)];
+    Command::Acquire { session, done_below, request, items, need: Need::All, wait }
 }
 
 fn cancel(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
@@ -107,7 +111,12 @@ fn release(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
         }
         _ => (session(rng, model), FencingToken::from_raw(rng.random())),
     };
-    Command::Release { session, done_below: done_below(rng, model, session), token }
+    Command::Release {
+        session,
+        done_below: done_below(rng, model, session),
+        token,
+        locks: Vec::new(),
+    }
 }
 
 /// Mostly an open session; else one that has ended or never was.

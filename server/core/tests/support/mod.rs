@@ -4,8 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "what cannot be unwrapped here fails the test")]
 
 use holdfast_core::{
-    Answer, Applied, Batch, Command, FencingToken, Label, LockName, LockTable, LogIndex, RequestId,
-    SessionId, Tenure,
+    Answer, Applied, Batch, Command, FencingToken, Item, Label, LockName, LockTable, LogIndex,
+    Need, RequestId, SessionId, Tenure,
 };
 
 pub(crate) const TENURE: Tenure = Tenure::new(1);
@@ -24,7 +24,8 @@ pub(crate) fn acquire(session: u64, request: u64, lock: &str) -> Command {
         session: SessionId::new(session),
         done_below: RequestId::new(0),
         request: RequestId::new(request),
-        lock: name(lock),
+        items: vec![Item::exclusive(name(lock))],
+        need: Need::All,
         wait: true,
     }
 }
@@ -39,6 +40,7 @@ pub(crate) fn release(session: u64, counter: u64) -> Command {
         session: SessionId::new(session),
         done_below: RequestId::new(0),
         token: FencingToken::new(1, counter).unwrap(),
+        locks: Vec::new(),
     }
 }
 
@@ -59,8 +61,8 @@ pub(crate) fn apply(table: &mut LockTable, index: u64, commands: Vec<Command>) -
 pub(crate) fn busy_table() -> LockTable {
     let mut table = LockTable::new();
     let denied = match acquire(2, 2, "b") {
-        Command::Acquire { session, done_below, request, lock, .. } => {
-            Command::Acquire { session, done_below, request, lock, wait: false }
+        Command::Acquire { session, done_below, request, items, need, .. } => {
+            Command::Acquire { session, done_below, request, items, need, wait: false }
         }
         other => other,
     };
