@@ -199,8 +199,9 @@ fn acquire(request_id: u64, name: &str) -> Ask {
 }
 
 fn acquire_names(request_id: u64, names: &[&[u8]]) -> Ask {
-    let items = names.iter().map(|name| Item { name: Bytes::copy_from_slice(name) }).collect();
-    Ask::Acquire(Acquire { request_id, items, wait: true, follow_place: false })
+    let item = |name: &&[u8]| Item { name: Bytes::copy_from_slice(name), ..Item::default() };
+    let items = names.iter().map(item).collect();
+    Ask::Acquire(Acquire { request_id, items, wait: true, ..Acquire::default() })
 }
 
 fn try_acquire(request_id: u64, name: &str) -> Ask {
@@ -209,7 +210,7 @@ fn try_acquire(request_id: u64, name: &str) -> Ask {
 }
 
 fn release(token: u64) -> Ask {
-    Ask::Release(Release { token })
+    Ask::Release(Release { token, ..Release::default() })
 }
 
 fn close() -> Ask {

@@ -25,11 +25,19 @@ async fn a_session_opens_acquires_and_hands_over() {
     let released = first.next().await;
     let next = second.granted().await;
 
-    let holder =
-        Holder { session_id: 1, label: "a-test".to_owned(), token: held.token, held_ms: 3_000 };
+    let holder = Holder {
+        session_id: 1,
+        label: "a-test".to_owned(),
+        token: held.token,
+        held_ms: 3_000,
+        ..Holder::default()
+    };
     assert_eq!(queued, Queued { request_id: 1, place: 0, holders: vec![holder] });
-    assert_eq!(contended, Contended { request_id: 1, token: held.token });
-    assert_eq!(released, Body::Released(Released { token: held.token, request_id: 1 }));
+    assert_eq!(contended, Contended { request_id: 1, token: held.token, ..Contended::default() });
+    assert_eq!(
+        released,
+        Body::Released(Released { token: held.token, request_id: 1, ..Released::default() })
+    );
     assert!(next.token > held.token);
 }
 
@@ -91,7 +99,8 @@ async fn a_cancel_says_what_the_request_was() {
     client.send(cancel(2)).await;
     assert_eq!(client.next().await, was(2, cancelled::Was::Waiting));
     client.send(cancel(1)).await;
-    let released = Body::Released(Released { token: held.token, request_id: 1 });
+    let released =
+        Body::Released(Released { token: held.token, request_id: 1, ..Released::default() });
     assert_eq!(client.next().await, released);
     assert_eq!(client.next().await, was(1, cancelled::Was::Held));
     client.send(cancel(1)).await;
