@@ -152,6 +152,9 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
     let SessionMetrics {
         attached_streams,
         outbox_overflows,
+        watches,
+        watch_events,
+        watches_cut,
         keepalives,
         keepalives_acknowledged,
         quorum_rounds,
@@ -163,8 +166,11 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
         expiry_lateness,
     } = from.clone();
     registry.register("streams", "Streams that a session is attached to", attached_streams);
+    registry.register("watches", "Watches that are open", watches);
     let counters = [
         ("outbox_overflows", "Streams cut because they were not read", outbox_overflows),
+        ("watch_events", "Locks and changes that watchers were told", watch_events),
+        ("watches_cut", "Watches cut because they were not read", watches_cut),
         ("keepalives", "Keepalives that came in", keepalives),
         ("keepalives_acknowledged", "Keepalives that renewed a lease", keepalives_acknowledged),
         ("quorum_rounds", "Quorum rounds for keepalives and expiries", quorum_rounds),

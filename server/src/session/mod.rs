@@ -42,6 +42,7 @@ mod settings;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::sync::Arc;
 
@@ -55,6 +56,7 @@ pub use settings::SessionSettings;
 use crate::consensus::Consensus;
 use lead::Lead;
 use registry::Registry;
+use watch::Watches;
 
 /// Which cluster this node belongs to.
 pub trait ClusterId: Send + Sync + 'static {
@@ -103,14 +105,19 @@ impl Hub {
         &self.registry.seams
     }
 
+    fn watches(&self) -> &Arc<Watches> {
+        &self.registry.watches
+    }
+
     /// What the layer counts.
     pub fn metrics(&self) -> SessionMetrics {
         self.registry.metrics.clone()
     }
 
-    /// Sends every stream away with `GoingAway`, and takes no new one. Returns once all have ended,
+    /// Ends every watch, sends every stream away with `GoingAway`, and takes no new one. Returns once all have ended,
     /// in about a second at most, whether they read or not (I32).
     pub async fn shutdown(&self) {
+        self.registry.watches.stop(self.leader()).await;
         self.registry.stop(self.leader()).await;
     }
 

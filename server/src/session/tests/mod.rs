@@ -6,6 +6,9 @@ mod leases;
 mod places;
 mod slow_readers;
 mod streams;
+mod watch_histories;
+mod watchers;
+mod watching;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
