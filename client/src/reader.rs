@@ -46,7 +46,8 @@ impl Reader {
         self.limit
     }
 
-    /// One lock as of a linearizable read; `None` if nobody holds it or waits for it.
+    /// One lock as of a linearizable read; `None` if nobody holds it or waits for it
+    /// and it has no value.
     ///
     /// # Errors
     ///
@@ -57,6 +58,29 @@ impl Reader {
         let response =
             self.ask(|endpoint| self.transport.inspect(endpoint, request.clone())).await?;
         Ok(response.lock.map(LockInfo::from))
+    }
+
+    /// Whether the grant with that token holds the lock `name`, as of a linearizable read. It may
+    /// end at any time after that: a resource that has to be sure compares tokens itself, with
+    /// every write.
+    ///
+    /// ```no_run
+    /// # async fn example() -> holdfast::Result<()> {
+    /// let reader = holdfast::Client::builder().endpoints("127.0.0.1:7420")?.reader();
+    /// if !reader.check_token("orders/42", 17_u64).await? {
+    ///     println!("whoever shows token 17 does not hold orders/42 any more");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As of [`Reader::inspect`].
+    pub async fn check_token(&self, name: &str, token: impl Into<u64>) -> Result<bool> {
+        let request = v1::CheckTokenRequest { name: name.to_owned(), token: token.into() };
+        let response =
+            self.ask(|endpoint| self.transport.check_token(endpoint, request.clone())).await?;
+        Ok(response.current)
     }
 
     /// The locks whose names begin with `prefix`, in name order. Read in pages, each of which is

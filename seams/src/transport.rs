@@ -4,8 +4,8 @@ use std::fmt;
 
 use futures_util::stream::BoxStream;
 use holdfast_proto::v1::{
-    ClientFrames, InspectRequest, InspectResponse, ListRequest, ListResponse, ServerFrames,
-    StatusRequest, StatusResponse,
+    CheckTokenRequest, CheckTokenResponse, ClientFrames, InspectRequest, InspectResponse,
+    ListRequest, ListResponse, ServerFrames, StatusRequest, StatusResponse,
 };
 use tokio::sync::mpsc;
 
@@ -63,6 +63,17 @@ pub trait Transport: Send + Sync + 'static {
         endpoint: &str,
         request: ListRequest,
     ) -> BoxFuture<'static, Result<ListResponse, TransportError>>;
+
+    /// Asks whether a grant is current.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError`]; asking changes nothing.
+    fn check_token(
+        &self,
+        endpoint: &str,
+        request: CheckTokenRequest,
+    ) -> BoxFuture<'static, Result<CheckTokenResponse, TransportError>>;
 
     /// Asks a node who it is and who leads.
     ///

@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::{
-    ClientFrames, InspectRequest, InspectResponse, ListRequest, ListResponse, ServerFrames,
-    StatusRequest, StatusResponse,
+    CheckTokenRequest, CheckTokenResponse, ClientFrames, InspectRequest, InspectResponse,
+    ListRequest, ListResponse, ServerFrames, StatusRequest, StatusResponse,
 };
 use holdfast_seams::{BoxFuture, Pipe, Transport, TransportError};
 use tokio::sync::mpsc;
@@ -103,6 +103,18 @@ impl Transport for GrpcTransport {
         let endpoint = endpoint.to_owned();
         Box::pin(async move {
             let answer = connect(endpoint.clone()).await?.list(request).await;
+            answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
+        })
+    }
+
+    fn check_token(
+        &self,
+        endpoint: &str,
+        request: CheckTokenRequest,
+    ) -> BoxFuture<'static, Result<CheckTokenResponse, TransportError>> {
+        let endpoint = endpoint.to_owned();
+        Box::pin(async move {
+            let answer = connect(endpoint.clone()).await?.check_token(request).await;
             answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
         })
     }

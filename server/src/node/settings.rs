@@ -40,6 +40,7 @@ pub(super) fn sessions(config: &Config) -> SessionSettings {
         max_unopened_streams: count(node.max_unopened_streams),
         max_watches: count(node.max_watches),
         watch_backlog: count(node.watch_backlog),
+        max_waiting_calls: count(node.max_waiting_calls),
         ..SessionSettings::default()
     }
 }

@@ -16,6 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::{NodeInfo, reads, status, watch};
+use crate::session::calls::CallError;
 use crate::session::{Hub, StreamError};
 
 /// Messages between a stream's outbox and the transport. Few: what waits belongs in the outbox,
@@ -88,63 +89,63 @@ impl LockService for LockApi {
 
     async fn check_token(
         &self,
-        _request: Request<v1::CheckTokenRequest>,
+        request: Request<v1::CheckTokenRequest>,
     ) -> Result<Response<v1::CheckTokenResponse>, Status> {
-        Err(not_served())
+        reads::check_token(&self.hub, &request.into_inner()).await.map(Response::new)
     }
 
     async fn open_session(
         &self,
-        _request: Request<v1::OpenSessionRequest>,
+        request: Request<v1::OpenSessionRequest>,
     ) -> Result<Response<v1::OpenSessionResponse>, Status> {
-        Err(not_served())
+        answer(self.hub.open_session(&request.into_inner()).await)
     }
 
     async fn keep_alive(
         &self,
-        _request: Request<v1::KeepAliveRequest>,
+        request: Request<v1::KeepAliveRequest>,
     ) -> Result<Response<v1::KeepAliveResponse>, Status> {
-        Err(not_served())
+        answer(self.hub.keep_alive(&request.into_inner()).await)
     }
 
     async fn acquire(
         &self,
-        _request: Request<v1::AcquireRequest>,
+        request: Request<v1::AcquireRequest>,
     ) -> Result<Response<v1::AcquireResponse>, Status> {
-        Err(not_served())
+        answer(self.hub.acquire(request.into_inner()).await)
     }
 
     async fn cancel(
         &self,
-        _request: Request<v1::CancelRequest>,
+        request: Request<v1::CancelRequest>,
     ) -> Result<Response<v1::CancelResponse>, Status> {
-        Err(not_served())
+        answer(self.hub.cancel(request.into_inner()).await)
     }
 
     async fn release(
         &self,
-        _request: Request<v1::ReleaseRequest>,
+        request: Request<v1::ReleaseRequest>,
     ) -> Result<Response<v1::ReleaseResponse>, Status> {
-        Err(not_served())
+        answer(self.hub.release(request.into_inner()).await)
     }
 
     async fn set_value(
         &self,
-        _request: Request<v1::SetValueRequest>,
+        request: Request<v1::SetValueRequest>,
     ) -> Result<Response<v1::SetValueResponse>, Status> {
-        Err(not_served())
+        answer(self.hub.set_value(request.into_inner()).await)
     }
 
     async fn close_session(
         &self,
-        _request: Request<v1::CloseSessionRequest>,
+        request: Request<v1::CloseSessionRequest>,
     ) -> Result<Response<v1::CloseSessionResponse>, Status> {
-        Err(not_served())
+        answer(self.hub.close_session(&request.into_inner()).await)
     }
 }
 
-fn not_served() -> Status {
-    Status::unimplemented("this server does not serve that call")
+fn answer<T>(result: Result<T, CallError>) -> Result<Response<T>, Status> {
+    result.map(Response::new).map_err(|error| status::of_call_error(&error))
 }
 
 /// The status a stream ends with; nothing for a plain end.

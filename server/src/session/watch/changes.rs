@@ -3,15 +3,12 @@
 
 use holdfast_core::{
     EndCause, Event, FencingToken, Item, LockName, LockTable, LogIndex, Mode, RequestId, SessionId,
-    Value,
 };
 use holdfast_proto::v1::lock_change::What;
 use holdfast_proto::v1::watch_event::Body;
-use holdfast_proto::v1::{
-    self, HoldLost, Holder, LockChange, ValueChanged, WaiterInfo, WatchEvent,
-};
+use holdfast_proto::v1::{HoldLost, Holder, LockChange, ValueChanged, WaiterInfo, WatchEvent};
 
-use super::super::answers;
+use super::super::answers::{self, mode_of, value_of};
 
 /// Makes a change, if anybody is to be told.
 pub(super) type Make<'a> = &'a dyn Fn() -> WatchEvent;
@@ -37,23 +34,6 @@ pub(super) fn each(
     let Some(turn) = Turn::of(event) else { return };
     for item in turn.items {
         tell(&item.lock, &|| change(&item.lock, turn.what(item.mode, table)));
-    }
-}
-
-/// A value as the wire has it.
-pub(super) fn value_of(value: &Value) -> v1::Value {
-    v1::Value {
-        value: value.bytes.to_vec().into(),
-        token: value.set_by.get(),
-        suspect: value.suspect,
-    }
-}
-
-/// A mode as the wire has it.
-pub(super) fn mode_of(mode: Mode) -> v1::Mode {
-    match mode {
-        Mode::Exclusive => v1::Mode::Exclusive,
-        Mode::Shared => v1::Mode::Shared,
     }
 }
 

@@ -3,10 +3,9 @@
 use holdfast_core::{LockName, LockTable, LockView, LogIndex};
 use holdfast_proto::v1::lock_change::What;
 use holdfast_proto::v1::watch_event::Body;
-use holdfast_proto::v1::{Holder, LockChange, LockInfo, Synced, WatchEvent};
+use holdfast_proto::v1::{LockChange, LockInfo, Synced, WatchEvent};
 
-use super::super::answers::holder_of;
-use super::changes::{mode_of, value_of};
+use super::super::answers::{HOLDERS_SHOWN, holder_of, value_of};
 
 /// Locks on a page at most.
 const LOCKS_MAX: usize = 256;
@@ -15,8 +14,6 @@ const LOCKS_MAX: usize = 256;
 /// which are told as of one index.
 const EVENTS_ENOUGH: usize = 256;
 const VALUE_BYTES_ENOUGH: usize = 512 << 10;
-/// Holders in the event that tells of their lock; each further one is an event of its own.
-const HOLDERS_MAX: usize = 100;
 
 /// Which locks a watcher was told of: those up to a name, or all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,15 +78,15 @@ pub(super) fn read(
     page
 }
 
+/// A lock, with its first holders; each further one is an event of its own.
 fn add(events: &mut Vec<WatchEvent>, lock: &LockView<'_>, index: LogIndex, now_ms: u64) {
     let name = || lock.name.as_str().to_owned();
     let event = |body| WatchEvent { index: index.get(), body: Some(body) };
-    let mut holders = lock
-        .holders()
-        .map(|holder| Holder { mode: mode_of(holder.mode).into(), ..holder_of(&holder, now_ms) });
+    let mut holders = lock.holders().map(|holder| holder_of(&holder, now_ms));
     events.push(event(Body::Lock(LockInfo {
         name: name(),
-        holders: holders.by_ref().take(HOLDERS_MAX).collect(),
+        holders: holders.by_ref().take(HOLDERS_SHOWN).collect(),
+        held_by: lock.held_by,
         waiting: lock.waiting,
         queue: Vec::new(),
         value: lock.value.map(value_of),
