@@ -10,6 +10,7 @@ mod runtime;
 mod show;
 mod signals;
 mod spawn;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -44,6 +45,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Try(args) => lock::run(&cli.global, Some(std::time::Duration::ZERO), &args.job),
         Command::List(args) => list::run(&cli.global, &args),
         Command::Inspect(args) => inspect::run(&cli.global, &args),
+        Command::Watch(args) => watch::run(&cli.global, &args),
         Command::Demo(args) => demo::run(&cli.global, &args),
         Command::DemoWorker(args) => demo::run_worker(&args),
     }
