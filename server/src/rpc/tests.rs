@@ -1,5 +1,6 @@
 //! The port over real connections, with a fake replica behind the hub.
 
+mod calls;
 mod watching;
 
 use std::net::SocketAddr;
