@@ -72,7 +72,7 @@ impl LockTable {
     /// [`Rejection::TokensExhausted`] changed nothing else.
     pub(crate) fn acquire(&mut self, ask: &Ask<'_>, events: &mut Vec<Event>) -> Outcome {
         self.confirm(ask.session, ask.done_below)?;
-        let wish = Wish::new(ask.items, ask.need, ask.wait)?;
+        let mut wish = Wish::new(ask.items, ask.need, ask.wait)?;
         let limit = self.limits.max_requests_per_session;
         let session = self.open(ask.session)?;
         if let Some(record) = session.seen(ask.request)? {
@@ -84,6 +84,7 @@ impl LockTable {
             // Nobody holds what it asks for, and yet nobody can be granted it.
             return Err(self.counters.tokens_exhausted());
         }
+        wish.share_names(|name| self.kept_name(name));
         match wish.takes(self.free_to_newcomer(&wish)) {
             Some(part) => self.take_free(who, wish, part, events),
             None if wish.waits() => self.enqueue(who, wish, events),
@@ -144,11 +145,10 @@ impl LockTable {
     ) -> Outcome {
         let token = self.counters.next_token()?;
         let grant = Grant { session, request, token };
-        self.enter(&Entering { grant, wish: &wish, part }, events);
-        let state = self.acquired(token, &wish, part);
+        let state = self.enter(&Entering { grant, wish: &wish, part }, events);
         let held = State::Held { token, since_ms: self.stamp_ms, part };
-        self.record_asked(session, request, wish, held);
         if let Some(found) = self.sessions.get_mut(session) {
+            found.records.insert(request, Record::Asked { wish, state: held });
             found.holds.insert(token, request);
         }
         Ok(Answer::Acquired { request, state, fresh: true })
@@ -171,7 +171,7 @@ impl LockTable {
         self.tell_holders(&wish, events);
         let state = self.where_it_waits(&wish, ticket);
         let waiting = State::Waiting { ticket, since_ms: self.stamp_ms };
-        self.record_asked(session, request, wish, waiting);
+        self.record(session, request, Record::Asked { wish, state: waiting });
         Ok(Answer::Acquired { request, state, fresh: true })
     }
 
@@ -207,7 +207,8 @@ impl LockTable {
         let rejection = denial.rejection(&wish);
         let (items, told) = (wish.items(), rejection.clone());
         events.push(Event::Denied { session, request, items, rejection: told });
-        self.record_asked(session, request, wish, State::Denied(denial));
+        let state = State::Denied(denial);
+        self.record(session, request, Record::Asked { wish, state });
         Err(rejection)
     }
 
@@ -226,16 +227,5 @@ impl LockTable {
             Some(Denial::Awaited { at, waiter: first.session })
         });
         in_the_way.unwrap_or(Denial::NothingFree)
-    }
-
-    fn record_asked(
-        &mut self,
-        session: SessionId,
-        request: RequestId,
-        mut wish: Wish,
-        state: State,
-    ) {
-        wish.share_names(|name| self.kept_name(name));
-        self.record(session, request, Record::Asked { wish, state });
     }
 }

@@ -1,5 +1,7 @@
 //! A lock: who holds it, who waits for it, which value it carries; and what is free to whom.
 
+use std::collections::btree_map::Entry;
+
 use crate::LockTable;
 use crate::answer::Grant;
 use crate::holders::{Holder, Holders};
@@ -73,15 +75,23 @@ impl LockTable {
         self.locks.get_key_value(name).map(|(kept, _)| kept.clone())
     }
 
-    /// Puts a holder in; the caller has seen that it fits.
-    pub(crate) fn put_holder(&mut self, name: &LockName, grant: Grant, mode: Mode) {
+    /// Puts a holder in, and returns the value it gets with the lock. The caller has seen that it
+    /// fits.
+    pub(crate) fn put_holder(
+        &mut self,
+        name: &LockName,
+        grant: Grant,
+        mode: Mode,
+    ) -> Option<Value> {
         let lock = self.lock_or_new(name);
         let was_free = lock.holders.is_empty();
         let fits = lock.holders.insert(Holder { grant, mode });
         debug_assert!(fits, "I2: {name} does not take {grant:?}");
+        let value = lock.value.clone();
         if was_free {
             self.counts.held += 1;
         }
+        value
     }
 
     /// Takes a holder out. O(log n) in the number of holders: readers are many.
@@ -105,8 +115,10 @@ impl LockTable {
 
     /// Removes a lock with the last reason to keep it (I33).
     pub(crate) fn tidy(&mut self, name: &LockName) {
-        if self.locks.get(name).is_some_and(Lock::is_idle) {
-            self.locks.remove(name);
+        if let Entry::Occupied(lock) = self.locks.entry(name.clone())
+            && lock.get().is_idle()
+        {
+            lock.remove();
         }
     }
 

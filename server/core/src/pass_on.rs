@@ -4,38 +4,34 @@
 use std::collections::BTreeSet;
 
 use crate::LockTable;
-use crate::answer::Grant;
+use crate::answer::{Acquired, Grant};
 use crate::event::Event;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::session::Record;
 use crate::wish::{Part, Wish};
 
-/// Locks to be looked at, each once, in the order of their names: the same on every replica.
+/// Heads of queues to be looked at, each with its lock: the smallest ticket first.
 ///
 /// A single one, the common case, takes no memory of its own.
 #[derive(Default)]
-struct ToLookAt {
-    one: Option<LockName>,
-    more: BTreeSet<LockName>,
+struct Heads {
+    one: Option<(Ticket, LockName)>,
+    more: BTreeSet<(Ticket, LockName)>,
 }
 
-impl ToLookAt {
-    fn add(&mut self, name: &LockName) {
+impl Heads {
+    fn add(&mut self, ticket: Ticket, name: &LockName) {
+        let head = (ticket, name.clone());
         if self.one.is_none() && self.more.is_empty() {
-            self.one = Some(name.clone());
-        } else if self.one.as_ref() != Some(name) {
-            self.more.insert(name.clone());
+            self.one = Some(head);
+        } else {
+            self.more.extend(self.one.take());
+            self.more.insert(head);
         }
     }
 
-    fn next(&mut self) -> Option<LockName> {
-        if let Some(one) = self.one.take() {
-            if self.more.first().is_none_or(|first| one < *first) {
-                return Some(one);
-            }
-            self.more.insert(one);
-        }
-        self.more.pop_first()
+    fn next(&mut self) -> Option<(Ticket, LockName)> {
+        self.one.take().or_else(|| self.more.pop_first())
     }
 }
 
@@ -57,16 +53,17 @@ pub(crate) struct Entering<'a> {
 }
 
 impl LockTable {
-    /// Grants to the heads of these queues for as long as they can be granted: first the one with
-    /// the smallest ticket, then the next, so that adjacent readers enter together and nobody is
-    /// overtaken (I9). Nobody can slip between the end of a hold and the next grant.
+    /// Grants to the heads of these queues for as long as one can be granted: always the one with
+    /// the smallest ticket (I9). So adjacent readers enter together, and nobody is overtaken or
+    /// slips between the end of a hold and the next grant.
     ///
-    /// A waiter that leaves its other queues may make room there: those are looked at in the same
-    /// command, until nothing more can be granted (I15). An `any` takes whatever is free to it at
-    /// the moment it is looked at, so of two locks that one grant gives back it gets both.
+    /// A waiter that is granted leaves its other queues as well, which may make room there: their
+    /// heads are looked at in the same command, until nothing more can be granted (I15). An `any`
+    /// takes whatever is free to it at its turn, so of two locks that one grant gives back it gets
+    /// both.
     ///
-    /// Locks are looked at in the order of their names. One that nothing keeps leaves the table
-    /// (I33). Without tokens the waiters keep their places (I10).
+    /// A lock that nothing keeps leaves the table (I33). Without tokens the waiters keep their
+    /// places (I10).
     ///
     /// A new holder is told of those who still wait once all grants are made: readers do not hear
     /// of readers that enter with them.
@@ -75,27 +72,34 @@ impl LockTable {
         names: impl IntoIterator<Item = &'a LockName>,
         events: &mut Vec<Event>,
     ) {
-        let mut moved = ToLookAt::default();
-        names.into_iter().for_each(|name| moved.add(name));
+        let mut heads = Heads::default();
         let before = events.len();
-        while let Some(name) = moved.next() {
-            while let Some(ready) = self.ready_head(&name) {
-                let Ok(token) = self.counters.next_token() else { break };
-                let others = ready.wish.iter().filter(|&(other, _)| *other != name);
-                others.for_each(|(other, _)| moved.add(other));
-                self.grant_waiting(&ready, token, events);
-            }
-            self.tidy(&name);
+        names.into_iter().for_each(|name| self.look_at(name, &mut heads));
+        while let Some((ticket, name)) = heads.next() {
+            let Some(ready) = self.ready_head(&name, ticket) else { continue };
+            let Ok(token) = self.counters.next_token() else { break };
+            self.grant_waiting(&ready, token, events);
+            ready.wish.iter().for_each(|(name, _)| self.look_at(name, &mut heads));
         }
         self.tell_contended(before, events);
     }
 
-    /// The head of a queue, if it can be granted now.
-    fn ready_head(&self, name: &LockName) -> Option<Ready> {
+    /// Notes the head of a queue, or removes the lock if nothing keeps it.
+    fn look_at(&mut self, name: &LockName, heads: &mut Heads) {
+        match self.locks.get(name).map(|lock| lock.queue.first()) {
+            Some(Some((ticket, _))) => heads.add(ticket, name),
+            Some(None) => self.tidy(name),
+            None => {}
+        }
+    }
+
+    /// The head of a queue, if it has that ticket still and can be granted now.
+    fn ready_head(&self, name: &LockName, ticket: Ticket) -> Option<Ready> {
         let lock = self.locks.get(name)?;
-        let (ticket, head) = lock.queue.first()?;
-        // Whatever it needs besides, this lock is its turn now or not at all.
-        if !lock.holders.fits(head.mode) || !self.counters.has_tokens() {
+        let (_, head) = lock.queue.first().filter(|&(first, _)| first == ticket)?;
+        // What does not fit here needs no look at its other locks: a set needs this one too, and
+        // an `any` is looked at for each of its locks.
+        if !lock.holders.fits(head.mode) {
             return None;
         }
         let found = self.sessions.get(head.session)?;
@@ -116,19 +120,25 @@ impl LockTable {
         }
         let grant = Grant { session, request, token };
         self.enter(&Entering { grant, wish, part }, events);
+        let elsewhere = wish.items_of(wish.whole().without(part));
+        if !elsewhere.is_empty() {
+            events.push(Event::Left { session, request, items: elsewhere });
+        }
     }
 
-    /// Makes a recorded request a holder of all that it is granted, under one token (I14).
-    pub(crate) fn enter(&mut self, entering: &Entering<'_>, events: &mut Vec<Event>) {
+    /// Makes a request a holder of all that it is granted, under one token (I14).
+    pub(crate) fn enter(&mut self, entering: &Entering<'_>, events: &mut Vec<Event>) -> Acquired {
         let Entering { grant, wish, part } = *entering;
         let mut values = Vec::new();
         for (name, mode) in wish.iter_part(part) {
-            self.put_holder(name, grant, mode);
-            let value = self.locks.get(name).and_then(|lock| lock.value.clone());
+            let value = self.put_holder(name, grant, mode);
             values.extend(value.map(|value| (name.clone(), value)));
         }
         let Grant { session, request, token } = grant;
-        events.push(Event::Granted { session, request, token, items: wish.items_of(part), values });
+        let items = wish.items_of(part);
+        let told = (items.clone(), values.clone());
+        events.push(Event::Granted { session, request, token, items: told.0, values: told.1 });
+        Acquired::Granted { token, items, values }
     }
 
     /// Tells each new holder of each of its locks that others wait for: for it that queue was
@@ -161,15 +171,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locks_are_looked_at_in_the_order_of_their_names_each_once() {
-        let name = |text: &str| LockName::parse(text).expect("a name");
-        let mut moved = ToLookAt::default();
-        for text in ["c", "a", "c", "b", "a"] {
-            moved.add(&name(text));
+    fn the_smallest_ticket_is_looked_at_first_and_each_once() {
+        let head = |ticket, text: &str| (Ticket::new(ticket), LockName::parse(text).expect("name"));
+        let mut heads = Heads::default();
+        for (ticket, name) in [head(3, "a"), head(1, "c"), head(3, "a"), head(2, "b"), head(1, "a")]
+        {
+            heads.add(ticket, &name);
         }
-        assert_eq!(moved.next(), Some(name("a")));
-        moved.add(&name("a"));
-        let rest: Vec<LockName> = std::iter::from_fn(|| moved.next()).collect();
-        assert_eq!(rest, [name("a"), name("b"), name("c")]);
+        assert_eq!(heads.next(), Some(head(1, "a")));
+        heads.add(Ticket::new(2), &head(2, "a").1);
+        let rest: Vec<_> = std::iter::from_fn(|| heads.next()).collect();
+        assert_eq!(rest, [head(1, "c"), head(2, "a"), head(2, "b"), head(3, "a")]);
     }
 }

@@ -112,7 +112,7 @@ pub enum Rejection {
         lock: LockName,
     },
     /// A value is set by who holds its lock alone.
-    #[error("{lock} is held shared under token {token}; only an exclusive holder sets its value")]
+    #[error("token {token} holds {lock} shared; only an exclusive holder sets its value")]
     NotExclusive {
         /// The lock.
         lock: LockName,

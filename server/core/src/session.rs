@@ -256,8 +256,8 @@ impl LockTable {
     }
 
     /// Ends a session: its waits leave, in ticket order; then its holds are lost, in grant order,
-    /// each passed on before the next is lost; then the queues its waits stood in are looked at,
-    /// for their next heads may be granted now (I15); then the session's end is said.
+    /// each passed on before the next is lost; then the session's end is said. Who stood behind
+    /// one of its waits is granted once all of them have left, if nothing else is in the way (I15).
     ///
     /// The session is taken out first and its waits leave before the first hold is passed on: so
     /// nothing can be granted to it (I5), and nothing of it is left anywhere (I11).
@@ -281,14 +281,14 @@ impl LockTable {
             self.leave_queues(wish, ticket);
             events.push(Event::Left { session, request, items: wish.items() });
         }
+        let left = waits.iter().flat_map(|(_, _, wish)| wish.iter().map(|(name, _)| name));
+        self.pass_on(left, events);
         for (&token, &request) in &ended.holds {
             let held = ended.records.get(&request).and_then(Record::held);
             let Some((wish, part)) = held else { continue };
             let grant = Grant { session, request, token };
             self.lose(&Ending { grant, wish: wish.clone(), part }, cause, events);
         }
-        let left = waits.iter().flat_map(|(_, _, wish)| wish.iter().map(|(name, _)| name));
-        self.pass_on(left, events);
         events.push(Event::SessionEnded { session, cause });
         Ok(Answer::SessionEnded)
     }

@@ -13,42 +13,27 @@
     reason = "what cannot be unwrapped fails the test, and what is printed explains the failure"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use holdfast_core::{
-    Answer, Applied, Batch, Command, Counters, Event, FencingToken, Item, Limits, LockName,
-    LockTable, LogIndex, Outcome, Rejection, RequestState, Tenure,
+    Batch, Command, Counters, Counts, Event, FencingToken, Limits, LockName, LockTable, LogIndex,
+    Outcome, Rejection, RequestState, Tenure,
 };
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
+#[path = "properties/met.rs"]
+mod met;
 #[path = "properties/model.rs"]
 mod model;
 #[path = "properties/traffic.rs"]
 mod traffic;
 
-use model::{Model, State};
+use met::Met;
+use model::{Model, State, What};
 
 const HISTORIES: u64 = 400;
 const COMMANDS_PER_HISTORY: u64 = 500;
-const REJECTIONS: [&str; 13] = [
-    "UnknownSession",
-    "TtlOutOfRange",
-    "TooManySessions",
-    "TooManyRequests",
-    "TooManyWaiters",
-    "LockHeld",
-    "RequestGone",
-    "RequestReused",
-    "RequestEnded",
-    "NotHolder",
-    "OtherTenure",
-    "TokensExhausted",
-    "UnusableLimits",
-];
-const COMMANDS: [&str; 7] =
-    ["Configure", "OpenSession", "CloseSession", "ExpireSession", "Acquire", "Cancel", "Release"];
-
 #[test]
 fn random_histories_go_as_in_the_model_on_every_replica() {
     let seed = seed();
@@ -67,64 +52,6 @@ fn seed() -> u64 {
         Ok(seed) => seed.parse().unwrap(),
         Err(_) => rand::random(),
     }
-}
-
-/// What the run has met: without it, "nothing went wrong" could mean "nothing happened".
-#[derive(Default)]
-struct Met {
-    commands: BTreeMap<String, u64>,
-    rejections: BTreeMap<String, u64>,
-    granted_at_once: u64,
-    contended: u64,
-    retries: u64,
-    handed_over: u64,
-}
-
-impl Met {
-    fn note(&mut self, command: &Command, applied: &Applied) {
-        *self.commands.entry(kind(command)).or_default() += 1;
-        if let Err(rejection) = &applied.outcome {
-            *self.rejections.entry(kind(rejection)).or_default() += 1;
-        }
-        for event in &applied.events {
-            match (command, event) {
-                (Command::Acquire { .. }, Event::Granted { .. }) => self.granted_at_once += 1,
-                (_, Event::Granted { .. }) => self.handed_over += 1,
-                (_, Event::Queued { .. } | Event::Denied { .. }) => self.contended += 1,
-                _ => {}
-            }
-        }
-        if matches!(applied.outcome, Ok(Answer::Acquired { fresh: false, .. })) {
-            self.retries += 1;
-        }
-    }
-
-    fn judge(&self) {
-        let Self { commands, rejections, granted_at_once, contended, retries, handed_over } = self;
-        println!("{commands:?}\n{rejections:?}");
-        println!("{granted_at_once} granted at once, {contended} contended, {retries} retries");
-        println!("{handed_over} handed over");
-        let all: u64 = commands.values().sum();
-        assert!(all >= 200_000, "{all} commands");
-        for name in COMMANDS {
-            let count = commands.get(name).copied().unwrap_or(0);
-            assert!(count * 100 >= all, "{count} of {all} commands are {name}");
-        }
-        for name in REJECTIONS {
-            let count = rejections.get(name).copied().unwrap_or(0);
-            assert!(count >= 100, "{name} was reached {count} times");
-        }
-        assert_eq!(rejections.len(), REJECTIONS.len(), "a rejection that is not listed here");
-        let acquires = granted_at_once + contended;
-        assert!(contended * 100 >= acquires * 40, "{contended} of {acquires} were contended");
-        assert!(*retries >= 1_000 && *handed_over >= 1_000);
-    }
-}
-
-/// The name of an enum's variant.
-fn kind(value: &impl std::fmt::Debug) -> String {
-    let text = format!("{value:?}");
-    text.split([' ', '{', '(']).next().unwrap().to_string()
 }
 
 struct History {
@@ -194,6 +121,7 @@ impl History {
             assert_eq!(applied.events, events, "{command:?}");
             self.tokens_rise(&applied.events);
             met.note(command, applied);
+            met.note_state(command, applied, &self.model);
         }
         self.table.check().unwrap();
         self.compare_with_model();
@@ -228,8 +156,6 @@ impl History {
         let (model, table) = (&self.model, &self.table);
         assert_eq!(table.stamp_ms(), model.stamp_ms);
         assert_eq!(table.limits(), model.limits);
-        let mut held = 0;
-        let mut waiting = 0;
         for session in &model.sessions {
             let view = table.session(session.id).unwrap();
             assert_eq!((view.ttl_ms, view.done_below), (session.ttl_ms, session.done_below));
@@ -238,62 +164,67 @@ impl History {
             own.sort_by_key(|request| request.id);
             assert_eq!(view.requests, own.len() as u64);
             for (view, request) in table.requests(session.id).zip(own) {
-                let asked = request.asked.as_ref().map(|(lock, _)| lock);
-                let item = view.items.first().map(|item| &item.lock);
-                assert_eq!((view.request, item), (request.id, asked));
+                assert_eq!((view.request, &*view.items), (request.id, request.items()));
                 assert_eq!(view.state, self.state_in_model(request));
-                held += u64::from(request.token().is_some());
-                waiting += u64::from(request.arrival().is_some());
+                assert_eq!(table.request(session.id, request.id), Some(view));
             }
         }
-        let counts = table.counts();
-        let sessions = model.sessions.len() as u64;
-        assert_eq!((counts.sessions, counts.held, counts.waiting), (sessions, held, waiting));
+        let held = model.requests.iter().flat_map(model::Request::holds);
+        let held: BTreeSet<&LockName> = held.map(|item| &item.lock).collect();
+        let counts = Counts {
+            sessions: model.sessions.len() as u64,
+            held: held.len() as u64,
+            waiting: model.requests.iter().filter(|r| r.arrival().is_some()).count() as u64,
+            values: model.values.len() as u64,
+            value_bytes: model.values.iter().map(model::cost).sum(),
+        };
+        assert_eq!(table.counts(), counts);
         self.compare_locks();
     }
 
     fn state_in_model(&self, request: &model::Request) -> RequestState {
-        match request.state {
+        match &request.state {
             State::Waiting { since_ms, .. } => {
-                let (lock, _) = request.asked.as_ref().unwrap();
-                let before = self.model.queue(lock);
-                let place = before.iter().position(|waiter| waiter.arrival() == request.arrival());
-                RequestState::Waiting { place: place.unwrap() as u64, since_ms }
+                RequestState::Waiting { place: self.model.place(request), since_ms: *since_ms }
             }
-            State::Held { token, since_ms } => {
-                let items = Item::exclusive(request.asked.clone().unwrap().0).into();
-                RequestState::Held { token, items, since_ms }
+            State::Held { token, since_ms, holds } => {
+                let items = holds.iter().cloned().collect();
+                RequestState::Held { token: *token, items, since_ms: *since_ms }
             }
-            State::Denied { holder, token } => {
-                let lock = request.asked.clone().unwrap().0;
-                let rejection = Rejection::LockHeld { lock, holder, token };
-                RequestState::Denied { rejection }
-            }
+            State::Denied(rejection) => RequestState::Denied { rejection: rejection.clone() },
+            State::Over if matches!(request.what, What::Write { .. }) => RequestState::Wrote,
             State::Over => RequestState::Ended,
         }
     }
 
+    /// Every lock that is held, waited for or carries a value is listed as it is, and no other.
     fn compare_locks(&self) {
-        let mut names: Vec<LockName> = self
-            .model
-            .requests
-            .iter()
-            .filter(|request| request.token().is_some() || request.arrival().is_some())
-            .filter_map(|request| request.asked.clone().map(|(lock, _)| lock))
-            .collect();
-        names.sort();
-        names.dedup();
-        let views: Vec<_> = self.table.locks_after("", None, usize::MAX).collect();
-        assert_eq!(views.iter().map(|view| view.name).collect::<Vec<_>>(), Vec::from_iter(&names));
+        let (model, table) = (&self.model, &self.table);
+        let waiting = model.requests.iter().filter(|r| r.arrival().is_some());
+        let waited = waiting.flat_map(model::Request::items);
+        let held = model.requests.iter().flat_map(model::Request::holds);
+        let mut names: BTreeSet<&LockName> = waited.chain(held).map(|item| &item.lock).collect();
+        names.extend(model.values.iter().map(|(name, _)| name));
+        let views: Vec<_> = table.locks_after("", None, usize::MAX).collect();
+        assert_eq!(views.iter().map(|view| view.name).collect::<Vec<_>>(), Vec::from_iter(names));
         for view in views {
-            assert_eq!(view.holders().next().map(|held| held.grant), self.model.holder(view.name));
-            let queue = self.model.queue(view.name);
-            let places: Vec<_> = self.table.queue_places(view.name).collect();
+            let holders = model.holders(view.name);
+            let shown: Vec<_> = view.holders().map(|held| (held.grant, held.mode)).collect();
+            assert_eq!((&shown, view.held_by), (&holders, holders.len() as u64));
+            for (grant, _) in holders {
+                assert!(table.grant_is_current(view.name, grant.token));
+            }
+            assert_eq!(view.value, model.value(view.name));
+            let queue = model.queue(view.name);
+            let places: Vec<_> = table.queue_places(view.name).collect();
             let expected: Vec<_> =
                 (0..).zip(&queue).map(|(place, r)| (r.session, r.id, place)).collect();
             assert_eq!(places, expected);
             assert_eq!(view.waiting, queue.len() as u64);
-            assert_eq!(view.waiters().count(), queue.len());
+            let shown: Vec<_> = view.waiters().map(|waiter| waiter.mode).collect();
+            let items = queue.iter().flat_map(|r| r.items());
+            let here = items.filter(|item| item.lock == *view.name).map(|item| item.mode);
+            assert_eq!(shown, here.collect::<Vec<_>>());
         }
     }
 

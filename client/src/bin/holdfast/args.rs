@@ -81,6 +81,12 @@ pub(crate) enum Command {
     /// reached; 125 an error of holdfast itself. The grant may end right after that: a resource
     /// that has to be sure compares tokens itself, with every write.
     CheckToken(CheckTokenArgs),
+    /// The locks as they are, and then whatever happens to them, one line each.
+    ///
+    /// Ends with Ctrl-C, and 0. After a broken connection or a change of leader it goes on by
+    /// itself: it says so, and shows the locks anew. Exit codes: 0 asked to end; 122 the store
+    /// refused; 123 no server could be reached; 125 an error of holdfast itself.
+    Watch(WatchArgs),
     /// Three servers, 64 workers, four files, and a leader that is killed twice.
     Demo(DemoArgs),
     /// A process of the demo's workers.
@@ -148,6 +154,14 @@ pub(crate) struct CheckTokenArgs {
     pub(crate) name: String,
     /// The fencing token.
     pub(crate) token: u64,
+}
+
+/// Of `watch`.
+#[derive(Debug, Args)]
+pub(crate) struct WatchArgs {
+    /// Only locks whose names begin with this.
+    #[arg(default_value = "")]
+    pub(crate) prefix: String,
 }
 
 /// Of `demo`.

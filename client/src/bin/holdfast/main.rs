@@ -11,6 +11,7 @@ mod runtime;
 mod show;
 mod signals;
 mod spawn;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -46,6 +47,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::List(args) => list::run(&cli.global, &args),
         Command::Inspect(args) => inspect::run(&cli.global, &args),
         Command::CheckToken(args) => check_token::run(&cli.global, &args),
+        Command::Watch(args) => watch::run(&cli.global, &args),
         Command::Demo(args) => demo::run(&cli.global, &args),
         Command::DemoWorker(args) => demo::run_worker(&args),
     }

@@ -1,10 +1,19 @@
 //! The lock table once more, as plainly as it can be written: lists, looked through from the front.
 //! It shares no code with the core but the words of the contract (commands, events, rejections).
 
+#[path = "model/grants.rs"]
+mod grants;
+#[path = "model/requests.rs"]
+mod requests;
+#[path = "model/values.rs"]
+mod values;
+
 use holdfast_core::{
-    Acquired, Answer, Command, Counters, EndCause, Event, FencingToken, Grant, Item, Items, Limits,
-    LockName, Outcome, Rejection, RequestId, SessionId, Tenure, Was,
+    Answer, Command, Counters, EndCause, Event, FencingToken, Grant, Item, Limits, LockName, Mode,
+    Need, Outcome, Rejection, RequestId, SessionId, Tenure, Value, ValueChange,
 };
+
+pub(crate) use values::cost;
 
 pub(crate) struct Model {
     pub(crate) limits: Limits,
@@ -12,6 +21,8 @@ pub(crate) struct Model {
     pub(crate) sessions: Vec<Session>,
     /// Of all sessions, in no order.
     pub(crate) requests: Vec<Request>,
+    /// At most one for each lock, in no order.
+    pub(crate) values: Vec<(LockName, Value)>,
     epoch: u16,
     last_token: u64,
     last_session: u64,
@@ -28,22 +39,44 @@ pub(crate) struct Session {
 pub(crate) struct Request {
     pub(crate) session: SessionId,
     pub(crate) id: RequestId,
-    /// What was asked for; nothing if only a cancel was seen.
-    pub(crate) asked: Option<(LockName, bool)>,
+    pub(crate) what: What,
     pub(crate) state: State,
 }
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, PartialEq)]
+pub(crate) enum What {
+    /// Only a cancel was seen.
+    Nothing,
+    Asked(Asked),
+    Write {
+        token: FencingToken,
+        lock: LockName,
+        change: ValueChange,
+    },
+}
+
+#[derive(Clone, PartialEq)]
+pub(crate) struct Asked {
+    /// In the order of their names.
+    pub(crate) items: Vec<Item>,
+    pub(crate) need: Need,
+    pub(crate) wait: bool,
+}
+
+#[derive(Clone, PartialEq)]
 pub(crate) enum State {
     Waiting { arrival: u64, since_ms: u64 },
-    Held { token: FencingToken, since_ms: u64 },
-    Denied { holder: SessionId, token: FencingToken },
+    Held { token: FencingToken, since_ms: u64, holds: Vec<Item> },
+    Denied(Rejection),
     Over,
 }
 
 impl Request {
-    pub(crate) fn is_for(&self, lock: &LockName) -> bool {
-        self.asked.as_ref().is_some_and(|(asked, _)| asked == lock)
+    pub(crate) fn items(&self) -> &[Item] {
+        match &self.what {
+            What::Asked(asked) => &asked.items,
+            What::Nothing | What::Write { .. } => &[],
+        }
     }
 
     pub(crate) fn arrival(&self) -> Option<u64> {
@@ -60,8 +93,26 @@ impl Request {
         }
     }
 
+    pub(crate) fn holds(&self) -> &[Item] {
+        match &self.state {
+            State::Held { holds, .. } => holds,
+            _ => &[],
+        }
+    }
+
     fn is_live(&self) -> bool {
         self.arrival().is_some() || self.token().is_some()
+    }
+}
+
+impl Asked {
+    /// What it is granted if these are free to it.
+    fn takes(&self, free: Vec<Item>) -> Option<Vec<Item>> {
+        let enough = match self.need {
+            Need::All => free.len() == self.items.len(),
+            Need::Any { .. } => !free.is_empty(),
+        };
+        enough.then_some(free)
     }
 }
 
@@ -72,6 +123,7 @@ impl Model {
             stamp_ms: 0,
             sessions: Vec::new(),
             requests: Vec::new(),
+            values: Vec::new(),
             epoch: counters.epoch,
             last_token: counters.token,
             last_session: counters.session,
@@ -81,31 +133,46 @@ impl Model {
 
     pub(crate) fn apply(&mut self, tenure: Tenure, command: &Command) -> (Outcome, Vec<Event>) {
         let mut events = Vec::new();
-        let outcome = match command.clone() {
+        let outcome = self.outcome(tenure, command.clone(), &mut events);
+        (outcome, events)
+    }
+
+    fn outcome(&mut self, tenure: Tenure, command: Command, events: &mut Vec<Event>) -> Outcome {
+        match command {
             Command::Configure { limits } => self.configure(limits),
-            Command::OpenSession { ttl_ms, .. } => self.open(ttl_ms, &mut events),
-            Command::CloseSession { session } => self.end(session, EndCause::Closed, &mut events),
+            Command::OpenSession { ttl_ms, .. } => self.open(ttl_ms, events),
+            Command::CloseSession { session } => self.end(session, EndCause::Closed, events),
             Command::ExpireSession { session, tenure: heard_in } => {
                 if self.session(session).is_some() && heard_in != tenure {
-                    Err(Rejection::OtherTenure { session, heard_in, proposed_in: tenure })
-                } else {
-                    self.end(session, EndCause::Expired, &mut events)
+                    return Err(Rejection::OtherTenure { session, heard_in, proposed_in: tenure });
                 }
+                self.end(session, EndCause::Expired, events)
             }
-            Command::Acquire { session, done_below, request, items, wait, .. } => {
-                self.confirm(session, done_below).and_then(|mark| {
-                    self.acquire(mark, session, request, &items[0].lock, wait, &mut events)
-                })
+            Command::Acquire { session, done_below, request, items, need, wait } => {
+                let mark = self.confirm(session, done_below)?;
+                let mut items = items;
+                items.sort();
+                requests::refuse_nonsense(&items, need)?;
+                self.acquire(mark, session, request, &Asked { items, need, wait }, events)
             }
-            Command::Cancel { session, done_below, request } => self
-                .confirm(session, done_below)
-                .and_then(|mark| self.cancel(mark, session, request, &mut events)),
-            Command::Release { session, done_below, token, .. } => self
-                .confirm(session, done_below)
-                .and_then(|_| self.release(session, token, &mut events)),
-            Command::SetValue { .. } => unreachable!("not drawn"),
-        };
-        (outcome, events)
+            Command::Cancel { session, done_below, request } => {
+                let mark = self.confirm(session, done_below)?;
+                self.cancel(mark, session, request, events)
+            }
+            Command::Release { session, done_below, token, locks } => {
+                self.confirm(session, done_below)?;
+                self.release(session, token, &locks, events)
+            }
+            Command::SetValue { session, done_below, request, token, lock, change } => {
+                let mark = self.confirm(session, done_below)?;
+                if let ValueChange::Set(bytes) = &change
+                    && bytes.len() > 4_096
+                {
+                    return Err(Rejection::ValueTooLarge { len: bytes.len() as u64, max: 4_096 });
+                }
+                self.write(mark, session, request, What::Write { token, lock, change }, events)
+            }
+        }
     }
 
     fn configure(&mut self, limits: Limits) -> Outcome {
@@ -144,30 +211,40 @@ impl Model {
         if self.session(session).is_none() {
             return Err(Rejection::UnknownSession { session });
         }
-        let (mut own, others): (Vec<Request>, Vec<Request>) =
-            std::mem::take(&mut self.requests).into_iter().partition(|r| r.session == session);
-        self.requests = others;
         self.sessions.retain(|open| open.id != session);
-
-        own.sort_by_key(Request::arrival);
-        for request in own.iter().filter(|request| request.arrival().is_some()) {
-            let (lock, _) = request.asked.clone().unwrap();
-            events.push(Event::Left { session, request: request.id, items: one(&lock) });
+        let own = |request: &&Request| request.session == session;
+        let mut waits: Vec<Request> = self.requests.iter().filter(own).cloned().collect();
+        waits.retain(|request| request.arrival().is_some());
+        waits.sort_by_key(Request::arrival);
+        self.requests.retain(|r| r.session != session || r.token().is_some());
+        for wait in waits {
+            let items = wait.items().iter().cloned().collect();
+            events.push(Event::Left { session, request: wait.id, items });
         }
-        own.sort_by_key(Request::token);
-        for request in &own {
-            let Some(token) = request.token() else { continue };
-            let (lock, _) = request.asked.clone().unwrap();
-            let id = request.id;
-            let (items, over) = (one(&lock), true);
-            events.push(Event::Lost { session, request: id, token, items, over, cause });
-            self.hand_on(&lock, events);
+        self.hand_on(events);
+        while let Some(at) = self.first_hold_of(session) {
+            let lost = self.requests.swap_remove(at);
+            let (request, token) = (lost.id, lost.token().unwrap());
+            let items = lost.holds().iter().cloned().collect();
+            events.push(Event::Lost { session, request, token, items, over: true, cause });
+            if cause == EndCause::Expired {
+                self.suspect(lost.holds(), events);
+            }
+            self.hand_on(events);
         }
         events.push(Event::SessionEnded { session, cause });
         Ok(Answer::SessionEnded)
     }
 
-    /// Takes the confirmation and returns the session's mark.
+    /// Where the oldest hold of a session is.
+    fn first_hold_of(&self, session: SessionId) -> Option<usize> {
+        let held = |(_, request): &(usize, &Request)| {
+            request.session == session && request.token().is_some()
+        };
+        let holds = self.requests.iter().enumerate().filter(held);
+        holds.min_by_key(|(_, request)| request.token()).map(|(at, _)| at)
+    }
+
     fn confirm(&mut self, id: SessionId, done_below: RequestId) -> Result<RequestId, Rejection> {
         let Some(session) = self.sessions.iter_mut().find(|session| session.id == id) else {
             return Err(Rejection::UnknownSession { session: id });
@@ -182,189 +259,6 @@ impl Model {
         self.requests.retain(|r| r.session != session || r.id >= mark || r.is_live());
     }
 
-    fn acquire(
-        &mut self,
-        done_below: RequestId,
-        session: SessionId,
-        request: RequestId,
-        lock: &LockName,
-        wait: bool,
-        events: &mut Vec<Event>,
-    ) -> Outcome {
-        if request < done_below {
-            return Err(Rejection::RequestGone { request, done_below });
-        }
-        if let Some(known) = self.request(session, request) {
-            return self.again(known, lock, wait);
-        }
-        let limit = self.limits.max_requests_per_session;
-        if self.kept(session) >= limit {
-            return Err(Rejection::TooManyRequests { session, limit });
-        }
-        let queue = self.queue(lock);
-        let Some(holder) = self.holder(lock) else {
-            let exhausted = Rejection::TokensExhausted { epoch: self.epoch };
-            if !queue.is_empty() {
-                return Err(exhausted);
-            }
-            let token = self.draw().ok_or(exhausted)?;
-            self.keep(session, request, lock, wait, State::Held { token, since_ms: self.stamp_ms });
-            events.push(Event::Granted {
-                session,
-                request,
-                token,
-                items: one(lock),
-                values: vec![],
-            });
-            let state = Acquired::Granted { token, items: one(lock), values: vec![] };
-            return Ok(Answer::Acquired { request, state, fresh: true });
-        };
-        if !wait {
-            let Grant { session: holder, token, .. } = holder;
-            let rejection = Rejection::LockHeld { lock: lock.clone(), holder, token };
-            self.keep(session, request, lock, wait, State::Denied { holder, token });
-            let items = one(lock);
-            events.push(Event::Denied { session, request, items, rejection: rejection.clone() });
-            return Err(rejection);
-        }
-        let limit = self.limits.max_waiters_per_lock;
-        let place = queue.len() as u64;
-        if place >= limit {
-            return Err(Rejection::TooManyWaiters { lock: lock.clone(), limit });
-        }
-        self.arrivals += 1;
-        let state = State::Waiting { arrival: self.arrivals, since_ms: self.stamp_ms };
-        self.keep(session, request, lock, wait, state);
-        events.push(Event::Queued { session, request, items: one(lock), place });
-        if place == 0 {
-            events.push(contended(holder, lock));
-        }
-        let state = Acquired::Queued { place, holder: Some(holder) };
-        Ok(Answer::Acquired { request, state, fresh: true })
-    }
-
-    fn again(&self, known: &Request, lock: &LockName, wait: bool) -> Outcome {
-        let request = known.id;
-        if known.asked.as_ref().is_some_and(|asked| *asked != (lock.clone(), wait)) {
-            return Err(Rejection::RequestReused { request });
-        }
-        let state = match known.state {
-            State::Over => return Err(Rejection::RequestEnded { request }),
-            State::Denied { holder, token } => {
-                return Err(Rejection::LockHeld { lock: lock.clone(), holder, token });
-            }
-            State::Held { token, .. } => {
-                Acquired::Granted { token, items: one(lock), values: vec![] }
-            }
-            State::Waiting { .. } => {
-                Acquired::Queued { place: self.place(known), holder: self.holder(lock) }
-            }
-        };
-        Ok(Answer::Acquired { request, state, fresh: false })
-    }
-
-    fn cancel(
-        &mut self,
-        done_below: RequestId,
-        session: SessionId,
-        request: RequestId,
-        events: &mut Vec<Event>,
-    ) -> Outcome {
-        let Some(known) = self.request(session, request).cloned() else {
-            if request < done_below {
-                return Err(Rejection::RequestGone { request, done_below });
-            }
-            let limit = self.limits.max_requests_per_session;
-            if self.kept(session) >= limit {
-                return Err(Rejection::TooManyRequests { session, limit });
-            }
-            self.requests.push(Request { session, id: request, asked: None, state: State::Over });
-            return Ok(Answer::Cancelled { request, was: Was::Unknown });
-        };
-        let was = match known.state {
-            State::Waiting { .. } => {
-                self.finish(session, request);
-                let (lock, _) = known.asked.unwrap();
-                events.push(Event::Left { session, request, items: one(&lock) });
-                Was::Waiting
-            }
-            State::Held { token, .. } => {
-                self.give_back(session, request, token, events);
-                Was::Held { token }
-            }
-            State::Denied { .. } | State::Over => Was::Ended,
-        };
-        Ok(Answer::Cancelled { request, was })
-    }
-
-    fn release(
-        &mut self,
-        session: SessionId,
-        token: FencingToken,
-        events: &mut Vec<Event>,
-    ) -> Outcome {
-        let held = self.requests.iter().find(|r| r.session == session && r.token() == Some(token));
-        let Some(request) = held.map(|request| request.id) else {
-            return Err(Rejection::NotHolder { session, token });
-        };
-        self.give_back(session, request, token, events);
-        Ok(Answer::Released { request, token, over: true })
-    }
-
-    fn give_back(
-        &mut self,
-        session: SessionId,
-        request: RequestId,
-        token: FencingToken,
-        events: &mut Vec<Event>,
-    ) {
-        let (lock, _) = self.request(session, request).unwrap().asked.clone().unwrap();
-        self.finish(session, request);
-        let items = one(&lock);
-        events.push(Event::Released { session, request, token, items, over: true });
-        self.hand_on(&lock, events);
-    }
-
-    fn finish(&mut self, session: SessionId, request: RequestId) {
-        let found = self.requests.iter_mut().find(|r| r.session == session && r.id == request);
-        found.unwrap().state = State::Over;
-        let mark = self.session(session).unwrap().done_below;
-        self.forget_finished(session, mark);
-    }
-
-    /// Grants a lock nobody holds to whoever came first.
-    fn hand_on(&mut self, lock: &LockName, events: &mut Vec<Event>) {
-        let Some(next) = self.queue(lock).first().map(|next| (next.session, next.id)) else {
-            return;
-        };
-        let Some(token) = self.draw() else { return };
-        let (session, request) = next;
-        let since_ms = self.stamp_ms;
-        let found = self.requests.iter_mut().find(|r| (r.session, r.id) == next).unwrap();
-        found.state = State::Held { token, since_ms };
-        events.push(Event::Granted { session, request, token, items: one(lock), values: vec![] });
-        if !self.queue(lock).is_empty() {
-            events.push(contended(Grant { session, request, token }, lock));
-        }
-    }
-
-    fn draw(&mut self) -> Option<FencingToken> {
-        let token = FencingToken::new(self.epoch, self.last_token + 1)?;
-        self.last_token += 1;
-        Some(token)
-    }
-
-    fn keep(
-        &mut self,
-        session: SessionId,
-        id: RequestId,
-        lock: &LockName,
-        wait: bool,
-        state: State,
-    ) {
-        self.requests.push(Request { session, id, asked: Some((lock.clone(), wait)), state });
-    }
-
     pub(crate) fn session(&self, id: SessionId) -> Option<&Session> {
         self.sessions.iter().find(|session| session.id == id)
     }
@@ -373,27 +267,41 @@ impl Model {
         self.requests.iter().find(|r| r.session == session && r.id == id)
     }
 
-    pub(crate) fn holder(&self, lock: &LockName) -> Option<Grant> {
-        self.requests
-            .iter()
-            .filter(|request| request.is_for(lock))
-            .find_map(|r| Some(Grant { session: r.session, request: r.id, token: r.token()? }))
+    /// Who holds a lock, and how, first come first.
+    pub(crate) fn holders(&self, lock: &LockName) -> Vec<(Grant, Mode)> {
+        let mut holders = Vec::new();
+        for r in &self.requests {
+            if let Some(held) = r.holds().iter().find(|item| item.lock == *lock) {
+                let (session, request, token) = (r.session, r.id, r.token().unwrap());
+                holders.push((Grant { session, request, token }, held.mode));
+            }
+        }
+        holders.sort_by_key(|(grant, _)| grant.token);
+        holders
+    }
+
+    fn first_holder(&self, request: &Request) -> Option<Grant> {
+        let mut held = request.items().iter().map(|item| self.holders(&item.lock));
+        held.find_map(|holders| Some(holders.first()?.0))
     }
 
     /// Who waits for a lock, first come first.
     pub(crate) fn queue(&self, lock: &LockName) -> Vec<&Request> {
-        let waits = |request: &&Request| request.is_for(lock) && request.arrival().is_some();
+        let waits = |r: &&Request| r.arrival().is_some() && asks_for(r, lock);
         let mut queue: Vec<&Request> = self.requests.iter().filter(waits).collect();
         queue.sort_by_key(|request| request.arrival());
         queue
     }
 
+    /// The last of its places for one that needs all; the best for one that needs any.
     pub(crate) fn place(&self, waiting: &Request) -> u64 {
-        let earlier = |other: &&Request| {
-            other.asked == waiting.asked
-                && other.arrival().is_some_and(|arrival| Some(arrival) < waiting.arrival())
+        let before = |item: &Item| {
+            let queue = self.queue(&item.lock);
+            queue.iter().filter(|other| other.arrival() < waiting.arrival()).count() as u64
         };
-        self.requests.iter().filter(earlier).count() as u64
+        let places = waiting.items().iter().map(before);
+        let What::Asked(asked) = &waiting.what else { unreachable!("it waits") };
+        if asked.need == Need::All { places.max().unwrap() } else { places.min().unwrap() }
     }
 
     fn kept(&self, session: SessionId) -> u64 {
@@ -401,11 +309,6 @@ impl Model {
     }
 }
 
-fn one(lock: &LockName) -> Items {
-    Item::exclusive(lock.clone()).into()
-}
-
-fn contended(holder: Grant, lock: &LockName) -> Event {
-    let Grant { session, request, token } = holder;
-    Event::Contended { session, request, lock: lock.clone(), token }
+fn asks_for(request: &Request, lock: &LockName) -> bool {
+    request.items().iter().any(|item| item.lock == *lock)
 }
