@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::acquire::Acquire;
 use crate::items::Need;
 use crate::session::Session;
-use crate::{Builder, Error, LockInfo, LockItem, NodeStatus, Page, Reader, Result};
+use crate::{Builder, Error, LockInfo, LockItem, NodeStatus, Page, Reader, Result, Watch};
 
 /// A session at a Holdfast cluster. Cheap to clone; all clones are one session.
 ///
@@ -168,6 +168,12 @@ impl Client {
     /// As of [`Reader::page`].
     pub async fn page(&self, prefix: &str, size: u32, after: Option<&str>) -> Result<Page> {
         self.reader.page(prefix, size, after).await
+    }
+
+    /// Watches the locks whose names begin with `prefix`: their state, then every change. It needs
+    /// no session, and outlives this client.
+    pub fn watch(&self, prefix: &str) -> Watch {
+        self.reader.watch(prefix)
     }
 
     /// What a node knows of itself and its cluster.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use holdfast_proto::v1;
 use holdfast_seams::{Clock, Moment};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -29,6 +30,16 @@ pub enum LostReason {
     AttachedElsewhere,
     /// The store does not know the hold any more.
     Revoked,
+}
+
+impl From<v1::LostReason> for LostReason {
+    fn from(reason: v1::LostReason) -> Self {
+        match reason {
+            v1::LostReason::SessionClosed => Self::SessionClosed,
+            v1::LostReason::SessionExpired => Self::SessionExpired,
+            v1::LostReason::Unspecified => Self::Revoked,
+        }
+    }
 }
 
 impl fmt::Display for LostReason {

@@ -57,6 +57,7 @@ mod session;
 mod token;
 mod transport;
 mod value;
+mod watch;
 
 pub use acquire::Acquire;
 pub use builder::Builder;
@@ -71,3 +72,4 @@ pub use queue_place::QueuePlace;
 pub use reader::Reader;
 pub use token::FencingToken;
 pub use value::Value;
+pub use watch::{ChangeKind, LockChange, Watch, WatchEvent};

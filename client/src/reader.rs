@@ -8,10 +8,10 @@ use holdfast_proto::v1;
 use holdfast_seams::{BoxFuture, Seams, Transport, TransportError};
 
 use crate::endpoints::Route;
-use crate::{Error, LockInfo, NodeStatus, Page, RefusalReason, Result};
+use crate::{Error, LockInfo, NodeStatus, Page, RefusalReason, Result, Watch};
 
 /// The longest one server may take to answer before the next is asked.
-const ATTEMPT_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const ATTEMPT_LIMIT: Duration = Duration::from_secs(2);
 /// Locks in a page of [`Reader::list`].
 const PAGE_SIZE: u32 = 1_000;
 
@@ -36,6 +36,10 @@ impl Reader {
 
     pub(crate) fn transport(&self) -> &Arc<dyn Transport> {
         &self.transport
+    }
+
+    pub(crate) fn seams(&self) -> &Seams {
+        &self.seams
     }
 
     pub(crate) fn endpoints(&self) -> &[String] {
@@ -115,6 +119,30 @@ impl Reader {
         Ok(Page::from(response))
     }
 
+    /// Watches the locks whose names begin with `prefix` (empty: all): their state, then every
+    /// change. Nothing is asked before the first poll; [`Watch`] tells the rest.
+    ///
+    /// ```no_run
+    /// # async fn example() -> holdfast::Result<()> {
+    /// use holdfast::WatchEvent;
+    ///
+    /// let reader = holdfast::Client::builder().endpoints("127.0.0.1:7420")?.reader();
+    /// let mut watch = reader.watch("orders/");
+    /// while let Some(event) = watch.next().await {
+    ///     match event? {
+    ///         WatchEvent::Lock(lock) => println!("{} has {} holders", lock.name, lock.held_by),
+    ///         WatchEvent::Synced => println!("that is all; what follows are changes"),
+    ///         WatchEvent::Change(change) => println!("{}: {:?}", change.name, change.what),
+    ///         WatchEvent::Restarted => println!("forget it all; the state comes anew"),
+    ///         _ => {}
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn watch(&self, prefix: &str) -> Watch {
+        Watch::new(self.clone(), prefix.to_owned())
+    }
+
     /// What a node knows of itself and its cluster: the first endpoint that answers.
     ///
     /// # Errors
@@ -169,7 +197,7 @@ impl Reader {
     }
 }
 
-fn refused(message: String) -> Error {
+pub(crate) fn refused(message: String) -> Error {
     Error::Refused { reason: RefusalReason::Other, message, limit: None, retry_after: None }
 }
 

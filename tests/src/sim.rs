@@ -13,9 +13,9 @@ use futures_util::StreamExt as _;
 use holdfast::Client;
 use holdfast_proto::v1::{
     CheckTokenRequest, CheckTokenResponse, ClientFrames, InspectRequest, InspectResponse,
-    ListRequest, ListResponse, ServerFrames, StatusRequest, StatusResponse,
+    ListRequest, ListResponse, ServerFrames, StatusRequest, StatusResponse, WatchRequest,
 };
-use holdfast_seams::{BoxFuture, Pipe, Seams, Task, Transport, TransportError, simulated};
+use holdfast_seams::{BoxFuture, Pipe, Seams, Task, Transport, TransportError, Watched, simulated};
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::raft::{Member, MemoryNetwork, MemoryStore, Replica, ReplicaConfig};
 use holdfast_server::session::{ClusterId, Hub, SessionSettings, StreamError};
@@ -243,6 +243,14 @@ impl Transport for InMemory {
         _endpoint: &str,
         _request: CheckTokenRequest,
     ) -> BoxFuture<'static, Result<CheckTokenResponse, TransportError>> {
+        Box::pin(async { Err(only_streams()) })
+    }
+
+    fn watch(
+        &self,
+        _endpoint: &str,
+        _request: WatchRequest,
+    ) -> BoxFuture<'static, Result<Watched, TransportError>> {
         Box::pin(async { Err(only_streams()) })
     }
 

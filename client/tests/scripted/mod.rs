@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use holdfast::{Builder, Client};
 use holdfast_proto::v1::{self, client_frame, server_frame};
-use holdfast_seams::{BoxFuture, Pipe, Seams, Transport, TransportError, simulated};
+use holdfast_seams::{BoxFuture, Pipe, Seams, Transport, TransportError, Watched, simulated};
 use tokio::sync::mpsc;
 
 /// TTL of every scripted session: keepalives each 2.5 s, safe for 8.98 s.
@@ -171,6 +171,14 @@ impl Transport for ScriptedTransport {
         _endpoint: &str,
         _request: v1::CheckTokenRequest,
     ) -> BoxFuture<'static, Result<v1::CheckTokenResponse, TransportError>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn watch(
+        &self,
+        _endpoint: &str,
+        _request: v1::WatchRequest,
+    ) -> BoxFuture<'static, Result<Watched, TransportError>> {
         Box::pin(std::future::pending())
     }
 

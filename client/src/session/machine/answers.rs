@@ -48,7 +48,7 @@ impl Machine {
                 return Some(StreamEnd::Redirected(leader));
             }
             Said::SessionEnded(ended) => {
-                self.session_over(lost_reason(ended.reason()));
+                self.session_over(ended.reason().into());
                 return Some(StreamEnd::SessionOver);
             }
         }
@@ -209,13 +209,5 @@ impl Machine {
             }
             _ => StreamEnd::Refused(Error::from_refusal(refusal, Vec::new())),
         }
-    }
-}
-
-pub(super) fn lost_reason(reason: v1::LostReason) -> LostReason {
-    match reason {
-        v1::LostReason::SessionClosed => LostReason::SessionClosed,
-        v1::LostReason::SessionExpired => LostReason::SessionExpired,
-        v1::LostReason::Unspecified => LostReason::Revoked,
     }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use holdfast_proto::v1::{self, client_frame::Body};
 
-use super::answers::lost_reason;
 use super::{Intent, Machine, StreamEnd};
 use crate::hold::{GuardState, HeldLock, Hold};
 use crate::items::{Item, invalid};
@@ -162,7 +161,7 @@ impl Machine {
     }
 
     pub(super) fn lost(&mut self, lost: &v1::Lost) {
-        let reason = lost_reason(lost.reason());
+        let reason = lost.reason().into();
         self.ended(FencingToken::new(lost.token), &Err(Error::Lost { reason }), reason);
     }
 
