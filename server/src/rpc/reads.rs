@@ -116,7 +116,7 @@ fn after(token: &str, prefix: &str) -> Result<Option<LockName>, Status> {
 fn info(lock: &LockView<'_>, now_ms: u64) -> LockInfo {
     LockInfo {
         name: lock.name.as_str().to_owned(),
-        holders: lock.holder.iter().map(|holder| holder_of(holder, now_ms)).collect(),
+        holders: lock.holders().map(|holder| holder_of(&holder, now_ms)).collect(),
         waiting: lock.waiting,
         queue: Vec::new(),
     }

@@ -82,7 +82,7 @@ pub(crate) fn now_ms(table: &LockTable, clock: &dyn Clock) -> u64 {
 
 /// Who holds a lock, for people; `now_ms` is [`now_ms`].
 pub(crate) fn holders(table: &LockTable, now_ms: u64, lock: &LockName) -> Vec<Holder> {
-    let holder = table.lock(lock).and_then(|lock| lock.holder);
+    let holder = table.lock(lock).and_then(|lock| lock.holders().next());
     holder.map(|holder| holder_of(&holder, now_ms)).into_iter().collect()
 }
 
@@ -121,28 +121,37 @@ pub(super) fn of_outcome(
             | Answer::Configured
             | Answer::SessionOpened { .. }
             | Answer::SessionEnded
-            | Answer::Released { .. },
+            | Answer::Released { .. }
+            | Answer::ValueSet { .. },
         ) => None,
-        Err(Rejection::LockHeld { .. }) if denial_told => None,
+        Err(rejection) if rejection.is_denial() && denial_told => None,
         Err(rejection) => Some(of_rejection(subject, rejection)),
     }
 }
 
 fn of_rejection(subject: Option<Subject>, rejection: &Rejection) -> Body {
     let mut refusal = refusals::of_rejection(rejection);
-    match (rejection, &subject) {
-        (Rejection::LockHeld { holder, token, .. }, Some(Subject::RequestId(request_id))) => {
-            refusal.holders.push(holder_unlabelled(*holder, *token));
+    match &subject {
+        Some(Subject::RequestId(request_id)) if rejection.is_denial() => {
+            refusal.holders.extend(in_the_way(rejection));
             Body::Denied(Denied { request_id: *request_id, refusal: Some(refusal) })
         }
         _ => refused(subject, refusal),
     }
 }
 
+/// Who was in the way of a denied request.
+fn in_the_way(rejection: &Rejection) -> Option<Holder> {
+    match rejection {
+        Rejection::LockHeld { holder, token, .. } => Some(holder_unlabelled(*holder, *token)),
+        _ => None,
+    }
+}
+
 /// Where a retried request stands.
 fn stands(request: RequestId, state: &Acquired) -> Body {
     match *state {
-        Acquired::Granted { token } => granted(request, token),
+        Acquired::Granted { token, .. } => granted(request, token),
         Acquired::Queued { place, holder } => {
             let holder = holder.map(|grant| holder_unlabelled(grant.session, grant.token));
             let holders = holder.into_iter().collect();
@@ -172,25 +181,23 @@ pub(super) fn state(table: &LockTable, now_ms: u64, session: SessionId) -> Optio
     Some(Body::State(State { requests, next_request_id: above_kept.max(done_below) }))
 }
 
-fn request_state(table: &LockTable, now_ms: u64, request: &RequestView<'_>) -> WireRequest {
+fn request_state(table: &LockTable, now_ms: u64, request: &RequestView) -> WireRequest {
     let request_id = request.request.get();
-    let state = match (request.state, request.lock) {
-        (RequestState::Waiting { place, .. }, lock) => {
-            let holders = lock.map(|lock| holders(table, now_ms, lock)).unwrap_or_default();
-            WireState::Queued(Queued { request_id, place, holders })
+    let state = match &request.state {
+        RequestState::Waiting { place, .. } => {
+            let locks = request.items.iter().map(|item| &item.lock);
+            let holders = locks.flat_map(|lock| holders(table, now_ms, lock)).collect();
+            WireState::Queued(Queued { request_id, place: *place, holders })
         }
-        (RequestState::Held { token, .. }, _) => {
+        RequestState::Held { token, .. } => {
             WireState::Granted(Granted { request_id, token: token.get() })
         }
-        (RequestState::Denied { holder, token }, Some(lock)) => {
-            let held = Rejection::LockHeld { lock: lock.clone(), holder, token };
-            let mut refusal = refusals::of_rejection(&held);
-            refusal.holders.push(holder_unlabelled(holder, token));
+        RequestState::Denied { rejection } => {
+            let mut refusal = refusals::of_rejection(rejection);
+            refusal.holders.extend(in_the_way(rejection));
             WireState::Denied(Denied { request_id, refusal: Some(refusal) })
         }
-        (RequestState::Denied { .. }, None) | (RequestState::Ended, _) => {
-            WireState::Ended(Ended {})
-        }
+        RequestState::Wrote | RequestState::Ended => WireState::Ended(Ended {}),
     };
     WireRequest { request_id, state: Some(state) }
 }

@@ -3,7 +3,7 @@
 //! Runs under the table's lock, on every node; where nothing is attached and nothing led, it costs
 //! a look at an empty map. Pushes never wait: a full outbox ends its stream.
 
-use holdfast_core::{EndCause, Event, LockName, LockTable, LogIndex, RequestId, SessionId};
+use holdfast_core::{EndCause, Event, Item, LockTable, LogIndex, RequestId, SessionId};
 use holdfast_proto::v1::server_frame::Body;
 
 use super::answers;
@@ -39,14 +39,17 @@ impl Registry {
         match event {
             Event::SessionOpened { session } => self.opened(state, *session, table),
             Event::SessionEnded { session, cause } => self.ended(state, index, *session, *cause),
-            Event::Queued { session, request, lock, place } => {
+            Event::Queued { session, request, items, place } => {
                 state.follows.told(*session, *request, *place);
-                let holders = answers::holders(table, self.now_ms(table), lock);
+                let now_ms = self.now_ms(table);
+                let locks = items.iter().map(|item| &item.lock);
+                let holders =
+                    locks.flat_map(|lock| answers::holders(table, now_ms, lock)).collect();
                 let body = answers::queued(*request, *place, holders);
                 self.tell(state, index, *session, body);
             }
-            Event::Granted { session, request, lock, token } => {
-                self.left(state, *session, *request, lock);
+            Event::Granted { session, request, token, items, .. } => {
+                self.left(state, *session, *request, items);
                 self.tell(state, index, *session, answers::granted(*request, *token));
             }
             Event::Denied { session, request, rejection, .. } => {
@@ -58,18 +61,21 @@ impl Registry {
                 self.tell(state, index, *session, body);
             }
             // Told by the answer to its cancel, or by its session's end.
-            Event::Left { session, request, lock } => self.left(state, *session, *request, lock),
-            Event::Released { session, request, lock, token } => {
-                self.moved(state, lock);
+            Event::Left { session, request, items } => {
+                self.left(state, *session, *request, items);
+            }
+            Event::Released { session, request, token, items, .. } => {
+                self.moved(state, items);
                 self.tell(state, index, *session, answers::released(*request, *token));
             }
-            Event::Lost { session, request, lock, token, cause } => {
-                self.moved(state, lock);
+            Event::Lost { session, request, token, items, cause, .. } => {
+                self.moved(state, items);
                 self.tell(state, index, *session, answers::lost(*request, *token, *cause));
             }
             Event::Contended { session, request, token, .. } => {
                 self.tell(state, index, *session, answers::contended(*request, *token));
             }
+            Event::ValueChanged { .. } => {}
         }
     }
 
@@ -98,14 +104,16 @@ impl Registry {
         }
     }
 
-    fn left(&self, state: &mut State, session: SessionId, request: RequestId, lock: &LockName) {
+    fn left(&self, state: &mut State, session: SessionId, request: RequestId, items: &[Item]) {
         state.follows.forget(session, request);
-        self.moved(state, lock);
+        self.moved(state, items);
     }
 
-    fn moved(&self, state: &mut State, lock: &LockName) {
-        if state.follows.moved(lock) {
-            self.place_changed.notify_one();
+    fn moved(&self, state: &mut State, items: &[Item]) {
+        for item in items {
+            if state.follows.moved(&item.lock) {
+                self.place_changed.notify_one();
+            }
         }
     }
 

@@ -29,11 +29,24 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         Rejection::TooManySessions { .. } => limit_of_others("max_sessions", message),
         Rejection::TooManyRequests { .. } => limit("max_requests_per_session", message),
         Rejection::TooManyWaiters { .. } => limit_of_others("max_waiters_per_lock", message),
-        Rejection::LockHeld { .. } => refusal(RefusalReason::LockHeld, message),
+        Rejection::TooManyValueBytes { .. } => limit_of_others("max_value_bytes", message),
+        Rejection::TooManyNames { .. } => limit("names_per_request", message),
+        Rejection::ValueTooLarge { .. } => limit("value_bytes", message),
+        Rejection::LockHeld { .. } | Rejection::LockAwaited { .. } | Rejection::NothingFree => {
+            refusal(RefusalReason::LockHeld, message)
+        }
         Rejection::RequestGone { .. } => refusal(RefusalReason::RequestGone, message),
         Rejection::RequestReused { .. } => refusal(RefusalReason::RequestReused, message),
         Rejection::RequestEnded { .. } => refusal(RefusalReason::Cancelled, message),
-        Rejection::NotHolder { .. } => refusal(RefusalReason::NotHolder, message),
+        Rejection::NotHolder { .. } | Rejection::NotHeldUnder { .. } => {
+            refusal(RefusalReason::NotHolder, message)
+        }
+        Rejection::MinUnsupported { .. } => refusal(RefusalReason::Unsupported, message),
+        Rejection::NoNames
+        | Rejection::NameTwice { .. }
+        | Rejection::MinAboveNames { .. }
+        | Rejection::NotExclusive { .. }
+        | Rejection::NoValue { .. } => refusal(RefusalReason::Invalid, message),
         Rejection::TokensExhausted { .. } => refusal(RefusalReason::TokensExhausted, message),
         // No client's frame leads to these.
         Rejection::OtherTenure { .. } | Rejection::UnusableLimits { .. } => {

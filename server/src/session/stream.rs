@@ -4,7 +4,7 @@
 //! in is taken off the transport at once. Commands are submitted in the order of their frames and
 //! nothing waits for their outcome, which comes back through the outbox.
 
-use holdfast_core::{Acquired, Answer, Command, RequestId, SessionId};
+use holdfast_core::{Acquired, Answer, Command, Item, Need, RequestId, SessionId};
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::{ClientFrames, ServerFrames};
 use holdfast_seams::{Moment, Pipe};
@@ -130,7 +130,8 @@ impl Attended<'_> {
                     self.hub.registry.lock().follows.follow(session, request, lock.clone());
                 }
                 let subject = Subject::RequestId(request.get());
-                let acquire = Command::Acquire { session, done_below, request, lock, wait };
+                let (items, need) = (vec![Item::exclusive(lock)], Need::All);
+                let acquire = Command::Acquire { session, done_below, request, items, need, wait };
                 self.submit(acquire, Some(subject));
             }
             Request::Cancel { request } => {
@@ -139,7 +140,8 @@ impl Attended<'_> {
             }
             Request::Release { token } => {
                 let subject = Subject::Token(token.get());
-                self.submit(Command::Release { session, done_below, token }, Some(subject));
+                let locks = Vec::new();
+                self.submit(Command::Release { session, done_below, token, locks }, Some(subject));
             }
             Request::Close => self.submit(Command::CloseSession { session }, None),
         }

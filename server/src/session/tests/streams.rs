@@ -1,6 +1,6 @@
 //! Opening, taking up again, and being told.
 
-use holdfast_core::{Command, LockName, RequestId, SessionId, Tenure};
+use holdfast_core::{Command, Item, LockName, Need, RequestId, SessionId, Tenure};
 use holdfast_proto::v1::request_state::State as Stands;
 use holdfast_proto::v1::{
     Cancel, Cancelled, Contended, GoingAway, Holder, LostReason, Queued, Redirect, RefusalReason,
@@ -317,7 +317,8 @@ async fn the_pushes_of_one_entry_travel_in_one_message() {
         session: SessionId::new(ticket.session_id),
         done_below: RequestId::new(0),
         request: RequestId::new(request),
-        lock: LockName::parse(&format!("jobs/{request}")).unwrap(),
+        items: vec![Item::exclusive(LockName::parse(&format!("jobs/{request}")).unwrap())],
+        need: Need::All,
         wait: true,
     };
     world.fake.commit_all((1..=100).map(acquire).collect(), Tenure::new(1));
