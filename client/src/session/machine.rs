@@ -405,10 +405,11 @@ impl Machine {
                 let request_id = self.requests.id_of(key)?;
                 let request = self.requests.get_mut(key)?;
                 request.phase = Phase::Asked;
-                let items =
-                    vec![v1::Item { name: Bytes::copy_from_slice(request.name.as_bytes()) }];
+                let name = Bytes::copy_from_slice(request.name.as_bytes());
+                let items = vec![v1::Item { name, ..v1::Item::default() }];
                 let (wait, follow_place) = (request.wait, request.follow);
-                Some(Body::Acquire(v1::Acquire { request_id, items, wait, follow_place }))
+                let acquire = v1::Acquire { request_id, items, wait, follow_place, any: None };
+                Some(Body::Acquire(acquire))
             }
             Intent::Cancel(key) => {
                 let request_id = self.requests.get(key)?.id?;
@@ -419,7 +420,8 @@ impl Machine {
                     return None;
                 };
                 giving.sent += 1;
-                Some(Body::Release(v1::Release { token: giving.token.get() }))
+                let token = giving.token.get();
+                Some(Body::Release(v1::Release { token, names: Vec::new() }))
             }
             Intent::Forget(request_id) => Some(Body::Cancel(v1::Cancel { request_id })),
         }
@@ -463,8 +465,9 @@ impl Machine {
             Said::Released(released) => self.released(FencingToken::new(released.token)),
             Said::Cancelled(cancelled) => self.cancelled(cancelled.request_id),
             Said::Lost(lost) => self.lost(&lost),
-            // Told for holders that lend their lock out; this client has none yet.
-            Said::Contended(_) => {}
+            // Told for holders that lend their lock out; this client has none yet. Nor does it set
+            // values.
+            Said::Contended(_) | Said::ValueSet(_) => {}
             Said::State(state) => self.synchronise(state, index),
             Said::Refused(refused) => return self.refused(refused),
             Said::Redirect(v1::Redirect { leader }) | Said::GoingAway(v1::GoingAway { leader }) => {
@@ -762,7 +765,7 @@ impl Machine {
             Some(State::Denied(denied)) => {
                 self.denied(id, index, denied.refusal.unwrap_or_default());
             }
-            Some(State::Ended(_)) | None => return self.found_ended(key),
+            Some(State::Ended(_) | State::ValueSet(_)) | None => return self.found_ended(key),
         }
         // What this client wanted before the stream broke, once more.
         if let Some(intent) = again {

@@ -132,8 +132,8 @@ fn open() -> Ask {
 }
 
 fn acquire(name: Vec<u8>) -> Ask {
-    let items = vec![Item { name: name.into() }];
-    Ask::Acquire(Acquire { request_id: 1, items, wait: true, follow_place: false })
+    let items = vec![Item { name: name.into(), ..Item::default() }];
+    Ask::Acquire(Acquire { request_id: 1, items, wait: true, ..Acquire::default() })
 }
 
 async fn next(stream: &mut Streaming<ServerFrames>) -> Result<Body, Status> {
