@@ -27,6 +27,7 @@ use super::record::{
     put_vote, seal,
 };
 use super::sled_log::Counters;
+use super::sled_pool::Idlers;
 use super::store::FolderLock;
 
 pub(super) const META_MAGIC: [u8; 4] = *b"HFMT";
@@ -60,6 +61,7 @@ pub(super) enum Commit {
 pub(super) struct Writer {
     pub(super) db: sled::Db,
     pub(super) tree: sled::Tree,
+    pub(super) idlers: Arc<Idlers>,
     pub(super) file: DataFile,
     pub(super) guard: Arc<Guard>,
     /// The last record of each group, by the index of the first. Groups that lie below the purge
@@ -272,10 +274,12 @@ impl Writer {
     /// Writes the batch and makes it durable.
     fn apply(&mut self, batch: sled::Batch) -> Result<(), Fault> {
         let begun = self.counters.now();
+        let underway = self.idlers.underway();
         self.tree
             .apply_batch(batch)
             .and_then(|()| self.db.flush())
             .map_err(|error| self.fault("write", error))?;
+        drop(underway);
         let blobs = self.file.sync().map_err(|e| Fault::new("sync", self.path(), e))?;
         self.counters.committed(begun, blobs);
         Ok(())
