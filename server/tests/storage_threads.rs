@@ -57,3 +57,26 @@ fn a_commit_wakes_two_threads_of_sleds_pool() {
     let busy = sleeps.iter().filter(|sleeps| **sleeps > COMMITS / 4).count();
     assert!((1..=2).contains(&busy), "how often each thread slept: {sleeps:?}");
 }
+
+/// Calls of this process that wrote something.
+fn writes() -> u64 {
+    let io = fs::read_to_string("/proc/self/io").unwrap();
+    field(&io, "syscw:").parse().unwrap()
+}
+
+/// The group of records, and the guard's hint. A batch of sled would be a third one.
+#[test]
+fn a_commit_of_one_record_writes_twice() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = TempDir::new().unwrap();
+    let log = Store::open_log_without_snapshots(folder.path(), options()).unwrap();
+
+    let before = writes();
+    for index in 0..COMMITS {
+        wait(|done| log.append(vec![record(1, index, 64)], done)).unwrap();
+    }
+    let writes = writes() - before;
+
+    // sled rewrites a page now and then.
+    assert!(writes < COMMITS * 5 / 2, "{COMMITS} commits wrote {writes} times");
+}
