@@ -1,8 +1,11 @@
 //! The command line of Holdfast. `holdfast --help` tells what it does.
 
 mod args;
+mod bench;
+mod cluster;
 mod demo;
 mod failure;
+mod fairness;
 mod inspect;
 mod list;
 mod lock;
@@ -45,6 +48,8 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::List(args) => list::run(&cli.global, &args),
         Command::Inspect(args) => inspect::run(&cli.global, &args),
         Command::Demo(args) => demo::run(&cli.global, &args),
+        Command::Bench(args) => bench::run(&cli.global, &args),
+        Command::BenchHolder(args) => bench::hold(&cli.global, &args),
         Command::DemoWorker(args) => demo::run_worker(&args),
     }
 }
