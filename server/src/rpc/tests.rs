@@ -1,5 +1,7 @@
 //! The port over real connections, with a fake replica behind the hub.
 
+mod calls;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
