@@ -77,6 +77,12 @@ pub(crate) enum Command {
     List(ListArgs),
     /// One lock: who holds it, who waits.
     Inspect(InspectArgs),
+    /// The locks as they are, and then whatever happens to them, one line each.
+    ///
+    /// Ends with Ctrl-C, and 0. After a broken connection or a change of leader it goes on by
+    /// itself: it says so, and shows the locks anew. Exit codes: 0 asked to end; 122 the store
+    /// refused; 123 no server could be reached; 125 an error of holdfast itself.
+    Watch(WatchArgs),
     /// Three servers, 64 workers, four files, and a leader that is killed twice.
     Demo(DemoArgs),
     /// Measure locks: rates, latencies, fairness, what they cost, how fast a dead holder is replaced.
@@ -136,6 +142,14 @@ pub(crate) struct ListArgs {
 pub(crate) struct InspectArgs {
     /// The lock.
     pub(crate) name: String,
+}
+
+/// Of `watch`.
+#[derive(Debug, Args)]
+pub(crate) struct WatchArgs {
+    /// Only locks whose names begin with this.
+    #[arg(default_value = "")]
+    pub(crate) prefix: String,
 }
 
 /// Of `demo`.

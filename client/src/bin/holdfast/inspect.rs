@@ -15,6 +15,8 @@ pub(crate) fn run(global: &Global, args: &InspectArgs) -> Result<u8, Failure> {
         holders: Vec::new(),
         waiting: 0,
         queue: Vec::new(),
+        value: None,
+        has_value: false,
     });
     if global.json {
         show::line(as_json(&lock));

@@ -13,6 +13,7 @@ mod runtime;
 mod show;
 mod signals;
 mod spawn;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -47,6 +48,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Try(args) => lock::run(&cli.global, Some(std::time::Duration::ZERO), &args.job),
         Command::List(args) => list::run(&cli.global, &args),
         Command::Inspect(args) => inspect::run(&cli.global, &args),
+        Command::Watch(args) => watch::run(&cli.global, &args),
         Command::Demo(args) => demo::run(&cli.global, &args),
         Command::Bench(args) => bench::run(&cli.global, &args),
         Command::BenchHolder(args) => bench::hold(&cli.global, &args),

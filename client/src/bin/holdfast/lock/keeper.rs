@@ -101,16 +101,18 @@ async fn acquire(
     line: &WaitLine,
 ) -> holdfast::Result<Guard> {
     line.say("waiting for the lock");
-    let told = line.clone();
     let acquire = match wanted.wait {
         Some(Duration::ZERO) => client.try_lock(&wanted.name),
         Some(wait) => client.lock(&wanted.name).wait(wait.saturating_sub(spent)),
         None => client.lock(&wanted.name),
     };
-    let mut acquiring = acquire.on_place(move |place| told.at(place)).into_future();
+    let mut place = acquire.follow_place().enqueue();
     loop {
         select! {
-            granted = &mut acquiring => return granted,
+            at = place.next() => match at {
+                Some(at) => line.at(&at),
+                None => return place.await,
+            },
             () = line.second() => line.refresh(),
         }
     }
