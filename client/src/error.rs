@@ -176,8 +176,11 @@ impl From<v1::RefusalReason> for RefusalReason {
             v1::RefusalReason::RequestGone
             | v1::RefusalReason::RequestReused
             | v1::RefusalReason::NotHolder
+            | v1::RefusalReason::NotExclusive
             | v1::RefusalReason::Cancelled => Self::Protocol,
-            v1::RefusalReason::Unspecified | v1::RefusalReason::LockHeld => Self::Other,
+            v1::RefusalReason::Unspecified
+            | v1::RefusalReason::LockHeld
+            | v1::RefusalReason::NothingFree => Self::Other,
         }
     }
 }

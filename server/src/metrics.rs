@@ -151,6 +151,7 @@ pub fn registry(sources: Sources) -> Registry {
 fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
     let SessionMetrics {
         attached_streams,
+        waiting_calls,
         outbox_overflows,
         keepalives,
         keepalives_acknowledged,
@@ -163,6 +164,7 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
         expiry_lateness,
     } = from.clone();
     registry.register("streams", "Streams that a session is attached to", attached_streams);
+    registry.register("waiting_calls", "Unary calls that wait for a lock", waiting_calls);
     let counters = [
         ("outbox_overflows", "Streams cut because they were not read", outbox_overflows),
         ("keepalives", "Keepalives that came in", keepalives),

@@ -84,7 +84,14 @@ impl FakeServer {
                 was: v1::cancelled::Was::Waiting.into(),
             })],
             client_frame::Body::Release(release) => {
-                vec![Body::Released(v1::Released { token: release.token, request_id: 1 })]
+                vec![Body::Released(v1::Released {
+                    token: release.token,
+                    request_id: 1,
+                    ..Default::default()
+                })]
+            }
+            client_frame::Body::SetValue(set) => {
+                vec![Body::ValueSet(v1::ValueSet { request_id: set.request_id })]
             }
             client_frame::Body::Close(_) => vec![Body::SessionEnded(v1::SessionEnded {
                 reason: v1::LostReason::SessionClosed.into(),
@@ -96,10 +103,21 @@ impl FakeServer {
 fn acquired(acquire: &v1::Acquire) -> Body {
     let request_id = acquire.request_id;
     let name = acquire.items.first().map(|item| item.name.as_ref()).unwrap_or_default();
-    let holder =
-        v1::Holder { session_id: 9, label: "other\u{1b}:1".into(), token: 5, held_ms: 12_000 };
+    let holder = v1::Holder {
+        session_id: 9,
+        label: "other\u{1b}:1".into(),
+        token: 5,
+        held_ms: 12_000,
+        ..Default::default()
+    };
     if !name.starts_with(HELD.as_bytes()) {
-        return Body::Granted(v1::Granted { request_id, token: TOKEN });
+        let names = acquire.items.iter().map(|item| item.name.clone()).collect();
+        return Body::Granted(v1::Granted {
+            request_id,
+            token: TOKEN,
+            names,
+            ..Default::default()
+        });
     }
     if acquire.wait {
         return Body::Queued(v1::Queued { request_id, place: 2, holders: vec![holder] });
@@ -121,6 +139,7 @@ pub fn now() -> Instant {
 impl LockService for FakeServer {
     type SessionStream =
         Pin<Box<dyn Stream<Item = Result<v1::ServerFrames, Status>> + Send + 'static>>;
+    type WatchStream = stream::Empty<Result<v1::WatchResponse, Status>>;
 
     async fn session(
         &self,
@@ -153,9 +172,11 @@ impl LockService for FakeServer {
                 label: "a\u{1b}[2Jb".into(),
                 token: u64::MAX >> 1,
                 held_ms: 61_000,
+                ..Default::default()
             }],
             waiting: 1,
             queue: vec![v1::WaiterInfo { label: "next".into(), ..Default::default() }],
+            ..Default::default()
         };
         Ok(Response::new(v1::InspectResponse { index: 1, lock: Some(lock) }))
     }
@@ -171,6 +192,69 @@ impl LockService for FakeServer {
         &self,
         _request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn watch(
+        &self,
+        _request: Request<v1::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn check_token(
+        &self,
+        _request: Request<v1::CheckTokenRequest>,
+    ) -> Result<Response<v1::CheckTokenResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn open_session(
+        &self,
+        _request: Request<v1::OpenSessionRequest>,
+    ) -> Result<Response<v1::OpenSessionResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn keep_alive(
+        &self,
+        _request: Request<v1::KeepAliveRequest>,
+    ) -> Result<Response<v1::KeepAliveResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn acquire(
+        &self,
+        _request: Request<v1::AcquireRequest>,
+    ) -> Result<Response<v1::AcquireResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn cancel(
+        &self,
+        _request: Request<v1::CancelRequest>,
+    ) -> Result<Response<v1::CancelResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn release(
+        &self,
+        _request: Request<v1::ReleaseRequest>,
+    ) -> Result<Response<v1::ReleaseResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn set_value(
+        &self,
+        _request: Request<v1::SetValueRequest>,
+    ) -> Result<Response<v1::SetValueResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn close_session(
+        &self,
+        _request: Request<v1::CloseSessionRequest>,
+    ) -> Result<Response<v1::CloseSessionResponse>, Status> {
         Err(Status::unimplemented("no test asks"))
     }
 }

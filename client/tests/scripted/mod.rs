@@ -313,11 +313,17 @@ pub fn kept_alive(seq: u64) -> server_frame::Body {
 }
 
 pub fn granted(request_id: u64, token: u64) -> server_frame::Body {
-    server_frame::Body::Granted(v1::Granted { request_id, token })
+    server_frame::Body::Granted(v1::Granted { request_id, token, ..Default::default() })
 }
 
 pub fn holder() -> v1::Holder {
-    v1::Holder { session_id: 3, label: "other:1".into(), token: 5, held_ms: 12_000 }
+    v1::Holder {
+        session_id: 3,
+        label: "other:1".into(),
+        token: 5,
+        held_ms: 12_000,
+        ..Default::default()
+    }
 }
 
 pub fn queued(request_id: u64, place: u64) -> server_frame::Body {
@@ -337,7 +343,7 @@ pub fn refused(
 }
 
 pub fn released(request_id: u64, token: u64) -> server_frame::Body {
-    server_frame::Body::Released(v1::Released { token, request_id })
+    server_frame::Body::Released(v1::Released { token, request_id, ..Default::default() })
 }
 
 pub fn cancelled(request_id: u64, was: v1::cancelled::Was) -> server_frame::Body {
@@ -350,6 +356,6 @@ pub fn state_queued(request_id: u64, place: u64) -> v1::RequestState {
 }
 
 pub fn state_granted(request_id: u64, token: u64) -> v1::RequestState {
-    let granted = v1::Granted { request_id, token };
+    let granted = v1::Granted { request_id, token, ..Default::default() };
     v1::RequestState { request_id, state: Some(v1::request_state::State::Granted(granted)) }
 }

@@ -2,7 +2,9 @@
 
 use borsh::BorshSerialize;
 
-use crate::ids::{FencingToken, RequestId, SessionId};
+use crate::ids::{FencingToken, LockName, RequestId, SessionId};
+use crate::mode::Items;
+use crate::value::Value;
 use crate::{Event, Rejection};
 
 /// How a command ended. Both sides are replicated; a fault of one node is never an outcome.
@@ -18,7 +20,7 @@ pub struct Applied {
 }
 
 /// What a command that was not refused did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize)]
+#[derive(Clone, Debug, PartialEq, Eq, BorshSerialize)]
 pub enum Answer {
     /// The limits are set.
     Configured,
@@ -31,8 +33,9 @@ pub enum Answer {
     SessionEnded,
     /// The request waits or holds.
     ///
-    /// A request that was denied is answered with [`Rejection::LockHeld`] instead, the first time
-    /// and at each retry. The first time [`Event::Denied`] comes with it; a retry carries no event.
+    /// A request that was denied is answered with [`Rejection::LockHeld`],
+    /// [`Rejection::LockAwaited`] or [`Rejection::NothingFree`] instead, the first time and at each
+    /// retry. The first time [`Event::Denied`] comes with it; a retry carries no event.
     /// So "fresh" is for a denial what `Applied::events` says.
     Acquired {
         /// The request.
@@ -50,30 +53,44 @@ pub enum Answer {
         /// What it was.
         was: Was,
     },
-    /// The grant was given back.
+    /// The grant was given back, or some of its locks.
     Released {
         /// The request it had been granted to.
         request: RequestId,
         /// The grant.
         token: FencingToken,
+        /// Whether it holds nothing more.
+        over: bool,
+    },
+    /// The value is as the write left it; others may have changed it since a first copy was done.
+    ValueSet {
+        /// The write.
+        request: RequestId,
+        /// `false`: a retry of a write that was done before. Nothing changed.
+        fresh: bool,
     },
 }
 
 /// Where an acquired request stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize)]
+#[derive(Clone, Debug, PartialEq, Eq, BorshSerialize)]
 pub enum Acquired {
     /// It waits.
     Queued {
-        /// How many stand before it; 0 is next.
+        /// How many stand before it; 0 is next. As in [`Event::Queued`].
         place: u64,
-        /// Who holds the lock meanwhile. `None` only while the fencing tokens are used up
-        /// ([`Rejection::TokensExhausted`]): then nobody can be granted.
+        /// Who holds meanwhile: the first of those who hold the first of its locks that is held.
+        /// `None` if none is: it stands behind a set that waits for another lock, or the fencing
+        /// tokens are used up ([`Rejection::TokensExhausted`]).
         holder: Option<Grant>,
     },
-    /// It holds the lock.
+    /// It holds.
     Granted {
         /// Under this grant.
         token: FencingToken,
+        /// These locks: what it was granted, less what it gave back.
+        items: Items,
+        /// The values of those that carry one, as they are now.
+        values: Vec<(LockName, Value)>,
     },
 }
 
@@ -91,14 +108,14 @@ pub struct Grant {
 /// What a cancelled request had been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize)]
 pub enum Was {
-    /// It waited, and has left its queue.
+    /// It waited, and has left its queues.
     Waiting,
-    /// It held; the lock went to the next in line, in the same command.
+    /// It held; its locks went to the next in line, in the same command.
     Held {
         /// The grant that is over.
         token: FencingToken,
     },
-    /// It was over already: denied, cancelled, released. Nothing changed.
+    /// It was over already: denied, cancelled, released, or a write of a value. Nothing changed.
     Ended,
     /// It was never seen. Its id is spent: a late `Acquire` under it is refused with
     /// [`Rejection::RequestEnded`].

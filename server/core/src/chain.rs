@@ -142,7 +142,7 @@ impl Chain {
     }
 }
 
-struct HashWriter(Sha256);
+pub(crate) struct HashWriter(pub(crate) Sha256);
 
 impl io::Write for HashWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

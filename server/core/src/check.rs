@@ -2,10 +2,14 @@
 
 use crate::LockTable;
 use crate::answer::Grant;
-use crate::ids::{FencingToken, LockName, RequestId, SessionId};
+use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::lock::Lock;
+use crate::mode::Mode;
+use crate::queue::Waiter;
 use crate::session::{Record, Session, State};
 use crate::table::Counts;
+use crate::value::VALUE_BYTES_MAX;
+use crate::wish::Wish;
 
 /// An invariant that does not hold: a flaw of this crate, or a snapshot that no table wrote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,7 +21,8 @@ pub struct Violation {
     pub what: String,
 }
 
-/// A hold or a wait as it is told by one side: the sessions' records, or the locks.
+/// A hold of one lock or a place in one queue as it is told by one side: the sessions' records, or
+/// the locks.
 ///
 /// `number` is the token or the ticket. It comes first: lists of them are compared in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +31,15 @@ struct Told<'a> {
     session: SessionId,
     request: RequestId,
     lock: &'a LockName,
+    mode: Mode,
+}
+
+impl Told<'_> {
+    /// Two requests cannot have one number; one request has it for each of its locks.
+    fn clashes_with(&self, other: &Self) -> bool {
+        self.number == other.number
+            && (self.session, self.request) != (other.session, other.request)
+    }
 }
 
 /// All that one side tells.
@@ -33,6 +47,7 @@ struct Told<'a> {
 struct Side<'a> {
     holds: Vec<Told<'a>>,
     waits: Vec<Told<'a>>,
+    counts: Counts,
 }
 
 impl Side<'_> {
@@ -42,16 +57,16 @@ impl Side<'_> {
     }
 }
 
-/// Both lists, in order of their numbers, have to be the same and hold no number twice.
+/// Both lists, in order of their numbers, have to be the same and hold no number for two requests.
 ///
-/// `missing`: broken if a record is in no lock. `repeats`: broken if a number is there twice.
+/// `missing`: broken if a record is in no lock. `repeats`: broken if two have one number.
 fn compare(
     records: &[Told<'_>],
     locks: &[Told<'_>],
     missing: &'static str,
     repeats: &'static str,
 ) -> Check {
-    let twice = records.windows(2).find(|pair| matches!(pair, [a, b] if a.number == b.number));
+    let twice = records.windows(2).find(|pair| matches!(pair, [a, b] if a.clashes_with(b)));
     ensure(twice.is_none(), repeats, || format!("one number twice: {twice:?}"))?;
     let first = records.iter().zip(locks).find(|(record, lock)| record != lock);
     match first {
@@ -82,28 +97,31 @@ impl LockTable {
     ///
     /// | invariant | as checked here |
     /// |---|---|
-    /// | I2, I12 | every request that holds is the one holder of its lock |
-    /// | I3 | no two holds have one token; none lies above the last given out |
+    /// | I2 | the holders of a lock fit together, and every request that holds is among them |
+    /// | I3 | no two grants have one token; none lies above the last given out |
     /// | I5, I11 | whatever holds or waits is a request of an open session, in that very state |
     /// | I9 | queues are in ticket order; no ticket repeats, none lies above the last given out |
-    /// | I10, I12 | every request that waits has its one place in its lock's queue |
-    /// | I15 | a lock is waited for only while it is held, or no token can be drawn |
-    /// | I33 | a lock is in the table only while it is held or waited for |
-    /// | index | counts, holds by token and marks agree with the records |
+    /// | I10, I12 | every request that waits has its one place in the queue of each of its locks |
+    /// | I14 | a request holds nothing while it waits, and a grant holds something of what it asked |
+    /// | I15 | the head of a queue could not be granted now, or no token can be drawn |
+    /// | I27 | values are no longer than allowed |
+    /// | I33 | a lock is in the table only while it is held, waited for, or carries a value |
+    /// | value | a value was set under a grant that was given out, before those who hold its lock, and is not suspect to the holder that set it |
+    /// | index | counts, holds by token, marks and the values at their locks agree with the records |
     ///
-    /// What needs two states (stamps, order of grants, answers to retries) is checked by
-    /// `tests/properties.rs` against its model.
+    /// What needs two states (stamps, order of grants, answers to retries, what makes a value
+    /// suspect) is checked by `tests/properties.rs` against its model.
     ///
     /// # Errors
     ///
     /// [`Violation`]: the first found. This replica must not go on.
     pub fn check(&self) -> Result<(), Violation> {
         let (mut records, mut locks) = (Side::default(), Side::default());
-        let mut sessions = 0;
         for (id, session) in self.sessions.iter() {
-            sessions += 1;
+            records.counts.sessions += 1;
             self.check_session(id, session, &mut records)?;
         }
+        self.check_values(&mut records.counts)?;
         for (name, lock) in &self.locks {
             self.check_lock(name, lock, &mut locks)?;
         }
@@ -111,10 +129,10 @@ impl LockTable {
         locks.sort();
         compare(&records.holds, &locks.holds, "I2", "I3")?;
         compare(&records.waits, &locks.waits, "I10", "I9")?;
-        let (held, waiting) = (records.holds.len() as u64, records.waits.len() as u64);
-        let counts = Counts { sessions, held, waiting };
-        ensure(counts == self.counts, "index", || {
-            format!("counted {counts:?}, kept {:?}", self.counts)
+        // What each side counts best: the locks know which of them are held.
+        let counts = Counts { held: locks.counts.held, ..records.counts };
+        ensure(counts == self.counts && counts.values == locks.counts.values, "index", || {
+            format!("counted {counts:?} and {:?}, kept {:?}", locks.counts, self.counts)
         })?;
         self.check_numbers(&records)
     }
@@ -122,7 +140,7 @@ impl LockTable {
     /// Nothing carries a number that was not given out, and the numbers make sense.
     fn check_numbers(&self, records: &Side<'_>) -> Check {
         let counters = self.counters;
-        let last = FencingToken::new(counters.epoch, counters.token).map(FencingToken::get);
+        let last = self.last_token();
         ensure(last.is_some(), "I3", || format!("{counters:?} makes no token"))?;
         let token = records.holds.last().map(|hold| hold.number);
         ensure(token <= last, "I3", || format!("{token:?} lies above the last token, {last:?}"))?;
@@ -132,50 +150,119 @@ impl LockTable {
         ensure(self.chain.is_well_formed(), "I16", || "the witnesses are out of order".into())
     }
 
+    fn last_token(&self) -> Option<u64> {
+        FencingToken::new(self.counters.epoch, self.counters.token).map(FencingToken::get)
+    }
+
     fn check_session<'a>(&self, id: SessionId, session: &'a Session, told: &mut Side<'a>) -> Check {
         ensure(id.get() <= self.counters.session, "index", || {
             format!("session {id} was never given out")
         })?;
-        let holds = told.holds.len();
+        let mut held = 0;
         for (&request, record) in &session.records {
             ensure(request >= session.done_below || record.is_live(), "index", || {
                 format!("request {request} of session {id} is finished, confirmed and still kept")
             })?;
-            let Record::Asked { lock, wait, state } = record else { continue };
+            let Record::Asked { wish, state } = record else { continue };
+            let tell = |number, (lock, mode)| Told { number, session: id, request, lock, mode };
             match *state {
-                State::Held { token, .. } => {
-                    told.holds.push(Told { number: token.get(), session: id, request, lock });
+                State::Held { token, part, .. } => {
+                    held += 1;
+                    told.holds.extend(wish.iter_part(part).map(|item| tell(token.get(), item)));
+                    ensure(!part.is_empty() && part.is_within(wish.whole()), "I14", || {
+                        format!("request {request} of session {id} holds {part:?} of {wish:?}")
+                    })?;
                     ensure(session.holds.get(&token) == Some(&request), "index", || {
                         format!("session {id} does not find its token {token}")
                     })?;
                 }
                 State::Waiting { ticket, .. } => {
-                    told.waits.push(Told { number: ticket.get(), session: id, request, lock });
-                    ensure(*wait, "I10", || format!("{request} of session {id} would not wait"))?;
+                    told.counts.waiting += 1;
+                    told.waits.extend(wish.iter().map(|item| tell(ticket.get(), item)));
+                    ensure(wish.waits(), "I10", || format!("{request} of session {id} waits"))?;
                 }
-                State::Denied { .. } | State::Ended => {}
+                State::Denied(denial) => {
+                    let names_one = denial.at().is_some_and(|at| at < wish.len());
+                    let sound = !wish.waits() && names_one == wish.needs_all();
+                    ensure(sound && (names_one || denial.at().is_none()), "index", || {
+                        format!("request {request} of session {id} was denied by {denial:?}")
+                    })?;
+                }
+                State::Ended => {}
             }
         }
-        let held = told.holds.len() - holds;
         ensure(session.holds.len() == held, "index", || {
             format!("session {id} lists {} holds, and has {held}", session.holds.len())
         })
     }
 
     fn check_lock<'a>(&self, name: &'a LockName, lock: &Lock, told: &mut Side<'a>) -> Check {
-        ensure(lock.holder.is_some() || !lock.queue.is_empty(), "I33", || {
-            format!("{name} is neither held nor waited for")
-        })?;
-        let granted = lock.holder.is_some() || !self.counters.has_tokens();
-        ensure(granted, "I15", || format!("{name} is free, and waited for"))?;
-        if let Some(Grant { session, request, token }) = lock.holder {
-            told.holds.push(Told { number: token.get(), session, request, lock: name });
+        let needed = !lock.holders.is_empty() || !lock.queue.is_empty() || lock.value.is_some();
+        ensure(needed, "I33", || format!("{name} is not held or waited for, and has no value"))?;
+        told.counts.held += u64::from(!lock.holders.is_empty());
+        told.counts.values += u64::from(lock.value.is_some());
+        let alone = lock.holders.len() <= 1;
+        for holder in lock.holders.iter() {
+            let Grant { session, request, token } = holder.grant;
+            let mode = holder.mode;
+            told.holds.push(Told { number: token.get(), session, request, lock: name, mode });
+            ensure(alone || mode == Mode::Shared, "I2", || {
+                format!("{name} is held by several, and by {holder:?}")
+            })?;
         }
-        for (ticket, (session, request)) in lock.queue.iter() {
-            told.waits.push(Told { number: ticket.get(), session, request, lock: name });
+        for (ticket, Waiter { session, request, mode }) in lock.queue.iter() {
+            told.waits.push(Told { number: ticket.get(), session, request, lock: name, mode });
         }
         let in_order = lock.queue.iter().is_sorted_by_key(|(ticket, _)| ticket);
-        ensure(in_order, "I9", || format!("the queue of {name} is out of order"))
+        ensure(in_order, "I9", || format!("the queue of {name} is out of order"))?;
+        let stuck = lock.queue.iter().next().filter(|head| self.could_be_granted(*head));
+        ensure(stuck.is_none() || !self.counters.has_tokens(), "I15", || {
+            format!("{stuck:?} is at the head of {name}, and could be granted")
+        })
+    }
+
+    /// Whether a waiter could hold enough of what it waits for, were it looked at now. Written
+    /// apart from the code that grants.
+    fn could_be_granted(&self, (ticket, waiter): (Ticket, Waiter)) -> bool {
+        let record = self.sessions.get(waiter.session).map(|found| &found.records);
+        let record = record.and_then(|records| records.get(&waiter.request));
+        let Some(Record::Asked { wish, .. }) = record else { return false };
+        let is_free = |(name, mode): (&LockName, Mode)| {
+            self.locks.get(name).is_some_and(|lock| {
+                let next = lock.queue.iter().next().map(|(ticket, _)| ticket);
+                let shares = |mode| mode == Mode::Shared;
+                let beside = lock.holders.iter().all(|holder| shares(mode) && shares(holder.mode));
+                next == Some(ticket) && beside
+            })
+        };
+        let needs_all = Wish::needs_all(wish);
+        if needs_all { wish.iter().all(is_free) } else { wish.iter().any(is_free) }
+    }
+
+    fn check_values(&self, counts: &mut Counts) -> Check {
+        let last = self.last_token();
+        for (name, value) in self.values.iter() {
+            counts.values += 1;
+            counts.value_bytes = counts.value_bytes.saturating_add(value.cost(name));
+            let at_lock = self.locks.get(name).filter(|lock| lock.value.as_ref() == Some(value));
+            let Some(lock) = at_lock else {
+                return violated("index", format!("{name} does not carry its value, {value:?}"));
+            };
+            ensure(value.bytes.len() <= VALUE_BYTES_MAX, "I27", || {
+                format!("{name} has a value of {} bytes", value.bytes.len())
+            })?;
+            ensure(Some(value.set_by.get()) <= last, "value", || {
+                format!("the value of {name} was set under {}, never given out", value.set_by)
+            })?;
+            for holder in lock.holders.iter() {
+                let own = holder.grant.token == value.set_by;
+                let sound = holder.mode == Mode::Exclusive && !value.suspect;
+                ensure(value.set_by < holder.grant.token || own && sound, "value", || {
+                    format!("{name} is held by {holder:?}, and has {value:?}")
+                })?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -183,7 +270,10 @@ impl LockTable {
 mod tests {
     use super::*;
     use crate::command::{Batch, Command};
-    use crate::ids::{Label, LogIndex, Tenure, Ticket};
+    use crate::holders::{Holder, Holders};
+    use crate::ids::{Label, LogIndex, Tenure};
+    use crate::mode::Item;
+    use crate::wish::{Need, Part};
 
     const S1: SessionId = SessionId::new(1);
     const S2: SessionId = SessionId::new(2);
@@ -205,7 +295,8 @@ mod tests {
             session,
             done_below: RequestId::new(0),
             request: RequestId::new(request),
-            lock: name(lock),
+            items: vec![Item::exclusive(name(lock))],
+            need: Need::All,
             wait: true,
         };
         let commands =
@@ -240,16 +331,21 @@ mod tests {
         table.locks.get_mut(&name(text)).expect("a lock")
     }
 
+    fn pop_first(lock: &mut Lock) {
+        let (ticket, _) = lock.queue.first().expect("somebody waits");
+        lock.queue.remove(ticket);
+    }
+
     #[test]
     fn a_second_holder_is_seen() {
         let token = FencingToken::new(1, 2).expect("a token");
         let second = |table: &mut LockTable| {
             table.counters.token = 9;
             let token = FencingToken::new(1, 9).expect("a token");
-            lock(table, "a").queue.pop_first();
+            pop_first(lock(table, "a"));
             table.counts.waiting -= 1;
             table.counts.held += 1;
-            set_state(table, S2, State::Held { token, since_ms: 0 });
+            set_state(table, S2, State::Held { token, since_ms: 0, part: Part::whole(1) });
             session(table, S2).holds.insert(token, R1);
         };
         assert_eq!(found(second), "I2");
@@ -273,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_waiter_without_its_place_is_seen() {
-        let left = |table: &mut LockTable| assert!(lock(table, "a").queue.pop_first().is_some());
+        let left = |table: &mut LockTable| pop_first(lock(table, "a"));
         assert_eq!(found(left), "I10");
         let elsewhere = State::Waiting { ticket: Ticket::new(7), since_ms: 0 };
         assert_eq!(found(|table| set_state(table, S2, elsewhere)), "I11");
@@ -281,7 +377,8 @@ mod tests {
 
     #[test]
     fn a_free_lock_that_is_waited_for_is_seen() {
-        assert_eq!(found(|table| lock(table, "a").holder = None), "I15");
+        let freed = |table: &mut LockTable| lock(table, "a").holders = Holders::Nobody;
+        assert_eq!(found(freed), "I15");
     }
 
     #[test]
@@ -307,8 +404,9 @@ mod tests {
             let Some(Record::Asked { state, .. }) = own.records.get_mut(&request) else {
                 panic!("no such request")
             };
-            *state = State::Held { token, since_ms: 0 };
-            lock(table, "b").holder = Some(Grant { session: S2, request, token });
+            *state = State::Held { token, since_ms: 0, part: Part::whole(1) };
+            let grant = Grant { session: S2, request, token };
+            lock(table, "b").holders = Holders::One(Holder { grant, mode: Mode::Exclusive });
         };
         assert_eq!(found(twice), "I3");
     }

@@ -3,7 +3,11 @@
 use borsh::{BorshDeserialize, BorshSerialize};
 
 use crate::Limits;
+use crate::encoding::COMMAND_VERSION_OLDEST;
 use crate::ids::{FencingToken, Label, LockName, LogIndex, RequestId, SessionId, Tenure};
+use crate::mode::Item;
+use crate::value::ValueChange;
+use crate::wish::Need;
 
 /// A command of the lock table.
 ///
@@ -39,7 +43,7 @@ pub enum Command {
         /// an entry of any other tenure.
         tenure: Tenure,
     },
-    /// Asks for a lock, exclusively.
+    /// Asks for locks.
     Acquire {
         /// Who asks.
         session: SessionId,
@@ -48,12 +52,14 @@ pub enum Command {
         /// the command itself is refused. It is the session's own promise and is taken as it is,
         /// also beyond every id seen.
         done_below: RequestId,
-        /// The request: the session's choice, in rising order. The same id with the same lock and
-        /// `wait` is the same request, however often it comes (I12).
+        /// The request: the session's choice, in rising order. The same id with the same items,
+        /// `need` and `wait` is the same request, however often it comes (I12).
         request: RequestId,
-        /// The lock.
-        lock: LockName,
-        /// Queue if it is not free; otherwise be denied.
+        /// The locks, 1 to [`NAMES_MAX`](crate::NAMES_MAX), each once. Their order means nothing.
+        items: Vec<Item>,
+        /// How many of them.
+        need: Need,
+        /// Queue if it cannot be granted at once; otherwise be denied.
         wait: bool,
     },
     /// Ends a request, whatever its state: a waiting one leaves, a held one is given back, one that
@@ -67,7 +73,8 @@ pub enum Command {
         /// The request.
         request: RequestId,
     },
-    /// Gives back a grant. A release that comes twice or late changes nothing (I13).
+    /// Gives back a grant, or some of its locks. A release that comes twice or late changes
+    /// nothing (I13).
     Release {
         /// Who holds it.
         session: SessionId,
@@ -75,6 +82,25 @@ pub enum Command {
         done_below: RequestId,
         /// The grant.
         token: FencingToken,
+        /// Only these of its locks; all that it holds if empty. If one of them is not held under
+        /// the token, nothing is given back.
+        locks: Vec<LockName>,
+    },
+    /// Changes the value of a lock that the session holds exclusively. A write that comes twice is
+    /// done once (I12).
+    SetValue {
+        /// Who holds it.
+        session: SessionId,
+        /// As in `Acquire`.
+        done_below: RequestId,
+        /// The write's own id, out of the same rising numbers as those of `Acquire`.
+        request: RequestId,
+        /// The grant.
+        token: FencingToken,
+        /// The lock.
+        lock: LockName,
+        /// What to do to its value.
+        change: ValueChange,
     },
 }
 
@@ -91,7 +117,8 @@ impl Command {
             | Self::ExpireSession { .. }
             | Self::Acquire { .. }
             | Self::Cancel { .. }
-            | Self::Release { .. } => 1,
+            | Self::Release { .. }
+            | Self::SetValue { .. } => COMMAND_VERSION_OLDEST,
         }
     }
 }

@@ -5,12 +5,14 @@ use borsh::BorshSerialize;
 use crate::command::Batch;
 
 /// The highest version of commands this build knows, and so may apply (I29).
-pub const COMMAND_VERSION: u16 = 1;
+pub const COMMAND_VERSION: u16 = 2;
+/// The lowest version this build knows: the first that was released.
+pub const COMMAND_VERSION_OLDEST: u16 = 2;
 
 /// Bytes of the version in front.
 const VERSION_BYTES: usize = 2;
 
-/// Why bytes were not read as a batch. A node that finds either in its log stops.
+/// Why bytes were not read as a batch. A node that finds one in its log stops.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Written by a newer build. It is never guessed at (I29).
@@ -21,6 +23,17 @@ pub enum DecodeError {
         /// [`COMMAND_VERSION`].
         known: u16,
     },
+    /// Written before there was a release, in a form this build does not know.
+    #[error(
+        "a batch of version {found}, written by a version before the first release; this build \
+         knows versions from {oldest} on"
+    )]
+    OldVersion {
+        /// The version in front of the bytes.
+        found: u16,
+        /// [`COMMAND_VERSION_OLDEST`].
+        oldest: u16,
+    },
     /// Not what [`Batch::encode`] writes.
     #[error("a damaged batch: {reason}")]
     Damaged {
@@ -30,9 +43,10 @@ pub enum DecodeError {
 }
 
 impl Batch {
-    /// The version needed to read it: the highest of its commands, and 1 without any.
+    /// The version needed to read it: the highest of its commands, and the oldest without any.
     pub fn version(&self) -> u16 {
-        self.commands.iter().map(crate::Command::version).fold(1, u16::max)
+        let versions = self.commands.iter().map(crate::Command::version);
+        versions.fold(COMMAND_VERSION_OLDEST, u16::max)
     }
 
     /// The stored form: equal batches give equal bytes.
@@ -57,6 +71,10 @@ impl Batch {
         let found = u16::from_le_bytes(*version);
         if found > COMMAND_VERSION {
             return Err(DecodeError::UnknownVersion { found, known: COMMAND_VERSION });
+        }
+        // There never was a version 0: it falls through, and is damage.
+        if (1..COMMAND_VERSION_OLDEST).contains(&found) {
+            return Err(DecodeError::OldVersion { found, oldest: COMMAND_VERSION_OLDEST });
         }
         let batch: Self = borsh::from_slice(body).map_err(|error| damaged(error.to_string()))?;
         if batch.version() != found {

@@ -4,6 +4,8 @@ use borsh::BorshSerialize;
 
 use crate::Rejection;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId};
+use crate::mode::Items;
+use crate::value::Value;
 
 /// Something that happened, in the order in which it happened.
 ///
@@ -22,27 +24,30 @@ pub enum Event {
         /// Why.
         cause: EndCause,
     },
-    /// A request stands in a lock's queue.
+    /// A request stands in the queue of each of its locks.
     Queued {
         /// Whose.
         session: SessionId,
         /// Which.
         request: RequestId,
-        /// The lock.
-        lock: LockName,
-        /// How many stand before it; 0 is next.
+        /// What it asked for.
+        items: Items,
+        /// How many stand before it; 0 is next. Of its places the last if it needs all of its
+        /// locks, the best if it needs any.
         place: u64,
     },
-    /// A request holds a lock.
+    /// A request holds locks.
     Granted {
         /// Whose.
         session: SessionId,
         /// Which.
         request: RequestId,
-        /// The lock.
-        lock: LockName,
-        /// The grant's fencing token.
+        /// The grant's fencing token, valid for each of its locks.
         token: FencingToken,
+        /// What it holds: all it asked for, or of an `any` what it got.
+        items: Items,
+        /// The values of those locks that carry one, in the order of their names.
+        values: Vec<(LockName, Value)>,
     },
     /// A request that would not wait was neither queued nor granted, and that is kept under its
     /// id. A request refused for a limit is not kept and makes no event.
@@ -51,47 +56,52 @@ pub enum Event {
         session: SessionId,
         /// Which.
         request: RequestId,
-        /// The lock.
-        lock: LockName,
-        /// Why.
+        /// What it asked for.
+        items: Items,
+        /// Why; names the lock that was in the way.
         rejection: Rejection,
     },
-    /// A waiting request left its queue without a grant: by cancel, or with its session.
+    /// A waiting request left its queues without a grant: by cancel, or with its session.
     Left {
         /// Whose.
         session: SessionId,
         /// Which.
         request: RequestId,
-        /// The lock.
-        lock: LockName,
+        /// What it asked for.
+        items: Items,
     },
-    /// A hold was given back, by release or cancel.
+    /// Locks were given back, by release or cancel.
     Released {
         /// Whose.
         session: SessionId,
         /// Which.
         request: RequestId,
-        /// The lock.
-        lock: LockName,
-        /// The grant that is over.
+        /// Their grant.
         token: FencingToken,
+        /// What is given back.
+        items: Items,
+        /// Whether the grant holds nothing more.
+        over: bool,
     },
-    /// A hold is over without a release.
+    /// Holds are over without a release.
     Lost {
         /// Whose it was.
         session: SessionId,
         /// Which.
         request: RequestId,
-        /// The lock.
-        lock: LockName,
-        /// The grant that is over.
+        /// Their grant.
         token: FencingToken,
+        /// What is lost: all that the grant still held.
+        items: Items,
+        /// Whether the grant holds nothing more.
+        over: bool,
         /// Why.
         cause: EndCause,
     },
-    /// Others wait for a held lock: told to its holder once, when the first waiter arrives, and
-    /// again only after the queue was empty. A holder to whom the lock passed while others still
-    /// wait is told right after its grant: for it, the queue was never empty.
+    /// Others wait for a held lock: told to each of its holders once, when the first waiter
+    /// arrives, and again only after the queue was empty. A holder to whom the lock passed while
+    /// others still wait is told after the grants made with its own: for it, the queue was never
+    /// empty. A waiting set counts in each of its queues, also while it waits for another lock.
     Contended {
         /// The holder.
         session: SessionId,
@@ -101,6 +111,13 @@ pub enum Event {
         lock: LockName,
         /// The holder's grant.
         token: FencingToken,
+    },
+    /// The value of a lock was set, cleared, confirmed after it was suspect, or became suspect.
+    ValueChanged {
+        /// The lock.
+        lock: LockName,
+        /// What it is now; `None`: there is none.
+        value: Option<Value>,
     },
 }
 

@@ -2,11 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::COMMAND_VERSION;
 use crate::command::Batch;
-
-/// A version no member may lack: the first that was ever stored.
-const FIRST_VERSION: u16 = 1;
+use crate::{COMMAND_VERSION, COMMAND_VERSION_OLDEST};
 
 /// Why a batch may not be proposed yet. Nothing was appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,14 +13,15 @@ pub struct GateClosed {
     pub version: u16,
     /// The member that is behind, the first by id.
     pub member: u64,
-    /// The highest version it announced; 1 if it was never heard from.
+    /// The highest version it announced; [`COMMAND_VERSION_OLDEST`] if it was never heard from.
     pub knows: u16,
 }
 
 /// What each member announced to know, kept by a node for the time it leads.
 ///
-/// A member that was never heard from knows version 1 and nothing above: any other guess would let
-/// an entry into the log that stops that member when it comes back. Members are learners too: they
+/// A member that was never heard from knows [`COMMAND_VERSION_OLDEST`] and nothing above: any other
+/// guess would let an entry into the log that stops that member when it comes back. One that says
+/// it knows less than that holds back everything: it is older than the first release. Members are learners too: they
 /// apply the same log.
 ///
 /// A member may announce less than before (its binary was put back): the last word counts. Entries
@@ -84,7 +82,7 @@ impl VersionGate {
     }
 
     fn knows(&self, member: u64) -> u16 {
-        self.announced.get(&member).map_or(FIRST_VERSION, |&known| known.max(FIRST_VERSION))
+        self.announced.get(&member).copied().unwrap_or(COMMAND_VERSION_OLDEST)
     }
 }
 
@@ -100,9 +98,9 @@ mod tests {
         gate.announce(2, NEXT);
         gate.announce(1, NEXT);
         assert_eq!(gate.admit_version(NEXT, [1, 2]), Ok(()));
-        let behind = GateClosed { version: NEXT, member: 3, knows: 1 };
+        let behind = GateClosed { version: NEXT, member: 3, knows: COMMAND_VERSION_OLDEST };
         assert_eq!(gate.admit_version(NEXT, [1, 2, 3]), Err(behind));
-        assert_eq!(gate.admit_version(FIRST_VERSION, [1, 2, 3]), Ok(()));
+        assert_eq!(gate.admit_version(COMMAND_VERSION_OLDEST, [1, 2, 3]), Ok(()));
     }
 
     #[test]
@@ -133,15 +131,20 @@ mod tests {
         assert_eq!(gate.highest([]), COMMAND_VERSION);
     }
 
+    /// A binary from before the first release would stop at every entry this build writes.
     #[test]
-    fn an_announcement_of_zero_counts_as_the_first_version() {
+    fn a_member_older_than_the_first_release_holds_back_everything() {
         let mut gate = VersionGate::new(1);
-        gate.announce(2, 0);
-        assert_eq!(gate.highest([1, 2]), FIRST_VERSION);
+        let knows = COMMAND_VERSION_OLDEST - 1;
+        gate.announce(2, knows);
+        assert_eq!(gate.highest([1, 2]), knows);
+        let batch = Batch { stamp_ms: 0, witness: None, commands: Vec::new() };
+        let behind = GateClosed { version: COMMAND_VERSION_OLDEST, member: 2, knows };
+        assert_eq!(gate.admit(&batch, [1, 2]), Err(behind));
     }
 
     #[test]
-    fn a_batch_of_present_commands_passes_whoever_the_members_are() {
+    fn a_batch_of_the_oldest_version_passes_whoever_the_members_are() {
         let gate = VersionGate::new(1);
         let batch = Batch { stamp_ms: 0, witness: None, commands: Vec::new() };
         assert_eq!(gate.admit(&batch, [1, 2, 3]), Ok(()));

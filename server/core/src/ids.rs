@@ -247,9 +247,9 @@ impl BorshDeserialize for Label {
     }
 }
 
-/// Reads a borsh string of at most `max` bytes; a longer one is refused before anything is
+/// Reads a borsh string, or bytes, of at most `max` bytes; a longer one is refused before anything is
 /// allocated for it.
-fn read_bytes<R: io::Read>(reader: &mut R, max: usize) -> io::Result<Vec<u8>> {
+pub(crate) fn read_bytes<R: io::Read>(reader: &mut R, max: usize) -> io::Result<Vec<u8>> {
     let claimed = u32::deserialize_reader(reader)?;
     let len = usize::try_from(claimed).unwrap_or(usize::MAX);
     if len > max {

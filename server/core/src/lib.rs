@@ -7,7 +7,8 @@
 //!
 //! ```
 //! use holdfast_core::{
-//!     Batch, Command, Label, LockName, LockTable, LogIndex, RequestId, SessionId, Tenure,
+//!     Batch, Command, Item, Label, LockName, LockTable, LogIndex, Need, RequestId, SessionId,
+//!     Tenure,
 //! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,7 +17,8 @@
 //!     session,
 //!     done_below: RequestId::new(0),
 //!     request: RequestId::new(request),
-//!     lock: LockName::parse("orders/42").unwrap(),
+//!     items: vec![Item::exclusive(LockName::parse("orders/42").unwrap())],
+//!     need: Need::All,
 //!     wait: true,
 //! };
 //! let open = Command::OpenSession {
@@ -42,26 +44,29 @@
 //!
 //! [`LockTable::check`] is this list as code. The numbers are those of DESIGN §12.
 //!
-//! - A lock has at most one holder (I2), and two requests of one session exclude each other.
+//! - The holders of a lock fit together: one, or readers (I2). Two requests of one session exclude
+//!   each other like any others.
 //! - Fencing tokens never repeat and never decrease, over the life of the cluster (I3).
-//! - A grant goes to the smallest ticket of the queue, in the command that freed the lock (I9,
-//!   I15), and only to a session that is open at that command (I5).
-//! - A waiter leaves its queue by its grant, its own cancel, or its session's end (I10).
+//! - A grant goes to the smallest ticket of the queue, in the command that made room (I9, I15), and
+//!   only to a session that is open at that command (I5). A set is granted whole (I14).
+//! - A waiter leaves its queues by its grant, its own cancel, or its session's end (I10).
 //! - After a session's end nothing of it is left (I11).
 //! - One request id has at most one place or hold; a retry is told the same token (I12).
 //! - Only the holder's session and token, or its own cancel, ends a hold; a release that comes
 //!   twice changes nothing (I13).
 //! - `stamp_ms` never decreases, and nothing is decided by it (I8).
-//! - A lock is in the table only while it is held or waited for (I33).
+//! - A lock is in the table only while it is held, waited for, or carries a value (I33).
+//! - A value is changed only by the exclusive holder, and is suspect once such a holder is lost.
 //! - Whatever decodes gets an outcome: nothing overflows, nothing panics (I28).
 //!
 //! # Known limits
 //!
-//! - Requests are exclusive and name one lock. Modes, sets and values come as further commands,
-//!   with a version of their own ([`Command::version`]).
+//! - Modes are exclusive and shared; an `any` needs none or one of its locks. What is to come gets
+//!   a version of its own ([`Command::version`]).
 //! - When the 2⁴⁸ tokens of an epoch are used up, nobody is granted anything until the epoch is
 //!   raised; waiters keep their places meanwhile.
 
+mod acquire;
 mod answer;
 mod blocks;
 mod chain;
@@ -71,24 +76,31 @@ mod counters;
 mod encoding;
 mod event;
 mod gate;
+mod holders;
 mod ids;
 mod lease;
 mod limits;
 mod lock;
+mod mode;
+mod pass_on;
 mod queue;
 mod rejection;
+mod release;
 mod session;
 mod sessions;
 mod snapshot;
 mod table;
+mod value;
+mod values;
 mod view;
+mod wish;
 
 pub use answer::{Acquired, Answer, Applied, Grant, Outcome, Was};
 pub use chain::{ReplicaFault, WITNESS_EVERY};
 pub use check::Violation;
 pub use command::{Batch, Command, Witness};
 pub use counters::Counters;
-pub use encoding::{COMMAND_VERSION, DecodeError};
+pub use encoding::{COMMAND_VERSION, COMMAND_VERSION_OLDEST, DecodeError};
 pub use event::{EndCause, Event};
 pub use gate::{GateClosed, VersionGate};
 pub use ids::{
@@ -97,7 +109,10 @@ pub use ids::{
 };
 pub use lease::{LeaseTable, NotRenewed};
 pub use limits::{Limits, TTL_CEILING_MS};
+pub use mode::{Item, Items, Mode};
 pub use rejection::Rejection;
 pub use snapshot::{Frozen, SNAPSHOT_VERSION, SnapshotError};
 pub use table::{Counts, LockTable};
+pub use value::{VALUE_BYTES_MAX, VALUE_OVERHEAD_BYTES, Value, ValueChange};
 pub use view::{HolderView, LockView, RequestState, RequestView, SessionView, WaiterView};
+pub use wish::{NAMES_MAX, Need};

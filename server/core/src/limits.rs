@@ -26,13 +26,22 @@ pub struct Limits {
     ///
     /// Source: DESIGN §6.
     pub max_requests_per_session: u64,
-    /// Requests waiting for one lock at once.
+    /// Requests waiting for one lock at once; one that waits for several counts in each queue.
     ///
     /// Default: 100 000. Minimum: 1. Past it an `Acquire` that would wait is refused with
     /// [`Rejection::TooManyWaiters`].
     ///
     /// Source: as many as there may be sessions, so that one lock can serialise all of them.
     pub max_waiters_per_lock: u64,
+    /// What the values of all locks take, bytes: each counts with its own bytes, those of its
+    /// lock's name, and [`VALUE_OVERHEAD_BYTES`](crate::VALUE_OVERHEAD_BYTES).
+    ///
+    /// Default: 268 435 456 (256 MiB). Minimum: 0, which refuses every value. Past it a `SetValue`
+    /// that takes more room than what it replaces is refused with
+    /// [`Rejection::TooManyValueBytes`].
+    ///
+    /// Source: a snapshot holds all of them, and is to be written and sent within seconds.
+    pub max_value_bytes: u64,
     /// Shortest lease, milliseconds.
     ///
     /// Default: 1 000. Minimum: 1. A shorter one is refused, never clamped, with
@@ -60,6 +69,7 @@ impl Default for Limits {
             max_sessions: 100_000,
             max_requests_per_session: 1_024,
             max_waiters_per_lock: 100_000,
+            max_value_bytes: 256 * 1024 * 1024,
             ttl_min_ms: 1_000,
             ttl_max_ms: 900_000,
         }

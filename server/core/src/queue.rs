@@ -5,9 +5,15 @@
 //! so waiters are appended to a vector; who leaves makes a gap; a Fenwick tree counts who is left.
 
 use crate::ids::{RequestId, SessionId, Ticket};
+use crate::mode::Mode;
 
-/// Who waits: a request of a session.
-pub(crate) type Waiter = (SessionId, RequestId);
+/// Who waits: a request of a session, and how it is to hold this lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waiter {
+    pub(crate) session: SessionId,
+    pub(crate) request: RequestId,
+    pub(crate) mode: Mode,
+}
 
 /// Gaps up to this many are not worth a compaction.
 const GAPS_KEPT: usize = 32;
@@ -26,7 +32,7 @@ pub(crate) struct Queue {
     tree: Vec<u32>,
     /// How many slots are taken.
     waiting: usize,
-    /// No slot before it is taken.
+    /// Invariant: the first slot that is taken, or the end.
     front: usize,
 }
 
@@ -61,12 +67,10 @@ impl Queue {
         self.vacate(at)
     }
 
-    /// Takes out who is next: the smallest ticket.
-    pub(crate) fn pop_first(&mut self) -> Option<Waiter> {
-        let gaps = self.slots.iter().skip(self.front).position(|(_, waiter)| waiter.is_some())?;
-        // Gaps are passed over once: those before the new front are not looked at again.
-        self.front += gaps;
-        self.vacate(self.front)
+    /// Who is next: the smallest ticket.
+    pub(crate) fn first(&self) -> Option<(Ticket, Waiter)> {
+        let &(ticket, waiter) = self.slots.get(self.front)?;
+        Some((ticket, waiter?))
     }
 
     /// How many wait with a smaller ticket.
@@ -107,7 +111,8 @@ impl Queue {
             *count -= 1;
             end += lowest_bit(end);
         }
-        if at == self.front {
+        // Gaps are passed over once: those before the front are not looked at again.
+        while self.slots.get(self.front).is_some_and(|(_, waiter)| waiter.is_none()) {
             self.front += 1;
         }
         if self.slots.len() - self.waiting > self.waiting + GAPS_KEPT {
@@ -137,7 +142,13 @@ mod tests {
     use super::*;
 
     fn waiter(number: u64) -> Waiter {
-        (SessionId::new(number), RequestId::new(number))
+        let (session, request) = (SessionId::new(number), RequestId::new(number));
+        Waiter { session, request, mode: Mode::Exclusive }
+    }
+
+    fn pop_first(queue: &mut Queue) -> Option<Waiter> {
+        let (ticket, _) = queue.first()?;
+        queue.remove(ticket)
     }
 
     #[test]
@@ -155,13 +166,14 @@ mod tests {
                 list.push((Ticket::new(drawn), waiter(round)));
             } else if rng.random_bool(0.5) {
                 let expected = (!list.is_empty()).then(|| list.remove(0).1);
-                assert_eq!(queue.pop_first(), expected);
+                assert_eq!(pop_first(&mut queue), expected);
             } else if !list.is_empty() {
                 let (ticket, expected) = list.remove(rng.random_range(0..list.len()));
                 assert_eq!(queue.remove(ticket), Some(expected));
                 assert_eq!(queue.remove(ticket), None);
             }
             assert_eq!(queue.len(), list.len() as u64);
+            assert_eq!(queue.first(), list.first().copied());
             assert!(queue.slots.len() <= 2 * list.len() + GAPS_KEPT);
             if let Some(at) = (!list.is_empty()).then(|| rng.random_range(0..list.len())) {
                 assert_eq!(queue.place(list[at].0), at as u64);
@@ -187,7 +199,7 @@ mod tests {
         for ticket in 1..=100_000 {
             assert!(queue.push(Ticket::new(ticket), waiter(ticket)));
         }
-        while queue.pop_first().is_some() {}
+        while pop_first(&mut queue).is_some() {}
         assert!(queue.is_empty() && queue.slots.capacity() <= 64 && queue.tree.capacity() <= 64);
     }
 }

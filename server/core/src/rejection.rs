@@ -58,6 +58,19 @@ pub enum Rejection {
         /// Under which grant.
         token: FencingToken,
     },
+    /// Nobody holds the lock so that the request would not fit, but others wait for it and come
+    /// first; and the request would not wait. Kept under the request's id.
+    #[error("others wait for {lock}, first session {waiter}")]
+    LockAwaited {
+        /// The lock.
+        lock: LockName,
+        /// Whose request comes first.
+        waiter: SessionId,
+    },
+    /// None of the locks was free to a request for any of them that would not wait. Kept under the
+    /// request's id.
+    #[error("none of the locks asked for is free")]
+    NothingFree,
     /// A late copy of a request whose outcome was confirmed. Nothing changed, also not the
     /// request of that id, if it still waits or holds.
     #[error("request {request} lies below {done_below}, confirmed as done")]
@@ -88,6 +101,79 @@ pub enum Rejection {
         /// Under which token.
         token: FencingToken,
     },
+    /// The grant is the session's, but the lock is not, or no longer, part of it.
+    #[error("session {session} does not hold {lock} under token {token}")]
+    NotHeldUnder {
+        /// Who tried.
+        session: SessionId,
+        /// Under which token.
+        token: FencingToken,
+        /// The lock.
+        lock: LockName,
+    },
+    /// A value is set by who holds its lock alone.
+    #[error("token {token} holds {lock} shared; only an exclusive holder sets its value")]
+    NotExclusive {
+        /// The lock.
+        lock: LockName,
+        /// Under which token.
+        token: FencingToken,
+    },
+    /// There is nothing to confirm.
+    #[error("{lock} has no value to confirm")]
+    NoValue {
+        /// The lock.
+        lock: LockName,
+    },
+    /// A value longer than allowed.
+    #[error("a value of {len} bytes is larger than the {max} allowed")]
+    ValueTooLarge {
+        /// Bytes asked for.
+        len: u64,
+        /// Bytes allowed, [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX).
+        max: u64,
+    },
+    /// The values of all locks take as much room as allowed. Not recorded: the request may come
+    /// again under its id.
+    #[error(
+        "the values of all locks would take more than {limit} bytes, the limit (max_value_bytes); \
+         clear others and try again"
+    )]
+    TooManyValueBytes {
+        /// The limit, bytes.
+        limit: u64,
+    },
+    /// A request for no lock.
+    #[error("a request names at least one lock")]
+    NoNames,
+    /// More names than a request may have.
+    #[error("{names} names are more than the {max} allowed in one request")]
+    TooManyNames {
+        /// How many it has.
+        names: u64,
+        /// How many it may have, [`NAMES_MAX`](crate::NAMES_MAX).
+        max: u64,
+    },
+    /// A request that names a lock twice: it would wait for itself.
+    #[error("{lock} is named twice in one request")]
+    NameTwice {
+        /// The lock.
+        lock: LockName,
+    },
+    /// A request for more locks than it names.
+    #[error("at least {min} of {names} locks cannot be granted")]
+    MinAboveNames {
+        /// Asked for.
+        min: u32,
+        /// Locks named.
+        names: u64,
+    },
+    /// So far an `any` waits for its first lock only.
+    #[error("at least {min} locks is not supported yet; ask for 0 or 1, or for all")]
+    MinUnsupported {
+        /// Asked for.
+        min: u32,
+    },
     /// An expiry whose renewals were heard in another tenure (DESIGN §5.2).
     #[error("session {session} was found expired in tenure {heard_in}, not in {proposed_in}")]
     OtherTenure {
@@ -111,4 +197,12 @@ pub enum Rejection {
         /// Which, and why.
         reason: String,
     },
+}
+
+impl Rejection {
+    /// Whether it denies a request that would not wait. Only these are kept under the request's id:
+    /// a retry is told the same, and [`Event::Denied`](crate::Event::Denied) tells of the first.
+    pub fn is_denial(&self) -> bool {
+        matches!(self, Self::LockHeld { .. } | Self::LockAwaited { .. } | Self::NothingFree)
+    }
 }

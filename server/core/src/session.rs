@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 
 use borsh::{BorshDeserialize, BorshSerialize};
 
-use crate::answer::{Answer, Outcome};
+use crate::acquire::Denial;
+use crate::answer::{Answer, Grant, Outcome};
 use crate::event::{EndCause, Event};
-use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, Tenure, Ticket};
+use crate::ids::{FencingToken, Label, RequestId, SessionId, Tenure, Ticket};
+use crate::release::Ending;
+use crate::wish::{Part, Wish};
 use crate::{LockTable, Rejection};
 
 /// A client's liveness, and all it asked for.
@@ -36,39 +39,65 @@ pub(crate) enum Record {
     Spent,
     /// An `Acquire` with this payload.
     Asked {
-        /// The lock.
-        lock: LockName,
-        /// Whether it would wait.
-        wait: bool,
+        /// What it asked for.
+        wish: Wish,
         /// How far it came.
         state: State,
+    },
+    /// A `SetValue` that was done.
+    Wrote {
+        /// SHA-256 of its payload.
+        payload: [u8; 32],
     },
 }
 
 /// How far an `Acquire` came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub(crate) enum State {
-    /// It stands in the lock's queue.
+    /// It stands in the queue of each of its locks.
     Waiting { ticket: Ticket, since_ms: u64 },
-    /// It holds the lock.
-    Held { token: FencingToken, since_ms: u64 },
-    /// It would not wait, and the lock was held so.
-    Denied { holder: SessionId, token: FencingToken },
-    /// It left its queue or gave its grant back.
+    /// It holds that part of its locks.
+    Held { token: FencingToken, since_ms: u64, part: Part },
+    /// It would not wait.
+    Denied(Denial),
+    /// It left its queues or gave its grant back.
     Ended,
 }
 
 impl Record {
+    /// What was asked for, and the part of it that is held.
+    pub(crate) fn held(&self) -> Option<(&Wish, Part)> {
+        match self {
+            Self::Asked { wish, state: State::Held { part, .. } } => Some((wish, *part)),
+            Self::Asked { .. } | Self::Wrote { .. } | Self::Spent => None,
+        }
+    }
+
     /// Whether it waits or holds.
     pub(crate) fn is_live(&self) -> bool {
         match self {
             Self::Asked { state: State::Waiting { .. } | State::Held { .. }, .. } => true,
-            Self::Asked { state: State::Denied { .. } | State::Ended, .. } | Self::Spent => false,
+            Self::Asked { state: State::Denied(_) | State::Ended, .. }
+            | Self::Wrote { .. }
+            | Self::Spent => false,
         }
     }
 }
 
 impl Session {
+    /// Its waits, in the order of their tickets.
+    fn waits(&self) -> Vec<(Ticket, RequestId, &Wish)> {
+        let waiting = |(&request, record)| match record {
+            &Record::Asked { ref wish, state: State::Waiting { ticket, .. } } => {
+                Some((ticket, request, wish))
+            }
+            Record::Asked { .. } | Record::Wrote { .. } | Record::Spent => None,
+        };
+        let mut waits: Vec<_> = self.records.iter().filter_map(waiting).collect();
+        waits.sort_unstable_by_key(|&(ticket, ..)| ticket);
+        waits
+    }
+
     /// Raises the mark and drops what is finished below it. A lower mark changes nothing.
     ///
     /// Only the ids between the old mark and the new are looked at: below the old one nothing is
@@ -86,11 +115,72 @@ impl Session {
         self.done_below = done_below;
     }
 
-    /// Notes that a recorded request holds under `token`.
-    pub(crate) fn hold(&mut self, request: RequestId, token: FencingToken, since_ms: u64) {
+    /// What is kept under an id.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::RequestGone`]: the id is confirmed as done.
+    pub(crate) fn seen(&self, request: RequestId) -> Result<Option<&Record>, Rejection> {
+        let done_below = self.done_below;
+        if request < done_below {
+            return Err(Rejection::RequestGone { request, done_below });
+        }
+        Ok(self.records.get(&request))
+    }
+
+    /// Whether there is room for one more record; `own` is this session.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::TooManyRequests`].
+    pub(crate) fn may_keep_another(&self, own: SessionId, limit: u64) -> Result<(), Rejection> {
+        if self.records.len() as u64 >= limit {
+            return Err(Rejection::TooManyRequests { session: own, limit });
+        }
+        Ok(())
+    }
+
+    /// The request that holds under a token, what it asked for and which part of that it holds;
+    /// `own` is this session.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::NotHolder`].
+    pub(crate) fn held_under(
+        &self,
+        own: SessionId,
+        token: FencingToken,
+    ) -> Result<(RequestId, &Wish, Part), Rejection> {
+        let held = self.holds.get(&token).and_then(|&request| {
+            let (wish, part) = self.records.get(&request)?.held()?;
+            Some((request, wish, part))
+        });
+        held.ok_or(Rejection::NotHolder { session: own, token })
+    }
+
+    /// Notes that a recorded request holds `part` under `token`.
+    pub(crate) fn hold(
+        &mut self,
+        request: RequestId,
+        token: FencingToken,
+        part: Part,
+        since_ms: u64,
+    ) {
         self.holds.insert(token, request);
         if let Some(Record::Asked { state, .. }) = self.records.get_mut(&request) {
-            *state = State::Held { token, since_ms };
+            *state = State::Held { token, since_ms, part };
+        }
+    }
+
+    /// Notes that a hold goes on with `left` alone, or is over if that is nothing.
+    pub(crate) fn give_back(&mut self, request: RequestId, token: FencingToken, left: Part) {
+        if left.is_empty() {
+            self.holds.remove(&token);
+            self.finish(request);
+        } else if let Some(Record::Asked { state: State::Held { part, .. }, .. }) =
+            self.records.get_mut(&request)
+        {
+            *part = left;
         }
     }
 
@@ -166,7 +256,8 @@ impl LockTable {
     }
 
     /// Ends a session: its waits leave, in ticket order; then its holds are lost, in grant order,
-    /// each going to the next in line at once; then the session's end is said.
+    /// each passed on before the next is lost; then the session's end is said. Who stood behind
+    /// one of its waits is granted once all of them have left, if nothing else is in the way (I15).
     ///
     /// The session is taken out first and its waits leave before the first hold is passed on: so
     /// nothing can be granted to it (I5), and nothing of it is left anywhere (I11).
@@ -181,38 +272,25 @@ impl LockTable {
         cause: EndCause,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        let Some(mut ended) = self.sessions.remove(session) else {
+        let Some(ended) = self.sessions.remove(session) else {
             return Err(Rejection::UnknownSession { session });
         };
         self.counts.sessions -= 1;
-        self.leave_queues(session, &ended, events);
-        for (token, request) in std::mem::take(&mut ended.holds) {
-            let Some(Record::Asked { lock, .. }) = ended.records.remove(&request) else {
-                continue;
-            };
-            events.push(Event::Lost { session, request, lock: lock.clone(), token, cause });
-            self.end_hold(&lock, events);
+        let waits = ended.waits();
+        for &(ticket, request, wish) in &waits {
+            self.leave_queues(wish, ticket);
+            events.push(Event::Left { session, request, items: wish.items() });
+        }
+        let left = waits.iter().flat_map(|(_, _, wish)| wish.iter().map(|(name, _)| name));
+        self.pass_on(left, events);
+        for (&token, &request) in &ended.holds {
+            let held = ended.records.get(&request).and_then(Record::held);
+            let Some((wish, part)) = held else { continue };
+            let grant = Grant { session, request, token };
+            self.lose(&Ending { grant, wish: wish.clone(), part }, cause, events);
         }
         events.push(Event::SessionEnded { session, cause });
         Ok(Answer::SessionEnded)
-    }
-
-    fn leave_queues(&mut self, session: SessionId, ended: &Session, events: &mut Vec<Event>) {
-        let mut waits: Vec<(Ticket, RequestId, &LockName)> = ended
-            .records
-            .iter()
-            .filter_map(|(&request, record)| match record {
-                Record::Asked { lock, state: State::Waiting { ticket, .. }, .. } => {
-                    Some((*ticket, request, lock))
-                }
-                Record::Asked { .. } | Record::Spent => None,
-            })
-            .collect();
-        waits.sort_unstable();
-        for (ticket, request, lock) in waits {
-            self.leave_queue(lock, ticket);
-            events.push(Event::Left { session, request, lock: lock.clone() });
-        }
     }
 
     /// Takes the confirmation that came with a command of an open session.
@@ -239,6 +317,12 @@ impl LockTable {
             found.confirm(done_below);
         }
         Ok(())
+    }
+
+    pub(crate) fn record(&mut self, session: SessionId, request: RequestId, record: Record) {
+        if let Some(found) = self.sessions.get_mut(session) {
+            found.records.insert(request, record);
+        }
     }
 
     pub(crate) fn open(&self, session: SessionId) -> Result<&Session, Rejection> {

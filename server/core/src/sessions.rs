@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::ids::SessionId;
 use crate::session::Session;
 
-/// Number of shards. Part of the snapshot's order, so part of its version.
+/// Number of shards, of sessions as of values. Part of the snapshot's order, so part of its version.
 pub(crate) const SHARDS: usize = 1_024;
 
 pub(crate) type Shard = BTreeMap<SessionId, Session>;

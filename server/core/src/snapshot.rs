@@ -1,7 +1,8 @@
 //! The table as bytes: frozen in microseconds, written by another thread, read back with distrust.
 //!
-//! Stored are the sessions with their requests, the counters, limits, stamp and state hash. Who
-//! holds and who waits follows from the requests, so it is not stored and cannot contradict them.
+//! Stored are the sessions with their requests, the values of locks, the counters, limits, stamp and
+//! state hash. Who holds and who waits follows from the requests, so it is not stored and cannot
+//! contradict them.
 //!
 //! `"HOLDFAST" ‖ version:u16 ‖ blocks`: all numbers are little-endian; the blocks' bytes, put
 //! together, are one borsh stream. There is one way to write a table: export → import → export
@@ -19,14 +20,20 @@ use crate::blocks::{BlockReader, BlockWriter, damaged};
 use crate::chain::Chain;
 use crate::check::Violation;
 use crate::counters::Counters;
+use crate::holders::Holder;
 use crate::ids::{LockName, LogIndex, RequestId, SessionId, Ticket};
 use crate::limits::Limits;
 use crate::queue::Waiter;
 use crate::session::{Record, Session, State};
 use crate::sessions::{Shard, shard_of};
+use crate::value::Value;
+use crate::values::{self, ValueShard};
+use crate::wish::{Part, Wish};
 
 /// The version this build writes, and the highest it reads.
-pub const SNAPSHOT_VERSION: u16 = 1;
+pub const SNAPSHOT_VERSION: u16 = 2;
+/// The lowest version this build reads: the first that was released.
+const SNAPSHOT_VERSION_OLDEST: u16 = 2;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
 
@@ -43,6 +50,17 @@ pub enum SnapshotError {
         found: u16,
         /// [`SNAPSHOT_VERSION`].
         known: u16,
+    },
+    /// Written before there was a release, in a form this build does not know.
+    #[error(
+        "a snapshot of version {found}, written by a version before the first release; this \
+         build reads versions from {oldest} on"
+    )]
+    OldVersion {
+        /// The version it carries.
+        found: u16,
+        /// The lowest this build reads.
+        oldest: u16,
     },
     /// It ends before its end.
     #[error("the snapshot is cut off")]
@@ -79,6 +97,7 @@ impl From<io::Error> for SnapshotError {
 pub struct Frozen {
     header: Header,
     shards: Vec<Arc<Shard>>,
+    values: Vec<Arc<ValueShard>>,
 }
 
 #[derive(Clone, Debug, BorshSerialize, BorshDeserialize)]
@@ -88,10 +107,11 @@ struct Header {
     stamp_ms: u64,
     chain: Chain,
     sessions: u64,
+    values: u64,
 }
 
 impl LockTable {
-    /// The table as it is now, for a snapshot: 1,024 reference counts, whatever its size.
+    /// The table as it is now, for a snapshot: 2,048 reference counts, whatever its size.
     pub fn freeze(&self) -> Frozen {
         let header = Header {
             counters: self.counters,
@@ -99,8 +119,9 @@ impl LockTable {
             stamp_ms: self.stamp_ms,
             chain: self.chain.clone(),
             sessions: self.counts.sessions,
+            values: self.counts.values,
         };
-        Frozen { header, shards: self.sessions.freeze() }
+        Frozen { header, shards: self.sessions.freeze(), values: self.values.freeze() }
     }
 
     /// Reads what [`Frozen::write_to`] wrote, to the end of `input`, and checks every invariant.
@@ -141,6 +162,7 @@ impl LockTable {
             last = Some(place);
             table.restore(id, session, &mut waits)?;
         }
+        table.read_values(blocks, header.values)?;
         blocks.finish()?;
         table.restore_queues(waits)?;
         Ok(table)
@@ -152,23 +174,23 @@ impl LockTable {
         &mut self,
         id: SessionId,
         mut session: Session,
-        waits: &mut Vec<(Ticket, LockName, Waiter)>,
+        waits: &mut Vec<Wait>,
     ) -> Result<(), SnapshotError> {
-        for (&request, record) in &session.records {
-            let Record::Asked { lock: name, state, .. } = record else { continue };
+        for (&request, record) in &mut session.records {
+            let Record::Asked { wish, state } = record else { continue };
             match *state {
-                State::Held { token, .. } => {
-                    let lock = self.locks.entry(name.clone()).or_default();
-                    let grant = Grant { session: id, request, token };
-                    if let Some(other) = lock.holder.replace(grant) {
-                        let what = format!("{name} is held by {other:?} and by {grant:?}");
-                        return Err(inconsistent("I2", what));
-                    }
+                State::Held { token, part, .. } => {
+                    self.restore_hold(Grant { session: id, request, token }, wish, part)?;
                     session.holds.insert(token, request);
-                    self.counts.held += 1;
                 }
-                State::Waiting { ticket, .. } => waits.push((ticket, name.clone(), (id, request))),
-                State::Denied { .. } | State::Ended => {}
+                State::Waiting { ticket, .. } => {
+                    for (name, _) in wish.iter() {
+                        self.lock_or_new(name);
+                    }
+                    wish.share_names(|name| self.kept_name(name));
+                    waits.push(Wait { ticket, session: id, request, wish: wish.clone() });
+                }
+                State::Denied(_) | State::Ended => {}
             }
         }
         self.sessions.insert(id, session);
@@ -176,19 +198,67 @@ impl LockTable {
         Ok(())
     }
 
-    fn restore_queues(
+    fn restore_hold(
         &mut self,
-        mut waits: Vec<(Ticket, LockName, Waiter)>,
+        grant: Grant,
+        wish: &mut Wish,
+        part: Part,
     ) -> Result<(), SnapshotError> {
-        waits.sort_unstable_by_key(|&(ticket, ..)| ticket);
-        for (ticket, name, waiter) in waits {
-            if !self.locks.entry(name).or_default().queue.push(ticket, waiter) {
-                return Err(inconsistent("I9", format!("two wait with ticket {ticket}")));
+        for (name, mode) in wish.iter_part(part) {
+            let lock = self.lock_or_new(name);
+            let was_free = lock.holders.is_empty();
+            if !lock.holders.insert(Holder { grant, mode }) {
+                let what = format!("{name} cannot be held by {grant:?} besides those who hold it");
+                return Err(inconsistent("I2", what));
+            }
+            if was_free {
+                self.counts.held += 1;
+            }
+        }
+        wish.share_names(|name| self.kept_name(name));
+        Ok(())
+    }
+
+    fn restore_queues(&mut self, mut waits: Vec<Wait>) -> Result<(), SnapshotError> {
+        waits.sort_unstable_by_key(|wait| wait.ticket);
+        for Wait { ticket, session, request, wish } in waits {
+            for (name, mode) in wish.iter() {
+                let waiter = Waiter { session, request, mode };
+                if !self.lock_or_new(name).queue.push(ticket, waiter) {
+                    return Err(inconsistent("I9", format!("two wait with ticket {ticket}")));
+                }
             }
             self.counts.waiting += 1;
         }
         Ok(())
     }
+
+    fn read_values(
+        &mut self,
+        blocks: &mut BlockReader<'_, impl Read>,
+        count: u64,
+    ) -> Result<(), SnapshotError> {
+        let mut last = None;
+        for _ in 0..count {
+            let name = LockName::deserialize_reader(blocks)?;
+            let value = Value::deserialize_reader(blocks)?;
+            let place = Some((values::shard_of(&name), name.clone()));
+            if last >= place {
+                return Err(damaged(format!("the value of {name} is out of order")).into());
+            }
+            last = place;
+            self.keep_value(&name, Some(value));
+        }
+        Ok(())
+    }
+}
+
+/// A wait that was read, to be put into its queues.
+struct Wait {
+    ticket: Ticket,
+    session: SessionId,
+    request: RequestId,
+    wish: Wish,
 }
 
 fn inconsistent(invariant: &'static str, what: String) -> SnapshotError {
@@ -249,6 +319,10 @@ impl Frozen {
             id.serialize(&mut blocks)?;
             session.serialize(&mut blocks)?;
         }
+        for (name, value) in self.values.iter().flat_map(|shard| shard.iter()) {
+            name.serialize(&mut blocks)?;
+            value.serialize(&mut blocks)?;
+        }
         blocks.finish()
     }
 }
@@ -262,7 +336,11 @@ fn check_front(input: &mut impl Read) -> Result<(), SnapshotError> {
     let mut version = [0; 2];
     input.read_exact(&mut version)?;
     match u16::from_le_bytes(version) {
-        SNAPSHOT_VERSION => Ok(()),
+        SNAPSHOT_VERSION_OLDEST..=SNAPSHOT_VERSION => Ok(()),
+        0 => Err(damaged("there never was a version 0").into()),
+        found if found < SNAPSHOT_VERSION_OLDEST => {
+            Err(SnapshotError::OldVersion { found, oldest: SNAPSHOT_VERSION_OLDEST })
+        }
         found => Err(SnapshotError::UnknownVersion { found, known: SNAPSHOT_VERSION }),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::acquire::Ask;
 use crate::answer::{Answer, Applied, Outcome};
 use crate::chain::{Chain, ReplicaFault};
 use crate::command::{Batch, Command, Witness};
@@ -9,15 +10,17 @@ use crate::counters::Counters;
 use crate::event::{EndCause, Event};
 use crate::ids::{LockName, LogIndex, Tenure};
 use crate::limits::Limits;
-use crate::lock::{Ask, Lock};
+use crate::lock::Lock;
 use crate::sessions::Sessions;
+use crate::value::Write;
+use crate::values::Values;
 
-/// A table with at most so many sessions and locks is checked after every command in debug builds;
+/// A table with at most so many sessions, held locks and values is checked after every command in debug builds;
 /// the check looks at everything, so larger ones would crawl.
 #[cfg(debug_assertions)]
 const CHECKED_UP_TO: u64 = 24;
 
-/// All sessions, holds and queues, as of one log index.
+/// All sessions, holds, queues and values, as of one log index.
 ///
 /// The same batches make the same table on every replica, to the byte (I16).
 ///
@@ -27,7 +30,8 @@ const CHECKED_UP_TO: u64 = 24;
 #[derive(Clone, Debug)]
 pub struct LockTable {
     pub(crate) sessions: Sessions,
-    /// Follows from the sessions' records; not stored.
+    pub(crate) values: Values,
+    /// Follows from the sessions' records and the values; not stored.
     pub(crate) locks: BTreeMap<LockName, Lock>,
     pub(crate) counters: Counters,
     pub(crate) limits: Limits,
@@ -42,10 +46,14 @@ pub struct LockTable {
 pub struct Counts {
     /// Sessions open.
     pub sessions: u64,
-    /// Locks held.
+    /// Locks held, by however many.
     pub held: u64,
-    /// Requests waiting, over all locks.
+    /// Requests waiting; one that waits for several locks counts once.
     pub waiting: u64,
+    /// Locks that carry a value.
+    pub values: u64,
+    /// What the values count towards [`Limits::max_value_bytes`].
+    pub value_bytes: u64,
 }
 
 impl Default for LockTable {
@@ -65,6 +73,7 @@ impl LockTable {
     pub fn with_counters(counters: Counters) -> Self {
         Self {
             sessions: Sessions::new(),
+            values: Values::new(),
             locks: BTreeMap::new(),
             counters,
             limits: Limits::default(),
@@ -110,10 +119,10 @@ impl LockTable {
     }
 
     fn apply(&mut self, tenure: Tenure, command: &Command, events: &mut Vec<Event>) -> Outcome {
-        match command.clone() {
+        match *command {
             Command::Configure { limits } => self.configure(limits),
-            Command::OpenSession { ttl_ms, label, secret_hash } => {
-                self.open_session(ttl_ms, label, secret_hash, events)
+            Command::OpenSession { ttl_ms, ref label, secret_hash } => {
+                self.open_session(ttl_ms, label.clone(), secret_hash, events)
             }
             Command::CloseSession { session } => {
                 self.end_session(session, EndCause::Closed, events)
@@ -121,14 +130,18 @@ impl LockTable {
             Command::ExpireSession { session, tenure: heard_in } => {
                 self.expire_session(session, heard_in, tenure, events)
             }
-            Command::Acquire { session, done_below, request, lock, wait } => {
-                self.acquire(Ask { session, done_below, request, lock, wait }, events)
+            Command::Acquire { session, done_below, request, ref items, need, wait } => {
+                self.acquire(&Ask { session, done_below, request, items, need, wait }, events)
             }
             Command::Cancel { session, done_below, request } => {
                 self.cancel(session, done_below, request, events)
             }
-            Command::Release { session, done_below, token } => {
-                self.release(session, done_below, token, events)
+            Command::Release { session, done_below, token, ref locks } => {
+                self.release(session, done_below, token, locks, events)
+            }
+            Command::SetValue { session, done_below, request, token, ref lock, ref change } => {
+                let write = Write { session, done_below, request, token, lock, change };
+                self.set_value(&write, events)
             }
         }
     }
@@ -142,7 +155,8 @@ impl LockTable {
 
     #[cfg(debug_assertions)]
     fn check_small(&self) {
-        if self.counts.sessions + self.counts.held <= CHECKED_UP_TO {
+        let Counts { sessions, held, values, .. } = self.counts;
+        if sessions + held + values <= CHECKED_UP_TO {
             debug_assert_eq!(self.check(), Ok(()));
         }
     }

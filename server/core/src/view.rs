@@ -2,13 +2,17 @@
 
 use std::ops::Bound;
 
-use crate::LockTable;
 use crate::answer::Grant;
+use crate::holders::Holder;
 use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId};
 use crate::limits::Limits;
 use crate::lock::Lock;
+use crate::mode::{Items, Mode};
+use crate::queue::Waiter;
 use crate::session::{Record, State};
 use crate::table::Counts;
+use crate::value::Value;
+use crate::{LockTable, Rejection};
 
 /// An open session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,21 +35,21 @@ pub struct SessionView<'a> {
 
 /// A request of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestView<'a> {
+pub struct RequestView {
     /// Its id.
     pub request: RequestId,
-    /// The lock it asked for; `None` if it was cancelled before it was seen.
-    pub lock: Option<&'a LockName>,
+    /// What it asked for; nothing if it set a value, or was cancelled before it was seen.
+    pub items: Items,
     /// How far it came.
     pub state: RequestState,
 }
 
 /// How far a request came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestState {
     /// It waits.
     Waiting {
-        /// How many stand before it; 0 is next.
+        /// How many stand before it; 0 is next. As in [`Event::Queued`](crate::Event::Queued).
         place: u64,
         /// Since when: the leader's wall clock, Unix milliseconds. For people.
         since_ms: u64,
@@ -54,29 +58,34 @@ pub enum RequestState {
     Held {
         /// Under this grant.
         token: FencingToken,
+        /// These locks: what it was granted, less what it gave back. Their values:
+        /// [`LockTable::values_of`].
+        items: Items,
         /// Since when: the leader's wall clock, Unix milliseconds. For people.
         since_ms: u64,
     },
-    /// It would not wait, and the lock was held.
+    /// It would not wait.
     Denied {
-        /// By this session.
-        holder: SessionId,
-        /// Under this grant.
-        token: FencingToken,
+        /// What it was told.
+        rejection: Rejection,
     },
+    /// It set, cleared or confirmed a value.
+    Wrote,
     /// It is over: cancelled, or its grant was given back.
     Ended,
 }
 
-/// A lock that is held or waited for.
+/// A lock that is held, waited for, or carries a value.
 #[derive(Clone, Copy, Debug)]
 pub struct LockView<'a> {
     /// Its name.
     pub name: &'a LockName,
-    /// Who holds it. `None` only while the fencing tokens are used up.
-    pub holder: Option<HolderView<'a>>,
+    /// How many hold it.
+    pub held_by: u64,
     /// How many wait for it.
     pub waiting: u64,
+    /// The value it carries.
+    pub value: Option<&'a Value>,
     table: &'a LockTable,
     lock: &'a Lock,
 }
@@ -86,6 +95,8 @@ pub struct LockView<'a> {
 pub struct HolderView<'a> {
     /// The session, the request and the token.
     pub grant: Grant,
+    /// How it holds.
+    pub mode: Mode,
     /// What the session calls itself; proves nothing.
     pub label: &'a Label,
     /// Since when: the leader's wall clock, Unix milliseconds. For people.
@@ -99,6 +110,8 @@ pub struct WaiterView<'a> {
     pub session: SessionId,
     /// Its request.
     pub request: RequestId,
+    /// How it is to hold.
+    pub mode: Mode,
     /// What the session calls itself; proves nothing.
     pub label: &'a Label,
     /// Since when: the leader's wall clock, Unix milliseconds. For people.
@@ -106,19 +119,31 @@ pub struct WaiterView<'a> {
 }
 
 impl<'a> LockView<'a> {
+    /// Who holds it, in the order of their grants. Costs only what is taken.
+    pub fn holders(&self) -> impl Iterator<Item = HolderView<'a>> + use<'a> {
+        let table = self.table;
+        self.lock.holders.iter().filter_map(move |holder| table.holder_view(holder))
+    }
+
     /// Who waits, from the next in line on. Costs only what is taken.
     pub fn waiters(&self) -> impl Iterator<Item = WaiterView<'a>> + use<'a> {
         let table = self.table;
-        self.lock.queue.iter().filter_map(move |(_, (session, request))| {
+        self.lock.queue.iter().filter_map(move |(_, Waiter { session, request, mode })| {
             let found = table.sessions.get(session)?;
             let Record::Asked { state: State::Waiting { since_ms, .. }, .. } =
                 found.records.get(&request)?
             else {
                 return None;
             };
-            Some(WaiterView { session, request, label: &found.label, since_ms: *since_ms })
+            let label = &found.label;
+            Some(WaiterView { session, request, mode, label, since_ms: *since_ms })
         })
     }
+}
+
+/// A request without locks.
+fn bare(request: RequestId, state: RequestState) -> RequestView {
+    RequestView { request, items: Items::from_iter([]), state }
 }
 
 impl LockTable {
@@ -142,47 +167,56 @@ impl LockTable {
     }
 
     /// What is kept of a session's requests, by id; nothing for an unknown session.
-    pub fn requests(&self, session: SessionId) -> impl Iterator<Item = RequestView<'_>> {
+    pub fn requests(&self, session: SessionId) -> impl Iterator<Item = RequestView> {
         self.sessions.get(session).into_iter().flat_map(move |found| {
             found.records.iter().map(move |(&request, record)| self.view(request, record))
         })
     }
 
-    fn view<'a>(&self, request: RequestId, record: &'a Record) -> RequestView<'a> {
-        let Record::Asked { lock, state, .. } = record else {
-            return RequestView { request, lock: None, state: RequestState::Ended };
+    /// What is kept of one request; `None` if nothing is. O(log n) for each of its locks.
+    pub fn request(&self, session: SessionId, request: RequestId) -> Option<RequestView> {
+        let record = self.sessions.get(session)?.records.get(&request)?;
+        Some(self.view(request, record))
+    }
+
+    fn view(&self, request: RequestId, record: &Record) -> RequestView {
+        let (wish, state) = match record {
+            Record::Asked { wish, state } => (wish, state),
+            Record::Wrote { .. } => return bare(request, RequestState::Wrote),
+            Record::Spent => return bare(request, RequestState::Ended),
         };
         let state = match *state {
             State::Waiting { ticket, since_ms } => {
-                let place = self.locks.get(lock).map_or(0, |lock| lock.queue.place(ticket));
-                RequestState::Waiting { place, since_ms }
+                RequestState::Waiting { place: self.place(wish, ticket), since_ms }
             }
-            State::Held { token, since_ms } => RequestState::Held { token, since_ms },
-            State::Denied { holder, token } => RequestState::Denied { holder, token },
+            State::Held { token, since_ms, part } => {
+                RequestState::Held { token, items: wish.items_of(part), since_ms }
+            }
+            State::Denied(denial) => RequestState::Denied { rejection: denial.rejection(wish) },
             State::Ended => RequestState::Ended,
         };
-        RequestView { request, lock: Some(lock), state }
+        RequestView { request, items: wish.items(), state }
     }
 
-    /// A lock, if it is held or waited for. O(log n).
+    /// A lock, if it is held, waited for, or carries a value. O(log n).
     pub fn lock(&self, name: &LockName) -> Option<LockView<'_>> {
         let (name, lock) = self.locks.get_key_value(name)?;
         Some(self.lock_view(name, lock))
     }
 
     fn lock_view<'a>(&'a self, name: &'a LockName, lock: &'a Lock) -> LockView<'a> {
-        let holder = lock.holder.and_then(|grant| self.holder_view(grant));
-        LockView { name, holder, waiting: lock.queue.len(), table: self, lock }
+        let (held_by, waiting) = (lock.holders.len() as u64, lock.queue.len());
+        LockView { name, held_by, waiting, value: lock.value.as_ref(), table: self, lock }
     }
 
-    fn holder_view(&self, grant: Grant) -> Option<HolderView<'_>> {
+    fn holder_view(&self, Holder { grant, mode }: Holder) -> Option<HolderView<'_>> {
         let found = self.sessions.get(grant.session)?;
         let Record::Asked { state: State::Held { since_ms, .. }, .. } =
             found.records.get(&grant.request)?
         else {
             return None;
         };
-        Some(HolderView { grant, label: &found.label, since_ms: *since_ms })
+        Some(HolderView { grant, mode, label: &found.label, since_ms: *since_ms })
     }
 
     /// At most `limit` locks whose names begin with `prefix`, in the order of their names, from
@@ -204,14 +238,14 @@ impl LockTable {
             .map(|(name, lock)| self.lock_view(name, lock))
     }
 
-    /// Every waiter of a lock with its place, in one pass over the queue: for telling many of them
+    /// Every waiter of a lock with its place in that queue, in one pass over the queue: for telling many of them
     /// how they moved.
     pub fn queue_places(
         &self,
         name: &LockName,
     ) -> impl Iterator<Item = (SessionId, RequestId, u64)> {
         let queue = self.locks.get(name).into_iter().flat_map(|lock| lock.queue.iter());
-        (0..).zip(queue).map(|(place, (_, (session, request)))| (session, request, place))
+        (0..).zip(queue).map(|(place, (_, waiter))| (waiter.session, waiter.request, place))
     }
 
     /// How much is in the table. O(1).

@@ -6,21 +6,33 @@
 use std::io::{self, Read};
 
 use holdfast_core::{
-    Batch, COMMAND_VERSION, Command, DecodeError, LockTable, LogIndex, SNAPSHOT_VERSION,
-    SnapshotError,
+    Batch, COMMAND_VERSION, COMMAND_VERSION_OLDEST, Command, DecodeError, LockTable, LogIndex,
+    Need, SNAPSHOT_VERSION, SessionId, SnapshotError,
 };
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 mod support;
-use support::{TENURE, acquire, apply, batch, busy_table, bytes_of, cancel, open, release};
+use support::{
+    TENURE, acquire, acquire_many, apply, batch, busy_table, bytes_of, cancel, exclusive, open,
+    release, release_some, set_value,
+};
 
 const MAGIC_AND_VERSION: usize = 10;
 const BLOCK_HEAD: usize = 8;
 
 fn some_batch() -> Batch {
     let configure = Command::Configure { limits: holdfast_core::Limits::default() };
-    batch(vec![configure, open(), acquire(1, 1, "orders/42"), cancel(1, 1), release(1, 1)])
+    batch(vec![
+        configure,
+        open(),
+        acquire(1, 1, "orders/42"),
+        acquire_many(1, 2, exclusive(&["a", "b"]), Need::Any { min: 1 }),
+        set_value(1, 3, 2, "a", b"note"),
+        cancel(1, 1),
+        release_some(1, 2, &["a"]),
+        release(1, 1),
+    ])
 }
 
 /// Reads a batch; one that is accepted must be written as the same bytes, and be applied to a busy
@@ -67,7 +79,7 @@ fn random_bytes_are_never_read_as_a_batch_with_a_panic() {
         let mut bytes: Vec<u8> = (0..len).map(|_| rng.random()).collect();
         if let [low, high, ..] = bytes.as_mut_slice() {
             // Past the version, or nothing else would be tried.
-            (*low, *high) = (1, 0);
+            (*low, *high) = (2, 0);
         }
         let _ = read_batch(&bytes);
     }
@@ -91,6 +103,18 @@ fn a_batch_of_an_unknown_version_is_named_as_such() {
     assert_eq!(read_batch(&bytes), Err(unknown));
     bytes[..2].copy_from_slice(&[0, 0]);
     assert!(matches!(read_batch(&bytes), Err(DecodeError::Damaged { .. })));
+}
+
+/// Nothing was ever released with version 1: its form is not known any more, and its number is
+/// what the message says.
+#[test]
+fn a_batch_from_before_the_first_release_is_named_as_such() {
+    let mut bytes = some_batch().encode();
+    bytes[..2].copy_from_slice(&[1, 0]);
+    let old = DecodeError::OldVersion { found: 1, oldest: COMMAND_VERSION_OLDEST };
+    let text = old.to_string();
+    assert_eq!(read_batch(&bytes), Err(old));
+    assert!(text.contains("version 1, written by a version before the first release"), "{text}");
 }
 
 #[test]
@@ -125,7 +149,19 @@ fn a_snapshot_of_an_unknown_version_is_named_as_such() {
     let mut bytes = bytes_of(&busy_table());
     bytes[8..10].copy_from_slice(&(SNAPSHOT_VERSION + 1).to_le_bytes());
     let read = LockTable::read_from(&mut bytes.as_slice());
-    assert!(matches!(read, Err(SnapshotError::UnknownVersion { found: 2, known: 1 })), "{read:?}");
+    assert!(matches!(read, Err(SnapshotError::UnknownVersion { found: 3, known: 2 })), "{read:?}");
+}
+
+#[test]
+fn a_snapshot_from_before_the_first_release_is_named_as_such() {
+    let mut bytes = bytes_of(&busy_table());
+    bytes[8..10].copy_from_slice(&[1, 0]);
+    let read = LockTable::read_from(&mut bytes.as_slice());
+    let old = matches!(read, Err(SnapshotError::OldVersion { found: 1, oldest: 2 }));
+    assert!(old, "{read:?}");
+    bytes[8..10].copy_from_slice(&[0, 0]);
+    let read = LockTable::read_from(&mut bytes.as_slice());
+    assert!(matches!(read, Err(SnapshotError::Damaged { .. })), "{read:?}");
 }
 
 #[test]
@@ -184,8 +220,16 @@ fn forged_content_is_refused_or_is_a_table_that_works() {
 
 fn put_to_work(mut table: LockTable) {
     let index = LogIndex::new(table.applied_index().get().saturating_add(1));
-    let commands =
-        vec![open(), acquire(2, 9, "new"), cancel(1, 1), release(3, 2), acquire(3, 9, "a")];
+    let commands = vec![
+        open(),
+        acquire(2, 9, "new"),
+        cancel(1, 1),
+        release(3, 2),
+        acquire(3, 9, "a"),
+        acquire_many(1, 9, exclusive(&["s", "y"]), Need::All),
+        set_value(3, 10, 6, "y", b"done"),
+        Command::ExpireSession { session: SessionId::new(3), tenure: TENURE },
+    ];
     let mut applied = Vec::new();
     if table.apply_batch(index, TENURE, &batch(commands), &mut applied).is_ok() {
         table.check().unwrap();

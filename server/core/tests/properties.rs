@@ -13,11 +13,11 @@
     reason = "what cannot be unwrapped fails the test, and what is printed explains the failure"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_core::{
-    Answer, Applied, Batch, Command, Counters, Event, FencingToken, Limits, LockName, LockTable,
-    LogIndex, Outcome, Rejection, RequestState, Tenure,
+    Answer, Applied, Batch, Command, Counters, Counts, Event, FencingToken, Limits, LockName,
+    LockTable, LogIndex, Need, Outcome, Rejection, RequestState, Tenure, ValueChange,
 };
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -27,27 +27,63 @@ mod model;
 #[path = "properties/traffic.rs"]
 mod traffic;
 
-use model::{Model, State};
+use model::{Model, State, What};
 
 const HISTORIES: u64 = 400;
 const COMMANDS_PER_HISTORY: u64 = 500;
-const REJECTIONS: [&str; 13] = [
+const REJECTIONS: [&str; 25] = [
     "UnknownSession",
     "TtlOutOfRange",
     "TooManySessions",
     "TooManyRequests",
     "TooManyWaiters",
     "LockHeld",
+    "LockAwaited",
+    "NothingFree",
     "RequestGone",
     "RequestReused",
     "RequestEnded",
     "NotHolder",
+    "NotHeldUnder",
+    "NotExclusive",
+    "NoValue",
+    "ValueTooLarge",
+    "TooManyValueBytes",
+    "NoNames",
+    "TooManyNames",
+    "NameTwice",
+    "MinAboveNames",
+    "MinUnsupported",
     "OtherTenure",
     "TokensExhausted",
     "UnusableLimits",
 ];
-const COMMANDS: [&str; 7] =
-    ["Configure", "OpenSession", "CloseSession", "ExpireSession", "Acquire", "Cancel", "Release"];
+const COMMANDS: [&str; 8] = [
+    "Configure",
+    "OpenSession",
+    "CloseSession",
+    "ExpireSession",
+    "Acquire",
+    "Cancel",
+    "Release",
+    "SetValue",
+];
+/// What has to come about often, besides every command and rejection.
+const SCENES: [&str; 13] = [
+    "a set was granted at once",
+    "a set was granted after it waited",
+    "an any of several was granted a part at once",
+    "an any of several was granted after it waited",
+    "one command granted several",
+    "a lock was held by several",
+    "a grant gave back a part",
+    "a value went with a grant",
+    "a suspect value went with a grant",
+    "a value became suspect",
+    "a value was confirmed",
+    "a write was retried",
+    "an acquire was retried",
+];
 
 #[test]
 fn random_histories_go_as_in_the_model_on_every_replica() {
@@ -74,9 +110,9 @@ fn seed() -> u64 {
 struct Met {
     commands: BTreeMap<String, u64>,
     rejections: BTreeMap<String, u64>,
+    scenes: BTreeMap<&'static str, u64>,
     granted_at_once: u64,
     contended: u64,
-    retries: u64,
     handed_over: u64,
 }
 
@@ -86,23 +122,76 @@ impl Met {
         if let Err(rejection) = &applied.outcome {
             *self.rejections.entry(kind(rejection)).or_default() += 1;
         }
+        let mut grants = 0;
         for event in &applied.events {
+            grants += u64::from(matches!(event, Event::Granted { .. }));
             match (command, event) {
                 (Command::Acquire { .. }, Event::Granted { .. }) => self.granted_at_once += 1,
                 (_, Event::Granted { .. }) => self.handed_over += 1,
                 (_, Event::Queued { .. } | Event::Denied { .. }) => self.contended += 1,
                 _ => {}
             }
+            self.scenes_of(command, event);
         }
-        if matches!(applied.outcome, Ok(Answer::Acquired { fresh: false, .. })) {
-            self.retries += 1;
+        self.scene(grants > 1, "one command granted several");
+        match applied.outcome {
+            Ok(Answer::Acquired { fresh: false, .. }) => {
+                self.scene(true, "an acquire was retried");
+            }
+            Ok(Answer::ValueSet { fresh: false, .. }) => self.scene(true, "a write was retried"),
+            _ => {}
         }
     }
 
+    fn scenes_of(&mut self, command: &Command, event: &Event) {
+        match (event, command) {
+            (Event::Granted { items, values, .. }, _) => {
+                let suspect = values.iter().any(|(_, value)| value.suspect);
+                self.scene(!values.is_empty(), "a value went with a grant");
+                self.scene(suspect, "a suspect value went with a grant");
+                if let Command::Acquire { items: asked, need, .. } = command {
+                    let part = items.len() < asked.len();
+                    self.scene(part, "an any of several was granted a part at once");
+                    let set = *need == Need::All && asked.len() > 1;
+                    self.scene(set, "a set was granted at once");
+                }
+            }
+            (Event::Released { over: false, .. }, _) => {
+                self.scene(true, "a grant gave back a part");
+            }
+            (Event::ValueChanged { value: Some(value), .. }, Command::ExpireSession { .. }) => {
+                self.scene(value.suspect, "a value became suspect");
+            }
+            (Event::ValueChanged { .. }, Command::SetValue { change, .. }) => {
+                self.scene(*change == ValueChange::Confirm, "a value was confirmed");
+            }
+            _ => {}
+        }
+    }
+
+    /// What only the model can tell: who waited before, and how many hold.
+    fn note_state(&mut self, command: &Command, applied: &Applied, model: &Model) {
+        for event in &applied.events {
+            let Event::Granted { session, request, items, .. } = event else { continue };
+            let Some(granted) = model.request(*session, *request) else { continue };
+            let What::Asked(asked) = &granted.what else { continue };
+            let waited = asked.items.len() > 1 && !matches!(command, Command::Acquire { .. });
+            let set = asked.need == Need::All;
+            self.scene(waited && set, "a set was granted after it waited");
+            self.scene(waited && !set, "an any of several was granted after it waited");
+            let several = items.iter().any(|item| model.holders(&item.lock).len() > 1);
+            self.scene(several, "a lock was held by several");
+        }
+    }
+
+    fn scene(&mut self, seen: bool, scene: &'static str) {
+        *self.scenes.entry(scene).or_default() += u64::from(seen);
+    }
+
     fn judge(&self) {
-        let Self { commands, rejections, granted_at_once, contended, retries, handed_over } = self;
-        println!("{commands:?}\n{rejections:?}");
-        println!("{granted_at_once} granted at once, {contended} contended, {retries} retries");
+        let Self { commands, rejections, scenes, granted_at_once, contended, handed_over } = self;
+        println!("{commands:?}\n{rejections:?}\n{scenes:?}");
+        println!("{granted_at_once} granted at once, {contended} contended");
         println!("{handed_over} handed over");
         let all: u64 = commands.values().sum();
         assert!(all >= 200_000, "{all} commands");
@@ -115,9 +204,13 @@ impl Met {
             assert!(count >= 100, "{name} was reached {count} times");
         }
         assert_eq!(rejections.len(), REJECTIONS.len(), "a rejection that is not listed here");
+        for name in SCENES {
+            let count = scenes.get(name).copied().unwrap_or(0);
+            assert!(count >= 100, "{count} times {name}");
+        }
         let acquires = granted_at_once + contended;
         assert!(contended * 100 >= acquires * 40, "{contended} of {acquires} were contended");
-        assert!(*retries >= 1_000 && *handed_over >= 1_000);
+        assert!(*handed_over >= 1_000);
     }
 }
 
@@ -194,6 +287,7 @@ impl History {
             assert_eq!(applied.events, events, "{command:?}");
             self.tokens_rise(&applied.events);
             met.note(command, applied);
+            met.note_state(command, applied, &self.model);
         }
         self.table.check().unwrap();
         self.compare_with_model();
@@ -228,8 +322,6 @@ impl History {
         let (model, table) = (&self.model, &self.table);
         assert_eq!(table.stamp_ms(), model.stamp_ms);
         assert_eq!(table.limits(), model.limits);
-        let mut held = 0;
-        let mut waiting = 0;
         for session in &model.sessions {
             let view = table.session(session.id).unwrap();
             assert_eq!((view.ttl_ms, view.done_below), (session.ttl_ms, session.done_below));
@@ -238,54 +330,66 @@ impl History {
             own.sort_by_key(|request| request.id);
             assert_eq!(view.requests, own.len() as u64);
             for (view, request) in table.requests(session.id).zip(own) {
-                let asked = request.asked.as_ref().map(|(lock, _)| lock);
-                assert_eq!((view.request, view.lock), (request.id, asked));
+                assert_eq!((view.request, &*view.items), (request.id, request.items()));
                 assert_eq!(view.state, self.state_in_model(request));
-                held += u64::from(request.token().is_some());
-                waiting += u64::from(request.arrival().is_some());
+                assert_eq!(table.request(session.id, request.id), Some(view));
             }
         }
-        let counts = table.counts();
-        let sessions = model.sessions.len() as u64;
-        assert_eq!((counts.sessions, counts.held, counts.waiting), (sessions, held, waiting));
+        let held = model.requests.iter().flat_map(model::Request::holds);
+        let held: BTreeSet<&LockName> = held.map(|item| &item.lock).collect();
+        let counts = Counts {
+            sessions: model.sessions.len() as u64,
+            held: held.len() as u64,
+            waiting: model.requests.iter().filter(|r| r.arrival().is_some()).count() as u64,
+            values: model.values.len() as u64,
+            value_bytes: model.values.iter().map(model::cost).sum(),
+        };
+        assert_eq!(table.counts(), counts);
         self.compare_locks();
     }
 
     fn state_in_model(&self, request: &model::Request) -> RequestState {
-        match request.state {
+        match &request.state {
             State::Waiting { since_ms, .. } => {
-                let (lock, _) = request.asked.as_ref().unwrap();
-                let before = self.model.queue(lock);
-                let place = before.iter().position(|waiter| waiter.arrival() == request.arrival());
-                RequestState::Waiting { place: place.unwrap() as u64, since_ms }
+                RequestState::Waiting { place: self.model.place(request), since_ms: *since_ms }
             }
-            State::Held { token, since_ms } => RequestState::Held { token, since_ms },
-            State::Denied { holder, token } => RequestState::Denied { holder, token },
+            State::Held { token, since_ms, holds } => {
+                let items = holds.iter().cloned().collect();
+                RequestState::Held { token: *token, items, since_ms: *since_ms }
+            }
+            State::Denied(rejection) => RequestState::Denied { rejection: rejection.clone() },
+            State::Over if matches!(request.what, What::Write { .. }) => RequestState::Wrote,
             State::Over => RequestState::Ended,
         }
     }
 
+    /// Every lock that is held, waited for or carries a value is listed as it is, and no other.
     fn compare_locks(&self) {
-        let mut names: Vec<LockName> = self
-            .model
-            .requests
-            .iter()
-            .filter(|request| request.token().is_some() || request.arrival().is_some())
-            .filter_map(|request| request.asked.clone().map(|(lock, _)| lock))
-            .collect();
-        names.sort();
-        names.dedup();
-        let views: Vec<_> = self.table.locks_after("", None, usize::MAX).collect();
-        assert_eq!(views.iter().map(|view| view.name).collect::<Vec<_>>(), Vec::from_iter(&names));
+        let (model, table) = (&self.model, &self.table);
+        let live = model.requests.iter();
+        let waited = live.clone().filter(|r| r.arrival().is_some()).flat_map(|r| r.items());
+        let held = live.flat_map(model::Request::holds);
+        let mut names: BTreeSet<&LockName> = waited.chain(held).map(|item| &item.lock).collect();
+        names.extend(model.values.iter().map(|(name, _)| name));
+        let views: Vec<_> = table.locks_after("", None, usize::MAX).collect();
+        assert_eq!(views.iter().map(|view| view.name).collect::<Vec<_>>(), Vec::from_iter(names));
         for view in views {
-            assert_eq!(view.holder.map(|held| held.grant), self.model.holder(view.name));
-            let queue = self.model.queue(view.name);
-            let places: Vec<_> = self.table.queue_places(view.name).collect();
+            let holders = model.holders(view.name);
+            let shown: Vec<_> = view.holders().map(|held| (held.grant, held.mode)).collect();
+            assert_eq!((&shown, view.held_by), (&holders, holders.len() as u64));
+            for (grant, _) in holders {
+                assert!(table.grant_is_current(view.name, grant.token));
+            }
+            assert_eq!(view.value, model.value(view.name));
+            let queue = model.queue(view.name);
+            let places: Vec<_> = table.queue_places(view.name).collect();
             let expected: Vec<_> =
                 (0..).zip(&queue).map(|(place, r)| (r.session, r.id, place)).collect();
             assert_eq!(places, expected);
             assert_eq!(view.waiting, queue.len() as u64);
-            assert_eq!(view.waiters().count(), queue.len());
+            let modes: Vec<_> = view.waiters().map(|waiter| waiter.mode).collect();
+            let asked = queue.iter().flat_map(|r| r.items()).filter(|item| item.lock == *view.name);
+            assert_eq!(modes, asked.map(|item| item.mode).collect::<Vec<_>>());
         }
     }
 

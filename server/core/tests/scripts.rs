@@ -5,15 +5,20 @@
 //! ```text
 //! open S TTL                    the next session, which has to get number S
 //! close S | expire S [tenure=N]
-//! acquire S LOCK [id=N] [done=N]    waits; ids count up from 1 by themselves
-//! try S LOCK [id=N] [done=N]        does not
+//! acquire S LOCKS [any=N] [id=N] [done=N]   waits; ids count up from 1 by themselves
+//! try S LOCKS [any=N] [id=N] [done=N]       does not
 //! cancel S ID [done=N]
-//! release S TOKEN [done=N]
+//! release S TOKEN [LOCKS] [done=N]
+//! set S TOKEN LOCK TEXT [id=N] [done=N]
+//! clear S TOKEN LOCK | confirm S TOKEN LOCK
 //! limits name=N …               those not named are the defaults
 //! counters name=N …             starts anew with these; token=-N is N before the last
 //! tenure N | stamp N            of the entries that follow
 //! show                          everything that is in the table
 //! ```
+//!
+//! LOCKS is `a,b,~c`, `c` shared; `any=N` asks for at least N of them. A TEXT of `x*5000` is 5,000
+//! times `x`; `-` is no bytes.
 //!
 //! Tokens are shown without their epoch. `s1#2` is request 2 of session 1.
 
@@ -28,8 +33,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use holdfast_core::{
-    Acquired, Answer, Applied, Batch, Command, Counters, Event, FencingToken, Label, Limits,
-    LockName, LockTable, LogIndex, Outcome, RequestId, RequestState, SessionId, Tenure, Was,
+    Acquired, Answer, Applied, Batch, Command, Counters, Event, FencingToken, HolderView, Item,
+    Label, Limits, LockName, LockTable, LogIndex, Mode, Need, Outcome, Rejection, RequestId,
+    RequestState, RequestView, SessionId, Tenure, Value, ValueChange, Was,
 };
 
 #[test]
@@ -128,6 +134,29 @@ impl<'a> Words<'a> {
     fn done_below(&self) -> RequestId {
         RequestId::new(self.named("done").unwrap_or(0))
     }
+
+    fn token(&self) -> FencingToken {
+        FencingToken::new(1, self.number(2)).unwrap()
+    }
+
+    fn need(&self) -> Need {
+        match self.named("any") {
+            Some(min) => Need::Any { min: u32::try_from(min).unwrap() },
+            None => Need::All,
+        }
+    }
+
+    /// The locks at a place of the line; none if it ends before.
+    fn items(&self, at: usize) -> Vec<Item> {
+        let text = self.plain.get(at).copied().unwrap_or_default();
+        let names = text.split(',').filter(|name| !name.is_empty());
+        names
+            .map(|name| match name.strip_prefix('~') {
+                Some(name) => Item::shared(LockName::parse(name).unwrap()),
+                None => Item::exclusive(LockName::parse(name).unwrap()),
+            })
+            .collect()
+    }
 }
 
 impl Stage {
@@ -171,24 +200,34 @@ impl Stage {
                 Command::ExpireSession { session, tenure }
             }
             verb @ ("acquire" | "try") => {
-                let last = self.last_request.entry(session.get()).or_default();
-                let request = words.named("id").unwrap_or(*last + 1);
-                *last = request.max(*last);
-                let lock = LockName::parse(words.plain[2]).unwrap();
-                let request = RequestId::new(request);
-                Command::Acquire { session, done_below, request, lock, wait: verb == "acquire" }
+                let request = self.request(session, words);
+                let (items, need, wait) = (words.items(2), words.need(), verb == "acquire");
+                Command::Acquire { session, done_below, request, items, need, wait }
             }
             "cancel" => {
                 let request = RequestId::new(words.number(2));
                 Command::Cancel { session, done_below, request }
             }
             "release" => {
-                let token = FencingToken::new(1, words.number(2)).unwrap();
-                Command::Release { session, done_below, token }
+                let locks = words.items(3).into_iter().map(|item| item.lock).collect();
+                Command::Release { session, done_below, token: words.token(), locks }
+            }
+            "set" | "clear" | "confirm" => {
+                let request = self.request(session, words);
+                let (token, change) = (words.token(), change(words));
+                let lock = LockName::parse(words.plain[3]).unwrap();
+                Command::SetValue { session, done_below, request, token, lock, change }
             }
             "limits" => Command::Configure { limits: limits(words) },
             other => panic!("no such command: {other}"),
         }
+    }
+
+    fn request(&mut self, session: SessionId, words: &Words<'_>) -> RequestId {
+        let last = self.last_request.entry(session.get()).or_default();
+        let request = words.named("id").unwrap_or(*last + 1);
+        *last = request.max(*last);
+        RequestId::new(request)
     }
 
     /// Applies one command, and lets the table go through a snapshot: nothing may change by that.
@@ -207,19 +246,16 @@ impl Stage {
 
     fn show(&self, output: &mut String) {
         for lock in self.table.locks_after("", None, usize::MAX) {
-            match lock.holder {
-                Some(held) => {
-                    let holder = who(held.grant.session, held.grant.request);
-                    let (token, since) = (held.grant.token.counter(), held.since_ms);
-                    let (name, label) = (lock.name, held.label.as_str());
-                    write!(output, "{name}: {holder} ({label}) token={token} since={since}")
-                        .unwrap();
-                }
-                None => write!(output, "{}: held by nobody", lock.name).unwrap(),
-            }
+            let holders: Vec<String> = lock.holders().map(|held| holder(&held)).collect();
+            let holders =
+                if holders.is_empty() { "held by nobody".into() } else { holders.join(", ") };
+            write!(output, "{}: {holders}", lock.name).unwrap();
             for waiter in lock.waiters() {
                 let (who, since) = (who(waiter.session, waiter.request), waiter.since_ms);
-                write!(output, ", {who} waits since={since}").unwrap();
+                write!(output, ", {}{who} waits since={since}", sign(waiter.mode)).unwrap();
+            }
+            if let Some(carried) = lock.value {
+                write!(output, ", carries {}", value(carried)).unwrap();
             }
             output.push('\n');
         }
@@ -230,7 +266,7 @@ impl Stage {
             let mark = view.done_below;
             write!(output, "s{session} ttl={ttl_ms} done={mark}").unwrap();
             for request in self.table.requests(session) {
-                write!(output, ", #{} {}", request.request, standing(request.state)).unwrap();
+                write!(output, ", #{} {}", request.request, standing(&request)).unwrap();
             }
             output.push('\n');
         }
@@ -264,6 +300,7 @@ fn limits(words: &Words<'_>) -> Limits {
             "max_sessions" => limits.max_sessions = value,
             "max_requests_per_session" => limits.max_requests_per_session = value,
             "max_waiters_per_lock" => limits.max_waiters_per_lock = value,
+            "max_value_bytes" => limits.max_value_bytes = value,
             "ttl_min_ms" => limits.ttl_min_ms = value,
             "ttl_max_ms" => limits.ttl_max_ms = value,
             other => panic!("no such limit: {other}"),
@@ -282,11 +319,70 @@ fn who(session: SessionId, request: RequestId) -> String {
     format!("s{session}#{request}")
 }
 
-fn standing(state: RequestState) -> String {
-    match state {
+fn change(words: &Words<'_>) -> ValueChange {
+    match words.plain[0] {
+        "clear" => ValueChange::Clear,
+        "confirm" => ValueChange::Confirm,
+        _ => ValueChange::Set(match (words.plain[4], words.plain[4].split_once('*')) {
+            ("-", _) => Vec::new(),
+            (_, Some((text, times))) => text.repeat(times.parse().unwrap()).into_bytes(),
+            (text, None) => text.into(),
+        }),
+    }
+}
+
+fn holder(held: &HolderView<'_>) -> String {
+    let (sign, holder) = (sign(held.mode), who(held.grant.session, held.grant.request));
+    let (token, since) = (held.grant.token.counter(), held.since_ms);
+    format!("{sign}{holder} ({}) token={token} since={since}", held.label.as_str())
+}
+
+fn sign(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Exclusive => "",
+        Mode::Shared => "~",
+    }
+}
+
+fn names(items: &[Item]) -> String {
+    let names = items.iter().map(|item| format!("{}{}", sign(item.mode), item.lock));
+    names.collect::<Vec<_>>().join(",")
+}
+
+fn value(value: &Value) -> String {
+    let text = match str::from_utf8(&value.bytes) {
+        Ok(text) if text.len() <= 32 => format!("{text:?}"),
+        _ => format!("{} bytes", value.bytes.len()),
+    };
+    let suspect = if value.suspect { ", suspect" } else { "" };
+    format!("{text} set_by={}{suspect}", value.set_by.counter())
+}
+
+fn granted(token: FencingToken, items: &[Item], values: &[(LockName, Value)]) -> String {
+    let values =
+        values.iter().map(|(lock, carried)| format!(" ({lock} carries {})", value(carried)));
+    format!("holds {} token={}{}", names(items), token.counter(), values.collect::<String>())
+}
+
+/// What is left of a grant, if that is anything.
+fn rest(over: bool) -> &'static str {
+    if over { "" } else { ", and holds the rest" }
+}
+
+fn standing(request: &RequestView) -> String {
+    match &request.state {
         RequestState::Waiting { place, .. } => format!("waits place={place}"),
-        RequestState::Held { token, .. } => format!("holds token={}", token.counter()),
-        RequestState::Denied { holder, .. } => format!("denied by s{holder}"),
+        RequestState::Held { token, items, .. } if *items == request.items => {
+            format!("holds token={}", token.counter())
+        }
+        RequestState::Held { token, items, .. } => {
+            format!("holds {} of {} token={}", names(items), names(&request.items), token.counter())
+        }
+        RequestState::Denied { rejection: Rejection::LockHeld { holder, .. } } => {
+            format!("denied by s{holder}")
+        }
+        RequestState::Denied { rejection } => format!("denied: {rejection}"),
+        RequestState::Wrote => "wrote".into(),
         RequestState::Ended => "ended".into(),
     }
 }
@@ -304,27 +400,31 @@ fn event_line(event: &Event) -> String {
     match event {
         Event::SessionOpened { session } => format!("s{session} opened"),
         Event::SessionEnded { session, cause } => format!("s{session} {cause:?}").to_lowercase(),
-        Event::Queued { session, request, lock, place } => {
-            format!("{} waits for {lock} place={place}", who(*session, *request))
+        Event::Queued { session, request, items, place } => {
+            format!("{} waits for {} place={place}", who(*session, *request), names(items))
         }
-        Event::Granted { session, request, lock, token } => {
-            format!("{} holds {lock} token={}", who(*session, *request), token.counter())
+        Event::Granted { session, request, token, items, values } => {
+            format!("{} {}", who(*session, *request), granted(*token, items, values))
         }
-        Event::Denied { session, request, lock, .. } => {
-            format!("{} is denied {lock}", who(*session, *request))
+        Event::Denied { session, request, items, .. } => {
+            format!("{} is denied {}", who(*session, *request), names(items))
         }
-        Event::Left { session, request, lock } => {
-            format!("{} no longer waits for {lock}", who(*session, *request))
+        Event::Left { session, request, items } => {
+            format!("{} no longer waits for {}", who(*session, *request), names(items))
         }
-        Event::Released { session, request, lock, token } => {
-            format!("{} gave back {lock} token={}", who(*session, *request), token.counter())
+        Event::Released { session, request, token, items, over } => {
+            let (who, names) = (who(*session, *request), names(items));
+            format!("{who} gave back {names} token={}{}", token.counter(), rest(*over))
         }
-        Event::Lost { session, request, lock, token, .. } => {
-            format!("{} lost {lock} token={}", who(*session, *request), token.counter())
+        Event::Lost { session, request, token, items, over, .. } => {
+            let (who, names) = (who(*session, *request), names(items));
+            format!("{who} lost {names} token={}{}", token.counter(), rest(*over))
         }
         Event::Contended { session, request, lock, .. } => {
             format!("{} is told that others wait for {lock}", who(*session, *request))
         }
+        Event::ValueChanged { lock, value: Some(now) } => format!("{lock} carries {}", value(now)),
+        Event::ValueChanged { lock, value: None } => format!("{lock} carries no value"),
     }
 }
 
@@ -334,7 +434,10 @@ fn outcome_line(outcome: &Outcome) -> Option<String> {
         Err(rejection) => Some(format!("rejected: {}", without_epochs(&rejection.to_string()))),
         Ok(Answer::Configured) => Some("limits set".into()),
         Ok(Answer::Acquired { request, state, fresh: false }) => {
-            Some(format!("again: #{request} {}", acquired(*state)))
+            Some(format!("again: #{request} {}", acquired(state)))
+        }
+        Ok(Answer::ValueSet { request, fresh: false }) => {
+            Some(format!("again: #{request} wrote the value"))
         }
         Ok(Answer::Cancelled { request, was }) => Some(match was {
             Was::Waiting => format!("#{request} was waiting"),
@@ -347,9 +450,9 @@ fn outcome_line(outcome: &Outcome) -> Option<String> {
     }
 }
 
-fn acquired(state: Acquired) -> String {
+fn acquired(state: &Acquired) -> String {
     match state {
-        Acquired::Granted { token } => format!("holds token={}", token.counter()),
+        Acquired::Granted { token, items, values } => granted(*token, items, values),
         Acquired::Queued { place, holder: Some(holder) } => {
             format!("waits place={place} behind {}", who(holder.session, holder.request))
         }

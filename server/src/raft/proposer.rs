@@ -21,7 +21,9 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast_core::{Batch, Command, LogIndex, Outcome, Tenure, Witness};
+use holdfast_core::{
+    Batch, COMMAND_VERSION_OLDEST, Command, LogIndex, Outcome, Tenure, ValueChange, Witness,
+};
 use holdfast_seams::{Moment, Seams};
 use openraft::errors::{ClientWriteError, ForwardReason};
 use tokio::sync::{Notify, watch};
@@ -64,7 +66,10 @@ pub(super) struct Policy {
 
 impl Policy {
     pub(super) fn new() -> Self {
-        Self { only_what_frees: AtomicBool::new(false), highest_version: AtomicU16::new(1) }
+        Self {
+            only_what_frees: AtomicBool::new(false),
+            highest_version: AtomicU16::new(COMMAND_VERSION_OLDEST),
+        }
     }
 
     pub(super) fn check(&self, command: &Command) -> Result<(), ProposeError> {
@@ -87,6 +92,10 @@ fn frees(command: &Command) -> bool {
         | Command::ExpireSession { .. }
         | Command::Cancel { .. }
         | Command::Release { .. } => true,
+        Command::SetValue { change, .. } => match change {
+            ValueChange::Clear | ValueChange::Confirm => true,
+            ValueChange::Set(_) => false,
+        },
         Command::OpenSession { .. } | Command::Acquire { .. } => false,
     }
 }

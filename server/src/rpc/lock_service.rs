@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
+use holdfast_proto::v1;
 use holdfast_proto::v1::lock_service_server::LockService;
 use holdfast_proto::v1::{
     ClientFrames, InspectRequest, InspectResponse, ListRequest, ListResponse, ServerFrames,
@@ -15,6 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::{NodeInfo, reads, status};
+use crate::session::calls::CallError;
 use crate::session::{Hub, StreamError};
 
 /// Messages between a stream's outbox and the transport. Few: what waits belongs in the outbox,
@@ -37,6 +39,7 @@ impl LockApi {
 #[tonic::async_trait]
 impl LockService for LockApi {
     type SessionStream = BoxStream<'static, Result<ServerFrames, Status>>;
+    type WatchStream = BoxStream<'static, Result<v1::WatchResponse, Status>>;
 
     async fn session(
         &self,
@@ -77,6 +80,77 @@ impl LockService for LockApi {
     ) -> Result<Response<StatusResponse>, Status> {
         Ok(Response::new(self.info.status()))
     }
+
+    async fn watch(
+        &self,
+        _request: Request<v1::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        Err(not_served())
+    }
+
+    async fn check_token(
+        &self,
+        request: Request<v1::CheckTokenRequest>,
+    ) -> Result<Response<v1::CheckTokenResponse>, Status> {
+        reads::check_token(&self.hub, &request.into_inner()).await.map(Response::new)
+    }
+
+    async fn open_session(
+        &self,
+        request: Request<v1::OpenSessionRequest>,
+    ) -> Result<Response<v1::OpenSessionResponse>, Status> {
+        answer(self.hub.open_session(&request.into_inner()).await)
+    }
+
+    async fn keep_alive(
+        &self,
+        request: Request<v1::KeepAliveRequest>,
+    ) -> Result<Response<v1::KeepAliveResponse>, Status> {
+        answer(self.hub.keep_alive(&request.into_inner()).await)
+    }
+
+    async fn acquire(
+        &self,
+        request: Request<v1::AcquireRequest>,
+    ) -> Result<Response<v1::AcquireResponse>, Status> {
+        answer(self.hub.acquire(request.into_inner()).await)
+    }
+
+    async fn cancel(
+        &self,
+        request: Request<v1::CancelRequest>,
+    ) -> Result<Response<v1::CancelResponse>, Status> {
+        answer(self.hub.cancel(request.into_inner()).await)
+    }
+
+    async fn release(
+        &self,
+        request: Request<v1::ReleaseRequest>,
+    ) -> Result<Response<v1::ReleaseResponse>, Status> {
+        answer(self.hub.release(request.into_inner()).await)
+    }
+
+    async fn set_value(
+        &self,
+        request: Request<v1::SetValueRequest>,
+    ) -> Result<Response<v1::SetValueResponse>, Status> {
+        answer(self.hub.set_value(request.into_inner()).await)
+    }
+
+    async fn close_session(
+        &self,
+        request: Request<v1::CloseSessionRequest>,
+    ) -> Result<Response<v1::CloseSessionResponse>, Status> {
+        answer(self.hub.close_session(&request.into_inner()).await)
+    }
+}
+
+fn answer<T>(result: Result<T, CallError>) -> Result<Response<T>, Status> {
+    result.map(Response::new).map_err(|error| status::of_call_error(&error))
+}
+
+fn not_served() -> Status {
+    Status::unimplemented("this server does not serve that call")
 }
 
 /// The status a stream ends with; `None` for a plain end.

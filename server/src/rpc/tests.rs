@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use holdfast_core::{Command, Label, LockName, RequestId, SessionId, Tenure};
+use holdfast_core::{Command, Label, LockName, Need, RequestId, SessionId, Tenure};
 use holdfast_proto::v1::client_frame::Body as Ask;
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::server_frame::Body;
@@ -115,7 +115,8 @@ impl Node {
             session: SessionId::new(session),
             done_below: RequestId::new(0),
             request: RequestId::new(request),
-            lock: LockName::parse(name).unwrap(),
+            items: vec![holdfast_core::Item::exclusive(LockName::parse(name).unwrap())],
+            need: Need::All,
             wait: true,
         };
         self.fake.commit(acquire, Tenure::new(1));
@@ -131,8 +132,8 @@ fn open() -> Ask {
 }
 
 fn acquire(name: Vec<u8>) -> Ask {
-    let items = vec![Item { name: name.into() }];
-    Ask::Acquire(Acquire { request_id: 1, items, wait: true, follow_place: false })
+    let items = vec![Item { name: name.into(), ..Item::default() }];
+    Ask::Acquire(Acquire { request_id: 1, items, wait: true, ..Acquire::default() })
 }
 
 async fn next(stream: &mut Streaming<ServerFrames>) -> Result<Body, Status> {

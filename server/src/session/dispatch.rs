@@ -3,11 +3,12 @@
 //! Runs under the table's lock, on every node; where nothing is attached and nothing led, it costs
 //! a look at an empty map. Pushes never wait: a full outbox ends its stream.
 
-use holdfast_core::{EndCause, Event, LockName, LockTable, LogIndex, RequestId, SessionId};
+use holdfast_core::{EndCause, Event, Item, LockTable, LogIndex, RequestId, SessionId};
 use holdfast_proto::v1::server_frame::Body;
 
 use super::answers;
 use super::registry::{Registry, State};
+use super::waiting::{About, Told};
 use crate::consensus::Listener;
 
 impl Listener for Registry {
@@ -39,15 +40,19 @@ impl Registry {
         match event {
             Event::SessionOpened { session } => self.opened(state, *session, table),
             Event::SessionEnded { session, cause } => self.ended(state, index, *session, *cause),
-            Event::Queued { session, request, lock, place } => {
+            Event::Queued { session, request, items, place } => {
                 state.follows.told(*session, *request, *place);
-                let holders = answers::holders(table, self.now_ms(table), lock);
-                let body = answers::queued(*request, *place, holders);
-                self.tell(state, index, *session, body);
+                let holders = answers::holders(table, self.now_ms(table), items);
+                self.tell(state, index, *session, answers::queued(*request, *place, holders));
             }
-            Event::Granted { session, request, lock, token } => {
-                self.left(state, *session, *request, lock);
-                self.tell(state, index, *session, answers::granted(*request, *token));
+            Event::Granted { session, request, token, items, values } => {
+                self.left_elsewhere(state, *session, *request, table);
+                self.left(state, *session, *request, items);
+                let granted = answers::granted(*request, *token, items, values);
+                state.waiting.tell(*session, About::Request(*request), || {
+                    Told::Granted(index, granted.clone())
+                });
+                self.tell(state, index, *session, Body::Granted(granted));
             }
             Event::Denied { session, request, rejection, .. } => {
                 state.follows.forget(*session, *request);
@@ -58,18 +63,30 @@ impl Registry {
                 self.tell(state, index, *session, body);
             }
             // Told by the answer to its cancel, or by its session's end.
-            Event::Left { session, request, lock } => self.left(state, *session, *request, lock),
-            Event::Released { session, request, lock, token } => {
-                self.moved(state, lock);
-                self.tell(state, index, *session, answers::released(*request, *token));
+            Event::Left { session, request, items } => {
+                self.left(state, *session, *request, items);
+                // Who left with its session is told so.
+                if table.session(*session).is_some() {
+                    state.waiting.tell(*session, About::Request(*request), || Told::Left);
+                }
             }
-            Event::Lost { session, request, lock, token, cause } => {
-                self.moved(state, lock);
+            Event::Released { session, request, token, items, over } => {
+                self.moved(state, items);
+                let released = answers::released(*request, *token, items, *over);
+                state
+                    .waiting
+                    .tell(*session, About::Grant(*token), || Told::Released(released.clone()));
+                self.tell(state, index, *session, Body::Released(released));
+            }
+            Event::Lost { session, request, token, items, cause, .. } => {
+                self.moved(state, items);
                 self.tell(state, index, *session, answers::lost(*request, *token, *cause));
             }
-            Event::Contended { session, request, token, .. } => {
-                self.tell(state, index, *session, answers::contended(*request, *token));
+            Event::Contended { session, request, lock, token } => {
+                self.tell(state, index, *session, answers::contended(*request, *token, lock));
             }
+            // Told by the answer to its change, and to the next holder with the grant.
+            Event::ValueChanged { .. } => {}
         }
     }
 
@@ -91,6 +108,7 @@ impl Registry {
             tracing::info!(session = session.get(), ?late, "a session expired");
         }
         state.follows.forget_session(session);
+        state.waiting.session_over(session);
         if let Some(attached) = state.attached.remove(&session) {
             let last = answers::frame(index, answers::session_ended(cause));
             attached.outbox.finish(Some(last), Ok(()));
@@ -98,14 +116,32 @@ impl Registry {
         }
     }
 
-    fn left(&self, state: &mut State, session: SessionId, request: RequestId, lock: &LockName) {
-        state.follows.forget(session, request);
-        self.moved(state, lock);
+    /// A request for any of several locks leaves the queues of those that it does not get.
+    fn left_elsewhere(
+        &self,
+        state: &mut State,
+        session: SessionId,
+        request: RequestId,
+        table: &LockTable,
+    ) {
+        if state.follows.is_empty() {
+            return;
+        }
+        if let Some(asked) = table.request(session, request) {
+            self.moved(state, &asked.items);
+        }
     }
 
-    fn moved(&self, state: &mut State, lock: &LockName) {
-        if state.follows.moved(lock) {
-            self.place_changed.notify_one();
+    fn left(&self, state: &mut State, session: SessionId, request: RequestId, items: &[Item]) {
+        state.follows.forget(session, request);
+        self.moved(state, items);
+    }
+
+    fn moved(&self, state: &mut State, items: &[Item]) {
+        for item in items {
+            if state.follows.moved(&item.lock) {
+                self.place_changed.notify_one();
+            }
         }
     }
 

@@ -9,6 +9,8 @@ use prometheus_client::metrics::histogram::Histogram;
 pub struct SessionMetrics {
     /// Streams that a session is attached to.
     pub attached_streams: Gauge,
+    /// Calls that wait for a lock.
+    pub waiting_calls: Gauge,
     /// Streams cut because their outbox was full.
     pub outbox_overflows: Counter,
     /// Keepalives that came in.
@@ -37,6 +39,7 @@ impl Default for SessionMetrics {
         let lateness = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
         Self {
             attached_streams: Gauge::default(),
+            waiting_calls: Gauge::default(),
             outbox_overflows: Counter::default(),
             keepalives: Counter::default(),
             keepalives_acknowledged: Counter::default(),

@@ -24,6 +24,7 @@
 //! - Nothing waits for a client: a slow one loses its stream, not its session (I27).
 
 pub(crate) mod answers;
+pub(crate) mod calls;
 mod dispatch;
 mod error;
 #[cfg(test)]
@@ -36,12 +37,14 @@ mod metrics;
 mod opening;
 mod outbox;
 mod places;
-mod refusals;
+mod proof;
+pub(crate) mod refusals;
 mod registry;
 mod settings;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::sync::Arc;
 

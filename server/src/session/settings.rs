@@ -47,6 +47,13 @@ pub struct SessionSettings {
     /// Source: every client of a busy node coming back at once after a change of leader, in a few
     /// rounds.
     pub max_unopened_streams: usize,
+    /// Calls that wait for a lock at this node at once (unary Acquire).
+    ///
+    /// Default: 10 000. Minimum: 1. Past it an Acquire ends with `RESOURCE_EXHAUSTED`; one that
+    /// finds its lock free needs a place only until it is answered.
+    ///
+    /// Source: each costs about what an idle stream does; clients that wait a lot have streams.
+    pub max_waiting_calls: usize,
     /// How long a stream may take to send its Open, milliseconds.
     ///
     /// Default: 5 000. Minimum: 100. Then it ends with `INVALID_ARGUMENT`.
@@ -64,6 +71,7 @@ impl Default for SessionSettings {
             frames_per_second: 50_000,
             max_attached_streams: 100_000,
             max_unopened_streams: 8_192,
+            max_waiting_calls: 10_000,
             open_within_ms: 5_000,
         }
     }

@@ -125,23 +125,15 @@ impl Attended<'_> {
                 let outbox = self.seat.outbox.clone();
                 self.hub.registry.heard(Heard { session, seq, at, outbox });
             }
-            Request::Acquire { request, lock, wait, follow_place } => {
-                if follow_place && wait {
-                    self.hub.registry.lock().follows.follow(session, request, lock.clone());
-                }
-                let subject = Subject::RequestId(request.get());
-                let acquire = Command::Acquire { session, done_below, request, lock, wait };
-                self.submit(acquire, Some(subject));
+            Request::Acquire { request, ref items, wait: true, follow_place: true, .. } => {
+                let locks = items.iter().map(|item| item.lock.clone()).collect();
+                self.hub.registry.lock().follows.follow(session, request, locks);
             }
-            Request::Cancel { request } => {
-                let subject = Subject::RequestId(request.get());
-                self.submit(Command::Cancel { session, done_below, request }, Some(subject));
-            }
-            Request::Release { token } => {
-                let subject = Subject::Token(token.get());
-                self.submit(Command::Release { session, done_below, token }, Some(subject));
-            }
-            Request::Close => self.submit(Command::CloseSession { session }, None),
+            _ => {}
+        }
+        let subject = request.subject();
+        if let Some(command) = request.command(session, done_below) {
+            self.submit(command, subject);
         }
     }
 

@@ -1,11 +1,14 @@
 //! Random commands that know what is going on: mostly sensible, often late, doubled or wrong.
 
-use holdfast_core::{Command, FencingToken, Label, Limits, LockName, RequestId, SessionId, Tenure};
+use holdfast_core::{
+    Command, FencingToken, Item, Label, Limits, LockName, Need, RequestId, SessionId, Tenure,
+    ValueChange,
+};
 use rand::RngExt;
 use rand::rngs::Xoshiro256PlusPlus;
-use rand::seq::IndexedRandom;
+use rand::seq::{IndexedRandom, SliceRandom};
 
-use crate::model::{Model, Request, Session};
+use crate::model::{Asked, Model, Request, Session, What};
 
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 /// Least limits a history runs under, so that each is reached.
@@ -18,8 +21,9 @@ pub(crate) fn draw(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: Tenure) 
         15..95 => open(rng),
         95..115 => Command::CloseSession { session: session(rng, model) },
         115..145 => expire(rng, model, tenure),
-        145..690 => acquire(rng, model),
-        690..790 => cancel(rng, model),
+        145..600 => acquire(rng, model),
+        600..670 => cancel(rng, model),
+        670..800 => set_value(rng, model),
         _ => release(rng, model),
     }
 }
@@ -32,6 +36,7 @@ pub(crate) fn limits(rng: &mut Xoshiro256PlusPlus) -> Limits {
         max_waiters_per_lock: rng.random_range(2..=12),
         ttl_min_ms: rng.random_range(1..=1_000),
         ttl_max_ms: rng.random_range(10_000..=86_400_000),
+        max_value_bytes: rng.random_range(0..6_000),
     };
     match rng.random_range(0..20) {
         0 => limits.max_sessions = 0,
@@ -65,16 +70,16 @@ fn acquire(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
     let session = session(rng, model);
     let done_below = done_below(rng, model, session);
     let known: Vec<&Request> = model.requests.iter().filter(|r| r.session == session).collect();
-    let mut lock = LockName::parse(NAMES.choose(rng).unwrap()).unwrap();
-    let mut wait = rng.random_bool(0.75);
+    let mut asked = asked(rng);
     let mut request = next(model, session);
     match rng.random_range(0..100) {
-        // A retry: the same payload under the same id.
+        // A retry: the same payload under the same id, if it was an acquire.
         0..8 => {
-            if let Some(Request { id, asked, .. }) = known.choose(rng) {
+            if let Some(Request { id, what, .. }) = known.choose(rng) {
                 request = *id;
-                if let Some(asked) = asked {
-                    (lock, wait) = asked.clone();
+                if let What::Asked(before) = what {
+                    asked = before.clone();
+                    asked.items.shuffle(rng);
                 }
             }
         }
@@ -83,7 +88,44 @@ fn acquire(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
         14 => request = RequestId::new(request.get().saturating_add(3)),
         _ => {}
     }
-    Command::Acquire { session, done_below, request, lock, wait }
+    let Asked { items, need, wait } = asked;
+    Command::Acquire { session, done_below, request, items, need, wait }
+}
+
+/// One lock, a set, or any of some; now and then something that makes no sense.
+fn asked(rng: &mut Xoshiro256PlusPlus) -> Asked {
+    let names = match rng.random_range(0..100) {
+        0..50 => 1,
+        50..75 => 2,
+        75..97 => rng.random_range(2..=4),
+        97 => 0,
+        _ => rng.random_range(5..=70),
+    };
+    let mut chosen: Vec<LockName> = NAMES.iter().map(|text| name(text)).collect();
+    chosen.extend((NAMES.len()..names).map(|number| name(&format!("more/{number}"))));
+    chosen.shuffle(rng);
+    chosen.truncate(names);
+    // A request mostly wants all its locks in one mode.
+    let shares = rng.random_bool(0.4);
+    let mut items = Vec::new();
+    for lock in chosen {
+        let shared = rng.random_bool(if shares { 0.9 } else { 0.05 });
+        items.push(if shared { Item::shared(lock) } else { Item::exclusive(lock) });
+    }
+    if rng.random_bool(0.005) {
+        items.extend(items.first().cloned());
+    }
+    let need = match rng.random_range(0..100) {
+        0..60 => Need::All,
+        60..78 => Need::Any { min: 0 },
+        78..98 => Need::Any { min: 1 },
+        _ => Need::Any { min: rng.random_range(2..=3) },
+    };
+    Asked { items, need, wait: rng.random_bool(0.75) }
+}
+
+fn name(text: &str) -> LockName {
+    LockName::parse(text).unwrap()
 }
 
 fn cancel(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
@@ -95,19 +137,79 @@ fn cancel(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
     Command::Cancel { session, done_below, request }
 }
 
-/// Mostly a hold of that session; else a token of anybody, of the past, or never given out.
+/// Mostly a hold of that session, in whole or in part; else a token of anybody, of the past, or
+/// never given out.
 fn release(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
-    let held: Vec<(SessionId, FencingToken)> =
-        model.requests.iter().filter_map(|r| Some((r.session, r.token()?))).collect();
-    let (session, token) = match (held.choose(rng), rng.random_range(0..100)) {
-        (Some(&held), 0..80) => held,
-        (Some(&(_, token)), 80..90) => (session(rng, model), token),
-        (Some(&(session, token)), 90..96) => {
-            (session, FencingToken::from_raw(token.get().saturating_sub(1)))
+    let (session, token, holds) = held(rng, model);
+    let mut locks: Vec<LockName> = Vec::new();
+    if rng.random_bool(0.3) {
+        locks.extend(holds.into_iter().map(|item| item.lock));
+        locks.shuffle(rng);
+        locks.truncate(rng.random_range(0..=locks.len()));
+        match rng.random_range(0..20) {
+            0 => locks.push(name(NAMES.choose(rng).unwrap())),
+            1 => locks.extend(locks.first().cloned()),
+            2 => locks.extend((0..70).map(|number| name(&format!("more/{number}")))),
+            _ => {}
         }
-        _ => (session(rng, model), FencingToken::from_raw(rng.random())),
+    }
+    Command::Release { session, done_below: done_below(rng, model, session), token, locks }
+}
+
+/// A session, a token and what that holds: mostly what belongs together.
+fn held(rng: &mut Xoshiro256PlusPlus, model: &Model) -> (SessionId, FencingToken, Vec<Item>) {
+    let held: Vec<&Request> = model.requests.iter().filter(|r| r.token().is_some()).collect();
+    let Some(one) = held.choose(rng) else {
+        return (session(rng, model), FencingToken::from_raw(rng.random()), Vec::new());
     };
-    Command::Release { session, done_below: done_below(rng, model, session), token }
+    let (token, holds) = (one.token().unwrap(), one.holds().to_vec());
+    match rng.random_range(0..100) {
+        0..85 => (one.session, token, holds),
+        85..92 => (session(rng, model), token, holds),
+        92..97 => (one.session, FencingToken::from_raw(token.get().saturating_sub(1)), holds),
+        _ => (session(rng, model), FencingToken::from_raw(rng.random()), holds),
+    }
+}
+
+/// Mostly a change of the value of a lock that is held; often a copy of one made before.
+fn set_value(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
+    let (session, mut token, holds) = held(rng, model);
+    let done_below = done_below(rng, model, session);
+    let held = holds.choose(rng).map(|item| item.lock.clone());
+    let mut lock = match held {
+        Some(held) if rng.random_bool(0.9) => held,
+        _ => name(NAMES.choose(rng).unwrap()),
+    };
+    let mut change = match rng.random_range(0..100) {
+        0..55 => ValueChange::Set(bytes(rng)),
+        55..65 => ValueChange::Clear,
+        _ => ValueChange::Confirm,
+    };
+    let mut request = next(model, session);
+    let own = |r: &&Request| r.session == session;
+    let writes = model.requests.iter().filter(own).filter_map(|r| match &r.what {
+        What::Write { token, lock, change } => Some((r.id, *token, lock, change)),
+        What::Nothing | What::Asked(_) => None,
+    });
+    let writes: Vec<_> = writes.collect();
+    match (rng.random_range(0..100), writes.choose(rng)) {
+        (0..12, Some(&(id, under, of, made))) => {
+            (request, token, lock, change) = (id, under, of.clone(), made.clone());
+        }
+        (12..18, _) => request = RequestId::new(rng.random_range(0..=request.get())),
+        _ => {}
+    }
+    Command::SetValue { session, done_below, request, token, lock, change }
+}
+
+/// Mostly short; now and then the longest, or too long.
+fn bytes(rng: &mut Xoshiro256PlusPlus) -> Vec<u8> {
+    let len = match rng.random_range(0..100) {
+        0..92 => rng.random_range(0..20),
+        92..96 => 4_096,
+        _ => rng.random_range(4_097..5_000),
+    };
+    vec![rng.random(); len]
 }
 
 /// Mostly an open session; else one that has ended or never was.

@@ -4,8 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "what cannot be unwrapped here fails the test")]
 
 use holdfast_core::{
-    Answer, Applied, Batch, Command, FencingToken, Label, LockName, LockTable, LogIndex, RequestId,
-    SessionId, Tenure,
+    Answer, Applied, Batch, Command, FencingToken, Item, Label, LockName, LockTable, LogIndex,
+    Need, RequestId, SessionId, Tenure, ValueChange,
 };
 
 pub(crate) const TENURE: Tenure = Tenure::new(1);
@@ -20,12 +20,42 @@ pub(crate) fn open() -> Command {
 }
 
 pub(crate) fn acquire(session: u64, request: u64, lock: &str) -> Command {
+    acquire_many(session, request, exclusive(&[lock]), Need::All)
+}
+
+pub(crate) fn share(session: u64, request: u64, lock: &str) -> Command {
+    acquire_many(session, request, vec![Item::shared(name(lock))], Need::All)
+}
+
+pub(crate) fn acquire_many(session: u64, request: u64, items: Vec<Item>, need: Need) -> Command {
     Command::Acquire {
         session: SessionId::new(session),
         done_below: RequestId::new(0),
         request: RequestId::new(request),
-        lock: name(lock),
+        items,
+        need,
         wait: true,
+    }
+}
+
+pub(crate) fn exclusive(names: &[&str]) -> Vec<Item> {
+    names.iter().map(|text| Item::exclusive(name(text))).collect()
+}
+
+pub(crate) fn set_value(
+    session: u64,
+    request: u64,
+    counter: u64,
+    lock: &str,
+    bytes: &[u8],
+) -> Command {
+    Command::SetValue {
+        session: SessionId::new(session),
+        done_below: RequestId::new(0),
+        request: RequestId::new(request),
+        token: FencingToken::new(1, counter).unwrap(),
+        lock: name(lock),
+        change: ValueChange::Set(bytes.to_vec()),
     }
 }
 
@@ -35,10 +65,15 @@ pub(crate) fn cancel(session: u64, request: u64) -> Command {
 }
 
 pub(crate) fn release(session: u64, counter: u64) -> Command {
+    release_some(session, counter, &[])
+}
+
+pub(crate) fn release_some(session: u64, counter: u64, locks: &[&str]) -> Command {
     Command::Release {
         session: SessionId::new(session),
         done_below: RequestId::new(0),
         token: FencingToken::new(1, counter).unwrap(),
+        locks: locks.iter().map(|lock| name(lock)).collect(),
     }
 }
 
@@ -55,12 +90,13 @@ pub(crate) fn apply(table: &mut LockTable, index: u64, commands: Vec<Command>) -
 }
 
 /// Three sessions; 1 holds `a` and has a spent and an ended request; 2 and 3 wait for `a`, 3 holds
-/// `b`; a try of 2 was denied.
+/// `b`; a try of 2 was denied. 2 and 3 share `s`; 3 holds `y` of a set, `y` and `z` carry values; 2
+/// waits for the set of `b` and `d`, 1 for any of `b` and `s`.
 pub(crate) fn busy_table() -> LockTable {
     let mut table = LockTable::new();
     let denied = match acquire(2, 2, "b") {
-        Command::Acquire { session, done_below, request, lock, .. } => {
-            Command::Acquire { session, done_below, request, lock, wait: false }
+        Command::Acquire { session, done_below, request, items, need, .. } => {
+            Command::Acquire { session, done_below, request, items, need, wait: false }
         }
         other => other,
     };
@@ -75,6 +111,15 @@ pub(crate) fn busy_table() -> LockTable {
         cancel(1, 2),
         acquire(1, 3, "c"),
         cancel(1, 3),
+        share(2, 5, "s"),
+        share(3, 5, "s"),
+        acquire_many(3, 6, exclusive(&["x", "y", "z"]), Need::All),
+        release_some(3, 6, &["x"]),
+        set_value(3, 7, 6, "y", b"half way"),
+        set_value(3, 8, 6, "z", b""),
+        release_some(3, 6, &["z"]),
+        acquire_many(2, 6, exclusive(&["b", "d"]), Need::All),
+        acquire_many(1, 4, exclusive(&["b", "s"]), Need::Any { min: 1 }),
     ];
     apply(&mut table, 2, asked);
     table

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::{Answer, Command, Label, LockName, Outcome, RequestId, SessionId, Tenure};
+use holdfast_core::{
+    Answer, Command, Item, Label, LockName, Need, Outcome, RequestId, SessionId, Tenure,
+};
 use holdfast_seams::{Seams, simulated};
 
 use crate::consensus::{Committed, Consensus, Role, propose};
@@ -180,7 +182,8 @@ pub(super) fn acquire(session: SessionId, request: u64, name: &str) -> Command {
         session,
         done_below: RequestId::new(0),
         request: RequestId::new(request),
-        lock: LockName::parse(name).unwrap(),
+        items: vec![Item::exclusive(LockName::parse(name).unwrap())],
+        need: Need::All,
         wait: true,
     }
 }

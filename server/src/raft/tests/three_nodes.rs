@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::{Answer, Batch, Command, Rejection, SessionId, Tenure};
+use holdfast_core::{Answer, Batch, COMMAND_VERSION_OLDEST, Command, Rejection, SessionId, Tenure};
 
 use super::cluster::{Cluster, commit, follows, has_session, open, open_session, outcome, submit};
 use crate::consensus::{Consensus, Done};
@@ -421,9 +421,10 @@ async fn a_majority_below_its_disk_reserve_restricts_the_leader() {
 #[test]
 fn a_command_of_a_version_that_a_member_does_not_know_is_not_proposed() {
     let policy = Policy::new();
-    policy.highest_version.store(0, std::sync::atomic::Ordering::Relaxed);
+    let known = COMMAND_VERSION_OLDEST - 1;
+    policy.highest_version.store(known, std::sync::atomic::Ordering::Relaxed);
     let refused = policy.check(&open_session());
-    assert_eq!(refused, Err(ProposeError::VersionNotKnown { version: 1 }));
+    assert_eq!(refused, Err(ProposeError::VersionNotKnown { version: COMMAND_VERSION_OLDEST }));
 }
 
 /// The role of a leader is seen to end, and the next one has another tenure.

@@ -1,6 +1,6 @@
 //! A client that does not read loses its stream and nothing else.
 
-use holdfast_core::{LockName, RequestId, SessionId, Tenure};
+use holdfast_core::{Item, LockName, Need, RequestId, SessionId, Tenure};
 
 use super::*;
 
@@ -23,7 +23,8 @@ async fn ten_thousand_unread_pushes_cost_the_stream_and_state_heals_the_session(
             session,
             done_below: request,
             request,
-            lock,
+            items: vec![Item::exclusive(lock)],
+            need: Need::All,
             wait: true,
         };
         let cancel = holdfast_core::Command::Cancel { session, done_below: request, request };

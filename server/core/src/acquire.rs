@@ -1,0 +1,231 @@
+//! How a request comes in: it is granted, or stands in its queues, or is denied.
+
+use borsh::{BorshDeserialize, BorshSerialize};
+
+use crate::answer::{Acquired, Answer, Grant, Outcome};
+use crate::event::Event;
+use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
+use crate::mode::Item;
+use crate::pass_on::{Entering, contended};
+use crate::queue::Waiter;
+use crate::session::{Record, State};
+use crate::wish::{Need, Part, Wish};
+use crate::{LockTable, Rejection};
+
+/// The parts of an `Acquire`.
+pub(crate) struct Ask<'a> {
+    pub(crate) session: SessionId,
+    pub(crate) done_below: RequestId,
+    pub(crate) request: RequestId,
+    pub(crate) items: &'a [Item],
+    pub(crate) need: Need,
+    pub(crate) wait: bool,
+}
+
+/// Why a request that would not wait was denied; `at` is the lock's place among its names.
+///
+/// Kept under its id, so that a retry is told the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+pub(crate) enum Denial {
+    /// Held so that it did not fit.
+    Held { at: u8, holder: SessionId, token: FencingToken },
+    /// It would have fitted, but others came first.
+    Awaited { at: u8, waiter: SessionId },
+    /// None of its locks was free to it.
+    NothingFree,
+}
+
+impl Denial {
+    /// Which of the request's locks was in the way.
+    pub(crate) fn at(self) -> Option<usize> {
+        match self {
+            Self::Held { at, .. } | Self::Awaited { at, .. } => Some(at.into()),
+            Self::NothingFree => None,
+        }
+    }
+
+    pub(crate) fn rejection(self, wish: &Wish) -> Rejection {
+        let lock = self.at().and_then(|at| wish.get(at)).map(|(lock, _)| lock.clone());
+        match (self, lock) {
+            (Self::Held { holder, token, .. }, Some(lock)) => {
+                Rejection::LockHeld { lock, holder, token }
+            }
+            (Self::Awaited { waiter, .. }, Some(lock)) => Rejection::LockAwaited { lock, waiter },
+            (Self::NothingFree, _) | (_, None) => Rejection::NothingFree,
+        }
+    }
+}
+
+impl LockTable {
+    /// Grants what is free, or queues the request, or denies it if it would not wait.
+    ///
+    /// A request that comes again under its id gets its answer again and changes nothing (I12). A
+    /// request refused for a limit is not recorded: it may be retried under the same id.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::UnknownSession`]: nothing changed. For each of the others the confirmation
+    /// (`done_below`) was taken: [`Rejection::LockHeld`], [`Rejection::LockAwaited`] and
+    /// [`Rejection::NothingFree`] are recorded under the id; those of [`Wish::new`],
+    /// [`Rejection::RequestGone`], [`Rejection::RequestReused`], [`Rejection::RequestEnded`],
+    /// [`Rejection::TooManyRequests`], [`Rejection::TooManyWaiters`] and
+    /// [`Rejection::TokensExhausted`] changed nothing else.
+    pub(crate) fn acquire(&mut self, ask: &Ask<'_>, events: &mut Vec<Event>) -> Outcome {
+        self.confirm(ask.session, ask.done_below)?;
+        let mut wish = Wish::new(ask.items, ask.need, ask.wait)?;
+        let limit = self.limits.max_requests_per_session;
+        let session = self.open(ask.session)?;
+        if let Some(record) = session.seen(ask.request)? {
+            return self.answer_again(ask.request, &wish, record);
+        }
+        session.may_keep_another(ask.session, limit)?;
+        let who = (ask.session, ask.request);
+        if !self.counters.has_tokens() && wish.takes(self.fitting(&wish)).is_some() {
+            // Nobody holds what it asks for, and yet nobody can be granted it.
+            return Err(self.counters.tokens_exhausted());
+        }
+        wish.share_names(|name| self.kept_name(name));
+        match wish.takes(self.free_to_newcomer(&wish)) {
+            Some(part) => self.take_free(who, wish, part, events),
+            None if wish.waits() => self.enqueue(who, wish, events),
+            None => self.deny(who, wish, events),
+        }
+    }
+
+    /// The answer to a request whose id was used before. A grant is told with the locks it still
+    /// holds and the values they carry by now.
+    fn answer_again(&self, request: RequestId, asked: &Wish, record: &Record) -> Outcome {
+        let (wish, state) = match record {
+            Record::Asked { wish, state } if wish == asked => (wish, state),
+            Record::Asked { .. } | Record::Wrote { .. } => {
+                return Err(Rejection::RequestReused { request });
+            }
+            Record::Spent => return Err(Rejection::RequestEnded { request }),
+        };
+        let state = match *state {
+            State::Held { token, part, .. } => self.acquired(token, wish, part),
+            State::Waiting { ticket, .. } => self.where_it_waits(wish, ticket),
+            State::Denied(denial) => return Err(denial.rejection(wish)),
+            State::Ended => return Err(Rejection::RequestEnded { request }),
+        };
+        Ok(Answer::Acquired { request, state, fresh: false })
+    }
+
+    fn acquired(&self, token: FencingToken, wish: &Wish, part: Part) -> Acquired {
+        let items = wish.items_of(part);
+        let values = self.values_of(&items);
+        Acquired::Granted { token, items, values }
+    }
+
+    fn where_it_waits(&self, wish: &Wish, ticket: Ticket) -> Acquired {
+        Acquired::Queued { place: self.place(wish, ticket), holder: self.in_the_way(wish) }
+    }
+
+    /// How many stand before a waiter: a set has to be first in each of its queues, so its last
+    /// place counts; an `any` in one of them, so its best.
+    pub(crate) fn place(&self, wish: &Wish, ticket: Ticket) -> u64 {
+        let queues = wish.iter().filter_map(|(name, _)| self.locks.get(name));
+        let places = queues.map(|lock| lock.queue.place(ticket));
+        let place = if wish.needs_all() { places.max() } else { places.min() };
+        place.unwrap_or(0)
+    }
+
+    /// Who holds the first of these locks that is held.
+    fn in_the_way(&self, wish: &Wish) -> Option<Grant> {
+        let mut locks = wish.iter().filter_map(|(name, _)| self.locks.get(name));
+        locks.find_map(|lock| lock.holders.first()).map(|holder| holder.grant)
+    }
+
+    fn take_free(
+        &mut self,
+        (session, request): (SessionId, RequestId),
+        wish: Wish,
+        part: Part,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let token = self.counters.next_token()?;
+        let grant = Grant { session, request, token };
+        let state = self.enter(&Entering { grant, wish: &wish, part }, events);
+        let held = State::Held { token, since_ms: self.stamp_ms, part };
+        if let Some(found) = self.sessions.get_mut(session) {
+            found.records.insert(request, Record::Asked { wish, state: held });
+            found.holds.insert(token, request);
+        }
+        Ok(Answer::Acquired { request, state, fresh: true })
+    }
+
+    /// Gives the request one ticket and a place in each of its queues.
+    fn enqueue(
+        &mut self,
+        (session, request): (SessionId, RequestId),
+        wish: Wish,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let ticket = self.draw_ticket(&wish)?;
+        for (name, mode) in wish.iter() {
+            self.lock_or_new(name).queue.push(ticket, Waiter { session, request, mode });
+        }
+        self.counts.waiting += 1;
+        let place = self.place(&wish, ticket);
+        events.push(Event::Queued { session, request, items: wish.items(), place });
+        self.tell_holders(&wish, events);
+        let state = self.where_it_waits(&wish, ticket);
+        let waiting = State::Waiting { ticket, since_ms: self.stamp_ms };
+        self.record(session, request, Record::Asked { wish, state: waiting });
+        Ok(Answer::Acquired { request, state, fresh: true })
+    }
+
+    fn draw_ticket(&mut self, wish: &Wish) -> Result<Ticket, Rejection> {
+        let limit = self.limits.max_waiters_per_lock;
+        let refused = |lock: &LockName| Rejection::TooManyWaiters { lock: lock.clone(), limit };
+        let waiting = |name| self.locks.get(name).map_or(0, |lock| lock.queue.len());
+        if let Some((full, _)) = wish.iter().find(|&(name, _)| waiting(name) >= limit) {
+            return Err(refused(full));
+        }
+        // Without tickets every queue is as good as full.
+        let first = || wish.get(0).map_or(Rejection::NoNames, |(first, _)| refused(first));
+        self.counters.next_ticket().ok_or_else(first)
+    }
+
+    /// Tells every holder of each lock for which the new waiter is the first.
+    fn tell_holders(&self, wish: &Wish, events: &mut Vec<Event>) {
+        for (name, _) in wish.iter() {
+            let Some(lock) = self.locks.get(name).filter(|lock| lock.queue.len() == 1) else {
+                continue;
+            };
+            events.extend(lock.holders.iter().map(|holder| contended(holder.grant, name)));
+        }
+    }
+
+    fn deny(
+        &mut self,
+        (session, request): (SessionId, RequestId),
+        wish: Wish,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let denial = self.denial(&wish);
+        let rejection = denial.rejection(&wish);
+        let (items, told) = (wish.items(), rejection.clone());
+        events.push(Event::Denied { session, request, items, rejection: told });
+        let state = State::Denied(denial);
+        self.record(session, request, Record::Asked { wish, state });
+        Err(rejection)
+    }
+
+    /// What is in the way of a request: the first of its locks that is not free to it.
+    fn denial(&self, wish: &Wish) -> Denial {
+        if !wish.needs_all() {
+            return Denial::NothingFree;
+        }
+        let in_the_way = (0_u8..).zip(wish.iter()).find_map(|(at, (name, mode))| {
+            let lock = self.locks.get(name)?;
+            if let Some(held) = lock.holders.first().filter(|_| !lock.holders.fits(mode)) {
+                let Grant { session: holder, token, .. } = held.grant;
+                return Some(Denial::Held { at, holder, token });
+            }
+            let (_, first) = lock.queue.first()?;
+            Some(Denial::Awaited { at, waiter: first.session })
+        });
+        in_the_way.unwrap_or(Denial::NothingFree)
+    }
+}

@@ -1,0 +1,171 @@
+//! How a request ends: its grant is given back, in whole or in part, or it is cancelled.
+
+use crate::answer::{Answer, Grant, Outcome, Was};
+use crate::event::{EndCause, Event};
+use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
+use crate::mode::Mode;
+use crate::session::{Record, State};
+use crate::wish::{Part, Wish, check_count};
+use crate::{LockTable, Rejection};
+
+/// A hold, and the part of it that ends.
+pub(crate) struct Ending {
+    pub(crate) grant: Grant,
+    pub(crate) wish: Wish,
+    pub(crate) part: Part,
+}
+
+impl LockTable {
+    /// Ends a request whatever its state: it leaves its queues, or its hold is passed on, or its
+    /// id is spent.
+    ///
+    /// A live request is ended also below the session's mark: the id still names it and nothing
+    /// else. Applying the same cancel twice is harmless.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::UnknownSession`]: nothing changed. [`Rejection::RequestGone`]: nothing is kept
+    /// of the request, it is over. [`Rejection::TooManyRequests`]: the id was never seen and there
+    /// is no room to remember it as spent; cancel again after confirming others.
+    pub(crate) fn cancel(
+        &mut self,
+        session: SessionId,
+        done_below: RequestId,
+        request: RequestId,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let limit = self.limits.max_requests_per_session;
+        self.confirm(session, done_below)?;
+        let found = self.open(session)?;
+        let was = match found.records.get(&request) {
+            Some(Record::Asked { wish, state: State::Waiting { ticket, .. } }) => {
+                let (wish, ticket) = (wish.clone(), *ticket);
+                self.cancel_waiting(session, request, &wish, ticket, events);
+                Was::Waiting
+            }
+            Some(Record::Asked { wish, state: State::Held { token, part, .. } }) => {
+                let (wish, token, part) = (wish.clone(), *token, *part);
+                let grant = Grant { session, request, token };
+                self.give_back(&Ending { grant, wish, part }, Part::default(), events);
+                Was::Held { token }
+            }
+            Some(Record::Asked { .. } | Record::Wrote { .. } | Record::Spent) => Was::Ended,
+            None => {
+                found.seen(request)?;
+                found.may_keep_another(session, limit)?;
+                self.record(session, request, Record::Spent);
+                Was::Unknown
+            }
+        };
+        Ok(Answer::Cancelled { request, was })
+    }
+
+    /// Gives back what the grant `token` holds, or only `locks` of it, and passes that on at once.
+    ///
+    /// The token is compared, not only the session: a release delayed past a re-acquire by the
+    /// same session must not free the newer grant (I13). Applying the same release twice is
+    /// harmless; the second is refused.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::UnknownSession`]: nothing changed. Nothing but the session's mark changed
+    /// with: [`Rejection::NotHolder`] if the session has no current hold under that token;
+    /// [`Rejection::NotHeldUnder`] if a lock named is not, or no longer, part of it;
+    /// [`Rejection::TooManyNames`], [`Rejection::NameTwice`].
+    pub(crate) fn release(
+        &mut self,
+        session: SessionId,
+        done_below: RequestId,
+        token: FencingToken,
+        locks: &[LockName],
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        self.confirm(session, done_below)?;
+        let (request, wish, held) = self.open(session)?.held_under(session, token)?;
+        let named = || named_part(session, token, wish, held, locks);
+        let part = if locks.is_empty() { held } else { named()? };
+        let left = held.without(part);
+        let grant = Grant { session, request, token };
+        let ending = Ending { grant, wish: wish.clone(), part };
+        self.give_back(&ending, left, events);
+        Ok(Answer::Released { request, token, over: left.is_empty() })
+    }
+
+    fn cancel_waiting(
+        &mut self,
+        session: SessionId,
+        request: RequestId,
+        wish: &Wish,
+        ticket: Ticket,
+        events: &mut Vec<Event>,
+    ) {
+        self.leave_queues(wish, ticket);
+        if let Some(found) = self.sessions.get_mut(session) {
+            found.finish(request);
+        }
+        events.push(Event::Left { session, request, items: wish.items() });
+        self.pass_on(wish.iter().map(|(name, _)| name), events);
+    }
+
+    /// Ends a part of a hold, cleanly; `left` is what it goes on to hold.
+    fn give_back(&mut self, ending: &Ending, left: Part, events: &mut Vec<Event>) {
+        let Ending { grant, wish, part } = ending;
+        let Grant { session, request, token } = *grant;
+        if let Some(found) = self.sessions.get_mut(session) {
+            found.give_back(request, token, left);
+        }
+        let (items, over) = (wish.items_of(*part), left.is_empty());
+        events.push(Event::Released { session, request, token, items, over });
+        self.end_hold(ending, events);
+    }
+
+    /// Ends a hold with its session, and passes on what it held.
+    ///
+    /// An exclusive holder whose lease ran out may have been about to set the value of its lock,
+    /// or have done half of what the value tells of: the value is marked as suspect before the
+    /// next holder gets it.
+    pub(crate) fn lose(&mut self, ending: &Ending, cause: EndCause, events: &mut Vec<Event>) {
+        let Ending { grant, wish, part } = ending;
+        let Grant { session, request, token } = *grant;
+        let items = wish.items_of(*part);
+        events.push(Event::Lost { session, request, token, items, over: true, cause });
+        if cause == EndCause::Expired {
+            for (name, mode) in wish.iter_part(*part) {
+                if mode == Mode::Exclusive {
+                    self.suspect_value(name, events);
+                }
+            }
+        }
+        self.end_hold(ending, events);
+    }
+
+    fn end_hold(&mut self, ending: &Ending, events: &mut Vec<Event>) {
+        let Ending { grant, wish, part } = ending;
+        for (name, _) in wish.iter_part(*part) {
+            self.take_holder(name, grant.token);
+        }
+        self.pass_on(wish.iter_part(*part).map(|(name, _)| name), events);
+    }
+}
+
+/// Which part of a hold `locks` names.
+fn named_part(
+    session: SessionId,
+    token: FencingToken,
+    wish: &Wish,
+    held: Part,
+    locks: &[LockName],
+) -> Result<Part, Rejection> {
+    check_count(locks.len())?;
+    let mut part = Part::default();
+    for lock in locks {
+        let at = wish.position(lock).filter(|&at| held.contains(at));
+        let lock = || lock.clone();
+        let at = at.ok_or_else(|| Rejection::NotHeldUnder { session, token, lock: lock() })?;
+        if part.contains(at) {
+            return Err(Rejection::NameTwice { lock: lock() });
+        }
+        part = part.with(at);
+    }
+    Ok(part)
+}

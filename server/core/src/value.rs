@@ -1,0 +1,239 @@
+//! The value of a lock: set by its exclusive holder, handed to the next one with the grant.
+
+use std::io;
+use std::sync::Arc;
+
+use borsh::{BorshDeserialize, BorshSerialize};
+use sha2::{Digest, Sha256};
+
+use crate::answer::{Answer, Outcome};
+use crate::chain::HashWriter;
+use crate::event::Event;
+use crate::ids::{FencingToken, LockName, RequestId, SessionId, read_bytes};
+use crate::mode::{Item, Mode};
+use crate::session::Record;
+use crate::{LockTable, Rejection};
+
+/// Largest value, bytes.
+///
+/// Source: DESIGN §4.
+pub const VALUE_BYTES_MAX: usize = 4 * 1024;
+
+/// What a value counts besides its own bytes and those of its lock's name, bytes: about what its
+/// entries in the table take, so that [`Limits::max_value_bytes`](crate::Limits) bounds memory
+/// also when values are small.
+pub const VALUE_OVERHEAD_BYTES: u64 = 256;
+
+/// What a holder does to the value of its lock.
+#[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+pub enum ValueChange {
+    /// Replaces it whole. No bytes are a value too.
+    Set(Vec<u8>),
+    /// Removes it. Harmless if there is none.
+    Clear,
+    /// Says that it is as it should be: it is no longer suspect. Harmless if it was not.
+    Confirm,
+}
+
+/// The value of a lock. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// At most [`VALUE_BYTES_MAX`].
+    pub bytes: Arc<[u8]>,
+    /// The grant under which it was set.
+    pub set_by: FencingToken,
+    /// An exclusive holder was lost without giving the lock back: whoever holds it next has to see
+    /// whether the value still tells the truth, and set or confirm it.
+    pub suspect: bool,
+}
+
+impl Value {
+    /// What it counts towards [`Limits::max_value_bytes`](crate::Limits).
+    pub(crate) fn cost(&self, lock: &LockName) -> u64 {
+        cost(lock, self.bytes.len())
+    }
+}
+
+fn cost(lock: &LockName, bytes: usize) -> u64 {
+    VALUE_OVERHEAD_BYTES + lock.as_str().len() as u64 + bytes as u64
+}
+
+impl BorshSerialize for Value {
+    fn serialize<W: io::Write>(&self, writer: &mut W) -> io::Result<()> {
+        (&*self.bytes, self.set_by, self.suspect).serialize(writer)
+    }
+}
+
+impl BorshDeserialize for Value {
+    fn deserialize_reader<R: io::Read>(reader: &mut R) -> io::Result<Self> {
+        Ok(Self {
+            bytes: read_bytes(reader, VALUE_BYTES_MAX)?.into(),
+            set_by: FencingToken::deserialize_reader(reader)?,
+            suspect: bool::deserialize_reader(reader)?,
+        })
+    }
+}
+
+/// The parts of a `SetValue`.
+pub(crate) struct Write<'a> {
+    pub(crate) session: SessionId,
+    pub(crate) done_below: RequestId,
+    pub(crate) request: RequestId,
+    pub(crate) token: FencingToken,
+    pub(crate) lock: &'a LockName,
+    pub(crate) change: &'a ValueChange,
+}
+
+impl Write<'_> {
+    /// What is kept of the payload to know a retry by: the value itself may be 4 KiB.
+    fn digest(&self) -> [u8; 32] {
+        let mut hasher = HashWriter(Sha256::new());
+        let fed = (self.token, self.lock, self.change).serialize(&mut hasher);
+        // A hasher takes everything, and the value is short enough.
+        debug_assert!(fed.is_ok());
+        hasher.0.finalize().into()
+    }
+}
+
+impl LockTable {
+    /// Sets, clears or confirms the value of a lock for its exclusive holder.
+    ///
+    /// A write that comes again under its id is answered again and changes nothing, also when
+    /// others have set the value since (I12); one that was refused is not recorded.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::UnknownSession`]: nothing changed. Nothing but the session's mark changed
+    /// with: [`Rejection::ValueTooLarge`], [`Rejection::RequestGone`],
+    /// [`Rejection::RequestReused`], [`Rejection::RequestEnded`], [`Rejection::TooManyRequests`],
+    /// [`Rejection::NotHolder`], [`Rejection::NotHeldUnder`], [`Rejection::NotExclusive`],
+    /// [`Rejection::NoValue`], [`Rejection::TooManyValueBytes`].
+    pub(crate) fn set_value(&mut self, write: &Write<'_>, events: &mut Vec<Event>) -> Outcome {
+        self.confirm(write.session, write.done_below)?;
+        check_size(write.change)?;
+        let payload = write.digest();
+        let request = write.request;
+        let session = self.open(write.session)?;
+        match session.seen(request)? {
+            None => {}
+            Some(Record::Wrote { payload: before }) if *before == payload => {
+                return Ok(Answer::ValueSet { request, fresh: false });
+            }
+            Some(Record::Spent) => return Err(Rejection::RequestEnded { request }),
+            Some(Record::Asked { .. } | Record::Wrote { .. }) => {
+                return Err(Rejection::RequestReused { request });
+            }
+        }
+        session.may_keep_another(write.session, self.limits.max_requests_per_session)?;
+        self.may_write(write)?;
+        self.change_value(write, events)?;
+        self.record(write.session, request, Record::Wrote { payload });
+        Ok(Answer::ValueSet { request, fresh: true })
+    }
+
+    /// Only the holder's session with its token, and only if it holds alone (I13).
+    fn may_write(&self, write: &Write<'_>) -> Result<(), Rejection> {
+        let Write { session, token, lock, .. } = *write;
+        let (_, wish, part) = self.open(session)?.held_under(session, token)?;
+        let held = wish.position(lock).filter(|&at| part.contains(at));
+        match held.and_then(|at| wish.get(at)) {
+            Some((_, Mode::Exclusive)) => Ok(()),
+            Some((_, Mode::Shared)) => Err(Rejection::NotExclusive { lock: lock.clone(), token }),
+            None => Err(Rejection::NotHeldUnder { session, token, lock: lock.clone() }),
+        }
+    }
+
+    fn change_value(
+        &mut self,
+        write: &Write<'_>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Rejection> {
+        let lock = write.lock;
+        let before = self.value(lock);
+        match (write.change, before) {
+            (ValueChange::Set(bytes), before) => {
+                self.check_room(lock, before, bytes.len())?;
+                let value =
+                    Value { bytes: bytes.as_slice().into(), set_by: write.token, suspect: false };
+                self.put_value(lock, Some(value), events);
+            }
+            (ValueChange::Clear, Some(_)) => self.put_value(lock, None, events),
+            (ValueChange::Confirm, Some(value)) if value.suspect => {
+                let sound = Value { suspect: false, ..value.clone() };
+                self.put_value(lock, Some(sound), events);
+            }
+            (ValueChange::Clear, None) | (ValueChange::Confirm, Some(_)) => {}
+            (ValueChange::Confirm, None) => {
+                return Err(Rejection::NoValue { lock: lock.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// A value that takes no more room than the one it replaces is always taken, also under limits
+    /// that were lowered since.
+    fn check_room(
+        &self,
+        lock: &LockName,
+        before: Option<&Value>,
+        bytes: usize,
+    ) -> Result<(), Rejection> {
+        let (freed, taken) = (before.map_or(0, |value| value.cost(lock)), cost(lock, bytes));
+        let total = self.counts.value_bytes.saturating_sub(freed).saturating_add(taken);
+        let limit = self.limits.max_value_bytes;
+        if taken > freed && total > limit {
+            return Err(Rejection::TooManyValueBytes { limit });
+        }
+        Ok(())
+    }
+
+    /// The value of a lock, if it carries one.
+    pub(crate) fn value(&self, lock: &LockName) -> Option<&Value> {
+        self.locks.get(lock)?.value.as_ref()
+    }
+
+    /// The values of those of `items` that carry one.
+    pub fn values_of(&self, items: &[Item]) -> Vec<(LockName, Value)> {
+        let carried = |item: &Item| Some((item.lock.clone(), self.value(&item.lock)?.clone()));
+        items.iter().filter_map(carried).collect()
+    }
+
+    /// Marks a value whose holder was lost: until somebody sets or confirms it, nobody vouches
+    /// for it.
+    pub(crate) fn suspect_value(&mut self, lock: &LockName, events: &mut Vec<Event>) {
+        if let Some(value) = self.value(lock).filter(|value| !value.suspect) {
+            let suspect = Value { suspect: true, ..value.clone() };
+            self.put_value(lock, Some(suspect), events);
+        }
+    }
+
+    fn put_value(&mut self, lock: &LockName, value: Option<Value>, events: &mut Vec<Event>) {
+        self.keep_value(lock, value.clone());
+        events.push(Event::ValueChanged { lock: lock.clone(), value });
+    }
+
+    /// Keeps a value in both its places, and counts it.
+    pub(crate) fn keep_value(&mut self, name: &LockName, value: Option<Value>) {
+        let lock = self.locks.entry(name.clone());
+        let name = &lock.key().clone();
+        lock.or_default().value.clone_from(&value);
+        if let Some(value) = &value {
+            self.counts.values += 1;
+            self.counts.value_bytes = self.counts.value_bytes.saturating_add(value.cost(name));
+        }
+        if let Some(before) = self.values.set(name, value) {
+            self.counts.values -= 1;
+            self.counts.value_bytes = self.counts.value_bytes.saturating_sub(before.cost(name));
+        }
+    }
+}
+
+fn check_size(change: &ValueChange) -> Result<(), Rejection> {
+    match change {
+        ValueChange::Set(bytes) if bytes.len() > VALUE_BYTES_MAX => {
+            let (len, max) = (bytes.len() as u64, VALUE_BYTES_MAX as u64);
+            Err(Rejection::ValueTooLarge { len, max })
+        }
+        ValueChange::Set(_) | ValueChange::Clear | ValueChange::Confirm => Ok(()),
+    }
+}

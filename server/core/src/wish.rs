@@ -1,0 +1,329 @@
+//! What a request asks for: its locks with their modes, how many of them it needs, whether it waits.
+
+use std::io;
+use std::sync::Arc;
+
+use borsh::{BorshDeserialize, BorshSerialize};
+
+use crate::Rejection;
+use crate::blocks::damaged;
+use crate::ids::LockName;
+use crate::mode::{Item, Items, Mode};
+
+/// Most names in one request.
+///
+/// Source: DESIGN §6. A [`Part`] has one bit for each.
+pub const NAMES_MAX: usize = 64;
+
+/// How many of a request's locks it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+pub enum Need {
+    /// Every one, at once (I14).
+    All,
+    /// At least `min`; it is granted whatever of them is free to it at that moment.
+    ///
+    /// With `min` 0 it never waits: it is granted what is free, or is denied if nothing is. With
+    /// `min` 1 it stands in all queues until the first is free to it, and leaves the others.
+    Any {
+        /// At least so many; 0 or 1. Larger ones are refused so far
+        /// ([`Rejection::MinUnsupported`]).
+        min: u32,
+    },
+}
+
+/// [`Need`] as far as it is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+pub(crate) enum Needed {
+    All,
+    AnyOrNothing,
+    AnyOne,
+}
+
+impl Needed {
+    fn of(need: Need, names: usize) -> Result<Self, Rejection> {
+        match need {
+            Need::All => Ok(Self::All),
+            Need::Any { min } if min as usize > names => {
+                Err(Rejection::MinAboveNames { min, names: names as u64 })
+            }
+            Need::Any { min: 0 } => Ok(Self::AnyOrNothing),
+            Need::Any { min: 1 } => Ok(Self::AnyOne),
+            Need::Any { min } => Err(Rejection::MinUnsupported { min }),
+        }
+    }
+}
+
+/// Some of a request's locks: bit `i` stands for the `i`-th in the order of their names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+pub(crate) struct Part(u64);
+
+impl Part {
+    /// All of `count` locks, at most [`NAMES_MAX`].
+    pub(crate) fn whole(count: usize) -> Self {
+        (0..count).fold(Self::default(), Self::with)
+    }
+
+    pub(crate) fn with(self, at: usize) -> Self {
+        Self(self.0 | bit(at))
+    }
+
+    pub(crate) fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    pub(crate) fn contains(self, at: usize) -> bool {
+        self.0 & bit(at) != 0
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn is_within(self, other: Self) -> bool {
+        self.without(other).is_empty()
+    }
+}
+
+/// Nothing beyond the last bit: there are no more names in a request.
+fn bit(at: usize) -> u64 {
+    u32::try_from(at).ok().and_then(|at| 1_u64.checked_shl(at)).unwrap_or(0)
+}
+
+/// What a request asks for, checked: 1 to [`NAMES_MAX`] locks in the order of their names, each
+/// once. The order in which they were given means nothing.
+///
+/// The common case, one lock, takes no memory of its own: 100,000 waiters each keep one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    One { lock: LockName, mode: Mode, terms: Terms },
+    Many { items: Arc<[Item]>, terms: Terms },
+}
+
+/// What a request asks for besides its locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+pub(crate) struct Terms {
+    need: Needed,
+    /// Queue if it cannot be granted at once; otherwise be denied.
+    wait: bool,
+}
+
+impl Wish {
+    /// Checks what was asked for and puts it in order.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::NoNames`], [`Rejection::TooManyNames`], [`Rejection::NameTwice`],
+    /// [`Rejection::MinAboveNames`], [`Rejection::MinUnsupported`].
+    pub(crate) fn new(items: &[Item], need: Need, wait: bool) -> Result<Self, Rejection> {
+        check_count(items.len())?;
+        let terms = Terms { need: Needed::of(need, items.len())?, wait };
+        if let [only] = items {
+            return Ok(Self::one(only, terms));
+        }
+        let mut items = items.to_vec();
+        items.sort_unstable();
+        let twice = items.windows(2).find_map(|pair| match pair {
+            [a, b] if a.lock == b.lock => Some(a.lock.clone()),
+            _ => None,
+        });
+        match twice {
+            Some(lock) => Err(Rejection::NameTwice { lock }),
+            None => Ok(Self::Many { items: items.into(), terms }),
+        }
+    }
+
+    fn one(item: &Item, terms: Terms) -> Self {
+        Self::One { lock: item.lock.clone(), mode: item.mode, terms }
+    }
+
+    fn terms(&self) -> Terms {
+        match self {
+            Self::One { terms, .. } | Self::Many { terms, .. } => *terms,
+        }
+    }
+
+    pub(crate) fn needs_all(&self) -> bool {
+        self.terms().need == Needed::All
+    }
+
+    /// Whether it stands in queues if it cannot be granted at once.
+    pub(crate) fn waits(&self) -> bool {
+        self.terms().wait && self.terms().need != Needed::AnyOrNothing
+    }
+
+    /// Which locks it is granted if it can have `free`; `None` if that is not enough.
+    pub(crate) fn takes(&self, free: Part) -> Option<Part> {
+        let enough = if self.needs_all() { free == self.whole() } else { !free.is_empty() };
+        enough.then_some(free)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::One { .. } => 1,
+            Self::Many { items, .. } => items.len(),
+        }
+    }
+
+    pub(crate) fn whole(&self) -> Part {
+        Part::whole(self.len())
+    }
+
+    pub(crate) fn get(&self, at: usize) -> Option<(&LockName, Mode)> {
+        match self {
+            Self::One { lock, mode, .. } => (at == 0).then_some((lock, *mode)),
+            Self::Many { items, .. } => items.get(at).map(|item| (&item.lock, item.mode)),
+        }
+    }
+
+    /// All its locks, in the order of their names.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&LockName, Mode)> {
+        (0..self.len()).filter_map(|at| self.get(at))
+    }
+
+    /// Those of its locks that are in `part`.
+    pub(crate) fn iter_part(&self, part: Part) -> impl Iterator<Item = (&LockName, Mode)> {
+        (0..self.len()).filter(move |&at| part.contains(at)).filter_map(|at| self.get(at))
+    }
+
+    /// Where a lock stands among its locks.
+    pub(crate) fn position(&self, name: &LockName) -> Option<usize> {
+        match self {
+            Self::One { lock, .. } => (lock == name).then_some(0),
+            Self::Many { items, .. } => items.binary_search_by(|item| item.lock.cmp(name)).ok(),
+        }
+    }
+
+    pub(crate) fn items(&self) -> Items {
+        match self {
+            Self::One { lock, mode, .. } => Item { lock: lock.clone(), mode: *mode }.into(),
+            Self::Many { items, .. } => Items::shared_list(Arc::clone(items)),
+        }
+    }
+
+    pub(crate) fn items_of(&self, part: Part) -> Items {
+        if part == self.whole() {
+            return self.items();
+        }
+        self.iter_part(part).map(|(lock, mode)| Item { lock: lock.clone(), mode }).collect()
+    }
+
+    /// Takes over names that are kept elsewhere, so that a name is kept once for all that ask for
+    /// it.
+    pub(crate) fn share_names(&mut self, kept: impl Fn(&LockName) -> Option<LockName>) {
+        let share = |name: &mut LockName| {
+            if let Some(kept) = kept(name) {
+                *name = kept;
+            }
+        };
+        match self {
+            Self::One { lock, .. } => share(lock),
+            Self::Many { items, .. } => {
+                // Shared items have had their names replaced before.
+                for item in Arc::get_mut(items).into_iter().flatten() {
+                    share(&mut item.lock);
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn check_count(names: usize) -> Result<(), Rejection> {
+    match names {
+        0 => Err(Rejection::NoNames),
+        1..=NAMES_MAX => Ok(()),
+        _ => Err(Rejection::TooManyNames { names: names as u64, max: NAMES_MAX as u64 }),
+    }
+}
+
+impl BorshSerialize for Wish {
+    fn serialize<W: io::Write>(&self, writer: &mut W) -> io::Result<()> {
+        self.items().serialize(writer)?;
+        self.terms().serialize(writer)
+    }
+}
+
+/// Reads what a table wrote, and nothing else: in order, each name once.
+impl BorshDeserialize for Wish {
+    fn deserialize_reader<R: io::Read>(reader: &mut R) -> io::Result<Self> {
+        let items: Vec<Item> = BorshDeserialize::deserialize_reader(reader)?;
+        let terms = Terms::deserialize_reader(reader)?;
+        check_count(items.len()).map_err(|rejection| damaged(rejection.to_string()))?;
+        if !items.is_sorted_by(|a, b| a.lock < b.lock) {
+            return Err(damaged("the names of a request are out of order"));
+        }
+        match items.as_slice() {
+            [only] => Ok(Self::one(only, terms)),
+            _ => Ok(Self::Many { items: items.into(), terms }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> LockName {
+        LockName::parse(text).expect("a name")
+    }
+
+    fn items(names: &[&str]) -> Vec<Item> {
+        names.iter().map(|text| Item::exclusive(name(text))).collect()
+    }
+
+    #[test]
+    fn the_order_in_which_names_are_given_means_nothing() {
+        let wish = |names: &[&str]| Wish::new(&items(names), Need::All, true);
+        assert_eq!(wish(&["b", "c", "a"]), wish(&["a", "b", "c"]));
+        assert_ne!(wish(&["a", "b"]), wish(&["a", "c"]));
+    }
+
+    #[test]
+    fn a_wish_that_makes_no_sense_is_refused_by_its_reason() {
+        let wish = |names: &[&str], need| Wish::new(&items(names), need, true).map(drop);
+        let many: Vec<String> = (0..=NAMES_MAX).map(|number| format!("{number:03}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(wish(&[], Need::All), Err(Rejection::NoNames));
+        assert_eq!(wish(&many, Need::All), Err(Rejection::TooManyNames { names: 65, max: 64 }));
+        assert_eq!(wish(&many[1..], Need::All), Ok(()));
+        assert_eq!(
+            wish(&["b", "a", "b"], Need::All),
+            Err(Rejection::NameTwice { lock: name("b") })
+        );
+        let above = Err(Rejection::MinAboveNames { min: 3, names: 2 });
+        assert_eq!(wish(&["a", "b"], Need::Any { min: 3 }), above);
+        let unsupported = Err(Rejection::MinUnsupported { min: 2 });
+        assert_eq!(wish(&["a", "b"], Need::Any { min: 2 }), unsupported);
+        assert_eq!(wish(&["a", "b"], Need::Any { min: 1 }), Ok(()));
+        assert_eq!(wish(&["a"], Need::Any { min: 0 }), Ok(()));
+    }
+
+    /// What is written is read; the same names in another order are not what a table writes.
+    #[test]
+    fn a_stored_wish_is_read_only_in_the_one_way_it_is_written() {
+        for names in [&["a"][..], &["a", "b", "c"]] {
+            let wish = Wish::new(&items(names), Need::Any { min: 1 }, true).expect("a wish");
+            let bytes = borsh::to_vec(&wish).expect("bytes");
+            assert_eq!(Wish::try_from_slice(&bytes).ok(), Some(wish));
+        }
+        let terms = Terms { need: Needed::All, wait: true };
+        for names in [&["b", "a"][..], &["a", "a"], &[]] {
+            let bytes = borsh::to_vec(&(items(names), terms)).expect("bytes");
+            assert!(Wish::try_from_slice(&bytes).is_err(), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_has_a_bit_for_each_of_64_names_and_none_beyond() {
+        assert_eq!(Part::whole(NAMES_MAX), Part(u64::MAX));
+        assert!(Part::whole(64).contains(63) && !Part::whole(64).contains(64));
+        let part = Part::whole(3).without(Part::default().with(1));
+        assert!(part.contains(0) && !part.contains(1) && part.contains(2));
+        assert!(part.is_within(Part::whole(3)) && !part.is_within(Part::whole(2)));
+    }
+
+    /// 100,000 waiters each keep one (DESIGN §13).
+    #[test]
+    fn a_wish_takes_no_more_than_three_words() {
+        assert!(size_of::<Wish>() <= 24, "{}", size_of::<Wish>());
+    }
+}

@@ -1,0 +1,1 @@
+//! Sessions that live by unary calls.
