@@ -1,6 +1,11 @@
 //! What a commit costs: threads woken, writes made. In a process of its own: sled has one pool for
 //! all of it, and the system counts by process.
-#![allow(clippy::unwrap_used, reason = "clippy's allowance for tests does not reach helpers")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "clippy's allowance for tests does not reach helper functions"
+)]
 
 mod storage_support;
 
