@@ -2,8 +2,8 @@
 
 mod args;
 mod bench;
-mod cluster;
 mod check_token;
+mod cluster;
 mod demo;
 mod failure;
 mod fairness;
