@@ -127,6 +127,22 @@ settings! {
     /// leader, and each is opened within milliseconds.
     max_unopened_streams: u64 = 8_192, "HOLDFAST_MAX_UNOPENED_STREAMS";
 
+    /// How many watches may be open at this node; one more is refused.
+    ///
+    /// Default: 10000. Bounds: 1 to 1000000. All of them are at the leader.
+    max_watches: u64 = 10_000, "HOLDFAST_MAX_WATCHES";
+
+    /// How many changes a watch may be behind; with one more it ends, and begins anew with the
+    /// state.
+    ///
+    /// Default: 8192. Bounds: 16 to 1000000. Watches of one prefix share what they are behind.
+    watch_backlog: u64 = 8_192, "HOLDFAST_WATCH_BACKLOG";
+    /// How many unary Acquire calls may wait for a lock at this node at once; one more is refused.
+    ///
+    /// Default: 10000. Bounds: 1 to 1000000. A client that waits a lot has a stream, which carries
+    /// any number of waits.
+    max_waiting_calls: u64 = 10_000, "HOLDFAST_MAX_WAITING_CALLS";
+
     /// How many log entries lie between two snapshots.
     ///
     /// Default: 10000. Bounds: 100 to 10000000. A restart applies up to twice as many again, and
@@ -192,6 +208,14 @@ settings! {
     ///
     /// Default: 100000. Bounds: 1 to 10000000.
     max_waiters_per_lock: u64 = 100_000, "HOLDFAST_MAX_WAITERS_PER_LOCK";
+
+    /// How many bytes the values of all locks may take, each with its lock's name and 256 bytes
+    /// more; a value that would take more is refused.
+    ///
+    /// Default: 268435456 (256 MiB). Bounds: 0, which refuses every value, to 17179869184 (16 GiB).
+    ///
+    /// Source: a snapshot holds all of them, and every member holds them in memory.
+    max_value_bytes: u64 = 256 << 20, "HOLDFAST_MAX_VALUE_BYTES";
 
     /// How many pushes may lie unread for one stream; one more ends the stream, and the session
     /// goes on.
@@ -310,6 +334,7 @@ impl ClusterConfig {
             max_sessions: self.max_sessions,
             max_requests_per_session: self.max_requests_per_session,
             max_waiters_per_lock: self.max_waiters_per_lock,
+            max_value_bytes: self.max_value_bytes,
             ttl_max_ms: self.ttl_max_ms,
             ..Limits::default()
         }

@@ -172,6 +172,9 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
         ("max_pending_commands = 0", &["max_pending_commands = 0", "from 1 to"]),
         ("max_attached_streams = 0", &["max_attached_streams = 0", "from 1 to"]),
         ("max_unopened_streams = 0", &["max_unopened_streams = 0", "from 1 to"]),
+        ("max_watches = 0", &["max_watches = 0", "from 1 to 1000000"]),
+        ("watch_backlog = 15", &["watch_backlog = 15", "from 16 to 1000000"]),
+        ("max_waiting_calls = 0", &["max_waiting_calls = 0", "from 1 to"]),
         ("snapshot_every = 99", &["snapshot_every = 99", "from 100 to"]),
         ("log_level = \"a=b=c\"", &["log_level = a=b=c"]),
         ("log_format = \"xml\"", &["log_format = \"xml\"", "text"]),
@@ -179,6 +182,7 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
         ("[cluster]\nttl_default_ms = 0", &["ttl_default_ms = 0", "from 1000"]),
         ("[cluster]\nttl_max_ms = 5000", &["ttl_default_ms = 10000", "ttl_max_ms, which is 5000"]),
         ("[cluster]\nmax_sessions = 0", &["max_sessions = 0", "from 1 to"]),
+        ("[cluster]\nmax_value_bytes = 17179869185", &["max_value_bytes", "from 0 to 17179869184"]),
         ("[cluster]\noutbox_frames = 1", &["outbox_frames = 1", "from 16 to"]),
     ];
     for (file, parts) in cases {

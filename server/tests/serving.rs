@@ -88,7 +88,7 @@ impl Stream {
     }
 
     async fn asks_for(&self, name: &str, request_id: u64) {
-        let items = vec![Item { name: name.as_bytes().to_vec().into() }];
+        let items = vec![Item { name: name.as_bytes().to_vec().into(), ..Item::default() }];
         let acquire = Acquire { request_id, items, wait: true, ..Acquire::default() };
         self.send(Body::Acquire(acquire)).await;
     }
@@ -108,7 +108,11 @@ impl Stream {
         while let Ok(Some(message)) = self.incoming.message().await {
             for frame in message.frames {
                 if let Some(ServerBody::Granted(granted)) = frame.body {
-                    self.send(Body::Release(Release { token: granted.token })).await;
+                    self.send(Body::Release(Release {
+                        token: granted.token,
+                        ..Release::default()
+                    }))
+                    .await;
                     return true;
                 }
             }
@@ -122,7 +126,7 @@ impl Stream {
     }
 
     async fn releases(&mut self, token: u64) {
-        self.send(Body::Release(Release { token })).await;
+        self.send(Body::Release(Release { token, ..Release::default() })).await;
         self.answer(|body| matches!(body, ServerBody::Released(_))).await;
     }
 }

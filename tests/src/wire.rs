@@ -195,7 +195,7 @@ impl Wire {
 
     /// Gives back a grant.
     pub async fn release(&mut self, token: u64) {
-        self.send(Ask::Release(Release { token })).await;
+        self.send(Ask::Release(Release { token, ..Release::default() })).await;
     }
 
     /// Ends a request.
@@ -348,8 +348,8 @@ fn held_in_state(shown: &RequestState) -> Option<(u64, u64)> {
 
 /// An Acquire of one name.
 pub fn acquire(request_id: u64, name: impl AsRef<[u8]>, wait: bool) -> Ask {
-    let item = Item { name: name.as_ref().to_vec().into() };
-    Ask::Acquire(Acquire { request_id, items: vec![item], wait, follow_place: false })
+    let item = Item { name: name.as_ref().to_vec().into(), ..Item::default() };
+    Ask::Acquire(Acquire { request_id, items: vec![item], wait, ..Acquire::default() })
 }
 
 impl Notes {
@@ -376,6 +376,8 @@ impl Notes {
                 self.sent.push_back((keep_alive.seq, self.recorder.now_ns()));
                 return;
             }
+            // Histories tell of holds, not of what is left with them.
+            Ask::SetValue(_) => return,
             Ask::Open(_) => {
                 self.opened_ns = self.recorder.now_ns();
                 return;
@@ -431,6 +433,7 @@ impl Notes {
                     KeptState::Granted(granted.token)
                 }
                 Some(Known::Denied(_)) => KeptState::Denied,
+                Some(Known::ValueSet(_)) => continue,
                 Some(Known::Ended(_)) | None => KeptState::Ended,
             };
             requests.push(Kept { request, state: kept });

@@ -92,17 +92,16 @@ async fn a_lease_outside_the_bounds_is_refused_with_the_bounds_and_never_clamped
 async fn a_request_without_one_name_is_refused_with_the_reason() {
     let (_cluster, address) = one_node().await;
     let (mut wire, _) = Wire::open(&address, TTL_MS).await;
-    let item = |name: &str| Item { name: name.as_bytes().to_vec().into() };
+    let item = |name: &str| Item { name: name.as_bytes().to_vec().into(), ..Item::default() };
     let many: Vec<Item> = (0..65).map(|number| item(&number.to_string())).collect();
     let sets = [
         (vec![], RefusalReason::Invalid, "name"),
         (vec![item("twice"), item("twice")], RefusalReason::Invalid, "twice"),
-        (vec![item("one"), item("two")], RefusalReason::Unsupported, ""),
         (many, RefusalReason::Limit, "64"),
     ];
 
     for (request_id, (items, reason, word)) in (1..).zip(sets) {
-        wire.send(Ask::Acquire(Acquire { request_id, items, wait: true, follow_place: false }))
+        wire.send(Ask::Acquire(Acquire { request_id, items, wait: true, ..Acquire::default() }))
             .await;
         assert_refusal(&wire.refused().await, reason, &[word]);
     }

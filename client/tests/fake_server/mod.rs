@@ -16,6 +16,8 @@ use tonic::{Request, Response, Status, Streaming};
 pub const TOKEN: u64 = 77;
 /// Acquires of locks whose names begin like this are not granted.
 pub const HELD: &str = "held";
+/// The lock of this name is shared.
+pub const SHARED: &str = "shared";
 
 /// Grants what is free, queues what is held, answers keepalives while it is not silent.
 #[derive(Clone, Default)]
@@ -84,7 +86,14 @@ impl FakeServer {
                 was: v1::cancelled::Was::Waiting.into(),
             })],
             client_frame::Body::Release(release) => {
-                vec![Body::Released(v1::Released { token: release.token, request_id: 1 })]
+                vec![Body::Released(v1::Released {
+                    token: release.token,
+                    request_id: 1,
+                    ..Default::default()
+                })]
+            }
+            client_frame::Body::SetValue(set) => {
+                vec![Body::ValueSet(v1::ValueSet { request_id: set.request_id })]
             }
             client_frame::Body::Close(_) => vec![Body::SessionEnded(v1::SessionEnded {
                 reason: v1::LostReason::SessionClosed.into(),
@@ -95,12 +104,21 @@ impl FakeServer {
 
 fn acquired(acquire: &v1::Acquire) -> Body {
     let request_id = acquire.request_id;
-    let name = acquire.items.first().map(|item| item.name.as_ref()).unwrap_or_default();
-    let holder =
-        v1::Holder { session_id: 9, label: "other\u{1b}:1".into(), token: 5, held_ms: 12_000 };
-    if !name.starts_with(HELD.as_bytes()) {
-        return Body::Granted(v1::Granted { request_id, token: TOKEN });
+    let is_held = |item: &&v1::Item| item.name.starts_with(HELD.as_bytes());
+    let free: Vec<_> =
+        acquire.items.iter().filter(|item| !is_held(item)).map(|item| item.name.clone()).collect();
+    let needed = if acquire.any.is_some() { 1 } else { acquire.items.len() };
+    if free.len() >= needed {
+        let granted = v1::Granted { request_id, token: TOKEN, names: free, values: Vec::new() };
+        return Body::Granted(granted);
     }
+    let holder = v1::Holder {
+        session_id: 9,
+        label: "other\u{1b}:1".into(),
+        token: 5,
+        held_ms: 12_000,
+        ..Default::default()
+    };
     if acquire.wait {
         return Body::Queued(v1::Queued { request_id, place: 2, holders: vec![holder] });
     }
@@ -112,6 +130,28 @@ fn acquired(acquire: &v1::Acquire) -> Body {
     Body::Denied(v1::Denied { request_id, refusal: Some(refusal) })
 }
 
+/// A lock that two share, with a value that is no text.
+fn shared_lock(name: String) -> v1::LockInfo {
+    let reader = |label: &str, token| v1::Holder {
+        label: label.into(),
+        token,
+        held_ms: 3_000,
+        mode: v1::Mode::Shared.into(),
+        ..Default::default()
+    };
+    let waiter = v1::WaiterInfo { label: "writer".into(), names: 3, ..Default::default() };
+    let value = v1::Value { value: vec![0xff, b'a'].into(), token: 4, suspect: true };
+    v1::LockInfo {
+        name,
+        holders: vec![reader("one", 5), reader("two", 6)],
+        waiting: 1,
+        queue: vec![waiter],
+        value: Some(value),
+        has_value: true,
+        held_by: 3,
+    }
+}
+
 #[expect(clippy::disallowed_methods, reason = "real processes live in real time")]
 pub fn now() -> Instant {
     Instant::now()
@@ -121,6 +161,7 @@ pub fn now() -> Instant {
 impl LockService for FakeServer {
     type SessionStream =
         Pin<Box<dyn Stream<Item = Result<v1::ServerFrames, Status>> + Send + 'static>>;
+    type WatchStream = stream::Empty<Result<v1::WatchResponse, Status>>;
 
     async fn session(
         &self,
@@ -146,16 +187,23 @@ impl LockService for FakeServer {
         &self,
         request: Request<v1::InspectRequest>,
     ) -> Result<Response<v1::InspectResponse>, Status> {
+        let name = request.into_inner().name;
+        if name == SHARED {
+            let lock = Some(shared_lock(name));
+            return Ok(Response::new(v1::InspectResponse { index: 1, lock }));
+        }
         let lock = v1::LockInfo {
-            name: request.into_inner().name,
+            name,
             holders: vec![v1::Holder {
                 session_id: 1 << 60,
                 label: "a\u{1b}[2Jb".into(),
                 token: u64::MAX >> 1,
                 held_ms: 61_000,
+                ..Default::default()
             }],
             waiting: 1,
             queue: vec![v1::WaiterInfo { label: "next".into(), ..Default::default() }],
+            ..Default::default()
         };
         Ok(Response::new(v1::InspectResponse { index: 1, lock: Some(lock) }))
     }
@@ -171,6 +219,70 @@ impl LockService for FakeServer {
         &self,
         _request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn watch(
+        &self,
+        _request: Request<v1::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn check_token(
+        &self,
+        request: Request<v1::CheckTokenRequest>,
+    ) -> Result<Response<v1::CheckTokenResponse>, Status> {
+        let current = request.into_inner().token == TOKEN;
+        Ok(Response::new(v1::CheckTokenResponse { index: 1, current }))
+    }
+
+    async fn open_session(
+        &self,
+        _request: Request<v1::OpenSessionRequest>,
+    ) -> Result<Response<v1::OpenSessionResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn keep_alive(
+        &self,
+        _request: Request<v1::KeepAliveRequest>,
+    ) -> Result<Response<v1::KeepAliveResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn acquire(
+        &self,
+        _request: Request<v1::AcquireRequest>,
+    ) -> Result<Response<v1::AcquireResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn cancel(
+        &self,
+        _request: Request<v1::CancelRequest>,
+    ) -> Result<Response<v1::CancelResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn release(
+        &self,
+        _request: Request<v1::ReleaseRequest>,
+    ) -> Result<Response<v1::ReleaseResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn set_value(
+        &self,
+        _request: Request<v1::SetValueRequest>,
+    ) -> Result<Response<v1::SetValueResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn close_session(
+        &self,
+        _request: Request<v1::CloseSessionRequest>,
+    ) -> Result<Response<v1::CloseSessionResponse>, Status> {
         Err(Status::unimplemented("no test asks"))
     }
 }

@@ -89,6 +89,9 @@ impl Check<'_> {
         self.within("max_pending_commands", node.max_pending_commands, 1..=10_000_000)?;
         self.within("max_attached_streams", node.max_attached_streams, 1..=10_000_000)?;
         self.within("max_unopened_streams", node.max_unopened_streams, 1..=1_000_000)?;
+        self.within("max_watches", node.max_watches, 1..=1_000_000)?;
+        self.within("watch_backlog", node.watch_backlog, 16..=1_000_000)?;
+        self.within("max_waiting_calls", node.max_waiting_calls, 1..=1_000_000)?;
         self.within("snapshot_every", node.snapshot_every, 100..=10_000_000)
     }
 
@@ -103,6 +106,7 @@ impl Check<'_> {
         self.within("max_sessions", cluster.max_sessions, 1..=10_000_000)?;
         self.within("max_requests_per_session", cluster.max_requests_per_session, 1..=1_000_000)?;
         self.within("max_waiters_per_lock", cluster.max_waiters_per_lock, 1..=10_000_000)?;
+        self.within("max_value_bytes", cluster.max_value_bytes, 0..=16 << 30)?;
         self.within("outbox_frames", cluster.outbox_frames, 16..=1_000_000)?;
         self.within("frames_per_second", cluster.frames_per_second, 10..=10_000_000)
     }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
+use futures_util::{Stream, StreamExt};
+use holdfast_proto::v1;
 use holdfast_proto::v1::lock_service_server::LockService;
 use holdfast_proto::v1::{
     ClientFrames, InspectRequest, InspectResponse, ListRequest, ListResponse, ServerFrames,
@@ -14,7 +15,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::{NodeInfo, reads, status};
+use super::{NodeInfo, reads, status, watch};
+use crate::session::calls::CallError;
 use crate::session::{Hub, StreamError};
 
 /// Messages between a stream's outbox and the transport. Few: what waits belongs in the outbox,
@@ -37,6 +39,7 @@ impl LockApi {
 #[tonic::async_trait]
 impl LockService for LockApi {
     type SessionStream = BoxStream<'static, Result<ServerFrames, Status>>;
+    type WatchStream = BoxStream<'static, Result<v1::WatchResponse, Status>>;
 
     async fn session(
         &self,
@@ -56,8 +59,7 @@ impl LockService for LockApi {
         // Ends when the client is gone, or the hub ends the stream.
         self.hub.seams().spawn("session-stream", serve).detach();
         let frames = ReceiverStream::new(frames).map(Ok);
-        let end = stream::once(last_word(end)).filter_map(std::future::ready);
-        Ok(Response::new(frames.chain(end).boxed()))
+        Ok(Response::new(frames.chain(last_word(end)).boxed()))
     }
 
     async fn inspect(
@@ -77,18 +79,88 @@ impl LockService for LockApi {
     ) -> Result<Response<StatusResponse>, Status> {
         Ok(Response::new(self.info.status()))
     }
+
+    async fn watch(
+        &self,
+        request: Request<v1::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        watch::watch(&self.hub, &request.into_inner()).await.map(Response::new)
+    }
+
+    async fn check_token(
+        &self,
+        request: Request<v1::CheckTokenRequest>,
+    ) -> Result<Response<v1::CheckTokenResponse>, Status> {
+        reads::check_token(&self.hub, &request.into_inner()).await.map(Response::new)
+    }
+
+    async fn open_session(
+        &self,
+        request: Request<v1::OpenSessionRequest>,
+    ) -> Result<Response<v1::OpenSessionResponse>, Status> {
+        answer(self.hub.open_session(&request.into_inner()).await)
+    }
+
+    async fn keep_alive(
+        &self,
+        request: Request<v1::KeepAliveRequest>,
+    ) -> Result<Response<v1::KeepAliveResponse>, Status> {
+        answer(self.hub.keep_alive(&request.into_inner()).await)
+    }
+
+    async fn acquire(
+        &self,
+        request: Request<v1::AcquireRequest>,
+    ) -> Result<Response<v1::AcquireResponse>, Status> {
+        answer(self.hub.acquire(request.into_inner()).await)
+    }
+
+    async fn cancel(
+        &self,
+        request: Request<v1::CancelRequest>,
+    ) -> Result<Response<v1::CancelResponse>, Status> {
+        answer(self.hub.cancel(request.into_inner()).await)
+    }
+
+    async fn release(
+        &self,
+        request: Request<v1::ReleaseRequest>,
+    ) -> Result<Response<v1::ReleaseResponse>, Status> {
+        answer(self.hub.release(request.into_inner()).await)
+    }
+
+    async fn set_value(
+        &self,
+        request: Request<v1::SetValueRequest>,
+    ) -> Result<Response<v1::SetValueResponse>, Status> {
+        answer(self.hub.set_value(request.into_inner()).await)
+    }
+
+    async fn close_session(
+        &self,
+        request: Request<v1::CloseSessionRequest>,
+    ) -> Result<Response<v1::CloseSessionResponse>, Status> {
+        answer(self.hub.close_session(&request.into_inner()).await)
+    }
 }
 
-/// The status a stream ends with; `None` for a plain end.
-async fn last_word(
+fn answer<T>(result: Result<T, CallError>) -> Result<Response<T>, Status> {
+    result.map(Response::new).map_err(|error| status::of_call_error(&error))
+}
+
+/// The status a stream ends with; nothing for a plain end.
+pub(super) fn last_word<T: Send + 'static>(
     end: oneshot::Receiver<Result<(), StreamError>>,
-) -> Option<Result<ServerFrames, Status>> {
-    match end.await {
-        Ok(Ok(())) => None,
-        Ok(Err(error)) => Some(Err(status::of_stream_error(&error))),
-        // The task was taken down with the runtime.
-        Err(_) => Some(Err(Status::cancelled("this node stops"))),
-    }
+) -> impl Stream<Item = Result<T, Status>> + Send {
+    let word = async {
+        match end.await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(Err(status::of_stream_error(&error))),
+            // The task was taken down with the runtime.
+            Err(_) => Some(Err(Status::cancelled("this node stops"))),
+        }
+    };
+    stream::once(word).filter_map(std::future::ready)
 }
 
 /// A break of the incoming half. What could not be decoded is told apart, because the client is to

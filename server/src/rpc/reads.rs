@@ -1,17 +1,20 @@
 //! Linearizable reads of the lock table (I18).
 
-use holdfast_core::{LockName, LockTable, LockView, LogIndex};
+use holdfast_core::{FencingToken, LockName, LockTable, LockView, LogIndex, WaiterView};
 use holdfast_proto::v1::{
-    InspectRequest, InspectResponse, ListRequest, ListResponse, LockInfo, WaiterInfo,
+    CheckTokenRequest, CheckTokenResponse, InspectRequest, InspectResponse, ListRequest,
+    ListResponse, LockInfo, WaiterInfo,
 };
 use tonic::Status;
 
 use super::status;
 use crate::session::Hub;
-use crate::session::answers::{holder_of, now_ms};
+use crate::session::answers::{HOLDERS_SHOWN, holder_of, mode_of, now_ms, value_of};
 
 /// Waiters that Inspect names.
 const WAITERS_SHOWN: usize = 100;
+/// Holders that List names of each lock: a page of them stays well below a message's limit.
+const HOLDERS_LISTED: usize = 4;
 /// Locks on a page of List, if the caller does not say.
 const PAGE_DEFAULT: u32 = 100;
 /// Most locks on a page of List.
@@ -32,8 +35,9 @@ pub(super) async fn inspect(
         .map_err(|error| status::of_text_error("lock name", &error))?;
     linearizable(hub, |table, index, now_ms| {
         let lock = table.lock(&name).map(|lock| {
-            let queue = waiters(&lock, now_ms);
-            LockInfo { queue, ..info(&lock, now_ms) }
+            let queue = waiters(table, &lock, now_ms);
+            let value = lock.value.map(value_of);
+            LockInfo { queue, value, ..info(&lock, HOLDERS_SHOWN, now_ms) }
         });
         InspectResponse { index: index.get(), lock }
     })
@@ -47,22 +51,39 @@ pub(super) async fn inspect(
 /// A status; nothing changes in any case.
 pub(super) async fn list(hub: &Hub, request: &ListRequest) -> Result<ListResponse, Status> {
     let prefix = &request.prefix;
-    if !prefix.is_empty() {
-        LockName::parse(prefix).map_err(|error| status::of_text_error("prefix", &error))?;
-    }
+    check_prefix(prefix)?;
     let size = page_size(request.page_size)?;
     let after = after(&request.page_token, prefix)?;
     linearizable(hub, |table, index, now_ms| {
         // One more than a page tells whether there is a next one.
         let mut locks: Vec<LockInfo> = table
             .locks_after(prefix, after.as_ref(), size + 1)
-            .map(|lock| info(&lock, now_ms))
+            .map(|lock| info(&lock, HOLDERS_LISTED, now_ms))
             .collect();
         let more = locks.len() > size;
         locks.truncate(size);
         let last = locks.last().filter(|_| more);
         let next_page_token = last.map(|last| token(&last.name)).unwrap_or_default();
         ListResponse { index: index.get(), locks, next_page_token }
+    })
+    .await
+}
+
+/// Whether exactly a grant holds a lock, as of a linearizable read.
+///
+/// # Errors
+///
+/// A status; nothing changes in any case.
+pub(super) async fn check_token(
+    hub: &Hub,
+    request: &CheckTokenRequest,
+) -> Result<CheckTokenResponse, Status> {
+    let name = LockName::parse(&request.name)
+        .map_err(|error| status::of_text_error("lock name", &error))?;
+    let token = FencingToken::from_raw(request.token);
+    linearizable(hub, |table, index, _| {
+        let current = table.grant_is_current(&name, token);
+        CheckTokenResponse { index: index.get(), current }
     })
     .await
 }
@@ -85,11 +106,24 @@ async fn linearizable<T>(
     seen.ok_or_else(|| Status::internal("the table was not read"))
 }
 
+/// A prefix is empty, or what a name may be.
+///
+/// # Errors
+///
+/// `INVALID_ARGUMENT` with the rule it breaks.
+pub(super) fn check_prefix(prefix: &str) -> Result<(), Status> {
+    if prefix.is_empty() {
+        return Ok(());
+    }
+    let parsed = LockName::parse(prefix);
+    parsed.map(drop).map_err(|error| status::of_text_error("prefix", &error))
+}
+
 fn page_size(asked: Option<u32>) -> Result<usize, Status> {
     let size = asked.unwrap_or(PAGE_DEFAULT);
     if !(1..=PAGE_MAX).contains(&size) {
         let message = format!("page_size {size} is outside 1 to {PAGE_MAX}");
-        return Err(Status::invalid_argument(message));
+        return Err(status::invalid(message));
     }
     Ok(size as usize)
 }
@@ -110,24 +144,34 @@ fn after(token: &str, prefix: &str) -> Result<Option<LockName>, Status> {
         .and_then(|name| LockName::parse_bytes(&name).ok())
         .filter(|name| name.as_str().starts_with(prefix));
     let bad = "the page_token is not one that List gave for this prefix; begin without one";
-    name.map(Some).ok_or_else(|| Status::invalid_argument(bad))
+    name.map(Some).ok_or_else(|| status::invalid(bad.to_owned()))
 }
 
-fn info(lock: &LockView<'_>, now_ms: u64) -> LockInfo {
+fn info(lock: &LockView<'_>, holders_shown: usize, now_ms: u64) -> LockInfo {
+    let holders = lock.holders().take(holders_shown);
     LockInfo {
         name: lock.name.as_str().to_owned(),
-        holders: lock.holders().map(|holder| holder_of(&holder, now_ms)).collect(),
+        holders: holders.map(|holder| holder_of(&holder, now_ms)).collect(),
+        held_by: lock.held_by,
         waiting: lock.waiting,
-        queue: Vec::new(),
+        has_value: lock.value.is_some(),
+        ..LockInfo::default()
     }
 }
 
-fn waiters(lock: &LockView<'_>, now_ms: u64) -> Vec<WaiterInfo> {
+fn waiters(table: &LockTable, lock: &LockView<'_>, now_ms: u64) -> Vec<WaiterInfo> {
     let shown = lock.waiters().take(WAITERS_SHOWN).map(|waiter| WaiterInfo {
         session_id: waiter.session.get(),
         label: waiter.label.as_str().to_owned(),
         request_id: waiter.request.get(),
         waiting_ms: now_ms.saturating_sub(waiter.since_ms),
+        mode: mode_of(waiter.mode).into(),
+        names: names_asked_for(table, &waiter),
     });
     shown.collect()
+}
+
+fn names_asked_for(table: &LockTable, waiter: &WaiterView<'_>) -> u32 {
+    let asked = table.request(waiter.session, waiter.request);
+    asked.map_or(0, |asked| u32::try_from(asked.items.len()).unwrap_or(u32::MAX))
 }

@@ -1,16 +1,47 @@
 //! The one table from our errors to gRPC codes.
 //!
-//! `UNAVAILABLE` carries the metadata [`LEADER`] where this node knows that another leads.
+//! A call that fails carries its [`Refusal`] as a typed detail beside the code and the words: in
+//! `grpc-status-details-bin`, as gRPC libraries read it. `UNAVAILABLE` carries the metadata
+//! [`LEADER`] where this node knows that another leads.
 
 use holdfast_core::TextError;
-use tonic::Status;
+use holdfast_proto::v1::{Refusal, RefusalReason};
+use prost::Message;
+use prost_types::Any;
 use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
 
 use crate::error::ProposeError;
 use crate::session::StreamError;
+use crate::session::calls::CallError;
+use crate::session::refusals;
 
 /// Metadata key: where clients reach the leader.
 pub const LEADER: &str = "holdfast-leader";
+
+/// What a [`Refusal`] is called among the details of a status.
+const REFUSAL_TYPE: &str = "type.googleapis.com/holdfast.v1.Refusal";
+
+/// The code that each reason for a refusal has; the comments of the wire format repeat it.
+const fn code_of(reason: RefusalReason) -> Code {
+    match reason {
+        RefusalReason::Invalid | RefusalReason::TtlOutOfRange => Code::InvalidArgument,
+        RefusalReason::LockHeld
+        | RefusalReason::NothingFree
+        | RefusalReason::NotHolder
+        | RefusalReason::NotExclusive
+        | RefusalReason::RequestGone => Code::FailedPrecondition,
+        RefusalReason::RequestReused => Code::AlreadyExists,
+        RefusalReason::Cancelled => Code::Cancelled,
+        RefusalReason::SessionUnknown => Code::NotFound,
+        RefusalReason::Limit | RefusalReason::DiskReserve | RefusalReason::TokensExhausted => {
+            Code::ResourceExhausted
+        }
+        RefusalReason::Unavailable => Code::Unavailable,
+        RefusalReason::Unsupported => Code::Unimplemented,
+        RefusalReason::Unspecified => Code::Internal,
+    }
+}
 
 /// How a session stream ends.
 pub fn of_stream_error(error: &StreamError) -> Status {
@@ -19,37 +50,59 @@ pub fn of_stream_error(error: &StreamError) -> Status {
         StreamError::Protocol(_) => Status::invalid_argument(message),
         StreamError::AttachedElsewhere { .. } => Status::aborted(message),
         StreamError::Limit { .. } => Status::resource_exhausted(message),
-        StreamError::Unavailable { leader, .. } => unavailable(message, leader.as_deref()),
+        StreamError::Unavailable { leader, .. } => {
+            with_leader(Status::unavailable(message), leader.as_deref())
+        }
         StreamError::ShuttingDown { leader } => {
             with_leader(Status::cancelled(message), leader.as_deref())
         }
     }
 }
 
+/// Why a call did not do what it asked for.
+pub(super) fn of_call_error(error: &CallError) -> Status {
+    match error {
+        CallError::Refused(refusal) => of_refusal(refusal),
+        CallError::Unavailable { refusal, leader } => {
+            with_leader(of_refusal(refusal), leader.as_deref())
+        }
+        CallError::NotInTime(refusal) => with_details(Code::DeadlineExceeded, refusal),
+    }
+}
+
 /// Why a read was not answered.
 pub fn of_propose_error(error: &ProposeError) -> Status {
-    let message = error.to_string();
+    let status = of_refusal(&refusals::of_propose_error(error));
     match error {
-        ProposeError::NotLeader { leader } => {
-            unavailable(message, leader.as_ref().map(|leader| leader.advertise.as_str()))
+        ProposeError::NotLeader { leader: Some(leader) } => {
+            with_leader(status, Some(&leader.advertise))
         }
-        ProposeError::Unavailable { .. }
-        | ProposeError::OutcomeUnknown { .. }
-        | ProposeError::ShuttingDown => unavailable(message, None),
-        ProposeError::Overloaded { .. } | ProposeError::DiskReserve => {
-            Status::resource_exhausted(message)
-        }
-        ProposeError::VersionNotKnown { .. } => Status::failed_precondition(message),
+        _ => status,
     }
 }
 
 /// A text in a request is not usable.
 pub fn of_text_error(field: &str, error: &TextError) -> Status {
-    Status::invalid_argument(format!("the {field} is not usable: {error}"))
+    invalid(format!("the {field} is not usable: {error}"))
 }
 
-fn unavailable(message: String, leader: Option<&str>) -> Status {
-    with_leader(Status::unavailable(message), leader)
+/// Something in a request is not usable.
+pub(super) fn invalid(message: String) -> Status {
+    of_refusal(&refusals::refusal(RefusalReason::Invalid, message))
+}
+
+fn of_refusal(refusal: &Refusal) -> Status {
+    with_details(code_of(refusal.reason()), refusal)
+}
+
+fn with_details(code: Code, refusal: &Refusal) -> Status {
+    let detail = Any { type_url: REFUSAL_TYPE.to_owned(), value: refusal.encode_to_vec() };
+    let status = tonic_types::Status {
+        code: code.into(),
+        message: refusal.message.clone(),
+        details: vec![detail],
+    };
+    Status::with_details(code, &refusal.message, status.encode_to_vec().into())
 }
 
 fn with_leader(mut status: Status, leader: Option<&str>) -> Status {

@@ -1,5 +1,8 @@
 //! The port over real connections, with a fake replica behind the hub.
 
+mod calls;
+mod watching;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -132,8 +135,8 @@ fn open() -> Ask {
 }
 
 fn acquire(name: Vec<u8>) -> Ask {
-    let items = vec![Item { name: name.into() }];
-    Ask::Acquire(Acquire { request_id: 1, items, wait: true, follow_place: false })
+    let items = vec![Item { name: name.into(), ..Item::default() }];
+    Ask::Acquire(Acquire { request_id: 1, items, wait: true, ..Acquire::default() })
 }
 
 async fn next(stream: &mut Streaming<ServerFrames>) -> Result<Body, Status> {

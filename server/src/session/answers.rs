@@ -1,21 +1,28 @@
 //! What happened, as the client is told: events, outcomes and the state after a resume, as frames.
 
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
 use holdfast_core::{
-    Acquired, Answer, EndCause, FencingToken, HolderView, LockName, LockTable, LogIndex, Rejection,
-    RequestId, RequestState, RequestView, SessionId, Was,
+    Acquired, Answer, EndCause, FencingToken, HolderView, Item, LockName, LockTable, LogIndex,
+    Mode, Rejection, RequestId, RequestState, RequestView, SessionId, Value, Was,
 };
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::request_state::State as WireState;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{
-    Cancelled, Contended, Denied, Ended, Granted, Holder, Lost, LostReason, Queued, Refusal,
-    Refused, Released, RequestState as WireRequest, ServerFrame, SessionEnded, State, cancelled,
+    Cancelled, Contended, Denied, Ended, Granted, Holder, Lost, LostReason, Mode as WireMode,
+    NamedValue, Queued, Refusal, Refused, Released, RequestState as WireRequest, ServerFrame,
+    SessionEnded, State, Value as WireValue, ValueSet, cancelled,
 };
 use holdfast_seams::Clock;
 
 use super::refusals;
 use crate::consensus::Committed;
 use crate::error::ProposeError;
+
+/// Holders that a frame or an answer names at most: a lock may be shared by any number.
+pub(crate) const HOLDERS_SHOWN: usize = 100;
 
 /// A frame true as of `index`.
 pub(super) fn frame(index: LogIndex, body: Body) -> ServerFrame {
@@ -26,16 +33,74 @@ pub(super) fn queued(request: RequestId, place: u64, holders: Vec<Holder>) -> Bo
     Body::Queued(Queued { request_id: request.get(), place, holders })
 }
 
-pub(super) fn granted(request: RequestId, token: FencingToken) -> Body {
-    Body::Granted(Granted { request_id: request.get(), token: token.get() })
+/// A grant: what is held, and the values that go with it.
+pub(super) fn granted(
+    request: RequestId,
+    token: FencingToken,
+    items: &[Item],
+    values: &[(LockName, Value)],
+) -> Granted {
+    Granted {
+        request_id: request.get(),
+        token: token.get(),
+        names: names_of(items),
+        values: values.iter().map(named_value).collect(),
+    }
 }
 
-pub(super) fn released(request: RequestId, token: FencingToken) -> Body {
-    Body::Released(Released { token: token.get(), request_id: request.get() })
+pub(super) fn released(
+    request: RequestId,
+    token: FencingToken,
+    items: &[Item],
+    over: bool,
+) -> Released {
+    Released {
+        token: token.get(),
+        request_id: request.get(),
+        names: names_of(items),
+        partly: !over,
+    }
 }
 
-pub(super) fn contended(request: RequestId, token: FencingToken) -> Body {
-    Body::Contended(Contended { request_id: request.get(), token: token.get() })
+pub(super) fn contended(request: RequestId, token: FencingToken, lock: &LockName) -> Body {
+    Body::Contended(Contended {
+        request_id: request.get(),
+        token: token.get(),
+        name: bytes_of(lock),
+    })
+}
+
+pub(super) fn value_set(request: RequestId) -> ValueSet {
+    ValueSet { request_id: request.get() }
+}
+
+fn names_of(items: &[Item]) -> Vec<Bytes> {
+    items.iter().map(|item| bytes_of(&item.lock)).collect()
+}
+
+fn bytes_of(lock: &LockName) -> Bytes {
+    Bytes::copy_from_slice(lock.as_str().as_bytes())
+}
+
+fn named_value((lock, value): &(LockName, Value)) -> NamedValue {
+    NamedValue { name: bytes_of(lock), value: Some(value_of(value)) }
+}
+
+/// A value as the wire has it.
+pub(crate) fn value_of(value: &Value) -> WireValue {
+    WireValue {
+        value: Bytes::copy_from_slice(&value.bytes),
+        token: value.set_by.get(),
+        suspect: value.suspect,
+    }
+}
+
+/// A mode as the wire has it.
+pub(crate) fn mode_of(mode: Mode) -> WireMode {
+    match mode {
+        Mode::Exclusive => WireMode::Exclusive,
+        Mode::Shared => WireMode::Shared,
+    }
 }
 
 pub(super) fn lost(request: RequestId, token: FencingToken, cause: EndCause) -> Body {
@@ -47,7 +112,7 @@ pub(super) fn session_ended(cause: EndCause) -> Body {
     Body::SessionEnded(SessionEnded { reason: lost_reason(cause).into() })
 }
 
-fn lost_reason(cause: EndCause) -> LostReason {
+pub(super) fn lost_reason(cause: EndCause) -> LostReason {
     match cause {
         EndCause::Closed => LostReason::SessionClosed,
         EndCause::Expired => LostReason::SessionExpired,
@@ -61,13 +126,21 @@ pub(super) fn denied(
     request: RequestId,
     rejection: &Rejection,
 ) -> Body {
+    let refusal = Some(refusal(table, now_ms, rejection));
+    Body::Denied(Denied { request_id: request.get(), refusal })
+}
+
+/// A refusal, with who holds the lock as far as the table still knows.
+pub(super) fn refusal(table: &LockTable, now_ms: u64, rejection: &Rejection) -> Refusal {
     let mut refusal = refusals::of_rejection(rejection);
-    if let Rejection::LockHeld { lock, holder, token } = rejection {
-        let current =
-            holders(table, now_ms, lock).into_iter().find(|held| held.token == token.get());
-        refusal.holders.push(current.unwrap_or_else(|| holder_unlabelled(*holder, *token)));
+    if let Rejection::LockHeld { lock, token, .. } = rejection {
+        let lock = table.lock(lock);
+        let mut holders = lock.into_iter().flat_map(|lock| lock.holders()).take(HOLDERS_SHOWN);
+        let current = holders.find(|holder| holder.grant.token == *token);
+        let current = current.map(|holder| holder_of(&holder, now_ms));
+        refusal.holders.extend(current.or_else(|| in_the_way(rejection)));
     }
-    Body::Denied(Denied { request_id: request.get(), refusal: Some(refusal) })
+    refusal
 }
 
 pub(super) fn refused(subject: Option<Subject>, refusal: Refusal) -> Body {
@@ -80,10 +153,17 @@ pub(crate) fn now_ms(table: &LockTable, clock: &dyn Clock) -> u64 {
     table.stamp_ms().max(clock.wall_ms())
 }
 
-/// Who holds a lock, for people; `now_ms` is [`now_ms`].
-pub(crate) fn holders(table: &LockTable, now_ms: u64, lock: &LockName) -> Vec<Holder> {
-    let holder = table.lock(lock).and_then(|lock| lock.holders().next());
-    holder.map(|holder| holder_of(&holder, now_ms)).into_iter().collect()
+/// Who holds any of these locks, each grant once and at most [`HOLDERS_SHOWN`], for people;
+/// `now_ms` is [`now_ms`].
+pub(super) fn holders(table: &LockTable, now_ms: u64, items: &[Item]) -> Vec<Holder> {
+    let locks = items.iter().filter_map(|item| table.lock(&item.lock));
+    let mut seen = BTreeSet::new();
+    locks
+        .flat_map(|lock| lock.holders())
+        .filter(|holder| items.len() == 1 || seen.insert(holder.grant.token))
+        .take(HOLDERS_SHOWN)
+        .map(|holder| holder_of(&holder, now_ms))
+        .collect()
 }
 
 /// A holder as the wire has it; `now_ms` is [`now_ms`].
@@ -93,6 +173,7 @@ pub(crate) fn holder_of(holder: &HolderView<'_>, now_ms: u64) -> Holder {
         label: holder.label.as_str().to_owned(),
         token: holder.grant.token.get(),
         held_ms: now_ms.saturating_sub(holder.since_ms),
+        mode: mode_of(holder.mode).into(),
     }
 }
 
@@ -115,14 +196,14 @@ pub(super) fn of_outcome(
     };
     match &committed.outcome {
         Ok(Answer::Acquired { request, state, fresh: false }) => Some(stands(*request, state)),
-        Ok(Answer::Cancelled { request, was }) => Some(cancelled(*request, *was)),
+        Ok(Answer::ValueSet { request, .. }) => Some(Body::ValueSet(value_set(*request))),
+        Ok(Answer::Cancelled { request, was }) => Some(Body::Cancelled(cancelled(*request, *was))),
         Ok(
             Answer::Acquired { fresh: true, .. }
             | Answer::Configured
             | Answer::SessionOpened { .. }
             | Answer::SessionEnded
-            | Answer::Released { .. }
-            | Answer::ValueSet { .. },
+            | Answer::Released { .. },
         ) => None,
         Err(rejection) if rejection.is_denial() && denial_told => None,
         Err(rejection) => Some(of_rejection(subject, rejection)),
@@ -150,24 +231,25 @@ fn in_the_way(rejection: &Rejection) -> Option<Holder> {
 
 /// Where a retried request stands.
 fn stands(request: RequestId, state: &Acquired) -> Body {
-    match *state {
-        Acquired::Granted { token, .. } => granted(request, token),
+    match state {
+        Acquired::Granted { token, items, values } => {
+            Body::Granted(granted(request, *token, items, values))
+        }
         Acquired::Queued { place, holder } => {
             let holder = holder.map(|grant| holder_unlabelled(grant.session, grant.token));
-            let holders = holder.into_iter().collect();
-            Body::Queued(Queued { request_id: request.get(), place, holders })
+            queued(request, *place, holder.into_iter().collect())
         }
     }
 }
 
-fn cancelled(request: RequestId, was: Was) -> Body {
+pub(super) fn cancelled(request: RequestId, was: Was) -> Cancelled {
     let was = match was {
         Was::Waiting => cancelled::Was::Waiting,
         Was::Held { .. } => cancelled::Was::Held,
         Was::Ended => cancelled::Was::Ended,
         Was::Unknown => cancelled::Was::Unknown,
     };
-    Body::Cancelled(Cancelled { request_id: request.get(), was: was.into() })
+    Cancelled { request_id: request.get(), was: was.into() }
 }
 
 /// All that is known of a session's requests: the truth as of the table's index (I23). `None` if
@@ -185,19 +267,20 @@ fn request_state(table: &LockTable, now_ms: u64, request: &RequestView) -> WireR
     let request_id = request.request.get();
     let state = match &request.state {
         RequestState::Waiting { place, .. } => {
-            let locks = request.items.iter().map(|item| &item.lock);
-            let holders = locks.flat_map(|lock| holders(table, now_ms, lock)).collect();
+            let holders = holders(table, now_ms, &request.items);
             WireState::Queued(Queued { request_id, place: *place, holders })
         }
-        RequestState::Held { token, .. } => {
-            WireState::Granted(Granted { request_id, token: token.get() })
+        RequestState::Held { token, items, .. } => {
+            let values = table.values_of(items);
+            WireState::Granted(granted(request.request, *token, items, &values))
         }
         RequestState::Denied { rejection } => {
             let mut refusal = refusals::of_rejection(rejection);
             refusal.holders.extend(in_the_way(rejection));
             WireState::Denied(Denied { request_id, refusal: Some(refusal) })
         }
-        RequestState::Wrote | RequestState::Ended => WireState::Ended(Ended {}),
+        RequestState::Wrote => WireState::ValueSet(value_set(request.request)),
+        RequestState::Ended => WireState::Ended(Ended {}),
     };
     WireRequest { request_id, state: Some(state) }
 }

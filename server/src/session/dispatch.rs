@@ -1,4 +1,4 @@
-//! Events of the log to the streams and leases they concern.
+//! Events of the log to the streams, leases and watches they concern.
 //!
 //! Runs under the table's lock, on every node; where nothing is attached and nothing led, it costs
 //! a look at an empty map. Pushes never wait: a full outbox ends its stream.
@@ -8,6 +8,7 @@ use holdfast_proto::v1::server_frame::Body;
 
 use super::answers;
 use super::registry::{Registry, State};
+use super::waiting::{About, Told};
 use crate::consensus::Listener;
 
 impl Listener for Registry {
@@ -16,6 +17,7 @@ impl Listener for Registry {
         if events.is_empty() {
             return;
         }
+        self.watches.applied(index, events, table);
         let mut state = self.lock();
         for event in events {
             self.count(event);
@@ -41,16 +43,17 @@ impl Registry {
             Event::SessionEnded { session, cause } => self.ended(state, index, *session, *cause),
             Event::Queued { session, request, items, place } => {
                 state.follows.told(*session, *request, *place);
-                let now_ms = self.now_ms(table);
-                let locks = items.iter().map(|item| &item.lock);
-                let holders =
-                    locks.flat_map(|lock| answers::holders(table, now_ms, lock)).collect();
-                let body = answers::queued(*request, *place, holders);
-                self.tell(state, index, *session, body);
+                let holders = answers::holders(table, self.now_ms(table), items);
+                self.tell(state, index, *session, answers::queued(*request, *place, holders));
             }
-            Event::Granted { session, request, token, items, .. } => {
+            Event::Granted { session, request, token, items, values } => {
+                self.left_elsewhere(state, *session, *request, table);
                 self.left(state, *session, *request, items);
-                self.tell(state, index, *session, answers::granted(*request, *token));
+                let granted = answers::granted(*request, *token, items, values);
+                state.waiting.tell(*session, About::Request(*request), || {
+                    Told::Granted(index, granted.clone())
+                });
+                self.tell(state, index, *session, Body::Granted(granted));
             }
             Event::Denied { session, request, rejection, .. } => {
                 state.follows.forget(*session, *request);
@@ -63,18 +66,27 @@ impl Registry {
             // Told by the answer to its cancel, or by its session's end.
             Event::Left { session, request, items } => {
                 self.left(state, *session, *request, items);
+                // Who left with its session is told so.
+                if table.session(*session).is_some() {
+                    state.waiting.tell(*session, About::Request(*request), || Told::Left);
+                }
             }
-            Event::Released { session, request, token, items, .. } => {
+            Event::Released { session, request, token, items, over } => {
                 self.moved(state, items);
-                self.tell(state, index, *session, answers::released(*request, *token));
+                let released = answers::released(*request, *token, items, *over);
+                state
+                    .waiting
+                    .tell(*session, About::Grant(*token), || Told::Released(released.clone()));
+                self.tell(state, index, *session, Body::Released(released));
             }
             Event::Lost { session, request, token, items, cause, .. } => {
                 self.moved(state, items);
                 self.tell(state, index, *session, answers::lost(*request, *token, *cause));
             }
-            Event::Contended { session, request, token, .. } => {
-                self.tell(state, index, *session, answers::contended(*request, *token));
+            Event::Contended { session, request, lock, token } => {
+                self.tell(state, index, *session, answers::contended(*request, *token, lock));
             }
+            // Told by the answer to its change, and to the next holder with the grant.
             Event::ValueChanged { .. } => {}
         }
     }
@@ -97,10 +109,27 @@ impl Registry {
             tracing::info!(session = session.get(), ?late, "a session expired");
         }
         state.follows.forget_session(session);
+        state.waiting.session_over(session);
         if let Some(attached) = state.attached.remove(&session) {
             let last = answers::frame(index, answers::session_ended(cause));
             attached.outbox.finish(Some(last), Ok(()));
             self.count_attached(state);
+        }
+    }
+
+    /// A request for any of several locks leaves the queues of those that it does not get.
+    fn left_elsewhere(
+        &self,
+        state: &mut State,
+        session: SessionId,
+        request: RequestId,
+        table: &LockTable,
+    ) {
+        if state.follows.is_empty() {
+            return;
+        }
+        if let Some(asked) = table.request(session, request) {
+            self.moved(state, &asked.items);
         }
     }
 

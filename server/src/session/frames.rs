@@ -2,34 +2,67 @@
 
 use std::collections::BTreeSet;
 
-use holdfast_core::{FencingToken, Label, LockName, RequestId, SessionId, TextError};
+use holdfast_core::{
+    Command, FencingToken, Item, Label, LockName, Mode, NAMES_MAX, Need, Rejection, RequestId,
+    SessionId, TextError, VALUE_BYTES_MAX, ValueChange,
+};
 use holdfast_proto::v1::client_frame::Body;
 use holdfast_proto::v1::refused::Subject;
-use holdfast_proto::v1::{Acquire, Item, Open, Refusal, RefusalReason};
+use holdfast_proto::v1::set_value::Change;
+use holdfast_proto::v1::{self, Acquire, AnyOf, Open, Refusal, RefusalReason, Release, SetValue};
 
 use super::error::StreamError;
+use super::proof::Key;
 use super::refusals;
-
-/// Names one request may carry (DESIGN §6). Sets come later; the limit stands already.
-const NAMES_PER_REQUEST: usize = 64;
-/// Length of a session's secret, bytes.
-pub(super) const SECRET_BYTES: usize = 16;
 
 /// A frame after the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     KeepAlive { seq: u64 },
-    Acquire { request: RequestId, lock: LockName, wait: bool, follow_place: bool },
+    Acquire { request: RequestId, items: Vec<Item>, need: Need, wait: bool, follow_place: bool },
     Cancel { request: RequestId },
-    Release { token: FencingToken },
+    Release { token: FencingToken, locks: Vec<LockName> },
+    SetValue { request: RequestId, token: FencingToken, lock: LockName, change: ValueChange },
     Close,
+}
+
+impl Request {
+    /// The command that a request of `session` is, however it came; `None` for a keepalive, which
+    /// is not replicated.
+    pub(super) fn command(self, session: SessionId, done_below: RequestId) -> Option<Command> {
+        Some(match self {
+            Self::KeepAlive { .. } => return None,
+            Self::Acquire { request, items, need, wait, .. } => {
+                Command::Acquire { session, done_below, request, items, need, wait }
+            }
+            Self::Cancel { request } => Command::Cancel { session, done_below, request },
+            Self::Release { token, locks } => {
+                Command::Release { session, done_below, token, locks }
+            }
+            Self::SetValue { request, token, lock, change } => {
+                Command::SetValue { session, done_below, request, token, lock, change }
+            }
+            Self::Close => Command::CloseSession { session },
+        })
+    }
+
+    /// What an answer to it is about.
+    pub(super) fn subject(&self) -> Option<Subject> {
+        match *self {
+            Self::Acquire { request, .. }
+            | Self::Cancel { request }
+            | Self::SetValue { request, .. } => Some(Subject::RequestId(request.get())),
+            Self::Release { token, .. } => Some(Subject::Token(token.get())),
+            Self::KeepAlive { .. } | Self::Close => None,
+        }
+    }
 }
 
 /// The first frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Opening {
     Fresh { ttl_ms: Option<u64>, label: Label },
-    Resume { session: SessionId, secret: [u8; SECRET_BYTES], cluster_id: Vec<u8> },
+    Resume { key: Key, cluster_id: Vec<u8> },
 }
 
 /// Why a frame was not taken.
@@ -53,9 +86,8 @@ pub(super) fn read_request(body: Option<Body>) -> Result<Request, Unfit> {
         Some(Body::Cancel(frame)) => {
             read_request_id(frame.request_id).map(|request| Request::Cancel { request })
         }
-        Some(Body::Release(frame)) => {
-            Ok(Request::Release { token: FencingToken::from_raw(frame.token) })
-        }
+        Some(Body::Release(frame)) => read_release(&frame),
+        Some(Body::SetValue(frame)) => read_set_value(&frame),
         Some(Body::Close(_)) => Ok(Request::Close),
         Some(Body::Open(_)) => Err(protocol("Open can only be the first frame of a stream")),
         None => Err(protocol("a frame has no body, or one this server does not know")),
@@ -74,57 +106,129 @@ pub(super) fn read_open(body: Option<Body>) -> Result<Opening, Unfit> {
     match open.resume {
         None => read_fresh(&open),
         Some(resume) => {
-            let secret = <[u8; SECRET_BYTES]>::try_from(&resume.secret[..]).map_err(|_| {
-                let found = resume.secret.len();
-                invalid(None, format!("the secret has {found} bytes; it must have {SECRET_BYTES}"))
-            })?;
-            Ok(Opening::Resume {
-                session: SessionId::new(resume.session_id),
-                secret,
-                cluster_id: resume.cluster_id.to_vec(),
-            })
+            let key = Key::read(resume.session_id, &resume.secret)
+                .map_err(|refusal| Unfit::Refused { subject: None, refusal })?;
+            Ok(Opening::Resume { key, cluster_id: resume.cluster_id.to_vec() })
         }
     }
 }
 
 fn read_fresh(open: &Open) -> Result<Opening, Unfit> {
-    let label = Label::parse(&open.label)
-        .map_err(|error| invalid(None, format!("the label is not usable: {error}")))?;
+    let label =
+        read_label(&open.label).map_err(|refusal| Unfit::Refused { subject: None, refusal })?;
     Ok(Opening::Fresh { ttl_ms: open.ttl_ms, label })
+}
+
+/// Reads what a session is to be called.
+///
+/// # Errors
+///
+/// A refusal; no session was opened.
+pub(super) fn read_label(label: &str) -> Result<Label, Refusal> {
+    Label::parse(label).map_err(|error| {
+        refusals::refusal(RefusalReason::Invalid, format!("the label is not usable: {error}"))
+    })
 }
 
 fn read_acquire(frame: &Acquire) -> Result<Request, Unfit> {
     let request = read_request_id(frame.request_id)?;
-    let subject = Some(Subject::RequestId(frame.request_id));
-    let lock =
-        read_only_name(&frame.items).map_err(|refusal| Unfit::Refused { subject, refusal })?;
-    Ok(Request::Acquire { request, lock, wait: frame.wait, follow_place: frame.follow_place })
+    let about = |refusal| about_request(request, refusal);
+    let items = read_items(&frame.items).map_err(about)?;
+    let need = read_need(frame.any, items.len()).map_err(about)?;
+    Ok(Request::Acquire {
+        request,
+        items,
+        need,
+        wait: frame.wait,
+        follow_place: frame.follow_place,
+    })
 }
 
-/// The one name of a request: sets come later, but each way in which a set can be wrong has its
-/// own answer already.
-fn read_only_name(items: &[Item]) -> Result<LockName, Refusal> {
-    if items.len() > NAMES_PER_REQUEST {
-        let message =
-            format!("{} names in one request; {NAMES_PER_REQUEST} are allowed", items.len());
-        return Err(refusals::limit("names_per_request", message));
+fn read_release(frame: &Release) -> Result<Request, Unfit> {
+    let subject = Some(Subject::Token(frame.token));
+    let locks = read_names(frame.names.iter().map(|name| &name[..]))
+        .map_err(|refusal| Unfit::Refused { subject, refusal })?;
+    Ok(Request::Release { token: FencingToken::from_raw(frame.token), locks })
+}
+
+fn read_set_value(frame: &SetValue) -> Result<Request, Unfit> {
+    let request = read_request_id(frame.request_id)?;
+    let about = |refusal| about_request(request, refusal);
+    let lock = read_name(&frame.name).map_err(about)?;
+    let change = read_change(frame.change.as_ref()).map_err(about)?;
+    let token = FencingToken::from_raw(frame.token);
+    Ok(Request::SetValue { request, token, lock, change })
+}
+
+/// The locks of a request, in any order.
+fn read_items(items: &[v1::Item]) -> Result<Vec<Item>, Refusal> {
+    let locks = read_names(items.iter().map(|item| &item.name[..]))?;
+    if locks.is_empty() {
+        return Err(refusals::of_rejection(&Rejection::NoNames));
     }
-    let mut names = BTreeSet::new();
-    for item in items {
-        let name =
-            LockName::parse_bytes(&item.name).map_err(|error| bad_name(&item.name, &error))?;
-        if let Some(twice) = names.replace(name) {
-            let message = format!("{twice} is named twice in one request");
+    let modes = items.iter().map(|item| item.mode);
+    locks.into_iter().zip(modes).map(|(lock, mode)| read_item(lock, mode)).collect()
+}
+
+fn read_item(lock: LockName, mode: i32) -> Result<Item, Refusal> {
+    let mode = match v1::Mode::try_from(mode) {
+        Ok(v1::Mode::Unspecified | v1::Mode::Exclusive) => Mode::Exclusive,
+        Ok(v1::Mode::Shared) => Mode::Shared,
+        Err(_) => {
+            let message = format!("mode {mode} of {lock} is not one that this server knows");
             return Err(refusals::refusal(RefusalReason::Invalid, message));
         }
+    };
+    Ok(Item { lock, mode })
+}
+
+/// Names of one request: at most [`NAMES_MAX`] (DESIGN §6), each once.
+fn read_names<'a>(
+    names: impl ExactSizeIterator<Item = &'a [u8]>,
+) -> Result<Vec<LockName>, Refusal> {
+    let count = names.len();
+    if count > NAMES_MAX {
+        let too_many = Rejection::TooManyNames { names: count as u64, max: NAMES_MAX as u64 };
+        return Err(refusals::of_rejection(&too_many));
     }
-    if names.len() > 1 {
-        let message = format!("{} names in one request; this server takes one", names.len());
-        return Err(refusals::refusal(RefusalReason::Unsupported, message));
+    let locks = names.map(read_name).collect::<Result<Vec<_>, _>>()?;
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = locks.iter().find(|lock| !seen.insert(*lock)) {
+        return Err(refusals::of_rejection(&Rejection::NameTwice { lock: twice.clone() }));
     }
-    names
-        .pop_first()
-        .ok_or_else(|| refusals::refusal(RefusalReason::Invalid, "the request names no lock"))
+    Ok(locks)
+}
+
+fn read_name(name: &[u8]) -> Result<LockName, Refusal> {
+    LockName::parse_bytes(name).map_err(|error| bad_name(name, &error))
+}
+
+fn read_need(any: Option<AnyOf>, names: usize) -> Result<Need, Refusal> {
+    let Some(AnyOf { min }) = any else { return Ok(Need::All) };
+    if min as usize > names {
+        let above = Rejection::MinAboveNames { min, names: names as u64 };
+        return Err(refusals::of_rejection(&above));
+    }
+    if min > 1 {
+        return Err(refusals::of_rejection(&Rejection::MinUnsupported { min }));
+    }
+    Ok(Need::Any { min })
+}
+
+fn read_change(change: Option<&Change>) -> Result<ValueChange, Refusal> {
+    match change {
+        Some(Change::Value(value)) if value.len() > VALUE_BYTES_MAX => {
+            let (len, max) = (value.len() as u64, VALUE_BYTES_MAX as u64);
+            Err(refusals::of_rejection(&Rejection::ValueTooLarge { len, max }))
+        }
+        Some(Change::Value(value)) => Ok(ValueChange::Set(value.to_vec())),
+        Some(Change::Clear(_)) => Ok(ValueChange::Clear),
+        Some(Change::Confirm(_)) => Ok(ValueChange::Confirm),
+        None => {
+            let message = "the change of a value names none: set, clear or confirm it";
+            Err(refusals::refusal(RefusalReason::Invalid, message))
+        }
+    }
 }
 
 /// Names the name as far as that is fit to be shown.
@@ -145,6 +249,10 @@ fn read_request_id(id: u64) -> Result<RequestId, Unfit> {
         return Err(invalid(Some(Subject::RequestId(id)), message));
     }
     Ok(RequestId::new(id))
+}
+
+fn about_request(request: RequestId, refusal: Refusal) -> Unfit {
+    Unfit::Refused { subject: Some(Subject::RequestId(request.get())), refusal }
 }
 
 fn invalid(subject: Option<Subject>, message: String) -> Unfit {

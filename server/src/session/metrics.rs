@@ -9,8 +9,16 @@ use prometheus_client::metrics::histogram::Histogram;
 pub struct SessionMetrics {
     /// Streams that a session is attached to.
     pub attached_streams: Gauge,
+    /// Calls that wait for a lock.
+    pub waiting_calls: Gauge,
     /// Streams cut because their outbox was full.
     pub outbox_overflows: Counter,
+    /// Watches that are open.
+    pub watches: Gauge,
+    /// Events handed to watchers: state, changes, and the words between them.
+    pub watch_events: Counter,
+    /// Watches cut because they were not read fast enough.
+    pub watches_cut: Counter,
     /// Keepalives that came in.
     pub keepalives: Counter,
     /// Keepalives that were acknowledged.
@@ -37,7 +45,11 @@ impl Default for SessionMetrics {
         let lateness = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
         Self {
             attached_streams: Gauge::default(),
+            waiting_calls: Gauge::default(),
             outbox_overflows: Counter::default(),
+            watches: Gauge::default(),
+            watch_events: Counter::default(),
+            watches_cut: Counter::default(),
             keepalives: Counter::default(),
             keepalives_acknowledged: Counter::default(),
             quorum_rounds: Counter::default(),

@@ -2,14 +2,13 @@
 
 use holdfast_core::{Answer, Command, Label, LockTable, LogIndex, SessionId, Tenure};
 use holdfast_proto::v1::server_frame::Body;
-use holdfast_proto::v1::{Opened, Redirect, RefusalReason};
+use holdfast_proto::v1::{Opened, Redirect, Refusal, RefusalReason};
 use holdfast_seams::Moment;
-use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
 
 use super::error::StreamError;
-use super::frames::{Opening, SECRET_BYTES, Unfit, read_open};
+use super::frames::{Opening, Unfit, read_open};
 use super::inbox::Received;
+use super::proof::{Key, SECRET_BYTES, Secret, hash_of};
 use super::registry::{Registry, State, Visit};
 use super::{Hub, answers, refusals};
 use crate::consensus::propose;
@@ -23,8 +22,24 @@ pub(super) enum Start {
     Turned(Body),
 }
 
-/// A resume as it waits for its round: its session is not due meanwhile (DESIGN §5.2).
-struct HeldOn<'a> {
+/// A session that was opened just now.
+pub(super) struct Fresh {
+    pub(super) session: SessionId,
+    pub(super) secret: Secret,
+    pub(super) ttl_ms: u64,
+    /// The entry that opened it.
+    pub(super) index: LogIndex,
+}
+
+/// Why no session was opened.
+pub(super) enum NotMade {
+    NotProposed(ProposeError),
+    Refused(Refusal),
+}
+
+/// A resume, or the call of a keepalive, as it waits for its round: its session is not due
+/// meanwhile (DESIGN §5.2).
+pub(super) struct HeldOn<'a> {
     registry: &'a Registry,
     tenure: Tenure,
     session: SessionId,
@@ -55,9 +70,7 @@ impl Hub {
         let Some(tenure) = self.registry.tenure() else { return Ok(self.redirect()) };
         match opening {
             Opening::Fresh { ttl_ms, label } => self.open_fresh(visit, tenure, ttl_ms, label).await,
-            Opening::Resume { session, secret, .. } => {
-                self.resume(visit, tenure, at, session, &secret).await
-            }
+            Opening::Resume { key, .. } => self.resume(visit, tenure, at, &key).await,
         }
     }
 
@@ -72,19 +85,10 @@ impl Hub {
     ) -> Result<Start, StreamError> {
         // Asked before the session is made: nobody would ever learn its secret.
         self.registry.lock().room_to_attach(&self.registry.settings)?;
-        let mut secret = [0; SECRET_BYTES];
-        self.registry.seams.rng.fill(&mut secret);
-        let ttl_ms = ttl_ms.unwrap_or(self.registry.settings.ttl_default_ms);
-        let command = Command::OpenSession { ttl_ms, label, secret_hash: hash_of(&secret) };
-        let committed = match propose(&*self.consensus, command).await {
-            Ok(committed) => committed,
-            Err(error) => return self.not_proposed(error),
-        };
-        let session = match committed.outcome {
-            Ok(Answer::SessionOpened { session }) => session,
-            Ok(_) => return Err(unavailable("the session was not opened; try again")),
-            Err(rejection) => {
-                let refusal = refusals::of_rejection(&rejection);
+        let fresh = match self.make_session(ttl_ms, label).await {
+            Ok(fresh) => fresh,
+            Err(NotMade::NotProposed(error)) => return self.not_proposed(error),
+            Err(NotMade::Refused(refusal)) => {
                 return Ok(Start::Turned(answers::refused(None, refusal)));
             }
         };
@@ -93,10 +97,35 @@ impl Hub {
             drop(state);
             return Ok(self.redirect());
         }
+        let Fresh { session, secret, ttl_ms, index } = fresh;
         visit.attach(&mut state, session)?;
         let secret = secret.to_vec().into();
-        visit.seat.push(committed.index, self.opened(session, secret, ttl_ms));
+        visit.seat.push(index, self.opened(session, secret, ttl_ms));
         Ok(Start::Attached(session))
+    }
+
+    /// Opens a session with a secret of its own. Its lease runs if this node still leads in the
+    /// tenure in which it led before: the caller has to look.
+    ///
+    /// # Errors
+    ///
+    /// [`NotMade`]; a session of unknown outcome runs out, because nobody knows its secret.
+    pub(super) async fn make_session(
+        &self,
+        ttl_ms: Option<u64>,
+        label: Label,
+    ) -> Result<Fresh, NotMade> {
+        let mut secret = [0; SECRET_BYTES];
+        self.registry.seams.rng.fill(&mut secret);
+        let ttl_ms = ttl_ms.unwrap_or(self.registry.settings.ttl_default_ms);
+        let command = Command::OpenSession { ttl_ms, label, secret_hash: hash_of(&secret) };
+        let committed = propose(&*self.consensus, command).await.map_err(NotMade::NotProposed)?;
+        let index = committed.index;
+        match committed.outcome {
+            Ok(Answer::SessionOpened { session }) => Ok(Fresh { session, secret, ttl_ms, index }),
+            Ok(_) => Err(NotMade::Refused(refusals::odd_answer())),
+            Err(rejection) => Err(NotMade::Refused(refusals::of_rejection(&rejection))),
+        }
     }
 
     /// Takes a session up: after a quorum round begun after Open came in, if the secret is its own.
@@ -105,10 +134,9 @@ impl Hub {
         visit: &Visit,
         tenure: Tenure,
         at: Moment,
-        session: SessionId,
-        secret: &[u8; SECRET_BYTES],
+        key: &Key,
     ) -> Result<Start, StreamError> {
-        let held_on = self.hold_on(tenure, session, secret);
+        let held_on = self.hold_on(tenure, key);
         let confirmed = match self.consensus.confirm().await {
             Ok(confirmed) => confirmed,
             Err(error) => return self.not_proposed(error),
@@ -118,7 +146,7 @@ impl Hub {
         }
         let mut start = Err(unavailable("the table was not read"));
         self.consensus.read(&mut |table, index| {
-            start = self.take_up(visit, tenure, at, session, secret, (table, index));
+            start = self.take_up(visit, tenure, at, key, (table, index));
         });
         drop(held_on);
         start
@@ -131,14 +159,14 @@ impl Hub {
         visit: &Visit,
         tenure: Tenure,
         at: Moment,
-        session: SessionId,
-        secret: &[u8; SECRET_BYTES],
+        key: &Key,
         (table, index): (&LockTable, LogIndex),
     ) -> Result<Start, StreamError> {
-        let own = ttl_if_own(table, session, secret);
+        let session = key.session;
+        let own = key.ttl_if_own(table);
         let requests = answers::state(table, self.registry.now_ms(table), session);
         let (Some(ttl_ms), Some(requests)) = (own, requests) else {
-            return Ok(Start::Turned(unknown_session(session)));
+            return Ok(Start::Turned(answers::refused(None, key.unknown_session())));
         };
         let mut state = self.registry.lock();
         let State { leases, .. } = &mut *state;
@@ -157,14 +185,10 @@ impl Hub {
     }
 
     /// Who shows the secret is heard, even before the round is over.
-    fn hold_on<'a>(
-        &'a self,
-        tenure: Tenure,
-        session: SessionId,
-        secret: &[u8; SECRET_BYTES],
-    ) -> HeldOn<'a> {
+    pub(super) fn hold_on(&self, tenure: Tenure, key: &Key) -> HeldOn<'_> {
+        let session = key.session;
         let mut own = false;
-        self.consensus.read(&mut |table, _| own = ttl_if_own(table, session, secret).is_some());
+        self.consensus.read(&mut |table, _| own = key.ttl_if_own(table).is_some());
         let marked = own
             && self
                 .registry
@@ -220,24 +244,6 @@ impl Drop for HeldOn<'_> {
             self.registry.with_leases(self.tenure, |leases| leases.let_go(self.session));
         }
     }
-}
-
-/// The session's TTL, if it is open and the secret is its own. Takes as long for any secret.
-fn ttl_if_own(table: &LockTable, session: SessionId, secret: &[u8; SECRET_BYTES]) -> Option<u64> {
-    let view = table.session(session)?;
-    let own: bool = view.secret_hash.ct_eq(&hash_of(secret)).into();
-    own.then_some(view.ttl_ms)
-}
-
-fn hash_of(secret: &[u8; SECRET_BYTES]) -> [u8; 32] {
-    Sha256::digest(secret).into()
-}
-
-/// One answer for a session that never was, has ended, or is somebody else's.
-fn unknown_session(session: SessionId) -> Body {
-    let message =
-        format!("session {session} is not open, or this is not its secret; open a new session");
-    answers::refused(None, refusals::refusal(RefusalReason::SessionUnknown, message))
 }
 
 fn unavailable(message: &str) -> StreamError {

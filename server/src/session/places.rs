@@ -1,10 +1,12 @@
 //! Telling those who asked how their place in the queue changes: at most once a second, outside
-//! apply, one pass over each queue that changed (DESIGN §6).
+//! apply, in O(log n) for each of them (DESIGN §6).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use holdfast_core::{LockName, LockTable, LogIndex, RequestId, SessionId};
+use holdfast_core::{
+    Item, LockName, LockTable, LogIndex, RequestId, RequestState, RequestView, SessionId,
+};
 use holdfast_proto::v1::Moved;
 use holdfast_proto::v1::server_frame::Body;
 
@@ -21,37 +23,53 @@ type Request = (SessionId, RequestId);
 /// again.
 #[derive(Debug, Default)]
 pub(super) struct Follows {
-    /// With the place each was told last; `None` before the first.
-    by_lock: BTreeMap<LockName, BTreeMap<Request, Option<u64>>>,
-    /// Invariant: the same requests as in `by_lock`.
-    by_request: BTreeMap<Request, LockName>,
+    by_request: BTreeMap<Request, Follow>,
+    /// Invariant: for each lock, the requests that follow it in `by_request`; never an empty set.
+    by_lock: BTreeMap<LockName, BTreeSet<Request>>,
     /// Followed locks whose queue moved since the last round.
     changed: BTreeSet<LockName>,
 }
 
+/// What is followed for one request.
+#[derive(Debug)]
+struct Follow {
+    /// It stands in the queue of each of these.
+    locks: Vec<LockName>,
+    /// The place it was told last.
+    last: Option<u64>,
+}
+
+impl Follow {
+    /// Notes the place; `false` if that is what was told last.
+    fn is_news(&mut self, place: u64) -> bool {
+        self.last.replace(place) != Some(place)
+    }
+}
+
 impl Follows {
     /// The request wants to hear of its place from here on.
-    pub(super) fn follow(&mut self, session: SessionId, request: RequestId, lock: LockName) {
+    pub(super) fn follow(&mut self, session: SessionId, request: RequestId, locks: Vec<LockName>) {
         let key = (session, request);
         self.forget(session, request);
-        self.by_lock.entry(lock.clone()).or_default().insert(key, None);
-        self.by_request.insert(key, lock);
+        for lock in &locks {
+            self.by_lock.entry(lock.clone()).or_default().insert(key);
+        }
+        self.by_request.insert(key, Follow { locks, last: None });
     }
 
     /// The request was told its place with Queued.
     pub(super) fn told(&mut self, session: SessionId, request: RequestId, place: u64) {
-        let key = (session, request);
-        let Some(lock) = self.by_request.get(&key) else { return };
-        if let Some(last) = self.by_lock.get_mut(lock).and_then(|of_lock| of_lock.get_mut(&key)) {
-            *last = Some(place);
+        if let Some(follow) = self.by_request.get_mut(&(session, request)) {
+            follow.last = Some(place);
         }
     }
 
     /// The request waits no more.
     pub(super) fn forget(&mut self, session: SessionId, request: RequestId) {
         let key = (session, request);
-        let Some(lock) = self.by_request.remove(&key) else { return };
-        if let Some(of_lock) = self.by_lock.get_mut(&lock) {
+        let Some(follow) = self.by_request.remove(&key) else { return };
+        for lock in follow.locks {
+            let Some(of_lock) = self.by_lock.get_mut(&lock) else { continue };
             of_lock.remove(&key);
             if of_lock.is_empty() {
                 self.by_lock.remove(&lock);
@@ -69,9 +87,9 @@ impl Follows {
         }
     }
 
-    #[cfg(test)]
+    /// Whether nobody follows anything.
     pub(super) fn is_empty(&self) -> bool {
-        self.by_lock.is_empty() && self.by_request.is_empty() && self.changed.is_empty()
+        self.by_request.is_empty() && self.by_lock.is_empty() && self.changed.is_empty()
     }
 
     /// The lock's queue moved; `true` if somebody follows it.
@@ -102,18 +120,29 @@ impl Lead {
 }
 
 impl Registry {
+    /// Tells those who follow a lock; a request for several locks stands where all of its places
+    /// put it together.
     fn tell_moved(&self, table: &LockTable, index: LogIndex, lock: &LockName) {
         let mut state = self.lock();
         let State { attached, follows, .. } = &mut *state;
-        let Some(of_lock) = follows.by_lock.get_mut(lock) else { return };
-        let holders = holders(table, self.now_ms(table), lock);
-        for (session, request, place) in table.queue_places(lock) {
-            let Some(last) = of_lock.get_mut(&(session, request)) else { continue };
-            if last.replace(place) == Some(place) {
+        let Follows { by_request, by_lock, .. } = follows;
+        let now_ms = self.now_ms(table);
+        let alone = holders(table, now_ms, &[Item::exclusive(lock.clone())]);
+        for key in by_lock.get(lock).into_iter().flatten() {
+            let asked = table.request(key.0, key.1);
+            let Some(RequestView { items, state: RequestState::Waiting { place, .. }, .. }) = asked
+            else {
+                continue;
+            };
+            if !by_request.get_mut(key).is_some_and(|follow| follow.is_news(place)) {
                 continue;
             }
-            if let Some(attached) = attached.get(&session) {
-                let moved = Moved { request_id: request.get(), place, holders: holders.clone() };
+            if let Some(attached) = attached.get(&key.0) {
+                let holders = match &*items {
+                    [_] => alone.clone(),
+                    several => holders(table, now_ms, several),
+                };
+                let moved = Moved { request_id: key.1.get(), place, holders };
                 self.push(&attached.outbox, index, Body::Moved(moved));
             }
         }

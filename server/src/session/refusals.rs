@@ -32,9 +32,10 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         Rejection::TooManyValueBytes { .. } => limit_of_others("max_value_bytes", message),
         Rejection::TooManyNames { .. } => limit("names_per_request", message),
         Rejection::ValueTooLarge { .. } => limit("value_bytes", message),
-        Rejection::LockHeld { .. } | Rejection::LockAwaited { .. } | Rejection::NothingFree => {
+        Rejection::LockHeld { .. } | Rejection::LockAwaited { .. } => {
             refusal(RefusalReason::LockHeld, message)
         }
+        Rejection::NothingFree => refusal(RefusalReason::NothingFree, message),
         Rejection::RequestGone { .. } => refusal(RefusalReason::RequestGone, message),
         Rejection::RequestReused { .. } => refusal(RefusalReason::RequestReused, message),
         Rejection::RequestEnded { .. } => refusal(RefusalReason::Cancelled, message),
@@ -42,10 +43,10 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
             refusal(RefusalReason::NotHolder, message)
         }
         Rejection::MinUnsupported { .. } => refusal(RefusalReason::Unsupported, message),
+        Rejection::NotExclusive { .. } => refusal(RefusalReason::NotExclusive, message),
         Rejection::NoNames
         | Rejection::NameTwice { .. }
         | Rejection::MinAboveNames { .. }
-        | Rejection::NotExclusive { .. }
         | Rejection::NoValue { .. } => refusal(RefusalReason::Invalid, message),
         Rejection::TokensExhausted { .. } => refusal(RefusalReason::TokensExhausted, message),
         // No client's frame leads to these.
@@ -53,6 +54,13 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
             refusal(RefusalReason::Invalid, message)
         }
     }
+}
+
+/// The core answered another question than was asked. Not reached: the match on its answers has to
+/// be complete.
+pub(crate) fn odd_answer() -> Refusal {
+    let message = "the answer is not one to this question; please report this as a fault";
+    refusal(RefusalReason::Unspecified, message)
 }
 
 /// What never reached an outcome.
@@ -73,6 +81,7 @@ pub(crate) fn of_propose_error(error: &ProposeError) -> Refusal {
     Refusal { outcome_unknown: !error.is_certainly_not_applied(), ..refused }
 }
 
-fn limit_of_others(name: &str, message: String) -> Refusal {
+/// A limit that others may free was reached.
+pub(crate) fn limit_of_others(name: &str, message: String) -> Refusal {
     Refusal { retry_after_ms: Some(RETRY_AFTER_LIMIT_MS), ..limit(name, message) }
 }

@@ -26,12 +26,18 @@ use holdfast_seams::{Moment, Seams};
 use tokio::sync::Notify;
 
 use super::answers::{frame, now_ms};
+use super::calls::{CallError, unavailable};
 use super::error::StreamError;
 use super::leases::{Heard, Leases};
 use super::metrics::SessionMetrics;
 use super::outbox::Outbox;
 use super::places::Follows;
 use super::settings::SessionSettings;
+use super::waiting::Waiting;
+use super::watch::Watches;
+
+/// What a node says that takes nobody in any more.
+const STOPPING: &str = "this node stops";
 
 /// Numbers the streams of this node in the order in which they came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,6 +49,8 @@ pub(super) struct Registry {
     pub(super) seams: Seams,
     pub(super) settings: SessionSettings,
     pub(super) metrics: SessionMetrics,
+    /// Those who watch; they have a lock of their own.
+    pub(super) watches: Arc<Watches>,
     /// The last index applied here, or seen with an answer.
     applied: AtomicU64,
     state: Mutex<State>,
@@ -62,6 +70,7 @@ pub(super) struct State {
     streams: BTreeMap<StreamId, Arc<Outbox>>,
     pub(super) attached: BTreeMap<SessionId, Attached>,
     pub(super) follows: Follows,
+    pub(super) waiting: Waiting,
     /// While this node leads.
     pub(super) leases: Option<Leases>,
     last_stream: u64,
@@ -101,10 +110,13 @@ pub(super) struct Visit {
 
 impl Registry {
     pub(super) fn new(seams: Seams, settings: SessionSettings) -> Self {
+        let metrics = SessionMetrics::default();
+        let watches = Arc::new(Watches::new(&settings, metrics.clone()));
         Self {
             seams,
             settings,
-            metrics: SessionMetrics::default(),
+            metrics,
+            watches,
             applied: AtomicU64::new(0),
             state: Mutex::default(),
             keepalive_waits: Notify::new(),
@@ -139,7 +151,7 @@ impl Registry {
     pub(super) fn enter(self: &Arc<Self>) -> Result<Visit, StreamError> {
         let mut state = self.lock();
         if let Some(Stopping { leader }) = state.stopping.clone() {
-            let message = "this node stops".to_owned();
+            let message = STOPPING.to_owned();
             return Err(StreamError::Unavailable { message, leader });
         }
         let unopened = state.streams.len().saturating_sub(state.attached.len());
@@ -168,13 +180,17 @@ impl Registry {
     ) {
         let leases = Leases::begin(tenure, self.settings.margin_ms, now, sessions);
         self.lock().leases = Some(leases);
+        self.watches.begin_tenure(tenure);
     }
 
-    /// Ends a tenure at once: no lease is kept, and every attached stream is sent away.
+    /// Ends a tenure at once: no lease is kept, every attached stream is sent away, and every watch
+    /// ends.
     pub(super) fn end_tenure(&self, leader: Option<&str>) {
+        self.watches.end_tenure(leader);
         let mut state = self.lock();
         state.leases = None;
         state.follows = Follows::default();
+        state.waiting.elsewhere(leader);
         let redirect = Body::Redirect(Redirect { leader: leader.map(str::to_owned) });
         for attached in std::mem::take(&mut state.attached).into_values() {
             attached.outbox.finish(Some(frame(self.applied(), redirect.clone())), Ok(()));
@@ -237,6 +253,7 @@ impl Registry {
         let outboxes: Vec<_> = {
             let mut state = self.lock();
             state.stopping = Some(Stopping { leader: leader.clone() });
+            state.waiting.elsewhere(leader.as_deref());
             state.streams.values().cloned().collect()
         };
         for outbox in outboxes {
@@ -263,6 +280,21 @@ impl Registry {
 }
 
 impl State {
+    /// Whether calls may wait here.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: this node stops, or leads no more.
+    pub(super) fn serves(&self) -> Result<(), CallError> {
+        if let Some(Stopping { leader }) = &self.stopping {
+            return Err(unavailable(STOPPING, leader.clone()));
+        }
+        if self.leases.is_none() {
+            return Err(unavailable("this node leads no more", None));
+        }
+        Ok(())
+    }
+
     /// Whether one more session may be attached.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 //! in is taken off the transport at once. Commands are submitted in the order of their frames and
 //! nothing waits for their outcome, which comes back through the outbox.
 
-use holdfast_core::{Acquired, Answer, Command, Item, Need, RequestId, SessionId};
+use holdfast_core::{Acquired, Answer, Command, RequestId, SessionId};
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::{ClientFrames, ServerFrames};
 use holdfast_seams::{Moment, Pipe};
@@ -125,25 +125,15 @@ impl Attended<'_> {
                 let outbox = self.seat.outbox.clone();
                 self.hub.registry.heard(Heard { session, seq, at, outbox });
             }
-            Request::Acquire { request, lock, wait, follow_place } => {
-                if follow_place && wait {
-                    self.hub.registry.lock().follows.follow(session, request, lock.clone());
-                }
-                let subject = Subject::RequestId(request.get());
-                let (items, need) = (vec![Item::exclusive(lock)], Need::All);
-                let acquire = Command::Acquire { session, done_below, request, items, need, wait };
-                self.submit(acquire, Some(subject));
+            Request::Acquire { request, ref items, wait: true, follow_place: true, .. } => {
+                let locks = items.iter().map(|item| item.lock.clone()).collect();
+                self.hub.registry.lock().follows.follow(session, request, locks);
             }
-            Request::Cancel { request } => {
-                let subject = Subject::RequestId(request.get());
-                self.submit(Command::Cancel { session, done_below, request }, Some(subject));
-            }
-            Request::Release { token } => {
-                let subject = Subject::Token(token.get());
-                let locks = Vec::new();
-                self.submit(Command::Release { session, done_below, token, locks }, Some(subject));
-            }
-            Request::Close => self.submit(Command::CloseSession { session }, None),
+            _ => {}
+        }
+        let subject = request.subject();
+        if let Some(command) = request.command(session, done_below) {
+            self.submit(command, subject);
         }
     }
 

@@ -1,7 +1,8 @@
 //! Every frame that is wrong in one way: what it is told, and that nothing else happens.
 
 use holdfast_proto::v1::refused::Subject;
-use holdfast_proto::v1::{Cancel, Refusal, RefusalReason, Refused};
+use holdfast_proto::v1::set_value::Change;
+use holdfast_proto::v1::{AnyOf, Cancel, Refusal, RefusalReason, Refused};
 
 use super::*;
 
@@ -48,17 +49,58 @@ async fn a_bad_name_is_refused_and_named() {
     }
 }
 
+/// Each way in which a request for several locks can be wrong has words of its own, and is told
+/// before anything is proposed (I27).
 #[tokio::test(start_paused = true)]
 async fn a_set_is_refused_for_what_is_wrong_with_it_first() {
-    let many = vec![&b"jobs"[..]; 65];
-    let cases: [(&[&[u8]], RefusalReason, &str); 4] = [
-        (&[], RefusalReason::Invalid, "names no lock"),
-        (&[b"a", b"b", b"a"], RefusalReason::Invalid, "a is named twice"),
-        (&[b"a", b"b"], RefusalReason::Unsupported, "2 names"),
-        (&many, RefusalReason::Limit, "65 names in one request; 64 are allowed"),
+    let set = |names: &[&str]| names.iter().map(|name| exclusive(name)).collect::<Vec<_>>();
+    let many: Vec<Item> = (0..65).map(|number| exclusive(&number.to_string())).collect();
+    let odd = vec![exclusive("a"), Item { mode: 7, ..exclusive("b") }];
+    let any = |min| Some(AnyOf { min });
+    let cases = [
+        (vec![], None, RefusalReason::Invalid, "a request names at least one lock"),
+        (set(&["a", "b", "a"]), None, RefusalReason::Invalid, "a is named twice"),
+        (vec![exclusive("a"), shared("a")], None, RefusalReason::Invalid, "a is named twice"),
+        (many, None, RefusalReason::Limit, "65 names are more than the 64 allowed"),
+        (odd, None, RefusalReason::Invalid, "mode 7 of b is not one that this server knows"),
+        (set(&["a", "b"]), any(3), RefusalReason::Invalid, "at least 3 of 2 locks"),
+        (set(&["a", "b"]), any(2), RefusalReason::Unsupported, "at least 2 locks is not supported"),
+    ];
+    for (items, any, reason, words) in cases {
+        let (subject, refusal) = refusal_of(acquire_items(7, items, any)).await;
+        assert_eq!(subject, Some(Subject::RequestId(7)));
+        assert_eq!(refusal.reason(), reason);
+        assert!(refusal.message.contains(words), "{}", refusal.message);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_of_a_name_twice_or_of_too_many_is_refused_by_its_token() {
+    let many = (0..65).map(|number| number.to_string().into()).collect();
+    let cases: [(Vec<Bytes>, RefusalReason, &str); 3] = [
+        (vec!["a".into(), "a".into()], RefusalReason::Invalid, "a is named twice"),
+        (many, RefusalReason::Limit, "65 names are more"),
+        (vec!["a\n".into()], RefusalReason::Invalid, "U+000A"),
     ];
     for (names, reason, words) in cases {
-        let (subject, refusal) = refusal_of(acquire_names(7, names)).await;
+        let (subject, refusal) = refusal_of(Ask::Release(Release { token: 5, names })).await;
+        assert_eq!(subject, Some(Subject::Token(5)));
+        assert_eq!(refusal.reason(), reason);
+        assert!(refusal.message.contains(words), "{}", refusal.message);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_a_value_that_cannot_be_done_is_refused_for_its_reason() {
+    let set = |bytes: usize| Some(Change::Value(vec![b'x'; bytes].into()));
+    let cases = [
+        ("jobs", None, RefusalReason::Invalid, "names none: set, clear or confirm it"),
+        ("jobs", set(4_097), RefusalReason::Limit, "4097 bytes is larger than the 4096"),
+        ("", set(1), RefusalReason::Invalid, "cannot be empty"),
+        ("jobs", set(4_096), RefusalReason::NotHolder, "does not hold anything under token 5"),
+    ];
+    for (name, change, reason, words) in cases {
+        let (subject, refusal) = refusal_of(set_value(7, 5, name, change)).await;
         assert_eq!(subject, Some(Subject::RequestId(7)));
         assert_eq!(refusal.reason(), reason);
         assert!(refusal.message.contains(words), "{}", refusal.message);

@@ -1,11 +1,16 @@
 //! Streams on virtual time, over a replica of one that does what a test wants.
 
 mod bad_frames;
+mod calls;
 mod histories;
 mod leases;
 mod places;
 mod slow_readers;
 mod streams;
+mod watch_histories;
+mod watchers;
+mod watching;
+mod wishes;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,9 +20,10 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use holdfast_proto::v1::client_frame::Body as Ask;
 use holdfast_proto::v1::server_frame::Body;
+use holdfast_proto::v1::set_value::Change;
 use holdfast_proto::v1::{
-    Acquire, ClientFrame, ClientFrames, Close, Granted, Item, KeepAlive, Open, Opened, Release,
-    Resume, ServerFrame, ServerFrames,
+    Acquire, AnyOf, ClientFrame, ClientFrames, Close, Granted, Item, KeepAlive, Mode, Open, Opened,
+    Release, Resume, ServerFrame, ServerFrames, SetValue,
 };
 use holdfast_seams::{Pipe, Seams, simulated};
 use tokio::sync::oneshot;
@@ -199,8 +205,26 @@ fn acquire(request_id: u64, name: &str) -> Ask {
 }
 
 fn acquire_names(request_id: u64, names: &[&[u8]]) -> Ask {
-    let items = names.iter().map(|name| Item { name: Bytes::copy_from_slice(name) }).collect();
-    Ask::Acquire(Acquire { request_id, items, wait: true, follow_place: false })
+    let item = |name: &&[u8]| Item { name: Bytes::copy_from_slice(name), ..Item::default() };
+    let items = names.iter().map(item).collect();
+    Ask::Acquire(Acquire { request_id, items, wait: true, ..Acquire::default() })
+}
+
+fn exclusive(name: &str) -> Item {
+    Item { name: Bytes::copy_from_slice(name.as_bytes()), mode: Mode::Exclusive.into() }
+}
+
+fn shared(name: &str) -> Item {
+    Item { mode: Mode::Shared.into(), ..exclusive(name) }
+}
+
+fn acquire_items(request_id: u64, items: Vec<Item>, any: Option<AnyOf>) -> Ask {
+    Ask::Acquire(Acquire { request_id, items, wait: true, any, ..Acquire::default() })
+}
+
+fn set_value(request_id: u64, token: u64, name: &str, change: Option<Change>) -> Ask {
+    let name = Bytes::copy_from_slice(name.as_bytes());
+    Ask::SetValue(SetValue { request_id, token, name, change })
 }
 
 fn try_acquire(request_id: u64, name: &str) -> Ask {
@@ -209,7 +233,7 @@ fn try_acquire(request_id: u64, name: &str) -> Ask {
 }
 
 fn release(token: u64) -> Ask {
-    Ask::Release(Release { token })
+    Ask::Release(Release { token, ..Release::default() })
 }
 
 fn close() -> Ask {

@@ -3,11 +3,16 @@
 use holdfast_core::{Command, Item, LockName, Need, RequestId, SessionId, Tenure};
 use holdfast_proto::v1::request_state::State as Stands;
 use holdfast_proto::v1::{
-    Cancel, Cancelled, Contended, GoingAway, Holder, LostReason, Queued, Redirect, RefusalReason,
-    Released, Resume, SessionEnded, State, cancelled,
+    Cancel, Cancelled, Contended, GoingAway, Holder, LostReason, Mode, Queued, Redirect,
+    RefusalReason, Released, Resume, SessionEnded, State, cancelled,
 };
 
 use super::*;
+
+fn released_whole(granted: &Granted) -> Body {
+    let Granted { request_id, token, names, .. } = granted.clone();
+    Body::Released(Released { token, request_id, names, partly: false })
+}
 
 #[tokio::test(start_paused = true)]
 async fn a_session_opens_acquires_and_hands_over() {
@@ -25,11 +30,16 @@ async fn a_session_opens_acquires_and_hands_over() {
     let released = first.next().await;
     let next = second.granted().await;
 
-    let holder =
-        Holder { session_id: 1, label: "a-test".to_owned(), token: held.token, held_ms: 3_000 };
+    let holder = Holder {
+        session_id: 1,
+        label: "a-test".to_owned(),
+        token: held.token,
+        held_ms: 3_000,
+        mode: Mode::Exclusive.into(),
+    };
     assert_eq!(queued, Queued { request_id: 1, place: 0, holders: vec![holder] });
-    assert_eq!(contended, Contended { request_id: 1, token: held.token });
-    assert_eq!(released, Body::Released(Released { token: held.token, request_id: 1 }));
+    assert_eq!(contended, Contended { request_id: 1, token: held.token, name: "jobs".into() });
+    assert_eq!(released, released_whole(&held));
     assert!(next.token > held.token);
 }
 
@@ -91,8 +101,7 @@ async fn a_cancel_says_what_the_request_was() {
     client.send(cancel(2)).await;
     assert_eq!(client.next().await, was(2, cancelled::Was::Waiting));
     client.send(cancel(1)).await;
-    let released = Body::Released(Released { token: held.token, request_id: 1 });
-    assert_eq!(client.next().await, released);
+    assert_eq!(client.next().await, released_whole(&held));
     assert_eq!(client.next().await, was(1, cancelled::Was::Held));
     client.send(cancel(1)).await;
     assert_eq!(client.next().await, was(1, cancelled::Was::Ended));

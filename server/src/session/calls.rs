@@ -1,0 +1,397 @@
+//! Unary calls: what a stream does with frames, one question and one answer at a time.
+//!
+//! Each call is read by the same readers as a frame, shows its session's key, and proposes the same
+//! command; there is no second meaning of anything. What it lacks is the stream: a session that
+//! lives by calls is told nothing by itself, and nothing of it ends with a connection.
+
+use std::time::Duration;
+
+use holdfast_core::{Acquired, Answer, Command, FencingToken, Rejection, RequestId, Tenure};
+use holdfast_proto::v1::client_frame::Body;
+use holdfast_proto::v1::{
+    AcquireRequest, AcquireResponse, CancelRequest, CancelResponse, CloseSessionRequest,
+    CloseSessionResponse, KeepAliveRequest, KeepAliveResponse, OpenSessionRequest,
+    OpenSessionResponse, Refusal, RefusalReason, ReleaseRequest, ReleaseResponse, SessionKey,
+    SetValueRequest, SetValueResponse,
+};
+use holdfast_seams::Moment;
+
+use super::frames::{Request, Unfit, read_label, read_request};
+use super::leases::Leases;
+use super::opening::{Fresh, NotMade};
+use super::proof::Key;
+use super::waiting::{About, Call, Told};
+use super::{Hub, answers, refusals};
+use crate::consensus::{Committed, propose};
+use crate::error::ProposeError;
+
+/// Why a call was not answered with what it asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum CallError {
+    /// Refused. Nothing was done, unless the refusal says that the outcome is unknown.
+    Refused(Refusal),
+    /// This node does not serve it now. Nothing was done, unless the refusal says that the outcome
+    /// is unknown.
+    Unavailable {
+        /// Why.
+        refusal: Refusal,
+        /// Where clients reach the leader, if another is known.
+        leader: Option<String>,
+    },
+    /// The time to wait was over first; the request has ended.
+    NotInTime(Refusal),
+}
+
+impl From<Refusal> for CallError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Unfit> for CallError {
+    fn from(unfit: Unfit) -> Self {
+        match unfit {
+            Unfit::Refused { refusal, .. } => Self::Refused(refusal),
+            Unfit::Protocol(error) => {
+                Self::Refused(refusals::refusal(RefusalReason::Invalid, error.to_string()))
+            }
+        }
+    }
+}
+
+/// A call is not answered here, and did nothing.
+pub(super) fn unavailable(message: &str, leader: Option<String>) -> CallError {
+    let refusal = refusals::refusal(RefusalReason::Unavailable, message);
+    CallError::Unavailable { refusal, leader }
+}
+
+impl Hub {
+    /// Opens a session; answers once its lease runs, as Opened does (DESIGN §5.1).
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]; a session may be open all the same, without anybody who knows its secret: it
+    /// runs out.
+    pub(crate) async fn open_session(
+        &self,
+        asked: &OpenSessionRequest,
+    ) -> Result<OpenSessionResponse, CallError> {
+        let label = read_label(&asked.label)?;
+        let tenure = self.serving()?;
+        let made = self.make_session(asked.ttl_ms, label).await.map_err(|error| match error {
+            NotMade::NotProposed(error) => self.not_applied(&error),
+            NotMade::Refused(refusal) => refusal.into(),
+        });
+        let Fresh { session, secret, ttl_ms, .. } = made?;
+        self.still_serving(tenure)?;
+        let key = SessionKey { session_id: session.get(), secret: secret.to_vec().into() };
+        let cluster_id = self.cluster_id.cluster_id().unwrap_or_default();
+        Ok(OpenSessionResponse { session: Some(key), cluster_id, ttl_ms })
+    }
+
+    /// Renews a lease, by the rules of DESIGN §5.1: after a quorum round begun after the call came
+    /// in, if the session is alive in the state that was applied then and no expiry of it is under
+    /// way. Until the round is over the session is not due (§5.2). Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]; nothing was renewed.
+    pub(crate) async fn keep_alive(
+        &self,
+        asked: &KeepAliveRequest,
+    ) -> Result<KeepAliveResponse, CallError> {
+        let came_at = self.registry.seams.clock.now();
+        let key = read_key(asked.session.as_ref())?;
+        let tenure = self.serving()?;
+        self.registry.metrics.keepalives.inc();
+        let held_on = self.hold_on(tenure, &key);
+        self.confirm(tenure).await?;
+        let renewed = self.renew(tenure, &key, came_at);
+        drop(held_on);
+        let ttl_ms = renewed?;
+        self.registry.metrics.keepalives_acknowledged.inc();
+        Ok(KeepAliveResponse { ttl_ms })
+    }
+
+    /// Asks for locks, and waits for them if the request says so.
+    ///
+    /// Dropping the future leaves the request alone: it waits or holds until it is cancelled or
+    /// its session ends, and the same request id finds it again.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]; the request may stand in the queue only if the call was unavailable.
+    pub(crate) async fn acquire(
+        &self,
+        asked: AcquireRequest,
+    ) -> Result<AcquireResponse, CallError> {
+        let came_at = self.registry.seams.clock.now();
+        let frame = asked.acquire.ok_or_else(|| missing("acquire"))?;
+        let request = RequestId::new(frame.request_id);
+        let reading = read_request(Some(Body::Acquire(frame)))?;
+        let key = self.prove(asked.session.as_ref()).await?;
+        // From here on it is told: a grant may come before the answer to the command.
+        let call = self.registry.wait_for(key.session, About::Request(request))?;
+        let committed = self.ask(&key, asked.done_below, reading).await?;
+        let index = committed.index;
+        match self.answer_of(committed)? {
+            Answer::Acquired { state: Acquired::Granted { token, items, values }, .. } => {
+                let granted = Some(answers::granted(request, token, &items, &values));
+                Ok(AcquireResponse { index: index.get(), granted })
+            }
+            Answer::Acquired { state: Acquired::Queued { .. }, .. } => {
+                let give_up_at = asked.wait_ms.map(|ms| came_at + Duration::from_millis(ms));
+                self.wait(&key, request, call, give_up_at).await
+            }
+            _ => Err(refusals::odd_answer().into()),
+        }
+    }
+
+    /// Ends a request, whatever its state.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub(crate) async fn cancel(&self, asked: CancelRequest) -> Result<CancelResponse, CallError> {
+        let frame = asked.cancel.ok_or_else(|| missing("cancel"))?;
+        let reading = read_request(Some(Body::Cancel(frame)))?;
+        let key = self.prove(asked.session.as_ref()).await?;
+        let committed = self.ask(&key, asked.done_below, reading).await?;
+        match self.answer_of(committed)? {
+            Answer::Cancelled { request, was } => {
+                let cancelled = Some(answers::cancelled(request, was));
+                Ok(CancelResponse { cancelled })
+            }
+            _ => Err(refusals::odd_answer().into()),
+        }
+    }
+
+    /// Gives back a grant, or some of its names.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub(crate) async fn release(
+        &self,
+        asked: ReleaseRequest,
+    ) -> Result<ReleaseResponse, CallError> {
+        let frame = asked.release.ok_or_else(|| missing("release"))?;
+        let token = FencingToken::from_raw(frame.token);
+        let reading = read_request(Some(Body::Release(frame)))?;
+        let key = self.prove(asked.session.as_ref()).await?;
+        let mut call = self.registry.wait_for(key.session, About::Grant(token))?;
+        let committed = self.ask(&key, asked.done_below, reading).await?;
+        self.answer_of(committed)?;
+        // The event came before the answer, and says what was given back.
+        match call.told().await {
+            Told::Released(released) => Ok(ReleaseResponse { released: Some(released) }),
+            _ => Err(self.leads_no_more()),
+        }
+    }
+
+    /// Changes the value of a lock.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub(crate) async fn set_value(
+        &self,
+        asked: SetValueRequest,
+    ) -> Result<SetValueResponse, CallError> {
+        let frame = asked.set_value.ok_or_else(|| missing("set_value"))?;
+        let reading = read_request(Some(Body::SetValue(frame)))?;
+        let key = self.prove(asked.session.as_ref()).await?;
+        let committed = self.ask(&key, asked.done_below, reading).await?;
+        match self.answer_of(committed)? {
+            Answer::ValueSet { .. } => Ok(SetValueResponse {}),
+            _ => Err(refusals::odd_answer().into()),
+        }
+    }
+
+    /// Ends a session: every wait and hold of it.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub(crate) async fn close_session(
+        &self,
+        asked: &CloseSessionRequest,
+    ) -> Result<CloseSessionResponse, CallError> {
+        let key = self.prove(asked.session.as_ref()).await?;
+        let committed = self.ask(&key, 0, Request::Close).await?;
+        match self.answer_of(committed)? {
+            Answer::SessionEnded => Ok(CloseSessionResponse {}),
+            _ => Err(refusals::odd_answer().into()),
+        }
+    }
+}
+
+/// A call's way to the log and back.
+impl Hub {
+    /// Whose call it is, if the secret is the session's own.
+    ///
+    /// A right secret is proof enough as of any state. Before a wrong one is called wrong, a quorum
+    /// round makes sure that the state is no old one: a node that was deposed without knowing it
+    /// has not heard of newer sessions.
+    async fn prove(&self, shown: Option<&SessionKey>) -> Result<Key, CallError> {
+        let key = read_key(shown)?;
+        let tenure = self.serving()?;
+        if self.ttl_if_own(&key).is_none() {
+            self.confirm(tenure).await?;
+            self.ttl_if_own(&key).ok_or_else(|| key.unknown_session())?;
+        }
+        Ok(key)
+    }
+
+    fn ttl_if_own(&self, key: &Key) -> Option<u64> {
+        let mut ttl_ms = None;
+        self.consensus.read(&mut |table, _| ttl_ms = key.ttl_if_own(table));
+        ttl_ms
+    }
+
+    /// Renews a lease under the table's lock: the session is alive in the state that is applied.
+    fn renew(&self, tenure: Tenure, key: &Key, came_at: Moment) -> Result<u64, CallError> {
+        let mut own = None;
+        let mut renewed = None;
+        self.consensus.read(&mut |table, _| {
+            own = key.ttl_if_own(table);
+            if own.is_some() {
+                let renew = |leases: &mut Leases| leases.renew(key.session, came_at);
+                renewed = self.registry.with_leases(tenure, renew);
+            }
+        });
+        let ttl_ms = own.ok_or_else(|| key.unknown_session())?;
+        match renewed {
+            Some(true) => Ok(ttl_ms),
+            Some(false) => {
+                Err(unavailable("the session's lease has run out and is being ended", None))
+            }
+            None => Err(self.leads_no_more()),
+        }
+    }
+
+    /// Proposes what a frame of the session would, and waits for the outcome.
+    async fn ask(
+        &self,
+        key: &Key,
+        done_below: u64,
+        request: Request,
+    ) -> Result<Committed, CallError> {
+        let command = request.command(key.session, RequestId::new(done_below));
+        // Keepalives go another way.
+        let command = command.ok_or_else(refusals::odd_answer)?;
+        self.propose(command).await
+    }
+
+    async fn propose(&self, command: Command) -> Result<Committed, CallError> {
+        propose(&*self.consensus, command).await.map_err(|error| self.not_applied(&error))
+    }
+
+    fn answer_of(&self, committed: Committed) -> Result<Answer, CallError> {
+        let refuse = |rejection| self.rejected(&rejection).into();
+        committed.outcome.map_err(refuse)
+    }
+
+    /// A refusal of the core, with who holds the lock, where that is the reason.
+    fn rejected(&self, rejection: &Rejection) -> Refusal {
+        let mut refusal = refusals::of_rejection(rejection);
+        self.consensus.read(&mut |table, _| {
+            let now_ms = self.registry.now_ms(table);
+            refusal = answers::refusal(table, now_ms, rejection);
+        });
+        refusal
+    }
+
+    /// Waits in the queue: until the grant, or `give_up_at`.
+    async fn wait(
+        &self,
+        key: &Key,
+        request: RequestId,
+        mut call: Call,
+        give_up_at: Option<Moment>,
+    ) -> Result<AcquireResponse, CallError> {
+        let over = async {
+            match give_up_at {
+                Some(at) => self.registry.seams.clock.sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        // A grant that is here goes before the time, should both come at once.
+        let told = holdfast_seams::select! {
+            told = call.told() => told,
+            () = over => return Err(self.give_up(key, request).await),
+        };
+        match told {
+            Told::Granted(index, granted) => {
+                Ok(AcquireResponse { index: index.get(), granted: Some(granted) })
+            }
+            Told::Left => {
+                let message = format!("request {request} was cancelled while it waited");
+                Err(refusals::refusal(RefusalReason::Cancelled, message).into())
+            }
+            Told::SessionOver => Err(key.unknown_session().into()),
+            Told::Released(_) => Err(refusals::odd_answer().into()),
+            Told::Elsewhere { leader } => {
+                let message = "this node leads no more; the request keeps its place, and the same \
+                               request id finds it at the leader";
+                Err(unavailable(message, leader))
+            }
+        }
+    }
+
+    /// The time to wait is over: ends the request, and says so once that is certain. A grant that
+    /// crosses the cancel is given back by it, in the same command (DESIGN §4, Cancel).
+    async fn give_up(&self, key: &Key, request: RequestId) -> CallError {
+        let done_below = RequestId::new(0);
+        let cancel = Command::Cancel { session: key.session, done_below, request };
+        match self.propose(cancel).await.and_then(|committed| self.answer_of(committed)) {
+            Ok(_) => {
+                let message =
+                    format!("request {request} was not granted within wait_ms and is cancelled");
+                CallError::NotInTime(refusals::refusal(RefusalReason::Cancelled, message))
+            }
+            Err(error) => error,
+        }
+    }
+
+    /// The tenure in which this node serves.
+    fn serving(&self) -> Result<Tenure, CallError> {
+        self.registry.tenure().ok_or_else(|| self.leads_no_more())
+    }
+
+    fn still_serving(&self, tenure: Tenure) -> Result<(), CallError> {
+        if self.registry.tenure() == Some(tenure) { Ok(()) } else { Err(self.leads_no_more()) }
+    }
+
+    /// A quorum round begun now confirms that this node still leads in `tenure`.
+    async fn confirm(&self, tenure: Tenure) -> Result<(), CallError> {
+        let confirmed = self.consensus.confirm().await.map_err(|error| self.not_applied(&error))?;
+        if confirmed.tenure == tenure { Ok(()) } else { Err(self.leads_no_more()) }
+    }
+
+    fn leads_no_more(&self) -> CallError {
+        unavailable("this node does not lead", self.leader())
+    }
+
+    /// What never reached an outcome.
+    fn not_applied(&self, error: &ProposeError) -> CallError {
+        let refusal = refusals::of_propose_error(error);
+        if refusal.reason() != RefusalReason::Unavailable {
+            return CallError::Refused(refusal);
+        }
+        let leader = match error {
+            ProposeError::NotLeader { leader: Some(leader) } => Some(leader.advertise.clone()),
+            _ => self.leader(),
+        };
+        CallError::Unavailable { refusal, leader }
+    }
+}
+
+fn read_key(shown: Option<&SessionKey>) -> Result<Key, Refusal> {
+    let shown = shown.ok_or_else(|| missing("session"))?;
+    Key::read(shown.session_id, &shown.secret)
+}
+
+fn missing(field: &str) -> Refusal {
+    refusals::refusal(RefusalReason::Invalid, format!("the call has no `{field}`"))
+}
