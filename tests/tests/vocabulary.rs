@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use holdfast_tests::check::Report;
-use holdfast_tests::cluster::Setup;
+use holdfast_tests::cluster::{Node, Setup};
 use holdfast_tests::history::{Change, ClientId, What};
 use holdfast_tests::run::Run;
 use holdfast_tests::traffic::{Mix, Plan, Scribe, Wish};
@@ -94,9 +94,16 @@ async fn inherit(run: &Run) {
     heir.close().await;
 }
 
+/// Whether the node has made a snapshot, besides the empty one it may have begun with.
+fn has_a_snapshot(node: &Node) -> bool {
+    let mut files = std::fs::read_dir(node.data.join("snapshots")).unwrap();
+    files.any(|file| file.unwrap().file_name().as_encoded_bytes().starts_with(b"0"))
+}
+
 /// The end of every run.
 async fn judge(run: Run) {
     inherit(&run).await;
+    assert!(run.cluster.nodes().iter().all(has_a_snapshot), "snapshots were made");
     assert_enough(&run.heal_and_judge().await);
 }
 
