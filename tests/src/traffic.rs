@@ -96,13 +96,11 @@ impl Scribe {
     /// As the library's `lock`.
     pub async fn lock(&self, name: &str, within: Duration) -> Result<Held, Error> {
         let request = self.asks(name, true, Some(within));
-        let (scribe, mut waiting) = (self.clone(), false);
-        let noted = move |place: &holdfast::Place| {
-            if !std::mem::replace(&mut waiting, true) {
-                scribe.write(What::Queued { request, place: place.place, index: None });
-            }
-        };
-        let answer = self.client.lock(name).wait(within).on_place(noted).await;
+        let mut place = self.client.lock(name).wait(within).enqueue();
+        if let Some(place) = place.next().await {
+            self.write(What::Queued { request, place: place.place, index: None });
+        }
+        let answer = place.await;
         self.answered(request, answer)
     }
 

@@ -4,15 +4,21 @@
 //!
 //! - A hold is handed out only in a span that is alive, and never again once it was lost or its
 //!   release was queued; no State revives it (S3, I6, DESIGN §5.6).
+//! - A name of a hold that was given back by itself is no part of it from the moment its release was
+//!   queued.
 //! - What a caller dropped is cancelled or released, however answers and calls cross, until the
 //!   server has said that it is over.
+//! - A change of a value is sent only under a hold that is alive here, and again only under the id
+//!   it had (I12), or under a new one after the old one was spent.
 //! - Nothing is sent between an Open with resume and its State: State decides what has to be sent
 //!   again (I23).
 
 mod answers;
 mod deadlines;
+mod holds;
 mod stream;
 mod synchronise;
+mod values;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,18 +28,17 @@ use bytes::Bytes;
 use holdfast_seams::{Clock, Moment};
 use tokio::sync::{oneshot, watch};
 
-use super::request::{GivingBack, Key, Phase, Request, Requests, fail_all};
-use crate::hold::{GuardState, Hold};
+use super::request::{Key, Phase, Request, Requests, fail_all};
+use crate::hold::Hold;
+use crate::info::Told;
+use crate::items::{Need, Wanted};
 use crate::lease::{Lease, Terms};
-use crate::{Error, LostReason, Place, RefusalReason, Result};
+use crate::{Error, LostReason, RefusalReason, Result};
 
 /// Most requests of one client at a time, those being given back included; past it an acquire is
 /// refused. Far above what a server allows a session, so it only bounds what piles up while no
 /// server can be reached.
 const REQUESTS_MAX: usize = 65_536;
-/// Longest lock name, bytes. The server decides what a name is; this only keeps a stream from
-/// breaking over the size of one frame.
-const NAME_BYTES_MAX: usize = 512;
 /// Most frames of one message: they stay far below any server's message size.
 const FRAMES_MAX: usize = 64;
 
@@ -47,9 +52,9 @@ pub(crate) struct Wishes {
 }
 
 /// How an acquire is to be made.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Ask {
-    pub(crate) name: Arc<str>,
+    pub(crate) wanted: Wanted,
     pub(crate) wait: bool,
     pub(crate) follow: bool,
 }
@@ -58,7 +63,7 @@ pub(crate) struct Ask {
 pub(crate) struct Asked {
     pub(crate) key: Key,
     pub(crate) answer: oneshot::Receiver<Result<Arc<Hold>>>,
-    pub(crate) place: watch::Receiver<Option<Place>>,
+    pub(crate) place: watch::Receiver<Option<Told>>,
 }
 
 /// Whether the session was ever open; what `connect` waits for.
@@ -111,6 +116,9 @@ enum Intent {
     Acquire(Key),
     Cancel(Key),
     Release(Key),
+    /// Gives back some names of a hold: the request and the part.
+    ReleaseNames(Key, Key),
+    Change(Key),
     /// Spends an id that no request here has any more.
     Forget(u64),
 }
@@ -175,38 +183,29 @@ impl Machine {
 
     /// Asks for a lock.
     pub(super) fn ask(&mut self, ask: Ask) -> Result<Asked> {
-        self.may_ask(&ask.name)?;
+        self.may_ask()?;
         let (answer, answered) = oneshot::channel();
         let place = watch::Sender::new(None);
         let places = place.subscribe();
         let key = self.requests.insert(Request {
-            name: ask.name,
-            wait: ask.wait,
+            // What is free now is granted or denied at once.
+            wait: ask.wait && ask.wanted.need() != Need::Any { min: 0 },
+            wanted: ask.wanted,
             follow: ask.follow,
             id: None,
             seen: 0,
             phase: Phase::Unsent,
             answer: Some(answer),
             place,
+            parts: Vec::new(),
         });
         self.queue(Intent::Acquire(key));
         Ok(Asked { key, answer: answered, place: places })
     }
 
-    fn may_ask(&self, name: &str) -> Result<()> {
+    fn may_ask(&self) -> Result<()> {
         if self.closing {
             return Err(Error::Closed);
-        }
-        if name.len() > NAME_BYTES_MAX {
-            return Err(Error::Refused {
-                reason: RefusalReason::Invalid,
-                message: format!(
-                    "a lock name has at most {NAME_BYTES_MAX} bytes, this one has {}",
-                    name.len()
-                ),
-                limit: None,
-                retry_after: None,
-            });
         }
         if self.requests.len() >= REQUESTS_MAX {
             return Err(Error::Refused {
@@ -232,19 +231,6 @@ impl Machine {
             Phase::Held(_) => self.give_back(key, None),
             Phase::GivingBack(_) | Phase::Cancelling => {}
         }
-    }
-
-    /// Gives a hold back. `done` hears what became of it.
-    /// What was lost before is not given back any more: `done` is dropped unheard.
-    pub(super) fn give_back(&mut self, key: Key, done: Option<oneshot::Sender<Result<()>>>) {
-        self.lose_overdue();
-        let Some(request) = self.requests.get_mut(key) else { return };
-        let Phase::Held(hold) = &request.phase else { return };
-        let token = hold.token;
-        // Unsafe before anything can be queued (S3).
-        hold.end(GuardState::Released);
-        request.phase = Phase::GivingBack(GivingBack { token, sent: 0, done });
-        self.queue(Intent::Release(key));
     }
 
     /// Ends everything: nothing is safe, nothing waits, and nothing more is asked.

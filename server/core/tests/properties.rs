@@ -13,78 +13,27 @@
     reason = "what cannot be unwrapped fails the test, and what is printed explains the failure"
 )]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use holdfast_core::{
-    Answer, Applied, Batch, Command, Counters, Counts, Event, FencingToken, Limits, LockName,
-    LockTable, LogIndex, Need, Outcome, Rejection, RequestState, Tenure, ValueChange,
+    Batch, Command, Counters, Counts, Event, FencingToken, Limits, LockName, LockTable, LogIndex,
+    Outcome, Rejection, RequestState, Tenure,
 };
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
+#[path = "properties/met.rs"]
+mod met;
 #[path = "properties/model.rs"]
 mod model;
 #[path = "properties/traffic.rs"]
 mod traffic;
 
+use met::Met;
 use model::{Model, State, What};
 
 const HISTORIES: u64 = 400;
 const COMMANDS_PER_HISTORY: u64 = 500;
-const REJECTIONS: [&str; 25] = [
-    "UnknownSession",
-    "TtlOutOfRange",
-    "TooManySessions",
-    "TooManyRequests",
-    "TooManyWaiters",
-    "LockHeld",
-    "LockAwaited",
-    "NothingFree",
-    "RequestGone",
-    "RequestReused",
-    "RequestEnded",
-    "NotHolder",
-    "NotHeldUnder",
-    "NotExclusive",
-    "NoValue",
-    "ValueTooLarge",
-    "TooManyValueBytes",
-    "NoNames",
-    "TooManyNames",
-    "NameTwice",
-    "MinAboveNames",
-    "MinUnsupported",
-    "OtherTenure",
-    "TokensExhausted",
-    "UnusableLimits",
-];
-const COMMANDS: [&str; 8] = [
-    "Configure",
-    "OpenSession",
-    "CloseSession",
-    "ExpireSession",
-    "Acquire",
-    "Cancel",
-    "Release",
-    "SetValue",
-];
-/// What has to come about often, besides every command and rejection.
-const SCENES: [&str; 13] = [
-    "a set was granted at once",
-    "a set was granted after it waited",
-    "an any of several was granted a part at once",
-    "an any of several was granted after it waited",
-    "one command granted several",
-    "a lock was held by several",
-    "a grant gave back a part",
-    "a value went with a grant",
-    "a suspect value went with a grant",
-    "a value became suspect",
-    "a value was confirmed",
-    "a write was retried",
-    "an acquire was retried",
-];
-
 #[test]
 fn random_histories_go_as_in_the_model_on_every_replica() {
     let seed = seed();
@@ -103,121 +52,6 @@ fn seed() -> u64 {
         Ok(seed) => seed.parse().unwrap(),
         Err(_) => rand::random(),
     }
-}
-
-/// What the run has met: without it, "nothing went wrong" could mean "nothing happened".
-#[derive(Default)]
-struct Met {
-    commands: BTreeMap<String, u64>,
-    rejections: BTreeMap<String, u64>,
-    scenes: BTreeMap<&'static str, u64>,
-    granted_at_once: u64,
-    contended: u64,
-    handed_over: u64,
-}
-
-impl Met {
-    fn note(&mut self, command: &Command, applied: &Applied) {
-        *self.commands.entry(kind(command)).or_default() += 1;
-        if let Err(rejection) = &applied.outcome {
-            *self.rejections.entry(kind(rejection)).or_default() += 1;
-        }
-        let mut grants = 0;
-        for event in &applied.events {
-            grants += u64::from(matches!(event, Event::Granted { .. }));
-            match (command, event) {
-                (Command::Acquire { .. }, Event::Granted { .. }) => self.granted_at_once += 1,
-                (_, Event::Granted { .. }) => self.handed_over += 1,
-                (_, Event::Queued { .. } | Event::Denied { .. }) => self.contended += 1,
-                _ => {}
-            }
-            self.scenes_of(command, event);
-        }
-        self.scene(grants > 1, "one command granted several");
-        match applied.outcome {
-            Ok(Answer::Acquired { fresh: false, .. }) => {
-                self.scene(true, "an acquire was retried");
-            }
-            Ok(Answer::ValueSet { fresh: false, .. }) => self.scene(true, "a write was retried"),
-            _ => {}
-        }
-    }
-
-    fn scenes_of(&mut self, command: &Command, event: &Event) {
-        match (event, command) {
-            (Event::Granted { items, values, .. }, _) => {
-                let suspect = values.iter().any(|(_, value)| value.suspect);
-                self.scene(!values.is_empty(), "a value went with a grant");
-                self.scene(suspect, "a suspect value went with a grant");
-                if let Command::Acquire { items: asked, need, .. } = command {
-                    let part = items.len() < asked.len();
-                    self.scene(part, "an any of several was granted a part at once");
-                    let set = *need == Need::All && asked.len() > 1;
-                    self.scene(set, "a set was granted at once");
-                }
-            }
-            (Event::Released { over: false, .. }, _) => {
-                self.scene(true, "a grant gave back a part");
-            }
-            (Event::ValueChanged { value: Some(value), .. }, Command::ExpireSession { .. }) => {
-                self.scene(value.suspect, "a value became suspect");
-            }
-            (Event::ValueChanged { .. }, Command::SetValue { change, .. }) => {
-                self.scene(*change == ValueChange::Confirm, "a value was confirmed");
-            }
-            _ => {}
-        }
-    }
-
-    /// What only the model can tell: who waited before, and how many hold.
-    fn note_state(&mut self, command: &Command, applied: &Applied, model: &Model) {
-        for event in &applied.events {
-            let Event::Granted { session, request, items, .. } = event else { continue };
-            let Some(granted) = model.request(*session, *request) else { continue };
-            let What::Asked(asked) = &granted.what else { continue };
-            let waited = asked.items.len() > 1 && !matches!(command, Command::Acquire { .. });
-            let set = asked.need == Need::All;
-            self.scene(waited && set, "a set was granted after it waited");
-            self.scene(waited && !set, "an any of several was granted after it waited");
-            let several = items.iter().any(|item| model.holders(&item.lock).len() > 1);
-            self.scene(several, "a lock was held by several");
-        }
-    }
-
-    fn scene(&mut self, seen: bool, scene: &'static str) {
-        *self.scenes.entry(scene).or_default() += u64::from(seen);
-    }
-
-    fn judge(&self) {
-        let Self { commands, rejections, scenes, granted_at_once, contended, handed_over } = self;
-        println!("{commands:?}\n{rejections:?}\n{scenes:?}");
-        println!("{granted_at_once} granted at once, {contended} contended");
-        println!("{handed_over} handed over");
-        let all: u64 = commands.values().sum();
-        assert!(all >= 200_000, "{all} commands");
-        for name in COMMANDS {
-            let count = commands.get(name).copied().unwrap_or(0);
-            assert!(count * 100 >= all, "{count} of {all} commands are {name}");
-        }
-        for name in REJECTIONS {
-            let count = rejections.get(name).copied().unwrap_or(0);
-            assert!(count >= 100, "{name} was reached {count} times");
-        }
-        assert_eq!(rejections.len(), REJECTIONS.len(), "a rejection that is not listed here");
-        for name in SCENES {
-            let count = scenes.get(name).copied().unwrap_or(0);
-            assert!(count >= 100, "{count} times {name}");
-        }
-        let acquires = granted_at_once + contended;
-        assert!(contended * 100 >= acquires * 40, "{contended} of {acquires} were contended");
-        assert!(*handed_over >= 1_000);
-    }
-}
-
-/// The name of an enum's variant.
-fn kind(value: &impl std::fmt::Debug) -> String {
-    let text = format!("{value:?}");
-    text.split([' ', '{', '(']).next().unwrap().to_string()
 }
 
 struct History {
@@ -366,9 +200,9 @@ impl History {
     /// Every lock that is held, waited for or carries a value is listed as it is, and no other.
     fn compare_locks(&self) {
         let (model, table) = (&self.model, &self.table);
-        let live = model.requests.iter();
-        let waited = live.clone().filter(|r| r.arrival().is_some()).flat_map(|r| r.items());
-        let held = live.flat_map(model::Request::holds);
+        let waiting = model.requests.iter().filter(|r| r.arrival().is_some());
+        let waited = waiting.flat_map(model::Request::items);
+        let held = model.requests.iter().flat_map(model::Request::holds);
         let mut names: BTreeSet<&LockName> = waited.chain(held).map(|item| &item.lock).collect();
         names.extend(model.values.iter().map(|(name, _)| name));
         let views: Vec<_> = table.locks_after("", None, usize::MAX).collect();
@@ -387,9 +221,10 @@ impl History {
                 (0..).zip(&queue).map(|(place, r)| (r.session, r.id, place)).collect();
             assert_eq!(places, expected);
             assert_eq!(view.waiting, queue.len() as u64);
-            let modes: Vec<_> = view.waiters().map(|waiter| waiter.mode).collect();
-            let asked = queue.iter().flat_map(|r| r.items()).filter(|item| item.lock == *view.name);
-            assert_eq!(modes, asked.map(|item| item.mode).collect::<Vec<_>>());
+            let shown: Vec<_> = view.waiters().map(|waiter| waiter.mode).collect();
+            let items = queue.iter().flat_map(|r| r.items());
+            let here = items.filter(|item| item.lock == *view.name).map(|item| item.mode);
+            assert_eq!(shown, here.collect::<Vec<_>>());
         }
     }
 

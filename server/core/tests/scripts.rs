@@ -33,10 +33,12 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use holdfast_core::{
-    Acquired, Answer, Applied, Batch, Command, Counters, Event, FencingToken, HolderView, Item,
-    Label, Limits, LockName, LockTable, LogIndex, Mode, Need, Outcome, Rejection, RequestId,
-    RequestState, RequestView, SessionId, Tenure, Value, ValueChange, Was,
+    Answer, Applied, Batch, Command, Counters, FencingToken, Item, Label, Limits, LockName,
+    LockTable, LogIndex, Need, RequestId, SessionId, Tenure, ValueChange,
 };
+
+mod telling;
+use telling::{holder, sign, standing, tell, value, who};
 
 #[test]
 fn every_script_says_what_it_said_before() {
@@ -315,10 +317,6 @@ fn bytes_of(table: &LockTable) -> Vec<u8> {
     bytes
 }
 
-fn who(session: SessionId, request: RequestId) -> String {
-    format!("s{session}#{request}")
-}
-
 fn change(words: &Words<'_>) -> ValueChange {
     match words.plain[0] {
         "clear" => ValueChange::Clear,
@@ -329,145 +327,4 @@ fn change(words: &Words<'_>) -> ValueChange {
             (text, None) => text.into(),
         }),
     }
-}
-
-fn holder(held: &HolderView<'_>) -> String {
-    let (sign, holder) = (sign(held.mode), who(held.grant.session, held.grant.request));
-    let (token, since) = (held.grant.token.counter(), held.since_ms);
-    format!("{sign}{holder} ({}) token={token} since={since}", held.label.as_str())
-}
-
-fn sign(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Exclusive => "",
-        Mode::Shared => "~",
-    }
-}
-
-fn names(items: &[Item]) -> String {
-    let names = items.iter().map(|item| format!("{}{}", sign(item.mode), item.lock));
-    names.collect::<Vec<_>>().join(",")
-}
-
-fn value(value: &Value) -> String {
-    let text = match str::from_utf8(&value.bytes) {
-        Ok(text) if text.len() <= 32 => format!("{text:?}"),
-        _ => format!("{} bytes", value.bytes.len()),
-    };
-    let suspect = if value.suspect { ", suspect" } else { "" };
-    format!("{text} set_by={}{suspect}", value.set_by.counter())
-}
-
-fn granted(token: FencingToken, items: &[Item], values: &[(LockName, Value)]) -> String {
-    let values =
-        values.iter().map(|(lock, carried)| format!(" ({lock} carries {})", value(carried)));
-    format!("holds {} token={}{}", names(items), token.counter(), values.collect::<String>())
-}
-
-/// What is left of a grant, if that is anything.
-fn rest(over: bool) -> &'static str {
-    if over { "" } else { ", and holds the rest" }
-}
-
-fn standing(request: &RequestView) -> String {
-    match &request.state {
-        RequestState::Waiting { place, .. } => format!("waits place={place}"),
-        RequestState::Held { token, items, .. } if *items == request.items => {
-            format!("holds token={}", token.counter())
-        }
-        RequestState::Held { token, items, .. } => {
-            format!("holds {} of {} token={}", names(items), names(&request.items), token.counter())
-        }
-        RequestState::Denied { rejection: Rejection::LockHeld { holder, .. } } => {
-            format!("denied by s{holder}")
-        }
-        RequestState::Denied { rejection } => format!("denied: {rejection}"),
-        RequestState::Wrote => "wrote".into(),
-        RequestState::Ended => "ended".into(),
-    }
-}
-
-fn tell(applied: &Applied, output: &mut String) {
-    for event in &applied.events {
-        writeln!(output, "{}", event_line(event)).unwrap();
-    }
-    if let Some(line) = outcome_line(&applied.outcome) {
-        writeln!(output, "{line}").unwrap();
-    }
-}
-
-fn event_line(event: &Event) -> String {
-    match event {
-        Event::SessionOpened { session } => format!("s{session} opened"),
-        Event::SessionEnded { session, cause } => format!("s{session} {cause:?}").to_lowercase(),
-        Event::Queued { session, request, items, place } => {
-            format!("{} waits for {} place={place}", who(*session, *request), names(items))
-        }
-        Event::Granted { session, request, token, items, values } => {
-            format!("{} {}", who(*session, *request), granted(*token, items, values))
-        }
-        Event::Denied { session, request, items, .. } => {
-            format!("{} is denied {}", who(*session, *request), names(items))
-        }
-        Event::Left { session, request, items } => {
-            format!("{} no longer waits for {}", who(*session, *request), names(items))
-        }
-        Event::Released { session, request, token, items, over } => {
-            let (who, names) = (who(*session, *request), names(items));
-            format!("{who} gave back {names} token={}{}", token.counter(), rest(*over))
-        }
-        Event::Lost { session, request, token, items, over, .. } => {
-            let (who, names) = (who(*session, *request), names(items));
-            format!("{who} lost {names} token={}{}", token.counter(), rest(*over))
-        }
-        Event::Contended { session, request, lock, .. } => {
-            format!("{} is told that others wait for {lock}", who(*session, *request))
-        }
-        Event::ValueChanged { lock, value: Some(now) } => format!("{lock} carries {}", value(now)),
-        Event::ValueChanged { lock, value: None } => format!("{lock} carries no value"),
-    }
-}
-
-/// What the caller learns beyond the events.
-fn outcome_line(outcome: &Outcome) -> Option<String> {
-    match outcome {
-        Err(rejection) => Some(format!("rejected: {}", without_epochs(&rejection.to_string()))),
-        Ok(Answer::Configured) => Some("limits set".into()),
-        Ok(Answer::Acquired { request, state, fresh: false }) => {
-            Some(format!("again: #{request} {}", acquired(state)))
-        }
-        Ok(Answer::ValueSet { request, fresh: false }) => {
-            Some(format!("again: #{request} wrote the value"))
-        }
-        Ok(Answer::Cancelled { request, was }) => Some(match was {
-            Was::Waiting => format!("#{request} was waiting"),
-            Was::Held { token } => format!("#{request} was held token={}", token.counter()),
-            Was::Ended => format!("#{request} had ended"),
-            Was::Unknown => format!("#{request} was never seen; its id is spent"),
-        }),
-        // The events say it all.
-        Ok(_) => None,
-    }
-}
-
-fn acquired(state: &Acquired) -> String {
-    match state {
-        Acquired::Granted { token, items, values } => granted(*token, items, values),
-        Acquired::Queued { place, holder: Some(holder) } => {
-            format!("waits place={place} behind {}", who(holder.session, holder.request))
-        }
-        Acquired::Queued { place, holder: None } => {
-            format!("waits place={place}, held by nobody")
-        }
-    }
-}
-
-/// Shows each token of epoch 1 by its counter alone.
-fn without_epochs(text: &str) -> String {
-    let epoch = FencingToken::new(1, 0).unwrap().get();
-    let shorten = |word: &str| match word.parse::<u64>() {
-        Ok(number) if (epoch..2 * epoch).contains(&number) => (number - epoch).to_string(),
-        Ok(_) | Err(_) => word.to_string(),
-    };
-    text.split(' ').map(shorten).collect::<Vec<_>>().join(" ")
 }

@@ -1,5 +1,8 @@
 //! The port over real connections, with a fake replica behind the hub.
 
+mod calls;
+mod watching;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod check_token;
 mod cluster;
 mod demo;
 mod failure;
@@ -13,6 +14,7 @@ mod runtime;
 mod show;
 mod signals;
 mod spawn;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -47,6 +49,8 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Try(args) => lock::run(&cli.global, Some(std::time::Duration::ZERO), &args.job),
         Command::List(args) => list::run(&cli.global, &args),
         Command::Inspect(args) => inspect::run(&cli.global, &args),
+        Command::CheckToken(args) => check_token::run(&cli.global, &args),
+        Command::Watch(args) => watch::run(&cli.global, &args),
         Command::Demo(args) => demo::run(&cli.global, &args),
         Command::Bench(args) => bench::run(&cli.global, &args),
         Command::BenchHolder(args) => bench::hold(&cli.global, &args),

@@ -1,14 +1,13 @@
 //! What the server says, frame by frame.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_proto::v1;
 
 use super::{Identity, Intent, Machine, Opening, Stream, StreamEnd};
-use crate::hold::{GuardState, Hold};
-use crate::session::request::{GivingBack, Key, Phase, Request};
-use crate::{Error, FencingToken, LostReason, Place, Result};
+use crate::info::Told;
+use crate::session::request::{Key, Phase, Request};
+use crate::{Error, FencingToken, LostReason, Place};
 
 impl Machine {
     /// Takes in what the server sent. `Some` if the stream is of no use any more.
@@ -34,23 +33,22 @@ impl Machine {
                 let place = Place::new(moved.place, moved.holders);
                 self.queued(moved.request_id, index, place);
             }
-            Said::Granted(granted) => self.granted(&granted, index),
+            Said::Granted(granted) => self.granted(granted, index),
             Said::Denied(denied) => {
                 self.denied(denied.request_id, index, denied.refusal.unwrap_or_default());
             }
-            Said::Released(released) => self.released(FencingToken::new(released.token)),
+            Said::Released(released) => self.released(&released),
             Said::Cancelled(cancelled) => self.cancelled(cancelled.request_id),
             Said::Lost(lost) => self.lost(&lost),
-            // Told for holders that lend their lock out; this client has none yet. Nor does it set
-            // values.
-            Said::Contended(_) | Said::ValueSet(_) => {}
+            Said::Contended(contended) => self.contended(&contended),
+            Said::ValueSet(set) => self.value_set(set.request_id),
             Said::State(state) => self.synchronise(state, index),
             Said::Refused(refused) => return self.refused(refused),
             Said::Redirect(v1::Redirect { leader }) | Said::GoingAway(v1::GoingAway { leader }) => {
                 return Some(StreamEnd::Redirected(leader));
             }
             Said::SessionEnded(ended) => {
-                self.session_over(lost_reason(ended.reason()));
+                self.session_over(ended.reason().into());
                 return Some(StreamEnd::SessionOver);
             }
         }
@@ -99,11 +97,11 @@ impl Machine {
         let Some(request) = self.requests.get_mut(key) else { return };
         if matches!(request.phase, Phase::Asked | Phase::Queued) {
             request.phase = Phase::Queued;
-            request.place.send_replace(Some(place));
+            request.place.send_replace(Some(Told { place, at: self.clock.now() }));
         }
     }
 
-    pub(super) fn granted(&mut self, granted: &v1::Granted, index: u64) {
+    pub(super) fn granted(&mut self, granted: v1::Granted, index: u64) {
         let Some(key) = self.requests.with_id(granted.request_id) else {
             // Nobody here remembers it: it is not to stay held (I13 makes a late one harmless).
             self.queue(Intent::Forget(granted.request_id));
@@ -115,27 +113,8 @@ impl Machine {
         self.requests.answered(key);
         let phase = self.requests.get(key).map(|request| &request.phase);
         if matches!(phase, Some(Phase::Asked | Phase::Queued)) {
-            self.hand_out(key, FencingToken::new(granted.token));
+            self.hand_out(key, granted);
         }
-    }
-
-    /// Hands a grant to its caller, if it is safe to (DESIGN §5.6); otherwise it is released.
-    fn hand_out(&mut self, key: Key, token: FencingToken) {
-        let span = self.lease.span().clone();
-        let safe = span.is_alive(&*self.clock);
-        self.requests.holds_under(key, token);
-        let Some(request) = self.requests.get_mut(key) else { return };
-        let hold = if safe { Hold::granted(request.name.clone(), token, span) } else { None };
-        if let Some(hold) = hold.map(Arc::new) {
-            request.phase = Phase::Held(hold.clone());
-            if request.answer(Ok(hold)) {
-                return;
-            }
-        } else {
-            request.answer(Err(Error::SessionLost { reason: LostReason::DeadlinePassed }));
-        }
-        request.phase = Phase::GivingBack(GivingBack::unattended(token));
-        self.queue(Intent::Release(key));
     }
 
     pub(super) fn denied(&mut self, id: u64, index: u64, refusal: v1::Refusal) {
@@ -149,7 +128,7 @@ impl Machine {
         let Some(request) = self.requests.get(key) else { return };
         match request.phase {
             Phase::Asked | Phase::Queued => {
-                let error = Error::from_refusal(refusal, &request.name);
+                let error = Error::from_refusal(refusal, request.wanted.names());
                 if let Some(mut request) = self.requests.remove(key) {
                     request.answer(Err(error));
                 }
@@ -157,27 +136,6 @@ impl Machine {
             // The answer to its Cancel is still to come and says that it is over.
             Phase::Cancelling => self.requests.answered(key),
             Phase::Unsent | Phase::Held(_) | Phase::GivingBack(_) => {}
-        }
-    }
-
-    fn released(&mut self, token: FencingToken) {
-        self.ended(token, Ok(()), LostReason::Revoked);
-    }
-
-    fn lost(&mut self, lost: &v1::Lost) {
-        let reason = lost_reason(lost.reason());
-        self.ended(FencingToken::new(lost.token), Err(Error::Lost { reason }), reason);
-    }
-
-    /// The server says that a hold is over: `outcome` is what a release that waits is told,
-    /// `reason` what a hold that nobody gave back is.
-    fn ended(&mut self, token: FencingToken, outcome: Result<()>, reason: LostReason) {
-        let Some(key) = self.requests.with_token(token) else { return };
-        let Some(request) = self.requests.remove(key) else { return };
-        match request.phase {
-            Phase::GivingBack(giving) => giving.finish(outcome),
-            Phase::Held(hold) => hold.end(GuardState::Lost(reason)),
-            Phase::Unsent | Phase::Asked | Phase::Queued | Phase::Cancelling => {}
         }
     }
 
@@ -213,8 +171,12 @@ impl Machine {
         }
     }
 
-    /// An Acquire or a Cancel was refused.
+    /// An Acquire, a Cancel or a change of a value was refused.
     fn request_refused(&mut self, id: u64, refusal: v1::Refusal) -> Option<StreamEnd> {
+        if let Some(key) = self.requests.change_with_id(id) {
+            self.change_refused(key, refusal);
+            return None;
+        }
         let key = self.requests.with_id(id)?;
         let cancelling = matches!(self.requests.get(key)?.phase, Phase::Cancelling);
         match refusal.reason() {
@@ -224,22 +186,6 @@ impl Machine {
                 return Some(StreamEnd::failed(refusal.message));
             }
             _ => self.deny(key, refusal),
-        }
-        None
-    }
-
-    fn release_refused(&mut self, token: FencingToken, refusal: v1::Refusal) -> Option<StreamEnd> {
-        let key = self.requests.with_token(token)?;
-        if refusal.reason() != v1::RefusalReason::NotHolder {
-            return Some(StreamEnd::failed(refusal.message));
-        }
-        if let Phase::GivingBack(giving) = &self.requests.get(key)?.phase {
-            let outcome = if giving.sent > 1 {
-                Ok(())
-            } else {
-                Err(Error::Lost { reason: LostReason::Revoked })
-            };
-            self.ended(token, outcome, LostReason::Revoked);
         }
         None
     }
@@ -261,15 +207,7 @@ impl Machine {
                 self.session_over(LostReason::Revoked);
                 StreamEnd::SessionOver
             }
-            _ => StreamEnd::Refused(Error::from_refusal(refusal, "")),
+            _ => StreamEnd::Refused(Error::from_refusal(refusal, Vec::new())),
         }
-    }
-}
-
-fn lost_reason(reason: v1::LostReason) -> LostReason {
-    match reason {
-        v1::LostReason::SessionClosed => LostReason::SessionClosed,
-        v1::LostReason::SessionExpired => LostReason::SessionExpired,
-        v1::LostReason::Unspecified => LostReason::Revoked,
     }
 }

@@ -63,6 +63,7 @@ impl Machine {
             let Phase::Held(hold) = &request.phase else { continue };
             hold.end(GuardState::Lost(reason));
             request.phase = Phase::GivingBack(GivingBack::unattended(hold.token));
+            self.end_changes(key, reason);
             self.queue(Intent::Release(key));
         }
     }

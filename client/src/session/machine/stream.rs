@@ -1,6 +1,5 @@
 //! Streams that come and go, and what is sent on them.
 
-use bytes::Bytes;
 use holdfast_proto::v1::{self, client_frame::Body};
 
 use super::{FRAMES_MAX, Intent, Machine, Opening, Stream, StreamEnd};
@@ -81,11 +80,9 @@ impl Machine {
                 let request_id = self.requests.id_of(key)?;
                 let request = self.requests.get_mut(key)?;
                 request.phase = Phase::Asked;
-                let name = Bytes::copy_from_slice(request.name.as_bytes());
-                let items = vec![v1::Item { name, ..v1::Item::default() }];
+                let (items, any) = request.wanted.to_wire();
                 let (wait, follow_place) = (request.wait, request.follow);
-                let acquire = v1::Acquire { request_id, items, wait, follow_place, any: None };
-                Some(Body::Acquire(acquire))
+                Some(Body::Acquire(v1::Acquire { request_id, items, wait, follow_place, any }))
             }
             Intent::Cancel(key) => {
                 let request_id = self.requests.get(key)?.id?;
@@ -99,6 +96,8 @@ impl Machine {
                 let token = giving.token.get();
                 Some(Body::Release(v1::Release { token, names: Vec::new() }))
             }
+            Intent::ReleaseNames(key, part) => self.release_of_names(key, part),
+            Intent::Change(key) => self.change_frame(key),
             Intent::Forget(request_id) => Some(Body::Cancel(v1::Cancel { request_id })),
         }
     }

@@ -1,12 +1,12 @@
 //! The session's end, and the truth after a resume.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_proto::v1;
 
 use super::{Intent, Machine, Stream};
 use crate::hold::GuardState;
-use crate::session::request::{Key, Phase};
+use crate::session::request::{Key, Phase, tell};
 use crate::{Error, LostReason, Place};
 
 impl Machine {
@@ -26,10 +26,15 @@ impl Machine {
 
     /// Ends whatever was sent in this session.
     pub(super) fn end_requests(&mut self, reason: LostReason, waits: &Error) {
+        let over = Err(Error::Lost { reason });
+        for key in self.requests.keys() {
+            self.end_changes(key, reason);
+        }
         for mut request in self.requests.take_sent() {
+            request.finish_parts(&over);
             match request.phase {
                 Phase::Held(hold) => hold.end(GuardState::Lost(reason)),
-                Phase::GivingBack(giving) => giving.finish(Err(Error::Lost { reason })),
+                Phase::GivingBack(giving) => tell(giving.done, over.clone()),
                 Phase::Asked | Phase::Queued => {
                     request.answer(Err(waits.clone()));
                 }
@@ -43,10 +48,12 @@ impl Machine {
     pub(super) fn synchronise(&mut self, state: v1::State, index: u64) {
         self.stream = Stream::Ready;
         self.to_send.clear();
-        let mut known = BTreeSet::new();
-        for entry in state.requests {
-            known.insert(entry.request_id);
-            match self.requests.with_id(entry.request_id) {
+        let known: BTreeMap<_, _> =
+            state.requests.into_iter().map(|entry| (entry.request_id, entry)).collect();
+        self.synchronise_changes(&known, state.next_request_id);
+        let ids: BTreeSet<_> = known.keys().copied().collect();
+        for (id, entry) in known {
+            match self.requests.with_id(id) {
                 Some(key) => self.synchronise_one(key, entry, index),
                 // Nobody here waits for it or would ever release it.
                 None => self.forget_stray(&entry),
@@ -54,7 +61,7 @@ impl Machine {
         }
         for key in self.requests.keys() {
             let id = self.requests.get(key).and_then(|request| request.id);
-            if id.is_none_or(|id| !known.contains(&id)) {
+            if id.is_none_or(|id| !ids.contains(&id)) {
                 self.unknown_to_server(key, id.is_some_and(|id| id < state.next_request_id));
             }
         }
@@ -70,7 +77,7 @@ impl Machine {
     fn synchronise_one(&mut self, key: Key, entry: v1::RequestState, index: u64) {
         use v1::request_state::State;
         let id = entry.request_id;
-        let phase = self.requests.get(key).map(|request| &request.phase);
+        let phase = self.requests.phase(key);
         let again = match phase {
             Some(Phase::Cancelling) => Some(Intent::Cancel(key)),
             Some(Phase::GivingBack(_)) => Some(Intent::Release(key)),
@@ -80,7 +87,10 @@ impl Machine {
             Some(State::Queued(queued)) => {
                 self.queued(id, index, Place::new(queued.place, queued.holders));
             }
-            Some(State::Granted(granted)) => self.granted(&granted, index),
+            Some(State::Granted(granted)) if matches!(phase, Some(Phase::Held(_))) => {
+                self.synchronise_hold(key, &granted.names);
+            }
+            Some(State::Granted(granted)) => self.granted(granted, index),
             Some(State::Denied(denied)) => {
                 self.denied(id, index, denied.refusal.unwrap_or_default());
             }
@@ -119,12 +129,16 @@ impl Machine {
 
     /// The request has ended at the server, and the frame that said so never came.
     fn found_ended(&mut self, key: Key) {
-        let Some(mut request) = self.requests.remove(key) else { return };
         let reason = LostReason::Revoked;
+        self.end_changes(key, reason);
+        let Some(mut request) = self.requests.remove(key) else { return };
+        // The session lives, so nothing but its release can have ended a hold that is given back.
+        let is_given_back = matches!(request.phase, Phase::GivingBack(_));
+        let outcome = if is_given_back { Ok(()) } else { Err(Error::Lost { reason }) };
+        request.finish_parts(&outcome);
         match request.phase {
             Phase::Held(hold) => hold.end(GuardState::Lost(reason)),
-            // The session lives, so nothing but the release can have ended the hold.
-            Phase::GivingBack(giving) => giving.finish(Ok(())),
+            Phase::GivingBack(giving) => tell(giving.done, outcome),
             Phase::Asked | Phase::Queued => {
                 request.answer(Err(Error::SessionLost { reason }));
             }

@@ -106,10 +106,10 @@ fn asked(rng: &mut Xoshiro256PlusPlus) -> Asked {
     chosen.shuffle(rng);
     chosen.truncate(names);
     // A request mostly wants all its locks in one mode.
-    let shares = rng.random_bool(0.4);
+    let likely = if rng.random_bool(0.4) { 0.9 } else { 0.05 };
     let mut items = Vec::new();
     for lock in chosen {
-        let shared = rng.random_bool(if shares { 0.9 } else { 0.05 });
+        let shared = rng.random_bool(likely);
         items.push(if shared { Item::shared(lock) } else { Item::exclusive(lock) });
     }
     if rng.random_bool(0.005) {

@@ -1,1 +1,542 @@
 //! Sessions that live by unary calls.
+
+use std::future::Future;
+
+use holdfast_core::{Command, RequestId, SessionId, Tenure};
+use holdfast_proto::v1::{
+    AcquireRequest, AcquireResponse, Cancel, CancelRequest, CloseSessionRequest, KeepAliveRequest,
+    KeepAliveResponse, OpenSessionRequest, Refusal, RefusalReason, ReleaseRequest, Released,
+    SessionKey, SetValueRequest, Value, cancelled,
+};
+
+use super::*;
+use crate::session::calls::CallError;
+
+const QUARTER: Duration = Duration::from_millis(2_500);
+
+/// A call that is under way; nobody waits for it once this is dropped, but it goes on.
+type Answer<T> = oneshot::Receiver<Result<T, CallError>>;
+
+impl World {
+    /// A session opened by a call, with a lease of [`TTL`].
+    async fn key(&self) -> SessionKey {
+        let ttl_ms = Some(u64::try_from(TTL.as_millis()).unwrap());
+        let open = OpenSessionRequest { ttl_ms, label: "a-call".to_owned() };
+        let opened = self.hub.open_session(&open).await.unwrap();
+        assert_eq!((opened.ttl_ms, opened.cluster_id), (10_000, CLUSTER));
+        opened.session.unwrap()
+    }
+
+    /// Lets a call run until it waits for something.
+    async fn begin<T, F>(&self, call: impl FnOnce(Arc<Hub>) -> F) -> Answer<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
+    {
+        let (tell, answer) = oneshot::channel();
+        let call = call(self.hub.clone());
+        let run = async move {
+            let _ = tell.send(call.await);
+        };
+        self.seams.spawn("call", run).detach();
+        self.settle().await;
+        answer
+    }
+
+    async fn begin_acquire(&self, asked: AcquireRequest) -> Answer<AcquireResponse> {
+        self.begin(|hub| async move { hub.acquire(asked).await }).await
+    }
+
+    /// Acquires a lock that is free.
+    async fn acquired(&self, key: &SessionKey, request_id: u64, name: &str) -> Granted {
+        let response = self.hub.acquire(asked(key, request_id, name)).await.unwrap();
+        response.granted.unwrap()
+    }
+
+    async fn release(&self, key: &SessionKey, token: u64) -> Result<Released, CallError> {
+        let release = Some(Release { token, names: Vec::new() });
+        let asked = ReleaseRequest { session: Some(key.clone()), done_below: 0, release };
+        self.hub.release(asked).await.map(|response| response.released.unwrap())
+    }
+
+    async fn cancel(&self, key: &SessionKey, request_id: u64) -> cancelled::Was {
+        let cancel = Some(Cancel { request_id });
+        let asked = CancelRequest { session: Some(key.clone()), done_below: 0, cancel };
+        self.hub.cancel(asked).await.unwrap().cancelled.unwrap().was()
+    }
+
+    async fn keep_alive(&self, key: &SessionKey) -> Result<KeepAliveResponse, CallError> {
+        self.hub.keep_alive(&KeepAliveRequest { session: Some(key.clone()) }).await
+    }
+
+    async fn begin_keep_alive(&self, key: &SessionKey) -> Answer<KeepAliveResponse> {
+        let asked = KeepAliveRequest { session: Some(key.clone()) };
+        self.begin(|hub| async move { hub.keep_alive(&asked).await }).await
+    }
+
+    /// Whether the session is open.
+    fn lives(&self, key: &SessionKey) -> bool {
+        let mut lives = false;
+        let session = SessionId::new(key.session_id);
+        self.hub.consensus.read(&mut |table, _| lives = table.session(session).is_some());
+        lives
+    }
+
+    fn calls_that_wait(&self) -> i64 {
+        self.hub.metrics().waiting_calls.get()
+    }
+}
+
+fn asked(key: &SessionKey, request_id: u64, name: &str) -> AcquireRequest {
+    let Ask::Acquire(acquire) = acquire(request_id, name) else { unreachable!() };
+    let session = Some(key.clone());
+    AcquireRequest { session, done_below: 0, acquire: Some(acquire), wait_ms: None }
+}
+
+fn asked_within(key: &SessionKey, request_id: u64, name: &str, wait_ms: u64) -> AcquireRequest {
+    AcquireRequest { wait_ms: Some(wait_ms), ..asked(key, request_id, name) }
+}
+
+fn refusal<T: std::fmt::Debug>(result: Result<T, CallError>) -> Refusal {
+    match result {
+        Err(CallError::Refused(refusal)) => refusal,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// Why the node does not serve the call, and whom it names instead.
+fn unavailable<T: std::fmt::Debug>(result: Result<T, CallError>) -> (Refusal, Option<String>) {
+    match result {
+        Err(CallError::Unavailable { refusal, leader }) => {
+            assert_eq!(refusal.reason(), RefusalReason::Unavailable);
+            (refusal, leader)
+        }
+        other => panic!("not unavailable: {other:?}"),
+    }
+}
+
+fn not_in_time<T: std::fmt::Debug>(result: &Result<T, CallError>) {
+    assert!(matches!(result, Err(CallError::NotInTime(_))), "{result:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_of_calls_holds_hands_over_and_closes() {
+    let world = World::new().await;
+    let (first, second) = (world.key().await, world.key().await);
+    let held = world.acquired(&first, 1, "jobs").await;
+    assert_eq!((held.request_id, &held.names[..]), (1, &[Bytes::from("jobs")][..]));
+    let waits = world.begin_acquire(asked(&second, 1, "jobs")).await;
+    assert_eq!(world.calls_that_wait(), 1);
+
+    let Granted { token, names, .. } = held;
+    let released = Released { token, request_id: 1, names, partly: false };
+    assert_eq!(world.release(&first, token).await, Ok(released));
+    let next = waits.await.unwrap().unwrap().granted.unwrap();
+
+    assert!(next.token > token);
+    assert_eq!(refusal(world.release(&first, token).await).reason(), RefusalReason::NotHolder);
+    assert_eq!(world.calls_that_wait(), 0);
+    let close = CloseSessionRequest { session: Some(second.clone()) };
+    world.hub.close_session(&close).await.unwrap();
+    assert!(!world.lives(&second));
+    world.acquired(&first, 2, "jobs").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn some_names_are_given_back_and_a_value_is_handed_on() {
+    let world = World::new().await;
+    let (first, second) = (world.key().await, world.key().await);
+    let items = vec![exclusive("a"), exclusive("b")];
+    let acquire = Some(Acquire { request_id: 1, items, wait: true, ..Acquire::default() });
+    let both = AcquireRequest { acquire, ..asked(&first, 1, "") };
+    let token = world.hub.acquire(both).await.unwrap().granted.unwrap().token;
+    let Ask::SetValue(set_value) = set_value(2, token, "a", Some(Change::Value("7".into()))) else {
+        unreachable!()
+    };
+    let set_value =
+        SetValueRequest { session: Some(first.clone()), done_below: 0, set_value: Some(set_value) };
+    world.hub.set_value(set_value).await.unwrap();
+
+    let release = Some(Release { token, names: vec!["a".into()] });
+    let some = ReleaseRequest { session: Some(first.clone()), done_below: 0, release };
+    let released = world.hub.release(some).await.unwrap().released.unwrap();
+
+    assert_eq!((&released.names[..], released.partly), (&[Bytes::from("a")][..], true));
+    let next = world.acquired(&second, 1, "a").await;
+    let value = Value { value: "7".into(), token, suspect: false };
+    assert_eq!(next.values[0].value, Some(value));
+    not_in_time(&world.hub.acquire(asked_within(&second, 2, "b", 10)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_says_who_holds_the_lock_by_name() {
+    let world = World::new().await;
+    let (first, second) = (world.key().await, world.key().await);
+    let held = world.acquired(&first, 1, "jobs").await;
+
+    let mut try_it = asked(&second, 1, "jobs");
+    try_it.acquire.as_mut().unwrap().wait = false;
+    for _first_and_retry in 0..2 {
+        let denied = refusal(world.hub.acquire(try_it.clone()).await);
+        assert_eq!(denied.reason(), RefusalReason::LockHeld);
+        assert_eq!((&*denied.holders[0].label, denied.holders[0].token), ("a-call", held.token));
+    }
+}
+
+/// DESIGN §4: who serves a unary call keeps its wait limit, and proposes Cancel when it passes.
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_with_its_limit_and_leaves_the_queue() {
+    let world = World::new().await;
+    let (holder, waiter) = (world.key().await, world.key().await);
+    let held = world.acquired(&holder, 1, "jobs").await;
+    let began = world.seams.clock.now();
+
+    not_in_time(&world.hub.acquire(asked_within(&waiter, 1, "jobs", 700)).await);
+
+    assert_eq!(world.seams.clock.now(), began + Duration::from_millis(700));
+    assert_eq!(world.cancel(&waiter, 1).await, cancelled::Was::Ended);
+    world.release(&holder, held.token).await.unwrap();
+    world.acquired(&holder, 2, "jobs").await;
+}
+
+/// The lock passes to the waiter while its cancel is on its way: nobody is left holding it.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_crosses_the_cancel_of_a_wait_is_given_back() {
+    let world = World::new().await;
+    let (holder, waiter) = (world.key().await, world.key().await);
+    let held = world.acquired(&holder, 1, "jobs").await;
+    let waits = world.begin_acquire(asked_within(&waiter, 1, "jobs", 700)).await;
+    world.fake.hold_commits();
+    world.seams.sleep(Duration::from_secs(1)).await;
+    assert!(matches!(world.fake.held_back()[..], [Command::Cancel { .. }]));
+
+    let (session, token) = (SessionId::new(holder.session_id), held.token);
+    let (done_below, token) = (RequestId::new(0), holdfast_core::FencingToken::from_raw(token));
+    let release = Command::Release { session, done_below, token, locks: Vec::new() };
+    world.fake.commit(release, Tenure::new(1));
+    world.fake.let_commits_go();
+
+    not_in_time(&waits.await.unwrap());
+    world.acquired(&holder, 2, "jobs").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_time_to_wait_is_enough_for_a_free_lock_and_any_time_is_taken() {
+    let world = World::new().await;
+    let (first, second) = (world.key().await, world.key().await);
+    let held = world.hub.acquire(asked_within(&first, 1, "jobs", 0)).await.unwrap();
+    not_in_time(&world.hub.acquire(asked_within(&second, 1, "jobs", 0)).await);
+
+    let waits = world.begin_acquire(asked_within(&second, 2, "jobs", u64::MAX)).await;
+    world.release(&first, held.granted.unwrap().token).await.unwrap();
+    assert!(waits.await.unwrap().is_ok());
+}
+
+/// I9: the place is the session's, not the call's.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_keeps_its_place_and_the_same_id_finds_it() {
+    let world = World::new().await;
+    let (holder, early, late) = (world.key().await, world.key().await, world.key().await);
+    let held = world.acquired(&holder, 1, "jobs").await;
+    {
+        let call = world.hub.acquire(asked(&early, 1, "jobs"));
+        let cut = world.seams.timeout(Duration::from_secs(1), call).await;
+        assert!(cut.is_err(), "answered: {cut:?}");
+    }
+    assert_eq!(world.calls_that_wait(), 0);
+    let mut behind = world.begin_acquire(asked(&late, 1, "jobs")).await;
+
+    let again = world.begin_acquire(asked(&early, 1, "jobs")).await;
+    let also = world.begin_acquire(asked(&early, 1, "jobs")).await;
+    world.release(&holder, held.token).await.unwrap();
+
+    let (again, also) = (again.await.unwrap().unwrap(), also.await.unwrap().unwrap());
+    assert_eq!(again, also);
+    assert!(behind.try_recv().is_err());
+    let known = world.hub.acquire(asked(&early, 1, "jobs")).await.unwrap();
+    assert_eq!(known.granted, again.granted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_with_the_cancel_of_its_request_or_the_end_of_its_session() {
+    let world = World::new().await;
+    let (holder, waiter) = (world.key().await, world.key().await);
+    world.acquired(&holder, 1, "jobs").await;
+    let first = world.begin_acquire(asked(&waiter, 1, "jobs")).await;
+    let second = world.begin_acquire(asked(&waiter, 2, "jobs")).await;
+
+    assert_eq!(world.cancel(&waiter, 1).await, cancelled::Was::Waiting);
+    assert_eq!(refusal(first.await.unwrap()).reason(), RefusalReason::Cancelled);
+    let close = CloseSessionRequest { session: Some(waiter.clone()) };
+    world.hub.close_session(&close).await.unwrap();
+    assert_eq!(refusal(second.await.unwrap()).reason(), RefusalReason::SessionUnknown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn losing_the_tenure_ends_every_wait_with_the_leader_and_leaves_the_place() {
+    let world = World::new().await;
+    let (holder, waiter) = (world.key().await, world.key().await);
+    let held = world.acquired(&holder, 1, "jobs").await;
+    let waits = world.begin_acquire(asked(&waiter, 1, "jobs")).await;
+
+    world.fake.follow(Some("node-2:7420"));
+
+    let (told, leader) = unavailable(waits.await.unwrap());
+    assert_eq!((told.outcome_unknown, leader.as_deref()), (false, Some("node-2:7420")));
+    let elsewhere = world.hub.acquire(asked(&waiter, 1, "jobs")).await;
+    assert_eq!(unavailable(elsewhere).1.as_deref(), Some("node-2:7420"));
+    world.fake.lead(2);
+    world.settle().await;
+    let waits = world.begin_acquire(asked(&waiter, 1, "jobs")).await;
+    world.release(&holder, held.token).await.unwrap();
+    assert!(waits.await.unwrap().is_ok());
+}
+
+/// I32.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_stops_ends_every_wait_and_takes_no_new_one() {
+    let world = World::new().await;
+    let (holder, waiter) = (world.key().await, world.key().await);
+    world.acquired(&holder, 1, "jobs").await;
+    let waits = world.begin_acquire(asked(&waiter, 1, "jobs")).await;
+
+    world.hub.shutdown().await;
+
+    assert!(unavailable(waits.await.unwrap()).0.message.contains("keeps its place"));
+    let late = world.hub.acquire(asked(&waiter, 2, "jobs")).await;
+    assert!(unavailable(late).0.message.contains("this node stops"));
+}
+
+/// I27: past the limit a call is refused by its name; giving a lock back is not a wait.
+#[tokio::test(start_paused = true)]
+async fn more_waits_than_allowed_are_refused_by_the_limit_and_others_go_on() {
+    let settings = SessionSettings { max_waiting_calls: 2, ..SessionSettings::default() };
+    let world = World::with(settings).await;
+    let (holder, waiter) = (world.key().await, world.key().await);
+    let held = world.acquired(&holder, 1, "jobs").await;
+    let first = world.begin_acquire(asked(&waiter, 1, "jobs")).await;
+    let second = world.begin_acquire(asked(&waiter, 2, "jobs")).await;
+
+    let refused = refusal(world.hub.acquire(asked(&waiter, 3, "jobs")).await);
+
+    assert_eq!((refused.reason(), &*refused.limit), (RefusalReason::Limit, "max_waiting_calls"));
+    assert!(refused.retry_after_ms.is_some());
+    world.release(&holder, held.token).await.unwrap();
+    assert!(first.await.unwrap().is_ok());
+    world.acquired(&holder, 2, "other").await;
+    drop(second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_an_outcome_says_that_it_may_still_take_effect() {
+    let world = World::new().await;
+    let key = world.key().await;
+    world.fake.hold_commits();
+    let call = world.begin_acquire(asked(&key, 1, "jobs")).await;
+
+    world.fake.give_up_held_back();
+
+    assert!(unavailable(call.await.unwrap()).0.outcome_unknown);
+}
+
+/// One answer for all, so that it tells nobody which sessions there are; and nothing is done.
+#[tokio::test(start_paused = true)]
+async fn a_wrong_secret_and_an_unknown_session_get_the_same_answer_from_every_call() {
+    let world = World::new().await;
+    let key = world.key().await;
+    let held = world.acquired(&key, 1, "jobs").await;
+    let wrong = SessionKey { secret: vec![0; 16].into(), ..key.clone() };
+    let unknown = SessionKey { session_id: 999, ..key.clone() };
+    for bad in [wrong, unknown] {
+        let session = Some(bad.clone());
+        let of_close = CloseSessionRequest { session: session.clone() };
+        let of_cancel = CancelRequest {
+            session: session.clone(),
+            done_below: 0,
+            cancel: Some(Cancel { request_id: 1 }),
+        };
+        let Ask::SetValue(change) =
+            set_value(2, held.token, "jobs", Some(Change::Value("x".into())))
+        else {
+            unreachable!()
+        };
+        let of_set_value = SetValueRequest { session, done_below: 0, set_value: Some(change) };
+        let refusals = [
+            refusal(world.hub.acquire(asked(&bad, 2, "other")).await),
+            refusal(world.release(&bad, held.token).await),
+            refusal(world.hub.cancel(of_cancel).await),
+            refusal(world.hub.set_value(of_set_value).await),
+            refusal(world.keep_alive(&bad).await),
+            refusal(world.hub.close_session(&of_close).await),
+        ];
+        for refusal in refusals {
+            let same = format!("session {} is not open, or this is not its secret", bad.session_id);
+            assert_eq!(refusal.reason(), RefusalReason::SessionUnknown);
+            assert!(refusal.message.starts_with(&same), "{}", refusal.message);
+        }
+    }
+    let again = world.acquired(&key, 1, "jobs").await;
+    assert_eq!(again, held);
+}
+
+/// A node that was deposed without knowing it has not heard of newer sessions: it must not say
+/// that they are over (I18).
+#[tokio::test(start_paused = true)]
+async fn nobody_is_told_that_a_session_is_unknown_without_a_quorum() {
+    let world = World::new().await;
+    let newer = SessionKey { session_id: 7, secret: vec![1; 16].into() };
+    world.fake.set_quorum(false);
+
+    unavailable(world.hub.acquire(asked(&newer, 1, "jobs")).await);
+    unavailable(world.keep_alive(&newer).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_lacks_something_is_refused_by_its_name() {
+    let world = World::new().await;
+    let key = world.key().await;
+    let whole = asked(&key, 1, "jobs");
+    let short = SessionKey { secret: "abc".into(), ..key.clone() };
+    let cases = [
+        (AcquireRequest { session: None, ..whole.clone() }, "the call has no `session`"),
+        (AcquireRequest { acquire: None, ..whole.clone() }, "the call has no `acquire`"),
+        (asked(&key, 0, "jobs"), "the request id 0 is not usable"),
+        (asked(&key, 1, ""), "a lock name cannot be empty"),
+        (asked(&short, 1, "jobs"), "the secret has 3 bytes; it must have 16"),
+    ];
+    for (call, words) in cases {
+        let refusal = refusal(world.hub.acquire(call).await);
+        assert_eq!(refusal.reason(), RefusalReason::Invalid);
+        assert!(refusal.message.contains(words), "{}", refusal.message);
+    }
+    let release = ReleaseRequest { session: Some(key.clone()), ..ReleaseRequest::default() };
+    assert!(refusal(world.hub.release(release).await).message.contains("`release`"));
+    let cancel = CancelRequest { session: Some(key.clone()), ..CancelRequest::default() };
+    assert!(refusal(world.hub.cancel(cancel).await).message.contains("`cancel`"));
+    let value = SetValueRequest { session: Some(key), ..SetValueRequest::default() };
+    assert!(refusal(world.hub.set_value(value).await).message.contains("`set_value`"));
+    let open = OpenSessionRequest { ttl_ms: Some(1), ..OpenSessionRequest::default() };
+    let refused = refusal(world.hub.open_session(&open).await);
+    assert_eq!(refused.reason(), RefusalReason::TtlOutOfRange);
+}
+
+/// I7: a session that lives by calls dies like any other.
+#[tokio::test(start_paused = true)]
+async fn a_client_of_calls_that_dies_loses_its_session_after_its_ttl() {
+    let world = World::new().await;
+    let (dead, next) = (world.key().await, world.key().await);
+    world.acquired(&dead, 1, "jobs").await;
+    world.seams.sleep(NEARLY_TTL).await;
+    world.keep_alive(&next).await.unwrap();
+    assert!(world.lives(&dead));
+    let began = world.seams.clock.now();
+
+    world.hub.acquire(asked(&next, 1, "jobs")).await.unwrap();
+
+    let waited = world.seams.clock.now().saturating_since(began);
+    assert!(waited <= Duration::from_millis(1_150), "{waited:?}");
+    assert!(!world.lives(&dead));
+}
+
+/// §5.1: from its receipt, which is before the round.
+#[tokio::test(start_paused = true)]
+async fn a_keepalive_call_renews_from_the_moment_it_came_in() {
+    let world = World::new().await;
+    let key = world.key().await;
+    world.seams.sleep(3 * QUARTER).await;
+    world.fake.hold_confirms();
+    let came_in = world.seams.clock.now();
+    let mut call = world.begin_keep_alive(&key).await;
+    world.seams.sleep(QUARTER).await;
+    assert!(call.try_recv().is_err());
+    world.fake.let_confirms_go();
+    assert_eq!(call.await.unwrap(), Ok(KeepAliveResponse { ttl_ms: 10_000 }));
+
+    while world.lives(&key) {
+        world.seams.sleep(Duration::from_millis(10)).await;
+    }
+    let lived = world.seams.clock.now().saturating_since(came_in);
+    assert!(lived > TTL + MARGIN, "{lived:?}");
+    assert!(lived < TTL + MARGIN + Duration::from_millis(100), "{lived:?}");
+}
+
+/// §5.1, I6: by a round begun after it came in, in the tenure whose leases these are.
+#[tokio::test(start_paused = true)]
+async fn a_keepalive_call_is_answered_only_after_a_round_of_its_tenure() {
+    let world = World::new().await;
+    let key = world.key().await;
+    world.fake.set_quorum(false);
+    unavailable(world.keep_alive(&key).await);
+    world.fake.set_quorum(true);
+    world.fake.confirm_as(2);
+
+    unavailable(world.keep_alive(&key).await);
+
+    world.fake.confirm_as(1);
+    world.keep_alive(&key).await.unwrap();
+}
+
+/// §5.2: heard in time, so not due, however long the round takes.
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_keepalive_call_waits_for_its_round_is_not_expired() {
+    let world = World::new().await;
+    let key = world.key().await;
+    world.seams.sleep(NEARLY_TTL).await;
+    world.fake.hold_confirms();
+    let call = world.begin_keep_alive(&key).await;
+    world.seams.sleep(Duration::from_millis(1_500)).await;
+
+    // The call's round first, then those of the expirer.
+    world.fake.let_one_confirm_go();
+
+    call.await.unwrap().unwrap();
+    world.fake.let_confirms_go();
+    world.seams.sleep(QUARTER).await;
+    assert!(world.lives(&key));
+}
+
+/// §5.2: from the proposal on nothing is acknowledged until the entry's fate is known.
+#[tokio::test(start_paused = true)]
+async fn a_keepalive_call_is_not_answered_while_the_expiry_is_under_way() {
+    let world = World::new().await;
+    let key = world.key().await;
+    world.fake.hold_commits();
+    world.seams.sleep(TTL + Duration::from_secs(1)).await;
+    assert!(matches!(world.fake.held_back()[..], [Command::ExpireSession { .. }]));
+
+    let (told, _) = unavailable(world.keep_alive(&key).await);
+    assert!(told.message.contains("has run out"), "{}", told.message);
+
+    world.fake.let_commits_go();
+    let over = refusal(world.keep_alive(&key).await);
+    assert_eq!(over.reason(), RefusalReason::SessionUnknown);
+}
+
+/// §5.1: alive in the state that is applied when the round is over.
+#[tokio::test(start_paused = true)]
+async fn a_keepalive_call_of_a_session_that_ended_meanwhile_is_refused() {
+    let world = World::new().await;
+    let key = world.key().await;
+    world.fake.hold_confirms();
+    let call = world.begin_keep_alive(&key).await;
+    let session = SessionId::new(key.session_id);
+    world.fake.commit(Command::CloseSession { session }, Tenure::new(1));
+    world.fake.let_confirms_go();
+
+    assert_eq!(refusal(call.await.unwrap()).reason(), RefusalReason::SessionUnknown);
+}
+
+/// A stream of the same session hears the pushes; the call gets its answer all the same.
+#[tokio::test(start_paused = true)]
+async fn a_session_may_have_a_stream_and_make_calls() {
+    let world = World::new().await;
+    let key = world.key().await;
+    let ticket = Ticket { session_id: key.session_id, secret: key.secret.clone() };
+    let mut stream = world.resume(&ticket).await;
+    stream.opened().await;
+    assert!(matches!(stream.next().await, Body::State(_)));
+
+    let granted = world.acquired(&key, 1, "jobs").await;
+
+    assert_eq!(stream.granted().await, granted);
+}

@@ -11,8 +11,12 @@ use super::*;
 const ANY_FREE: Option<AnyOf> = Some(AnyOf { min: 0 });
 const ANY_ONE: Option<AnyOf> = Some(AnyOf { min: 1 });
 
-fn set(bytes: &'static [u8]) -> Option<Change> {
-    Some(Change::Value(Bytes::from_static(bytes)))
+fn set(bytes: &'static [u8]) -> Change {
+    Change::Value(Bytes::from_static(bytes))
+}
+
+fn write(request_id: u64, token: u64, name: &str, change: Change) -> Ask {
+    set_value(request_id, token, name, Some(change))
 }
 
 async fn queued(client: &mut Client) -> Queued {
@@ -147,7 +151,7 @@ async fn any_of_two_moves_with_its_best_place_and_leaves_the_other_queue() {
 #[tokio::test(start_paused = true)]
 async fn a_set_that_follows_its_place_moves_with_the_last_of_its_places() {
     let world = World::new().await;
-    let (mut holder, _) = world.session().await;
+    let (holder, _) = world.session().await;
     for (request, name) in [(1, "a"), (2, "b"), (3, "a"), (4, "b"), (5, "b")] {
         holder.send(acquire(request, name)).await;
     }
@@ -181,7 +185,7 @@ async fn a_value_goes_to_the_next_holder_with_the_grant() {
     let (mut second, _) = world.session().await;
     first.send(acquire(1, "jobs")).await;
     let token = first.granted().await.token;
-    first.send(set_value(2, token, "jobs", set(b"page 7"))).await;
+    first.send(write(2, token, "jobs", set(b"page 7"))).await;
     assert_eq!(first.next().await, Body::ValueSet(ValueSet { request_id: 2 }));
     first.send(release(token)).await;
 
@@ -200,7 +204,7 @@ async fn a_value_set_twice_under_one_id_is_set_once_and_known_in_state() {
     client.send(acquire(1, "jobs")).await;
     let token = client.granted().await.token;
     for (request, bytes) in [(2, &b"old"[..]), (3, &b"new"[..]), (2, &b"old"[..])] {
-        client.send(set_value(request, token, "jobs", set(bytes))).await;
+        client.send(write(request, token, "jobs", set(bytes))).await;
         assert_eq!(client.next().await, Body::ValueSet(ValueSet { request_id: request }));
     }
 
@@ -223,7 +227,7 @@ async fn a_value_is_suspect_after_an_expiry_until_the_next_holder_confirms_it() 
     let (mut dead, _) = world.session().await;
     dead.send(acquire(1, "jobs")).await;
     let token = dead.granted().await.token;
-    dead.send(set_value(2, token, "jobs", set(b"half done"))).await;
+    dead.send(write(2, token, "jobs", set(b"half done"))).await;
     world.seams.sleep(NEARLY_TTL).await;
     let (mut next, ticket) = world.session().await;
     next.send(acquire(1, "jobs")).await;
@@ -232,11 +236,11 @@ async fn a_value_is_suspect_after_an_expiry_until_the_next_holder_confirms_it() 
     let granted = next.granted().await;
     let value = granted.values[0].value.clone().unwrap();
     assert_eq!((value.token, value.suspect), (token, true));
-    next.send(set_value(2, granted.token, "jobs", Some(Change::Confirm(Confirm {})))).await;
+    next.send(write(2, granted.token, "jobs", Change::Confirm(Confirm {}))).await;
     assert!(matches!(next.next().await, Body::ValueSet(_)));
     next.send(acquire(1, "jobs")).await;
     assert!(!next.granted().await.values[0].value.as_ref().unwrap().suspect);
-    next.send(set_value(3, granted.token, "jobs", Some(Change::Clear(Clear {})))).await;
+    next.send(write(3, granted.token, "jobs", Change::Clear(Clear {}))).await;
     assert!(matches!(next.next().await, Body::ValueSet(_)));
     let mut again = world.resume(&ticket).await;
     again.opened().await;
@@ -258,10 +262,10 @@ async fn only_who_holds_alone_and_under_that_token_changes_a_value() {
         (foreign, "foreign", set(b"x"), RefusalReason::NotHolder),
         (own, "foreign", set(b"x"), RefusalReason::NotHolder),
         (own, "read", set(b"x"), RefusalReason::NotExclusive),
-        (own, "own", Some(Change::Confirm(Confirm {})), RefusalReason::Invalid),
+        (own, "own", Change::Confirm(Confirm {}), RefusalReason::Invalid),
     ];
     for (token, name, change, reason) in cases {
-        client.send(set_value(9, token, name, change)).await;
+        client.send(write(9, token, name, change)).await;
         let Body::Refused(refused) = client.next().await else { panic!("not refused: {name}") };
         assert_eq!(refused.refusal.unwrap().reason(), reason, "{name}");
     }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use holdfast::{Client, Guard};
 use serde_json::json;
-use tokio::sync::mpsc;
 
 use super::Plan;
 use super::row::{self, Row};
@@ -53,24 +52,21 @@ async fn hold_all(holder: &[Client], names: &[String]) -> Result<Vec<Guard>, Fai
 
 /// Starts a waiter for each lock, and returns once each of them has a place in its queue.
 async fn queue_all(scene: &Scene, sessions: &[Client], names: &[String]) -> Result<(), Failure> {
-    let (queued, mut places) = mpsc::channel(names.len().max(1));
-    for (name, session) in names.iter().zip(sessions.iter().cycle()) {
-        let queued = queued.clone();
-        let acquire = session.lock(name).on_place(move |_| {
-            // There is room for every waiter's first place; later ones tell nothing new.
-            let _ = queued.try_send(());
-        });
-        scene.seams.spawn("bench-waiter", async move { drop(acquire.await) }).detach();
-    }
+    let waiters = names.iter().zip(sessions.iter().cycle());
+    let mut places: Vec<_> = waiters.map(|(name, session)| session.lock(name).enqueue()).collect();
     let all = async {
-        for _ in names {
-            let _ = places.recv().await;
+        for place in &mut places {
+            let _ = place.next().await;
         }
     };
     scene.seams.timeout(QUEUE_LIMIT, all).await.map_err(|_| {
         let message = format!("{} locks have no waiter within {QUEUE_LIMIT:?}", names.len());
         Failure::own("queueing", message)
-    })
+    })?;
+    for place in places {
+        scene.seams.spawn("bench-waiter", async move { drop(place.await) }).detach();
+    }
+    Ok(())
 }
 
 /// What one window costs, under names that end in `suffix`.

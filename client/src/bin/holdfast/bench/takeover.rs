@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdfast::{Client, GuardState};
+use holdfast::GuardState;
 use holdfast_seams::{Moment, Seams};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};
-use tokio::sync::oneshot;
 
 use super::Plan;
 use super::row::{self, Row};
@@ -77,14 +76,10 @@ async fn one(plan: &Plan, scene: &Scene) -> Result<Trial, Failure> {
     let mut holder = Holder::start(plan, scene, &name).await?;
     let sessions = scene.sessions(plan, plan.sessions).await?;
     let waiter = sessions.first().ok_or_else(|| Failure::own("waiting", "there is no session"))?;
-    let (mut waiting, queued) = wait_for(plan, waiter, &name);
+    let mut waiting = waiter.lock(&name).wait(plan.ttl * 4 + STEP_LIMIT).enqueue();
     let clock = scene.clock();
-    let granted = holdfast_seams::select! {
-        granted = &mut waiting => Some(granted),
-        _ = queued => None,
-    };
-    if let Some(granted) = granted {
-        drop(granted?);
+    if waiting.next().await.is_none() {
+        drop(waiting.await?);
         return Err(Failure::own("W5", "the lock was granted while its holder lived"));
     }
     scene.seams.sleep(KILL_AFTER + random_part_of(KILL_AFTER, &scene.seams)).await;
@@ -98,23 +93,6 @@ async fn one(plan: &Plan, scene: &Scene) -> Result<Trial, Failure> {
         after_kill: granted.saturating_since(killed),
         after_lease: granted.since_origin().as_secs_f64() - lease_end.since_origin().as_secs_f64(),
     })
-}
-
-/// A wait for the lock, and word of when it stands in the queue.
-fn wait_for(
-    plan: &Plan,
-    waiter: &Client,
-    name: &str,
-) -> (impl Future<Output = holdfast::Result<holdfast::Guard>> + Unpin, oneshot::Receiver<()>) {
-    let (queued, told) = oneshot::channel();
-    let mut queued = Some(queued);
-    let acquire = waiter.lock(name).wait(plan.ttl * 4 + STEP_LIMIT).on_place(move |_| {
-        if let Some(queued) = queued.take() {
-            // Whoever does not listen any more needs no word.
-            let _ = queued.send(());
-        }
-    });
-    (acquire.into_future(), told)
 }
 
 fn random_part_of(length: Duration, seams: &Seams) -> Duration {

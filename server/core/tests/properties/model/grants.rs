@@ -1,0 +1,91 @@
+//! Who is granted what in the model: whoever came first, of those who can be granted.
+
+use holdfast_core::{
+    Acquired, Event, FencingToken, Grant, Item, Items, LockName, Mode, RequestId, SessionId, Value,
+};
+
+use super::{Model, Request, State, What, asks_for};
+
+impl Model {
+    /// Grants to whoever came first of those who can be granted, until nobody can.
+    pub(super) fn hand_on(&mut self, events: &mut Vec<Event>) {
+        let mut granted = Vec::new();
+        while let Some((session, request, holds)) = self.next_to_grant() {
+            let names: Vec<LockName> = holds.iter().map(|item| item.lock.clone()).collect();
+            let Acquired::Granted { token, .. } = self.grant(session, request, holds, events)
+            else {
+                unreachable!("it was granted")
+            };
+            granted.push((Grant { session, request, token }, names));
+        }
+        for (grant, names) in granted {
+            let waited_for = names.iter().filter(|name| !self.queue(name).is_empty());
+            events.extend(waited_for.map(|name| told_contended(grant, name)));
+        }
+    }
+
+    pub(super) fn next_to_grant(&self) -> Option<(SessionId, RequestId, Vec<Item>)> {
+        self.next_token()?;
+        let mut waiting: Vec<(u64, &Request)> =
+            self.requests.iter().filter_map(|r| Some((r.arrival()?, r))).collect();
+        waiting.sort_by_key(|&(arrival, _)| arrival);
+        waiting.into_iter().find_map(|(arrival, request)| {
+            let What::Asked(asked) = &request.what else { return None };
+            let holds = asked.takes(self.free_to(&asked.items, arrival))?;
+            Some((request.session, request.id, holds))
+        })
+    }
+
+    pub(super) fn grant(
+        &mut self,
+        session: SessionId,
+        request: RequestId,
+        holds: Vec<Item>,
+        events: &mut Vec<Event>,
+    ) -> Acquired {
+        let token = self.next_token().unwrap();
+        self.last_token += 1;
+        let (items, values) = self.with_values(&holds);
+        let found = self.requests.iter_mut().find(|r| (r.session, r.id) == (session, request));
+        found.unwrap().state = State::Held { token, since_ms: self.stamp_ms, holds };
+        let (told, with) = (items.clone(), values.clone());
+        events.push(Event::Granted { session, request, token, items: told, values: with });
+        Acquired::Granted { token, items, values }
+    }
+
+    pub(super) fn with_values(&self, items: &[Item]) -> (Items, Vec<(LockName, Value)>) {
+        let value = |item: &Item| Some((item.lock.clone(), self.value(&item.lock)?.clone()));
+        (items.iter().cloned().collect(), items.iter().filter_map(value).collect())
+    }
+
+    /// Which of these are free to a request that came when `arrival` says.
+    pub(super) fn free_to(&self, items: &[Item], arrival: u64) -> Vec<Item> {
+        let earlier = |item: &Item| {
+            self.requests.iter().any(|r| {
+                r.arrival().is_some_and(|other| other < arrival) && asks_for(r, &item.lock)
+            })
+        };
+        items.iter().filter(|item| self.fits(item) && !earlier(item)).cloned().collect()
+    }
+
+    /// Whether all who hold the lock would share it with that one.
+    pub(super) fn fits(&self, item: &Item) -> bool {
+        let mut held = self.requests.iter().flat_map(Request::holds);
+        held.all(|held| {
+            held.lock != item.lock || (held.mode == Mode::Shared && item.mode == Mode::Shared)
+        })
+    }
+
+    pub(super) fn next_token(&self) -> Option<FencingToken> {
+        FencingToken::new(self.epoch, self.last_token + 1)
+    }
+
+    pub(super) fn keep(&mut self, session: SessionId, id: RequestId, what: What, state: State) {
+        self.requests.push(Request { session, id, what, state });
+    }
+}
+
+pub(super) fn told_contended(holder: Grant, lock: &LockName) -> Event {
+    let Grant { session, request, token } = holder;
+    Event::Contended { session, request, lock: lock.clone(), token }
+}

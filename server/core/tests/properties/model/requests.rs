@@ -1,0 +1,249 @@
+//! How requests come and end in the model.
+
+use holdfast_core::{
+    Acquired, Answer, Event, FencingToken, Grant, Item, LockName, Need, Outcome, Rejection,
+    RequestId, SessionId, Was,
+};
+
+use super::grants::told_contended;
+use super::{Asked, Model, Request, State, What};
+
+impl Model {
+    pub(super) fn acquire(
+        &mut self,
+        mark: RequestId,
+        session: SessionId,
+        request: RequestId,
+        asked: &Asked,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let what = What::Asked(asked.clone());
+        if let Some(known) = self.seen(mark, session, request, &what)? {
+            return self.again(known);
+        }
+        let fitting = asked.items.iter().filter(|item| self.fits(item)).cloned().collect();
+        if self.next_token().is_none() && asked.takes(fitting).is_some() {
+            return Err(Rejection::TokensExhausted { epoch: self.epoch });
+        }
+        if let Some(holds) = asked.takes(self.free_to(&asked.items, u64::MAX)) {
+            self.keep(session, request, what, State::Over);
+            let state = self.grant(session, request, holds, events);
+            return Ok(Answer::Acquired { request, state, fresh: true });
+        }
+        if !asked.wait || asked.need == (Need::Any { min: 0 }) {
+            let rejection = self.why_denied(asked);
+            self.keep(session, request, what, State::Denied(rejection.clone()));
+            let items = asked.items.iter().cloned().collect();
+            events.push(Event::Denied { session, request, items, rejection: rejection.clone() });
+            return Err(rejection);
+        }
+        self.wait(session, request, asked, events)
+    }
+
+    pub(super) fn wait(
+        &mut self,
+        session: SessionId,
+        request: RequestId,
+        asked: &Asked,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let limit = self.limits.max_waiters_per_lock;
+        for Item { lock, .. } in &asked.items {
+            if self.queue(lock).len() as u64 >= limit {
+                return Err(Rejection::TooManyWaiters { lock: lock.clone(), limit });
+            }
+        }
+        let mut contended = Vec::new();
+        for Item { lock, .. } in &asked.items {
+            if self.queue(lock).is_empty() {
+                let holders = self.holders(lock).into_iter();
+                contended.extend(holders.map(|(holder, _)| told_contended(holder, lock)));
+            }
+        }
+        self.arrivals += 1;
+        let state = State::Waiting { arrival: self.arrivals, since_ms: self.stamp_ms };
+        self.keep(session, request, What::Asked(asked.clone()), state);
+        let known = self.request(session, request).unwrap();
+        let place = self.place(known);
+        let holder = self.first_holder(known);
+        let items = asked.items.iter().cloned().collect();
+        events.push(Event::Queued { session, request, items, place });
+        events.extend(contended);
+        let state = Acquired::Queued { place, holder };
+        Ok(Answer::Acquired { request, state, fresh: true })
+    }
+
+    /// What is known of an id, if it is used again for the same.
+    pub(super) fn seen(
+        &self,
+        mark: RequestId,
+        session: SessionId,
+        request: RequestId,
+        what: &What,
+    ) -> Result<Option<&Request>, Rejection> {
+        if request < mark {
+            return Err(Rejection::RequestGone { request, done_below: mark });
+        }
+        match self.request(session, request) {
+            Some(Request { what: What::Nothing, .. }) => Err(Rejection::RequestEnded { request }),
+            Some(known) if known.what != *what => Err(Rejection::RequestReused { request }),
+            Some(known) => Ok(Some(known)),
+            None => {
+                let limit = self.limits.max_requests_per_session;
+                if self.kept(session) >= limit {
+                    return Err(Rejection::TooManyRequests { session, limit });
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    pub(super) fn again(&self, known: &Request) -> Outcome {
+        let request = known.id;
+        let state = match &known.state {
+            State::Over => return Err(Rejection::RequestEnded { request }),
+            State::Denied(rejection) => return Err(rejection.clone()),
+            State::Held { token, holds, .. } => {
+                let (items, values) = self.with_values(holds);
+                Acquired::Granted { token: *token, items, values }
+            }
+            State::Waiting { .. } => {
+                Acquired::Queued { place: self.place(known), holder: self.first_holder(known) }
+            }
+        };
+        Ok(Answer::Acquired { request, state, fresh: false })
+    }
+
+    pub(super) fn why_denied(&self, asked: &Asked) -> Rejection {
+        if asked.need != Need::All {
+            return Rejection::NothingFree;
+        }
+        for item in &asked.items {
+            let lock = item.lock.clone();
+            if !self.fits(item) {
+                let (Grant { session: holder, token, .. }, _) = self.holders(&lock)[0];
+                return Rejection::LockHeld { lock, holder, token };
+            }
+            if let Some(first) = self.queue(&lock).first() {
+                return Rejection::LockAwaited { lock, waiter: first.session };
+            }
+        }
+        unreachable!("nothing was in the way")
+    }
+
+    pub(super) fn cancel(
+        &mut self,
+        mark: RequestId,
+        session: SessionId,
+        request: RequestId,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let Some(known) = self.request(session, request).cloned() else {
+            self.seen(mark, session, request, &What::Nothing)?;
+            self.keep(session, request, What::Nothing, State::Over);
+            return Ok(Answer::Cancelled { request, was: Was::Unknown });
+        };
+        let was = match known.state {
+            State::Waiting { .. } => {
+                self.finish(session, request);
+                let items = known.items().iter().cloned().collect();
+                events.push(Event::Left { session, request, items });
+                self.hand_on(events);
+                Was::Waiting
+            }
+            State::Held { token, holds, .. } => {
+                self.give_back(session, token, &holds, events);
+                Was::Held { token }
+            }
+            State::Denied { .. } | State::Over => Was::Ended,
+        };
+        Ok(Answer::Cancelled { request, was })
+    }
+
+    pub(super) fn release(
+        &mut self,
+        session: SessionId,
+        token: FencingToken,
+        locks: &[LockName],
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let held = self.held(session, token)?;
+        let (request, holds) = (held.id, held.holds().to_vec());
+        if locks.len() > 64 {
+            return Err(Rejection::TooManyNames { names: locks.len() as u64, max: 64 });
+        }
+        for (at, lock) in locks.iter().enumerate() {
+            if holds.iter().all(|item| item.lock != *lock) {
+                return Err(Rejection::NotHeldUnder { session, token, lock: lock.clone() });
+            }
+            if locks[..at].contains(lock) {
+                return Err(Rejection::NameTwice { lock: lock.clone() });
+            }
+        }
+        let given = |item: &&Item| locks.is_empty() || locks.contains(&item.lock);
+        let given: Vec<Item> = holds.iter().filter(given).cloned().collect();
+        self.give_back(session, token, &given, events);
+        Ok(Answer::Released { request, token, over: given.len() == holds.len() })
+    }
+
+    pub(super) fn held(
+        &self,
+        session: SessionId,
+        token: FencingToken,
+    ) -> Result<&Request, Rejection> {
+        let held = self.requests.iter().find(|r| r.session == session && r.token() == Some(token));
+        held.ok_or(Rejection::NotHolder { session, token })
+    }
+
+    pub(super) fn give_back(
+        &mut self,
+        session: SessionId,
+        token: FencingToken,
+        given: &[Item],
+        events: &mut Vec<Event>,
+    ) {
+        let held = |r: &&mut Request| r.session == session && r.token() == Some(token);
+        let found = self.requests.iter_mut().find(held).unwrap();
+        let request = found.id;
+        let State::Held { holds, .. } = &mut found.state else { unreachable!("it holds") };
+        holds.retain(|item| !given.contains(item));
+        let over = holds.is_empty();
+        if over {
+            self.finish(session, request);
+        }
+        let items = given.iter().cloned().collect();
+        events.push(Event::Released { session, request, token, items, over });
+        self.hand_on(events);
+    }
+
+    pub(super) fn finish(&mut self, session: SessionId, request: RequestId) {
+        let found = self.requests.iter_mut().find(|r| r.session == session && r.id == request);
+        found.unwrap().state = State::Over;
+        let mark = self.session(session).unwrap().done_below;
+        self.forget_finished(session, mark);
+    }
+}
+
+pub(super) fn refuse_nonsense(items: &[Item], need: Need) -> Result<(), Rejection> {
+    let names = items.len() as u64;
+    if items.is_empty() {
+        return Err(Rejection::NoNames);
+    }
+    if names > 64 {
+        return Err(Rejection::TooManyNames { names, max: 64 });
+    }
+    if let Need::Any { min } = need {
+        if u64::from(min) > names {
+            return Err(Rejection::MinAboveNames { min, names });
+        }
+        if min > 1 {
+            return Err(Rejection::MinUnsupported { min });
+        }
+    }
+    for (at, item) in items.iter().enumerate() {
+        if items[..at].iter().any(|other| other.lock == item.lock) {
+            return Err(Rejection::NameTwice { lock: item.lock.clone() });
+        }
+    }
+    Ok(())
+}

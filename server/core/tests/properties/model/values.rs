@@ -1,0 +1,83 @@
+//! The values of locks in the model.
+
+use holdfast_core::{
+    Answer, Event, Item, LockName, Mode, Outcome, Rejection, RequestId, SessionId, Value,
+    ValueChange,
+};
+
+use super::{Model, State, What};
+
+impl Model {
+    pub(super) fn write(
+        &mut self,
+        mark: RequestId,
+        session: SessionId,
+        request: RequestId,
+        what: What,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        if self.seen(mark, session, request, &what)?.is_some() {
+            return Ok(Answer::ValueSet { request, fresh: false });
+        }
+        let What::Write { token, lock, change } = what.clone() else { unreachable!("a write") };
+        let holds = self.held(session, token)?.holds();
+        match holds.iter().find(|item| item.lock == lock).map(|item| item.mode) {
+            None => return Err(Rejection::NotHeldUnder { session, token, lock }),
+            Some(Mode::Shared) => return Err(Rejection::NotExclusive { lock, token }),
+            Some(Mode::Exclusive) => {}
+        }
+        let before = self.value(&lock).cloned();
+        let after = match change {
+            ValueChange::Clear => None,
+            ValueChange::Confirm => match &before {
+                None => return Err(Rejection::NoValue { lock }),
+                Some(value) => Some(Value { suspect: false, ..value.clone() }),
+            },
+            ValueChange::Set(bytes) => {
+                let after = Value { bytes: bytes.into(), set_by: token, suspect: false };
+                let grows = before.as_ref().is_none_or(|b| b.bytes.len() < after.bytes.len());
+                let others = self.values.iter().filter(|(name, _)| *name != lock);
+                let total: u64 =
+                    others.map(cost).sum::<u64>() + cost(&(lock.clone(), after.clone()));
+                let limit = self.limits.max_value_bytes;
+                if grows && total > limit {
+                    return Err(Rejection::TooManyValueBytes { limit });
+                }
+                Some(after)
+            }
+        };
+        // A value that is set is news, also if it is the same again.
+        if before != after || matches!(what, What::Write { change: ValueChange::Set(_), .. }) {
+            self.values.retain(|(name, _)| *name != lock);
+            self.values.extend(after.clone().map(|value| (lock.clone(), value)));
+            events.push(Event::ValueChanged { lock, value: after });
+        }
+        self.keep(session, request, what, State::Over);
+        Ok(Answer::ValueSet { request, fresh: true })
+    }
+
+    pub(super) fn suspect(&mut self, lost: &[Item], events: &mut Vec<Event>) {
+        for item in lost.iter().filter(|item| item.mode == Mode::Exclusive) {
+            let lock = item.lock.clone();
+            let Some(value) = self.value_mut(&lock).filter(|value| !value.suspect) else {
+                continue;
+            };
+            value.suspect = true;
+            let value = Some(value.clone());
+            events.push(Event::ValueChanged { lock, value });
+        }
+    }
+
+    pub(crate) fn value(&self, lock: &LockName) -> Option<&Value> {
+        self.values.iter().find(|(name, _)| name == lock).map(|(_, value)| value)
+    }
+
+    pub(super) fn value_mut(&mut self, lock: &LockName) -> Option<&mut Value> {
+        self.values.iter_mut().find(|(name, _)| name == lock).map(|(_, value)| value)
+    }
+}
+
+/// What a value counts: its bytes, its name's, and 256.
+pub(crate) fn cost((name, value): &(LockName, Value)) -> u64 {
+    256 + name.as_str().len() as u64 + value.bytes.len() as u64
+}
