@@ -237,7 +237,7 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// As of [`Guard::set_value`].
+    /// As of [`Guard::set_value`]; [`Error::Refused`](crate::Error::Refused) too if there is none.
     pub async fn confirm_value(&self) -> Result<()> {
         self.confirm_value_of(self.name()).await
     }

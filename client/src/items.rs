@@ -188,19 +188,15 @@ impl Wanted {
 
 fn check_number(items: usize, need: Need) -> Result<()> {
     if items == 0 {
-        return Err(invalid("the request names no lock".into()));
+        return Err(invalid("a request names at least one lock".into()));
     }
     if items > NAMES_MAX {
-        return Err(Error::Refused {
-            reason: RefusalReason::Limit,
-            message: format!("{items} names in one request; {NAMES_MAX} are allowed"),
-            limit: Some("names_per_request".into()),
-            retry_after: None,
-        });
+        let message = format!("{items} names are more than the {NAMES_MAX} allowed in one request");
+        return Err(past_limit("names_per_request", message));
     }
     match need {
         Need::Any { min } if usize::try_from(min).is_ok_and(|min| min > items) => {
-            Err(invalid(format!("at least {min} of {items} names can never be granted")))
+            Err(invalid(format!("at least {min} of {items} locks cannot be granted")))
         }
         Need::Any { .. } | Need::All => Ok(()),
     }
@@ -225,4 +221,10 @@ fn check_name(name: &str) -> Result<()> {
 /// A request that is wrong in itself.
 pub(crate) fn invalid(message: String) -> Error {
     Error::Refused { reason: RefusalReason::Invalid, message, limit: None, retry_after: None }
+}
+
+/// A request past a limit that is the same for all.
+pub(crate) fn past_limit(limit: &str, message: String) -> Error {
+    let limit = Some(limit.to_owned());
+    Error::Refused { reason: RefusalReason::Limit, message, limit, retry_after: None }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use holdfast_proto::v1::{self, set_value};
 
-use crate::items::invalid;
+use crate::items::past_limit;
 use crate::{FencingToken, Result};
 
 /// Largest value, bytes.
@@ -50,9 +50,9 @@ impl Change {
     pub(crate) fn set(bytes: Bytes) -> Result<Self> {
         let len = bytes.len();
         if len > VALUE_BYTES_MAX {
-            return Err(invalid(format!(
-                "the value is not usable: {len} bytes is longer than the {VALUE_BYTES_MAX} allowed"
-            )));
+            let message =
+                format!("a value of {len} bytes is larger than the {VALUE_BYTES_MAX} allowed");
+            return Err(past_limit("value_bytes", message));
         }
         Ok(Self::Set(bytes))
     }

@@ -16,6 +16,8 @@ use tonic::{Request, Response, Status, Streaming};
 pub const TOKEN: u64 = 77;
 /// Acquires of locks whose names begin like this are not granted.
 pub const HELD: &str = "held";
+/// The lock of this name is shared.
+pub const SHARED: &str = "shared";
 
 /// Grants what is free, queues what is held, answers keepalives while it is not silent.
 #[derive(Clone, Default)]
@@ -102,7 +104,14 @@ impl FakeServer {
 
 fn acquired(acquire: &v1::Acquire) -> Body {
     let request_id = acquire.request_id;
-    let name = acquire.items.first().map(|item| item.name.as_ref()).unwrap_or_default();
+    let is_held = |item: &&v1::Item| item.name.starts_with(HELD.as_bytes());
+    let free: Vec<_> =
+        acquire.items.iter().filter(|item| !is_held(item)).map(|item| item.name.clone()).collect();
+    let needed = if acquire.any.is_some() { 1 } else { acquire.items.len() };
+    if free.len() >= needed {
+        let granted = v1::Granted { request_id, token: TOKEN, names: free, values: Vec::new() };
+        return Body::Granted(granted);
+    }
     let holder = v1::Holder {
         session_id: 9,
         label: "other\u{1b}:1".into(),
@@ -110,15 +119,6 @@ fn acquired(acquire: &v1::Acquire) -> Body {
         held_ms: 12_000,
         ..Default::default()
     };
-    if !name.starts_with(HELD.as_bytes()) {
-        let names = acquire.items.iter().map(|item| item.name.clone()).collect();
-        return Body::Granted(v1::Granted {
-            request_id,
-            token: TOKEN,
-            names,
-            ..Default::default()
-        });
-    }
     if acquire.wait {
         return Body::Queued(v1::Queued { request_id, place: 2, holders: vec![holder] });
     }
@@ -128,6 +128,28 @@ fn acquired(acquire: &v1::Acquire) -> Body {
         ..Default::default()
     };
     Body::Denied(v1::Denied { request_id, refusal: Some(refusal) })
+}
+
+/// A lock that two share, with a value that is no text.
+fn shared_lock(name: String) -> v1::LockInfo {
+    let reader = |label: &str, token| v1::Holder {
+        label: label.into(),
+        token,
+        held_ms: 3_000,
+        mode: v1::Mode::Shared.into(),
+        ..Default::default()
+    };
+    let waiter = v1::WaiterInfo { label: "writer".into(), names: 3, ..Default::default() };
+    let value = v1::Value { value: vec![0xff, b'a'].into(), token: 4, suspect: true };
+    v1::LockInfo {
+        name,
+        holders: vec![reader("one", 5), reader("two", 6)],
+        waiting: 1,
+        queue: vec![waiter],
+        value: Some(value),
+        has_value: true,
+        held_by: 3,
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "real processes live in real time")]
@@ -165,8 +187,13 @@ impl LockService for FakeServer {
         &self,
         request: Request<v1::InspectRequest>,
     ) -> Result<Response<v1::InspectResponse>, Status> {
+        let name = request.into_inner().name;
+        if name == SHARED {
+            let lock = Some(shared_lock(name));
+            return Ok(Response::new(v1::InspectResponse { index: 1, lock }));
+        }
         let lock = v1::LockInfo {
-            name: request.into_inner().name,
+            name,
             holders: vec![v1::Holder {
                 session_id: 1 << 60,
                 label: "a\u{1b}[2Jb".into(),
@@ -204,9 +231,10 @@ impl LockService for FakeServer {
 
     async fn check_token(
         &self,
-        _request: Request<v1::CheckTokenRequest>,
+        request: Request<v1::CheckTokenRequest>,
     ) -> Result<Response<v1::CheckTokenResponse>, Status> {
-        Err(Status::unimplemented("no test asks"))
+        let current = request.into_inner().token == TOKEN;
+        Ok(Response::new(v1::CheckTokenResponse { index: 1, current }))
     }
 
     async fn open_session(

@@ -202,7 +202,7 @@ async fn what_no_server_would_set_is_refused_here() {
     let foreign = guard.set_value_of("other", "new").await.unwrap_err();
     let read_only = shared.set_value("new").await.unwrap_err();
 
-    assert!(large.to_string().contains("4097 bytes is longer than the 4096 allowed"), "{large}");
+    assert!(large.to_string().contains("4097 bytes is larger than the 4096 allowed"), "{large}");
     assert!(foreign.to_string().contains("other is not held by this guard"), "{foreign}");
     let exclusive = RefusalReason::NotExclusive;
     assert!(matches!(read_only, Error::Refused { reason, .. } if reason == exclusive));

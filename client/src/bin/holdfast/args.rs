@@ -58,22 +58,29 @@ impl Global {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Wait for a lock, run a command while it is held, give it back.
+    /// Wait for a lock, or several, run a command while they are held, give them back.
     ///
     /// Exit codes: the command's; 128+n if signal n ended it; 121 the lock was lost and the
     /// command stopped; 122 the store refused; 123 no server could be reached; 124 not granted
     /// within --wait; 125 an error of holdfast itself; 126 the command cannot be run; 127 it was
-    /// not found. The command finds `HOLDFAST_LOCK` and `HOLDFAST_TOKEN` (the fencing token) in
-    /// its environment.
+    /// not found. The command finds in its environment `HOLDFAST_LOCK` (the lock, of several the
+    /// first), `HOLDFAST_LOCKS` (all that are held, one a line) and `HOLDFAST_TOKEN` (the fencing
+    /// token, the same for all).
     Lock(LockArgs),
-    /// Run a command if a lock is free, exit with 124 if it is not.
+    /// Run a command if a lock, or all of several, is free, exit with 124 if it is not.
     ///
     /// Exit codes as of lock.
     Try(TryArgs),
-    /// The locks that are held or waited for.
+    /// The locks that are held, waited for, or have a value.
     List(ListArgs),
-    /// One lock: who holds it, who waits.
+    /// One lock: who holds it and how, who waits, which value was left there.
     Inspect(InspectArgs),
+    /// Whether the grant with a fencing token holds a lock now.
+    ///
+    /// Exit codes: 0 it does; 1 it does not; 122 the store refused; 123 no server could be
+    /// reached; 125 an error of holdfast itself. The grant may end right after that: a resource
+    /// that has to be sure compares tokens itself, with every write.
+    CheckToken(CheckTokenArgs),
     /// The locks as they are, and then whatever happens to them, one line each.
     ///
     /// Ends with Ctrl-C, and 0. After a broken connection or a change of leader it goes on by
@@ -107,9 +114,16 @@ pub(crate) struct TryArgs {
 /// What runs under which lock.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Job {
-    /// The lock.
-    pub(crate) name: String,
-    /// Ask the command to end (SIGTERM) this long before the lock stops being safe [default: a
+    /// The locks: all of them, whole or not at all.
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Hold them beside others that share them.
+    #[arg(long)]
+    pub(crate) shared: bool,
+    /// Not all of them, but whichever are free: at least one.
+    #[arg(long)]
+    pub(crate) any: bool,
+    /// Ask the command to end (SIGTERM) this long before the locks stop being safe [default: a
     /// quarter of the TTL]. 200 ms before that moment it is killed.
     #[arg(long, value_parser = duration)]
     pub(crate) grace: Option<Duration>,
@@ -139,6 +153,15 @@ pub(crate) struct WatchArgs {
     /// Only locks whose names begin with this.
     #[arg(default_value = "")]
     pub(crate) prefix: String,
+}
+
+/// Of `check-token`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckTokenArgs {
+    /// The lock.
+    pub(crate) name: String,
+    /// The fencing token.
+    pub(crate) token: u64,
 }
 
 /// Of `demo`.
@@ -214,5 +237,16 @@ mod tests {
 
         assert!(!cli.global.json);
         assert_eq!(args.job.command, ["job", "--json", "--"]);
+    }
+
+    #[test]
+    fn several_names_stand_before_the_command() {
+        let line = ["holdfast", "try", "--any", "a", "b", "--shared", "c", "--", "job", "d"];
+        let cli = Cli::try_parse_from(line).expect("it is well formed");
+        let Command::Try(TryArgs { job }) = cli.command else { panic!("{:?}", cli.command) };
+
+        assert_eq!(job.names, ["a", "b", "c"]);
+        assert!(job.any && job.shared);
+        assert_eq!(job.command, ["job", "d"]);
     }
 }

@@ -1,6 +1,7 @@
 //! The command line of Holdfast. `holdfast --help` tells what it does.
 
 mod args;
+mod check_token;
 mod demo;
 mod failure;
 mod inspect;
@@ -45,6 +46,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Try(args) => lock::run(&cli.global, Some(std::time::Duration::ZERO), &args.job),
         Command::List(args) => list::run(&cli.global, &args),
         Command::Inspect(args) => inspect::run(&cli.global, &args),
+        Command::CheckToken(args) => check_token::run(&cli.global, &args),
         Command::Watch(args) => watch::run(&cli.global, &args),
         Command::Demo(args) => demo::run(&cli.global, &args),
         Command::DemoWorker(args) => demo::run_worker(&args),

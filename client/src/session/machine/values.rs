@@ -1,7 +1,6 @@
 //! Changes of values: asked, sent again, answered.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use holdfast_proto::v1::{self, client_frame::Body};
 
@@ -9,7 +8,7 @@ use super::{Intent, Machine};
 use crate::items::invalid;
 use crate::session::CHANGE;
 use crate::session::request::{Change, Done, Key, Phase, tell};
-use crate::{Error, LostReason, Mode, RefusalReason, Result, value};
+use crate::{Error, FencingToken, LostReason, Mode, RefusalReason, Result, value};
 
 impl Machine {
     /// Changes the value of a lock that the request `of` holds. `done` hears what became of it.
@@ -31,7 +30,7 @@ impl Machine {
             .lock(name)
             .ok_or_else(|| invalid(format!("{} is not held by this guard", name.escape_debug())))?;
         if lock.mode == Mode::Shared {
-            return Err(not_exclusive(&lock.name));
+            return Err(not_exclusive(&lock.name, hold.token));
         }
         let (token, name) = (hold.token, lock.name.clone());
         self.may_ask()?;
@@ -128,11 +127,11 @@ impl Machine {
     }
 }
 
-fn not_exclusive(name: &Arc<str>) -> Error {
+fn not_exclusive(name: &str, token: FencingToken) -> Error {
     Error::Refused {
         reason: RefusalReason::NotExclusive,
         message: format!(
-            "{} is held shared; a value is changed only under an exclusive hold",
+            "{} is held shared under token {token}; only an exclusive holder sets its value",
             name.escape_debug()
         ),
         limit: None,
