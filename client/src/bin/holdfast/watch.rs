@@ -185,3 +185,47 @@ fn json_of_waiter(waiter: &Waiter) -> Value {
         "names": waiter.names,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use holdfast::FencingToken;
+
+    use super::*;
+
+    fn holder(label: &str, mode: Mode) -> Holder {
+        let (token, held) = (FencingToken::new(7), Duration::from_secs(9));
+        Holder { session: 1 << 60, label: label.to_owned(), token, held, mode }
+    }
+
+    fn lock(holders: Vec<Holder>, waiting: u64) -> LockInfo {
+        let held_by = holders.len() as u64;
+        let name = "orders/\u{202d}42".to_owned();
+        LockInfo { name, holders, held_by, waiting, queue: vec![], value: None, has_value: false }
+    }
+
+    #[test]
+    fn a_lock_is_one_line_without_times_and_cannot_drive_the_terminal() {
+        let held = lock(vec![holder("a\u{1b}[2J", Mode::Exclusive), holder("b", Mode::Shared)], 2);
+        assert_eq!(
+            lock_text(&held),
+            "orders/\\u{202d}42  held by a\\u{1b}[2J (token 7); held by b (token 7, shared); 2 waiting"
+        );
+        assert_eq!(lock_text(&lock(vec![], 0)), "orders/\\u{202d}42  free");
+    }
+
+    /// Nothing is known of a session that has ended but its number.
+    #[test]
+    fn a_holder_whose_session_is_over_is_named_by_its_token() {
+        assert_eq!(by(&holder("", Mode::Exclusive)), " (token 7)");
+        assert_eq!(by(&holder("\u{7}w", Mode::Exclusive)), " by \\u{7}w (token 7)");
+    }
+
+    #[test]
+    fn large_numbers_are_strings_for_programs() {
+        let line = json_of_holder(&holder("a", Mode::Shared)).to_string();
+        assert!(line.contains(r#""session":"1152921504606846976""#), "{line}");
+        assert!(line.contains(r#""token":"7""#) && line.contains(r#""mode":"shared""#), "{line}");
+    }
+}
