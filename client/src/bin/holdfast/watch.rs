@@ -125,7 +125,7 @@ fn json_of(event: &WatchEvent) -> Value {
             "name": lock.name,
             "holders": lock.holders.iter().map(show::holder).collect::<Vec<_>>(),
             "waiting": lock.waiting,
-            "value": lock.value.as_ref().map(json_of_value),
+            "value": lock.value.as_ref().map(show::value),
         }),
         WatchEvent::Synced => json!({ "event": "synced" }),
         WatchEvent::Restarted => json!({ "event": "restarted" }),
@@ -142,7 +142,7 @@ fn json_of_change(change: &LockChange) -> Value {
         ChangeKind::Released(holder) => ("released", "holder", json_of_holder(holder)),
         ChangeKind::Lost(holder, _) => ("lost", "holder", json_of_holder(holder)),
         ChangeKind::ValueChanged(value) => {
-            ("value", "value", value.as_ref().map_or(Value::Null, json_of_value))
+            ("value", "value", value.as_ref().map_or(Value::Null, show::value))
         }
         _ => ("unknown", "unknown", Value::Null),
     };
@@ -183,16 +183,5 @@ fn json_of_waiter(waiter: &Waiter) -> Value {
         "label": waiter.label,
         "mode": waiter.mode.to_string(),
         "names": waiter.names,
-    })
-}
-
-/// As text where it is text; the bytes in any case.
-fn json_of_value(value: &holdfast::Value) -> Value {
-    let hex: String = value.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    json!({
-        "text": std::str::from_utf8(&value.bytes).ok(),
-        "hex": hex,
-        "token": value.token.to_string(),
-        "suspect": value.is_suspect,
     })
 }
