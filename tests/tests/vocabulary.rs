@@ -27,6 +27,11 @@ fn plan(clients: u64) -> Plan {
     Plan { clients, names: NAMES, mix: Mix::Everything, seed: 4, ..Plan::default() }
 }
 
+/// So few names that each has a long queue, and sets meet.
+fn crowded(seed: u64) -> Plan {
+    Plan { names: 6, seed, ..plan(60) }
+}
+
 /// A verdict over too little would be none: so much of each kind has to have been looked at.
 #[expect(clippy::print_stdout, reason = "how much was looked at belongs into the test's output")]
 fn assert_enough(report: &Report) {
@@ -108,15 +113,15 @@ async fn judge(run: Run) {
 }
 
 /// Snapshots are so near to each other that nodes come back from one, and not from the log alone.
-async fn start(setup: Setup, clients: u64) -> Run {
-    let run = Run::start(&setup.node("snapshot_every", 100), &plan(clients)).await;
+async fn start(setup: Setup, plan: &Plan) -> Run {
+    let run = Run::start(&setup.node("snapshot_every", 100), plan).await;
     die_holding(&run).await;
     run
 }
 
 #[tokio::test]
 async fn a_leader_killed_twice_loses_no_reader_set_or_value() {
-    let mut run = start(Setup::nodes(3), 60).await;
+    let mut run = start(Setup::nodes(3), &plan(60)).await;
 
     for _ in 0..2 {
         let leader = run.cluster.leader().await;
@@ -132,7 +137,7 @@ async fn a_leader_killed_twice_loses_no_reader_set_or_value() {
 
 #[tokio::test]
 async fn all_nodes_killed_at_once_lose_no_reader_set_or_value() {
-    let mut run = start(Setup::nodes(3), 60).await;
+    let mut run = start(Setup::nodes(3), &plan(60)).await;
 
     run.kill(&[0, 1, 2]);
     run.start_again(&[0, 1, 2]);
@@ -144,7 +149,7 @@ async fn all_nodes_killed_at_once_lose_no_reader_set_or_value() {
 
 #[tokio::test]
 async fn all_nodes_without_power_at_once_lose_no_reader_set_or_value() {
-    let mut run = start(Setup::nodes(3).with_power_cuts(), 60).await;
+    let mut run = start(Setup::nodes(3).with_power_cuts(), &plan(60)).await;
 
     for _ in 0..2 {
         run.cut_power(&[0, 1, 2]).await;
@@ -158,7 +163,7 @@ async fn all_nodes_without_power_at_once_lose_no_reader_set_or_value() {
 
 #[tokio::test]
 async fn a_single_node_killed_twice_loses_no_reader_set_or_value() {
-    let mut run = start(Setup::nodes(1), 40).await;
+    let mut run = start(Setup::nodes(1), &plan(40)).await;
 
     for _ in 0..2 {
         run.kill(&[0]);
@@ -168,4 +173,31 @@ async fn a_single_node_killed_twice_loses_no_reader_set_or_value() {
     }
 
     judge(run).await;
+}
+
+#[tokio::test]
+#[ignore = "a long run"]
+async fn many_kills_of_every_kind_lose_no_reader_set_or_value() {
+    for seed in 10..14 {
+        let mut run = start(Setup::nodes(3).with_power_cuts(), &crowded(seed)).await;
+        for _ in 0..3 {
+            let leader = run.cluster.leader().await;
+            let follower = (leader + 1) % 3;
+            run.kill(&[leader]);
+            run.serves().await;
+            run.start_again(&[leader]);
+            run.cut_power(&[follower]).await;
+            run.serves().await;
+            run.start_again(&[follower]);
+            run.cluster.all_ready().await;
+            let leader = run.cluster.leader().await;
+            run.restart(leader).await;
+            run.nothing_lost().await;
+            run.cut_power(&[0, 1, 2]).await;
+            run.start_again(&[0, 1, 2]);
+            run.serves().await;
+            run.nothing_lost().await;
+        }
+        judge(run).await;
+    }
 }
