@@ -9,7 +9,7 @@
 #[expect(unreachable_pub, reason = "a helper's items are as public as its users are many")]
 mod fake_server;
 
-use std::io::Write;
+use std::io::{BufRead as _, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -373,4 +373,43 @@ fn the_example_of_the_readme_runs() {
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(shown, "orders/42 is held under token 77\n", "{}", said(&output));
     assert!(output.status.success());
+}
+
+/// Each event is one line without times; nothing a terminal would act on gets there.
+#[test]
+fn watch_prints_a_line_for_each_event_until_it_is_asked_to_end() {
+    for (json, lines) in [
+        (
+            false,
+            vec![
+                "orders/\\u{ad}42  held by a\\u{1b}[2Jb (token 9223372036854775807, shared); \
+                 held by c (token 9223372036854775807); 2 waiting",
+                "# that is the only lock; changes follow",
+                "orders/\\u{ad}42  \\u{7}w waits (2 waiting)",
+                "orders/\\u{ad}42  session 8 waits no more (2 waiting)",
+                "orders/\\u{ad}42  lost (token 9223372036854775807): the session expired",
+                "orders/\\u{ad}42  value removed",
+            ],
+        ),
+        (
+            true,
+            vec![r#""event":"lock""#, r#""event":"synced""#, r#""token":"9223372036854775807""#],
+        ),
+    ] {
+        let (_server, address) = FakeServer::start();
+        let format = if json { &["--json", "watch"][..] } else { &["watch"] };
+        let mut watch = holdfast(&address.to_string(), format).spawn().unwrap();
+        let mut printed = BufReader::new(watch.stdout.take().unwrap()).lines();
+        let mut text = String::new();
+        for _ in 0..6 {
+            text += &printed.next().unwrap().unwrap();
+            text.push('\n');
+        }
+        for line in lines {
+            assert!(text.contains(line), "{line:?} is not in: {text}");
+        }
+        assert!(json || !text.contains('\u{1b}'), "{text:?}");
+        send(&watch, Signal::SIGINT);
+        assert_eq!(watch.wait().unwrap().code(), Some(0));
+    }
 }

@@ -161,7 +161,8 @@ pub fn now() -> Instant {
 impl LockService for FakeServer {
     type SessionStream =
         Pin<Box<dyn Stream<Item = Result<v1::ServerFrames, Status>> + Send + 'static>>;
-    type WatchStream = stream::Empty<Result<v1::WatchResponse, Status>>;
+    type WatchStream =
+        Pin<Box<dyn Stream<Item = Result<v1::WatchResponse, Status>> + Send + 'static>>;
 
     async fn session(
         &self,
@@ -222,11 +223,45 @@ impl LockService for FakeServer {
         Err(Status::unimplemented("no test asks"))
     }
 
+    /// One lock, and what happens to it.
     async fn watch(
         &self,
         _request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        Err(Status::unimplemented("no test asks"))
+        use v1::lock_change::What;
+        use v1::watch_event::Body;
+        let holder = |label: &str, mode: v1::Mode| v1::Holder {
+            session_id: 1 << 60,
+            label: label.into(),
+            token: u64::MAX >> 1,
+            mode: mode.into(),
+            ..Default::default()
+        };
+        let name = || "orders/\u{ad}42".to_owned();
+        let change =
+            |what| Body::Change(v1::LockChange { name: name(), what: Some(what), waiting: 2 });
+        let bodies = [
+            Body::Lock(v1::LockInfo {
+                name: name(),
+                holders: vec![
+                    holder("a\u{1b}[2Jb", v1::Mode::Shared),
+                    holder("c", v1::Mode::Exclusive),
+                ],
+                waiting: 2,
+                ..Default::default()
+            }),
+            Body::Synced(v1::Synced {}),
+            change(What::Queued(v1::WaiterInfo { label: "\u{7}w".into(), ..Default::default() })),
+            change(What::Left(v1::WaiterInfo { session_id: 8, ..Default::default() })),
+            change(What::Lost(v1::HoldLost {
+                holder: Some(holder("", v1::Mode::Exclusive)),
+                reason: v1::LostReason::SessionExpired.into(),
+            })),
+            change(What::ValueChanged(v1::ValueChanged { value: None })),
+        ];
+        let events = bodies.map(|body| v1::WatchEvent { index: 9, body: Some(body) });
+        let message = v1::WatchResponse { events: events.into() };
+        Ok(Response::new(Box::pin(stream::iter([Ok(message)]).chain(stream::pending()))))
     }
 
     async fn check_token(
