@@ -23,8 +23,8 @@ use crate::{FencingToken, GuardState, LostReason, Mode, Result, Value};
 /// Dropping it gives back what it holds without waiting; [`Guard::release`] waits until that is
 /// certain. A guard outlives broken connections, changes of leader and every clone of its client.
 ///
-/// Safe means: no other client holds the lock or is granted it before this guard's safe deadline,
-/// which moves on as keepalives are answered. A guard that stopped being safe never is again. What
+/// Safe means: no other client holds the lock or is granted it (other than shared, if it is shared
+/// here) before this guard's safe deadline, which moves on as keepalives are answered. A guard that stopped being safe never is again. What
 /// a process does after it looked (a write on its way, a pause of the whole machine) no lock can
 /// hold back: give the resource the [`Guard::token`] and let it refuse older ones.
 #[must_use = "dropping a guard gives its lock back at once"]
