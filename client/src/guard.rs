@@ -39,7 +39,8 @@ impl Guard {
         Self { hold, key, handle }
     }
 
-    /// The lock's name; of several the one that was named first among those granted.
+    /// The lock's name; of several the one that was named first among those granted, and that also
+    /// after it was given back by itself.
     pub fn name(&self) -> &str {
         self.hold.first().map(|lock| &*lock.name).unwrap_or_default()
     }
@@ -282,8 +283,8 @@ impl Guard {
         self.handle.session.release_names(self.key, &self.hold, &names).await
     }
 
-    /// Gives back everything it holds and waits until the store has said so. The guard is unsafe from the
-    /// first moment on.
+    /// Gives back everything it holds and waits until the store has said so. The guard is unsafe
+    /// from the first moment on.
     ///
     /// Dropping the future leaves the release to the background.
     ///
