@@ -11,7 +11,7 @@ use std::time::Duration;
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::program::Program;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// What an example printed, line by line; it has to end well.
 async fn lines(name: &str) -> Vec<String> {
