@@ -1,49 +1,61 @@
-//! Asking for a lock.
+//! Asking for locks.
 
 use std::fmt;
-use std::future::{Future, IntoFuture};
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::future::IntoFuture;
 use std::time::Duration;
 
-use holdfast_seams::{BoxFuture, Moment, select};
-use tokio::sync::{oneshot, watch};
+use crate::items::{Need, Wanted};
+use crate::session::Ask;
+use crate::{Client, Guard, LockItem, QueuePlace, Result};
 
-use crate::client::Handle;
-use crate::hold::Hold;
-use crate::session::{Ask, Asked, Key};
-use crate::{Client, Error, Guard, Place, Result};
-
-type OnPlace = Box<dyn FnMut(&Place) + Send>;
-
-/// A request for a lock that was not made yet: `.await` makes it.
+/// A request for locks that was not made yet: `.await` makes it and waits for the guard,
+/// [`Acquire::enqueue`] makes it and gives its place in the queue.
 ///
 /// Cancel safe: dropping it, before or while it is awaited, takes the request back; a grant that
 /// crosses that is given back, never leaked.
 ///
 /// # Errors
 ///
-/// Awaiting it answers [`Error::NotGranted`] (somebody else has the lock, and the call waits no
-/// longer), [`Error::Unreachable`] (no server within the limit), [`Error::Refused`],
-/// [`Error::SessionLost`] or [`Error::Closed`]. After each, the caller does not hold the lock.
-#[must_use = "nothing is asked until it is awaited"]
+/// Awaiting it answers [`Error::NotGranted`](crate::Error::NotGranted) (somebody else has the
+/// lock, and the call waits no longer), [`Error::Unreachable`](crate::Error::Unreachable) (no
+/// server within the limit), [`Error::Refused`](crate::Error::Refused) (what was asked is wrong,
+/// or at a limit), [`Error::SessionLost`](crate::Error::SessionLost) or
+/// [`Error::Closed`](crate::Error::Closed). After each, the caller holds none of the locks.
+#[must_use = "nothing is asked until it is awaited or enqueued"]
 pub struct Acquire {
     client: Client,
-    name: String,
+    items: Vec<LockItem>,
+    need: Need,
     wait: bool,
     limit: Option<Duration>,
-    on_place: Option<OnPlace>,
+    follow: bool,
 }
 
 impl Acquire {
-    pub(crate) fn new(client: Client, name: String, wait: bool) -> Self {
+    pub(crate) fn new(client: Client, items: Vec<LockItem>, need: Need, wait: bool) -> Self {
         let limit = (!wait).then(|| client.connect_timeout());
-        Self { client, name, wait, limit, on_place: None }
+        Self { client, items, need, wait, limit, follow: false }
+    }
+
+    /// Holds the lock, or all of several, beside others that share it. Shared requests that are
+    /// next to each other in the queue are granted together; one that asks to be alone is never
+    /// overtaken by them.
+    ///
+    /// ```no_run
+    /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
+    /// let reading = client.lock("rates").shared().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn shared(mut self) -> Self {
+        for item in &mut self.items {
+            *item = LockItem::shared(item.name());
+        }
+        self
     }
 
     /// Gives up after `limit`, which covers everything: reaching a server, retries, the queue.
-    /// Nothing is left behind in the queue then.
+    /// Nothing is left behind in the queue then. The limit is looked at while the acquire, or its
+    /// [`QueuePlace`], is polled.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = true;
         self.limit = Some(limit);
@@ -58,140 +70,53 @@ impl Acquire {
         self
     }
 
-    /// Calls `on_place` with the place in the queue, when the request enters it and at most once a
-    /// second when it changes. Called by the task that awaits, between two polls.
-    pub fn on_place(mut self, on_place: impl FnMut(&Place) + Send + 'static) -> Self {
-        self.on_place = Some(Box::new(on_place));
+    /// Has the store push the place in the queue whenever it changes, at most once a second, to
+    /// be read from the [`QueuePlace`]. Without this it tells the place at which the request
+    /// enters, and nothing more.
+    pub fn follow_place(mut self) -> Self {
+        self.follow = true;
         self
     }
 
-    async fn run(self) -> Result<Guard> {
-        let seams = self.client.session().seams().clone();
-        let began = seams.clock.now();
-        let mut pending = Pending::new(&self)?;
-        let mut on_place = self.on_place;
-        let granted = select! {
-            granted = pending.granted(&mut on_place) => Some(granted),
-            () = limit(self.limit, &self.client) => None,
-        };
-        match granted {
-            Some(Ok(hold)) => Ok(pending.into_guard(hold)),
-            // The try was denied, or the wait ended; the time is ours to tell.
-            Some(Err(Error::NotGranted { name, holders, .. })) if self.wait => {
-                Err(Error::NotGranted { name, holders, waited: Some(since(began, &self.client)) })
-            }
-            Some(Err(error)) => Err(error),
-            None => Err(pending.given_up(&self.client, self.name, since(began, &self.client))),
-        }
+    /// Makes the request now and gives its place in the queue: a stream of places, and the future
+    /// of the guard. To be called inside the runtime that the client was made in.
+    ///
+    /// ```no_run
+    /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
+    /// let mut place = client.lock("jobs").follow_place().enqueue();
+    /// while let Some(at) = place.next().await {
+    ///     println!("{} before us", at.place);
+    /// }
+    /// let guard = place.await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn enqueue(self) -> QueuePlace {
+        let asked = self.ask();
+        QueuePlace::new(self.client, self.items, self.limit, self.wait, asked)
+    }
+
+    fn ask(&self) -> Result<crate::session::Asked> {
+        let wanted = Wanted::new(&self.items, self.need)?;
+        self.client.session().ask(Ask { wanted, wait: self.wait, follow: self.follow })
     }
 }
 
 impl IntoFuture for Acquire {
     type Output = Result<Guard>;
-    type IntoFuture = Acquiring;
+    type IntoFuture = QueuePlace;
 
-    fn into_future(self) -> Acquiring {
-        Acquiring(Box::pin(self.run()))
+    fn into_future(self) -> QueuePlace {
+        self.enqueue()
     }
 }
 
 impl fmt::Debug for Acquire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquire")
-            .field("name", &self.name)
+            .field("items", &self.items)
+            .field("need", &self.need)
             .field("wait", &self.wait)
             .field("limit", &self.limit)
             .finish_non_exhaustive()
-    }
-}
-
-/// An [`Acquire`] being awaited.
-#[must_use = "futures do nothing unless polled"]
-pub struct Acquiring(BoxFuture<'static, Result<Guard>>);
-
-impl Future for Acquiring {
-    type Output = Result<Guard>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.as_mut().poll(context)
-    }
-}
-
-impl fmt::Debug for Acquiring {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquiring").finish_non_exhaustive()
-    }
-}
-
-fn since(began: Moment, client: &Client) -> Duration {
-    client.session().seams().clock.now().saturating_since(began)
-}
-
-/// Ends when the call waits no longer.
-async fn limit(limit: Option<Duration>, client: &Client) {
-    match limit {
-        Some(limit) => client.session().seams().sleep(limit).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// A request that was made: undone when dropped, unless its grant became a guard.
-struct Pending {
-    handle: Arc<Handle>,
-    key: Key,
-    /// Whether dropping this undoes the request.
-    armed: bool,
-    answer: oneshot::Receiver<Result<Arc<Hold>>>,
-    place: watch::Receiver<Option<Place>>,
-}
-
-impl Pending {
-    fn new(acquire: &Acquire) -> Result<Self> {
-        let handle = acquire.client.handle().clone();
-        let Asked { key, answer, place } = handle.session.ask(Ask {
-            name: acquire.name.as_str().into(),
-            wait: acquire.wait,
-            follow: acquire.on_place.is_some(),
-        })?;
-        Ok(Self { handle, key, armed: true, answer, place })
-    }
-
-    async fn granted(&mut self, on_place: &mut Option<OnPlace>) -> Result<Arc<Hold>> {
-        loop {
-            select! {
-                answer = &mut self.answer => return answer.unwrap_or(Err(Error::Closed)),
-                Ok(()) = self.place.changed(), if on_place.is_some() => {
-                    let place = self.place.borrow_and_update().clone();
-                    if let (Some(tell), Some(place)) = (on_place.as_mut(), place) {
-                        tell(&place);
-                    }
-                }
-            }
-        }
-    }
-
-    fn into_guard(mut self, hold: Arc<Hold>) -> Guard {
-        // From here on the guard gives back what there is to give back.
-        self.armed = false;
-        Guard::new(hold, self.key, self.handle.clone())
-    }
-
-    /// Why nothing was granted until the limit.
-    fn given_up(&self, client: &Client, name: String, waited: Duration) -> Error {
-        match self.place.borrow().clone() {
-            Some(place) => Error::NotGranted { name, holders: place.holders, waited: Some(waited) },
-            None if client.session().is_attached() => {
-                Error::NotGranted { name, holders: Vec::new(), waited: Some(waited) }
-            }
-            None => client.unreachable(waited),
-        }
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if self.armed {
-            self.handle.session.abandon(self.key);
-        }
     }
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire::Acquire;
+use crate::items::Need;
 use crate::session::Session;
-use crate::{Builder, Error, LockInfo, NodeStatus, Page, Reader, Result};
+use crate::{Builder, Error, LockInfo, LockItem, NodeStatus, Page, Reader, Result, Watch};
 
 /// A session at a Holdfast cluster. Cheap to clone; all clones are one session.
 ///
@@ -53,24 +54,102 @@ impl Client {
 
     /// An acquire of the lock `name`: awaiting it waits in the lock's queue, for ever unless
     /// [`Acquire::wait`] says otherwise.
+    ///
+    /// ```no_run
+    /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let guard = client.lock("orders/42").wait(Duration::from_secs(30)).await?;
+    /// println!("{} is held under token {}", guard.name(), guard.token());
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn lock(&self, name: impl Into<String>) -> Acquire {
-        Acquire::new(self.clone(), name.into(), true)
+        self.acquire([name.into()], Need::All, true)
     }
 
     /// An acquire of the lock `name` that does not wait: if somebody holds it or waits for it,
     /// awaiting it answers [`Error::NotGranted`]. It may take up to the connect timeout to reach a
     /// server.
     pub fn try_lock(&self, name: impl Into<String>) -> Acquire {
-        Acquire::new(self.clone(), name.into(), false)
+        self.acquire([name.into()], Need::All, false)
     }
 
-    /// One lock as of a linearizable read; `None` if nobody holds it or waits for it.
+    /// An acquire of several locks, whole or not at all, under one token: 1 to 64 names, each
+    /// once.
+    ///
+    /// It waits in all their queues at once and holds nothing meanwhile, so sets alone never wait
+    /// for each other in a circle, in whatever order they name the locks. While it is first in
+    /// the queue of a free lock it keeps later requests out of it, so that it is not starved.
+    ///
+    /// ```no_run
+    /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
+    /// let guard = client.lock_all(["accounts/7", "accounts/9"]).await?;
+    /// // … move money from one to the other …
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn lock_all(&self, items: impl IntoIterator<Item: Into<LockItem>>) -> Acquire {
+        self.acquire(items, Need::All, true)
+    }
+
+    /// An acquire of several locks that does not wait: if somebody holds one of them in the way,
+    /// or waits for one, awaiting it answers [`Error::NotGranted`] and nothing is held.
+    pub fn try_lock_all(&self, items: impl IntoIterator<Item: Into<LockItem>>) -> Acquire {
+        self.acquire(items, Need::All, false)
+    }
+
+    /// An acquire of whichever of several locks are free, under one token: 1 to 64 names, each
+    /// once. What it got is in [`Guard::names`](crate::Guard::names).
+    ///
+    /// With `min` 0 it takes all that are free now and never waits;
+    /// [`Error::NotGranted`] if none is. With `min` 1 it waits until it has one; if several are
+    /// free when it asks, or become so at the same moment, it gets them all. A server refuses
+    /// more than 1 as not supported yet.
+    ///
+    /// ```no_run
+    /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
+    /// let mut rest = vec!["a", "b", "c"];
+    /// while !rest.is_empty() {
+    ///     let guard = client.any_of(1, rest.clone()).await?;
+    ///     for name in guard.names() {
+    ///         println!("working on {name}");
+    ///     }
+    ///     rest.retain(|name| !guard.holds(name));
+    ///     guard.release().await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn any_of(&self, min: u32, items: impl IntoIterator<Item: Into<LockItem>>) -> Acquire {
+        self.acquire(items, Need::Any { min }, min > 0)
+    }
+
+    fn acquire(
+        &self,
+        items: impl IntoIterator<Item: Into<LockItem>>,
+        need: Need,
+        wait: bool,
+    ) -> Acquire {
+        Acquire::new(self.clone(), items.into_iter().map(Into::into).collect(), need, wait)
+    }
+
+    /// One lock as of a linearizable read; `None` if nobody holds it or waits for it
+    /// and it has no value.
     ///
     /// # Errors
     ///
     /// As of [`Reader::inspect`].
     pub async fn inspect(&self, name: &str) -> Result<Option<LockInfo>> {
         self.reader.inspect(name).await
+    }
+
+    /// Whether the grant with that token holds the lock `name` now.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Reader::check_token`].
+    pub async fn check_token(&self, name: &str, token: impl Into<u64>) -> Result<bool> {
+        self.reader.check_token(name, token).await
     }
 
     /// The locks whose names begin with `prefix`.
@@ -89,6 +168,12 @@ impl Client {
     /// As of [`Reader::page`].
     pub async fn page(&self, prefix: &str, size: u32, after: Option<&str>) -> Result<Page> {
         self.reader.page(prefix, size, after).await
+    }
+
+    /// Watches the locks whose names begin with `prefix`: their state, then every change. It needs
+    /// no session, and outlives this client.
+    pub fn watch(&self, prefix: &str) -> Watch {
+        self.reader.watch(prefix)
     }
 
     /// What a node knows of itself and its cluster.

@@ -7,6 +7,9 @@ use holdfast_proto::v1;
 
 use crate::{Holder, LostReason};
 
+/// Most names an error lists.
+const LISTED_MAX: usize = 4;
+
 /// What a call answers with when it does not do what was asked.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -16,10 +19,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// Somebody else holds the lock, and the call would wait no longer. Certain: the caller does
     /// not hold it, and stands in no queue; a grant that crosses this answer is given back.
-    #[error("{} is not granted{}{}", shown(.name), after(.waited.as_ref()), held_by(.holders))]
+    #[error("{} not granted{}{}", listed(.names), after(.waited.as_ref()), held_by(.holders))]
     NotGranted {
-        /// The lock.
-        name: String,
+        /// The locks that were asked for.
+        names: Vec<String>,
         /// Who holds it, as far as the store told.
         holders: Vec<Holder>,
         /// How long the call waited; `None` for a try.
@@ -63,8 +66,9 @@ pub enum Error {
         /// What the last attempt said.
         last: String,
     },
-    /// No answer came in time. The guard is not safe any more; the client goes on asking in the
-    /// background, and the store ends what is meant at the latest with the session's TTL.
+    /// No answer came in time, or none can come any more. What is unknown is what was asked, never
+    /// the lock: a guard that is being given back is not safe from the start, and the store ends
+    /// its hold at the latest with the session's TTL.
     #[error("no answer to {what} within {waited:?}; it may or may not have been done")]
     OutcomeUnknown {
         /// What was asked.
@@ -104,17 +108,15 @@ impl Error {
         }
     }
 
-    /// From what a server said about `name`.
-    pub(crate) fn from_refusal(refusal: v1::Refusal, name: &str) -> Self {
-        if refusal.reason() == v1::RefusalReason::LockHeld {
-            return Self::NotGranted {
-                name: name.to_owned(),
-                holders: crate::info::holders(refusal.holders),
-                waited: None,
-            };
+    /// From what a server said about a request for `names`.
+    pub(crate) fn from_refusal(refusal: v1::Refusal, names: Vec<String>) -> Self {
+        let reason = refusal.reason();
+        if matches!(reason, v1::RefusalReason::LockHeld | v1::RefusalReason::NothingFree) {
+            let holders = crate::info::holders(refusal.holders);
+            return Self::NotGranted { names, holders, waited: None };
         }
         Self::Refused {
-            reason: RefusalReason::from(refusal.reason()),
+            reason: RefusalReason::from(reason),
             message: refusal.message,
             limit: Some(refusal.limit).filter(|limit| !limit.is_empty()),
             retry_after: refusal.retry_after_ms.map(Duration::from_millis),
@@ -144,6 +146,8 @@ pub enum RefusalReason {
     Protocol,
     /// The server knows no such session.
     SessionUnknown,
+    /// A value is changed only under an exclusive hold of its lock.
+    NotExclusive,
     /// A reason this version of the client does not know.
     Other,
 }
@@ -157,6 +161,7 @@ impl RefusalReason {
             | Self::Unsupported
             | Self::TokensExhausted
             | Self::Protocol
+            | Self::NotExclusive
             | Self::Other => false,
         }
     }
@@ -173,10 +178,10 @@ impl From<v1::RefusalReason> for RefusalReason {
             v1::RefusalReason::Unsupported => Self::Unsupported,
             v1::RefusalReason::TokensExhausted => Self::TokensExhausted,
             v1::RefusalReason::SessionUnknown => Self::SessionUnknown,
+            v1::RefusalReason::NotExclusive => Self::NotExclusive,
             v1::RefusalReason::RequestGone
             | v1::RefusalReason::RequestReused
             | v1::RefusalReason::NotHolder
-            | v1::RefusalReason::NotExclusive
             | v1::RefusalReason::Cancelled => Self::Protocol,
             v1::RefusalReason::Unspecified
             | v1::RefusalReason::LockHeld
@@ -188,6 +193,18 @@ impl From<v1::RefusalReason> for RefusalReason {
 /// `text` with everything a terminal might act on escaped.
 pub(crate) fn shown(text: &str) -> impl fmt::Display + '_ {
     text.escape_debug()
+}
+
+/// Names as an error lists them, and the verb that goes with them.
+fn listed(names: &[String]) -> String {
+    let listed: Vec<_> =
+        names.iter().take(LISTED_MAX).map(|name| shown(name).to_string()).collect();
+    let listed = listed.join(", ");
+    match names.len() {
+        0 | 1 => format!("{listed} is"),
+        number if number <= LISTED_MAX => format!("{listed} are"),
+        number => format!("{listed} and {} more are", number - LISTED_MAX),
+    }
 }
 
 fn after(waited: Option<&Duration>) -> String {

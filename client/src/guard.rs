@@ -1,4 +1,4 @@
-//! A lock that is held.
+//! Locks that are held.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -6,17 +6,21 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use bytes::Bytes;
+use holdfast_seams::select;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::Handle;
 use crate::hold::Hold;
 use crate::session::Key;
-use crate::{FencingToken, GuardState, LostReason, Result};
+use crate::value::Change;
+use crate::{FencingToken, GuardState, LostReason, Mode, Result, Value};
 
-/// A lock that is held, for as long as [`Guard::is_safe`] says so.
+/// A lock that is held, for as long as [`Guard::is_safe`] says so; or several that were granted
+/// together, under one token.
 ///
-/// Dropping it gives the lock back without waiting; [`Guard::release`] waits until that is
+/// Dropping it gives back what it holds without waiting; [`Guard::release`] waits until that is
 /// certain. A guard outlives broken connections, changes of leader and every clone of its client.
 ///
 /// Safe means: no other client holds the lock or is granted it before this guard's safe deadline,
@@ -35,9 +39,25 @@ impl Guard {
         Self { hold, key, handle }
     }
 
-    /// The lock's name.
+    /// The lock's name; of several the one that was named first among those granted.
     pub fn name(&self) -> &str {
-        &self.hold.name
+        self.hold.first().map(|lock| &*lock.name).unwrap_or_default()
+    }
+
+    /// The names of all locks it holds, in the order in which they were asked for. Those that were
+    /// given back by [`Guard::release_names`] are left out.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.hold.held().map(|lock| &*lock.name)
+    }
+
+    /// Whether the lock `name` is one of its locks, and certainly held now.
+    pub fn holds(&self, name: &str) -> bool {
+        self.is_safe() && self.hold.lock(name).is_some()
+    }
+
+    /// How the lock `name` is held; `None` if it is none of this guard's.
+    pub fn mode_of(&self, name: &str) -> Option<Mode> {
+        self.hold.lock(name).map(|lock| lock.mode)
     }
 
     /// The grant's fencing token.
@@ -45,7 +65,7 @@ impl Guard {
         self.hold.token
     }
 
-    /// Whether the lock is certainly held now. One clock read against an atomic: cheap enough for
+    /// Whether the lock, or all of several, is certainly held now. One clock read against an atomic: cheap enough for
     /// before every write. Counts time in which the machine was suspended. Once false, it stays
     /// false.
     pub fn is_safe(&self) -> bool {
@@ -118,7 +138,151 @@ impl Guard {
         .await
     }
 
-    /// Gives the lock back and waits until the store has said so. The guard is unsafe from the
+    /// Waits until somebody waits for one of the locks, and says for which; at once if somebody has
+    /// come to wait since the grant. `None` when the hold is over. For holders that finish early,
+    /// or lend the lock out.
+    ///
+    /// A hint: word of it that was under way on a connection that broke is not repeated.
+    ///
+    /// Cancel safe.
+    pub async fn contended(&self) -> Option<&str> {
+        let mut contended = self.hold.contended();
+        let mut state = self.hold.state();
+        select! {
+            _ = state.wait_for(GuardState::is_over) => None,
+            names = contended.wait_for(|names| !names.is_empty()) => {
+                let name = names.ok().and_then(|names| names.first().cloned())?;
+                self.hold.lock(&name).map(|lock| &*lock.name)
+            }
+        }
+    }
+
+    /// What the last holder left with the lock [`Guard::name`], as it came with the grant, or as
+    /// this guard has set it since.
+    ///
+    /// ```no_run
+    /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
+    /// let guard = client.lock("import").await?;
+    /// let done: u64 = match guard.value() {
+    ///     Some(value) if !value.is_suspect => {
+    ///         String::from_utf8_lossy(&value.bytes).parse().unwrap_or(0)
+    ///     }
+    ///     // Nobody left a value, or its holder died: look at the work itself.
+    ///     _ => 0,
+    /// };
+    /// // … import what comes after `done` …
+    /// guard.set_value((done + 1).to_string()).await?;
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn value(&self) -> Option<Value> {
+        self.value_of(self.name())
+    }
+
+    /// The same for one of several locks; `None` too if `name` is none of this guard's.
+    pub fn value_of(&self, name: &str) -> Option<Value> {
+        self.hold.lock(name)?.value()
+    }
+
+    /// Replaces the value of the lock [`Guard::name`]: at most 4 KiB; no bytes at all are a value
+    /// too. Answers when that is committed. The value outlives the hold and goes to the next
+    /// holder with the grant; if this hold ends without a release, it is marked as suspect.
+    ///
+    /// Outages and changes of leader are outlived as a hold outlives them: it is sent again, and
+    /// made once.
+    ///
+    /// Dropping the future leaves open whether it is made.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`](crate::Error::Lost): the hold was over before it was sent; the value is as
+    /// it was. [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown): the hold ended while it
+    /// was on its way, or no answer came within the session's TTL; the next holder will see.
+    /// [`Error::Refused`](crate::Error::Refused): it is too large, at a limit of the store, or the
+    /// lock is shared; the value is as it was.
+    pub async fn set_value(&self, bytes: impl Into<Bytes>) -> Result<()> {
+        self.set_value_of(self.name(), bytes).await
+    }
+
+    /// The same for one of several locks.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Guard::set_value`]; [`Error::Refused`](crate::Error::Refused) too if `name` is none
+    /// of this guard's.
+    pub async fn set_value_of(&self, name: &str, bytes: impl Into<Bytes>) -> Result<()> {
+        self.change_value(name, Change::set(bytes.into())?).await
+    }
+
+    /// Removes the value of the lock [`Guard::name`]; that there is none is no error.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Guard::set_value`].
+    pub async fn clear_value(&self) -> Result<()> {
+        self.clear_value_of(self.name()).await
+    }
+
+    /// The same for one of several locks.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Guard::set_value_of`].
+    pub async fn clear_value_of(&self, name: &str) -> Result<()> {
+        self.change_value(name, Change::Clear).await
+    }
+
+    /// Leaves a suspect value of the lock [`Guard::name`] as it is, and no longer suspect: this
+    /// holder has looked, and vouches for it.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Guard::set_value`]; [`Error::Refused`](crate::Error::Refused) too if there is none.
+    pub async fn confirm_value(&self) -> Result<()> {
+        self.confirm_value_of(self.name()).await
+    }
+
+    /// The same for one of several locks.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Guard::set_value_of`].
+    pub async fn confirm_value_of(&self, name: &str) -> Result<()> {
+        self.change_value(name, Change::Confirm).await
+    }
+
+    async fn change_value(&self, name: &str, change: Change) -> Result<()> {
+        self.handle.session.change_value(self.key, &self.hold, name, change).await
+    }
+
+    /// Gives back some of several locks and waits until the store has said so; the others stay
+    /// held. No name at all gives back nothing, all names are the same as [`Guard::release`].
+    /// The locks named are none of this guard's from the first poll on.
+    ///
+    /// ```no_run
+    /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
+    /// let guard = client.lock_all(["a", "b", "c"]).await?;
+    /// // … done with two of them …
+    /// guard.release_names(["a", "b"]).await?;
+    /// assert!(guard.names().eq(["c"]));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Dropping the future leaves the release to the background.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`](crate::Error::Refused) if one of the names is none of this guard's;
+    /// nothing is given back then. Otherwise as of [`Guard::release`].
+    pub async fn release_names(&self, names: impl IntoIterator<Item: AsRef<str>>) -> Result<()> {
+        let names: Vec<Arc<str>> = names.into_iter().map(|name| name.as_ref().into()).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        self.handle.session.release_names(self.key, &self.hold, &names).await
+    }
+
+    /// Gives back everything it holds and waits until the store has said so. The guard is unsafe from the
     /// first moment on.
     ///
     /// Dropping the future leaves the release to the background.
@@ -143,7 +307,7 @@ impl Drop for Guard {
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
-            .field("name", &self.name())
+            .field("names", &self.names().collect::<Vec<_>>())
             .field("token", &self.token().get())
             .field("state", &*self.hold.state().borrow())
             .finish_non_exhaustive()

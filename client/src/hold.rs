@@ -1,15 +1,19 @@
 //! One hold as the client sees it: safe, in jeopardy, over.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use holdfast_proto::v1;
 use holdfast_seams::{Clock, Moment};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::FencingToken;
+use crate::items::Item;
 use crate::lease::Span;
+use crate::value::Change;
+use crate::{FencingToken, Mode, Value};
 
 /// Why a hold is over although its guard did not give it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,6 +30,16 @@ pub enum LostReason {
     AttachedElsewhere,
     /// The store does not know the hold any more.
     Revoked,
+}
+
+impl From<v1::LostReason> for LostReason {
+    fn from(reason: v1::LostReason) -> Self {
+        match reason {
+            v1::LostReason::SessionClosed => Self::SessionClosed,
+            v1::LostReason::SessionExpired => Self::SessionExpired,
+            v1::LostReason::Unspecified => Self::Revoked,
+        }
+    }
 }
 
 impl fmt::Display for LostReason {
@@ -67,28 +81,104 @@ impl GuardState {
     }
 }
 
+/// One lock of a hold.
+pub(crate) struct HeldLock {
+    pub(crate) name: Arc<str>,
+    pub(crate) mode: Mode,
+    /// Not given back by itself; falls when its release is queued, and never rises (S3).
+    held: AtomicBool,
+    value: Mutex<Option<Value>>,
+}
+
+impl HeldLock {
+    pub(crate) fn new(item: Item, value: Option<Value>) -> Self {
+        let Item { name, mode } = item;
+        Self { name, mode, held: AtomicBool::new(true), value: Mutex::new(value) }
+    }
+
+    /// Whether it is still part of the hold.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn value(&self) -> Option<Value> {
+        self.value.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// Shared by a guard and the session task.
 pub(crate) struct Hold {
-    pub(crate) name: Arc<str>,
+    /// At least one; the first is the one that a guard of one lock is about.
+    locks: Box<[HeldLock]>,
     pub(crate) token: FencingToken,
     span: Arc<Span>,
     over: AtomicBool,
     state: watch::Sender<GuardState>,
     cancelled: CancellationToken,
+    /// The names of the hold for which somebody waits, as far as the store told.
+    contended: watch::Sender<BTreeSet<Arc<str>>>,
 }
 
 impl Hold {
     /// `None` if `span` is over: what cannot be safe is not handed out.
-    pub(crate) fn granted(name: Arc<str>, token: FencingToken, span: Arc<Span>) -> Option<Self> {
+    pub(crate) fn granted(
+        locks: Vec<HeldLock>,
+        token: FencingToken,
+        span: Arc<Span>,
+    ) -> Option<Self> {
         let safe_until = span.deadline()?;
         Some(Self {
-            name,
+            locks: locks.into(),
             token,
             span,
             over: AtomicBool::new(false),
             state: watch::Sender::new(GuardState::Held { safe_until }),
             cancelled: CancellationToken::new(),
+            contended: watch::Sender::default(),
         })
+    }
+
+    /// The lock that comes first in what was granted.
+    pub(crate) fn first(&self) -> Option<&HeldLock> {
+        self.locks.first()
+    }
+
+    /// The locks that are still part of the hold.
+    pub(crate) fn held(&self) -> impl Iterator<Item = &HeldLock> {
+        self.locks.iter().filter(|lock| lock.is_held())
+    }
+
+    /// The lock `name`, if it is still part of the hold.
+    pub(crate) fn lock(&self, name: &str) -> Option<&HeldLock> {
+        self.held().find(|lock| *lock.name == *name)
+    }
+
+    /// Takes a lock out of the hold, for ever.
+    pub(crate) fn give_up(&self, name: &str) {
+        if let Some(lock) = self.lock(name) {
+            lock.held.store(false, Ordering::Release);
+        }
+        self.contended.send_if_modified(|names| names.remove(name));
+    }
+
+    /// Notes that the store has made `change` under this hold.
+    pub(crate) fn note_change(&self, name: &str, change: &Change) {
+        if let Some(lock) = self.lock(name) {
+            let mut value = lock.value.lock().unwrap_or_else(PoisonError::into_inner);
+            *value = change.after(value.take(), self.token);
+        }
+    }
+
+    /// Notes that somebody waits for `name`.
+    pub(crate) fn note_contended(&self, name: &[u8]) {
+        if let Some(lock) = self.held().find(|lock| lock.name.as_bytes() == name) {
+            self.contended.send_if_modified(|names| names.insert(lock.name.clone()));
+        }
+    }
+
+    /// The names for which somebody waits.
+    pub(crate) fn contended(&self) -> watch::Receiver<BTreeSet<Arc<str>>> {
+        self.contended.subscribe()
     }
 
     /// One clock read against an atomic. Once false, false for ever: both parts only ever fall.

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use holdfast_proto::v1;
+use holdfast_seams::Moment;
 
-use crate::FencingToken;
+use crate::{FencingToken, Mode, Value};
 
 /// Who holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,15 +19,36 @@ pub struct Holder {
     pub token: FencingToken,
     /// For how long, by the leader's wall clock.
     pub held: Duration,
+    /// How it holds it.
+    pub mode: Mode,
 }
 
 /// Where a request stands in its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// How many stand before it; 0 is next.
+    /// How many stand before it; 0 is next. Of a request for all of several locks the largest of
+    /// its places, of one for any of them the smallest.
     pub place: u64,
-    /// Who holds the lock meanwhile.
+    /// Who holds what it waits for: at most 100.
     pub holders: Vec<Holder>,
+}
+
+/// A place, and when it was told.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) place: Place,
+    pub(crate) at: Moment,
+}
+
+impl Told {
+    /// The place with its holders as old as they are `now`.
+    pub(crate) fn aged(&self, now: Moment) -> Place {
+        let mut place = self.place.clone();
+        for holder in &mut place.holders {
+            holder.held += now.saturating_since(self.at);
+        }
+        place
+    }
 }
 
 impl Place {
@@ -44,6 +66,10 @@ pub struct Waiter {
     pub label: String,
     /// For how long, by the leader's wall clock.
     pub waiting: Duration,
+    /// How it wants to hold the lock.
+    pub mode: Mode,
+    /// How many names its request waits for, this one among them.
+    pub names: u32,
 }
 
 /// A lock as of one linearizable read.
@@ -51,12 +77,18 @@ pub struct Waiter {
 pub struct LockInfo {
     /// Its name.
     pub name: String,
-    /// Who holds it.
+    /// How many hold it in all.
+    pub held_by: u64,
+    /// Who holds it, in the order of the grants: at most 100 from `inspect`, 4 from `list`.
     pub holders: Vec<Holder>,
     /// How many wait in all.
     pub waiting: u64,
     /// The first of them, the next one first: at most 100 from `inspect`, none from `list`.
     pub queue: Vec<Waiter>,
+    /// What a holder left with it; not told by `list`.
+    pub value: Option<Value>,
+    /// Whether there is a value.
+    pub has_value: bool,
 }
 
 /// A page of locks, in name order.
@@ -102,8 +134,10 @@ pub struct NodeStatus {
 
 impl From<v1::Holder> for Holder {
     fn from(holder: v1::Holder) -> Self {
+        let mode = holder.mode().into();
         Self {
             session: holder.session_id,
+            mode,
             label: holder.label,
             token: FencingToken::new(holder.token),
             held: Duration::from_millis(holder.held_ms),
@@ -115,18 +149,29 @@ pub(crate) fn holders(holders: Vec<v1::Holder>) -> Vec<Holder> {
     holders.into_iter().map(Holder::from).collect()
 }
 
-impl From<v1::LockInfo> for LockInfo {
-    fn from(lock: v1::LockInfo) -> Self {
-        let queue = lock.queue.into_iter().map(|waiter| Waiter {
+impl From<v1::WaiterInfo> for Waiter {
+    fn from(waiter: v1::WaiterInfo) -> Self {
+        Self {
             session: waiter.session_id,
+            mode: waiter.mode().into(),
             label: waiter.label,
             waiting: Duration::from_millis(waiter.waiting_ms),
-        });
+            names: waiter.names,
+        }
+    }
+}
+
+impl From<v1::LockInfo> for LockInfo {
+    fn from(lock: v1::LockInfo) -> Self {
+        let queue = lock.queue.into_iter().map(Waiter::from);
         Self {
             name: lock.name,
+            held_by: lock.held_by,
             holders: holders(lock.holders),
             waiting: lock.waiting,
             queue: queue.collect(),
+            value: lock.value.map(Value::from),
+            has_value: lock.has_value,
         }
     }
 }

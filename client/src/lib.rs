@@ -22,6 +22,14 @@
 //! }
 //! ```
 //!
+//! # More than one lock
+//!
+//! - [`Client::lock`]`(…)`[`.shared()`](Acquire::shared): readers beside readers.
+//! - [`Client::lock_all`]: several locks, whole or not at all, under one token.
+//! - [`Client::any_of`]: whichever of several are free.
+//! - [`Guard::value`], [`Guard::set_value`]: a few bytes that go to the next holder with the grant.
+//! - [`Acquire::enqueue`]: the place in the queue, to be awaited and to be watched.
+//!
 //! # What is promised
 //!
 //! - While [`Guard::is_safe`] is true, no other client holds the lock. A guard that is not safe
@@ -41,13 +49,17 @@ mod error;
 mod guard;
 mod hold;
 mod info;
+mod items;
 mod lease;
+mod queue_place;
 mod reader;
 mod session;
 mod token;
 mod transport;
+mod value;
+mod watch;
 
-pub use acquire::{Acquire, Acquiring};
+pub use acquire::Acquire;
 pub use builder::Builder;
 pub use client::Client;
 pub use error::{Error, RefusalReason, Result};
@@ -55,5 +67,9 @@ pub use guard::Guard;
 pub use hold::{GuardState, LostReason};
 pub use holdfast_seams::Moment;
 pub use info::{Holder, LockInfo, Member, NodeStatus, Page, Place, Waiter};
+pub use items::{LockItem, Mode};
+pub use queue_place::QueuePlace;
 pub use reader::Reader;
 pub use token::FencingToken;
+pub use value::Value;
+pub use watch::{ChangeKind, LockChange, Watch, WatchEvent};

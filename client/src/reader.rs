@@ -8,10 +8,10 @@ use holdfast_proto::v1;
 use holdfast_seams::{BoxFuture, Seams, Transport, TransportError};
 
 use crate::endpoints::Route;
-use crate::{Error, LockInfo, NodeStatus, Page, RefusalReason, Result};
+use crate::{Error, LockInfo, NodeStatus, Page, RefusalReason, Result, Watch};
 
 /// The longest one server may take to answer before the next is asked.
-const ATTEMPT_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const ATTEMPT_LIMIT: Duration = Duration::from_secs(2);
 /// Locks in a page of [`Reader::list`].
 const PAGE_SIZE: u32 = 1_000;
 
@@ -38,6 +38,10 @@ impl Reader {
         &self.transport
     }
 
+    pub(crate) fn seams(&self) -> &Seams {
+        &self.seams
+    }
+
     pub(crate) fn endpoints(&self) -> &[String] {
         &self.endpoints
     }
@@ -46,7 +50,8 @@ impl Reader {
         self.limit
     }
 
-    /// One lock as of a linearizable read; `None` if nobody holds it or waits for it.
+    /// One lock as of a linearizable read; `None` if nobody holds it or waits for it
+    /// and it has no value.
     ///
     /// # Errors
     ///
@@ -57,6 +62,29 @@ impl Reader {
         let response =
             self.ask(|endpoint| self.transport.inspect(endpoint, request.clone())).await?;
         Ok(response.lock.map(LockInfo::from))
+    }
+
+    /// Whether the grant with that token holds the lock `name`, as of a linearizable read. It may
+    /// end at any time after that: a resource that has to be sure compares tokens itself, with
+    /// every write.
+    ///
+    /// ```no_run
+    /// # async fn example() -> holdfast::Result<()> {
+    /// let reader = holdfast::Client::builder().endpoints("127.0.0.1:7420")?.reader();
+    /// if !reader.check_token("orders/42", 17_u64).await? {
+    ///     println!("whoever shows token 17 does not hold orders/42 any more");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As of [`Reader::inspect`].
+    pub async fn check_token(&self, name: &str, token: impl Into<u64>) -> Result<bool> {
+        let request = v1::CheckTokenRequest { name: name.to_owned(), token: token.into() };
+        let response =
+            self.ask(|endpoint| self.transport.check_token(endpoint, request.clone())).await?;
+        Ok(response.current)
     }
 
     /// The locks whose names begin with `prefix`, in name order. Read in pages, each of which is
@@ -89,6 +117,30 @@ impl Reader {
         };
         let response = self.ask(|endpoint| self.transport.list(endpoint, request.clone())).await?;
         Ok(Page::from(response))
+    }
+
+    /// Watches the locks whose names begin with `prefix` (empty: all): their state, then every
+    /// change. Nothing is asked before the first poll; [`Watch`] tells the rest.
+    ///
+    /// ```no_run
+    /// # async fn example() -> holdfast::Result<()> {
+    /// use holdfast::WatchEvent;
+    ///
+    /// let reader = holdfast::Client::builder().endpoints("127.0.0.1:7420")?.reader();
+    /// let mut watch = reader.watch("orders/");
+    /// while let Some(event) = watch.next().await {
+    ///     match event? {
+    ///         WatchEvent::Lock(lock) => println!("{} has {} holders", lock.name, lock.holding),
+    ///         WatchEvent::Synced => println!("that is all; what follows are changes"),
+    ///         WatchEvent::Change(change) => println!("{}: {:?}", change.name, change.what),
+    ///         WatchEvent::Restarted => println!("forget it all; the state comes anew"),
+    ///         _ => {}
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn watch(&self, prefix: &str) -> Watch {
+        Watch::new(self.clone(), prefix.to_owned())
     }
 
     /// What a node knows of itself and its cluster: the first endpoint that answers.
@@ -145,7 +197,7 @@ impl Reader {
     }
 }
 
-fn refused(message: String) -> Error {
+pub(crate) fn refused(message: String) -> Error {
     Error::Refused { reason: RefusalReason::Other, message, limit: None, retry_after: None }
 }
 

@@ -1,4 +1,4 @@
-//! `holdfast lock`, `try`, `list` and `inspect` as processes, with real children, against a server
+//! `holdfast lock`, `try`, `list`, `inspect` and `check-token` as processes, with real children, against a server
 //! of a few lines on a real socket.
 #![cfg(feature = "cli")]
 #![expect(
@@ -9,13 +9,14 @@
 #[expect(unreachable_pub, reason = "a helper's items are as public as its users are many")]
 mod fake_server;
 
-use std::io::Write;
+use std::io::{BufRead as _, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use fake_server::{FakeServer, HELD, now};
+use fake_server::{FakeServer, HELD, SHARED, now};
+use holdfast_proto::v1;
 use holdfast_proto::v1::client_frame::Body;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -95,6 +96,63 @@ fn the_command_finds_the_lock_and_its_token_in_its_environment_and_has_our_input
     let output = lock.wait_with_output().unwrap();
 
     assert_eq!(String::from_utf8_lossy(&output.stdout), "jobs 77\ninput\n");
+}
+
+#[test]
+fn the_command_finds_all_locks_it_was_given() {
+    let shown = "echo $HOLDFAST_LOCK $HOLDFAST_TOKEN; echo \"$HOLDFAST_LOCKS\"";
+    let all = run(&["lock", "a", "b", "--", "sh", "-c", shown]);
+    let any = run(&["lock", "--any", HELD, "b", "c", "--", "sh", "-c", shown]);
+
+    assert_eq!(String::from_utf8_lossy(&all.stdout), "a 77\na\nb\n");
+    assert_eq!(String::from_utf8_lossy(&any.stdout), "b 77\nb\nc\n", "what was got, not asked");
+}
+
+#[test]
+fn the_options_say_how_locks_are_asked_for() {
+    let (server, address) = FakeServer::start();
+    let arguments = ["try", "--shared", "--any", "a", "b", "--", "true"];
+    let output = holdfast(&address.to_string(), &arguments).output().unwrap();
+
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    server.wait_for("the acquire", |frame| match frame {
+        Body::Acquire(acquire) => {
+            acquire.any == Some(v1::AnyOf { min: 0 })
+                && acquire.items.iter().all(|item| item.mode() == v1::Mode::Shared)
+        }
+        _ => false,
+    });
+}
+
+#[test]
+fn a_set_of_which_one_is_held_is_not_granted() {
+    let output = run(&["try", "a", HELD, "--", "true"]);
+
+    assert_eq!(output.status.code(), Some(124));
+    let said = said(&output);
+    assert!(said.contains("a, held are not granted: held by other"), "{said}");
+}
+
+#[test]
+fn a_set_that_makes_no_sense_is_122_and_one_line() {
+    let output = run(&["lock", "a", "b", "a", "--", "true"]);
+
+    assert_eq!(output.status.code(), Some(122));
+    assert_eq!(said(&output), "holdfast: refused: a is named twice in one request\n");
+}
+
+#[test]
+fn a_token_is_current_or_it_is_not() {
+    let current = run(&["check-token", "jobs", "77"]);
+    let old = run(&["--json", "check-token", "jobs", "76"]);
+    let nonsense = run(&["check-token", "jobs", "-1"]);
+
+    assert_eq!(current.status.code(), Some(0));
+    assert_eq!(String::from_utf8_lossy(&current.stdout), "jobs is held under token 77\n");
+    assert_eq!(old.status.code(), Some(1));
+    let answer: serde_json::Value = serde_json::from_slice(&old.stdout).unwrap();
+    assert_eq!(answer, serde_json::json!({"name": "jobs", "token": "76", "current": false}));
+    assert_eq!(nonsense.status.code(), Some(125));
 }
 
 #[test]
@@ -272,6 +330,28 @@ fn what_the_store_says_cannot_drive_the_terminal() {
 }
 
 #[test]
+fn readers_and_a_value_are_shown() {
+    let people = run(&["inspect", SHARED]);
+    let programs = run(&["--json", "inspect", SHARED]);
+
+    assert_eq!(
+        String::from_utf8_lossy(&people.stdout),
+        "shared is shared by one for 3 s under token 5\n\
+         shared is shared by two for 3 s under token 6\n  \
+         and 1 more\n  \
+         next in line: writer, waiting for 0 s, and 2 other locks\n  \
+         value \"\\xffa\", set under token 4; suspect: the grant was lost\n"
+    );
+    let answer: serde_json::Value = serde_json::from_slice(&programs.stdout).unwrap();
+    assert_eq!(answer["holders"][1]["mode"], "shared");
+    assert_eq!(answer["queue"][0]["mode"], "exclusive");
+    let value = serde_json::json!({
+        "encoding": "base64", "data": "/2E=", "token": "4", "suspect": true,
+    });
+    assert_eq!(answer["value"], value);
+}
+
+#[test]
 fn a_question_the_store_refuses_is_122_with_its_words() {
     let output = run(&["--json", "list"]);
 
@@ -293,4 +373,43 @@ fn the_example_of_the_readme_runs() {
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(shown, "orders/42 is held under token 77\n", "{}", said(&output));
     assert!(output.status.success());
+}
+
+/// Each event is one line without times; nothing a terminal would act on gets there.
+#[test]
+fn watch_prints_a_line_for_each_event_until_it_is_asked_to_end() {
+    for (json, lines) in [
+        (
+            false,
+            vec![
+                "orders/\\u{ad}42  held by a\\u{1b}[2Jb (token 9223372036854775807, shared); \
+                 held by c (token 9223372036854775807); 2 waiting",
+                "# that is the only lock; changes follow",
+                "orders/\\u{ad}42  \\u{7}w waits (2 waiting)",
+                "orders/\\u{ad}42  session 8 waits no more (2 waiting)",
+                "orders/\\u{ad}42  lost (token 9223372036854775807): the session expired",
+                "orders/\\u{ad}42  value removed",
+            ],
+        ),
+        (
+            true,
+            vec![r#""event":"lock""#, r#""event":"synced""#, r#""token":"9223372036854775807""#],
+        ),
+    ] {
+        let (_server, address) = FakeServer::start();
+        let format = if json { &["--json", "watch"][..] } else { &["watch"] };
+        let mut watch = holdfast(&address.to_string(), format).spawn().unwrap();
+        let mut printed = BufReader::new(watch.stdout.take().unwrap()).lines();
+        let mut text = String::new();
+        for _ in 0..6 {
+            text += &printed.next().unwrap().unwrap();
+            text.push('\n');
+        }
+        for line in lines {
+            assert!(text.contains(line), "{line:?} is not in: {text}");
+        }
+        assert!(json || !text.contains('\u{1b}'), "{text:?}");
+        send(&watch, Signal::SIGINT);
+        assert_eq!(watch.wait().unwrap().code(), Some(0));
+    }
 }

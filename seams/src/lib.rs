@@ -28,7 +28,7 @@ use std::time::Duration;
 pub use clock::{Clock, Elapsed, Moment, Watchdog, WatchdogHandle};
 pub use random::Rng;
 pub use spawn::{Spawn, Task, TaskHandle};
-pub use transport::{Pipe, Transport, TransportError};
+pub use transport::{Pipe, Transport, TransportError, Watched};
 
 /// A boxed future, as trait objects need it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

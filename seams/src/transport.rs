@@ -4,8 +4,9 @@ use std::fmt;
 
 use futures_util::stream::BoxStream;
 use holdfast_proto::v1::{
-    ClientFrames, InspectRequest, InspectResponse, ListRequest, ListResponse, ServerFrames,
-    StatusRequest, StatusResponse,
+    CheckTokenRequest, CheckTokenResponse, ClientFrames, InspectRequest, InspectResponse,
+    ListRequest, ListResponse, ServerFrames, StatusRequest, StatusResponse, WatchRequest,
+    WatchResponse,
 };
 use tokio::sync::mpsc;
 
@@ -29,6 +30,10 @@ impl<Out, In> fmt::Debug for Pipe<Out, In> {
         f.debug_struct("Pipe").finish_non_exhaustive()
     }
 }
+
+/// What a watch tells. It ends after its first error; a plain end says no more than that nothing
+/// will come any more.
+pub type Watched = BoxStream<'static, Result<WatchResponse, TransportError>>;
 
 /// Reaches servers. An endpoint is `host:port`, as people write it.
 pub trait Transport: Send + Sync + 'static {
@@ -63,6 +68,28 @@ pub trait Transport: Send + Sync + 'static {
         endpoint: &str,
         request: ListRequest,
     ) -> BoxFuture<'static, Result<ListResponse, TransportError>>;
+
+    /// Asks whether a grant is current.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError`]; asking changes nothing.
+    fn check_token(
+        &self,
+        endpoint: &str,
+        request: CheckTokenRequest,
+    ) -> BoxFuture<'static, Result<CheckTokenResponse, TransportError>>;
+
+    /// Watches the locks below a prefix: the state, then every change.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError`]: the server does not serve the watch. Watching changes nothing.
+    fn watch(
+        &self,
+        endpoint: &str,
+        request: WatchRequest,
+    ) -> BoxFuture<'static, Result<Watched, TransportError>>;
 
     /// Asks a node who it is and who leads.
     ///

@@ -127,6 +127,16 @@ settings! {
     /// leader, and each is opened within milliseconds.
     max_unopened_streams: u64 = 8_192, "HOLDFAST_MAX_UNOPENED_STREAMS";
 
+    /// How many watches may be open at this node; one more is refused.
+    ///
+    /// Default: 10000. Bounds: 1 to 1000000. All of them are at the leader.
+    max_watches: u64 = 10_000, "HOLDFAST_MAX_WATCHES";
+
+    /// How many changes a watch may be behind; with one more it ends, and begins anew with the
+    /// state.
+    ///
+    /// Default: 8192. Bounds: 16 to 1000000. Watches of one prefix share what they are behind.
+    watch_backlog: u64 = 8_192, "HOLDFAST_WATCH_BACKLOG";
     /// How many unary Acquire calls may wait for a lock at this node at once; one more is refused.
     ///
     /// Default: 10000. Bounds: 1 to 1000000. A client that waits a lot has a stream, which carries

@@ -153,6 +153,9 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
         attached_streams,
         waiting_calls,
         outbox_overflows,
+        watches,
+        watch_events,
+        watches_cut,
         keepalives,
         keepalives_acknowledged,
         quorum_rounds,
@@ -164,9 +167,12 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
         expiry_lateness,
     } = from.clone();
     registry.register("streams", "Streams that a session is attached to", attached_streams);
+    registry.register("watches", "Watches that are open", watches);
     registry.register("waiting_calls", "Unary calls that wait for a lock", waiting_calls);
     let counters = [
         ("outbox_overflows", "Streams cut because they were not read", outbox_overflows),
+        ("watch_events", "Locks and changes that watchers were told", watch_events),
+        ("watches_cut", "Watches cut because they were not read", watches_cut),
         ("keepalives", "Keepalives that came in", keepalives),
         ("keepalives_acknowledged", "Keepalives that renewed a lease", keepalives_acknowledged),
         ("quorum_rounds", "Quorum rounds for keepalives and expiries", quorum_rounds),

@@ -172,6 +172,8 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
         ("max_pending_commands = 0", &["max_pending_commands = 0", "from 1 to"]),
         ("max_attached_streams = 0", &["max_attached_streams = 0", "from 1 to"]),
         ("max_unopened_streams = 0", &["max_unopened_streams = 0", "from 1 to"]),
+        ("max_watches = 0", &["max_watches = 0", "from 1 to 1000000"]),
+        ("watch_backlog = 15", &["watch_backlog = 15", "from 16 to 1000000"]),
         ("max_waiting_calls = 0", &["max_waiting_calls = 0", "from 1 to"]),
         ("snapshot_every = 99", &["snapshot_every = 99", "from 100 to"]),
         ("log_level = \"a=b=c\"", &["log_level = a=b=c"]),

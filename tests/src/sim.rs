@@ -12,10 +12,10 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use holdfast::Client;
 use holdfast_proto::v1::{
-    ClientFrames, InspectRequest, InspectResponse, ListRequest, ListResponse, ServerFrames,
-    StatusRequest, StatusResponse,
+    CheckTokenRequest, CheckTokenResponse, ClientFrames, InspectRequest, InspectResponse,
+    ListRequest, ListResponse, ServerFrames, StatusRequest, StatusResponse, WatchRequest,
 };
-use holdfast_seams::{BoxFuture, Pipe, Seams, Task, Transport, TransportError, simulated};
+use holdfast_seams::{BoxFuture, Pipe, Seams, Task, Transport, TransportError, Watched, simulated};
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::raft::{Member, MemoryNetwork, MemoryStore, Replica, ReplicaConfig};
 use holdfast_server::session::{ClusterId, Hub, SessionSettings, StreamError};
@@ -235,6 +235,22 @@ impl Transport for InMemory {
         _endpoint: &str,
         _request: ListRequest,
     ) -> BoxFuture<'static, Result<ListResponse, TransportError>> {
+        Box::pin(async { Err(only_streams()) })
+    }
+
+    fn check_token(
+        &self,
+        _endpoint: &str,
+        _request: CheckTokenRequest,
+    ) -> BoxFuture<'static, Result<CheckTokenResponse, TransportError>> {
+        Box::pin(async { Err(only_streams()) })
+    }
+
+    fn watch(
+        &self,
+        _endpoint: &str,
+        _request: WatchRequest,
+    ) -> BoxFuture<'static, Result<Watched, TransportError>> {
         Box::pin(async { Err(only_streams()) })
     }
 

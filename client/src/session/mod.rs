@@ -14,14 +14,19 @@ use holdfast_seams::{Moment, Seams, Transport, Watchdog};
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::hold::Hold;
-use crate::{Error, Result};
+use crate::value::Change;
+use crate::{Error, LostReason, Result};
 use machine::Machine;
+use request::Done;
 
 pub(crate) use machine::{Ask, Asked, Opening, Wishes};
 pub(crate) use request::Key;
 
 /// How long closing may take before it counts as unknown. The session then runs out by itself.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// What a change of a value is called in errors.
+const CHANGE: &str = "a change of a value";
 
 /// How the session's task ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,8 +143,8 @@ impl Session {
         self.wake.notify_one();
     }
 
-    /// Queues a release. `hold` is unsafe when this returns.
-    pub(crate) fn give_back(&self, key: Key, done: Option<oneshot::Sender<Result<()>>>) {
+    /// Queues a release. The hold is unsafe when this returns.
+    pub(crate) fn give_back(&self, key: Key, done: Done) {
         self.with(|machine| machine.give_back(key, done));
         self.wake.notify_one();
     }
@@ -149,12 +154,54 @@ impl Session {
         let (done, outcome) = oneshot::channel();
         let limit = self.ttl();
         self.give_back(key, Some(done));
+        self.outcome("a release", limit, outcome, hold).await
+    }
+
+    /// The same for some names of a hold.
+    pub(crate) async fn release_names(
+        &self,
+        key: Key,
+        hold: &Hold,
+        names: &[Arc<str>],
+    ) -> Result<()> {
+        let (done, outcome) = oneshot::channel();
+        let limit = self.ttl();
+        self.with(|machine| machine.give_back_names(key, names, Some(done)))?;
+        self.wake.notify_one();
+        self.outcome("a release", limit, outcome, hold).await
+    }
+
+    /// Changes the value of a lock that is held, and waits until that is committed.
+    pub(crate) async fn change_value(
+        &self,
+        key: Key,
+        hold: &Hold,
+        name: &str,
+        change: Change,
+    ) -> Result<()> {
+        let (done, outcome) = oneshot::channel();
+        let limit = self.ttl();
+        self.with(|machine| machine.change_value(key, name, change, Some(done)))?;
+        self.wake.notify_one();
+        self.outcome(CHANGE, limit, outcome, hold).await
+    }
+
+    /// What became of something that was asked under `hold`; unheard, it was not asked, because
+    /// the hold was over.
+    async fn outcome(
+        &self,
+        what: &'static str,
+        limit: Duration,
+        outcome: oneshot::Receiver<Result<()>>,
+        hold: &Hold,
+    ) -> Result<()> {
         match self.seams.timeout(limit, outcome).await {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) => Err(Error::Lost {
-                reason: hold.lost_reason().unwrap_or(crate::LostReason::Revoked),
-            }),
-            Err(_) => Err(Error::OutcomeUnknown { what: "a release", waited: limit }),
+            Ok(Err(_)) => {
+                let reason = hold.lost_reason().unwrap_or(LostReason::Revoked);
+                Err(Error::Lost { reason })
+            }
+            Err(_) => Err(Error::OutcomeUnknown { what, waited: limit }),
         }
     }
 

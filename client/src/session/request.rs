@@ -1,12 +1,29 @@
 //! What the client knows of its own requests.
 
+mod changes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio::sync::{oneshot, watch};
 
 use crate::hold::Hold;
-use crate::{Error, FencingToken, Place, Result};
+use crate::info::Told;
+use crate::items::Wanted;
+use crate::{Error, FencingToken, Result};
+
+pub(super) use changes::Change;
+
+/// Who waits for the outcome of something; `None`: nobody.
+pub(super) type Done = Option<oneshot::Sender<Result<()>>>;
+
+/// Tells who waits for it, if anybody does.
+pub(super) fn tell(done: Done, outcome: Result<()>) {
+    if let Some(done) = done {
+        // Who dropped the other end does not want to know.
+        let _ = done.send(outcome);
+    }
+}
 
 /// A request within this client. Unlike a request id it outlives the session, as long as nothing
 /// of the request was sent.
@@ -21,9 +38,9 @@ pub(super) enum Phase {
     Asked,
     /// Stands in the queue.
     Queued,
-    /// Holds the lock, and the hold was handed out.
+    /// Holds what was granted, and the hold was handed out.
     Held(Arc<Hold>),
-    /// Holds the lock, which is to be released: nobody here believes in it any more.
+    /// Holds what was granted, which is to be released: nobody here believes in it any more.
     GivingBack(GivingBack),
     /// Its caller is gone: to be cancelled, whatever it came to meanwhile.
     Cancelling,
@@ -35,7 +52,19 @@ pub(super) struct GivingBack {
     /// How often it was sent. A second "not the holder" means that the first one did it.
     pub(super) sent: u32,
     /// Who wants to know.
-    pub(super) done: Option<oneshot::Sender<Result<()>>>,
+    pub(super) done: Done,
+}
+
+/// A release of some of the names of a hold, on its way. Those names are no part of the hold any
+/// more.
+pub(super) struct Part {
+    pub(super) key: Key,
+    /// Never empty: a release that names nothing gives back everything.
+    pub(super) names: BTreeSet<Arc<str>>,
+    /// How often it was sent. A second "not the holder" means that the first one did it.
+    pub(super) sent: u32,
+    /// Who wants to know.
+    pub(super) done: Done,
 }
 
 impl GivingBack {
@@ -43,19 +72,11 @@ impl GivingBack {
     pub(super) fn unattended(token: FencingToken) -> Self {
         Self { token, sent: 0, done: None }
     }
-
-    /// Tells who waits for it, if anybody does.
-    pub(super) fn finish(self, outcome: Result<()>) {
-        if let Some(done) = self.done {
-            // Who dropped the other end does not want to know.
-            let _ = done.send(outcome);
-        }
-    }
 }
 
 /// One acquire.
 pub(super) struct Request {
-    pub(super) name: Arc<str>,
+    pub(super) wanted: Wanted,
     pub(super) wait: bool,
     pub(super) follow: bool,
     /// Its id in this session; `None` while it was never sent.
@@ -65,7 +86,9 @@ pub(super) struct Request {
     pub(super) phase: Phase,
     /// Who waits for the grant, until it was answered.
     pub(super) answer: Option<oneshot::Sender<Result<Arc<Hold>>>>,
-    pub(super) place: watch::Sender<Option<Place>>,
+    pub(super) place: watch::Sender<Option<Told>>,
+    /// Names on their way back, in the order in which they were given back.
+    pub(super) parts: Vec<Part>,
 }
 
 impl Request {
@@ -73,9 +96,16 @@ impl Request {
     pub(super) fn answer(&mut self, outcome: Result<Arc<Hold>>) -> bool {
         self.answer.take().is_some_and(|answer| answer.send(outcome).is_ok())
     }
+
+    /// Its hold is over, and with it what was on its way back by itself.
+    pub(super) fn finish_parts(&mut self, outcome: &Result<()>) {
+        for part in self.parts.drain(..) {
+            tell(part.done, outcome.clone());
+        }
+    }
 }
 
-/// All requests of a client, by key, id and token.
+/// All requests of a client, by key, id and token; changes of values among them.
 ///
 /// # Invariants
 ///
@@ -85,6 +115,7 @@ impl Request {
 #[derive(Default)]
 pub(super) struct Requests {
     by_key: BTreeMap<Key, Request>,
+    changes: BTreeMap<Key, Change>,
     by_id: BTreeMap<u64, Key>,
     by_token: BTreeMap<FencingToken, Key>,
     unanswered: BTreeSet<u64>,
@@ -94,12 +125,16 @@ pub(super) struct Requests {
 
 impl Requests {
     pub(super) fn len(&self) -> usize {
-        self.by_key.len()
+        self.by_key.len() + self.changes.len()
+    }
+
+    pub(super) fn next_key(&mut self) -> Key {
+        self.keys_given += 1;
+        Key(self.keys_given)
     }
 
     pub(super) fn insert(&mut self, request: Request) -> Key {
-        self.keys_given += 1;
-        let key = Key(self.keys_given);
+        let key = self.next_key();
         self.by_key.insert(key, request);
         key
     }
@@ -112,8 +147,12 @@ impl Requests {
         self.by_key.get(&key)
     }
 
+    pub(super) fn phase(&self, key: Key) -> Option<&Phase> {
+        self.by_key.get(&key).map(|request| &request.phase)
+    }
+
     pub(super) fn with_id(&self, id: u64) -> Option<Key> {
-        self.by_id.get(&id).copied()
+        self.by_id.get(&id).copied().filter(|key| self.by_key.contains_key(key))
     }
 
     pub(super) fn with_token(&self, token: FencingToken) -> Option<Key> {
@@ -134,14 +173,24 @@ impl Requests {
 
     /// The request's id, given out now if it has none.
     pub(super) fn id_of(&mut self, key: Key) -> Option<u64> {
-        let request = self.by_key.get_mut(&key)?;
-        if request.id.is_none() {
-            self.ids_given += 1;
-            request.id = Some(self.ids_given);
-            self.by_id.insert(self.ids_given, key);
-            self.unanswered.insert(self.ids_given);
+        if self.by_key.get(&key)?.id.is_none() {
+            let id = self.give_id(key);
+            self.by_key.get_mut(&key)?.id = Some(id);
         }
-        request.id
+        self.by_key.get(&key)?.id
+    }
+
+    /// The next id, which is `key`'s from now on.
+    fn give_id(&mut self, key: Key) -> u64 {
+        self.ids_given += 1;
+        self.by_id.insert(self.ids_given, key);
+        self.unanswered.insert(self.ids_given);
+        self.ids_given
+    }
+
+    fn drop_id(&mut self, id: u64) {
+        self.by_id.remove(&id);
+        self.unanswered.remove(&id);
     }
 
     /// Notes that the request's first answer has come.
@@ -161,16 +210,14 @@ impl Requests {
         let request = self.by_key.get_mut(&key)?;
         let id = request.id.take()?;
         request.seen = 0;
-        self.by_id.remove(&id);
-        self.unanswered.remove(&id);
+        self.drop_id(id);
         Some(id)
     }
 
     pub(super) fn remove(&mut self, key: Key) -> Option<Request> {
         let request = self.by_key.remove(&key)?;
         if let Some(id) = request.id {
-            self.by_id.remove(&id);
-            self.unanswered.remove(&id);
+            self.drop_id(id);
         }
         match &request.phase {
             Phase::Held(hold) => drop(self.by_token.remove(&hold.token)),
@@ -186,7 +233,7 @@ impl Requests {
     }
 
     /// Takes out what was sent in a session that is over; what was not stays, for the next one,
-    /// in which ids begin anew.
+    /// in which ids begin anew. Changes of values have to be taken out before.
     pub(super) fn take_sent(&mut self) -> Vec<Request> {
         let sent: Vec<_> =
             self.by_key.iter().filter(|(_, one)| one.id.is_some()).map(|(key, _)| *key).collect();

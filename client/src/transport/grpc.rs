@@ -5,10 +5,10 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::{
-    ClientFrames, InspectRequest, InspectResponse, ListRequest, ListResponse, ServerFrames,
-    StatusRequest, StatusResponse,
+    CheckTokenRequest, CheckTokenResponse, ClientFrames, InspectRequest, InspectResponse,
+    ListRequest, ListResponse, ServerFrames, StatusRequest, StatusResponse, WatchRequest,
 };
-use holdfast_seams::{BoxFuture, Pipe, Transport, TransportError};
+use holdfast_seams::{BoxFuture, Pipe, Transport, TransportError, Watched};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
@@ -27,8 +27,9 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Where a node that does not lead says who does.
 const LEADER_METADATA: &str = "holdfast-leader";
-/// The server's setting whose overflow cuts a slow reader's stream; its name is in the message.
-const OUTBOX_LIMIT: &str = "outbox_frames";
+/// The server's settings whose overflow cuts a slow reader's stream or watch; the name of the one
+/// is in the message.
+const READER_LIMITS: [&str; 2] = ["outbox_frames", "watch_backlog"];
 
 /// Reaches servers by gRPC; each stream or question has a connection of its own.
 #[derive(Debug, Default)]
@@ -107,6 +108,35 @@ impl Transport for GrpcTransport {
         })
     }
 
+    fn check_token(
+        &self,
+        endpoint: &str,
+        request: CheckTokenRequest,
+    ) -> BoxFuture<'static, Result<CheckTokenResponse, TransportError>> {
+        let endpoint = endpoint.to_owned();
+        Box::pin(async move {
+            let answer = connect(endpoint.clone()).await?.check_token(request).await;
+            answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
+        })
+    }
+
+    fn watch(
+        &self,
+        endpoint: &str,
+        request: WatchRequest,
+    ) -> BoxFuture<'static, Result<Watched, TransportError>> {
+        let endpoint = endpoint.to_owned();
+        Box::pin(async move {
+            match connect(endpoint.clone()).await?.watch(request).await {
+                Ok(response) => {
+                    let watched = response.into_inner();
+                    Ok(watched.map_err(move |status| told(&endpoint, &status)).boxed())
+                }
+                Err(status) => Err(told(&endpoint, &status)),
+            }
+        })
+    }
+
     fn status(
         &self,
         endpoint: &str,
@@ -132,7 +162,9 @@ fn told(endpoint: &str, status: &Status) -> TransportError {
             TransportError::Unavailable { message: format!("{endpoint}: {message}"), leader }
         }
         Code::Aborted => TransportError::AttachedElsewhere,
-        Code::ResourceExhausted if message.contains(OUTBOX_LIMIT) => TransportError::TooSlow,
+        Code::ResourceExhausted if READER_LIMITS.iter().any(|limit| message.contains(limit)) => {
+            TransportError::TooSlow
+        }
         Code::InvalidArgument
         | Code::FailedPrecondition
         | Code::OutOfRange
@@ -171,9 +203,11 @@ mod tests {
     #[test]
     fn being_cut_for_reading_slowly_is_told_from_other_limits() {
         let cut = Status::resource_exhausted("8192 frames are unread (outbox_frames)");
+        let watch = Status::resource_exhausted("it was not read (watch_backlog = 8192)");
         let limit = Status::resource_exhausted("100000 sessions are open (max_sessions)");
 
         assert_eq!(told("a:1", &cut), TransportError::TooSlow);
+        assert_eq!(told("a:1", &watch), TransportError::TooSlow);
         assert!(matches!(told("a:1", &limit), TransportError::Refused { .. }));
     }
 }

@@ -16,6 +16,8 @@ use tonic::{Request, Response, Status, Streaming};
 pub const TOKEN: u64 = 77;
 /// Acquires of locks whose names begin like this are not granted.
 pub const HELD: &str = "held";
+/// The lock of this name is shared.
+pub const SHARED: &str = "shared";
 
 /// Grants what is free, queues what is held, answers keepalives while it is not silent.
 #[derive(Clone, Default)]
@@ -102,7 +104,14 @@ impl FakeServer {
 
 fn acquired(acquire: &v1::Acquire) -> Body {
     let request_id = acquire.request_id;
-    let name = acquire.items.first().map(|item| item.name.as_ref()).unwrap_or_default();
+    let is_held = |item: &&v1::Item| item.name.starts_with(HELD.as_bytes());
+    let free: Vec<_> =
+        acquire.items.iter().filter(|item| !is_held(item)).map(|item| item.name.clone()).collect();
+    let needed = if acquire.any.is_some() { 1 } else { acquire.items.len() };
+    if free.len() >= needed {
+        let granted = v1::Granted { request_id, token: TOKEN, names: free, values: Vec::new() };
+        return Body::Granted(granted);
+    }
     let holder = v1::Holder {
         session_id: 9,
         label: "other\u{1b}:1".into(),
@@ -110,15 +119,6 @@ fn acquired(acquire: &v1::Acquire) -> Body {
         held_ms: 12_000,
         ..Default::default()
     };
-    if !name.starts_with(HELD.as_bytes()) {
-        let names = acquire.items.iter().map(|item| item.name.clone()).collect();
-        return Body::Granted(v1::Granted {
-            request_id,
-            token: TOKEN,
-            names,
-            ..Default::default()
-        });
-    }
     if acquire.wait {
         return Body::Queued(v1::Queued { request_id, place: 2, holders: vec![holder] });
     }
@@ -130,6 +130,28 @@ fn acquired(acquire: &v1::Acquire) -> Body {
     Body::Denied(v1::Denied { request_id, refusal: Some(refusal) })
 }
 
+/// A lock that two share, with a value that is no text.
+fn shared_lock(name: String) -> v1::LockInfo {
+    let reader = |label: &str, token| v1::Holder {
+        label: label.into(),
+        token,
+        held_ms: 3_000,
+        mode: v1::Mode::Shared.into(),
+        ..Default::default()
+    };
+    let waiter = v1::WaiterInfo { label: "writer".into(), names: 3, ..Default::default() };
+    let value = v1::Value { value: vec![0xff, b'a'].into(), token: 4, suspect: true };
+    v1::LockInfo {
+        name,
+        holders: vec![reader("one", 5), reader("two", 6)],
+        waiting: 1,
+        queue: vec![waiter],
+        value: Some(value),
+        has_value: true,
+        held_by: 3,
+    }
+}
+
 #[expect(clippy::disallowed_methods, reason = "real processes live in real time")]
 pub fn now() -> Instant {
     Instant::now()
@@ -139,7 +161,8 @@ pub fn now() -> Instant {
 impl LockService for FakeServer {
     type SessionStream =
         Pin<Box<dyn Stream<Item = Result<v1::ServerFrames, Status>> + Send + 'static>>;
-    type WatchStream = stream::Empty<Result<v1::WatchResponse, Status>>;
+    type WatchStream =
+        Pin<Box<dyn Stream<Item = Result<v1::WatchResponse, Status>> + Send + 'static>>;
 
     async fn session(
         &self,
@@ -165,8 +188,13 @@ impl LockService for FakeServer {
         &self,
         request: Request<v1::InspectRequest>,
     ) -> Result<Response<v1::InspectResponse>, Status> {
+        let name = request.into_inner().name;
+        if name == SHARED {
+            let lock = Some(shared_lock(name));
+            return Ok(Response::new(v1::InspectResponse { index: 1, lock }));
+        }
         let lock = v1::LockInfo {
-            name: request.into_inner().name,
+            name,
             holders: vec![v1::Holder {
                 session_id: 1 << 60,
                 label: "a\u{1b}[2Jb".into(),
@@ -195,18 +223,53 @@ impl LockService for FakeServer {
         Err(Status::unimplemented("no test asks"))
     }
 
+    /// One lock, and what happens to it.
     async fn watch(
         &self,
         _request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        Err(Status::unimplemented("no test asks"))
+        use v1::lock_change::What;
+        use v1::watch_event::Body;
+        let holder = |label: &str, mode: v1::Mode| v1::Holder {
+            session_id: 1 << 60,
+            label: label.into(),
+            token: u64::MAX >> 1,
+            mode: mode.into(),
+            ..Default::default()
+        };
+        let name = || "orders/\u{ad}42".to_owned();
+        let change =
+            |what| Body::Change(v1::LockChange { name: name(), what: Some(what), waiting: 2 });
+        let bodies = [
+            Body::Lock(v1::LockInfo {
+                name: name(),
+                holders: vec![
+                    holder("a\u{1b}[2Jb", v1::Mode::Shared),
+                    holder("c", v1::Mode::Exclusive),
+                ],
+                waiting: 2,
+                ..Default::default()
+            }),
+            Body::Synced(v1::Synced {}),
+            change(What::Queued(v1::WaiterInfo { label: "\u{7}w".into(), ..Default::default() })),
+            change(What::Left(v1::WaiterInfo { session_id: 8, ..Default::default() })),
+            change(What::Lost(v1::HoldLost {
+                holder: Some(holder("", v1::Mode::Exclusive)),
+                reason: v1::LostReason::SessionExpired.into(),
+            })),
+            change(What::ValueChanged(v1::ValueChanged { value: None })),
+        ];
+        let events = bodies.map(|body| v1::WatchEvent { index: 9, body: Some(body) });
+        let message = v1::WatchResponse { events: events.into() };
+        Ok(Response::new(Box::pin(stream::iter([Ok(message)]).chain(stream::pending()))))
     }
 
     async fn check_token(
         &self,
-        _request: Request<v1::CheckTokenRequest>,
+        request: Request<v1::CheckTokenRequest>,
     ) -> Result<Response<v1::CheckTokenResponse>, Status> {
-        Err(Status::unimplemented("no test asks"))
+        let current = request.into_inner().token == TOKEN;
+        Ok(Response::new(v1::CheckTokenResponse { index: 1, current }))
     }
 
     async fn open_session(

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use holdfast::{Builder, Client};
 use holdfast_proto::v1::{self, client_frame, server_frame};
-use holdfast_seams::{BoxFuture, Pipe, Seams, Transport, TransportError, simulated};
+use holdfast_seams::{BoxFuture, Pipe, Seams, Transport, TransportError, Watched, simulated};
 use tokio::sync::mpsc;
 
 /// TTL of every scripted session: keepalives each 2.5 s, safe for 8.98 s.
@@ -165,6 +166,22 @@ impl Transport for ScriptedTransport {
         Box::pin(async { answer })
     }
 
+    fn check_token(
+        &self,
+        _endpoint: &str,
+        _request: v1::CheckTokenRequest,
+    ) -> BoxFuture<'static, Result<v1::CheckTokenResponse, TransportError>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn watch(
+        &self,
+        _endpoint: &str,
+        _request: v1::WatchRequest,
+    ) -> BoxFuture<'static, Result<Watched, TransportError>> {
+        Box::pin(std::future::pending())
+    }
+
     fn status(
         &self,
         _endpoint: &str,
@@ -247,6 +264,21 @@ impl Server {
         }
     }
 
+    /// The next frame, which is a release, with its names in order.
+    pub async fn release_of_names(&mut self) -> (u64, Vec<String>) {
+        match self.hear().await {
+            client_frame::Body::Release(release) => (release.token, texts(&release.names)),
+            other => panic!("not Release: {other:?}"),
+        }
+    }
+
+    pub async fn set_value(&mut self) -> v1::SetValue {
+        match self.hear().await {
+            client_frame::Body::SetValue(set) => set,
+            other => panic!("not SetValue: {other:?}"),
+        }
+    }
+
     pub async fn close(&mut self) {
         match self.hear().await {
             client_frame::Body::Close(_) => {}
@@ -313,11 +345,32 @@ pub fn kept_alive(seq: u64) -> server_frame::Body {
 }
 
 pub fn granted(request_id: u64, token: u64) -> server_frame::Body {
-    server_frame::Body::Granted(v1::Granted { request_id, token })
+    granted_names(request_id, token, &["jobs"])
+}
+
+/// A grant of several names.
+pub fn granted_names(request_id: u64, token: u64, names: &[&str]) -> server_frame::Body {
+    server_frame::Body::Granted(grant(request_id, token, names))
+}
+
+pub fn grant(request_id: u64, token: u64, names: &[&str]) -> v1::Granted {
+    let names = names.iter().map(|name| name.as_bytes().to_vec().into()).collect();
+    v1::Granted { request_id, token, names, ..Default::default() }
+}
+
+/// Names as text.
+pub fn texts(names: &[Bytes]) -> Vec<String> {
+    names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
 }
 
 pub fn holder() -> v1::Holder {
-    v1::Holder { session_id: 3, label: "other:1".into(), token: 5, held_ms: 12_000 }
+    v1::Holder {
+        session_id: 3,
+        label: "other:1".into(),
+        token: 5,
+        held_ms: 12_000,
+        ..Default::default()
+    }
 }
 
 pub fn queued(request_id: u64, place: u64) -> server_frame::Body {
@@ -337,7 +390,7 @@ pub fn refused(
 }
 
 pub fn released(request_id: u64, token: u64) -> server_frame::Body {
-    server_frame::Body::Released(v1::Released { token, request_id })
+    server_frame::Body::Released(v1::Released { token, request_id, ..Default::default() })
 }
 
 pub fn cancelled(request_id: u64, was: v1::cancelled::Was) -> server_frame::Body {
@@ -349,7 +402,25 @@ pub fn state_queued(request_id: u64, place: u64) -> v1::RequestState {
     v1::RequestState { request_id, state: Some(v1::request_state::State::Queued(queued)) }
 }
 
+pub fn released_names(request_id: u64, token: u64, names: &[&str]) -> server_frame::Body {
+    let names = names.iter().map(|name| name.as_bytes().to_vec().into()).collect();
+    server_frame::Body::Released(v1::Released { token, request_id, names, partly: true })
+}
+
+pub fn value_set(request_id: u64) -> server_frame::Body {
+    server_frame::Body::ValueSet(v1::ValueSet { request_id })
+}
+
 pub fn state_granted(request_id: u64, token: u64) -> v1::RequestState {
-    let granted = v1::Granted { request_id, token };
+    state_granted_names(request_id, token, &["jobs"])
+}
+
+pub fn state_value_set(request_id: u64) -> v1::RequestState {
+    let set = v1::request_state::State::ValueSet(v1::ValueSet { request_id });
+    v1::RequestState { request_id, state: Some(set) }
+}
+
+pub fn state_granted_names(request_id: u64, token: u64, names: &[&str]) -> v1::RequestState {
+    let granted = grant(request_id, token, names);
     v1::RequestState { request_id, state: Some(v1::request_state::State::Granted(granted)) }
 }

@@ -61,13 +61,14 @@ pub enum Event {
         /// Why; names the lock that was in the way.
         rejection: Rejection,
     },
-    /// A waiting request left its queues without a grant: by cancel, or with its session.
+    /// A waiting request left queues without a grant: by cancel, with its session, or, right after
+    /// the grant, because an `any` got what it needs elsewhere.
     Left {
         /// Whose.
         session: SessionId,
         /// Which.
         request: RequestId,
-        /// What it asked for.
+        /// The locks whose queues it left: all it asked for, or of an `any` those it did not get.
         items: Items,
     },
     /// Locks were given back, by release or cancel.

@@ -120,6 +120,10 @@ impl LockTable {
         }
         let grant = Grant { session, request, token };
         self.enter(&Entering { grant, wish, part }, events);
+        let elsewhere = wish.whole().without(part);
+        if !elsewhere.is_empty() {
+            events.push(Event::Left { session, request, items: wish.items_of(elsewhere) });
+        }
     }
 
     /// Makes a request a holder of all that it is granted, under one token (I14).

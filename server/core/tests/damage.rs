@@ -218,6 +218,22 @@ fn forged_content_is_refused_or_is_a_table_that_works() {
     assert!(inconsistent > 50 && accepted > 50, "{inconsistent} inconsistent, {accepted} accepted");
 }
 
+/// There is one way to write a table: values in another order, or twice, are not read (I17).
+#[test]
+fn values_out_of_order_are_damage() {
+    let content = content_of(&bytes_of(&busy_table()));
+    // The values of `y` and `z`: a name, the bytes, a token, whether it is suspect.
+    let (of_y, of_z) = (5 + 4 + b"half way".len() + 9, 5 + 4 + 9);
+    let (rest, values) = content.split_at(content.len() - of_y - of_z);
+    let first = if values[4] == b'y' { of_y } else { of_z };
+    let (first, second) = values.split_at(first);
+    assert!(LockTable::read_from(&mut forge(&content).as_slice()).is_ok());
+    for harmed in [[rest, second, first].concat(), [rest, first, first].concat()] {
+        let read = LockTable::read_from(&mut forge(&harmed).as_slice());
+        assert!(matches!(read, Err(SnapshotError::Damaged { .. })), "{read:?}");
+    }
+}
+
 fn put_to_work(mut table: LockTable) {
     let index = LogIndex::new(table.applied_index().get().saturating_add(1));
     let commands = vec![

@@ -296,7 +296,8 @@ fn a_name_is_kept_once_for_all_that_ask_for_it() {
     let mut table = LockTable::new();
     let ask = |session| acquire_many(session, 1, exclusive(&names), Need::All);
     let one = |session| acquire(session, 2, names[7]);
-    let asked = vec![open(), open(), open(), ask(1), ask(2), ask(3), one(1), one(2), one(3)];
+    // The last session holds: a restore meets those that wait before it.
+    let asked = vec![open(), open(), open(), ask(3), ask(1), ask(2), one(3), one(1), one(2)];
     apply(&mut table, 1, asked);
     let bytes = bytes_of(&table);
     let restored = LockTable::read_from(&mut bytes.as_slice()).unwrap();

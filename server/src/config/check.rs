@@ -89,6 +89,8 @@ impl Check<'_> {
         self.within("max_pending_commands", node.max_pending_commands, 1..=10_000_000)?;
         self.within("max_attached_streams", node.max_attached_streams, 1..=10_000_000)?;
         self.within("max_unopened_streams", node.max_unopened_streams, 1..=1_000_000)?;
+        self.within("max_watches", node.max_watches, 1..=1_000_000)?;
+        self.within("watch_backlog", node.watch_backlog, 16..=1_000_000)?;
         self.within("max_waiting_calls", node.max_waiting_calls, 1..=1_000_000)?;
         self.within("snapshot_every", node.snapshot_every, 100..=10_000_000)
     }

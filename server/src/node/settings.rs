@@ -38,6 +38,8 @@ pub(super) fn sessions(config: &Config) -> SessionSettings {
         frames_per_second: u32::try_from(cluster.frames_per_second).unwrap_or(u32::MAX),
         max_attached_streams: count(node.max_attached_streams),
         max_unopened_streams: count(node.max_unopened_streams),
+        max_watches: count(node.max_watches),
+        watch_backlog: count(node.watch_backlog),
         max_waiting_calls: count(node.max_waiting_calls),
         ..SessionSettings::default()
     }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
+use futures_util::{Stream, StreamExt};
 use holdfast_proto::v1;
 use holdfast_proto::v1::lock_service_server::LockService;
 use holdfast_proto::v1::{
@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::{NodeInfo, reads, status};
+use super::{NodeInfo, reads, status, watch};
 use crate::session::calls::CallError;
 use crate::session::{Hub, StreamError};
 
@@ -59,8 +59,7 @@ impl LockService for LockApi {
         // Ends when the client is gone, or the hub ends the stream.
         self.hub.seams().spawn("session-stream", serve).detach();
         let frames = ReceiverStream::new(frames).map(Ok);
-        let end = stream::once(last_word(end)).filter_map(std::future::ready);
-        Ok(Response::new(frames.chain(end).boxed()))
+        Ok(Response::new(frames.chain(last_word(end)).boxed()))
     }
 
     async fn inspect(
@@ -83,9 +82,9 @@ impl LockService for LockApi {
 
     async fn watch(
         &self,
-        _request: Request<v1::WatchRequest>,
+        request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        Err(not_served())
+        watch::watch(&self.hub, &request.into_inner()).await.map(Response::new)
     }
 
     async fn check_token(
@@ -149,20 +148,19 @@ fn answer<T>(result: Result<T, CallError>) -> Result<Response<T>, Status> {
     result.map(Response::new).map_err(|error| status::of_call_error(&error))
 }
 
-fn not_served() -> Status {
-    Status::unimplemented("this server does not serve that call")
-}
-
-/// The status a stream ends with; `None` for a plain end.
-async fn last_word(
+/// The status a stream ends with; nothing for a plain end.
+pub(super) fn last_word<T: Send + 'static>(
     end: oneshot::Receiver<Result<(), StreamError>>,
-) -> Option<Result<ServerFrames, Status>> {
-    match end.await {
-        Ok(Ok(())) => None,
-        Ok(Err(error)) => Some(Err(status::of_stream_error(&error))),
-        // The task was taken down with the runtime.
-        Err(_) => Some(Err(Status::cancelled("this node stops"))),
-    }
+) -> impl Stream<Item = Result<T, Status>> + Send {
+    let word = async {
+        match end.await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(Err(status::of_stream_error(&error))),
+            // The task was taken down with the runtime.
+            Err(_) => Some(Err(Status::cancelled("this node stops"))),
+        }
+    };
+    stream::once(word).filter_map(std::future::ready)
 }
 
 /// A break of the incoming half. What could not be decoded is told apart, because the client is to

@@ -15,6 +15,7 @@ mod settings;
 pub mod status;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;

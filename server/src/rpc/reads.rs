@@ -51,9 +51,7 @@ pub(super) async fn inspect(
 /// A status; nothing changes in any case.
 pub(super) async fn list(hub: &Hub, request: &ListRequest) -> Result<ListResponse, Status> {
     let prefix = &request.prefix;
-    if !prefix.is_empty() {
-        LockName::parse(prefix).map_err(|error| status::of_text_error("prefix", &error))?;
-    }
+    check_prefix(prefix)?;
     let size = page_size(request.page_size)?;
     let after = after(&request.page_token, prefix)?;
     linearizable(hub, |table, index, now_ms| {
@@ -106,6 +104,19 @@ async fn linearizable<T>(
         }
     });
     seen.ok_or_else(|| Status::internal("the table was not read"))
+}
+
+/// A prefix is empty, or what a name may be.
+///
+/// # Errors
+///
+/// `INVALID_ARGUMENT` with the rule it breaks.
+pub(super) fn check_prefix(prefix: &str) -> Result<(), Status> {
+    if prefix.is_empty() {
+        return Ok(());
+    }
+    let parsed = LockName::parse(prefix);
+    parsed.map(drop).map_err(|error| status::of_text_error("prefix", &error))
 }
 
 fn page_size(asked: Option<u32>) -> Result<usize, Status> {

@@ -112,7 +112,7 @@ pub(super) fn session_ended(cause: EndCause) -> Body {
     Body::SessionEnded(SessionEnded { reason: lost_reason(cause).into() })
 }
 
-fn lost_reason(cause: EndCause) -> LostReason {
+pub(super) fn lost_reason(cause: EndCause) -> LostReason {
     match cause {
         EndCause::Closed => LostReason::SessionClosed,
         EndCause::Expired => LostReason::SessionExpired,

@@ -1,4 +1,4 @@
-//! Events of the log to the streams and leases they concern.
+//! Events of the log to the streams, leases and watches they concern.
 //!
 //! Runs under the table's lock, on every node; where nothing is attached and nothing led, it costs
 //! a look at an empty map. Pushes never wait: a full outbox ends its stream.
@@ -17,6 +17,7 @@ impl Listener for Registry {
         if events.is_empty() {
             return;
         }
+        self.watches.applied(index, events, table);
         let mut state = self.lock();
         for event in events {
             self.count(event);

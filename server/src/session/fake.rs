@@ -154,6 +154,14 @@ impl Fake {
         applied.into_iter().map(committed).collect()
     }
 
+    /// The state is replaced by a snapshot, which is of the same state.
+    pub(crate) fn restore(&self) {
+        let guard = self.table.lock().unwrap();
+        if let Some(listener) = self.listener.get() {
+            listener.restored(guard.1, &guard.0);
+        }
+    }
+
     async fn confirmed(self: Arc<Self>) -> Result<Confirmed, ProposeError> {
         let number = self.confirms_asked.fetch_add(1, Ordering::Relaxed);
         let mut switches = self.switches.subscribe();

@@ -8,10 +8,12 @@ use holdfast_core::{Command, Rejection, SessionId, Tenure};
 use holdfast_proto::v1::KeptAlive;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_seams::Moment;
-use tokio::sync::watch;
+use tokio::sync::watch::Receiver;
 
+use super::error::StreamError;
 use super::leases::{Heard, Leases};
 use super::registry::Registry;
+use super::watch;
 use crate::consensus::{Committed, Consensus, Role};
 use crate::error::ProposeError;
 
@@ -58,13 +60,14 @@ impl Lead {
     }
 
     /// Serves a tenure until the role says that it is over; `false` if no role will come any more.
-    async fn serve(&self, tenure: Tenure, role: &mut watch::Receiver<Role>) -> bool {
+    async fn serve(&self, tenure: Tenure, role: &mut Receiver<Role>) -> bool {
         let over = async { role.wait_for(|now| now.tenure() != Some(tenure)).await.is_ok() };
         let work = async {
             holdfast_seams::select! {
                 () = self.answer_keepalives(tenure) => {}
                 () = self.expire(tenure) => {}
                 () = self.tell_places() => {}
+                () = self.vouch_for_watches(tenure) => {}
             }
             std::future::pending::<()>().await;
         };
@@ -196,6 +199,23 @@ impl Lead {
         }
     }
 
+    /// Ends all watches when no quorum says that this node still leads: what they were told would
+    /// look like the present for as long as nobody said otherwise.
+    async fn vouch_for_watches(&self, tenure: Tenure) {
+        let Registry { seams, watches, .. } = &*self.registry;
+        loop {
+            seams.sleep(watch::ROUND_EVERY).await;
+            if !watches.any() {
+                continue;
+            }
+            let confirmed = self.consensus.confirm().await;
+            if confirmed.is_ok_and(|confirmed| confirmed.tenure == tenure) {
+                continue;
+            }
+            watches.end_all("no quorum answers this node; watch again", None);
+        }
+    }
+
     /// Proposes one expiry, in the tenure in which its leader heard the renewals.
     fn propose_expiry(&self, tenure: Tenure, session: SessionId) {
         let registry = self.registry.clone();
@@ -224,6 +244,16 @@ impl Registry {
         // The expirer may sleep for something later than a further attempt.
         self.sooner.notify_one();
     }
+}
+
+/// Why something that needs a confirmed leader was not begun.
+pub(super) fn unavailable(error: &ProposeError) -> StreamError {
+    let leader = match error {
+        ProposeError::NotLeader { leader } => leader.as_ref(),
+        _ => None,
+    };
+    let leader = leader.map(|leader| leader.advertise.clone());
+    StreamError::Unavailable { message: error.to_string(), leader }
 }
 
 /// Where clients find the leader, if it is somebody else.

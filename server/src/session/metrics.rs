@@ -13,6 +13,12 @@ pub struct SessionMetrics {
     pub waiting_calls: Gauge,
     /// Streams cut because their outbox was full.
     pub outbox_overflows: Counter,
+    /// Watches that are open.
+    pub watches: Gauge,
+    /// Events handed to watchers: state, changes, and the words between them.
+    pub watch_events: Counter,
+    /// Watches cut because they were not read fast enough.
+    pub watches_cut: Counter,
     /// Keepalives that came in.
     pub keepalives: Counter,
     /// Keepalives that were acknowledged.
@@ -41,6 +47,9 @@ impl Default for SessionMetrics {
             attached_streams: Gauge::default(),
             waiting_calls: Gauge::default(),
             outbox_overflows: Counter::default(),
+            watches: Gauge::default(),
+            watch_events: Counter::default(),
+            watches_cut: Counter::default(),
             keepalives: Counter::default(),
             keepalives_acknowledged: Counter::default(),
             quorum_rounds: Counter::default(),

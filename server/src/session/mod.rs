@@ -45,6 +45,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod waiting;
+mod watch;
 
 use std::sync::Arc;
 
@@ -58,6 +59,7 @@ pub use settings::SessionSettings;
 use crate::consensus::Consensus;
 use lead::Lead;
 use registry::Registry;
+use watch::Watches;
 
 /// Which cluster this node belongs to.
 pub trait ClusterId: Send + Sync + 'static {
@@ -106,14 +108,19 @@ impl Hub {
         &self.registry.seams
     }
 
+    fn watches(&self) -> &Arc<Watches> {
+        &self.registry.watches
+    }
+
     /// What the layer counts.
     pub fn metrics(&self) -> SessionMetrics {
         self.registry.metrics.clone()
     }
 
-    /// Sends every stream away with `GoingAway`, and takes no new one. Returns once all have ended,
+    /// Ends every watch, sends every stream away with `GoingAway`, and takes no new one. Returns once all have ended,
     /// in about a second at most, whether they read or not (I32).
     pub async fn shutdown(&self) {
+        self.registry.watches.stop(self.leader()).await;
         self.registry.stop(self.leader()).await;
     }
 

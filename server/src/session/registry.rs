@@ -34,6 +34,7 @@ use super::outbox::Outbox;
 use super::places::Follows;
 use super::settings::SessionSettings;
 use super::waiting::Waiting;
+use super::watch::Watches;
 
 /// What a node says that takes nobody in any more.
 const STOPPING: &str = "this node stops";
@@ -48,6 +49,8 @@ pub(super) struct Registry {
     pub(super) seams: Seams,
     pub(super) settings: SessionSettings,
     pub(super) metrics: SessionMetrics,
+    /// Those who watch; they have a lock of their own.
+    pub(super) watches: Arc<Watches>,
     /// The last index applied here, or seen with an answer.
     applied: AtomicU64,
     state: Mutex<State>,
@@ -107,10 +110,13 @@ pub(super) struct Visit {
 
 impl Registry {
     pub(super) fn new(seams: Seams, settings: SessionSettings) -> Self {
+        let metrics = SessionMetrics::default();
+        let watches = Arc::new(Watches::new(&settings, metrics.clone()));
         Self {
             seams,
             settings,
-            metrics: SessionMetrics::default(),
+            metrics,
+            watches,
             applied: AtomicU64::new(0),
             state: Mutex::default(),
             keepalive_waits: Notify::new(),
@@ -174,10 +180,13 @@ impl Registry {
     ) {
         let leases = Leases::begin(tenure, self.settings.margin_ms, now, sessions);
         self.lock().leases = Some(leases);
+        self.watches.begin_tenure(tenure);
     }
 
-    /// Ends a tenure at once: no lease is kept, and every attached stream is sent away.
+    /// Ends a tenure at once: no lease is kept, every attached stream is sent away, and every watch
+    /// ends.
     pub(super) fn end_tenure(&self, leader: Option<&str>) {
+        self.watches.end_tenure(leader);
         let mut state = self.lock();
         state.leases = None;
         state.follows = Follows::default();

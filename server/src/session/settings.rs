@@ -47,6 +47,20 @@ pub struct SessionSettings {
     /// Source: every client of a busy node coming back at once after a change of leader, in a few
     /// rounds.
     pub max_unopened_streams: usize,
+    /// Watches open on this node.
+    ///
+    /// Default: 10 000. Minimum: 1. Past it a watch is refused with `RESOURCE_EXHAUSTED`.
+    ///
+    /// Source: about 1 000 watchers on each of a few prefixes, with room for as many that come
+    /// back before their old connections are gone.
+    pub max_watches: usize,
+    /// Changes that a watch may be behind, besides those that the transport has taken over.
+    ///
+    /// Default: 8 192. Minimum: 16. Past it the watch ends with `RESOURCE_EXHAUSTED`; begun anew,
+    /// it is told the state.
+    ///
+    /// Source: as `outbox_frames`; about 2 MiB, shared by all who are behind on one prefix.
+    pub watch_backlog: usize,
     /// Calls that wait for a lock at this node at once (unary Acquire).
     ///
     /// Default: 10 000. Minimum: 1. Past it an Acquire ends with `RESOURCE_EXHAUSTED`; one that
@@ -71,6 +85,8 @@ impl Default for SessionSettings {
             frames_per_second: 50_000,
             max_attached_streams: 100_000,
             max_unopened_streams: 8_192,
+            max_watches: 10_000,
+            watch_backlog: 8_192,
             max_waiting_calls: 10_000,
             open_within_ms: 5_000,
         }

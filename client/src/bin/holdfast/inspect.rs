@@ -1,6 +1,6 @@
 //! `holdfast inspect`.
 
-use holdfast::LockInfo;
+use holdfast::{Holder, LockInfo, Mode, Waiter};
 use serde_json::{Value, json};
 
 use crate::args::{Global, InspectArgs};
@@ -12,9 +12,12 @@ pub(crate) fn run(global: &Global, args: &InspectArgs) -> Result<u8, Failure> {
     let lock = runtime::block_on(reader.inspect(&args.name))??;
     let lock = lock.unwrap_or_else(|| LockInfo {
         name: args.name.clone(),
+        held_by: 0,
         holders: Vec::new(),
         waiting: 0,
         queue: Vec::new(),
+        value: None,
+        has_value: false,
     });
     if global.json {
         show::line(as_json(&lock));
@@ -30,13 +33,17 @@ fn as_json(lock: &LockInfo) -> Value {
             "session": waiter.session.to_string(),
             "label": waiter.label,
             "waiting_ms": u64::try_from(waiter.waiting.as_millis()).unwrap_or(u64::MAX),
+            "mode": waiter.mode.to_string(),
+            "names": waiter.names,
         })
     });
     json!({
         "name": lock.name,
+        "held_by": lock.held_by,
         "holders": lock.holders.iter().map(show::holder).collect::<Vec<_>>(),
         "waiting": lock.waiting,
         "queue": queue.collect::<Vec<_>>(),
+        "value": lock.value.as_ref().map(show::value),
     })
 }
 
@@ -46,20 +53,46 @@ fn print(lock: &LockInfo) {
         show::line(format!("{name} is free"));
     }
     for holder in &lock.holders {
-        show::line(format!(
-            "{name} is held by {} for {} under token {}",
-            show::escaped(&holder.label),
-            show::length(holder.held),
-            holder.token,
-        ));
+        show::line(held(&name, holder));
     }
+    more(lock.held_by, lock.holders.len());
     for (place, waiter) in (0_u64..).zip(&lock.queue) {
-        let label = show::escaped(&waiter.label);
-        let waiting = show::length(waiter.waiting);
-        show::line(format!("  {}: {label}, waiting for {waiting}", show::place(place)));
+        show::line(format!("  {}: {}", show::place(place), waits(waiter)));
     }
-    let shown = u64::try_from(lock.queue.len()).unwrap_or(u64::MAX);
-    if lock.waiting > shown {
-        show::line(format!("  and {} more", lock.waiting - shown));
+    more(lock.waiting, lock.queue.len());
+    if let Some(value) = &lock.value {
+        let suspect = if value.is_suspect { "; suspect: the grant was lost" } else { "" };
+        let text = show::value_text(value);
+        show::line(format!("  value {text}, set under token {}{suspect}", value.token));
     }
+}
+
+/// What is not shown of `all`.
+fn more(all: u64, shown: usize) {
+    let shown = u64::try_from(shown).unwrap_or(u64::MAX);
+    if all > shown {
+        show::line(format!("  and {} more", all - shown));
+    }
+}
+
+/// `jobs is held by host:1 for 3 s under token 5`.
+fn held(name: &str, holder: &Holder) -> String {
+    let how = match holder.mode {
+        Mode::Shared => "shared",
+        _ => "held",
+    };
+    let (label, token) = (show::escaped(&holder.label), holder.token);
+    format!("{name} is {how} by {label} for {} under token {token}", show::length(holder.held))
+}
+
+/// `host:1, waiting for 3 s to share it and 2 more locks`.
+fn waits(waiter: &Waiter) -> String {
+    let (label, length) = (show::escaped(&waiter.label), show::length(waiter.waiting));
+    let share = if waiter.mode == Mode::Shared { " to share it" } else { "" };
+    let others = match waiter.names {
+        0 | 1 => String::new(),
+        2 => ", and 1 other lock".to_owned(),
+        names => format!(", and {} other locks", names - 1),
+    };
+    format!("{label}, waiting for {length}{share}{others}")
 }

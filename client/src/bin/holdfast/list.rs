@@ -31,8 +31,10 @@ async fn print_json(reader: &Reader, prefix: &str) -> Result<(), Failure> {
         for lock in &page.locks {
             show::line(json!({
                 "name": lock.name,
+                "held_by": lock.held_by,
                 "holders": lock.holders.iter().map(show::holder).collect::<Vec<_>>(),
                 "waiting": lock.waiting,
+                "has_value": lock.has_value,
             }));
         }
         after = page.next;
@@ -50,12 +52,12 @@ async fn print_table(reader: &Reader, prefix: &str) -> Result<(), Failure> {
         } else {
             format!(" below {}", show::escaped(prefix))
         };
-        show::line(format!("no lock{about} is held or waited for"));
+        show::line(format!("no lock{about} is held, waited for or has a value"));
         return Ok(());
     }
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["LOCK", "HELD BY", "FOR", "TOKEN", "WAITING"]);
+    table.set_header(["LOCK", "HELD BY", "MODE", "FOR", "TOKEN", "WAITING", "VALUE"]);
     for lock in &locks {
         table.add_row(row(lock));
     }
@@ -63,15 +65,21 @@ async fn print_table(reader: &Reader, prefix: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn row(lock: &LockInfo) -> [String; 5] {
+fn row(lock: &LockInfo) -> [String; 7] {
     let holder = lock.holders.first();
     let of_holder =
         |show: &dyn Fn(&holdfast::Holder) -> String| holder.map(show).unwrap_or_default();
+    let others = match lock.held_by {
+        0 | 1 => String::new(),
+        number => format!(" and {} more", number - 1),
+    };
     [
         show::escaped(&lock.name),
-        of_holder(&|holder| show::escaped(&holder.label)),
+        of_holder(&|holder| format!("{}{others}", show::escaped(&holder.label))),
+        of_holder(&|holder| holder.mode.to_string()),
         of_holder(&|holder| show::length(holder.held)),
         of_holder(&|holder| holder.token.to_string()),
         lock.waiting.to_string(),
+        if lock.has_value { "yes".into() } else { String::new() },
     ]
 }

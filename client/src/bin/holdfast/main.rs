@@ -1,8 +1,12 @@
 //! The command line of Holdfast. `holdfast --help` tells what it does.
 
 mod args;
+mod bench;
+mod check_token;
+mod cluster;
 mod demo;
 mod failure;
+mod fairness;
 mod inspect;
 mod list;
 mod lock;
@@ -10,6 +14,7 @@ mod runtime;
 mod show;
 mod signals;
 mod spawn;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -44,7 +49,11 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Try(args) => lock::run(&cli.global, Some(std::time::Duration::ZERO), &args.job),
         Command::List(args) => list::run(&cli.global, &args),
         Command::Inspect(args) => inspect::run(&cli.global, &args),
+        Command::CheckToken(args) => check_token::run(&cli.global, &args),
+        Command::Watch(args) => watch::run(&cli.global, &args),
         Command::Demo(args) => demo::run(&cli.global, &args),
+        Command::Bench(args) => bench::run(&cli.global, &args),
+        Command::BenchHolder(args) => bench::hold(&cli.global, &args),
         Command::DemoWorker(args) => demo::run_worker(&args),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use holdfast::Holder;
 use serde_json::{Value, json};
 
@@ -46,7 +47,31 @@ pub(crate) fn holder(holder: &Holder) -> Value {
         "label": holder.label,
         "token": holder.token.to_string(),
         "held_ms": u64::try_from(holder.held.as_millis()).unwrap_or(u64::MAX),
+        "mode": holder.mode.to_string(),
     })
+}
+
+/// For programs: text as it is, anything else in base64.
+pub(crate) fn value(value: &holdfast::Value) -> Value {
+    let (encoding, data) = match std::str::from_utf8(&value.bytes) {
+        Ok(text) => ("utf-8", text.to_owned()),
+        Err(_) => ("base64", BASE64_STANDARD.encode(&value.bytes)),
+    };
+    json!({
+        "encoding": encoding,
+        "data": data,
+        "token": value.token.to_string(),
+        "suspect": value.is_suspect,
+    })
+}
+
+/// For people, on one line: text with whatever a terminal would act on escaped, anything else as
+/// bytes.
+pub(crate) fn value_text(value: &holdfast::Value) -> String {
+    match std::str::from_utf8(&value.bytes) {
+        Ok(text) => format!("\"{}\"", escaped(text)),
+        Err(_) => format!("\"{}\"", value.bytes.escape_ascii()),
+    }
 }
 
 #[cfg(test)]

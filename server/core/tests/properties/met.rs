@@ -44,11 +44,12 @@ const COMMANDS: [&str; 8] = [
     "SetValue",
 ];
 /// What has to come about often, besides every command and rejection.
-const SCENES: [&str; 13] = [
+const SCENES: [&str; 14] = [
     "a set was granted at once",
     "a set was granted after it waited",
     "an any of several was granted a part at once",
     "an any of several was granted after it waited",
+    "an any left the queues of what it was not granted",
     "one command granted several",
     "a lock was held by several",
     "a grant gave back a part",
@@ -113,6 +114,9 @@ impl Met {
             }
             (Event::Released { over: false, .. }, _) => {
                 self.scene(true, "a grant gave back a part");
+            }
+            (Event::Left { .. }, Command::Release { .. }) => {
+                self.scene(true, "an any left the queues of what it was not granted");
             }
             (Event::ValueChanged { value: Some(value), .. }, Command::ExpireSession { .. }) => {
                 self.scene(value.suspect, "a value became suspect");

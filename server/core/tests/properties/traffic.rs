@@ -171,16 +171,27 @@ fn held(rng: &mut Xoshiro256PlusPlus, model: &Model) -> (SessionId, FencingToken
     }
 }
 
-/// Mostly a change of the value of a lock that is held; often a copy of one made before.
+/// Mostly a change of the value of a lock that is held; often a copy of one made before. A suspect
+/// value is mostly looked after by who holds its lock.
 fn set_value(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
-    let (session, mut token, holds) = held(rng, model);
+    let suspect = |item: &Item| model.value(&item.lock).is_some_and(|value| value.suspect);
+    let heirs = model.requests.iter().filter(|r| r.holds().iter().any(suspect));
+    let heirs: Vec<&Request> = heirs.collect();
+    let (session, mut token, holds) = match heirs.choose(rng) {
+        Some(heir) if rng.random_bool(0.5) => {
+            (heir.session, heir.token().unwrap(), heir.holds().to_vec())
+        }
+        _ => held(rng, model),
+    };
     let done_below = done_below(rng, model, session);
     let held = holds.choose(rng).map(|item| item.lock.clone());
     let mut lock = match held {
         Some(held) if rng.random_bool(0.9) => held,
         _ => name(NAMES.choose(rng).unwrap()),
     };
+    let is_suspect = model.value(&lock).is_some_and(|value| value.suspect);
     let mut change = match rng.random_range(0..100) {
+        0..70 if is_suspect => ValueChange::Confirm,
         0..55 => ValueChange::Set(bytes(rng)),
         55..65 => ValueChange::Clear,
         _ => ValueChange::Confirm,

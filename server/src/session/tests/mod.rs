@@ -7,6 +7,9 @@ mod leases;
 mod places;
 mod slow_readers;
 mod streams;
+mod watch_histories;
+mod watchers;
+mod watching;
 mod wishes;
 
 use std::collections::VecDeque;

@@ -40,7 +40,7 @@ impl Child {
     /// As a shell has it: 127 if there is no such command, 126 if it cannot be run.
     pub(crate) fn start(
         command: &[OsString],
-        variables: [(&str, &str); 2],
+        variables: [(&str, &str); 3],
     ) -> Result<Self, Failure> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(Failure::new(OWN_ERROR, "no command is given"));

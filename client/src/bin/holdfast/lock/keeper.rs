@@ -5,7 +5,7 @@ use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use holdfast::{Builder, Client, Guard, GuardState};
+use holdfast::{Acquire, Builder, Client, Guard, GuardState};
 use holdfast_seams::{Seams, select};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -21,9 +21,30 @@ const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
 /// What is to be acquired.
 pub(crate) struct Wanted {
     pub(crate) builder: Builder,
-    pub(crate) name: String,
+    pub(crate) names: Vec<String>,
+    pub(crate) shared: bool,
+    /// Whichever are free instead of all.
+    pub(crate) any: bool,
     /// `None`: for ever; zero: not at all.
     pub(crate) wait: Option<Duration>,
+}
+
+impl Wanted {
+    /// The request; `spent` of the wait is over already.
+    fn acquire(&self, client: &Client, spent: Duration) -> Acquire {
+        let is_try = self.wait == Some(Duration::ZERO);
+        let acquire = match (self.any, is_try) {
+            (true, true) => client.any_of(0, &self.names),
+            (true, false) => client.any_of(1, &self.names),
+            (false, true) => client.try_lock_all(&self.names),
+            (false, false) => client.lock_all(&self.names),
+        };
+        let acquire = if self.shared { acquire.shared() } else { acquire };
+        match self.wait {
+            Some(wait) if !is_try => acquire.wait(wait.saturating_sub(spent)),
+            _ => acquire,
+        }
+    }
 }
 
 /// The thread.
@@ -101,16 +122,14 @@ async fn acquire(
     line: &WaitLine,
 ) -> holdfast::Result<Guard> {
     line.say("waiting for the lock");
-    let told = line.clone();
-    let acquire = match wanted.wait {
-        Some(Duration::ZERO) => client.try_lock(&wanted.name),
-        Some(wait) => client.lock(&wanted.name).wait(wait.saturating_sub(spent)),
-        None => client.lock(&wanted.name),
-    };
-    let mut acquiring = acquire.on_place(move |place| told.at(place)).into_future();
+    let acquire = wanted.acquire(client, spent);
+    let mut place = acquire.follow_place().enqueue();
     loop {
         select! {
-            granted = &mut acquiring => return granted,
+            at = place.next() => match at {
+                Some(at) => line.at(&at),
+                None => return place.await,
+            },
             () = line.second() => line.refresh(),
         }
     }
@@ -123,7 +142,12 @@ async fn hold(
     events: &SyncSender<Event>,
     stop: &CancellationToken,
 ) {
-    let held = Held { state: guard.state(), token: guard.token().to_string(), ttl: client.ttl() };
+    let held = Held {
+        state: guard.state(),
+        names: guard.names().map(str::to_owned).collect(),
+        token: guard.token().to_string(),
+        ttl: client.ttl(),
+    };
     if events.send(Event::Granted(held)).is_ok() {
         watch_over(&guard.state(), events, stop).await;
     }

@@ -59,6 +59,8 @@ pub(crate) enum Event {
 /// What the main thread knows of the hold.
 pub(crate) struct Held {
     pub(crate) state: watch::Receiver<GuardState>,
+    /// What was got: with `--any` not all that was asked for.
+    pub(crate) names: Vec<String>,
     pub(crate) token: String,
     pub(crate) ttl: Duration,
 }
@@ -69,7 +71,8 @@ pub(crate) fn run(global: &Global, wait: Option<Duration>, job: &Job) -> Result<
     let (events, inbox) = sync_channel(EVENTS_MAX);
     let heard = events.clone();
     signals::listen(&HEARD, move |signal| heard.send(Event::Signal(signal)).is_ok())?;
-    let wanted = Wanted { builder, name: job.name.clone(), wait };
+    let (names, shared, any) = (job.names.clone(), job.shared, job.any);
+    let wanted = Wanted { builder, names, shared, any, wait };
     let keeper = Keeper::start(wanted, events.clone())?;
     let outcome = match wait_for_grant(&inbox) {
         Ok(Granted::Held(held)) => supervise(job, held, &inbox, events),
@@ -126,9 +129,13 @@ fn supervise(
     }));
     let watched = HoldWatch { clock, state: held.state, grace };
     if watched.is_over() {
-        return Err(lost(job, &watched));
+        return Err(lost(&held.names, &watched));
     }
-    let variables = [("HOLDFAST_LOCK", job.name.as_str()), ("HOLDFAST_TOKEN", &held.token)];
+    let first = held.names.first().map(String::as_str).unwrap_or_default();
+    // No name has a line feed in it.
+    let all = held.names.join("\n");
+    let variables =
+        [("HOLDFAST_LOCK", first), ("HOLDFAST_LOCKS", &all), ("HOLDFAST_TOKEN", &held.token)];
     let child = Child::start(&job.command, variables)?;
     let mut supervisor =
         Supervisor { child, hold: watched, watchdog, told_to_end: false, stopped: false };
@@ -136,19 +143,20 @@ fn supervise(
     supervisor.child.take_terminal();
     match outcome? {
         Ended::ByItself(code) => Ok(code),
-        Ended::LockLost => Err(lost(job, &supervisor.hold)),
+        Ended::LockLost => Err(lost(&held.names, &supervisor.hold)),
     }
 }
 
-fn lost(job: &Job, hold: &HoldWatch) -> Failure {
+fn lost(names: &[String], hold: &HoldWatch) -> Failure {
     let why = match *hold.state.borrow() {
         GuardState::Lost(reason) => reason.to_string(),
         _ => "the store was not heard from in time".to_owned(),
     };
-    Failure::new(
-        LOST,
-        format!("the lock {} was lost, the command stopped: {why}", job.name.escape_debug()),
-    )
+    let listed: Vec<_> = names.iter().map(|name| name.escape_debug().to_string()).collect();
+    let listed = listed.join(", ");
+    let what = if names.len() == 1 { "the lock" } else { "the locks" };
+    let were = if names.len() == 1 { "was" } else { "were" };
+    Failure::new(LOST, format!("{what} {listed} {were} lost, the command stopped: {why}"))
 }
 
 /// What the hold's state asks for now.

@@ -12,10 +12,16 @@ impl Model {
         let mut granted = Vec::new();
         while let Some((session, request, holds)) = self.next_to_grant() {
             let names: Vec<LockName> = holds.iter().map(|item| item.lock.clone()).collect();
+            let asked = self.request(session, request).unwrap().items().to_vec();
             let Acquired::Granted { token, .. } = self.grant(session, request, holds, events)
             else {
                 unreachable!("it was granted")
             };
+            let elsewhere = asked.into_iter().filter(|item| !names.contains(&item.lock));
+            let items: Items = elsewhere.collect();
+            if !items.is_empty() {
+                events.push(Event::Left { session, request, items });
+            }
             granted.push((Grant { session, request, token }, names));
         }
         for (grant, names) in granted {

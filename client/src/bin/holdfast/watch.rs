@@ -1,0 +1,187 @@
+//! `holdfast watch`.
+
+use std::io::{self, Write as _};
+
+use holdfast::{ChangeKind, Holder, LockChange, LockInfo, LostReason, Mode, Waiter, WatchEvent};
+use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::{Global, WatchArgs};
+use crate::failure::Failure;
+use crate::{runtime, show};
+
+/// Prints until a signal asks to end, or nobody reads any more: both are how a watch ends.
+pub(crate) fn run(global: &Global, args: &WatchArgs) -> Result<u8, Failure> {
+    let reader = global.builder()?.reader();
+    runtime::block_on(async {
+        holdfast_seams::select! {
+            ended = asked_to_end() => ended,
+            ended = print_all(reader.watch(&args.prefix), global.json) => ended,
+        }
+    })??;
+    Ok(0)
+}
+
+async fn asked_to_end() -> Result<(), Failure> {
+    let listen = |kind| signal(kind).map_err(|error| Failure::own("listening to signals", error));
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
+    holdfast_seams::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}
+
+async fn print_all(mut watch: holdfast::Watch, as_json: bool) -> Result<(), Failure> {
+    let mut known = 0;
+    while let Some(event) = watch.next().await {
+        let event = event?;
+        match &event {
+            WatchEvent::Lock(_) => known += 1,
+            WatchEvent::Restarted => known = 0,
+            _ => {}
+        }
+        let line = if as_json { Some(json_of(&event).to_string()) } else { text(&event, known) };
+        let printed = line.map_or(Ok(()), |line| writeln!(io::stdout().lock(), "{line}"));
+        if printed.is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// An event for people: one line, without times.
+fn text(event: &WatchEvent, known: u64) -> Option<String> {
+    match event {
+        WatchEvent::Lock(lock) => Some(lock_text(lock)),
+        WatchEvent::Synced if known == 1 => Some("# that is the only lock; changes follow".into()),
+        WatchEvent::Synced => Some(format!("# {known} locks; changes follow")),
+        WatchEvent::Restarted => Some("# the watch broke; the state anew".into()),
+        WatchEvent::Change(change) => change_text(change),
+        _ => None,
+    }
+}
+
+fn lock_text(lock: &LockInfo) -> String {
+    let mut parts: Vec<_> = lock.holders.iter().map(held_by).collect();
+    if parts.is_empty() {
+        parts.push("free".to_owned());
+    }
+    if lock.waiting > 0 {
+        parts.push(format!("{} waiting", lock.waiting));
+    }
+    if let Some(value) = &lock.value {
+        parts.push(value_text(value));
+    }
+    format!("{}  {}", show::escaped(&lock.name), parts.join("; "))
+}
+
+fn change_text(change: &LockChange) -> Option<String> {
+    let waiting = change.waiting;
+    let what = match &change.what {
+        ChangeKind::Queued(waiter) => format!("{} waits ({waiting} waiting)", who(waiter)),
+        ChangeKind::Left(waiter) => format!("{} waits no more ({waiting} waiting)", who(waiter)),
+        ChangeKind::Granted(holder) => held_by(holder),
+        ChangeKind::Released(holder) => format!("released{}", by(holder)),
+        ChangeKind::Lost(holder, reason) => format!("lost{}: {reason}", by(holder)),
+        ChangeKind::ValueChanged(Some(value)) => value_text(value),
+        ChangeKind::ValueChanged(None) => "value removed".to_owned(),
+        _ => return None,
+    };
+    Some(format!("{}  {what}", show::escaped(&change.name)))
+}
+
+fn held_by(holder: &Holder) -> String {
+    let shared = if holder.mode == Mode::Shared { ", shared" } else { "" };
+    format!("held by {} (token {}{shared})", show::escaped(&holder.label), holder.token)
+}
+
+/// Who held it; the label of a session that has ended is not known any more.
+fn by(holder: &Holder) -> String {
+    let label = show::escaped(&holder.label);
+    let by = if label.is_empty() { String::new() } else { format!(" by {label}") };
+    format!("{by} (token {})", holder.token)
+}
+
+fn who(waiter: &Waiter) -> String {
+    if waiter.label.is_empty() {
+        return format!("session {}", waiter.session);
+    }
+    show::escaped(&waiter.label)
+}
+
+fn value_text(value: &holdfast::Value) -> String {
+    let suspect = if value.is_suspect { ", suspect" } else { "" };
+    format!("value {} bytes{suspect}", value.bytes.len())
+}
+
+/// An event for programs. Numbers of 64 bits that may be large are strings: JSON numbers lose
+/// digits above 2^53.
+fn json_of(event: &WatchEvent) -> Value {
+    match event {
+        WatchEvent::Lock(lock) => json!({
+            "event": "lock",
+            "name": lock.name,
+            "holders": lock.holders.iter().map(show::holder).collect::<Vec<_>>(),
+            "waiting": lock.waiting,
+            "value": lock.value.as_ref().map(show::value),
+        }),
+        WatchEvent::Synced => json!({ "event": "synced" }),
+        WatchEvent::Restarted => json!({ "event": "restarted" }),
+        WatchEvent::Change(change) => json_of_change(change),
+        _ => json!({ "event": "unknown" }),
+    }
+}
+
+fn json_of_change(change: &LockChange) -> Value {
+    let (event, key, thing) = match &change.what {
+        ChangeKind::Queued(waiter) => ("queued", "waiter", json_of_waiter(waiter)),
+        ChangeKind::Left(waiter) => ("left", "waiter", json_of_waiter(waiter)),
+        ChangeKind::Granted(holder) => ("granted", "holder", json_of_holder(holder)),
+        ChangeKind::Released(holder) => ("released", "holder", json_of_holder(holder)),
+        ChangeKind::Lost(holder, _) => ("lost", "holder", json_of_holder(holder)),
+        ChangeKind::ValueChanged(value) => {
+            ("value", "value", value.as_ref().map_or(Value::Null, show::value))
+        }
+        _ => ("unknown", "unknown", Value::Null),
+    };
+    let mut line = json!({
+        "event": event,
+        "name": change.name,
+        key: thing,
+        "waiting": change.waiting,
+        "index": change.index.to_string(),
+    });
+    if let (ChangeKind::Lost(_, reason), Some(line)) = (&change.what, line.as_object_mut()) {
+        line.insert("reason".to_owned(), reason_code(*reason).into());
+    }
+    line
+}
+
+fn reason_code(reason: LostReason) -> &'static str {
+    match reason {
+        LostReason::SessionExpired => "session-expired",
+        LostReason::SessionClosed => "session-closed",
+        _ => "unknown",
+    }
+}
+
+/// Without how long it is held: that begins, or is over.
+fn json_of_holder(holder: &Holder) -> Value {
+    json!({
+        "session": holder.session.to_string(),
+        "label": holder.label,
+        "token": holder.token.to_string(),
+        "mode": holder.mode.to_string(),
+    })
+}
+
+fn json_of_waiter(waiter: &Waiter) -> Value {
+    json!({
+        "session": waiter.session.to_string(),
+        "label": waiter.label,
+        "mode": waiter.mode.to_string(),
+        "names": waiter.names,
+    })
+}

@@ -1,0 +1,230 @@
+//! Which locks are asked for, and how they are to be held.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use holdfast_proto::v1;
+
+use crate::{Error, RefusalReason, Result};
+
+/// Most names in one request.
+const NAMES_MAX: usize = 64;
+/// Longest lock name, bytes. The server decides what a name is; this only keeps a stream from
+/// breaking over the size of one frame.
+const NAME_BYTES_MAX: usize = 512;
+/// As much of a name that cannot be used as an error shows, bytes.
+const SHOWN_BYTES_MAX: usize = 64;
+
+/// How a lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Mode {
+    /// By one alone.
+    Exclusive,
+    /// Beside others that share it: readers, as a rule.
+    Shared,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+        })
+    }
+}
+
+impl From<v1::Mode> for Mode {
+    fn from(mode: v1::Mode) -> Self {
+        match mode {
+            v1::Mode::Unspecified | v1::Mode::Exclusive => Self::Exclusive,
+            v1::Mode::Shared => Self::Shared,
+        }
+    }
+}
+
+impl From<Mode> for v1::Mode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Exclusive => Self::Exclusive,
+            Mode::Shared => Self::Shared,
+        }
+    }
+}
+
+/// One lock of several that are asked for together. A plain name is one held exclusively.
+///
+/// ```no_run
+/// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
+/// use holdfast::LockItem;
+///
+/// let items = [LockItem::exclusive("accounts/7"), LockItem::shared("rates")];
+/// let guard = client.lock_all(items).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LockItem {
+    name: String,
+    mode: Mode,
+}
+
+impl LockItem {
+    /// The lock `name`, held by one alone.
+    pub fn exclusive(name: impl Into<String>) -> Self {
+        Self { name: name.into(), mode: Mode::Exclusive }
+    }
+
+    /// The lock `name`, held beside others that share it.
+    pub fn shared(name: impl Into<String>) -> Self {
+        Self { name: name.into(), mode: Mode::Shared }
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How it is to be held.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+}
+
+impl From<&str> for LockItem {
+    fn from(name: &str) -> Self {
+        Self::exclusive(name)
+    }
+}
+
+impl From<String> for LockItem {
+    fn from(name: String) -> Self {
+        Self::exclusive(name)
+    }
+}
+
+impl From<&String> for LockItem {
+    fn from(name: &String) -> Self {
+        Self::exclusive(name)
+    }
+}
+
+/// How many of the items will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// All, whole or not at all.
+    All,
+    /// Whichever are free, at least so many; 0 is what is free now.
+    Any {
+        /// As the store has it.
+        min: u32,
+    },
+}
+
+/// One name of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    pub(crate) name: Arc<str>,
+    pub(crate) mode: Mode,
+}
+
+/// What one request asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    items: Box<[Item]>,
+    need: Need,
+}
+
+impl Wanted {
+    /// # Errors
+    ///
+    /// [`Error::Refused`], in the server's words, for what no server would take.
+    pub(crate) fn new(items: &[LockItem], need: Need) -> Result<Self> {
+        check_number(items.len(), need)?;
+        let mut names = BTreeSet::new();
+        for item in items {
+            check_name(&item.name)?;
+            if !names.insert(&item.name) {
+                let name = item.name.escape_debug();
+                return Err(invalid(format!("{name} is named twice in one request")));
+            }
+        }
+        let item = |item: &LockItem| Item { name: item.name.as_str().into(), mode: item.mode };
+        Ok(Self { items: items.iter().map(item).collect(), need })
+    }
+
+    pub(crate) fn need(&self) -> Need {
+        self.need
+    }
+
+    /// The names as errors list them.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.items.iter().map(|item| item.name.as_ref().to_owned()).collect()
+    }
+
+    /// Which of the items a grant of `names` gives. All, if all were asked for: there is no other
+    /// grant of them.
+    pub(crate) fn granted(&self, names: &[Bytes]) -> Vec<Item> {
+        let is_granted = |item: &&Item| match self.need {
+            Need::All => true,
+            Need::Any { .. } => names.iter().any(|name| name == item.name.as_bytes()),
+        };
+        self.items.iter().filter(is_granted).cloned().collect()
+    }
+
+    pub(crate) fn to_wire(&self) -> (Vec<v1::Item>, Option<v1::AnyOf>) {
+        let item = |item: &Item| v1::Item {
+            name: Bytes::copy_from_slice(item.name.as_bytes()),
+            mode: v1::Mode::from(item.mode).into(),
+        };
+        let any = match self.need {
+            Need::All => None,
+            Need::Any { min } => Some(v1::AnyOf { min }),
+        };
+        (self.items.iter().map(item).collect(), any)
+    }
+}
+
+fn check_number(items: usize, need: Need) -> Result<()> {
+    if items == 0 {
+        return Err(invalid("a request names at least one lock".into()));
+    }
+    if items > NAMES_MAX {
+        let message = format!("{items} names are more than the {NAMES_MAX} allowed in one request");
+        return Err(past_limit("names_per_request", message));
+    }
+    match need {
+        Need::Any { min } if usize::try_from(min).is_ok_and(|min| min > items) => {
+            Err(invalid(format!("at least {min} of {items} locks cannot be granted")))
+        }
+        Need::Any { .. } | Need::All => Ok(()),
+    }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    if name.len() <= NAME_BYTES_MAX {
+        return Ok(());
+    }
+    let mut end = SHOWN_BYTES_MAX;
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    let shown = name.get(..end).unwrap_or_default().escape_debug();
+    let len = name.len();
+    Err(invalid(format!(
+        "the lock name \"{shown}…\" is not usable: {len} bytes is longer than the \
+         {NAME_BYTES_MAX} allowed"
+    )))
+}
+
+/// A request that is wrong in itself.
+pub(crate) fn invalid(message: String) -> Error {
+    Error::Refused { reason: RefusalReason::Invalid, message, limit: None, retry_after: None }
+}
+
+/// A request past a limit that is the same for all.
+pub(crate) fn past_limit(limit: &str, message: String) -> Error {
+    let limit = Some(limit.to_owned());
+    Error::Refused { reason: RefusalReason::Limit, message, limit, retry_after: None }
+}

@@ -1,0 +1,222 @@
+//! A request that was made: where it stands, and what comes of it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt, stream};
+use holdfast_seams::{BoxFuture, Clock, Moment, select};
+use tokio::sync::{oneshot, watch};
+
+use crate::client::Handle;
+use crate::hold::Hold;
+use crate::info::Told;
+use crate::session::{Asked, Key};
+use crate::{Client, Error, Guard, LockItem, Place, Result};
+
+/// A place in a queue. As a future it answers with the guard, or why there is none (see
+/// [`Acquire`](crate::Acquire)); as a stream, or by [`QueuePlace::next`], it tells the place when
+/// the request enters the queue, and when it changes if
+/// [`Acquire::follow_place`](crate::Acquire::follow_place) asked for that. The stream ends when
+/// there is an answer.
+///
+/// Cancel safe: both can be dropped and taken up again between two polls. Dropping the
+/// `QueuePlace` itself takes the request back; a grant that crosses that is given back, never
+/// leaked.
+#[must_use = "dropping it takes the request back"]
+pub struct QueuePlace {
+    /// `None` once there is an answer.
+    granting: Option<BoxFuture<'static, Result<Guard>>>,
+    /// The answer, if the stream found it first.
+    answer: Option<Result<Guard>>,
+    places: BoxStream<'static, Place>,
+    told: Option<watch::Receiver<Option<Told>>>,
+    clock: Arc<dyn Clock>,
+}
+
+impl QueuePlace {
+    pub(crate) fn new(
+        client: Client,
+        items: Vec<LockItem>,
+        limit: Option<Duration>,
+        waits: bool,
+        asked: Result<Asked>,
+    ) -> Self {
+        let clock = client.session().seams().clock.clone();
+        match asked {
+            Ok(asked) => {
+                let told = asked.place.clone();
+                let began = clock.now();
+                let request = Request { pending: Pending::new(&client, asked), client, items };
+                let granting = request.granting(began, limit, waits);
+                let (granting, places) = (Some(Box::pin(granting) as _), places(told.clone()));
+                Self { granting, answer: None, places, told: Some(told), clock }
+            }
+            Err(error) => Self {
+                granting: None,
+                answer: Some(Err(error)),
+                places: stream::empty().boxed(),
+                told: None,
+                clock,
+            },
+        }
+    }
+
+    /// The place as it was told last, with its holders as old as they are now; `None` while the
+    /// request does not stand in the queue, as far as is known.
+    pub fn place(&self) -> Option<Place> {
+        let told = self.told.as_ref()?.borrow();
+        told.as_ref().map(|told| told.aged(self.clock.now()))
+    }
+
+    /// Waits for the next place; `None` when there is an answer. Places that were passed meanwhile
+    /// are left out. Cancel safe.
+    pub async fn next(&mut self) -> Option<Place> {
+        StreamExt::next(self).await
+    }
+
+    /// Whether there is an answer.
+    fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(granting) = &mut self.granting {
+            let Poll::Ready(answer) = granting.as_mut().poll(context) else {
+                return Poll::Pending;
+            };
+            self.granting = None;
+            self.answer = Some(answer);
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Future for QueuePlace {
+    type Output = Result<Guard>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.poll_answer(context) {
+            // Polled again after it was done, it stays silent.
+            Poll::Ready(()) => self.answer.take().map_or(Poll::Pending, Poll::Ready),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Stream for QueuePlace {
+    type Item = Place;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Place>> {
+        // The wait limit passes too while only places are looked at.
+        match self.poll_answer(context) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => self.places.poll_next_unpin(context),
+        }
+    }
+}
+
+impl fmt::Debug for QueuePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePlace").field("place", &self.place()).finish_non_exhaustive()
+    }
+}
+
+fn places(told: watch::Receiver<Option<Told>>) -> BoxStream<'static, Place> {
+    let next = async |mut told: watch::Receiver<Option<Told>>| {
+        loop {
+            if told.changed().await.is_err() {
+                // The request is answered; the guard or the error is what comes next.
+                return std::future::pending().await;
+            }
+            let place = told.borrow_and_update().as_ref().map(|told| told.place.clone());
+            if let Some(place) = place {
+                return Some((place, told));
+            }
+        }
+    };
+    stream::unfold(told, next).boxed()
+}
+
+/// A request and who made it.
+struct Request {
+    pending: Pending,
+    client: Client,
+    items: Vec<LockItem>,
+}
+
+impl Request {
+    async fn granting(
+        mut self,
+        began: Moment,
+        limit: Option<Duration>,
+        waits: bool,
+    ) -> Result<Guard> {
+        let seams = self.client.session().seams().clone();
+        let granted = select! {
+            answer = &mut self.pending.answer => Some(answer.unwrap_or(Err(Error::Closed))),
+            () = passing(limit.map(|limit| began + limit), &*seams.clock) => None,
+        };
+        let waited = seams.clock.now().saturating_since(began);
+        match granted {
+            Some(Ok(hold)) => Ok(self.pending.into_guard(hold)),
+            // The try was denied, or the wait ended; the time is ours to tell.
+            Some(Err(Error::NotGranted { names, holders, .. })) if waits => {
+                Err(Error::NotGranted { names, holders, waited: Some(waited) })
+            }
+            Some(Err(error)) => Err(error),
+            None => Err(self.given_up(waited)),
+        }
+    }
+
+    /// Why nothing was granted until the limit.
+    fn given_up(&self, waited: Duration) -> Error {
+        let now = self.client.session().seams().clock.now();
+        let place = self.pending.place.borrow().as_ref().map(|told| told.aged(now));
+        if place.is_none() && !self.client.session().is_attached() {
+            return self.client.unreachable(waited);
+        }
+        let names = self.items.iter().map(|item| item.name().to_owned()).collect();
+        let holders = place.map(|place| place.holders).unwrap_or_default();
+        Error::NotGranted { names, holders, waited: Some(waited) }
+    }
+}
+
+/// Ends when the call waits no longer.
+async fn passing(limit: Option<Moment>, clock: &dyn Clock) {
+    match limit {
+        Some(limit) => clock.sleep_until(limit).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What a request came to: undone when dropped, unless its grant became a guard.
+struct Pending {
+    handle: Arc<Handle>,
+    key: Key,
+    /// Whether dropping this undoes the request.
+    armed: bool,
+    answer: oneshot::Receiver<Result<Arc<Hold>>>,
+    place: watch::Receiver<Option<Told>>,
+}
+
+impl Pending {
+    fn new(client: &Client, asked: Asked) -> Self {
+        let Asked { key, answer, place } = asked;
+        Self { handle: client.handle().clone(), key, armed: true, answer, place }
+    }
+
+    fn into_guard(mut self, hold: Arc<Hold>) -> Guard {
+        // From here on the guard gives back what there is to give back.
+        self.armed = false;
+        Guard::new(hold, self.key, self.handle.clone())
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.armed {
+            self.handle.session.abandon(self.key);
+        }
+    }
+}

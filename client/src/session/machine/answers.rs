@@ -1,0 +1,213 @@
+//! What the server says, frame by frame.
+
+use std::time::Duration;
+
+use holdfast_proto::v1;
+
+use super::{Identity, Intent, Machine, Opening, Stream, StreamEnd};
+use crate::info::Told;
+use crate::session::request::{Key, Phase, Request};
+use crate::{Error, FencingToken, LostReason, Place};
+
+impl Machine {
+    /// Takes in what the server sent. `Some` if the stream is of no use any more.
+    pub(in crate::session) fn handle(&mut self, frames: v1::ServerFrames) -> Option<StreamEnd> {
+        self.lose_overdue();
+        frames.frames.into_iter().find_map(|frame| self.handle_one(frame.index, frame.body?))
+    }
+
+    fn handle_one(&mut self, index: u64, body: v1::server_frame::Body) -> Option<StreamEnd> {
+        use v1::server_frame::Body as Said;
+        match body {
+            Said::Opened(opened) => return self.opened(opened),
+            Said::KeptAlive(kept) => {
+                if let Some(sent) = self.lease.answered(kept.seq) {
+                    self.renew(sent);
+                }
+            }
+            Said::Queued(queued) => {
+                let place = Place::new(queued.place, queued.holders);
+                self.queued(queued.request_id, index, place);
+            }
+            Said::Moved(moved) => {
+                let place = Place::new(moved.place, moved.holders);
+                self.queued(moved.request_id, index, place);
+            }
+            Said::Granted(granted) => self.granted(granted, index),
+            Said::Denied(denied) => {
+                self.denied(denied.request_id, index, denied.refusal.unwrap_or_default());
+            }
+            Said::Released(released) => self.released(&released),
+            Said::Cancelled(cancelled) => self.cancelled(cancelled.request_id),
+            Said::Lost(lost) => self.lost(&lost),
+            Said::Contended(contended) => self.contended(&contended),
+            Said::ValueSet(set) => self.value_set(set.request_id),
+            Said::State(state) => self.synchronise(state, index),
+            Said::Refused(refused) => return self.refused(refused),
+            Said::Redirect(v1::Redirect { leader }) | Said::GoingAway(v1::GoingAway { leader }) => {
+                return Some(StreamEnd::Redirected(leader));
+            }
+            Said::SessionEnded(ended) => {
+                self.session_over(ended.reason().into());
+                return Some(StreamEnd::SessionOver);
+            }
+        }
+        None
+    }
+
+    fn opened(&mut self, opened: v1::Opened) -> Option<StreamEnd> {
+        let Stream::Opening(sent) = self.stream else {
+            return Some(StreamEnd::failed("the server answered Open twice"));
+        };
+        match &self.identity {
+            Some(known) if known.session != opened.session_id => {
+                return Some(StreamEnd::failed("the server resumed another session"));
+            }
+            Some(_) => self.stream = Stream::Resuming(sent),
+            None => {
+                self.identity = Some(Identity {
+                    session: opened.session_id,
+                    secret: opened.secret,
+                    cluster: opened.cluster_id,
+                });
+                self.lease.set_ttl(Duration::from_millis(opened.ttl_ms));
+                self.stream = Stream::Ready;
+                self.to_send = self.requests.keys().into_iter().map(Intent::Acquire).collect();
+            }
+        }
+        self.lease.opened(sent);
+        self.renew(sent);
+        self.opening.send_replace(Opening::Open);
+        None
+    }
+
+    /// Whether a frame of this index about the request is news; notes that it was seen.
+    fn is_news(&mut self, key: Key, index: u64) -> bool {
+        let Some(request) = self.requests.get_mut(key) else { return false };
+        let news = index >= request.seen;
+        request.seen = request.seen.max(index);
+        news
+    }
+
+    pub(super) fn queued(&mut self, id: u64, index: u64, place: Place) {
+        let Some(key) = self.requests.with_id(id).filter(|key| self.is_news(*key, index)) else {
+            return;
+        };
+        self.requests.answered(key);
+        let Some(request) = self.requests.get_mut(key) else { return };
+        if matches!(request.phase, Phase::Asked | Phase::Queued) {
+            request.phase = Phase::Queued;
+            request.place.send_replace(Some(Told { place, at: self.clock.now() }));
+        }
+    }
+
+    pub(super) fn granted(&mut self, granted: v1::Granted, index: u64) {
+        let Some(key) = self.requests.with_id(granted.request_id) else {
+            // Nobody here remembers it: it is not to stay held (I13 makes a late one harmless).
+            self.queue(Intent::Forget(granted.request_id));
+            return;
+        };
+        if !self.is_news(key, index) {
+            return;
+        }
+        self.requests.answered(key);
+        let phase = self.requests.get(key).map(|request| &request.phase);
+        if matches!(phase, Some(Phase::Asked | Phase::Queued)) {
+            self.hand_out(key, granted);
+        }
+    }
+
+    pub(super) fn denied(&mut self, id: u64, index: u64, refusal: v1::Refusal) {
+        let Some(key) = self.requests.with_id(id).filter(|key| self.is_news(*key, index)) else {
+            return;
+        };
+        self.deny(key, refusal);
+    }
+
+    fn deny(&mut self, key: Key, refusal: v1::Refusal) {
+        let Some(request) = self.requests.get(key) else { return };
+        match request.phase {
+            Phase::Asked | Phase::Queued => {
+                let error = Error::from_refusal(refusal, request.wanted.names());
+                if let Some(mut request) = self.requests.remove(key) {
+                    request.answer(Err(error));
+                }
+            }
+            // The answer to its Cancel is still to come and says that it is over.
+            Phase::Cancelling => self.requests.answered(key),
+            Phase::Unsent | Phase::Held(_) | Phase::GivingBack(_) => {}
+        }
+    }
+
+    /// Whatever the request was, the server says that it is over (DESIGN §4, Cancel).
+    fn cancelled(&mut self, id: u64) {
+        let Some(key) = self.requests.with_id(id) else { return };
+        let cancelling = |request: &Request| matches!(request.phase, Phase::Cancelling);
+        if self.requests.get(key).is_some_and(cancelling) {
+            self.requests.remove(key);
+        }
+    }
+
+    fn refused(&mut self, refused: v1::Refused) -> Option<StreamEnd> {
+        use v1::refused::Subject;
+        let refusal = refused.refusal.unwrap_or_default();
+        if matches!(self.stream, Stream::Opening(_)) {
+            return Some(self.open_refused(refusal));
+        }
+        match refusal.reason() {
+            v1::RefusalReason::SessionUnknown => {
+                self.session_over(LostReason::SessionExpired);
+                return Some(StreamEnd::SessionOver);
+            }
+            // State after a resume says what became of it, and a resume needs a quorum: one way
+            // to heal all.
+            v1::RefusalReason::Unavailable => return Some(StreamEnd::failed(refusal.message)),
+            _ => {}
+        }
+        match refused.subject {
+            Some(Subject::RequestId(id)) => self.request_refused(id, refusal),
+            Some(Subject::Token(token)) => self.release_refused(FencingToken::new(token), refusal),
+            None => None,
+        }
+    }
+
+    /// An Acquire, a Cancel or a change of a value was refused.
+    fn request_refused(&mut self, id: u64, refusal: v1::Refusal) -> Option<StreamEnd> {
+        if let Some(key) = self.requests.change_with_id(id) {
+            self.change_refused(key, refusal);
+            return None;
+        }
+        let key = self.requests.with_id(id)?;
+        let cancelling = matches!(self.requests.get(key)?.phase, Phase::Cancelling);
+        match refusal.reason() {
+            v1::RefusalReason::RequestGone if cancelling => drop(self.requests.remove(key)),
+            // It must not stay: back off, resume, cancel again.
+            v1::RefusalReason::Limit | v1::RefusalReason::DiskReserve if cancelling => {
+                return Some(StreamEnd::failed(refusal.message));
+            }
+            _ => self.deny(key, refusal),
+        }
+        None
+    }
+
+    fn open_refused(&mut self, refusal: v1::Refusal) -> StreamEnd {
+        let resuming = self.identity.is_some();
+        match refusal.reason() {
+            v1::RefusalReason::SessionUnknown if resuming => {
+                self.session_over(LostReason::SessionExpired);
+                StreamEnd::SessionOver
+            }
+            v1::RefusalReason::Unavailable => StreamEnd::failed(refusal.message),
+            // One node of another cluster must not end a session that others still know; when
+            // nothing of it is safe any more, there is nothing to lose.
+            _ if resuming && self.lease.span().is_alive(&*self.clock) => {
+                StreamEnd::failed(refusal.message)
+            }
+            v1::RefusalReason::Invalid if resuming => {
+                self.session_over(LostReason::Revoked);
+                StreamEnd::SessionOver
+            }
+            _ => StreamEnd::Refused(Error::from_refusal(refusal, Vec::new())),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What time does to a session: alarms, streams given up, holds lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::Moment;
+
+use super::{Intent, Machine, Stream};
+use crate::LostReason;
+use crate::hold::GuardState;
+use crate::session::request::{GivingBack, Phase};
+
+impl Machine {
+    /// Looks at the deadlines. To be called when [`Machine::next_alarm`] has come; called early
+    /// or late it is harmless.
+    pub(in crate::session) fn alarm(&mut self) {
+        self.lose_overdue();
+        let in_jeopardy = self.lease.in_jeopardy(self.clock.now());
+        for (_, hold) in self.requests.holds() {
+            hold.publish(in_jeopardy);
+        }
+    }
+
+    pub(in crate::session) fn next_alarm(&self) -> Option<Moment> {
+        self.lease.next_alarm(self.clock.now())
+    }
+
+    /// When the stream is to be given up, if nothing comes before.
+    fn given_up_at(&self, attempt: Duration) -> Option<Moment> {
+        match self.stream {
+            Stream::None => None,
+            Stream::Opening(sent) | Stream::Resuming(sent) => Some(sent + attempt),
+            // A keepalive that cannot even be sent is as unanswered as one that was.
+            Stream::Ready => Some(self.lease.silent_from()),
+        }
+    }
+
+    /// When the driver has to look again: a keepalive is due, or the stream is given up.
+    pub(in crate::session) fn next_timer(&self, attempt: Duration) -> Option<Moment> {
+        let give_up = self.given_up_at(attempt)?;
+        let due = self.lease.next_due();
+        let waits_for_due = self.is_ready() && self.clock.now() < due;
+        Some(if waits_for_due { due.min(give_up) } else { give_up })
+    }
+
+    /// Whether the stream has been silent for too long.
+    pub(in crate::session) fn is_stalled(&self, attempt: Duration) -> bool {
+        self.given_up_at(attempt).is_some_and(|at| self.clock.now() >= at)
+    }
+
+    /// Every hold whose safe deadline has passed is lost, for ever (DESIGN §5.6).
+    pub(super) fn lose_overdue(&mut self) {
+        if !self.lease.span().is_alive(&*self.clock) {
+            self.lose_holds(LostReason::DeadlinePassed);
+        }
+    }
+
+    /// The holds are over here; the server is told to end them too.
+    fn lose_holds(&mut self, reason: LostReason) {
+        let keys: Vec<_> = self.requests.holds().map(|(key, _)| key).collect();
+        for key in keys {
+            let Some(request) = self.requests.get_mut(key) else { continue };
+            let Phase::Held(hold) = &request.phase else { continue };
+            hold.end(GuardState::Lost(reason));
+            request.phase = Phase::GivingBack(GivingBack::unattended(hold.token));
+            self.end_changes(key, reason);
+            self.queue(Intent::Release(key));
+        }
+    }
+
+    pub(super) fn renew(&mut self, sent: Moment) {
+        let before = self.lease.span().clone();
+        self.lease.renew(sent, &*self.clock);
+        if !Arc::ptr_eq(&before, self.lease.span()) {
+            self.lose_holds(LostReason::DeadlinePassed);
+        }
+        self.alarm();
+    }
+}

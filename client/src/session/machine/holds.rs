@@ -1,0 +1,233 @@
+//! Holds: handed out, given back whole or in part, lost.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use holdfast_proto::v1::{self, client_frame::Body};
+
+use super::{Intent, Machine, StreamEnd};
+use crate::hold::{GuardState, HeldLock, Hold};
+use crate::items::{Item, invalid};
+use crate::session::request::{Done, GivingBack, Key, Part, Phase, tell};
+use crate::{Error, FencingToken, LostReason, RefusalReason, Result, Value};
+
+impl Machine {
+    /// Hands a grant to its caller, if it is safe to (DESIGN §5.6); otherwise it is released.
+    pub(super) fn hand_out(&mut self, key: Key, granted: v1::Granted) {
+        let token = FencingToken::new(granted.token);
+        self.requests.holds_under(key, token);
+        let answer = self.make_hold(key, token, granted);
+        let Some(request) = self.requests.get_mut(key) else { return };
+        if let Ok(hold) = &answer {
+            request.phase = Phase::Held(hold.clone());
+        }
+        let is_held = answer.is_ok();
+        if request.answer(answer) && is_held {
+            return;
+        }
+        request.phase = Phase::GivingBack(GivingBack::unattended(token));
+        self.queue(Intent::Release(key));
+    }
+
+    fn make_hold(&self, key: Key, token: FencingToken, granted: v1::Granted) -> Result<Arc<Hold>> {
+        let items = self.requests.get(key).map(|request| request.wanted.granted(&granted.names));
+        let items = items.filter(|items| !items.is_empty()).ok_or_else(strange_grant)?;
+        let too_late = Error::SessionLost { reason: LostReason::DeadlinePassed };
+        let span = self.lease.span().clone();
+        if !span.is_alive(&*self.clock) {
+            return Err(too_late);
+        }
+        Hold::granted(locks(items, granted.values), token, span).map(Arc::new).ok_or(too_late)
+    }
+
+    /// Gives a hold back. `done` hears what became of it.
+    /// What was lost before is not given back any more: `done` is dropped unheard.
+    pub(in crate::session) fn give_back(&mut self, key: Key, done: Done) {
+        self.lose_overdue();
+        let Some(request) = self.requests.get_mut(key) else { return };
+        let Phase::Held(hold) = &request.phase else { return };
+        let token = hold.token;
+        // Unsafe before anything can be queued (S3).
+        hold.end(GuardState::Released);
+        request.phase = Phase::GivingBack(GivingBack { token, sent: 0, done });
+        self.end_changes(key, LostReason::Revoked);
+        self.queue(Intent::Release(key));
+    }
+
+    /// Gives back some names of a hold, the whole of it if no others are left. `done` hears what
+    /// became of it, or is dropped unheard as in [`Machine::give_back`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if a name is no part of the hold; nothing is given back then.
+    pub(in crate::session) fn give_back_names(
+        &mut self,
+        key: Key,
+        names: &[Arc<str>],
+        done: Done,
+    ) -> Result<()> {
+        self.lose_overdue();
+        let Some(request) = self.requests.get(key) else { return Ok(()) };
+        let Phase::Held(hold) = &request.phase else { return Ok(()) };
+        if let Some(other) = names.iter().find(|name| hold.lock(name).is_none()) {
+            let name = other.escape_debug();
+            return Err(invalid(format!("{name} is not held by this guard")));
+        }
+        let names: BTreeSet<_> = names.iter().cloned().collect();
+        if names.len() == hold.held().count() {
+            self.give_back(key, done);
+        } else {
+            self.give_back_part(key, names, done);
+        }
+        Ok(())
+    }
+
+    fn give_back_part(&mut self, key: Key, names: BTreeSet<Arc<str>>, done: Done) {
+        let part = self.requests.next_key();
+        let Some(request) = self.requests.get_mut(key) else { return };
+        if let Phase::Held(hold) = &request.phase {
+            // As with a whole hold, before anything can be queued (S3).
+            for name in &names {
+                hold.give_up(name);
+            }
+        }
+        request.parts.push(Part { key: part, names, sent: 0, done });
+        self.queue(Intent::ReleaseNames(key, part));
+    }
+
+    /// The frame for a part, unless the whole is given back meanwhile.
+    pub(super) fn release_of_names(&mut self, key: Key, part: Key) -> Option<Body> {
+        let request = self.requests.get_mut(key)?;
+        let Phase::Held(hold) = &request.phase else { return None };
+        let part = request.parts.iter_mut().find(|one| one.key == part)?;
+        part.sent += 1;
+        let names = part.names.iter().map(|name| Bytes::copy_from_slice(name.as_bytes())).collect();
+        Some(Body::Release(v1::Release { token: hold.token.get(), names }))
+    }
+
+    pub(super) fn released(&mut self, released: &v1::Released) {
+        let token = FencingToken::new(released.token);
+        if released.partly {
+            self.part_released(token, &released.names);
+        } else {
+            self.ended(token, &Ok(()), LostReason::Revoked);
+        }
+    }
+
+    fn part_released(&mut self, token: FencingToken, names: &[Bytes]) {
+        let Some(key) = self.requests.with_token(token) else { return };
+        let Some(request) = self.requests.get_mut(key) else { return };
+        let is_back = |part: &mut Part| {
+            part.names.iter().all(|own| names.iter().any(|name| name == own.as_bytes()))
+        };
+        for part in request.parts.extract_if(.., is_back) {
+            tell(part.done, Ok(()));
+        }
+    }
+
+    /// The names of a hold as a State shows them. What is on its way back is sent again if it is
+    /// still held there; a name that is missing there is lost, and the hold with it.
+    pub(super) fn synchronise_hold(&mut self, key: Key, names: &[Bytes]) {
+        let Some(request) = self.requests.get_mut(key) else { return };
+        let Phase::Held(hold) = &request.phase else { return };
+        let is_there = |name: &str| names.iter().any(|there| there == name.as_bytes());
+        if hold.held().any(|lock| !is_there(&lock.name)) {
+            return self.revoke(key);
+        }
+        for mut part in std::mem::take(&mut request.parts) {
+            part.names.retain(|name| is_there(name));
+            if part.names.is_empty() {
+                tell(part.done, Ok(()));
+            } else {
+                request.parts.push(part);
+            }
+        }
+        let parts: Vec<_> = request.parts.iter().map(|part| part.key).collect();
+        for part in parts {
+            self.queue(Intent::ReleaseNames(key, part));
+        }
+    }
+
+    /// The server does not know the hold as it was handed out: what is left of it goes back.
+    fn revoke(&mut self, key: Key) {
+        let reason = LostReason::Revoked;
+        let Some(request) = self.requests.get_mut(key) else { return };
+        let Phase::Held(hold) = &request.phase else { return };
+        hold.end(GuardState::Lost(reason));
+        request.phase = Phase::GivingBack(GivingBack::unattended(hold.token));
+        self.end_changes(key, reason);
+        self.queue(Intent::Release(key));
+    }
+
+    pub(super) fn lost(&mut self, lost: &v1::Lost) {
+        let reason = lost.reason().into();
+        self.ended(FencingToken::new(lost.token), &Err(Error::Lost { reason }), reason);
+    }
+
+    /// The server says that a hold is over: `outcome` is what a release that waits is told,
+    /// `reason` what a hold that nobody gave back is.
+    pub(super) fn ended(&mut self, token: FencingToken, outcome: &Result<()>, reason: LostReason) {
+        let Some(key) = self.requests.with_token(token) else { return };
+        self.end_changes(key, reason);
+        let Some(mut request) = self.requests.remove(key) else { return };
+        request.finish_parts(outcome);
+        match request.phase {
+            Phase::GivingBack(giving) => tell(giving.done, outcome.clone()),
+            Phase::Held(hold) => hold.end(GuardState::Lost(reason)),
+            Phase::Unsent | Phase::Asked | Phase::Queued | Phase::Cancelling => {}
+        }
+    }
+
+    pub(super) fn release_refused(
+        &mut self,
+        token: FencingToken,
+        refusal: v1::Refusal,
+    ) -> Option<StreamEnd> {
+        let key = self.requests.with_token(token)?;
+        if refusal.reason() != v1::RefusalReason::NotHolder {
+            return Some(StreamEnd::failed(refusal.message));
+        }
+        let request = self.requests.get_mut(key)?;
+        // Answers come in the order of the frames, and a part is sent before the whole.
+        if let Some(first) = request.parts.iter().position(|part| part.sent > 0) {
+            let part = request.parts.remove(first);
+            tell(part.done, of_refused_release(part.sent));
+        } else if let Phase::GivingBack(giving) = &request.phase {
+            let outcome = of_refused_release(giving.sent);
+            self.ended(token, &outcome, LostReason::Revoked);
+        }
+        None
+    }
+
+    pub(super) fn contended(&self, contended: &v1::Contended) {
+        let key = self.requests.with_token(FencingToken::new(contended.token));
+        if let Some(Phase::Held(hold)) = key.and_then(|key| self.requests.phase(key)) {
+            hold.note_contended(&contended.name);
+        }
+    }
+}
+
+fn locks(items: Vec<Item>, values: Vec<v1::NamedValue>) -> Vec<HeldLock> {
+    let mut locks: Vec<_> = items.into_iter().map(|item| (item, None)).collect();
+    for v1::NamedValue { name, value } in values {
+        if let Some((_, there)) = locks.iter_mut().find(|(item, _)| item.name.as_bytes() == name) {
+            *there = value.map(Value::from);
+        }
+    }
+    locks.into_iter().map(|(item, value)| HeldLock::new(item, value)).collect()
+}
+
+/// "Not the holder": after a second copy because the first one did it.
+fn of_refused_release(sent: u32) -> Result<()> {
+    if sent > 1 { Ok(()) } else { Err(Error::Lost { reason: LostReason::Revoked }) }
+}
+
+fn strange_grant() -> Error {
+    Error::Refused {
+        reason: RefusalReason::Protocol,
+        message: "the server granted none of the locks that were asked for".into(),
+        limit: None,
+        retry_after: None,
+    }
+}

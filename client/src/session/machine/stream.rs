@@ -1,0 +1,110 @@
+//! Streams that come and go, and what is sent on them.
+
+use holdfast_proto::v1::{self, client_frame::Body};
+
+use super::{FRAMES_MAX, Intent, Machine, Opening, Stream, StreamEnd};
+use crate::session::request::{Phase, fail_all};
+
+impl Machine {
+    /// The first frame of a stream that is about to be sent.
+    pub(in crate::session) fn open(&mut self) -> v1::ClientFrames {
+        // Read before the frame is queued (S2): the answer renews from here.
+        let sent = self.clock.now();
+        self.stream = Stream::Opening(sent);
+        self.lease.forget_unanswered();
+        self.close_sent = false;
+        let resume = self.identity.as_ref().map(|identity| v1::Resume {
+            session_id: identity.session,
+            secret: identity.secret.clone(),
+            cluster_id: identity.cluster.clone(),
+        });
+        let ttl_ms = self.wishes.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+        let open = v1::Open { ttl_ms, label: self.wishes.label.clone(), resume };
+        self.message(vec![Body::Open(open)])
+    }
+
+    /// The stream is gone.
+    pub(in crate::session) fn detached(&mut self, end: &StreamEnd) {
+        self.stream = Stream::None;
+        self.lease.forget_unanswered();
+        match end {
+            StreamEnd::Redirected(Some(leader)) => {
+                self.last_error = format!("redirected to {leader}");
+            }
+            StreamEnd::Redirected(None) => self.last_error = "no leader is known".into(),
+            StreamEnd::Failed { message, .. } => self.last_error.clone_from(message),
+            StreamEnd::SessionOver => {}
+            StreamEnd::Refused(error) => {
+                self.last_error = error.to_string();
+                fail_all(self.requests.take_unsent(), error);
+                self.opening.send_replace(Opening::Refused(error.clone()));
+            }
+        }
+    }
+
+    pub(in crate::session) fn has_output(&self) -> bool {
+        let keepalive_due = self.clock.now() >= self.lease.next_due();
+        let close_due = self.closing && !self.close_sent;
+        self.is_ready() && (keepalive_due || close_due || !self.to_send.is_empty())
+    }
+
+    /// What is to be sent now, at most one message; it has to be queued after this and in order.
+    pub(in crate::session) fn take_output(&mut self) -> Option<v1::ClientFrames> {
+        if !self.is_ready() {
+            return None;
+        }
+        let mut bodies = Vec::new();
+        let now = self.clock.now();
+        if now >= self.lease.next_due() {
+            bodies.push(Body::KeepAlive(v1::KeepAlive { seq: self.lease.send_keepalive(now) }));
+        }
+        while bodies.len() < FRAMES_MAX {
+            let Some(intent) = self.to_send.pop_front() else { break };
+            bodies.extend(self.carry_out(&intent));
+        }
+        if self.closing && !self.close_sent {
+            self.close_sent = true;
+            bodies.push(Body::Close(v1::Close {}));
+        }
+        (!bodies.is_empty()).then(|| self.message(bodies))
+    }
+
+    /// The frame for an intent, unless things have moved on.
+    fn carry_out(&mut self, intent: &Intent) -> Option<Body> {
+        match *intent {
+            Intent::Acquire(key) => {
+                let request = self.requests.get(key)?;
+                if !matches!(request.phase, Phase::Unsent | Phase::Asked) {
+                    return None;
+                }
+                let request_id = self.requests.id_of(key)?;
+                let request = self.requests.get_mut(key)?;
+                request.phase = Phase::Asked;
+                let (items, any) = request.wanted.to_wire();
+                let (wait, follow_place) = (request.wait, request.follow);
+                Some(Body::Acquire(v1::Acquire { request_id, items, wait, follow_place, any }))
+            }
+            Intent::Cancel(key) => {
+                let request_id = self.requests.get(key)?.id?;
+                Some(Body::Cancel(v1::Cancel { request_id }))
+            }
+            Intent::Release(key) => {
+                let Phase::GivingBack(giving) = &mut self.requests.get_mut(key)?.phase else {
+                    return None;
+                };
+                giving.sent += 1;
+                let token = giving.token.get();
+                Some(Body::Release(v1::Release { token, names: Vec::new() }))
+            }
+            Intent::ReleaseNames(key, part) => self.release_of_names(key, part),
+            Intent::Change(key) => self.change_frame(key),
+            Intent::Forget(request_id) => Some(Body::Cancel(v1::Cancel { request_id })),
+        }
+    }
+
+    fn message(&self, bodies: Vec<Body>) -> v1::ClientFrames {
+        let done_below = self.requests.done_below();
+        let frame = |body| v1::ClientFrame { done_below, body: Some(body) };
+        v1::ClientFrames { frames: bodies.into_iter().map(frame).collect() }
+    }
+}

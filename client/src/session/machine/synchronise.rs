@@ -1,0 +1,148 @@
+//! The session's end, and the truth after a resume.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use holdfast_proto::v1;
+
+use super::{Intent, Machine, Stream};
+use crate::hold::GuardState;
+use crate::session::request::{Key, Phase, tell};
+use crate::{Error, LostReason, Place};
+
+impl Machine {
+    /// The session was taken up elsewhere; this client does not take it up again.
+    pub(in crate::session) fn attached_elsewhere(&mut self) {
+        self.session_over(LostReason::AttachedElsewhere);
+    }
+
+    /// Nothing of the session is left. The next stream opens a new one for what was never sent.
+    pub(super) fn session_over(&mut self, reason: LostReason) {
+        self.end_requests(reason, &Error::SessionLost { reason });
+        self.identity = None;
+        self.stream = Stream::None;
+        self.lease.end();
+        self.to_send.clear();
+    }
+
+    /// Ends whatever was sent in this session.
+    pub(super) fn end_requests(&mut self, reason: LostReason, waits: &Error) {
+        let over = Err(Error::Lost { reason });
+        for key in self.requests.keys() {
+            self.end_changes(key, reason);
+        }
+        for mut request in self.requests.take_sent() {
+            request.finish_parts(&over);
+            match request.phase {
+                Phase::Held(hold) => hold.end(GuardState::Lost(reason)),
+                Phase::GivingBack(giving) => tell(giving.done, over.clone()),
+                Phase::Asked | Phase::Queued => {
+                    request.answer(Err(waits.clone()));
+                }
+                Phase::Unsent | Phase::Cancelling => {}
+            }
+        }
+    }
+
+    /// Everything the session has, as of `index`: what differs here is mended, what the server
+    /// does not know is sent again under the same id (I23).
+    pub(super) fn synchronise(&mut self, state: v1::State, index: u64) {
+        self.stream = Stream::Ready;
+        self.to_send.clear();
+        let known: BTreeMap<_, _> =
+            state.requests.into_iter().map(|entry| (entry.request_id, entry)).collect();
+        self.synchronise_changes(&known, state.next_request_id);
+        let ids: BTreeSet<_> = known.keys().copied().collect();
+        for (id, entry) in known {
+            match self.requests.with_id(id) {
+                Some(key) => self.synchronise_one(key, entry, index),
+                // Nobody here waits for it or would ever release it.
+                None => self.forget_stray(&entry),
+            }
+        }
+        for key in self.requests.keys() {
+            let id = self.requests.get(key).and_then(|request| request.id);
+            if id.is_none_or(|id| !ids.contains(&id)) {
+                self.unknown_to_server(key, id.is_some_and(|id| id < state.next_request_id));
+            }
+        }
+    }
+
+    fn forget_stray(&mut self, entry: &v1::RequestState) {
+        use v1::request_state::State;
+        if let Some(State::Queued(_) | State::Granted(_)) = entry.state {
+            self.queue(Intent::Forget(entry.request_id));
+        }
+    }
+
+    fn synchronise_one(&mut self, key: Key, entry: v1::RequestState, index: u64) {
+        use v1::request_state::State;
+        let id = entry.request_id;
+        let phase = self.requests.phase(key);
+        let again = match phase {
+            Some(Phase::Cancelling) => Some(Intent::Cancel(key)),
+            Some(Phase::GivingBack(_)) => Some(Intent::Release(key)),
+            _ => None,
+        };
+        match entry.state {
+            Some(State::Queued(queued)) => {
+                self.queued(id, index, Place::new(queued.place, queued.holders));
+            }
+            Some(State::Granted(granted)) if matches!(phase, Some(Phase::Held(_))) => {
+                self.synchronise_hold(key, &granted.names);
+            }
+            Some(State::Granted(granted)) => self.granted(granted, index),
+            Some(State::Denied(denied)) => {
+                self.denied(id, index, denied.refusal.unwrap_or_default());
+            }
+            Some(State::Ended(_) | State::ValueSet(_)) | None => return self.found_ended(key),
+        }
+        // What this client wanted before the stream broke, once more.
+        if let Some(intent) = again {
+            self.queue(intent);
+        }
+    }
+
+    /// The server has no trace of the request; `passed` if it has seen higher ids.
+    fn unknown_to_server(&mut self, key: Key, passed: bool) {
+        let Some(request) = self.requests.get(key) else { return };
+        match (&request.phase, passed) {
+            (Phase::Unsent, _) | (Phase::Asked, false) => {
+                self.queue(Intent::Acquire(key));
+            }
+            // Refused before it was proposed, and the refusal was lost. The old id is spent, so
+            // that no copy under way can take a place, and the request asked anew.
+            (Phase::Asked, true) => {
+                if let Some(id) = self.requests.renumber(key) {
+                    self.queue(Intent::Forget(id));
+                }
+                if let Some(request) = self.requests.get_mut(key) {
+                    request.phase = Phase::Unsent;
+                }
+                self.queue(Intent::Acquire(key));
+            }
+            // A copy of its Acquire may still be under way: the Cancel spends the id.
+            (Phase::Cancelling, false) => self.queue(Intent::Cancel(key)),
+            (Phase::Cancelling, true)
+            | (Phase::Queued | Phase::Held(_) | Phase::GivingBack(_), _) => self.found_ended(key),
+        }
+    }
+
+    /// The request has ended at the server, and the frame that said so never came.
+    fn found_ended(&mut self, key: Key) {
+        let reason = LostReason::Revoked;
+        self.end_changes(key, reason);
+        let Some(mut request) = self.requests.remove(key) else { return };
+        // The session lives, so nothing but its release can have ended a hold that is given back.
+        let is_given_back = matches!(request.phase, Phase::GivingBack(_));
+        let outcome = if is_given_back { Ok(()) } else { Err(Error::Lost { reason }) };
+        request.finish_parts(&outcome);
+        match request.phase {
+            Phase::Held(hold) => hold.end(GuardState::Lost(reason)),
+            Phase::GivingBack(giving) => tell(giving.done, outcome),
+            Phase::Asked | Phase::Queued => {
+                request.answer(Err(Error::SessionLost { reason }));
+            }
+            Phase::Unsent | Phase::Cancelling => {}
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Changes of values: asked, sent again, answered.
+
+use std::collections::BTreeMap;
+
+use holdfast_proto::v1::{self, client_frame::Body};
+
+use super::{Intent, Machine};
+use crate::items::invalid;
+use crate::session::CHANGE;
+use crate::session::request::{Change, Done, Key, Phase, tell};
+use crate::{Error, FencingToken, LostReason, Mode, RefusalReason, Result, value};
+
+impl Machine {
+    /// Changes the value of a lock that the request `of` holds. `done` hears what became of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if the lock is no part of the hold or is shared. Nothing is asked of the
+    /// store then. Nor is it under a hold that is over: `done` is dropped unheard.
+    pub(in crate::session) fn change_value(
+        &mut self,
+        of: Key,
+        name: &str,
+        what: value::Change,
+        done: Done,
+    ) -> Result<()> {
+        self.lose_overdue();
+        let Some(Phase::Held(hold)) = self.requests.phase(of) else { return Ok(()) };
+        let lock = hold
+            .lock(name)
+            .ok_or_else(|| invalid(format!("{} is not held by this guard", name.escape_debug())))?;
+        if lock.mode == Mode::Shared {
+            return Err(not_exclusive(&lock.name, hold.token));
+        }
+        let (token, name) = (hold.token, lock.name.clone());
+        self.may_ask()?;
+        let asked = self.clock.now();
+        let change = Change { of, token, name, what, id: None, asked, done };
+        let key = self.requests.insert_change(change);
+        self.queue(Intent::Change(key));
+        Ok(())
+    }
+
+    pub(super) fn change_frame(&mut self, key: Key) -> Option<Body> {
+        let id = self.requests.id_of_change(key)?;
+        let change = self.requests.change(key)?;
+        Some(Body::SetValue(change.what.to_wire(id, change.token, &change.name)))
+    }
+
+    /// The change with that id is committed.
+    pub(super) fn value_set(&mut self, id: u64) {
+        let Some(key) = self.requests.change_with_id(id) else { return };
+        let Some(change) = self.requests.remove_change(key) else { return };
+        if let Some(Phase::Held(hold)) = self.requests.phase(change.of) {
+            hold.note_change(&change.name, &change.what);
+        }
+        tell(change.done, Ok(()));
+    }
+
+    pub(super) fn change_refused(&mut self, key: Key, refusal: v1::Refusal) {
+        let Some(change) = self.requests.remove_change(key) else { return };
+        if refusal.reason() != v1::RefusalReason::NotHolder {
+            let name = change.name.as_ref().to_owned();
+            return tell(change.done, Err(Error::from_refusal(refusal, vec![name])));
+        }
+        let reason = LostReason::Revoked;
+        tell(change.done, Err(Error::Lost { reason }));
+        // Unless that name was on its way back, the server does not know the hold any more.
+        if let Some(Phase::Held(hold)) = self.requests.phase(change.of)
+            && hold.lock(&change.name).is_some()
+        {
+            self.ended(change.token, &Err(Error::Lost { reason }), reason);
+        }
+    }
+
+    /// The hold of the request `of` is over for `reason`: what was not sent under it never will
+    /// be, and what was and has no answer gets none any more.
+    pub(super) fn end_changes(&mut self, of: Key, reason: LostReason) {
+        for change in self.requests.remove_changes_of(of) {
+            self.end_change(change, reason);
+        }
+    }
+
+    fn end_change(&self, change: Change, reason: LostReason) {
+        let outcome = match change.id {
+            None => Error::Lost { reason },
+            Some(_) => Error::OutcomeUnknown {
+                what: CHANGE,
+                waited: self.clock.now().saturating_since(change.asked),
+            },
+        };
+        tell(change.done, Err(outcome));
+    }
+
+    /// What a State says of the changes on their way: answered, or to be sent again. To be called
+    /// before releases are sent again, which were asked for later.
+    pub(super) fn synchronise_changes(
+        &mut self,
+        known: &BTreeMap<u64, v1::RequestState>,
+        next_request_id: u64,
+    ) {
+        use v1::request_state::State;
+        for key in self.requests.change_keys() {
+            let id = self.requests.change(key).and_then(|change| change.id);
+            match id.map(|id| (id, known.get(&id).and_then(|entry| entry.state.as_ref()))) {
+                None => self.queue(Intent::Change(key)),
+                Some((id, None)) if id >= next_request_id => self.queue(Intent::Change(key)),
+                // Refused before it was proposed, and the refusal was lost. The old id is spent,
+                // so that no copy under way can undo what is set later.
+                Some((id, None)) => {
+                    self.requests.renumber_change(key);
+                    self.queue(Intent::Forget(id));
+                    self.queue(Intent::Change(key));
+                }
+                Some((_, Some(State::Denied(denied)))) => {
+                    self.change_refused(key, denied.refusal.clone().unwrap_or_default());
+                }
+                Some((id, Some(State::ValueSet(_)))) => self.value_set(id),
+                // Nobody but this client uses its ids: the server speaks of something else.
+                Some((_, Some(State::Queued(_) | State::Granted(_) | State::Ended(_)))) => {
+                    if let Some(change) = self.requests.remove_change(key) {
+                        self.end_change(change, LostReason::Revoked);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn not_exclusive(name: &str, token: FencingToken) -> Error {
+    Error::Refused {
+        reason: RefusalReason::NotExclusive,
+        message: format!(
+            "{} is held shared under token {token}; only an exclusive holder sets its value",
+            name.escape_debug()
+        ),
+        limit: None,
+        retry_after: None,
+    }
+}

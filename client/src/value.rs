@@ -1,0 +1,83 @@
+//! What a holder leaves with a lock.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use holdfast_proto::v1::{self, set_value};
+
+use crate::items::past_limit;
+use crate::{FencingToken, Result};
+
+/// Largest value, bytes.
+const VALUE_BYTES_MAX: usize = 4_096;
+
+/// What a holder left with a lock. It outlives the hold and goes to the next holder with the
+/// grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// As it was set; may be empty.
+    pub bytes: Bytes,
+    /// The grant under which it was set or confirmed last.
+    pub token: FencingToken,
+    /// Whether that grant ended without a release, and nobody has set or confirmed the value
+    /// since: whoever set it may have died half-way through what it speaks of.
+    pub is_suspect: bool,
+}
+
+impl From<v1::Value> for Value {
+    fn from(value: v1::Value) -> Self {
+        Self {
+            bytes: value.value,
+            token: FencingToken::new(value.token),
+            is_suspect: value.suspect,
+        }
+    }
+}
+
+/// What becomes of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Set(Bytes),
+    Clear,
+    Confirm,
+}
+
+impl Change {
+    /// # Errors
+    ///
+    /// [`Error::Refused`](crate::Error::Refused), in the server's words, for a value no server
+    /// would take.
+    pub(crate) fn set(bytes: Bytes) -> Result<Self> {
+        let len = bytes.len();
+        if len > VALUE_BYTES_MAX {
+            let message =
+                format!("a value of {len} bytes is larger than the {VALUE_BYTES_MAX} allowed");
+            return Err(past_limit("value_bytes", message));
+        }
+        Ok(Self::Set(bytes))
+    }
+
+    /// The value after this change was made under `token`, if there was `before`.
+    pub(crate) fn after(&self, before: Option<Value>, token: FencingToken) -> Option<Value> {
+        match self {
+            Self::Set(bytes) => Some(Value { bytes: bytes.clone(), token, is_suspect: false }),
+            Self::Clear => None,
+            Self::Confirm => before.map(|value| Value { token, is_suspect: false, ..value }),
+        }
+    }
+
+    pub(crate) fn to_wire(
+        &self,
+        request_id: u64,
+        token: FencingToken,
+        name: &Arc<str>,
+    ) -> v1::SetValue {
+        let change = match self {
+            Self::Set(bytes) => set_value::Change::Value(bytes.clone()),
+            Self::Clear => set_value::Change::Clear(v1::Clear {}),
+            Self::Confirm => set_value::Change::Confirm(v1::Confirm {}),
+        };
+        let name = Bytes::copy_from_slice(name.as_bytes());
+        v1::SetValue { request_id, token: token.get(), name, change: Some(change) }
+    }
+}

@@ -1,0 +1,107 @@
+//! The place in the queue, to be awaited and to be watched.
+
+use futures_util::FutureExt;
+use holdfast::Error;
+use holdfast_proto::v1::{self, server_frame::Body};
+
+use super::scripted::{Net, granted, holder, ms, queued};
+
+fn moved(request_id: u64, place: u64) -> Body {
+    Body::Moved(v1::Moved { request_id, place, holders: vec![holder()] })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_place_tells_places_until_there_is_an_answer_and_then_is_the_guard() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let mut place = client.lock("jobs").follow_place().enqueue();
+    let asked = server.acquire().await;
+    assert!(asked.follow_place, "the store is told to push changes");
+    assert_eq!(place.place(), None);
+
+    let mut seen = Vec::new();
+    for told in [queued(1, 2), moved(1, 1), moved(1, 0)] {
+        server.say(told).await;
+        seen.extend(place.next().await.map(|place| place.place));
+    }
+    assert_eq!(place.place().map(|place| place.place), Some(0));
+    server.say(granted(1, 41)).await;
+
+    assert_eq!((seen, place.next().await), (vec![2, 1, 0], None));
+    assert_eq!(place.await.unwrap().token().get(), 41);
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_of_place_are_asked_for_only_by_who_follows_them() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+
+    let _place = client.lock("jobs").enqueue();
+
+    assert!(!server.acquire().await.follow_place);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_enqueued_request_is_made_before_anything_is_awaited_and_taken_back_when_dropped() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let place = client.lock("jobs").enqueue();
+    let id = server.queue_next(3).await;
+
+    drop(place);
+
+    assert_eq!(server.cancel().await, id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_the_stream_found_is_given_back_with_the_place() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let mut place = client.lock("jobs").enqueue();
+    server.grant_next(41).await;
+    assert_eq!(place.next().await, None, "the grant came first");
+
+    drop(place);
+
+    assert_eq!(server.release().await, 41);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_limit_passes_while_only_places_are_looked_at() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let mut place = client.lock("jobs").wait(ms(1_500)).enqueue();
+    let id = server.queue_next(2).await;
+    assert!(place.next().await.is_some());
+
+    assert_eq!(place.next().await, None);
+
+    let error = place.await.unwrap_err();
+    assert!(matches!(error, Error::NotGranted { waited: Some(_), .. }), "{error}");
+    assert_eq!(error.to_string(), "jobs is not granted after 1.5 s: held by other:1 for 13 s");
+    assert_eq!(server.cancel().await, id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_grows_older_between_two_words_of_it() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let place = client.lock("jobs").enqueue();
+    server.queue_next(2).await;
+
+    server.keep_alive_for(ms(5_000)).await;
+
+    let holders = place.place().map(|place| place.holders).unwrap_or_default();
+    assert_eq!(holders.first().map(|holder| holder.held.as_secs()), Some(17));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_wrong_has_no_places_and_one_answer() {
+    let mut net = Net::new();
+    let (client, _server) = net.connected().await;
+    let mut place = client.lock_all(["jobs", "jobs"]).enqueue();
+
+    assert_eq!((place.place(), place.next().await), (None, None));
+    assert!(matches!((&mut place).await, Err(Error::Refused { .. })));
+    assert!((&mut place).now_or_never().is_none(), "the answer is given once");
+}

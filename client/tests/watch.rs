@@ -1,0 +1,375 @@
+//! A watch against servers whose every word a test says, on virtual time.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "helpers of tests stop the test when something is not as it must be"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use holdfast::{ChangeKind, Client, Error, LostReason, Mode, Reader, Watch, WatchEvent};
+use holdfast_proto::v1::{self, lock_change::What, watch_event::Body};
+use holdfast_seams::{BoxFuture, Pipe, Seams, Transport, TransportError, Watched, simulated};
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+
+/// Longest a test waits for anything: virtual time would pass for ever.
+const PATIENCE: Duration = Duration::from_mins(2);
+/// As the reader's connect timeout.
+const LIMIT: Duration = Duration::from_secs(10);
+
+type Said = Result<v1::WatchResponse, TransportError>;
+
+/// The network: hands every call to the test, which answers it.
+struct Net {
+    seams: Seams,
+    calls: mpsc::Receiver<Call>,
+    transport: Arc<Scripted>,
+}
+
+struct Scripted(mpsc::Sender<Call>);
+
+/// A call that waits for its answer.
+#[derive(Debug)]
+struct Call {
+    endpoint: String,
+    prefix: String,
+    answer: oneshot::Sender<Result<mpsc::Receiver<Said>, TransportError>>,
+}
+
+/// The server's end of a watch.
+struct Server(mpsc::Sender<Said>);
+
+impl Net {
+    fn new() -> Self {
+        let (calling, calls) = mpsc::channel(64);
+        let seams = simulated::seams(1, 0);
+        Self { seams, calls, transport: Arc::new(Scripted(calling)) }
+    }
+
+    fn reader(&self) -> Reader {
+        let builder = Client::builder().endpoints("a:1,b:2,c:3").unwrap();
+        builder.seams(self.seams.clone()).transport(self.transport.clone()).reader()
+    }
+
+    /// The next call, while `watch` is polled.
+    async fn call(&mut self, watch: &mut Watch) -> Call {
+        let seams = self.seams.clone();
+        let calling = async {
+            holdfast_seams::select! {
+                call = self.calls.recv() => call.unwrap(),
+                event = watch.next() => panic!("nobody has answered, and yet: {event:?}"),
+            }
+        };
+        seams.timeout(PATIENCE, calling).await.expect("a server is called")
+    }
+
+    /// Serves the next call.
+    async fn serve(&mut self, watch: &mut Watch) -> Server {
+        self.call(watch).await.serve()
+    }
+}
+
+impl Call {
+    fn serve(self) -> Server {
+        let (saying, said) = mpsc::channel(16);
+        self.answer.send(Ok(said)).unwrap();
+        Server(saying)
+    }
+
+    fn refuse(self, error: TransportError) {
+        self.answer.send(Err(error)).unwrap();
+    }
+}
+
+impl Server {
+    async fn say(&self, bodies: Vec<Body>) {
+        let event = |body| v1::WatchEvent { index: 7, body: Some(body) };
+        let events = bodies.into_iter().map(event).collect();
+        self.0.send(Ok(v1::WatchResponse { events })).await.unwrap();
+    }
+
+    async fn fail(self, error: TransportError) {
+        self.0.send(Err(error)).await.unwrap();
+    }
+}
+
+impl Transport for Scripted {
+    fn watch(
+        &self,
+        endpoint: &str,
+        request: v1::WatchRequest,
+    ) -> BoxFuture<'static, Result<Watched, TransportError>> {
+        let (answer, answered) = oneshot::channel();
+        let call = Call { endpoint: endpoint.to_owned(), prefix: request.prefix, answer };
+        let calling = self.0.clone();
+        Box::pin(async move {
+            calling.send(call).await.unwrap();
+            let said = answered.await.expect("the test answers")?;
+            Ok(ReceiverStream::new(said).boxed())
+        })
+    }
+
+    fn open(
+        &self,
+        _endpoint: &str,
+    ) -> BoxFuture<'static, Result<Pipe<v1::ClientFrames, v1::ServerFrames>, TransportError>> {
+        panic!("a watch needs no session")
+    }
+
+    fn inspect(
+        &self,
+        _endpoint: &str,
+        _request: v1::InspectRequest,
+    ) -> BoxFuture<'static, Result<v1::InspectResponse, TransportError>> {
+        panic!("a watch asks nothing else")
+    }
+
+    fn list(
+        &self,
+        _endpoint: &str,
+        _request: v1::ListRequest,
+    ) -> BoxFuture<'static, Result<v1::ListResponse, TransportError>> {
+        panic!("a watch asks nothing else")
+    }
+
+    fn check_token(
+        &self,
+        _endpoint: &str,
+        _request: v1::CheckTokenRequest,
+    ) -> BoxFuture<'static, Result<v1::CheckTokenResponse, TransportError>> {
+        panic!("a watch asks nothing else")
+    }
+
+    fn status(
+        &self,
+        _endpoint: &str,
+        _request: v1::StatusRequest,
+    ) -> BoxFuture<'static, Result<v1::StatusResponse, TransportError>> {
+        panic!("a watch asks nothing else")
+    }
+}
+
+fn lock(name: &str) -> Body {
+    Body::Lock(v1::LockInfo { name: name.to_owned(), held_by: 1, ..Default::default() })
+}
+
+fn synced() -> Body {
+    Body::Synced(v1::Synced {})
+}
+
+fn change(what: What) -> Body {
+    Body::Change(v1::LockChange { name: "jobs".into(), what: Some(what), waiting: 2 })
+}
+
+fn holder(token: u64) -> v1::Holder {
+    v1::Holder {
+        session_id: 3,
+        label: "worker-7".into(),
+        token,
+        mode: v1::Mode::Shared.into(),
+        ..Default::default()
+    }
+}
+
+fn unreachable() -> TransportError {
+    TransportError::Unreachable { endpoint: "a:1".into(), detail: "connection refused".into() }
+}
+
+fn unavailable(leader: Option<&str>) -> TransportError {
+    let leader = leader.map(str::to_owned);
+    TransportError::Unavailable { message: "this node follows".into(), leader }
+}
+
+/// The name of a lock that is told, or what else it is.
+async fn next(net: &Net, watch: &mut Watch) -> String {
+    let event = net.seams.timeout(PATIENCE, watch.next()).await.expect("an event comes");
+    match event.expect("the watch goes on").unwrap() {
+        WatchEvent::Lock(lock) => lock.name,
+        WatchEvent::Synced => "synced".into(),
+        WatchEvent::Restarted => "restarted".into(),
+        WatchEvent::Change(change) => format!("{} changed", change.name),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn error(net: &Net, watch: &mut Watch) -> Error {
+    let event = net.seams.timeout(PATIENCE, watch.next()).await.expect("an event comes");
+    let error = event.expect("the error comes first").unwrap_err();
+    assert_eq!(watch.next().await, None, "it is over");
+    error
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_kind_of_event_arrives_as_it_was_said() {
+    let mut net = Net::new();
+    let mut watch = net.reader().watch("jo");
+    let call = net.call(&mut watch).await;
+    assert_eq!((call.endpoint.as_str(), call.prefix.as_str()), ("a:1", "jo"));
+    let server = call.serve();
+    let waiter = v1::WaiterInfo { session_id: 4, names: 2, ..Default::default() };
+    let lost =
+        v1::HoldLost { holder: Some(holder(8)), reason: v1::LostReason::SessionExpired.into() };
+    let value = v1::Value { value: b"x".as_slice().into(), token: 8, suspect: true };
+    server
+        .say(vec![
+            lock("jobs"),
+            synced(),
+            change(What::Queued(waiter.clone())),
+            change(What::Left(waiter)),
+            change(What::Granted(holder(8))),
+            change(What::Released(holder(8))),
+            change(What::Lost(lost)),
+            change(What::ValueChanged(v1::ValueChanged { value: Some(value) })),
+            change(What::ValueChanged(v1::ValueChanged { value: None })),
+        ])
+        .await;
+
+    assert_eq!(next(&net, &mut watch).await, "jobs");
+    assert_eq!(next(&net, &mut watch).await, "synced");
+    let mut kinds = Vec::new();
+    for _ in 0..7 {
+        let Some(Ok(WatchEvent::Change(change))) = watch.next().await else { panic!("none") };
+        assert_eq!((change.name.as_str(), change.waiting, change.index), ("jobs", 2, 7));
+        kinds.push(change.what);
+    }
+    assert!(matches!(&kinds[0], ChangeKind::Queued(waiter) if waiter.names == 2));
+    assert!(matches!(&kinds[1], ChangeKind::Left(waiter) if waiter.session == 4));
+    let ChangeKind::Granted(granted) = &kinds[2] else { panic!("{kinds:?}") };
+    assert_eq!((granted.token.get(), granted.mode), (8, Mode::Shared));
+    assert!(matches!(&kinds[3], ChangeKind::Released(holder) if holder.label == "worker-7"));
+    assert!(matches!(&kinds[4], ChangeKind::Lost(_, LostReason::SessionExpired)));
+    assert!(matches!(&kinds[5], ChangeKind::ValueChanged(Some(value)) if value.is_suspect));
+    assert_eq!(kinds[6], ChangeKind::ValueChanged(None));
+}
+
+/// What was told is out of date at once, not only when somebody serves again.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_breaks_says_so_once_and_tells_the_state_anew_at_the_new_leader() {
+    let mut net = Net::new();
+    let mut watch = net.reader().watch("");
+    let server = net.serve(&mut watch).await;
+    server.say(vec![lock("old"), synced()]).await;
+    assert_eq!(next(&net, &mut watch).await, "old");
+    assert_eq!(next(&net, &mut watch).await, "synced");
+    server.fail(unavailable(Some("c:3"))).await;
+    assert_eq!(next(&net, &mut watch).await, "restarted");
+
+    let call = net.call(&mut watch).await;
+    assert_eq!(call.endpoint, "c:3");
+    call.refuse(unavailable(None));
+    net.call(&mut watch).await.refuse(unreachable());
+    let server = net.serve(&mut watch).await;
+    server.say(vec![lock("new"), synced()]).await;
+    assert_eq!(next(&net, &mut watch).await, "new");
+    assert_eq!(next(&net, &mut watch).await, "synced");
+}
+
+/// Also a plain end, which nothing may be concluded from; also in the middle of the pages.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_ends_between_two_pages_begins_anew() {
+    let mut net = Net::new();
+    let mut watch = net.reader().watch("");
+    let server = net.serve(&mut watch).await;
+    server.say(vec![lock("first page")]).await;
+    assert_eq!(next(&net, &mut watch).await, "first page");
+    drop(server);
+
+    assert_eq!(next(&net, &mut watch).await, "restarted");
+    // Nothing was told by this one: there is nothing to forget.
+    drop(net.serve(&mut watch).await);
+    let server = net.serve(&mut watch).await;
+    server.say(vec![synced()]).await;
+    assert_eq!(next(&net, &mut watch).await, "synced");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_was_cut_for_reading_slowly_begins_anew_at_the_same_server() {
+    let mut net = Net::new();
+    let mut watch = net.reader().watch("");
+    let call = net.call(&mut watch).await;
+    let endpoint = call.endpoint.clone();
+    let server = call.serve();
+    server.say(vec![lock("old")]).await;
+    server.fail(TransportError::TooSlow).await;
+    assert_eq!(next(&net, &mut watch).await, "old");
+    assert_eq!(next(&net, &mut watch).await, "restarted");
+
+    assert_eq!(net.call(&mut watch).await.endpoint, endpoint);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prefix_that_a_server_refuses_ends_the_watch_with_its_words() {
+    let mut net = Net::new();
+    let mut watch = net.reader().watch("a\n");
+    let message = "the prefix is not usable".to_owned();
+    net.call(&mut watch).await.refuse(TransportError::Refused { message: message.clone() });
+
+    let error = error(&net, &mut watch).await;
+    assert!(matches!(&error, Error::Refused { message: words, .. } if *words == message));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_there_ends_a_watch_that_was_told_nothing_yet_after_the_connect_timeout() {
+    let mut net = Net::new();
+    let mut watch = net.reader().watch("");
+    let began = net.seams.clock.now();
+    let nobody = async {
+        while let Some(call) = net.calls.recv().await {
+            call.refuse(unreachable());
+        }
+    };
+    let event = holdfast_seams::select! {
+        () = nobody => panic!("the transport lives"),
+        event = watch.next() => event,
+    };
+
+    let Some(Err(Error::Unreachable { endpoints, waited, last })) = event else {
+        panic!("{event:?}");
+    };
+    assert_eq!((endpoints.len(), waited), (3, LIMIT));
+    assert!(last.contains("connection refused"), "{last}");
+    assert_eq!(net.seams.clock.now().saturating_since(began), LIMIT);
+}
+
+/// Once it has told something, it is worth waiting for: an outage ends no watch. It is asked for
+/// about once a second, not in a tight circle.
+#[tokio::test(start_paused = true)]
+async fn a_watch_outlives_an_outage_of_an_hour_and_asks_patiently() {
+    const OUTAGE: Duration = Duration::from_hours(1);
+    let mut net = Net::new();
+    let mut watch = net.reader().watch("");
+    net.serve(&mut watch).await.say(vec![synced()]).await;
+    assert_eq!(next(&net, &mut watch).await, "synced");
+    assert_eq!(next(&net, &mut watch).await, "restarted");
+    let until = net.seams.clock.now() + OUTAGE;
+    let mut calls = 0_u64;
+    while net.seams.clock.now() < until {
+        net.call(&mut watch).await.refuse(unreachable());
+        calls += 1;
+    }
+    assert!(calls <= 3 * 2 * OUTAGE.as_secs(), "{calls} calls");
+
+    net.serve(&mut watch).await.say(vec![synced()]).await;
+    assert_eq!(next(&net, &mut watch).await, "synced");
+}
+
+/// A future of `next` that is dropped has taken nothing with it.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_lost_when_waiting_for_the_next_event_is_given_up() {
+    let mut net = Net::new();
+    let mut watch = net.reader().watch("");
+    let server = net.serve(&mut watch).await;
+    for name in ["a", "b", "c"] {
+        let given_up = net.seams.timeout(Duration::from_millis(10), watch.next()).await;
+        assert!(given_up.is_err(), "{given_up:?}");
+        server.say(vec![lock(name)]).await;
+        assert_eq!(next(&net, &mut watch).await, name);
+    }
+    // It is a stream too.
+    server.say(vec![synced()]).await;
+    assert_eq!(StreamExt::next(&mut watch).await, Some(Ok(WatchEvent::Synced)));
+}

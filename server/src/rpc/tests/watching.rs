@@ -1,0 +1,101 @@
+//! Watches over real connections.
+
+use std::collections::VecDeque;
+
+use holdfast_proto::v1::{WatchRequest, WatchResponse, watch_event};
+
+use super::*;
+
+/// What the watch tells next, one event at a time.
+struct Watched {
+    stream: Streaming<WatchResponse>,
+    read: VecDeque<watch_event::Body>,
+}
+
+impl Watched {
+    async fn next(&mut self) -> Result<watch_event::Body, Status> {
+        while self.read.is_empty() {
+            let message = self.stream.message().await?.expect("the watch goes on");
+            self.read.extend(message.events.into_iter().map(|event| event.body.unwrap()));
+        }
+        Ok(self.read.pop_front().unwrap())
+    }
+}
+
+impl Node {
+    async fn watch(&self, prefix: &str) -> Result<Watched, Status> {
+        let request = WatchRequest { prefix: prefix.to_owned() };
+        let stream = self.client().await.watch(request).await?.into_inner();
+        Ok(Watched { stream, read: VecDeque::new() })
+    }
+}
+
+#[tokio::test]
+async fn a_watch_tells_the_state_and_then_what_happens() {
+    let node = node().await;
+    node.hold(&["jobs/1", "other"]);
+    let mut watched = node.watch("jobs/").await.unwrap();
+    let watch_event::Body::Lock(lock) = watched.next().await.unwrap() else { panic!("no lock") };
+    assert_eq!((lock.name.as_str(), lock.holders.len()), ("jobs/1", 1));
+    assert!(matches!(watched.next().await, Ok(watch_event::Body::Synced(_))));
+
+    node.acquire(1, 9, "jobs/2");
+    let watch_event::Body::Change(change) = watched.next().await.unwrap() else { panic!("none") };
+    assert_eq!(change.name, "jobs/2");
+    node.hub.shutdown().await;
+    assert_eq!(watched.next().await.unwrap_err().code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn a_watch_of_a_bad_prefix_is_refused_by_the_rule_it_breaks() {
+    let node = node().await;
+    let too_long = "x".repeat(513);
+    let cases = [(too_long.as_str(), "512"), ("a\nb", "U+000A at byte 1"), ("\u{202e}", "U+202E")];
+    for (prefix, words) in cases {
+        let Err(status) = node.watch(prefix).await else { panic!("{prefix:?} is watched") };
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(status.message().contains(words), "{status:?}");
+    }
+    // The longest name there may be.
+    let mut watched = node.watch(&"x".repeat(512)).await.unwrap();
+    assert!(matches!(watched.next().await, Ok(watch_event::Body::Synced(_))));
+}
+
+#[tokio::test]
+async fn a_watch_on_a_node_that_does_not_lead_names_the_leader_in_its_metadata() {
+    let node = node().await;
+    node.fake.follow(Some("node-2:7420"));
+
+    let Err(status) = node.watch("").await else { panic!("it is watched") };
+    assert_eq!(status.code(), Code::Unavailable);
+    assert_eq!(status.metadata().get(status::LEADER).unwrap(), "node-2:7420");
+}
+
+/// I27, over a real connection: what was sent before can be read, then comes the reason.
+#[tokio::test]
+async fn a_watch_that_is_not_read_ends_by_the_name_of_the_limit() {
+    let settings = SessionSettings { watch_backlog: 256, ..SessionSettings::default() };
+    let node = node_with(settings).await;
+    // The holder's label makes each change a large one.
+    node.open_session(&"x".repeat(256));
+    let mut watched = node.watch("").await.unwrap();
+    for request in 1..=10_000 {
+        node.acquire(1, request, "jobs");
+        let (session, request) = (SessionId::new(1), RequestId::new(request));
+        node.fake.commit(Command::Cancel { session, done_below: request, request }, Tenure::new(1));
+        if request.get() % 100 == 0 {
+            Seams::system().sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    let mut read = 0;
+    let status = loop {
+        match watched.next().await {
+            Ok(_) => read += 1,
+            Err(status) => break status,
+        }
+    };
+    assert!(read < 20_000, "all {read} events came");
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(status.message().contains("watch_backlog = 256"), "{status:?}");
+}

@@ -1,0 +1,250 @@
+//! Random histories, watched: whatever happens while the pages are read and after, what a watcher
+//! was told is what the table holds, at `Synced` and after every later entry (I4, I23).
+
+use std::collections::BTreeMap;
+
+use holdfast_core::{
+    Answer, Command, FencingToken, Item, Label, LockName, Need, RequestId, SessionId, Tenure,
+    ValueChange,
+};
+
+use super::watchers::{Lock, Model, Watching};
+use super::*;
+use crate::consensus::Committed;
+
+const SEEDS: u64 = 3;
+/// Several pages' worth.
+const NAMES: u64 = 1_500;
+const SESSIONS: u64 = 40;
+/// Entries committed before the watchers come, and while they watch.
+const BEFORE: u64 = 500;
+const MEANWHILE: u64 = 250;
+const PREFIXES: [&str; 4] = ["", "a/", "a/1", "b/"];
+
+/// A table that changes at random, and the truth as of every index.
+struct History {
+    world: World,
+    /// Next request id of each session that may be open.
+    sessions: BTreeMap<u64, u64>,
+    truth: BTreeMap<u64, BTreeMap<String, Lock>>,
+    /// Whether locks are only asked for, so that there will be several pages of them.
+    filling: bool,
+}
+
+impl History {
+    async fn new(seed: u64) -> Self {
+        let seams = simulated::seams(seed, 1_000_000);
+        let world = World::on(seams, SessionSettings::default()).await;
+        let truth = BTreeMap::from([(0, BTreeMap::new())]);
+        Self { world, sessions: BTreeMap::new(), truth, filling: true }
+    }
+
+    fn draw(&self, below: u64) -> u64 {
+        self.world.seams.rng.next_u64() % below
+    }
+
+    fn now(&self) -> &BTreeMap<String, Lock> {
+        self.truth.last_key_value().unwrap().1
+    }
+
+    /// Commits one entry of some random commands.
+    fn step(&mut self) {
+        let commands: Vec<_> = (0..=self.draw(4)).map(|_| self.command()).collect();
+        let committed = self.world.fake.commit_all(commands, Tenure::new(1));
+        self.truth.insert(committed[0].index.get(), self.world.locks(""));
+        for Committed { outcome, .. } in committed {
+            if let Ok(Answer::SessionOpened { session }) = outcome {
+                self.sessions.insert(session.get(), 1);
+            }
+        }
+    }
+
+    fn command(&mut self) -> Command {
+        if (self.sessions.len() as u64) < SESSIONS {
+            let label = Label::parse("one of many").unwrap();
+            return Command::OpenSession { ttl_ms: 900_000, label, secret_hash: [0; 32] };
+        }
+        match self.draw(100) {
+            _ if self.filling => self.acquire(),
+            0..60 => self.acquire(),
+            60..80 => self.release(),
+            80..90 => self.set_value(),
+            90..98 => self.cancel(),
+            _ => self.end_session(),
+        }
+    }
+
+    fn session(&self) -> SessionId {
+        let nth = usize::try_from(self.draw(self.sessions.len() as u64)).unwrap();
+        SessionId::new(*self.sessions.keys().nth(nth).unwrap())
+    }
+
+    fn request_of(&mut self, session: SessionId) -> RequestId {
+        // One that ended in this very entry is refused, whatever it asks.
+        let Some(next) = self.sessions.get_mut(&session.get()) else { return RequestId::new(1) };
+        *next += 1;
+        RequestId::new(*next - 1)
+    }
+
+    /// A tenth of the names is asked for by a quarter of the requests.
+    fn name(&self) -> LockName {
+        let names = if self.draw(4) == 0 { NAMES / 10 } else { NAMES };
+        let number = self.draw(names);
+        let folder = ["a", "b", "c"][usize::try_from(number % 3).unwrap()];
+        LockName::parse(&format!("{folder}/{number}")).unwrap()
+    }
+
+    fn acquire(&mut self) -> Command {
+        let session = self.session();
+        let request = self.request_of(session);
+        let count = if self.draw(3) == 0 { 1 + self.draw(4) } else { 1 };
+        let names: std::collections::BTreeSet<LockName> = (0..count).map(|_| self.name()).collect();
+        let item = |lock| match self.draw(3) {
+            0 => Item::shared(lock),
+            _ => Item::exclusive(lock),
+        };
+        let items = names.into_iter().map(item).collect();
+        let need = match self.draw(4) {
+            0 => Need::Any { min: 0 },
+            1 => Need::Any { min: 1 },
+            _ => Need::All,
+        };
+        let wait = self.draw(5) > 0;
+        Command::Acquire { session, done_below: RequestId::new(0), request, items, need, wait }
+    }
+
+    /// A lock that is held: its name, session and token.
+    fn held(&self) -> Option<(LockName, SessionId, FencingToken)> {
+        let held: Vec<_> = self.now().iter().filter(|(_, lock)| !lock.holders.is_empty()).collect();
+        let nth = usize::try_from(self.draw(held.len().max(1) as u64)).unwrap();
+        let (name, lock) = held.get(nth)?;
+        let (&token, &(session, _)) = lock.holders.first_key_value()?;
+        let name = LockName::parse(name).unwrap();
+        Some((name, SessionId::new(session), FencingToken::from_raw(token)))
+    }
+
+    fn release(&mut self) -> Command {
+        let Some((name, session, token)) = self.held() else { return self.acquire() };
+        let locks = if self.draw(2) == 0 { vec![name] } else { vec![] };
+        Command::Release { session, done_below: RequestId::new(0), token, locks }
+    }
+
+    fn set_value(&mut self) -> Command {
+        let Some((lock, session, token)) = self.held() else { return self.acquire() };
+        let request = self.request_of(session);
+        let change = match self.draw(4) {
+            0 => ValueChange::Clear,
+            1 => ValueChange::Confirm,
+            _ => ValueChange::Set(self.draw(1 << 20).to_be_bytes().to_vec()),
+        };
+        let done_below = RequestId::new(0);
+        Command::SetValue { session, done_below, request, token, lock, change }
+    }
+
+    fn cancel(&mut self) -> Command {
+        let session = self.session();
+        let request = RequestId::new(1 + self.draw(self.sessions[&session.get()]));
+        Command::Cancel { session, done_below: RequestId::new(0), request }
+    }
+
+    fn end_session(&mut self) -> Command {
+        let session = self.session();
+        self.sessions.remove(&session.get());
+        match self.draw(2) {
+            0 => Command::CloseSession { session },
+            _ => Command::ExpireSession { session, tenure: Tenure::new(1) },
+        }
+    }
+}
+
+/// A watcher and what it knows, judged by the truth.
+struct Judged {
+    prefix: &'static str,
+    watching: Watching,
+    model: Model,
+    /// Events before `Synced` that were no page: news between pages.
+    between: u64,
+    compared: u64,
+}
+
+impl Judged {
+    async fn new(history: &History, prefix: &'static str) -> Self {
+        let watching = history.world.watch(prefix).await.unwrap();
+        Self { prefix, watching, model: Model::default(), between: 0, compared: 0 }
+    }
+
+    /// Takes in some of what there is to be read.
+    async fn read(&mut self, history: &History, events: u64) {
+        for _ in 0..events {
+            let Some((index, told)) = self.watching.next_now().await else { return };
+            if index > self.model.index && self.model.synced {
+                self.compare(history, index - 1);
+            }
+            if let holdfast_proto::v1::watch_event::Body::Change(_) = told {
+                self.between += u64::from(!self.model.synced);
+            }
+            self.model.take_in(index, told);
+        }
+    }
+
+    /// Everything up to `index` was taken in.
+    fn compare(&mut self, history: &History, index: u64) {
+        let below = |(name, _): &(&String, _)| name.starts_with(self.prefix);
+        let mut truth = history.truth[&index].iter().filter(below);
+        let mut known = self.model.locks.iter();
+        loop {
+            match (known.next(), truth.next()) {
+                (None, None) => break,
+                (known, truth) => assert_eq!(known, truth, "as of {index}"),
+            }
+        }
+        self.compared += 1;
+    }
+}
+
+/// How often watchers were compared, and how many changes they were told between pages.
+async fn history(seed: u64) -> (u64, u64) {
+    // Shown if it fails.
+    println!("HOLDFAST_SEED={seed}");
+    let mut history = History::new(seed).await;
+    for _ in 0..BEFORE {
+        history.step();
+    }
+    history.filling = false;
+    let mut watchers = Vec::new();
+    for prefix in PREFIXES {
+        watchers.push(Judged::new(&history, prefix).await);
+    }
+    for nth in 0..MEANWHILE {
+        history.step();
+        if nth % 50 == 25 {
+            watchers.push(Judged::new(&history, "").await);
+        }
+        for watcher in &mut watchers {
+            let events = history.draw(120);
+            watcher.read(&history, events).await;
+        }
+    }
+    let last = *history.truth.last_key_value().unwrap().0;
+    for watcher in &mut watchers {
+        watcher.read(&history, u64::MAX).await;
+        assert!(watcher.model.synced);
+        watcher.compare(&history, last);
+    }
+    let sum = |of: fn(&Judged) -> u64| watchers.iter().map(of).sum();
+    (sum(|watcher| watcher.compared), sum(|watcher| watcher.between))
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_watcher_was_told_is_what_the_table_holds_at_every_index() {
+    let repeated = std::env::var("HOLDFAST_SEED").ok().map(|seed| seed.parse().unwrap());
+    let seeds = repeated.map_or(0..SEEDS, |seed| seed..seed + 1);
+    let mut sums = (0, 0);
+    for seed in seeds {
+        let (compared, between) = history(seed).await;
+        sums = (sums.0 + compared, sums.1 + between);
+    }
+
+    println!("{} comparisons, {} changes between pages", sums.0, sums.1);
+    assert!(repeated.is_some() || sums.0 > 2_000 && sums.1 > 300, "too little happened: {sums:?}");
+}

@@ -1,0 +1,195 @@
+//! The watcher's end of a watch, and a model of what a watcher knows: written from the comments of
+//! the protocol, without a look at the server.
+
+use std::collections::BTreeMap;
+
+use holdfast_core::{LockTable, LogIndex, Mode};
+use holdfast_proto::v1::lock_change::What;
+use holdfast_proto::v1::watch_event::Body as Told;
+use holdfast_proto::v1::{self, LockChange, LockInfo, WatchResponse};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::consensus::Consensus;
+
+/// The watcher's end.
+#[derive(Debug)]
+pub(super) struct Watching {
+    seams: Seams,
+    messages: mpsc::Receiver<WatchResponse>,
+    read: VecDeque<(u64, Told)>,
+    end: oneshot::Receiver<Result<(), StreamError>>,
+}
+
+impl World {
+    pub(super) async fn watch(&self, prefix: &str) -> Result<Watching, StreamError> {
+        self.watch_holding(prefix, 1).await
+    }
+
+    /// A watch whose transport takes so many messages before it pushes back.
+    pub(super) async fn watch_holding(
+        &self,
+        prefix: &str,
+        messages: usize,
+    ) -> Result<Watching, StreamError> {
+        let watcher = self.hub.watch(prefix).await?;
+        let (outgoing, messages) = mpsc::channel(messages);
+        let (tell, end) = oneshot::channel();
+        let hub = self.hub.clone();
+        let serve = async move {
+            let _ = tell.send(hub.serve_watch(watcher, outgoing).await);
+        };
+        self.seams.spawn("watch", serve).detach();
+        Ok(Watching { seams: self.seams.clone(), messages, read: VecDeque::new(), end })
+    }
+
+    /// The locks below a prefix, as they are.
+    pub(super) fn locks(&self, prefix: &str) -> BTreeMap<String, Lock> {
+        let mut locks = BTreeMap::new();
+        Handle(self.fake.clone()).read(&mut |table: &LockTable, _: LogIndex| {
+            locks = table.locks_after(prefix, None, usize::MAX).map(|lock| truth(&lock)).collect();
+        });
+        locks
+    }
+}
+
+fn truth(lock: &holdfast_core::LockView<'_>) -> (String, Lock) {
+    let holders = lock.holders().map(|holder| {
+        let shared = holder.mode == Mode::Shared;
+        (holder.grant.token.get(), (holder.grant.session.get(), shared))
+    });
+    let value = lock.value.map(|value| (value.bytes.to_vec(), value.set_by.get(), value.suspect));
+    let truth = Lock { holders: holders.collect(), waiting: lock.waiting, value };
+    (lock.name.as_str().to_owned(), truth)
+}
+
+impl Watching {
+    /// The next message, whole.
+    pub(super) async fn message(&mut self) -> Vec<(u64, Told)> {
+        assert_eq!(self.read, [], "events of an earlier message were not looked at");
+        let seams = self.seams.clone();
+        let message = seams.timeout(Duration::from_mins(1), self.messages.recv()).await;
+        let message = message.expect("a message comes").expect("the watch goes on");
+        message.events.into_iter().map(|event| (event.index, event.body.unwrap())).collect()
+    }
+
+    /// The next event, within a minute.
+    pub(super) async fn next(&mut self) -> (u64, Told) {
+        while self.read.is_empty() {
+            self.read = self.message().await.into();
+        }
+        self.read.pop_front().unwrap()
+    }
+
+    /// The next event, if one is there or comes without time passing.
+    pub(super) async fn next_now(&mut self) -> Option<(u64, Told)> {
+        let seams = self.seams.clone();
+        if self.read.is_empty() {
+            let message = seams.timeout(Duration::from_millis(1), self.messages.recv()).await;
+            let message = message.ok()?.expect("the watch goes on");
+            let told = message.events.into_iter().map(|event| (event.index, event.body.unwrap()));
+            self.read.extend(told);
+        }
+        self.read.pop_front()
+    }
+
+    pub(super) async fn until_synced(&mut self) {
+        while !matches!(self.next().await, (_, Told::Synced(_))) {}
+    }
+
+    pub(super) async fn expect_silence(&mut self, length: Duration) {
+        assert_eq!(self.read, []);
+        let seams = self.seams.clone();
+        if let Ok(message) = seams.timeout(length, self.messages.recv()).await {
+            panic!("not silent: {message:?}");
+        }
+    }
+
+    /// What the rest says, and how it ends.
+    pub(super) async fn rest(mut self) -> (Vec<(u64, Told)>, Result<(), StreamError>) {
+        let mut rest = Vec::from(std::mem::take(&mut self.read));
+        while let Some(message) = self.messages.recv().await {
+            rest.extend(message.events.into_iter().map(|event| (event.index, event.body.unwrap())));
+        }
+        (rest, self.end.await.unwrap())
+    }
+}
+
+/// What is known of one lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lock {
+    /// By token: the session, and whether it shares.
+    pub(super) holders: BTreeMap<u64, (u64, bool)>,
+    pub(super) waiting: u64,
+    /// Bytes, token, suspect.
+    pub(super) value: Option<(Vec<u8>, u64, bool)>,
+}
+
+/// What a watcher knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Model {
+    pub(super) locks: BTreeMap<String, Lock>,
+    pub(super) synced: bool,
+    pub(super) index: u64,
+}
+
+impl Model {
+    /// Takes an event in. Fails on one that is told twice, or out of order.
+    pub(super) fn take_in(&mut self, index: u64, told: Told) {
+        assert!(index >= self.index, "index {index} comes after {}", self.index);
+        self.index = index;
+        match told {
+            Told::Synced(_) => {
+                assert!(!self.synced, "synced twice");
+                self.synced = true;
+            }
+            Told::Lock(lock) => self.shown(lock),
+            Told::Change(change) => self.changed(change),
+        }
+    }
+
+    fn shown(&mut self, lock: LockInfo) {
+        assert!(!self.synced, "a page after the last");
+        let mut known =
+            Lock { waiting: lock.waiting, value: lock.value.map(value), ..Lock::default() };
+        assert_eq!(known.value.is_some(), lock.has_value);
+        lock.holders.into_iter().for_each(|holder| known.hold(holder));
+        assert_eq!(self.locks.insert(lock.name.clone(), known), None, "{} came twice", lock.name);
+    }
+
+    fn changed(&mut self, change: LockChange) {
+        let lock = self.locks.entry(change.name.clone()).or_default();
+        lock.waiting = change.waiting;
+        match change.what.expect("a change says what") {
+            What::Queued(_) | What::Left(_) => {}
+            What::Granted(holder) => lock.hold(holder),
+            What::Released(holder) => lock.let_go(&holder),
+            What::Lost(lost) => lock.let_go(&lost.holder.expect("somebody lost it")),
+            What::ValueChanged(changed) => {
+                let value = changed.value.map(value);
+                assert_ne!(lock.value, value, "the value of {} changed twice", change.name);
+                lock.value = value;
+            }
+        }
+        if *lock == Lock::default() {
+            self.locks.remove(&change.name);
+        }
+    }
+}
+
+impl Lock {
+    fn hold(&mut self, holder: v1::Holder) {
+        let shared = holder.mode() == v1::Mode::Shared;
+        let before = self.holders.insert(holder.token, (holder.session_id, shared));
+        assert_eq!(before, None, "granted twice: {holder:?}");
+    }
+
+    fn let_go(&mut self, holder: &v1::Holder) {
+        let held = self.holders.remove(&holder.token);
+        assert!(held.is_some(), "not held: {holder:?}");
+    }
+}
+
+fn value(value: v1::Value) -> (Vec<u8>, u64, bool) {
+    (value.value.to_vec(), value.token, value.suspect)
+}

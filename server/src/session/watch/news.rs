@@ -1,0 +1,129 @@
+//! What happened below one prefix, as a chain: written once, read by every watcher of that prefix
+//! at its own pace.
+//!
+//! A link is kept alive by those that have not read it yet, so what everybody has read takes no
+//! memory, and a watcher that does not read holds up nobody. How far behind a watcher may fall is
+//! bounded by the watcher itself (`watch_backlog`).
+
+use std::sync::{Arc, OnceLock};
+
+use holdfast_core::LockName;
+use holdfast_proto::v1::WatchEvent;
+
+/// One change of one lock: made once, shared by all who are told.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) name: LockName,
+    pub(super) event: WatchEvent,
+}
+
+/// The writing end of a chain.
+#[derive(Debug)]
+pub(super) struct News {
+    last: Place,
+}
+
+/// A place in a chain: before it everything was read, behind it lies what is new.
+#[derive(Clone, Debug)]
+pub(super) struct Place(Arc<Link>);
+
+/// What one log entry changed.
+#[derive(Debug)]
+struct Link {
+    changes: Vec<Arc<Change>>,
+    /// How many changes the chain has carried up to here.
+    told: u64,
+    next: OnceLock<Arc<Link>>,
+}
+
+impl News {
+    pub(super) fn new() -> Self {
+        Self { last: Place(Arc::new(Link::new(Vec::new(), 0))) }
+    }
+
+    /// Appends what one log entry changed, in order.
+    pub(super) fn publish(&mut self, changes: Vec<Arc<Change>>) {
+        let told = self.last.told().saturating_add(changes.len() as u64);
+        let link = Arc::new(Link::new(changes, told));
+        // Nobody else appends: the place is free.
+        let _ = self.last.0.next.set(link.clone());
+        self.last = Place(link);
+    }
+
+    /// Behind everything that was published so far.
+    pub(super) fn end(&self) -> Place {
+        self.last.clone()
+    }
+}
+
+impl Place {
+    /// How many changes lie before it, over the life of the chain.
+    pub(super) fn told(&self) -> u64 {
+        self.0.told
+    }
+
+    /// Takes one log entry's changes and moves behind them; `None` if there are none yet.
+    pub(super) fn advance(&mut self) -> Option<&[Arc<Change>]> {
+        let next = self.0.next.get()?.clone();
+        self.0 = next;
+        Some(&self.0.changes)
+    }
+}
+
+impl Link {
+    fn new(changes: Vec<Arc<Change>>, told: u64) -> Self {
+        Self { changes, told, next: OnceLock::new() }
+    }
+}
+
+impl Drop for Link {
+    /// A chain that nobody reads any more goes link by link: each dropping the next by itself
+    /// would use up the stack.
+    fn drop(&mut self) {
+        let mut next = self.next.take();
+        while let Some(mut link) = next.and_then(Arc::into_inner) {
+            next = link.next.take();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(name: &str) -> Arc<Change> {
+        let name = LockName::parse(name).expect("it is a name");
+        Arc::new(Change { name, event: WatchEvent::default() })
+    }
+
+    #[test]
+    fn two_readers_read_the_same_at_their_own_pace() {
+        let mut news = News::new();
+        let mut early = news.end();
+        news.publish(vec![change("a"), change("b")]);
+        let mut late = news.end();
+        news.publish(vec![change("c")]);
+
+        assert_eq!((early.told(), late.told(), news.end().told()), (0, 2, 3));
+        assert_eq!(early.advance().map(<[_]>::len), Some(2));
+        for reader in [&mut early, &mut late] {
+            assert_eq!(reader.advance().map(|changes| changes[0].name.as_str()), Some("c"));
+            assert!(reader.advance().is_none());
+        }
+    }
+
+    #[test]
+    fn what_everybody_has_read_is_gone_and_a_long_chain_goes_without_a_deep_stack() {
+        let mut news = News::new();
+        let reader = news.end();
+        let first = change("a");
+        news.publish(vec![first.clone()]);
+        for _ in 0..200_000 {
+            news.publish(vec![]);
+        }
+        assert_eq!(Arc::strong_count(&first), 2, "it is still to be read");
+
+        drop(reader);
+        assert_eq!(Arc::strong_count(&first), 1, "nobody will read it");
+    }
+}

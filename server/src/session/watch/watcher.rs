@@ -1,0 +1,199 @@
+//! One watch, from its first page to its end.
+
+use std::iter::Peekable;
+
+use holdfast_core::{LockTable, LogIndex};
+use holdfast_proto::v1::{WatchEvent, WatchResponse};
+use prost::Message as _;
+use tokio::sync::mpsc;
+
+use super::super::error::StreamError;
+use super::super::{Hub, answers, lead};
+use super::news::Place;
+use super::page::{self, Page, Shown};
+use super::watches::{Membership, Watches};
+
+/// Events that travel in one message at most, and bytes with which a message is full enough: no
+/// message comes near a client's limit of 4 MiB.
+const EVENTS_PER_MESSAGE: usize = 1_024;
+const MESSAGE_BYTES_ENOUGH: usize = 1 << 20;
+
+/// A watch that was begun and waits to be served.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    membership: Membership,
+    shown: Shown,
+    /// Up to here the news were taken; set by the first page.
+    read: Option<Place>,
+}
+
+/// A page, and how far the news had come when it was read.
+struct Read {
+    page: Page,
+    mark: Place,
+}
+
+impl Hub {
+    /// Begins to watch the locks whose names begin with `prefix`, which is empty or a usable name.
+    ///
+    /// What the watch tells holds all that was committed before this was called. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError::Unavailable`] if this node is not confirmed as leader by a quorum round, or
+    /// stops; [`StreamError::Limit`] if too many watch.
+    pub(crate) async fn watch(&self, prefix: &str) -> Result<Watcher, StreamError> {
+        let confirmed = self.consensus().confirm().await;
+        let confirmed = confirmed.map_err(|error| lead::unavailable(&error))?;
+        let membership = self.watches().enter(prefix, confirmed.tenure)?;
+        Ok(Watcher { membership, shown: Shown::default(), read: None })
+    }
+
+    /// Tells a watcher the state and then every change, until the other end is gone or the watch
+    /// is ended.
+    ///
+    /// # Errors
+    ///
+    /// Why it was ended: [`StreamError::Limit`] if it was not read fast enough,
+    /// [`StreamError::Unavailable`] if this node does not lead any more, or stops.
+    pub(crate) async fn serve_watch(
+        &self,
+        mut watcher: Watcher,
+        to: mpsc::Sender<WatchResponse>,
+    ) -> Result<(), StreamError> {
+        while watcher.shown != Shown::All {
+            let Some(Read { page, mark }) = watcher.read_page(self) else { break };
+            let news = watcher.take_news(Some(&mark));
+            watcher.send(&to, news).await?;
+            watcher.send(&to, page.events).await?;
+            watcher.shown = page.shown;
+        }
+        loop {
+            // Taken first: who waits for news is not behind, however much comes at once.
+            let news = watcher.take_news(None);
+            watcher.check()?;
+            if news.is_empty() {
+                watcher.wait(&to).await?;
+            } else {
+                watcher.send(&to, news).await?;
+            }
+            if to.is_closed() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Watcher {
+    /// Reads the next page; `None` if the watch was ended.
+    fn read_page(&mut self, hub: &Hub) -> Option<Read> {
+        let mut read = None;
+        hub.consensus().read(&mut |table, index| read = self.page(hub, table, index));
+        read
+    }
+
+    /// Called under the table's lock, as news are published: what is news and what is shown by
+    /// this page is told apart by the mark.
+    fn page(&mut self, hub: &Hub, table: &LockTable, index: LogIndex) -> Option<Read> {
+        let mark = self.membership.end_of_news()?;
+        self.read.get_or_insert_with(|| mark.clone());
+        let now_ms = answers::now_ms(table, &*hub.seams().clock);
+        let page = page::read(table, index, now_ms, &self.membership.prefix, &self.shown);
+        Some(Read { page, mark })
+    }
+
+    /// Takes the news up to `mark`, or about a message of them; of these only what concerns names
+    /// that were shown.
+    fn take_news(&mut self, mark: Option<&Place>) -> Vec<WatchEvent> {
+        let mut events = Vec::new();
+        let Some(read) = self.read.as_mut() else { return events };
+        let goes_on = |read: &Place, taken: usize| match mark {
+            Some(mark) => read.told() < mark.told(),
+            None => taken < EVENTS_PER_MESSAGE,
+        };
+        while goes_on(read, events.len()) {
+            let Some(changes) = read.advance() else { break };
+            let news = changes.iter().filter(|change| self.shown.covers(&change.name));
+            events.extend(news.map(|change| change.event.clone()));
+        }
+        events
+    }
+
+    /// Hands events over to the transport, in as many messages as they need.
+    async fn send(
+        &mut self,
+        to: &mpsc::Sender<WatchResponse>,
+        events: Vec<WatchEvent>,
+    ) -> Result<(), StreamError> {
+        let mut events = events.into_iter().peekable();
+        while events.peek().is_some() {
+            let room = holdfast_seams::select! {
+                room = to.reserve() => room,
+                over = self.over() => return Err(over),
+            };
+            // Nobody is there any more: the caller sees to it.
+            let Ok(room) = room else { return Ok(()) };
+            let message = message(&mut events);
+            self.membership.watches.metrics.watch_events.inc_by(message.events.len() as u64);
+            room.send(message);
+        }
+        Ok(())
+    }
+
+    /// Waits for news, or for the other end to be gone.
+    async fn wait(&mut self, to: &mpsc::Sender<WatchResponse>) -> Result<(), StreamError> {
+        holdfast_seams::select! {
+            () = to.closed() => Ok(()),
+            rung = self.membership.bell.changed() => rung.map_err(|_| gone()),
+        }
+    }
+
+    /// Waits until the watch is over, and tells why.
+    async fn over(&mut self) -> StreamError {
+        loop {
+            if let Err(over) = self.check() {
+                return over;
+            }
+            if self.membership.bell.changed().await.is_err() {
+                return gone();
+            }
+        }
+    }
+
+    /// Whether the watch goes on (I27).
+    fn check(&mut self) -> Result<(), StreamError> {
+        let told = self.membership.bell.borrow_and_update();
+        if let Some(end) = &told.end {
+            return Err(end.clone());
+        }
+        let Watches { backlog, metrics, .. } = &*self.membership.watches;
+        let read = self.read.as_ref().map_or(told.published, Place::told);
+        if told.published.saturating_sub(read) <= *backlog {
+            return Ok(());
+        }
+        metrics.watches_cut.inc();
+        tracing::info!(prefix = &*self.membership.prefix, "a watch was not read, and is cut");
+        Err(StreamError::Limit {
+            limit: "watch_backlog",
+            value: *backlog,
+            message: "the watch was not read fast enough; begin it anew",
+        })
+    }
+}
+
+/// The next message of events: at least one, if there is one.
+fn message(events: &mut Peekable<std::vec::IntoIter<WatchEvent>>) -> WatchResponse {
+    let mut message = WatchResponse::default();
+    let mut bytes = 0;
+    while message.events.len() < EVENTS_PER_MESSAGE && bytes < MESSAGE_BYTES_ENOUGH {
+        let Some(event) = events.next() else { break };
+        bytes += event.encoded_len();
+        message.events.push(event);
+    }
+    message
+}
+
+/// The group is gone, and did not say why.
+fn gone() -> StreamError {
+    StreamError::Unavailable { message: "the watch was ended; begin it anew".into(), leader: None }
+}

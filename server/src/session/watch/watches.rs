@@ -1,0 +1,292 @@
+//! Who watches what on this node, and the way of a change to them.
+//!
+//! # Locking
+//!
+//! One mutex, held for short; taken under the table's lock, never the other way round.
+//!
+//! # Invariants
+//!
+//! - Watches are served only within a tenure; all of them end with it.
+//! - There is a group for a prefix exactly while somebody watches it; an event looks only at the
+//!   prefixes of the names it changed.
+//! - While nobody watches, an applied entry costs one look at a counter.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use holdfast_core::{Event, LockName, LockTable, LogIndex, Tenure};
+use tokio::sync::{Notify, watch};
+
+use super::super::error::StreamError;
+use super::super::metrics::SessionMetrics;
+use super::super::settings::SessionSettings;
+use super::changes;
+use super::news::{Change, News, Place};
+
+/// Everything that is watched on this node.
+#[derive(Debug)]
+pub(in super::super) struct Watches {
+    pub(super) backlog: u64,
+    max_watches: usize,
+    pub(super) metrics: SessionMetrics,
+    /// How many watchers there are: the one thing that is looked at while there are none.
+    open: AtomicUsize,
+    state: Mutex<State>,
+    /// A watcher has left.
+    left: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The tenure in which watches are served.
+    tenure: Option<Tenure>,
+    groups: HashMap<Arc<str>, Group>,
+    /// How many groups have a prefix of this length, bytes.
+    lengths: BTreeMap<usize, usize>,
+    last_group: u64,
+    /// Set once, when the node stops.
+    stopped: Option<StreamError>,
+}
+
+/// Those who watch one prefix.
+#[derive(Debug)]
+struct Group {
+    /// Tells it from earlier groups of the same prefix.
+    id: u64,
+    watchers: usize,
+    news: News,
+    bell: watch::Sender<Told>,
+    /// Of the entry that is being applied.
+    fresh: Vec<Arc<Change>>,
+}
+
+/// What rings a watcher.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told {
+    /// How many changes were published to its prefix.
+    pub(super) published: u64,
+    /// Why its watch is over.
+    pub(super) end: Option<StreamError>,
+}
+
+/// A watcher's place in its group; given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Membership {
+    pub(super) watches: Arc<Watches>,
+    pub(super) prefix: Arc<str>,
+    pub(super) bell: watch::Receiver<Told>,
+    group: u64,
+}
+
+impl Watches {
+    pub(in super::super) fn new(settings: &SessionSettings, metrics: SessionMetrics) -> Self {
+        Self {
+            backlog: settings.watch_backlog as u64,
+            max_watches: settings.max_watches,
+            metrics,
+            open: AtomicUsize::new(0),
+            state: Mutex::default(),
+            left: Notify::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether anybody watches.
+    pub(in super::super) fn any(&self) -> bool {
+        self.open.load(Ordering::Relaxed) > 0
+    }
+
+    /// Watches may begin in this tenure from now on.
+    pub(in super::super) fn begin_tenure(&self, tenure: Tenure) {
+        self.lock().tenure = Some(tenure);
+    }
+
+    /// Ends every watch, and serves none until the next tenure.
+    pub(in super::super) fn end_tenure(&self, leader: Option<&str>) {
+        self.lock().tenure = None;
+        self.end_all("this node does not lead any more; watch again", leader);
+    }
+
+    /// Ends every watch that there is, with `UNAVAILABLE`.
+    pub(in super::super) fn end_all(&self, message: &str, leader: Option<&str>) {
+        let end = StreamError::Unavailable {
+            message: message.to_owned(),
+            leader: leader.map(str::to_owned),
+        };
+        self.lock().end_groups(&end);
+    }
+
+    /// Ends every watch for good; waits until all have left.
+    pub(in super::super) async fn stop(&self, leader: Option<String>) {
+        let end = StreamError::Unavailable { message: "this node stops".to_owned(), leader };
+        {
+            let mut state = self.lock();
+            state.end_groups(&end);
+            state.stopped = Some(end);
+        }
+        while self.any() {
+            self.left.notified().await;
+        }
+    }
+
+    /// Takes a watcher in, to be told nothing until it has read its first page.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError::Limit`]; [`StreamError::Unavailable`] if this node stops, or does not serve
+    /// in that tenure.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        prefix: &str,
+        tenure: Tenure,
+    ) -> Result<Membership, StreamError> {
+        let mut state = self.lock();
+        if let Some(end) = state.stopped.clone() {
+            return Err(end);
+        }
+        if state.tenure != Some(tenure) {
+            let message = "this node does not lead any more, or does not serve yet; watch again";
+            return Err(StreamError::Unavailable { message: message.to_owned(), leader: None });
+        }
+        if self.open.load(Ordering::Relaxed) >= self.max_watches {
+            return Err(StreamError::Limit {
+                limit: "max_watches",
+                value: self.max_watches as u64,
+                message: "too many watches are open on this node; try again later",
+            });
+        }
+        let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
+        self.count_open(open);
+        let (prefix, group) = state.group(prefix);
+        group.watchers += 1;
+        let (bell, group) = (group.bell.subscribe(), group.id);
+        Ok(Membership { watches: self.clone(), prefix, bell, group })
+    }
+
+    /// Brings what an entry of the log changed to those who watch it. Called under the table's
+    /// lock, on every node.
+    pub(in super::super) fn applied(&self, index: LogIndex, events: &[Event], table: &LockTable) {
+        if !self.any() {
+            return;
+        }
+        let mut state = self.lock();
+        let mut touched = Vec::new();
+        for event in events {
+            changes::each(event, index, table, &mut |name, make| {
+                state.note(name, make, &mut touched);
+            });
+        }
+        for prefix in touched {
+            if let Some(group) = state.groups.get_mut(&prefix) {
+                group.publish();
+            }
+        }
+    }
+
+    fn count_open(&self, open: usize) {
+        self.metrics.watches.set(i64::try_from(open).unwrap_or(i64::MAX));
+    }
+}
+
+impl State {
+    /// The group that watches `prefix`, made if there is none.
+    fn group(&mut self, prefix: &str) -> (Arc<str>, &mut Group) {
+        let known = self.groups.get_key_value(prefix).map(|(prefix, _)| prefix.clone());
+        let prefix = known.unwrap_or_else(|| {
+            *self.lengths.entry(prefix.len()).or_default() += 1;
+            self.last_group += 1;
+            prefix.into()
+        });
+        let id = self.last_group;
+        let group = self.groups.entry(prefix.clone()).or_insert_with(|| Group::new(id));
+        (prefix, group)
+    }
+
+    /// Notes a change with every group that watches a prefix of its name; names those groups in
+    /// `touched` for which it is the first of this entry.
+    fn note(&mut self, name: &LockName, make: changes::Make<'_>, touched: &mut Vec<Arc<str>>) {
+        let mut made = None;
+        let text = name.as_str();
+        for &length in self.lengths.range(..=text.len()).map(|(length, _)| length) {
+            let prefix = text.get(..length);
+            let Some(prefix) = prefix.and_then(|prefix| self.groups.get_key_value(prefix)) else {
+                continue;
+            };
+            let prefix = prefix.0.clone();
+            let Some(group) = self.groups.get_mut(&prefix) else { continue };
+            if group.fresh.is_empty() {
+                touched.push(prefix);
+            }
+            let change =
+                made.get_or_insert_with(|| Arc::new(Change { name: name.clone(), event: make() }));
+            group.fresh.push(change.clone());
+        }
+    }
+
+    fn leave(&mut self, prefix: &str, id: u64) {
+        let Some(group) = self.groups.get_mut(prefix).filter(|group| group.id == id) else {
+            // It was ended with all others.
+            return;
+        };
+        group.watchers -= 1;
+        if group.watchers > 0 {
+            return;
+        }
+        self.groups.remove(prefix);
+        if let Some(groups) = self.lengths.get_mut(&prefix.len()) {
+            *groups -= 1;
+            if *groups == 0 {
+                self.lengths.remove(&prefix.len());
+            }
+        }
+    }
+
+    fn end_groups(&mut self, end: &StreamError) {
+        self.lengths.clear();
+        for (_, group) in self.groups.drain() {
+            group.bell.send_modify(|told| told.end = Some(end.clone()));
+        }
+    }
+}
+
+impl Group {
+    fn new(id: u64) -> Self {
+        Self {
+            id,
+            watchers: 0,
+            news: News::new(),
+            bell: watch::Sender::default(),
+            fresh: Vec::new(),
+        }
+    }
+
+    fn publish(&mut self) {
+        self.news.publish(std::mem::take(&mut self.fresh));
+        let published = self.news.end().told();
+        self.bell.send_modify(|told| told.published = published);
+    }
+}
+
+impl Membership {
+    /// Behind all news published so far; `None` once the watch is over.
+    pub(super) fn end_of_news(&self) -> Option<Place> {
+        let state = self.watches.lock();
+        let group = state.groups.get(&self.prefix).filter(|group| group.id == self.group)?;
+        Some(group.news.end())
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let mut state = self.watches.lock();
+        state.leave(&self.prefix, self.group);
+        let open = self.watches.open.fetch_sub(1, Ordering::Relaxed) - 1;
+        self.watches.count_open(open);
+        drop(state);
+        self.watches.left.notify_one();
+    }
+}

@@ -1,0 +1,452 @@
+//! Watching, on real nodes: nothing is missed and nothing is told twice, over killed leaders too;
+//! who does not read is cut, and nobody notices; `holdfast watch` as a script sees it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of a test fail it by a panic"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use holdfast::{ChangeKind, Client, LockChange, Watch, WatchEvent};
+use holdfast_proto::v1::lock_change::What;
+use holdfast_proto::v1::lock_service_client::LockServiceClient;
+use holdfast_proto::v1::watch_event::Body;
+use holdfast_proto::v1::{WatchRequest, WatchResponse};
+use holdfast_seams::{Seams, Task};
+use holdfast_tests::cluster::{Cluster, Setup, free_port};
+use holdfast_tests::program::Program;
+use holdfast_tests::wire;
+use nix::sys::signal::Signal;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Streaming};
+
+/// Longest wait for anything that must happen.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Waits until something holds, looking every few milliseconds.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let seams = Seams::system();
+    let give_up = seams.clock.now() + LIMIT;
+    while !holds() {
+        assert!(seams.clock.now() < give_up, "not within {LIMIT:?}: {what}");
+        seams.sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn client(endpoints: &str) -> Client {
+    Client::builder().endpoints(endpoints).unwrap().label("tester").connect().await.unwrap()
+}
+
+// ---- a watcher over killed leaders ---------------------------------------------------------
+
+/// What a watcher was told between two restarts, taken in as it came.
+#[derive(Debug, Default)]
+struct Epoch {
+    /// Who holds what: by name, the tokens.
+    held: BTreeMap<String, BTreeSet<u64>>,
+    waiting: BTreeMap<String, u64>,
+    synced: bool,
+    /// Grants told as changes after `Synced`, in order.
+    grants: Vec<(u64, String)>,
+    index: u64,
+}
+
+impl Epoch {
+    /// Fails on what is told twice, or out of order.
+    fn take_in(&mut self, event: WatchEvent) {
+        match event {
+            WatchEvent::Lock(lock) => {
+                assert!(!self.synced, "{} is shown after Synced", lock.name);
+                let tokens = lock.holders.iter().map(|holder| holder.token.get()).collect();
+                let before = self.held.insert(lock.name.clone(), tokens);
+                assert_eq!(before, None, "{} is shown twice", lock.name);
+                self.waiting.insert(lock.name, lock.waiting);
+            }
+            WatchEvent::Synced => {
+                assert!(!self.synced, "synced twice");
+                self.synced = true;
+            }
+            WatchEvent::Change(change) => self.changed(change),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn changed(&mut self, LockChange { name, what, waiting, index, .. }: LockChange) {
+        assert!(index >= self.index, "index {index} after {}", self.index);
+        self.index = index;
+        let held = self.held.entry(name.clone()).or_default();
+        match what {
+            ChangeKind::Granted(holder) => {
+                let token = holder.token.get();
+                assert!(held.insert(token), "{name} is granted twice under {token}");
+                assert_eq!(held.len(), 1, "{name} is granted to two");
+                if self.synced {
+                    self.grants.push((token, name.clone()));
+                }
+            }
+            ChangeKind::Released(holder) | ChangeKind::Lost(holder, _) => {
+                assert!(held.remove(&holder.token.get()), "{name} was not held: {holder:?}");
+            }
+            _ => {}
+        }
+        self.waiting.insert(name, waiting);
+    }
+
+    /// Every grant that a client saw between the first and the last one told here was told, each
+    /// once, in the order of the tokens.
+    fn judge(&self, seen: &BTreeMap<u64, String>) {
+        let tokens: Vec<u64> = self.grants.iter().map(|(token, _)| *token).collect();
+        assert!(tokens.is_sorted_by(|a, b| a < b), "out of order: {tokens:?}");
+        let (Some(&first), Some(&last)) = (tokens.first(), tokens.last()) else { return };
+        let told: BTreeMap<u64, String> = self.grants.iter().cloned().collect();
+        for (token, name) in seen.range(first..=last) {
+            assert_eq!(told.get(token), Some(name), "the grant under {token} was not told");
+        }
+    }
+}
+
+/// A watcher that writes down what it is told.
+#[derive(Clone, Default)]
+struct Watcher(Arc<Mutex<Vec<Epoch>>>);
+
+impl Watcher {
+    fn start(mut watch: Watch) -> (Self, Task) {
+        let watcher = Self::default();
+        watcher.0.lock().unwrap().push(Epoch::default());
+        let writing = watcher.clone();
+        let task = Seams::system().spawn("watcher", async move {
+            while let Some(event) = watch.next().await {
+                let mut epochs = writing.0.lock().unwrap();
+                match event.expect("the watch goes on") {
+                    WatchEvent::Restarted => epochs.push(Epoch::default()),
+                    event => epochs.last_mut().unwrap().take_in(event),
+                }
+            }
+        });
+        (watcher, task)
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&[Epoch]) -> T) -> T {
+        look(&self.0.lock().unwrap())
+    }
+
+    /// How many grants it was told since the last restart, all of them after `Synced`.
+    fn grants(&self) -> usize {
+        self.look(|epochs| epochs.last().unwrap().grants.len())
+    }
+}
+
+/// Clients that take a lock, give it back, and take the next.
+struct Workers {
+    /// What they were granted: by token, the name.
+    seen: Arc<Mutex<BTreeMap<u64, String>>>,
+    stop: Arc<AtomicBool>,
+    running: Arc<AtomicUsize>,
+    _tasks: Vec<Task>,
+}
+
+impl Workers {
+    async fn start(endpoints: &str, count: usize) -> Self {
+        let (seen, stop) = (Arc::default(), Arc::default());
+        let mut workers =
+            Self { seen, stop, running: Arc::new(AtomicUsize::new(count)), _tasks: vec![] };
+        for nth in 0..count {
+            let client = client(endpoints).await;
+            let work = work(client, nth, workers.seen.clone(), workers.stop.clone());
+            let running = workers.running.clone();
+            workers._tasks.push(Seams::system().spawn("worker", async move {
+                work.await;
+                running.fetch_sub(1, Ordering::Relaxed);
+            }));
+        }
+        workers
+    }
+
+    async fn finish(self) -> BTreeMap<u64, String> {
+        self.stop.store(true, Ordering::Relaxed);
+        until("the workers are done", || self.running.load(Ordering::Relaxed) == 0).await;
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+async fn work(
+    client: Client,
+    nth: usize,
+    seen: Arc<Mutex<BTreeMap<u64, String>>>,
+    stop: Arc<AtomicBool>,
+) {
+    let mut turn = nth;
+    while !stop.load(Ordering::Relaxed) {
+        turn += 1;
+        let name = format!("work/{}", turn % 4);
+        // What fails while nobody leads is of no interest here.
+        if let Ok(guard) = client.lock(&name).wait(LIMIT).await {
+            seen.lock().unwrap().insert(guard.token().get(), name);
+            let _ = guard.release().await;
+        }
+    }
+    // Without an answer the session lives on for its lease; the end of the test does not care.
+    let _ = client.close().await;
+}
+
+/// The watcher is told every change once and in order, or that the watch broke and the state anew:
+/// over two leaders killed under load.
+#[tokio::test]
+async fn a_watcher_misses_nothing_but_what_it_is_told_it_missed_over_killed_leaders() {
+    const GRANTS: usize = 150;
+    let mut cluster = Cluster::start(&Setup::nodes(3)).await;
+    cluster.all_ready().await;
+    let reader = Client::builder().endpoints(&cluster.endpoints()).unwrap().reader();
+    let (watcher, _task) = Watcher::start(reader.watch("work/"));
+    until("it is synced", || watcher.look(|epochs| epochs[0].synced)).await;
+    let workers = Workers::start(&cluster.endpoints(), 6).await;
+    until("grants are told", || watcher.grants() >= GRANTS).await;
+    for _ in 0..2 {
+        let epochs = watcher.look(<[_]>::len);
+        let leader = cluster.leader().await;
+        cluster.kill(leader);
+        until("the watch breaks", || watcher.look(<[_]>::len) > epochs).await;
+        until("grants are told again", || watcher.grants() >= GRANTS).await;
+        cluster.start_node(leader);
+        cluster.all_ready().await;
+    }
+    let seen = workers.finish().await;
+
+    // All is over but one hold, and so the watcher knows.
+    let last = client(&cluster.endpoints()).await;
+    let guard = last.lock("work/last").wait(LIMIT).await.unwrap();
+    let token = guard.token().get();
+    let holds_it =
+        |epoch: &Epoch| epoch.held.get("work/last").is_some_and(|it| it.contains(&token));
+    until("the last grant is told", || watcher.look(|epochs| holds_it(epochs.last().unwrap())))
+        .await;
+    watcher.look(|epochs| {
+        assert!(epochs.len() >= 3, "{} epochs", epochs.len());
+        epochs.iter().for_each(|epoch| epoch.judge(&seen));
+        let end = epochs.last().unwrap();
+        for (name, held) in &end.held {
+            assert!(held.is_empty() || name == "work/last", "{name} is still held: {held:?}");
+        }
+        assert!(end.waiting.values().all(|waiting| *waiting == 0), "{:?}", end.waiting);
+        let told: usize = epochs.iter().map(|epoch| epoch.grants.len()).sum();
+        assert!(told >= 3 * GRANTS && seen.len() >= 3 * GRANTS, "{told} of {}", seen.len());
+    });
+}
+
+/// Whoever is asked: a node that does not lead says who does, and the library goes there.
+#[tokio::test]
+async fn a_watch_is_served_by_the_leader_only_and_finds_it() {
+    let cluster = Cluster::start(&Setup::nodes(3)).await;
+    cluster.all_ready().await;
+    let leader = cluster.leader().await;
+    let follower = &cluster.nodes()[(leader + 1) % 3].listen;
+    let mut direct = wire::connect(follower).await.unwrap();
+
+    let status = direct.watch(WatchRequest::default()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    let hint = status.metadata().get("holdfast-leader").unwrap();
+    assert_eq!(hint.to_str().unwrap(), cluster.nodes()[leader].listen);
+    let mut watch = Client::builder().endpoints(follower).unwrap().reader().watch("");
+    assert_eq!(watch.next().await, Some(Ok(WatchEvent::Synced)));
+}
+
+// ---- many watchers, one of them stuck ------------------------------------------------------
+
+/// Watchers that read, all of one prefix.
+struct Crowd {
+    /// By watcher: the tokens it was told, once for the grant and once for the release.
+    told: Arc<Mutex<Vec<Vec<u64>>>>,
+    synced: Arc<AtomicUsize>,
+    _tasks: Vec<Task>,
+}
+
+impl Crowd {
+    /// `count` watchers, a hundred to a connection.
+    async fn start(address: &str, count: usize) -> Self {
+        let told = Arc::new(Mutex::new(vec![Vec::new(); count]));
+        let mut crowd = Self { told, synced: Arc::default(), _tasks: vec![] };
+        let mut connection = None;
+        for nth in 0..count {
+            if nth % 100 == 0 {
+                connection = Some(wire::connect(address).await.unwrap());
+            }
+            let mut stream = watch_jobs(connection.clone().unwrap()).await;
+            let (told, synced) = (crowd.told.clone(), crowd.synced.clone());
+            crowd._tasks.push(Seams::system().spawn("watcher", async move {
+                while let Ok(Some(message)) = stream.message().await {
+                    for event in message.events {
+                        match event.body.unwrap() {
+                            Body::Synced(_) => _ = synced.fetch_add(1, Ordering::Relaxed),
+                            Body::Change(change) => {
+                                told.lock().unwrap()[nth].extend(token_of(change.what));
+                            }
+                            Body::Lock(lock) => panic!("nothing is held yet: {lock:?}"),
+                        }
+                    }
+                }
+            }));
+        }
+        crowd
+    }
+
+    /// Whether every watcher was told so much.
+    fn has(&self, changes: usize) -> bool {
+        self.told.lock().unwrap().iter().all(|told| told.len() >= changes)
+    }
+}
+
+async fn watch_jobs(mut connection: LockServiceClient<Channel>) -> Streaming<WatchResponse> {
+    let request = WatchRequest { prefix: "jobs/".into() };
+    connection.watch(request).await.unwrap().into_inner()
+}
+
+fn token_of(what: Option<What>) -> Option<u64> {
+    match what? {
+        What::Granted(holder) | What::Released(holder) => Some(holder.token),
+        other => panic!("nobody waits here: {other:?}"),
+    }
+}
+
+/// Takes a lock and gives it back, so many times; by the number of changes that makes.
+async fn grants(client: &Client, rounds: usize, tokens: &mut Vec<u64>) -> usize {
+    for round in 0..rounds {
+        let guard = client.try_lock(format!("jobs/{round}")).await.unwrap();
+        tokens.extend([guard.token().get(); 2]);
+        guard.release().await.unwrap();
+    }
+    2 * rounds
+}
+
+/// I27. The grants are counted: those made while one watcher is stuck, and after it was cut, are
+/// as many as before; every other watcher is told all of them.
+#[tokio::test]
+async fn a_stuck_watcher_among_a_thousand_is_cut_and_nobody_notices() {
+    const WATCHERS: usize = 1_000;
+    const BACKLOG: usize = 64;
+    const ROUNDS: usize = 8;
+    let setup = Setup::nodes(1).node("watch_backlog", BACKLOG).node("max_watches", WATCHERS);
+    let cluster = Cluster::start(&setup).await;
+    let address = &cluster.nodes()[0].listen;
+    let crowd = Crowd::start(address, WATCHERS - 1).await;
+    // The smallest of windows: what it does not read soon lies at the server.
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let endpoint = endpoint.initial_stream_window_size(1_024);
+    let mut stuck = watch_jobs(LockServiceClient::new(endpoint.connect().await.unwrap())).await;
+    until("all are synced", || crowd.synced.load(Ordering::Relaxed) == WATCHERS - 1).await;
+
+    // One more than allowed.
+    let mut more = wire::connect(address).await.unwrap();
+    let status = more.watch(WatchRequest::default()).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(status.message().contains("max_watches = 1000"), "{status:?}");
+
+    let client = client(address).await;
+    let (mut tokens, mut made) = (Vec::new(), 0);
+    // Until its place is free again it was not cut.
+    let mut cut_after = None;
+    for turn in 0..16 {
+        // Who reads is never more than these behind.
+        made += grants(&client, ROUNDS, &mut tokens).await;
+        until("all who read are told", || crowd.has(made)).await;
+        if cut_after.is_none() && more.watch(WatchRequest::default()).await.is_ok() {
+            cut_after = Some(turn);
+        }
+    }
+    let cut_after = cut_after.expect("the stuck watcher is cut");
+    assert!((BACKLOG / (2 * ROUNDS)..15).contains(&cut_after), "cut after turn {cut_after}");
+    assert_eq!(tokens.len(), 16 * 2 * ROUNDS, "every grant was made");
+    for (nth, told) in crowd.told.lock().unwrap().iter().enumerate() {
+        assert_eq!(*told, tokens, "watcher {nth}");
+    }
+
+    // It reads again: first what was under way, then why it was cut.
+    let mut read = 0;
+    let status = loop {
+        match stuck.message().await {
+            Ok(message) => read += message.expect("no plain end").events.len(),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(status.message().contains("watch_backlog = 64"), "{status:?}");
+    assert!(read < tokens.len(), "all {read} events came");
+}
+
+// ---- the command line ----------------------------------------------------------------------
+
+#[tokio::test]
+async fn holdfast_watch_prints_a_line_for_each_change_and_ends_quietly_when_asked() {
+    let cluster = Cluster::start(&Setup::nodes(1)).await;
+    let endpoints = cluster.endpoints();
+    let client = client(&endpoints).await;
+    let held = client.lock("orders/1\u{85}2").await;
+    assert!(held.is_err(), "a control character is no part of a name");
+    let first = client.lock("orders/1").await.unwrap();
+    let mut text = Program::start("holdfast", &["--endpoints", &endpoints, "watch", "orders/"]);
+    let mut json =
+        Program::start("holdfast", &["--endpoints", &endpoints, "--json", "watch", "orders/"]);
+    let held = format!("orders/1  held by tester (token {})", first.token());
+    text.line(&held, LIMIT).await;
+    text.line("# that is the only lock; changes follow", LIMIT).await;
+    json.line(r#"{"event":"synced"}"#, LIMIT).await;
+
+    let other = client.lock("elsewhere").await.unwrap();
+    let second = client.lock("orders/42").await.unwrap();
+    second.set_value("x\u{1b}[2J").await.unwrap();
+    let token = second.token();
+    second.release().await.unwrap();
+    other.release().await.unwrap();
+    client.close().await.unwrap();
+    let lines = [
+        format!("orders/42  held by tester (token {token})"),
+        "orders/42  value 5 bytes".to_owned(),
+        format!("orders/42  released by tester (token {token})"),
+        format!("orders/1  lost (token {}): the session was closed", first.token()),
+    ];
+    for line in &lines {
+        text.line(line, LIMIT).await;
+    }
+    json.line(r#"{"event":"lost""#, LIMIT).await;
+    for (program, signal) in [(text, Signal::SIGINT), (json, Signal::SIGTERM)] {
+        program.signal(signal);
+        let ended = program.end(LIMIT).await;
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{signal}");
+        assert!(!ended.out.contains("elsewhere"), "{}", ended.out);
+        assert!(!ended.out.contains('\u{1b}'), "{}", ended.out);
+        if signal == Signal::SIGTERM {
+            let events: Vec<serde_json::Value> =
+                ended.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let kinds: Vec<_> =
+                events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+            assert_eq!(kinds, ["lock", "synced", "granted", "value", "released", "lost"]);
+            assert_eq!(events[2]["holder"]["token"], token.to_string());
+            assert_eq!(events[3]["value"]["data"], "x\u{1b}[2J");
+            assert_eq!(events[5]["reason"], "session-closed");
+        }
+    }
+}
+
+#[tokio::test]
+async fn holdfast_watch_names_what_is_wrong_in_one_line() {
+    let cluster = Cluster::start(&Setup::nodes(1)).await;
+    let endpoints = cluster.endpoints();
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let too_long = "x".repeat(513);
+    let cases = [
+        (&endpoints, "a\nb", 122, "the prefix is not usable"),
+        (&endpoints, too_long.as_str(), 122, "512"),
+        (&nobody, "", 123, nobody.as_str()),
+    ];
+    for (endpoints, prefix, code, words) in cases {
+        let arguments = ["--endpoints", endpoints, "watch", prefix];
+        let ended = Program::start("holdfast", &arguments).end(LIMIT).await;
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        assert!(ended.err.contains(words) && ended.err.lines().count() == 1, "{ended:?}");
+        assert_eq!(ended.out, "");
+    }
+}
