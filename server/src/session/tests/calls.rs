@@ -9,18 +9,15 @@ use holdfast_proto::v1::{
     SessionKey, SetValueRequest, Value, cancelled,
 };
 
-use super::leases::until_expiry_is_confirmed;
 use super::*;
 use crate::session::calls::CallError;
 
-const QUARTER: Duration = Duration::from_millis(2_500);
-
 /// A call that is under way; nobody waits for it once this is dropped, but it goes on.
-type Answer<T> = oneshot::Receiver<Result<T, CallError>>;
+pub(super) type Answer<T> = oneshot::Receiver<Result<T, CallError>>;
 
 impl World {
     /// A session opened by a call, with a lease of [`TTL`].
-    async fn key(&self) -> SessionKey {
+    pub(super) async fn key(&self) -> SessionKey {
         let ttl_ms = Some(u64::try_from(TTL.as_millis()).unwrap());
         let open = OpenSessionRequest { ttl_ms, label: "a-call".to_owned() };
         let opened = self.hub.open_session(&open).await.unwrap();
@@ -45,17 +42,17 @@ impl World {
     }
 
     /// The answer to a call that was begun, within a minute.
-    async fn told<T: std::fmt::Debug>(&self, answer: Answer<T>) -> Result<T, CallError> {
+    pub(super) async fn told<T: std::fmt::Debug>(&self, answer: Answer<T>) -> Result<T, CallError> {
         let answer = self.seams.timeout(Duration::from_mins(1), answer).await;
         answer.expect("an answer comes").unwrap()
     }
 
-    async fn begin_acquire(&self, asked: AcquireRequest) -> Answer<AcquireResponse> {
+    pub(super) async fn begin_acquire(&self, asked: AcquireRequest) -> Answer<AcquireResponse> {
         self.begin(|hub| async move { hub.acquire(asked).await }).await
     }
 
     /// Acquires a lock that is free.
-    async fn acquired(&self, key: &SessionKey, request_id: u64, name: &str) -> Granted {
+    pub(super) async fn acquired(&self, key: &SessionKey, request_id: u64, name: &str) -> Granted {
         let response = self.hub.acquire(asked(key, request_id, name)).await.unwrap();
         response.granted.unwrap()
     }
@@ -72,17 +69,20 @@ impl World {
         self.hub.cancel(asked).await.unwrap().cancelled.unwrap().was()
     }
 
-    async fn keep_alive(&self, key: &SessionKey) -> Result<KeepAliveResponse, CallError> {
+    pub(super) async fn keep_alive(
+        &self,
+        key: &SessionKey,
+    ) -> Result<KeepAliveResponse, CallError> {
         self.hub.keep_alive(&KeepAliveRequest { session: Some(key.clone()) }).await
     }
 
-    async fn begin_keep_alive(&self, key: &SessionKey) -> Answer<KeepAliveResponse> {
+    pub(super) async fn begin_keep_alive(&self, key: &SessionKey) -> Answer<KeepAliveResponse> {
         let asked = KeepAliveRequest { session: Some(key.clone()) };
         self.begin(|hub| async move { hub.keep_alive(&asked).await }).await
     }
 
     /// Whether the session is open.
-    fn lives(&self, key: &SessionKey) -> bool {
+    pub(super) fn lives(&self, key: &SessionKey) -> bool {
         let mut lives = false;
         let session = SessionId::new(key.session_id);
         self.hub.consensus.read(&mut |table, _| lives = table.session(session).is_some());
@@ -94,7 +94,7 @@ impl World {
     }
 }
 
-fn asked(key: &SessionKey, request_id: u64, name: &str) -> AcquireRequest {
+pub(super) fn asked(key: &SessionKey, request_id: u64, name: &str) -> AcquireRequest {
     let Ask::Acquire(acquire) = acquire(request_id, name) else { unreachable!() };
     let session = Some(key.clone());
     AcquireRequest { session, done_below: 0, acquire: Some(acquire), wait_ms: None }
@@ -114,7 +114,7 @@ fn asked_within(key: &SessionKey, request_id: u64, name: &str, wait_ms: u64) -> 
     AcquireRequest { wait_ms: Some(wait_ms), ..asked(key, request_id, name) }
 }
 
-fn refusal<T: std::fmt::Debug>(result: Result<T, CallError>) -> Refusal {
+pub(super) fn refusal<T: std::fmt::Debug>(result: Result<T, CallError>) -> Refusal {
     match result {
         Err(CallError::Refused(refusal)) => refusal,
         other => panic!("not refused: {other:?}"),
@@ -122,7 +122,9 @@ fn refusal<T: std::fmt::Debug>(result: Result<T, CallError>) -> Refusal {
 }
 
 /// Why the node does not serve the call, and whom it names instead.
-fn unavailable<T: std::fmt::Debug>(result: Result<T, CallError>) -> (Refusal, Option<String>) {
+pub(super) fn unavailable<T: std::fmt::Debug>(
+    result: Result<T, CallError>,
+) -> (Refusal, Option<String>) {
     match result {
         Err(CallError::Unavailable { refusal, leader }) => {
             assert_eq!(refusal.reason(), RefusalReason::Unavailable);
@@ -448,117 +450,6 @@ async fn a_call_that_lacks_something_is_refused_by_its_name() {
     let open = OpenSessionRequest { ttl_ms: Some(1), ..OpenSessionRequest::default() };
     let refused = refusal(world.hub.open_session(&open).await);
     assert_eq!(refused.reason(), RefusalReason::TtlOutOfRange);
-}
-
-/// I7: a session that lives by calls dies like any other.
-#[tokio::test(start_paused = true)]
-async fn a_client_of_calls_that_dies_loses_its_session_after_its_ttl() {
-    let world = World::new().await;
-    let (dead, next) = (world.key().await, world.key().await);
-    world.acquired(&dead, 1, "jobs").await;
-    world.seams.sleep(NEARLY_TTL).await;
-    world.keep_alive(&next).await.unwrap();
-    assert!(world.lives(&dead));
-    let began = world.seams.clock.now();
-
-    world.hub.acquire(asked(&next, 1, "jobs")).await.unwrap();
-
-    let waited = world.seams.clock.now().saturating_since(began);
-    assert!(waited <= Duration::from_millis(1_150), "{waited:?}");
-    assert!(!world.lives(&dead));
-}
-
-/// §5.1: from its receipt, which is before the round.
-#[tokio::test(start_paused = true)]
-async fn a_keepalive_call_renews_from_the_moment_it_came_in() {
-    let world = World::new().await;
-    let key = world.key().await;
-    world.seams.sleep(3 * QUARTER).await;
-    world.fake.hold_confirms();
-    let came_in = world.seams.clock.now();
-    let mut call = world.begin_keep_alive(&key).await;
-    world.seams.sleep(QUARTER).await;
-    assert!(call.try_recv().is_err());
-    world.fake.let_confirms_go();
-    assert_eq!(world.told(call).await, Ok(KeepAliveResponse { ttl_ms: 10_000 }));
-
-    while world.lives(&key) {
-        world.seams.sleep(Duration::from_millis(10)).await;
-    }
-    let lived = world.seams.clock.now().saturating_since(came_in);
-    assert!(lived > TTL + MARGIN, "{lived:?}");
-    assert!(lived < TTL + MARGIN + Duration::from_millis(100), "{lived:?}");
-}
-
-/// §5.1, I6: by a round begun after it came in, in the tenure whose leases these are.
-#[tokio::test(start_paused = true)]
-async fn a_keepalive_call_is_answered_only_after_a_round_of_its_tenure() {
-    let world = World::new().await;
-    let key = world.key().await;
-    world.fake.set_quorum(false);
-    unavailable(world.keep_alive(&key).await);
-    world.fake.set_quorum(true);
-    world.fake.confirm_as(2);
-
-    unavailable(world.keep_alive(&key).await);
-
-    world.fake.confirm_as(1);
-    world.keep_alive(&key).await.unwrap();
-}
-
-/// §5.2: heard before the expiry is proposed, so not due, however long the round takes; a call with
-/// a wrong secret is nothing heard.
-#[tokio::test(start_paused = true)]
-async fn only_a_keepalive_call_with_the_right_secret_keeps_a_session_from_expiring() {
-    for (right, survives) in [(true, true), (false, false)] {
-        let world = World::new().await;
-        let mut key = world.key().await;
-        if !right {
-            key.secret = Bytes::from_static(&[7; 16]);
-        }
-        until_expiry_is_confirmed(&world).await;
-        let call = world.begin_keep_alive(&key).await;
-
-        // The expirer's round, which began before.
-        world.fake.let_one_confirm_go();
-        world.seams.sleep(Duration::from_secs(1)).await;
-        assert_eq!(world.hub.metrics().expiries.get(), u64::from(!survives));
-
-        world.fake.let_confirms_go();
-        assert_eq!(world.told(call).await.is_ok(), survives);
-        assert_eq!(world.lives(&key), survives);
-    }
-}
-
-/// §5.2: from the proposal on nothing is acknowledged until the entry's fate is known.
-#[tokio::test(start_paused = true)]
-async fn a_keepalive_call_is_not_answered_while_the_expiry_is_under_way() {
-    let world = World::new().await;
-    let key = world.key().await;
-    world.fake.hold_commits();
-    world.seams.sleep(TTL + Duration::from_secs(1)).await;
-    assert!(matches!(world.fake.held_back()[..], [Command::ExpireSession { .. }]));
-
-    let (told, _) = unavailable(world.keep_alive(&key).await);
-    assert!(told.message.contains("has run out"), "{}", told.message);
-
-    world.fake.let_commits_go();
-    let over = refusal(world.keep_alive(&key).await);
-    assert_eq!(over.reason(), RefusalReason::SessionUnknown);
-}
-
-/// §5.1: alive in the state that is applied when the round is over.
-#[tokio::test(start_paused = true)]
-async fn a_keepalive_call_of_a_session_that_ended_meanwhile_is_refused() {
-    let world = World::new().await;
-    let key = world.key().await;
-    world.fake.hold_confirms();
-    let call = world.begin_keep_alive(&key).await;
-    let session = SessionId::new(key.session_id);
-    world.fake.commit(Command::CloseSession { session }, Tenure::new(1));
-    world.fake.let_confirms_go();
-
-    assert_eq!(refusal(world.told(call).await).reason(), RefusalReason::SessionUnknown);
 }
 
 /// A stream of the same session hears the pushes; the call gets its answer all the same.
