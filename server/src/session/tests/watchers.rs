@@ -105,13 +105,18 @@ impl Watching {
         }
     }
 
-    /// What the rest says, and how it ends.
+    /// What the rest says, and how it ends, within a minute.
     pub(super) async fn rest(mut self) -> (Vec<(u64, Told)>, Result<(), StreamError>) {
-        let mut rest = Vec::from(std::mem::take(&mut self.read));
-        while let Some(message) = self.messages.recv().await {
-            rest.extend(message.events.into_iter().map(|event| (event.index, event.body.unwrap())));
-        }
-        (rest, self.end.await.unwrap())
+        let seams = self.seams.clone();
+        let to_the_end = async {
+            let mut rest = Vec::from(std::mem::take(&mut self.read));
+            while let Some(message) = self.messages.recv().await {
+                let events = message.events.into_iter();
+                rest.extend(events.map(|event| (event.index, event.body.unwrap())));
+            }
+            (rest, self.end.await.unwrap())
+        };
+        seams.timeout(Duration::from_mins(1), to_the_end).await.expect("the watch ends")
     }
 }
 
