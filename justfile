@@ -21,6 +21,14 @@ demo *arguments:
     cargo build --release --locked --bins
     ./target/release/holdfast demo {{ arguments }}
 
+# The cells of the performance milestone, three runs each, beside their targets.
+bench-milestone *arguments:
+    tests/benches/milestone.sh {{ arguments }}
+
+# Benches of the parts (core, log, memory); `just bench --test` only sees that they run.
+bench *arguments:
+    cargo bench --locked -p holdfast-tests --bench core --bench log_store --bench memory -- {{ arguments }}
+
 # Three nodes on this machine until Ctrl-C.
 three-nodes *arguments:
     cargo build --release --locked --bins

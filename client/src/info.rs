@@ -78,7 +78,7 @@ pub struct LockInfo {
     /// Its name.
     pub name: String,
     /// How many hold it in all.
-    pub holding: u64,
+    pub held_by: u64,
     /// Who holds it, in the order of the grants: at most 100 from `inspect`, 4 from `list`.
     pub holders: Vec<Holder>,
     /// How many wait in all.
@@ -166,7 +166,7 @@ impl From<v1::LockInfo> for LockInfo {
         let queue = lock.queue.into_iter().map(Waiter::from);
         Self {
             name: lock.name,
-            holding: lock.held_by,
+            held_by: lock.held_by,
             holders: holders(lock.holders),
             waiting: lock.waiting,
             queue: queue.collect(),

@@ -8,24 +8,29 @@
 //!
 //! | module | proves |
 //! |---|---|
-//! | [`overlap`](self) | I24 (and with it I1, I6): no two safe holds of a name, no older token after a newer one |
+//! | [`overlap`](self) | I24 (and with it I1, I6): no two safe holds of a name that do not fit, no older token after a newer one |
 //! | `tokens` | I3: tokens never repeat, and rise over all that happened one after the other |
-//! | `order` | I9: first in, first out, and nobody barges |
+//! | `order` | I9: first in, first out, and nobody barges, whatever is asked for |
+//! | `grants` | I14, I23: a set is granted whole, an `any` what it asked for |
 //! | `answers` | I10, I12, I23, I5: answers fit each other and what was asked |
 //! | `holds` | I6, I13, I19: a hold ends by its owner or its lease and by nothing else |
 //! | `survival` | I19: what was acknowledged is in every later state |
-//! | `reads` | I18, I11: what a look shows |
+//! | `values` | I19, I13: a value is the one that was left, and doubted when it has to be |
+//! | `reads` | I18, I11, I2: what a look shows |
 //! | `ending` | I31, I32: every call ends, nobody is forgotten |
 
 mod answers;
 mod ending;
+mod grants;
 mod holds;
 mod order;
 mod overlap;
 mod reads;
 mod story;
 mod survival;
+mod tell;
 mod tokens;
+mod values;
 
 use std::fmt;
 use std::time::Duration;
@@ -57,7 +62,7 @@ pub struct Tally {
     pub grants: usize,
     /// Requests that were acknowledged as waiting before anything else became of them.
     pub waits: usize,
-    /// Holds with an interval in which they were certainly believed safe.
+    /// Holds of one name with an interval in which they were certainly believed safe.
     pub safe_holds: usize,
     /// Requests of unknown outcome.
     pub unknown: usize,
@@ -65,6 +70,22 @@ pub struct Tally {
     pub states: usize,
     /// Looks that ended.
     pub reads: usize,
+    /// Grants of which at least one name is shared.
+    pub shared: usize,
+    /// Safe holds that began beside another safe hold of the same name.
+    pub together: usize,
+    /// Grants of all of several names.
+    pub sets: usize,
+    /// Grants of whichever names were free.
+    pub anys: usize,
+    /// Names given back, acknowledged, while others of their grant stayed.
+    pub released_in_part: usize,
+    /// Changes of values that were acknowledged.
+    pub writes: usize,
+    /// Values that came with a grant and could be only one.
+    pub values_seen: usize,
+    /// Values that came with a grant and were suspect.
+    pub suspects: usize,
 }
 
 /// What the checker found.
@@ -113,16 +134,19 @@ impl Default for Options {
 /// Judges a whole history, merged and in order ([`crate::history::merge`]).
 pub fn check(records: &[Record], options: Options) -> Report {
     let story = Story::tell(records);
+    let mut tally = story.tally();
     let mut violations = story.contradictions.clone();
-    overlap::check(&story, &mut violations);
+    overlap::check(&story, &mut tally, &mut violations);
     tokens::check(&story, &mut violations);
     order::check(&story, &mut violations);
+    grants::check(&story, &mut violations);
     answers::check(&story, &mut violations);
     holds::check(&story, &mut violations);
     survival::check(&story, &mut violations);
+    values::check(&story, &mut tally, &mut violations);
     reads::check(&story, &mut violations);
     ending::check(&story, options, &mut violations);
-    Report { violations, tally: story.tally() }
+    Report { violations, tally }
 }
 
 /// A violation; short, because every check makes some.

@@ -49,21 +49,41 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum What {
-    /// The client asks for a lock. Again with the same number: it asks again (I12).
+    /// The client asks for one lock or several. Again with the same number: it asks again (I12).
     Acquire {
         /// The client's number for it, never used for another request.
         request: u64,
-        /// The lock.
-        name: String,
+        /// The locks, each with the way in which it is to be held.
+        items: Vec<Asked>,
+        /// `None`: all of them. Otherwise whichever are free, and so many are waited for.
+        any: Option<u32>,
         /// Whether it would wait.
         wait: bool,
         /// It gives up after so long, milliseconds; `None`: never.
         within_ms: Option<u64>,
     },
-    /// The client gives back a grant: from here on it counts as unsafe.
+    /// The client gives back a grant, or some names of it: from here on they count as unsafe.
     Release {
         /// The grant.
         token: u64,
+        /// These names of it; empty: all that are left.
+        names: Vec<String>,
+    },
+    /// The client changes the value of a lock it holds.
+    SetValue {
+        /// The client's number for it, one of those of its requests.
+        request: u64,
+        /// The grant.
+        token: u64,
+        /// The lock.
+        name: String,
+        /// How.
+        change: Change,
+    },
+    /// The value is changed, acknowledged.
+    ValueSet {
+        /// The change's number.
+        request: u64,
     },
     /// The client ends a request, whatever its state.
     Cancel {
@@ -81,12 +101,16 @@ pub enum What {
         /// The log index at which it entered, where the client knows it.
         index: Option<u64>,
     },
-    /// The request holds the lock.
+    /// The request holds what it names.
     Granted {
         /// The request.
         request: u64,
         /// The fencing token.
         token: u64,
+        /// The locks granted.
+        names: Vec<String>,
+        /// The values of those that have one.
+        values: Vec<Shown>,
     },
     /// The request ended ungranted, in words that every client knows: somebody else held the lock,
     /// or its own wait limit passed.
@@ -116,10 +140,12 @@ pub enum What {
         /// The request.
         request: u64,
     },
-    /// The grant was given back.
+    /// The grant was given back, or some names of it.
     Released {
         /// The grant.
         token: u64,
+        /// What is over; empty: all of it.
+        names: Vec<String>,
     },
     /// The release was refused: the token is not that of a current hold.
     NotHolder {
@@ -173,6 +199,8 @@ pub enum What {
         token: u64,
         /// What it saw.
         safe: bool,
+        /// The locks that the client believes it holds under that grant.
+        names: Vec<String>,
     },
     /// A linearizable look at a lock begins.
     Read {
@@ -185,8 +213,8 @@ pub enum What {
     ReadDone {
         /// The number of the look.
         read: u64,
-        /// The token of the holder; `None`: nobody holds it.
-        token: Option<u64>,
+        /// Who holds it; empty: nobody.
+        holders: Vec<Holding>,
         /// How many wait.
         waiting: u64,
     },
@@ -216,8 +244,63 @@ pub enum LostCause {
     Gone,
 }
 
-/// One request as the store's state names it.
+/// One lock of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// Its name.
+    pub name: String,
+    /// Beside others that share it; otherwise alone.
+    pub shared: bool,
+}
+
+impl Asked {
+    /// To be held alone.
+    pub fn exclusive(name: impl Into<String>) -> Self {
+        Self { name: name.into(), shared: false }
+    }
+
+    /// To be held beside others that share it.
+    pub fn shared(name: impl Into<String>) -> Self {
+        Self { name: name.into(), shared: true }
+    }
+}
+
+/// What a holder does to a value. Recorders write values that are text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// Replaces it.
+    Set(String),
+    /// Removes it.
+    Clear,
+    /// Says that it is as it should be.
+    Confirm,
+}
+
+/// A value as a client was shown it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shown {
+    /// The lock.
+    pub name: String,
+    /// The value.
+    pub value: String,
+    /// The grant under which it was set.
+    pub token: u64,
+    /// Whether it is to be doubted.
+    pub suspect: bool,
+}
+
+/// A holder as a look showed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    /// Its grant.
+    pub token: u64,
+    /// How it holds.
+    pub shared: bool,
+}
+
+/// One request as the store's state names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     /// The request.
     pub request: u64,
@@ -226,17 +309,24 @@ pub struct Kept {
 }
 
 /// The state of a request at the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeptState {
     /// In the queue.
     Queued,
-    /// Holding, under this token.
-    Granted(u64),
+    /// Holding these names, under this token.
+    Granted {
+        /// The grant.
+        token: u64,
+        /// What is held.
+        names: Vec<String>,
+    },
     /// Denied, kept for a retry.
     Denied,
     /// Over, kept for a retry.
     Ended,
+    /// A change of a value, kept for a retry.
+    ValueSet,
 }
 
 /// Why a history could not be written or read.
@@ -402,12 +492,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.jsonl");
         let recorder = Recorder::to_file(Seams::system().clock, &path).unwrap();
+        let items = vec![Asked::exclusive("jobs"), Asked::shared("stock")];
         let acquire =
-            What::Acquire { request: 1, name: "jobs".into(), wait: true, within_ms: None };
-        let state = What::State {
-            requests: vec![Kept { request: 1, state: KeptState::Granted(5) }],
-            next_request: 2,
-        };
+            What::Acquire { request: 1, items, any: Some(1), wait: true, within_ms: None };
+        let granted = KeptState::Granted { token: 5, names: vec!["stock".into()] };
+        let state =
+            What::State { requests: vec![Kept { request: 1, state: granted }], next_request: 2 };
         recorder.write(ClientId(7), acquire.clone());
         recorder.write(ClientId(7), state.clone());
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();

@@ -20,6 +20,7 @@ pub mod fault;
 pub mod history;
 pub mod program;
 pub mod run;
+pub mod scribe;
 pub mod sim;
 pub mod traffic;
 pub mod wire;

@@ -1,247 +1,15 @@
-//! Clients of the real library that hold, wait, give up and release, and write all of it down.
-//!
-//! [`Scribe`] wraps one client of the library: what it does goes into the history before it is
-//! done, what it is told after. [`Traffic`] is many of them at work on a few names until told to
-//! stop.
+//! Many clients of the real library at work on a few names, until told to stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdfast::{Client, Error, Guard, GuardState, LostReason};
 use holdfast_seams::{Seams, Task};
 use tokio::sync::watch;
 
-use crate::history::{ClientId, LostCause, Recorder, What};
-
-/// One client of the library, and what it writes down.
-#[derive(Clone)]
-pub struct Scribe {
-    client: Client,
-    id: ClientId,
-    recorder: Recorder,
-    seams: Seams,
-    next_request: Arc<AtomicU64>,
-}
-
-/// A hold, and who writes down what becomes of it.
-#[derive(Debug)]
-pub struct Held {
-    guard: Guard,
-    scribe: Scribe,
-}
-
-impl std::fmt::Debug for Scribe {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scribe").field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
-impl Scribe {
-    /// Connects a client with this lease.
-    ///
-    /// # Errors
-    ///
-    /// As the library's `connect`.
-    pub async fn connect(
-        endpoints: &str,
-        ttl: Duration,
-        id: ClientId,
-        recorder: Recorder,
-    ) -> Result<Self, Error> {
-        let client = Client::builder().endpoints(endpoints)?.ttl(ttl).connect().await?;
-        Ok(Self::of(client, id, recorder, Seams::system()))
-    }
-
-    /// Writes down what `client` does, which lives on these seams.
-    pub fn of(client: Client, id: ClientId, recorder: Recorder, seams: Seams) -> Self {
-        Self { client, id, recorder, seams, next_request: Arc::new(AtomicU64::new(1)) }
-    }
-
-    /// The library's client itself.
-    pub fn client(&self) -> &Client {
-        &self.client
-    }
-
-    fn write(&self, what: What) {
-        self.recorder.write(self.id, what);
-    }
-
-    fn asks(&self, name: &str, wait: bool, within: Option<Duration>) -> u64 {
-        let request = self.next_request.fetch_add(1, Ordering::Relaxed);
-        let within_ms = within.map(|within| u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
-        self.write(What::Acquire { request, name: name.into(), wait, within_ms });
-        request
-    }
-
-    fn answered(&self, request: u64, answer: Result<Guard, Error>) -> Result<Held, Error> {
-        match answer {
-            Ok(guard) => {
-                self.write(What::Granted { request, token: guard.token().get() });
-                let held = Held { guard, scribe: self.clone() };
-                held.note();
-                Ok(held)
-            }
-            Err(error) => {
-                self.write(what_error(request, &error));
-                Err(error)
-            }
-        }
-    }
-
-    /// Asks for `name` and waits for it at most so long.
-    ///
-    /// # Errors
-    ///
-    /// As the library's `lock`.
-    pub async fn lock(&self, name: &str, within: Duration) -> Result<Held, Error> {
-        let request = self.asks(name, true, Some(within));
-        let mut place = self.client.lock(name).wait(within).enqueue();
-        if let Some(place) = place.next().await {
-            self.write(What::Queued { request, place: place.place, index: None });
-        }
-        let answer = place.await;
-        self.answered(request, answer)
-    }
-
-    /// Asks for `name` and does not wait.
-    ///
-    /// # Errors
-    ///
-    /// As the library's `try_lock`.
-    pub async fn try_lock(&self, name: &str) -> Result<Held, Error> {
-        let request = self.asks(name, false, None);
-        let answer = self.client.try_lock(name).await;
-        self.answered(request, answer)
-    }
-
-    /// Asks for `name`, and drops the call if it is not granted within `patience`.
-    pub async fn lock_or_drop(&self, name: &str, patience: Duration) -> Option<Held> {
-        let request = self.asks(name, true, None);
-        // Boxed, so that it can be dropped after the cancel was written down.
-        let mut acquire = Box::pin(std::future::IntoFuture::into_future(self.client.lock(name)));
-        let answer = self.seams.timeout(patience, &mut acquire).await;
-        if let Ok(answer) = answer {
-            return self.answered(request, answer).ok();
-        }
-        self.write(What::Cancel { request });
-        drop(acquire);
-        self.write(What::Unknown { request });
-        None
-    }
-
-    /// Ends the session.
-    pub async fn close(&self) {
-        self.write(What::Close);
-        let _ = self.client.close().await;
-    }
-
-    /// Looks at `name`.
-    ///
-    /// # Errors
-    ///
-    /// As the library's `inspect`.
-    pub async fn inspect(&self, name: &str) -> Result<(), Error> {
-        let read = self.next_request.fetch_add(1, Ordering::Relaxed);
-        self.write(What::Read { read, name: name.into() });
-        let shown = self.client.inspect(name).await?;
-        let token =
-            shown.as_ref().and_then(|shown| shown.holders.first()).map(|holder| holder.token.get());
-        let waiting = shown.map_or(0, |shown| shown.waiting);
-        self.write(What::ReadDone { read, token, waiting });
-        Ok(())
-    }
-}
-
-impl Held {
-    /// The grant's token.
-    pub fn token(&self) -> u64 {
-        self.guard.token().get()
-    }
-
-    /// The library's guard itself.
-    pub fn guard(&self) -> &Guard {
-        &self.guard
-    }
-
-    /// Writes down what the guard says now, and says whether it is safe.
-    pub fn note(&self) -> bool {
-        let token = self.token();
-        let state = *self.guard.state().borrow();
-        match state {
-            GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
-                let until_ns =
-                    u64::try_from(safe_until.since_origin().as_nanos()).unwrap_or(u64::MAX);
-                self.scribe.write(What::Safe { until_ns });
-            }
-            GuardState::Lost(reason) => {
-                self.scribe.write(What::Lost { token, cause: cause(reason) });
-            }
-            GuardState::Released => {}
-        }
-        let at_ns = self.scribe.recorder.now_ns();
-        let safe = self.guard.is_safe();
-        self.scribe.recorder.write_at(at_ns, self.scribe.id, What::IsSafe { token, safe });
-        safe
-    }
-
-    /// Holds for so long, looking now and then.
-    pub async fn keep(&self, length: Duration) {
-        let seams = &self.scribe.seams;
-        let until = seams.clock.now() + length;
-        while seams.clock.now() < until && self.note() {
-            let left = until.saturating_since(seams.clock.now());
-            seams.sleep(left.min(Duration::from_millis(100))).await;
-        }
-        self.note();
-    }
-
-    /// Gives the lock back and waits for the answer.
-    ///
-    /// # Errors
-    ///
-    /// As the library's `release`.
-    pub async fn release(self) -> Result<(), Error> {
-        let token = self.token();
-        self.note();
-        self.scribe.write(What::Release { token });
-        let answer = self.guard.release().await;
-        self.scribe.write(match &answer {
-            Ok(()) => What::Released { token },
-            Err(Error::Lost { reason }) => What::Lost { token, cause: cause(*reason) },
-            Err(_) => What::ReleaseUnknown { token },
-        });
-        answer
-    }
-
-    /// Drops the guard, which releases without waiting.
-    pub fn drop_guard(self) {
-        let token = self.token();
-        self.scribe.write(What::Release { token });
-        drop(self.guard);
-        self.scribe.write(What::ReleaseUnknown { token });
-    }
-}
-
-fn what_error(request: u64, error: &Error) -> What {
-    match error {
-        Error::NotGranted { .. } => What::Denied { request },
-        Error::Refused { reason, .. } => {
-            What::Refused { request, reason: format!("{reason:?}").to_lowercase() }
-        }
-        Error::SessionLost { .. } => What::SessionLost { request },
-        _ => What::Unknown { request },
-    }
-}
-
-fn cause(reason: LostReason) -> LostCause {
-    match reason {
-        LostReason::SessionExpired => LostCause::Expired,
-        LostReason::SessionClosed => LostCause::Closed,
-        LostReason::Revoked => LostCause::Gone,
-        _ => LostCause::Deadline,
-    }
-}
+use crate::history::{Asked, Change, ClientId, Recorder};
+// Traffic is made of these.
+pub use crate::scribe::{Held, Scribe, Wish};
 
 /// How many clients do what.
 #[derive(Clone, Debug)]
@@ -260,6 +28,25 @@ pub struct Plan {
     pub within: Duration,
     /// What the run draws from; the same seed makes the same choices per client.
     pub seed: u64,
+    /// What the clients ask for.
+    pub mix: Mix,
+}
+
+/// What clients ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// One lock at a time, alone.
+    Exclusive,
+    /// Everything there is: shared and alone, one and several, all and any, parts given back,
+    /// values set, cleared and confirmed.
+    Everything,
+}
+
+impl Mix {
+    /// Names by number.
+    fn name(number: u64) -> String {
+        format!("traffic/{number}")
+    }
 }
 
 impl Default for Plan {
@@ -272,6 +59,7 @@ impl Default for Plan {
             hold: Duration::from_millis(20),
             within: Duration::from_secs(30),
             seed: 1,
+            mix: Mix::Exclusive,
         }
     }
 }
@@ -356,19 +144,18 @@ struct Worker {
     stopped: watch::Receiver<bool>,
 }
 
+/// How a request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Patience {
+    Limit,
+    None,
+    Short,
+}
+
 impl Worker {
     async fn work(mut self) {
         while !*self.stopped.borrow() {
-            let name = format!("traffic/{}", self.draw.below(self.plan.names));
-            let held = match self.draw.below(10) {
-                0 => self.scribe.try_lock(&name).await.ok(),
-                1 => {
-                    let patience = Duration::from_millis(self.draw.below(50));
-                    self.scribe.lock_or_drop(&name, patience).await
-                }
-                _ => self.scribe.lock(&name, self.plan.within).await.ok(),
-            };
-            match held {
+            match self.ask().await {
                 Some(held) => self.hold(held).await,
                 // A refusal must not become a busy loop.
                 None => self.pause(20).await,
@@ -377,10 +164,67 @@ impl Worker {
         self.scribe.close().await;
     }
 
+    async fn ask(&mut self) -> Option<Held> {
+        let (wish, patience) = match self.plan.mix {
+            Mix::Exclusive => (Wish::exclusive(&self.name()), self.patience()),
+            Mix::Everything => self.wish(),
+        };
+        match patience {
+            Patience::Limit => self.scribe.acquire(&wish, self.plan.within).await.ok(),
+            Patience::None => self.scribe.attempt(&wish).await.ok(),
+            Patience::Short => {
+                let patience = Duration::from_millis(self.draw.below(50));
+                self.scribe.acquire_or_drop(&wish, patience).await
+            }
+        }
+    }
+
+    fn patience(&mut self) -> Patience {
+        match self.draw.below(10) {
+            0 => Patience::None,
+            1 => Patience::Short,
+            _ => Patience::Limit,
+        }
+    }
+
+    fn wish(&mut self) -> (Wish, Patience) {
+        let patience = self.patience();
+        match self.draw.below(10) {
+            0..=2 => (Wish::exclusive(&self.name()), patience),
+            3..=4 => (Wish::shared(&self.name()), patience),
+            5..=6 => (Wish::all(self.several()), patience),
+            // To wait for nothing makes no sense, and not to wait is what 0 says.
+            7..=8 => {
+                let patience = if patience == Patience::None { Patience::Limit } else { patience };
+                (Wish::any(1, self.several()), patience)
+            }
+            _ => (Wish::any(0, self.several()), Patience::None),
+        }
+    }
+
+    fn name(&mut self) -> String {
+        Mix::name(self.draw.below(self.plan.names))
+    }
+
+    /// Two to four names, a third of them shared.
+    fn several(&mut self) -> Vec<Asked> {
+        let first = self.draw.below(self.plan.names);
+        let count = 2 + self.draw.below(3);
+        let step = 1 + self.draw.below(self.plan.names / 4);
+        let name = |number: u64| Mix::name((first + number * step) % self.plan.names);
+        let names: Vec<String> = (0..count).map(name).collect();
+        names.into_iter().map(|name| Asked { name, shared: self.draw.below(3) == 0 }).collect()
+    }
+
     async fn hold(&mut self, held: Held) {
         self.grants.fetch_add(1, Ordering::Relaxed);
         let longest = u64::try_from(self.plan.hold.as_millis()).unwrap_or(u64::MAX);
-        held.keep(Duration::from_millis(self.draw.below(longest + 1))).await;
+        let length = Duration::from_millis(self.draw.below(longest + 1));
+        held.keep(length).await;
+        if self.plan.mix == Mix::Everything {
+            self.use_values(&held).await;
+            self.give_back_some(&held, length).await;
+        }
         if self.draw.below(8) == 0 {
             // A look that fails is a look without an answer.
             let _ = self.scribe.inspect(held.guard().name()).await;
@@ -390,6 +234,30 @@ impl Worker {
         } else {
             let _ = held.release().await;
         }
+    }
+
+    /// Changes the values of some of the locks that are held alone.
+    async fn use_values(&mut self, held: &Held) {
+        for name in held.alone() {
+            let change = match self.draw.below(8) {
+                0 => Change::Clear,
+                1 => Change::Confirm,
+                2..=4 => Change::Set(format!("{} {}", held.token(), self.draw.below(1_000_000))),
+                _ => continue,
+            };
+            // A change that fails is written down as such.
+            let _ = held.change_value(&name, change).await;
+        }
+    }
+
+    /// Gives back all but the first of several names, half of the time, and holds on to that one.
+    async fn give_back_some(&mut self, held: &Held, length: Duration) {
+        let rest: Vec<String> = held.guard().names().skip(1).map(str::to_owned).collect();
+        if rest.is_empty() || self.draw.below(2) == 0 {
+            return;
+        }
+        let _ = held.release_names(&rest).await;
+        held.keep(length).await;
     }
 
     async fn pause(&mut self, longest_ms: u64) {

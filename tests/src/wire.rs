@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use holdfast_proto::v1::client_frame::Body as Ask;
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
-use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::request_state::State as Known;
 use holdfast_proto::v1::server_frame::Body as Told;
+use holdfast_proto::v1::set_value::Change;
 use holdfast_proto::v1::{
-    Acquire, Cancel, ClientFrame, ClientFrames, Close, Item, KeepAlive, LostReason, Open, Opened,
-    Refusal, RefusalReason, Release, RequestState, Resume, ServerFrame, ServerFrames, State,
+    Acquire, AnyOf, Cancel, ClientFrame, ClientFrames, Close, Granted, Item, KeepAlive, Mode, Open,
+    Opened, Refusal, Release, RequestState, Resume, ServerFrame, ServerFrames, SetValue, State,
 };
 use holdfast_seams::Seams;
 use tokio::sync::mpsc;
@@ -22,7 +22,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
-use crate::history::{ClientId, Kept, KeptState, LostCause, Recorder, What};
+use crate::history::{ClientId, Recorder};
+use notes::Notes;
+
+mod notes;
 
 /// Longest wait for a frame that must come.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -74,17 +77,6 @@ pub struct Wire {
     notes: Option<Notes>,
 }
 
-/// How a wire writes into a history.
-#[derive(Debug)]
-struct Notes {
-    recorder: Recorder,
-    client: ClientId,
-    ttl: Duration,
-    /// Keepalives under way: seq and the instant before it was sent.
-    sent: VecDeque<(u64, u64)>,
-    opened_ns: u64,
-}
-
 impl Wire {
     /// Opens a stream without sending anything.
     ///
@@ -117,9 +109,7 @@ impl Wire {
     /// From here on everything sent and told is written into a history.
     #[must_use]
     pub fn recorded(mut self, recorder: Recorder, client: ClientId) -> Self {
-        let opened_ns = recorder.now_ns();
-        self.notes =
-            Some(Notes { recorder, client, ttl: Duration::ZERO, sent: VecDeque::new(), opened_ns });
+        self.notes = Some(Notes::new(recorder, client));
         self
     }
 
@@ -193,9 +183,44 @@ impl Wire {
         self.send(acquire(request_id, name, wait)).await;
     }
 
+    /// Asks for all of these, or with `any` for whichever of them are free.
+    pub async fn acquire_several(
+        &mut self,
+        request_id: u64,
+        items: Vec<Item>,
+        any: Option<u32>,
+        wait: bool,
+    ) {
+        self.send(several(request_id, items, any, wait)).await;
+    }
+
     /// Gives back a grant.
     pub async fn release(&mut self, token: u64) {
         self.send(Ask::Release(Release { token, ..Release::default() })).await;
+    }
+
+    /// Gives back these names of a grant.
+    pub async fn release_names(&mut self, token: u64, names: &[&str]) {
+        let names = names.iter().map(|name| name.as_bytes().to_vec().into()).collect();
+        self.send(Ask::Release(Release { token, names })).await;
+    }
+
+    /// Changes the value of `name`, held under `token`; `None` is a frame that says not how.
+    pub async fn change_value(
+        &mut self,
+        request_id: u64,
+        token: u64,
+        name: &str,
+        change: Option<Change>,
+    ) {
+        let name = name.as_bytes().to_vec().into();
+        self.send(Ask::SetValue(SetValue { request_id, token, name, change })).await;
+    }
+
+    /// Replaces the value of `name`, held under `token`.
+    pub async fn set_value(&mut self, request_id: u64, token: u64, name: &str, value: &[u8]) {
+        let change = Change::Value(value.to_vec().into());
+        self.change_value(request_id, token, name, Some(change)).await;
     }
 
     /// Ends a request.
@@ -253,11 +278,25 @@ impl Wire {
 
     /// Waits for the grant of `request_id` and gives its token.
     pub async fn granted(&mut self, request_id: u64) -> u64 {
+        self.grant(request_id).await.token
+    }
+
+    /// Waits for the grant of `request_id`.
+    pub async fn grant(&mut self, request_id: u64) -> Granted {
         self.expect("Granted", |told| match told {
-            Told::Granted(granted) if granted.request_id == request_id => Some(granted.token),
+            Told::Granted(granted) if granted.request_id == request_id => Some(granted.clone()),
             _ => None,
         })
         .await
+    }
+
+    /// Waits until the value is changed.
+    pub async fn value_set(&mut self, request_id: u64) {
+        self.expect("ValueSet", |told| match told {
+            Told::ValueSet(set) if set.request_id == request_id => Some(()),
+            _ => None,
+        })
+        .await;
     }
 
     /// Waits until `request_id` stands in the queue and gives its place.
@@ -346,150 +385,19 @@ fn held_in_state(shown: &RequestState) -> Option<(u64, u64)> {
     }
 }
 
-/// An Acquire of one name.
+/// An Acquire of one name, alone.
 pub fn acquire(request_id: u64, name: impl AsRef<[u8]>, wait: bool) -> Ask {
     let item = Item { name: name.as_ref().to_vec().into(), ..Item::default() };
-    Ask::Acquire(Acquire { request_id, items: vec![item], wait, ..Acquire::default() })
+    several(request_id, vec![item], None, wait)
 }
 
-impl Notes {
-    fn write(&self, what: What) {
-        self.recorder.write(self.client, what);
-    }
-
-    fn asked(&mut self, ask: &Ask) {
-        let what = match ask {
-            Ask::Acquire(acquire) => What::Acquire {
-                request: acquire.request_id,
-                name: acquire
-                    .items
-                    .first()
-                    .map(|item| String::from_utf8_lossy(&item.name).into_owned())
-                    .unwrap_or_default(),
-                wait: acquire.wait,
-                within_ms: None,
-            },
-            Ask::Cancel(cancel) => What::Cancel { request: cancel.request_id },
-            Ask::Release(release) => What::Release { token: release.token },
-            Ask::Close(_) => What::Close,
-            Ask::KeepAlive(keep_alive) => {
-                self.sent.push_back((keep_alive.seq, self.recorder.now_ns()));
-                return;
-            }
-            // Histories tell of holds, not of what is left with them.
-            Ask::SetValue(_) => return,
-            Ask::Open(_) => {
-                self.opened_ns = self.recorder.now_ns();
-                return;
-            }
-        };
-        self.write(what);
-    }
-
-    fn told(&mut self, index: u64, told: &Told) {
-        match told {
-            Told::Opened(opened) => {
-                self.ttl = Duration::from_millis(opened.ttl_ms);
-                self.safe_from(self.opened_ns);
-            }
-            Told::KeptAlive(kept) => self.kept_alive(kept.seq),
-            Told::State(state) => self.state(state),
-            _ => {
-                if let Some(what) = what_was_told(index, told) {
-                    self.write(what);
-                }
-            }
-        }
-    }
-
-    fn kept_alive(&mut self, seq: u64) {
-        while let Some((sent, at_ns)) = self.sent.pop_front() {
-            if sent == seq {
-                return self.safe_from(at_ns);
-            }
-        }
-    }
-
-    /// DESIGN §5.4: send time + TTL·(1 − a) − 20 ms.
-    fn safe_from(&self, sent_ns: u64) {
-        let safe = (self.ttl * 9 / 10).saturating_sub(Duration::from_millis(20));
-        let until_ns = sent_ns + u64::try_from(safe.as_nanos()).unwrap_or(u64::MAX);
-        self.write(What::Safe { until_ns });
-    }
-
-    /// The state itself, then as news whatever it says that was lost on the way.
-    fn state(&self, state: &State) {
-        let mut requests = Vec::new();
-        let mut news = Vec::new();
-        for shown in &state.requests {
-            let request = shown.request_id;
-            let kept = match &shown.state {
-                Some(Known::Queued(queued)) => {
-                    news.push(What::Queued { request, place: queued.place, index: None });
-                    KeptState::Queued
-                }
-                Some(Known::Granted(granted)) => {
-                    news.push(What::Granted { request, token: granted.token });
-                    KeptState::Granted(granted.token)
-                }
-                Some(Known::Denied(_)) => KeptState::Denied,
-                Some(Known::ValueSet(_)) => continue,
-                Some(Known::Ended(_)) | None => KeptState::Ended,
-            };
-            requests.push(Kept { request, state: kept });
-        }
-        self.write(What::State { requests, next_request: state.next_request_id });
-        for what in news {
-            self.write(what);
-        }
-    }
+/// An Acquire of all of these, or with `any` of whichever of them are free.
+pub fn several(request_id: u64, items: Vec<Item>, any: Option<u32>, wait: bool) -> Ask {
+    let any = any.map(|min| AnyOf { min });
+    Ask::Acquire(Acquire { request_id, items, wait, any, ..Acquire::default() })
 }
 
-fn what_was_told(index: u64, told: &Told) -> Option<What> {
-    Some(match told {
-        Told::Queued(queued) => {
-            What::Queued { request: queued.request_id, place: queued.place, index: Some(index) }
-        }
-        Told::Moved(moved) => What::Moved { request: moved.request_id, place: moved.place },
-        Told::Granted(granted) => {
-            What::Granted { request: granted.request_id, token: granted.token }
-        }
-        Told::Denied(denied) => What::Denied { request: denied.request_id },
-        Told::Released(released) => What::Released { token: released.token },
-        Told::Cancelled(cancelled) => What::Cancelled { request: cancelled.request_id },
-        Told::Lost(lost) => What::Lost { token: lost.token, cause: cause(lost.reason) },
-        Told::Contended(contended) => What::Contended { token: contended.token },
-        Told::SessionEnded(ended) => What::SessionEnded { cause: cause(ended.reason) },
-        Told::Refused(refused) => {
-            return refused
-                .subject
-                .and_then(|subject| what_was_refused(subject, refused.refusal.as_ref()));
-        }
-        _ => return None,
-    })
-}
-
-fn what_was_refused(subject: Subject, refusal: Option<&Refusal>) -> Option<What> {
-    let refusal = refusal?;
-    match subject {
-        Subject::RequestId(request) if refusal.outcome_unknown => Some(What::Unknown { request }),
-        Subject::RequestId(request) => Some(What::Refused { request, reason: reason(refusal) }),
-        Subject::Token(token) if refusal.reason() == RefusalReason::NotHolder => {
-            Some(What::NotHolder { token })
-        }
-        Subject::Token(token) => Some(What::ReleaseUnknown { token }),
-    }
-}
-
-/// A refusal's reason as histories name it.
-fn reason(refusal: &Refusal) -> String {
-    refusal.reason().as_str_name().trim_start_matches("REFUSAL_REASON_").to_lowercase()
-}
-
-fn cause(reason: i32) -> LostCause {
-    match LostReason::try_from(reason) {
-        Ok(LostReason::SessionExpired) => LostCause::Expired,
-        Ok(LostReason::SessionClosed) => LostCause::Closed,
-        Ok(LostReason::Unspecified) | Err(_) => LostCause::Gone,
-    }
+/// One name of a request.
+pub fn item(name: &str, mode: Mode) -> Item {
+    Item { name: name.as_bytes().to_vec().into(), mode: mode.into() }
 }

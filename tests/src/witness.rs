@@ -3,18 +3,21 @@
 
 use std::time::Duration;
 
+use holdfast_proto::v1::Mode;
 use holdfast_seams::Seams;
 
 use crate::history::{ClientId, Recorder};
-use crate::wire::{Ticket, Wire};
+use crate::wire::{Ticket, Wire, item};
 
 /// Long enough that no test outlasts it.
 const TTL_MS: u64 = 120_000;
 
-/// One session that holds `count` locks, and one that stands second in each of their queues.
+/// One session that holds `count` locks alone, one of them with a value, a set of which it gave
+/// one name back, and a lock that it would share; and one that stands second for each of these.
 #[derive(Debug)]
 pub struct Witness {
     recorder: Recorder,
+    /// How many grants the holder has, with as many places behind them.
     count: u64,
     holder: Member,
     waiter: Member,
@@ -40,15 +43,24 @@ impl Witness {
             waiter.wire.acquire(request, &name, true).await;
             waiter.wire.queued(request).await;
         }
+        let name = |which: &str| format!("witness/{first}/{which}");
+        take_a_set(&mut holder.wire, &mut waiter.wire, count + 1, name).await;
+        share(&mut holder.wire, &mut waiter.wire, count + 2, &name("shared")).await;
+        let count = count + 2;
+        let token = holder.token(1);
+        holder.wire.set_value(count + 1, token, &name("1"), b"left by the witness").await;
+        holder.wire.value_set(count + 1).await;
         Self { recorder: recorder.clone(), count, holder, waiter }
     }
 
     /// Resumes both sessions at the leader; what State shows goes into the history, where the
     /// checker compares it with what was acknowledged.
     pub async fn look_again(&mut self, leader: &str) {
-        for member in [&mut self.holder, &mut self.waiter] {
+        // The holder's change of a value is kept for a retry too.
+        for (member, count) in [(&mut self.holder, self.count + 1), (&mut self.waiter, self.count)]
+        {
             let shown = member.resume(leader, &self.recorder).await;
-            assert_eq!(shown as u64, self.count, "{} lost some of its requests", member.id);
+            assert_eq!(shown as u64, count, "{} lost some of its requests", member.id);
         }
     }
 
@@ -69,6 +81,32 @@ impl Witness {
             member.wire.end().await;
         }
     }
+}
+
+/// The holder has a set and gives one name of it back; the waiter asks for a set that shares a name
+/// with what is left.
+async fn take_a_set(
+    holder: &mut Wire,
+    waiter: &mut Wire,
+    request: u64,
+    name: impl Fn(&str) -> String,
+) {
+    let set = ["set", "kept", "given back"].map(|which| item(&name(which), Mode::Exclusive));
+    holder.acquire_several(request, set.into(), None, true).await;
+    let token = holder.granted(request).await;
+    holder.release_names(token, &[&name("given back")]).await;
+    holder.released(token).await;
+    let set = ["set", "given back"].map(|which| item(&name(which), Mode::Exclusive));
+    waiter.acquire_several(request, set.into(), None, true).await;
+    waiter.queued(request).await;
+}
+
+/// The holder shares the lock, the waiter would have it alone.
+async fn share(holder: &mut Wire, waiter: &mut Wire, request: u64, name: &str) {
+    holder.acquire_several(request, vec![item(name, Mode::Shared)], None, true).await;
+    holder.granted(request).await;
+    waiter.acquire(request, name, true).await;
+    waiter.queued(request).await;
 }
 
 impl Member {

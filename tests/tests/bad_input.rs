@@ -7,13 +7,18 @@
     reason = "helpers of a test fail it by a panic"
 )]
 
+#[path = "bad_input/several.rs"]
+mod several;
+#[path = "bad_input/values.rs"]
+mod values;
+
 use std::time::Duration;
 
 use holdfast_proto::v1::client_frame::Body as Ask;
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::server_frame::Body as Told;
 use holdfast_proto::v1::{
-    Acquire, ClientFrame, ClientFrames, Item, KeepAlive, ListRequest, LostReason, Open, Refusal,
+    ClientFrame, ClientFrames, KeepAlive, ListRequest, LockInfo, LostReason, Open, Refusal,
     RefusalReason, Resume,
 };
 use holdfast_seams::Seams;
@@ -86,27 +91,6 @@ async fn a_lease_outside_the_bounds_is_refused_with_the_bounds_and_never_clamped
         let asked = ttl_ms.to_string();
         assert_refusal(&refusal, RefusalReason::TtlOutOfRange, &[&asked, "1000", "900000"]);
     }
-}
-
-#[tokio::test]
-async fn a_request_without_one_name_is_refused_with_the_reason() {
-    let (_cluster, address) = one_node().await;
-    let (mut wire, _) = Wire::open(&address, TTL_MS).await;
-    let item = |name: &str| Item { name: name.as_bytes().to_vec().into(), ..Item::default() };
-    let many: Vec<Item> = (0..65).map(|number| item(&number.to_string())).collect();
-    let sets = [
-        (vec![], RefusalReason::Invalid, "name"),
-        (vec![item("twice"), item("twice")], RefusalReason::Invalid, "twice"),
-        (many, RefusalReason::Limit, "64"),
-    ];
-
-    for (request_id, (items, reason, word)) in (1..).zip(sets) {
-        wire.send(Ask::Acquire(Acquire { request_id, items, wait: true, ..Acquire::default() }))
-            .await;
-        assert_refusal(&wire.refused().await, reason, &[word]);
-    }
-
-    assert_serves(&mut wire, 100).await;
 }
 
 async fn resume_refused(address: &str, resume: Resume) -> Refusal {
@@ -268,11 +252,14 @@ async fn a_release_that_comes_twice_or_late_or_from_a_stranger_frees_nothing() {
     assert_eq!(holder(&address, "jobs").await, Some(newest));
 }
 
-async fn holder(address: &str, name: &str) -> Option<u64> {
+async fn look(address: &str, name: &str) -> Option<LockInfo> {
     let mut client = connect(address).await.unwrap();
     let request = holdfast_proto::v1::InspectRequest { name: name.into() };
-    let lock = client.inspect(request).await.unwrap().into_inner().lock?;
-    lock.holders.first().map(|holder| holder.token)
+    client.inspect(request).await.unwrap().into_inner().lock
+}
+
+async fn holder(address: &str, name: &str) -> Option<u64> {
+    look(address, name).await?.holders.first().map(|holder| holder.token)
 }
 
 /// A reader that does not read: the store does not wait for it, and State heals what it missed.
@@ -351,9 +338,16 @@ async fn a_page_token_that_no_server_made_is_refused() {
         page_token: page_token.into(),
     };
 
-    for request in [list(None, "nonsense"), list(Some(0), ""), list(Some(1_001), "")] {
+    for (request, word) in [
+        (list(None, "nonsense"), "page_token"),
+        (list(None, "\u{0}"), "page_token"),
+        (list(None, &"9".repeat(4_096)), "page_token"),
+        (list(Some(0), ""), "page_size"),
+        (list(Some(1_001), ""), "page_size"),
+    ] {
         let status = client.list(request).await.expect_err("refused");
         assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+        assert!(status.message().contains(word), "{status:?}");
     }
 }
 

@@ -1,115 +1,16 @@
 //! The judge is judged: for each check a history that is wrong in exactly one way, and histories
 //! that are right although they look odd.
 //!
-//! A history is written one record a line: milliseconds, client, what.
+//! A history is written one record a line: milliseconds, client, what. Names are joined by `+`
+//! (all of them) or `|` (any); one that ends with `~` is shared.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail it by a panic")]
 
-use std::time::Duration;
+#[path = "checker/lines.rs"]
+mod lines;
+#[path = "checker/vocabulary.rs"]
+mod vocabulary;
 
-use holdfast_tests::check::{Options, Report, check};
-use holdfast_tests::history::{ClientId, Kept, KeptState, LostCause, Record, What};
-
-const MS: u64 = 1_000_000;
-const RIGHT: [u8; 0] = [];
-
-fn judge(history: &str) -> Report {
-    let records: Vec<Record> =
-        history.lines().map(str::trim).filter(|line| !line.is_empty()).map(record).collect();
-    assert!(records.is_sorted_by_key(|record| record.at_ns), "the test's own lines are in order");
-    check(&records, Options { grace: Duration::from_millis(100) })
-}
-
-fn broken(history: &str) -> Vec<u8> {
-    judge(history).broken()
-}
-
-fn record(line: &str) -> Record {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let at_ns = number(words[0]) * MS;
-    let client = ClientId(u64::from(words[1].as_bytes()[0] - b'a'));
-    Record { at_ns, client, what: what(&words[2..]) }
-}
-
-fn number(word: &str) -> u64 {
-    word.parse().unwrap_or_else(|_| panic!("{word} is no number"))
-}
-
-fn what(words: &[&str]) -> What {
-    match words {
-        ["asks", request, name, rest @ ..] => What::Acquire {
-            request: number(request),
-            name: (*name).into(),
-            wait: !rest.contains(&"try"),
-            within_ms: rest.iter().find_map(|word| word.strip_prefix("within=").map(number)),
-        },
-        ["queued", request, rest @ ..] => What::Queued {
-            request: number(request),
-            place: 0,
-            index: rest.iter().find_map(|word| word.strip_prefix("index=").map(number)),
-        },
-        ["granted", request, token] => {
-            What::Granted { request: number(request), token: number(token) }
-        }
-        ["denied", request] => What::Denied { request: number(request) },
-        ["refused", request, reason] => {
-            What::Refused { request: number(request), reason: (*reason).into() }
-        }
-        ["cancels", request] => What::Cancel { request: number(request) },
-        ["cancelled", request] => What::Cancelled { request: number(request) },
-        ["session-lost", request] => What::SessionLost { request: number(request) },
-        ["unknown", request] => What::Unknown { request: number(request) },
-        ["moved", request] => What::Moved { request: number(request), place: 0 },
-        _ => what_else(words),
-    }
-}
-
-fn what_else(words: &[&str]) -> What {
-    match words {
-        ["releases", token] => What::Release { token: number(token) },
-        ["released", token] => What::Released { token: number(token) },
-        ["not-holder", token] => What::NotHolder { token: number(token) },
-        ["release-unknown", token] => What::ReleaseUnknown { token: number(token) },
-        ["lost", token, why] => What::Lost { token: number(token), cause: cause(why) },
-        ["contended", token] => What::Contended { token: number(token) },
-        ["ended", why] => What::SessionEnded { cause: cause(why) },
-        ["closes"] => What::Close,
-        ["safe-until", ms] => What::Safe { until_ns: number(ms) * MS },
-        ["is-safe", token] => What::IsSafe { token: number(token), safe: true },
-        ["state", next, kept @ ..] => What::State {
-            requests: kept.iter().map(|word| kept_of(word)).collect(),
-            next_request: number(next),
-        },
-        ["reads", read, name] => What::Read { read: number(read), name: (*name).into() },
-        ["read", read, token] => {
-            What::ReadDone { read: number(read), token: token.parse().ok(), waiting: 0 }
-        }
-        ["killed"] => What::Killed,
-        ["fault"] => What::Fault { note: String::new() },
-        ["healed"] => What::Healed,
-        _ => panic!("{words:?} is no record"),
-    }
-}
-
-fn cause(word: &str) -> LostCause {
-    match word {
-        "expired" => LostCause::Expired,
-        "closed" => LostCause::Closed,
-        "gone" => LostCause::Gone,
-        _ => LostCause::Deadline,
-    }
-}
-
-/// `3=queued`, `3=ended` or `3=TOKEN`.
-fn kept_of(word: &str) -> Kept {
-    let (request, state) = word.split_once('=').unwrap();
-    let state = match state {
-        "queued" => KeptState::Queued,
-        "denied" => KeptState::Denied,
-        "ended" => KeptState::Ended,
-        token => KeptState::Granted(number(token)),
-    };
-    Kept { request: number(request), state }
-}
+use lines::{RIGHT, broken, judge};
 
 // --- right ones
 

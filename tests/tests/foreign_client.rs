@@ -94,7 +94,10 @@ async fn a_client_made_by_grpcio_tools_opens_waits_is_granted_and_gives_up() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("foreign-client");
     let ready = Python::prepare(&folder).and_then(|python| python.generate().map(|()| python));
     let python = ready.unwrap_or_else(|why| {
-        panic!("needs python3 with venv and the packages in tests/foreign/requirements.txt: {why}")
+        panic!(
+            "needs python3 with venv and the packages in tests/foreign/requirements.txt (or leave \
+             it out: tests/run --leave-out foreign_client): {why}"
+        )
     });
     let cluster = Cluster::start(&Setup::nodes(1)).await;
     let client = foreign("client.py");

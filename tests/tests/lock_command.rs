@@ -79,7 +79,7 @@ async fn the_child_is_told_which_lock_it_holds_under_which_token() {
 #[tokio::test]
 async fn a_lock_that_is_held_gives_124_and_names_the_holder() {
     let shell = Shell::start().await;
-    let mut holder = shell.begin(&["lock", "jobs", "--", "sh", "-c", "echo held; sleep 60"]);
+    let mut holder = shell.begin(&["lock", "jobs", "--", "sh", "-c", "echo held; exec sleep 60"]);
     holder.line("held", LIMIT).await;
 
     for arguments in
@@ -170,7 +170,7 @@ async fn a_child_is_killed_before_its_lease_ends_when_the_store_is_gone_and_121_
 #[tokio::test]
 async fn list_and_inspect_show_who_holds_and_who_waits() {
     let shell = Shell::start().await;
-    let mut holder = shell.begin(&["lock", "jobs", "--", "sh", "-c", "echo held; sleep 60"]);
+    let mut holder = shell.begin(&["lock", "jobs", "--", "sh", "-c", "echo held; exec sleep 60"]);
     holder.line("held", LIMIT).await;
     let _waiter = shell.begin(&["lock", "jobs", "--", "true"]);
     Seams::system().sleep(Duration::from_millis(500)).await;

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use holdfast::LostReason;
 use holdfast_tests::fault::Line;
-use holdfast_tests::history::Recorder;
+use holdfast_tests::history::{Asked, Change, Recorder};
 use holdfast_tests::run::judge;
 use holdfast_tests::sim::Sim;
+use holdfast_tests::traffic::Wish;
 
 const TTL: Duration = Duration::from_secs(10);
 /// The server's margin of DESIGN §5.2.
@@ -109,6 +110,62 @@ async fn holds_and_places_outlive_the_leader() {
 
     assert!(token < second && second < third, "{token} {second} {third} (I9)");
     judge(vec![recorder.take()]);
+}
+
+/// Two readers hold, a set waits for what they hold and keeps out a third reader, of a lock that is
+/// shared and of one that is free. The leader dies while all of this stands. Then the readers
+/// leave, the set has all of its names at once, leaves a value and gives back one name, and the
+/// third reader enters with that value.
+#[tokio::test(start_paused = true)]
+async fn readers_and_a_set_outlive_the_leader_and_enter_in_order() {
+    let mut sim = Sim::start(3, 5).await;
+    let recorder = recorder(&sim);
+    let (first, _line) = sim.client(TTL, 1, &recorder).await;
+    let (second, _line) = sim.client(TTL, 2, &recorder).await;
+    let (mover, _line) = sim.client(TTL, 3, &recorder).await;
+    let (late, _line) = sim.client(TTL, 4, &recorder).await;
+    let rates = Wish::shared("rates");
+    let readers = [first.acquire(&rates, LONG).await, second.acquire(&rates, LONG).await];
+    let [first, second] = readers.map(Result::unwrap);
+    let both = Wish::all(vec![Asked::exclusive("jobs"), Asked::exclusive("rates")]);
+
+    let seams = sim.seams.clone();
+    let change_leaders = async {
+        first.keep(Duration::from_secs(5)).await;
+        let leader = sim.leader().await;
+        sim.kill(leader).await;
+        first.keep(Duration::from_secs(5)).await;
+        assert!(first.note() && second.note(), "leases outlive an election");
+        first.release().await.unwrap();
+        second.keep(Duration::from_secs(5)).await;
+        second.release().await.unwrap();
+    };
+    let move_money = async {
+        seams.sleep(Duration::from_secs(1)).await;
+        let held = mover.acquire(&both, LONG).await.unwrap();
+        let token = held.token();
+        held.change_value("rates", Change::Set("moved".into())).await.unwrap();
+        held.release_names(&["rates".into()]).await.unwrap();
+        held.keep(TTL).await;
+        held.release().await.unwrap();
+        token
+    };
+    let read_late = async {
+        seams.sleep(Duration::from_secs(2)).await;
+        late.attempt(&Wish::exclusive("jobs")).await.unwrap_err();
+        let held = late.acquire(&rates, LONG).await.unwrap();
+        let value = held.guard().value().unwrap();
+        let token = held.token();
+        held.release().await.unwrap();
+        (token, value)
+    };
+    let ((), set, (last, value)) = tokio::join!(change_leaders, move_money, read_late);
+
+    assert!(set < last, "{set} {last} (I9)");
+    assert_eq!((&*value.bytes, value.token.get(), value.is_suspect), (&b"moved"[..], set, false));
+    let tally = judge(vec![recorder.take()]).tally;
+    assert_eq!((tally.together, tally.sets, tally.released_in_part, tally.waits), (1, 1, 1, 2));
+    assert_eq!((tally.shared, tally.writes, tally.values_seen), (3, 1, 1));
 }
 
 /// The lease of a silent client runs out while the followers' disks finish nothing: the leader is

@@ -120,9 +120,9 @@ impl LockTable {
         }
         let grant = Grant { session, request, token };
         self.enter(&Entering { grant, wish, part }, events);
-        let elsewhere = wish.items_of(wish.whole().without(part));
+        let elsewhere = wish.whole().without(part);
         if !elsewhere.is_empty() {
-            events.push(Event::Left { session, request, items: elsewhere });
+            events.push(Event::Left { session, request, items: wish.items_of(elsewhere) });
         }
     }
 

@@ -20,9 +20,10 @@ const BYTES_PER_NAME: u64 = 16 + 16;
 
 /// Memory of this process that is in use, bytes.
 fn resident() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
-    pages * 4_096
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+    kilobytes * 1_024
 }
 
 /// Applies commands in small batches, so that what is counted is the table and not the commands.

@@ -38,8 +38,8 @@ use crate::error::ProposeError;
 /// Most commands in one entry.
 pub(super) const MAX_BATCH_COMMANDS: usize = 1_024;
 
-/// An entry is closed when its commands take this many bytes. The last one may go over, by at most
-/// a name and a label: an entry stays within one group of the log store (64 KiB).
+/// Most bytes of the commands in one entry, so that it stays within one group of the log store
+/// (64 KiB). A command alone takes about half of it at most: 64 names of 512 bytes.
 pub(super) const MAX_BATCH_BYTES: usize = 60 << 10;
 
 /// Entries on their way at once: while one is synced, the next is replicated. More brought nothing
@@ -248,14 +248,20 @@ impl Proposer {
             let mut commands = Vec::new();
             let mut dones = Vec::new();
             let mut bytes = 0;
-            while commands.len() < MAX_BATCH_COMMANDS && bytes < MAX_BATCH_BYTES {
+            while commands.len() < MAX_BATCH_COMMANDS
+                && let Some(next) = queue.waiting.front()
+            {
+                // What cannot be measured is taken for large; the log store has the last word.
+                let length = borsh::object_length(&next.command).unwrap_or(MAX_BATCH_BYTES);
+                if !commands.is_empty() && bytes + length > MAX_BATCH_BYTES {
+                    break;
+                }
                 let Some(next) = queue.waiting.pop_front() else { break };
                 if Some(next.tenure) != current {
                     gone.push(next.done);
                     continue;
                 }
-                // What cannot be measured is taken for large; the log store has the last word.
-                bytes += borsh::object_length(&next.command).unwrap_or(MAX_BATCH_BYTES);
+                bytes += length;
                 commands.push(next.command);
                 dones.push(next.done);
             }

@@ -41,6 +41,7 @@ mod mirror;
 mod record;
 mod sled_log;
 mod sled_open;
+mod sled_pool;
 mod sled_writer;
 mod snapshot;
 mod store;

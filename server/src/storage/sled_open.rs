@@ -26,6 +26,7 @@ use super::record::{
     unseal,
 };
 use super::sled_log::Counters;
+use super::sled_pool::Idlers;
 use super::sled_writer::{
     DataFile, GROUP_PREFIX, META_MAGIC, META_VERSION, PURGED_KEY, STORE_ID_KEY, VOTE_KEY, Writer,
     group_key,
@@ -124,8 +125,21 @@ fn read_store(
     check_guard(path, &mirror, state)?;
     let file = DataFile::open(path).map_err(|e| open_error("open", path, e))?;
     let counters = Arc::new(Counters::default());
-    let writer =
-        Writer { db, tree, file, guard, groups, purged, since_bound: 0, counters, _lock: lock };
+    let idlers = Idlers::of_process();
+    idlers.thin_out(&tree);
+    let since_bound = 0;
+    let writer = Writer {
+        db,
+        tree,
+        idlers,
+        file,
+        guard,
+        groups,
+        purged,
+        since_bound,
+        counters,
+        _lock: lock,
+    };
     Ok((writer, mirror))
 }
 

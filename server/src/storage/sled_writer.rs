@@ -2,7 +2,7 @@
 //!
 //! All of it is in one tree, because sled applies a batch to one tree as a whole or not at all, also
 //! over a crash: groups of records under `g` and the index of the first one, big-endian; vote, purge
-//! mark and store id under `m` and their names. A commit is one batch.
+//! mark and store id under `m` and their names. A commit is one batch, or one change.
 //!
 //! sled's `flush` writes, but syncs neither metadata nor the device (measured: 60 of 60 simulated
 //! power cuts lost acknowledged keys). So each commit ends with our own `fdatasync` of sled's one
@@ -27,6 +27,7 @@ use super::record::{
     put_vote, seal,
 };
 use super::sled_log::Counters;
+use super::sled_pool::Idlers;
 use super::store::FolderLock;
 
 pub(super) const META_MAGIC: [u8; 4] = *b"HFMT";
@@ -60,6 +61,7 @@ pub(super) enum Commit {
 pub(super) struct Writer {
     pub(super) db: sled::Db,
     pub(super) tree: sled::Tree,
+    pub(super) idlers: Arc<Idlers>,
     pub(super) file: DataFile,
     pub(super) guard: Arc<Guard>,
     /// The last record of each group, by the index of the first. Groups that lie below the purge
@@ -71,6 +73,45 @@ pub(super) struct Writer {
     /// Held as long as sled is open, so that no other process opens it; the last field, for the last
     /// to be dropped.
     pub(super) _lock: FolderLock,
+}
+
+/// What one commit does to the tree: keys, with their new values or none.
+#[derive(Default)]
+struct Changes(Vec<(Vec<u8>, Option<Vec<u8>>)>);
+
+impl Changes {
+    fn insert(&mut self, key: impl Into<Vec<u8>>, value: Vec<u8>) {
+        self.0.push((key.into(), Some(value)));
+    }
+
+    fn remove(&mut self, key: Vec<u8>) {
+        self.0.push((key, None));
+    }
+
+    /// Hands the changes to sled. One alone needs no batch to be atomic, and most commits are one
+    /// group of records; for a batch sled writes a record of its own before the changes, by itself,
+    /// and waits for the disk for each.
+    fn write(mut self, tree: &sled::Tree) -> sled::Result<()> {
+        if self.0.len() > 1 {
+            return tree.apply_batch(self.into_batch());
+        }
+        match self.0.pop() {
+            Some((key, Some(value))) => tree.insert(key, value).map(drop),
+            Some((key, None)) => tree.remove(key).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    fn into_batch(self) -> sled::Batch {
+        let mut batch = sled::Batch::default();
+        for (key, value) in self.0 {
+            match value {
+                Some(value) => batch.insert(key, value),
+                None => batch.remove(key),
+            }
+        }
+        batch
+    }
 }
 
 /// Handles on what sled writes, to be synced by us.
@@ -148,7 +189,7 @@ impl Writer {
     }
 
     fn change(&mut self, changes: &[Operation]) -> Result<(), Fault> {
-        let mut batch = sled::Batch::default();
+        let mut batch = Changes::default();
         let mut vote = None;
         let mut records = Vec::new();
         for change in changes {
@@ -170,7 +211,7 @@ impl Writer {
     }
 
     /// Remembers the mark; the groups below it go in slices, with this commit and later ones.
-    fn mark_purged(&mut self, upto: LogId, batch: &mut sled::Batch) {
+    fn mark_purged(&mut self, upto: LogId, batch: &mut Changes) {
         if self.purged.is_none_or(|purged| purged.index < upto.index) {
             self.purged = Some(upto);
             batch.insert(PURGED_KEY, encode_purged(upto));
@@ -179,7 +220,7 @@ impl Writer {
 
     /// Packs records into groups of at most [`GROUP_BYTES`]. A purge beyond the end of the log may
     /// lie between two of them: a group never spans that hole.
-    fn put_groups(&mut self, records: &[&Record], batch: &mut sled::Batch) {
+    fn put_groups(&mut self, records: &[&Record], batch: &mut Changes) {
         let mut group = Vec::new();
         let mut ids: Option<(u64, LogId)> = None;
         for record in records {
@@ -195,12 +236,7 @@ impl Writer {
         self.put_group(ids, &mut group, batch);
     }
 
-    fn put_group(
-        &mut self,
-        ids: Option<(u64, LogId)>,
-        group: &mut Vec<u8>,
-        batch: &mut sled::Batch,
-    ) {
+    fn put_group(&mut self, ids: Option<(u64, LogId)>, group: &mut Vec<u8>, batch: &mut Changes) {
         if let Some((first, last)) = ids {
             batch.insert(group_key(first), std::mem::take(group));
             self.groups.insert(first, last);
@@ -208,7 +244,7 @@ impl Writer {
         }
     }
 
-    fn purge_slice(&mut self, batch: &mut sled::Batch) {
+    fn purge_slice(&mut self, batch: &mut Changes) {
         for _ in 0..PURGE_SLICE {
             if !self.has_purge_left() {
                 return;
@@ -225,7 +261,7 @@ impl Writer {
     /// The guard's bound goes down before, synced: otherwise a crash right after would leave a log
     /// that is rightly shorter and would be refused (I21).
     fn truncate(&mut self, keep: Option<u64>) -> Result<(), Fault> {
-        let mut batch = sled::Batch::default();
+        let mut batch = Changes::default();
         let from = keep.map_or(0, |keep| keep.saturating_add(1));
         for (first, _) in self.groups.split_off(&from) {
             batch.remove(group_key(first));
@@ -253,7 +289,7 @@ impl Writer {
         &self,
         first: u64,
         keep: Option<u64>,
-        batch: &mut sled::Batch,
+        batch: &mut Changes,
     ) -> Result<Option<LogId>, Fault> {
         let stored = self.tree.get(group_key(first)).map_err(|e| self.fault("read", e))?;
         let stored = Bytes::copy_from_slice(&stored.unwrap_or_default());
@@ -269,13 +305,15 @@ impl Writer {
         Ok(last)
     }
 
-    /// Writes the batch and makes it durable.
-    fn apply(&mut self, batch: sled::Batch) -> Result<(), Fault> {
+    /// Writes the changes, as a whole or not at all, and makes them durable.
+    fn apply(&mut self, changes: Changes) -> Result<(), Fault> {
         let begun = self.counters.now();
-        self.tree
-            .apply_batch(batch)
+        let underway = self.idlers.underway();
+        changes
+            .write(&self.tree)
             .and_then(|()| self.db.flush())
             .map_err(|error| self.fault("write", error))?;
+        drop(underway);
         let blobs = self.file.sync().map_err(|e| Fault::new("sync", self.path(), e))?;
         self.counters.committed(begun, blobs);
         Ok(())

@@ -6,25 +6,37 @@ use super::{Violation, at, violation};
 
 pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
     for request in &story.requests {
-        same_answer(request, violations);
+        same_answer(story, request, violations);
         leaves_for_a_reason(story, request, violations);
         alive(story, request, violations);
     }
 }
 
-/// I12: one request is granted at most once, under one token, and not also denied.
-fn same_answer(request: &Request, violations: &mut Vec<Violation>) {
-    let Some(grant) = request.granted else { return };
-    for (_, answer) in &request.answers {
+/// I12: one request is granted at most once, under one token, with names that become fewer only by
+/// what its client gives back, and it is not also denied.
+fn same_answer(story: &Story, request: &Request, violations: &mut Vec<Violation>) {
+    let Some(grant) = &request.granted else { return };
+    for (told_ns, answer) in &request.answers {
+        let given_back = |name: &String| {
+            let hold = story.hold(request.client, grant.token, name);
+            hold.and_then(|hold| hold.over).is_some_and(|(at_ns, _)| at_ns <= *told_ns)
+        };
         let differs = match answer {
-            Answer::Granted(token) => *token != grant.token,
+            Answer::Granted { token, names } => {
+                *token != grant.token
+                    || !names.is_subset(&grant.names)
+                    || !grant.names.difference(names).all(given_back)
+            }
             Answer::Denied => true,
             _ => false,
         };
         if differs {
             let message = format!(
                 "request {} of {} for {} was answered with token {} and also {answer:?}",
-                request.number, request.client, request.name, grant.token
+                request.number,
+                request.client,
+                request.names(),
+                grant.token
             );
             violations.push(violation(12, message));
         }
@@ -33,10 +45,10 @@ fn same_answer(request: &Request, violations: &mut Vec<Violation>) {
 
 /// I10: a committed waiter leaves only by grant, its own cancel or limit, or its session's end.
 fn leaves_for_a_reason(story: &Story, request: &Request, violations: &mut Vec<Violation>) {
-    let (Some(queued), None) = (request.queued, request.granted) else { return };
+    let (Some(queued), None) = (request.queued, &request.granted) else { return };
     for (told_ns, answer) in request.answers.iter().filter(|(told, _)| *told >= queued.at_ns) {
         let fits = match answer {
-            Answer::Queued | Answer::Granted(_) | Answer::Unknown => true,
+            Answer::Queued | Answer::Granted { .. } | Answer::Unknown => true,
             Answer::Denied => request.limit_ns.is_some_and(|limit| limit <= *told_ns),
             Answer::Refused(_) | Answer::Cancelled => {
                 request.cancel_ns.is_some_and(|cancel| cancel <= *told_ns)
@@ -48,7 +60,7 @@ fn leaves_for_a_reason(story: &Story, request: &Request, violations: &mut Vec<Vi
                 "request {} of {} waited for {} and was told {answer:?} at {} without cause",
                 request.number,
                 request.client,
-                request.name,
+                request.names(),
                 at(*told_ns)
             );
             violations.push(violation(10, message));
@@ -69,12 +81,12 @@ fn session_may_be_over(story: &Story, request: &Request, now_ns: u64) -> bool {
 /// I5: no grant after the client was told that its session is over.
 fn alive(story: &Story, request: &Request, violations: &mut Vec<Violation>) {
     let ended = story.clients.get(&request.client).and_then(|client| client.ended_ns);
-    let (Some(ended), Some(grant)) = (ended, request.granted) else { return };
+    let (Some(ended), Some(grant)) = (ended, &request.granted) else { return };
     if grant.at_ns > ended {
         let message = format!(
             "{} was granted {} at {}, after its session had ended at {}",
             request.client,
-            request.name,
+            request.names(),
             at(grant.at_ns),
             at(ended)
         );

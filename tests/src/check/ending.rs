@@ -23,7 +23,7 @@ fn late(request: &Request, grace_ns: u64, violations: &mut Vec<Violation>) {
             "request {} of {} for {} should have ended by {} and ended at {}",
             request.number,
             request.client,
-            request.name,
+            request.names(),
             at(limit),
             at(ended)
         );
@@ -41,7 +41,7 @@ fn forgotten(story: &Story, request: &Request, violations: &mut Vec<Violation>) 
         "request {} of {} for {}, asked at {}, never ended",
         request.number,
         request.client,
-        request.name,
+        request.names(),
         at(request.called_ns)
     );
     violations.push(violation(invariant, message));
@@ -57,9 +57,7 @@ fn release_without_answer(story: &Story, hold: &Hold, violations: &mut Vec<Viola
     {
         let message = format!(
             "the release of token {} of {} for {} was never answered",
-            hold.token,
-            hold.client,
-            story.name_of(hold)
+            hold.token, hold.client, hold.name
         );
         violations.push(violation(32, message));
     }

@@ -10,8 +10,7 @@ pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
         let found =
             told_over(story, hold).or_else(|| released_by_nobody(hold)).or_else(|| not_held(hold));
         if let Some((invariant, how)) = found {
-            let message =
-                format!("{}: token {} of {} {how}", story.name_of(hold), hold.token, hold.client);
+            let message = format!("{}: token {} of {} {how}", hold.name, hold.token, hold.client);
             violations.push(violation(invariant, message));
         }
     }

@@ -1,8 +1,12 @@
 //! I9: among requests for one name, who certainly stood in the queue first is granted first.
 //!
 //! Certainly first: acknowledged as waiting before the other was even asked for, or entered at a
-//! lower log index. The other is then granted neither with a smaller token nor while the first
-//! certainly still waits. That includes requests that would not wait: nobody barges.
+//! lower log index. The other is then granted that name neither with a smaller token nor while the
+//! first certainly still waits. That includes requests that would not wait: nobody barges.
+//!
+//! The same holds whatever the two ask for. A reader that stands before another reader enters with
+//! it, under the smaller token. A set keeps what comes after it out of each of its names until it
+//! has all of them (DESIGN §4), and an `any` stands in all of its queues until it has one name.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +19,17 @@ const TIMER_NS: u64 = 5_000_000;
 pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
     let mut by_name: BTreeMap<&str, Vec<&Request>> = BTreeMap::new();
     for request in &story.requests {
-        by_name.entry(&request.name).or_default().push(request);
+        for name in request.items.keys() {
+            by_name.entry(name).or_default().push(request);
+        }
     }
-    for requests in by_name.values() {
+    for (name, requests) in by_name {
         let by_call: Vec<Ranked<'_>> =
             requests.iter().map(|request| by_call(story, request)).collect();
         let by_index: Vec<Ranked<'_>> =
             requests.iter().filter_map(|request| by_index(story, request)).collect();
-        check_ranked(&by_call, violations);
-        check_ranked(&by_index, violations);
+        check_ranked(name, &by_call, violations);
+        check_ranked(name, &by_index, violations);
     }
 }
 
@@ -57,7 +63,7 @@ fn by_index<'a>(story: &Story, request: &'a Request) -> Option<Ranked<'a>> {
 
 /// Up to when an ungranted request was certainly in the queue; 0 if that is not known at all.
 fn certainly_waits_until(story: &Story, request: &Request) -> u64 {
-    let (Some(queued), None) = (request.queued, request.granted) else { return 0 };
+    let (Some(queued), None) = (request.queued, &request.granted) else { return 0 };
     let Some(client) = story.clients.get(&request.client) else { return queued.at_ns };
     let lease = client.safe_until_ns.unwrap_or(queued.at_ns);
     let limit = request.limit_ns.map(|limit| limit.saturating_sub(TIMER_NS));
@@ -70,7 +76,7 @@ fn certainly_waits_until(story: &Story, request: &Request) -> u64 {
         .max(queued.at_ns)
 }
 
-fn check_ranked(ranked: &[Ranked<'_>], violations: &mut Vec<Violation>) {
+fn check_ranked(name: &str, ranked: &[Ranked<'_>], violations: &mut Vec<Violation>) {
     let mut by_entry: Vec<&Ranked<'_>> =
         ranked.iter().filter(|ranked| ranked.entered.is_some()).collect();
     by_entry.sort_by_key(|ranked| ranked.entered);
@@ -85,12 +91,12 @@ fn check_ranked(ranked: &[Ranked<'_>], violations: &mut Vec<Violation>) {
             last_granted = later_granted(last_granted, earlier);
             longest_waiting = longer_waiting(longest_waiting, earlier);
         }
-        judge(later, last_granted, longest_waiting, violations);
+        judge(name, later, last_granted, longest_waiting, violations);
     }
 }
 
 fn token(ranked: &Ranked<'_>) -> Option<u64> {
-    ranked.request.granted.map(|grant| grant.token)
+    ranked.request.token()
 }
 
 fn later_granted<'a>(
@@ -114,19 +120,21 @@ fn longer_waiting<'a>(
 }
 
 fn judge(
+    name: &str,
     later: &Ranked<'_>,
     last_granted: Option<&Ranked<'_>>,
     longest_waiting: Option<&Ranked<'_>>,
     violations: &mut Vec<Violation>,
 ) {
-    let Some(grant) = later.request.granted else { return };
+    // Of `any` only what it got was taken before somebody else.
+    let grant = later.request.granted.as_ref().filter(|grant| grant.names.contains(name));
+    let Some(grant) = grant else { return };
     let before = last_granted
         .filter(|earlier| token(earlier) > Some(grant.token))
         .or(longest_waiting.filter(|earlier| earlier.waits_until_ns > grant.at_ns));
     if let Some(before) = before.map(|ranked| ranked.request) {
         let message = format!(
-            "{}: request {} of {} was granted at {} (token {}) before request {} of {}, which stood before it",
-            before.name,
+            "{name}: request {} of {} was granted at {} (token {}) before request {} of {}, which stood before it",
             later.request.number,
             later.request.client,
             at(grant.at_ns),

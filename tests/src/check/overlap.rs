@@ -1,35 +1,65 @@
-//! I24: at no instant are there two safe holds of one name, and none is safe with a token below
-//! one that was safe before. With it I1 and I6: two holders that both believe are what an early
-//! expiry or a double grant comes to.
-
-use std::collections::BTreeMap;
+//! I24: at no instant are there two safe holds of one name that do not fit together, and none is
+//! safe with a token below one of that name that was safe before. With it I1 and I6: two holders
+//! that both believe are what an early expiry or a double grant comes to.
+//!
+//! Readers fit beside readers, in any order of their tokens: one that was told late has been a
+//! reader all along. Whoever is alone fits beside nobody.
 
 use super::story::{Hold, Story};
-use super::{Violation, at, violation};
+use super::{Tally, Violation, at, violation};
 
-pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
-    let mut by_name: BTreeMap<&str, Vec<&Hold>> = BTreeMap::new();
-    for hold in story.holds.iter().filter(|hold| hold.was_safe()) {
-        by_name.entry(story.name_of(hold)).or_default().push(hold);
-    }
-    for (name, mut holds) in by_name {
+pub(super) fn check(story: &Story, tally: &mut Tally, violations: &mut Vec<Violation>) {
+    for (name, mut holds) in story.holds_by_name() {
+        holds.retain(|hold| hold.was_safe());
         holds.sort_by_key(|hold| hold.from_ns);
-        check_name(name, &holds, violations);
+        check_name(name, &holds, tally, violations);
     }
 }
 
 /// `holds` in the order in which they were told.
-fn check_name(name: &str, holds: &[&Hold], violations: &mut Vec<Violation>) {
-    let mut longest: Option<&Hold> = None;
-    let mut newest: Option<&Hold> = None;
+fn check_name(name: &str, holds: &[&Hold], tally: &mut Tally, violations: &mut Vec<Violation>) {
+    let mut readers = Before::default();
+    let mut alone = Before::default();
     for &hold in holds {
-        if let Some(before) = longest.filter(|before| before.safe_end_ns() > hold.from_ns) {
+        let against = [Some(&alone), (!hold.shared).then_some(&readers)];
+        let longest = against.iter().flatten().filter_map(|before| before.longest);
+        let newest = against.iter().flatten().filter_map(|before| before.newest);
+        if let Some(before) = longest.max_by_key(|before| before.safe_end_ns())
+            && before.safe_end_ns() > hold.from_ns
+        {
             violations.push(violation(24, two_at_once(name, before, hold)));
-        } else if let Some(before) = newest.filter(|before| before.token >= hold.token) {
+        } else if let Some(before) = newest.max_by_key(|before| before.token)
+            && before.token >= hold.token
+        {
             violations.push(violation(24, backwards(name, before, hold)));
         }
-        longest = longest.max_by_end(hold);
-        newest = newest.max_by_token(hold);
+        if hold.shared {
+            let beside = readers.longest.is_some_and(|other| other.safe_end_ns() > hold.from_ns);
+            tally.together += usize::from(beside);
+            readers.add(hold);
+        } else {
+            alone.add(hold);
+        }
+    }
+}
+
+/// What is known of the holds of one kind so far.
+#[derive(Default)]
+struct Before<'a> {
+    /// The one that was safe for longest.
+    longest: Option<&'a Hold>,
+    /// The one with the largest token.
+    newest: Option<&'a Hold>,
+}
+
+impl<'a> Before<'a> {
+    fn add(&mut self, hold: &'a Hold) {
+        if self.longest.is_none_or(|kept| kept.safe_end_ns() < hold.safe_end_ns()) {
+            self.longest = Some(hold);
+        }
+        if self.newest.is_none_or(|kept| kept.token < hold.token) {
+            self.newest = Some(hold);
+        }
     }
 }
 
@@ -50,20 +80,4 @@ fn backwards(name: &str, before: &Hold, after: &Hold) -> String {
         "{name}: token {} of {} was safe after token {} of {}",
         after.token, after.client, before.token, before.client,
     )
-}
-
-/// Keeps the larger of two holds.
-trait Larger<'a> {
-    fn max_by_end(self, hold: &'a Hold) -> Option<&'a Hold>;
-    fn max_by_token(self, hold: &'a Hold) -> Option<&'a Hold>;
-}
-
-impl<'a> Larger<'a> for Option<&'a Hold> {
-    fn max_by_end(self, hold: &'a Hold) -> Option<&'a Hold> {
-        Some(self.filter(|kept| kept.safe_end_ns() >= hold.safe_end_ns()).unwrap_or(hold))
-    }
-
-    fn max_by_token(self, hold: &'a Hold) -> Option<&'a Hold> {
-        Some(self.filter(|kept| kept.token >= hold.token).unwrap_or(hold))
-    }
 }

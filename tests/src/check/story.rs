@@ -1,34 +1,39 @@
-//! A history, retold as requests, holds, states and looks.
+//! A history, retold as requests, holds, states, looks and changes of values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Tally, Violation, violation};
-use crate::history::{ClientId, Kept, LostCause, Record, What};
-
-/// Refusals that are about a copy of a request and say nothing about the request itself.
-const ABOUT_A_COPY: [&str; 2] = ["request_gone", "request_reused"];
+use super::{Tally, Violation};
+use crate::history::{Change, ClientId, Holding, Kept, LostCause, Shown};
 
 /// The whole run.
 #[derive(Default)]
 pub(super) struct Story {
     pub(super) requests: Vec<Request>,
+    /// One for each name of each grant.
     pub(super) holds: Vec<Hold>,
+    pub(super) writes: Vec<Write>,
     pub(super) states: Vec<State>,
     pub(super) reads: Vec<Look>,
     pub(super) clients: BTreeMap<ClientId, Client>,
     /// From here on nothing was broken; `None` if something was at the end.
     pub(super) healed_ns: Option<u64>,
-    /// What is wrong before any question is asked: things told about what was never asked (I23).
+    /// What is wrong before any question is asked: things told about what was never asked (I23),
+    /// and beliefs in what was given back or told to be over (I24).
     pub(super) contradictions: Vec<Violation>,
-    request_of: BTreeMap<(ClientId, u64), usize>,
-    hold_of: BTreeMap<(ClientId, u64), usize>,
+    pub(super) request_of: BTreeMap<(ClientId, u64), usize>,
+    pub(super) write_of: BTreeMap<(ClientId, u64), usize>,
+    /// The holds of each grant.
+    pub(super) holds_of: BTreeMap<(ClientId, u64), Vec<usize>>,
 }
 
 /// One acquire by one client, with all that was said about it.
 pub(super) struct Request {
     pub(super) client: ClientId,
     pub(super) number: u64,
-    pub(super) name: String,
+    /// What it asks for, and whether it would share it.
+    pub(super) items: BTreeMap<String, bool>,
+    /// `None`: all of them.
+    pub(super) any: Option<u32>,
     pub(super) wait: bool,
     /// When it was asked first.
     pub(super) called_ns: u64,
@@ -45,22 +50,35 @@ pub(super) struct Request {
     pub(super) ended_ns: Option<u64>,
 }
 
+impl Request {
+    /// Its names, for people.
+    pub(super) fn names(&self) -> String {
+        let names: Vec<&str> = self.items.keys().map(String::as_str).collect();
+        names.join(if self.any.is_some() { "|" } else { "+" })
+    }
+
+    pub(super) fn token(&self) -> Option<u64> {
+        self.granted.as_ref().map(|grant| grant.token)
+    }
+}
+
 #[derive(Clone, Copy)]
 pub(super) struct Queued {
     pub(super) at_ns: u64,
     pub(super) index: Option<u64>,
 }
 
-#[derive(Clone, Copy)]
+/// The first grant that a request was told.
 pub(super) struct Grant {
     pub(super) at_ns: u64,
     pub(super) token: u64,
+    pub(super) names: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Queued,
-    Granted(u64),
+    Granted { token: u64, names: BTreeSet<String> },
     Denied,
     Refused(String),
     Cancelled,
@@ -68,19 +86,39 @@ pub(super) enum Answer {
     Unknown,
 }
 
-/// One grant as its client saw it.
+impl Answer {
+    /// Whether it says that the request holds nothing and never will.
+    pub(super) fn is_certainly_ungranted(&self) -> bool {
+        match self {
+            Self::Denied | Self::Refused(_) => true,
+            // What was cancelled may have been held before.
+            Self::Queued
+            | Self::Granted { .. }
+            | Self::Cancelled
+            | Self::SessionLost
+            | Self::Unknown => false,
+        }
+    }
+}
+
+/// One lock under one grant, as its client saw it.
 pub(super) struct Hold {
     pub(super) client: ClientId,
-    pub(super) request: usize,
+    pub(super) name: String,
+    pub(super) shared: bool,
     pub(super) token: u64,
     /// When the client was told.
     pub(super) from_ns: u64,
+    /// The value that came with the grant.
+    pub(super) value: Option<Shown>,
     /// Up to when it was certainly believed safe; `None`: not even at once.
     pub(super) until_ns: Option<u64>,
     /// When the client itself gave it up, or was told that it is over.
     pub(super) over: Option<(u64, Over)>,
     /// How often its client asked to give it back.
     pub(super) releases: usize,
+    /// Whether names of the same grant were left when it was given back.
+    pub(super) in_part: bool,
     /// What was said of its release.
     pub(super) release_told: Option<(u64, ReleaseTold)>,
 }
@@ -102,6 +140,26 @@ pub(super) enum ReleaseTold {
     Unknown,
 }
 
+/// One change of a value by a client.
+pub(super) struct Write {
+    pub(super) client: ClientId,
+    pub(super) token: u64,
+    pub(super) name: String,
+    pub(super) change: Change,
+    pub(super) asked_ns: u64,
+    pub(super) fate: Fate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It took effect.
+    Done,
+    /// It certainly did not.
+    Refused,
+    /// It may have taken effect.
+    Unknown,
+}
+
 pub(super) struct State {
     pub(super) client: ClientId,
     pub(super) at_ns: u64,
@@ -111,16 +169,15 @@ pub(super) struct State {
 
 pub(super) struct Look {
     pub(super) client: ClientId,
-    number: u64,
+    pub(super) number: u64,
     pub(super) name: String,
     pub(super) called_ns: u64,
     pub(super) done: Option<Seen>,
 }
 
-#[derive(Clone, Copy)]
 pub(super) struct Seen {
     pub(super) at_ns: u64,
-    pub(super) token: Option<u64>,
+    pub(super) holders: Vec<Holding>,
 }
 
 #[derive(Default)]
@@ -130,7 +187,18 @@ pub(super) struct Client {
     pub(super) ended_ns: Option<u64>,
     /// Its lease is certain until then, as last written.
     pub(super) safe_until_ns: Option<u64>,
-    open_holds: BTreeSet<usize>,
+    pub(super) open_holds: BTreeSet<usize>,
+}
+
+impl Client {
+    /// Whether its lease may have run out before `by_ns`, for all that is known.
+    pub(super) fn may_have_expired(&self, by_ns: u64) -> bool {
+        let certain_ns = self.safe_until_ns.unwrap_or(0);
+        if self.closed_ns.is_some_and(|closed| closed <= certain_ns) && self.ended_ns.is_none() {
+            return false;
+        }
+        self.killed_ns.is_some() || self.ended_ns.is_some() || certain_ns < by_ns
+    }
 }
 
 impl Hold {
@@ -146,310 +214,57 @@ impl Hold {
 }
 
 impl Story {
-    pub(super) fn tell(records: &[Record]) -> Self {
-        let mut story = Self::default();
-        for record in records {
-            story.take(record);
-        }
-        story
-    }
-
+    /// How much there was to look at; what the values gave is counted where they are judged.
     pub(super) fn tally(&self) -> Tally {
         let is_unknown = |request: &&Request| {
             matches!(request.answers.last(), Some((_, Answer::Unknown)) | None)
         };
+        let granted = |kind: fn(&Request) -> bool| {
+            self.requests
+                .iter()
+                .filter(|request| request.granted.is_some() && kind(request))
+                .count()
+        };
+        let released = |hold: &&Hold| matches!(hold.release_told, Some((_, ReleaseTold::Released)));
         Tally {
             requests: self.requests.len(),
-            grants: self.requests.iter().filter(|request| request.granted.is_some()).count(),
+            grants: granted(|_| true),
             waits: self.requests.iter().filter(|request| request.queued.is_some()).count(),
             safe_holds: self.holds.iter().filter(|hold| hold.was_safe()).count(),
             unknown: self.requests.iter().filter(is_unknown).count(),
             states: self.states.len(),
             reads: self.reads.iter().filter(|look| look.done.is_some()).count(),
+            shared: granted(|request| request.items.values().any(|shared| *shared)),
+            sets: granted(|request| request.any.is_none() && request.items.len() > 1),
+            anys: granted(|request| request.any.is_some()),
+            released_in_part: self
+                .holds
+                .iter()
+                .filter(|hold| hold.in_part)
+                .filter(released)
+                .count(),
+            writes: self.writes.iter().filter(|write| write.fate == Fate::Done).count(),
+            ..Tally::default()
         }
     }
 
-    /// The hold that `request` became, if it was granted.
-    pub(super) fn hold_of(&self, request: &Request) -> Option<&Hold> {
-        let token = request.granted?.token;
-        self.hold_of.get(&(request.client, token)).map(|&hold| &self.holds[hold])
+    /// The hold of one name under a grant.
+    pub(super) fn hold(&self, client: ClientId, token: u64, name: &str) -> Option<&Hold> {
+        self.holds_of(client, token).find(|hold| hold.name == name)
     }
 
-    pub(super) fn name_of(&self, hold: &Hold) -> &str {
-        &self.requests[hold.request].name
+    /// The holds of all names of a grant.
+    pub(super) fn holds_of(&self, client: ClientId, token: u64) -> impl Iterator<Item = &Hold> {
+        let holds = self.holds_of.get(&(client, token)).map_or(&[][..], Vec::as_slice);
+        holds.iter().map(|&hold| &self.holds[hold])
     }
 
-    fn take(&mut self, record: &Record) {
-        let (at_ns, client) = (record.at_ns, record.client);
-        match &record.what {
-            What::Acquire { .. } => self.asked(record),
-            What::Queued { request, index, .. } => {
-                self.answered(at_ns, client, *request, Answer::Queued);
-                self.queued(at_ns, client, *request, *index);
-            }
-            What::Granted { request, token } => {
-                self.answered(at_ns, client, *request, Answer::Granted(*token));
-                self.granted(at_ns, client, *request, *token);
-            }
-            What::Denied { request } => self.answered(at_ns, client, *request, Answer::Denied),
-            What::Refused { request, reason } => {
-                self.answered(at_ns, client, *request, Answer::Refused(reason.clone()));
-            }
-            What::Cancelled { request } => {
-                self.answered(at_ns, client, *request, Answer::Cancelled);
-            }
-            What::SessionLost { request } => {
-                self.answered(at_ns, client, *request, Answer::SessionLost);
-            }
-            What::Unknown { request } => self.answered(at_ns, client, *request, Answer::Unknown),
-            What::Cancel { request } => self.cancelling(at_ns, client, *request),
-            What::Moved { request, .. } => self.must_be_asked(client, *request, "moved"),
-            _ => self.take_rest(record),
+    /// The holds of each name.
+    pub(super) fn holds_by_name(&self) -> BTreeMap<&str, Vec<&Hold>> {
+        let mut by_name: BTreeMap<&str, Vec<&Hold>> = BTreeMap::new();
+        for hold in &self.holds {
+            by_name.entry(&hold.name).or_default().push(hold);
         }
-    }
-
-    /// What is not about a request of an acquire.
-    fn take_rest(&mut self, record: &Record) {
-        let (at_ns, client) = (record.at_ns, record.client);
-        match &record.what {
-            What::Release { token } => self.releasing(at_ns, client, *token),
-            What::Released { token } => {
-                self.release_told(at_ns, client, *token, ReleaseTold::Released);
-            }
-            What::NotHolder { token } => {
-                self.release_told(at_ns, client, *token, ReleaseTold::NotHolder);
-            }
-            What::ReleaseUnknown { token } => {
-                self.release_told(at_ns, client, *token, ReleaseTold::Unknown);
-            }
-            What::Lost { token, cause } => {
-                self.must_be_told(client, *token, "lost");
-                self.over(at_ns, client, *token, Over::Told(*cause));
-            }
-            What::Contended { token } => self.must_be_told(client, *token, "contended"),
-            What::Safe { until_ns } => self.safe(at_ns, client, *until_ns),
-            What::IsSafe { token, safe: true } => self.seen_safe(at_ns, client, *token),
-            What::Close => self.closing(at_ns, client),
-            What::SessionEnded { cause } => self.session_ended(at_ns, client, *cause),
-            What::State { requests, next_request } => {
-                self.state(at_ns, client, requests, *next_request);
-            }
-            What::Killed => self.client(client).killed_ns = Some(at_ns),
-            What::Fault { .. } => self.healed_ns = None,
-            What::Healed => self.healed_ns = Some(at_ns),
-            _ => self.take_look(record),
-        }
-    }
-
-    fn take_look(&mut self, record: &Record) {
-        match &record.what {
-            What::Read { read, name } => self.reads.push(Look {
-                client: record.client,
-                number: *read,
-                name: name.clone(),
-                called_ns: record.at_ns,
-                done: None,
-            }),
-            What::ReadDone { read, token, .. } => {
-                let look = self.reads.iter_mut().rev().find(|look| {
-                    look.client == record.client && look.number == *read && look.done.is_none()
-                });
-                if let Some(look) = look {
-                    look.done = Some(Seen { at_ns: record.at_ns, token: *token });
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn client(&mut self, client: ClientId) -> &mut Client {
-        self.clients.entry(client).or_default()
-    }
-
-    fn asked(&mut self, record: &Record) {
-        let What::Acquire { request, name, wait, within_ms } = &record.what else { return };
-        let key = (record.client, *request);
-        if let Some(&known) = self.request_of.get(&key) {
-            let request = &mut self.requests[known];
-            // The same again is a retry: the call is open again. Another payload under a used
-            // number is no request at all.
-            if request.name == *name && request.wait == *wait && request.granted.is_none() {
-                request.ended_ns = None;
-            }
-            return;
-        }
-        let limit_ns =
-            within_ms.map(|ms| record.at_ns.saturating_add(ms.saturating_mul(1_000_000)));
-        self.request_of.insert(key, self.requests.len());
-        self.requests.push(Request {
-            client: record.client,
-            number: *request,
-            name: name.clone(),
-            wait: *wait,
-            called_ns: record.at_ns,
-            limit_ns,
-            queued: None,
-            granted: None,
-            answers: Vec::new(),
-            cancel_ns: None,
-            ended_ns: None,
-        });
-    }
-
-    fn answered(&mut self, at_ns: u64, client: ClientId, number: u64, answer: Answer) {
-        self.must_be_asked(client, number, "answered");
-        let Some(&known) = self.request_of.get(&(client, number)) else { return };
-        let request = &mut self.requests[known];
-        if matches!(&answer, Answer::Refused(reason) if ABOUT_A_COPY.contains(&reason.as_str())) {
-            // The call with the copy is over; the request is as it was.
-            request.ended_ns = request.ended_ns.or(Some(at_ns));
-            return;
-        }
-        if answer != Answer::Queued {
-            request.ended_ns = Some(at_ns);
-        }
-        request.answers.push((at_ns, answer));
-    }
-
-    fn queued(&mut self, at_ns: u64, client: ClientId, number: u64, index: Option<u64>) {
-        let Some(&known) = self.request_of.get(&(client, number)) else { return };
-        let request = &mut self.requests[known];
-        if request.queued.is_none() && request.granted.is_none() {
-            request.queued = Some(Queued { at_ns, index });
-        }
-    }
-
-    fn granted(&mut self, at_ns: u64, client: ClientId, number: u64, token: u64) {
-        let Some(&known) = self.request_of.get(&(client, number)) else { return };
-        let request = &mut self.requests[known];
-        if request.granted.is_some() {
-            return;
-        }
-        request.granted = Some(Grant { at_ns, token });
-        let given_up = request.cancel_ns.is_some();
-        let teller = self.clients.entry(client).or_default();
-        let hold = self.holds.len();
-        self.hold_of.insert((client, token), hold);
-        if !given_up {
-            teller.open_holds.insert(hold);
-        }
-        self.holds.push(Hold {
-            client,
-            request: known,
-            token,
-            from_ns: at_ns,
-            until_ns: teller.safe_until_ns.filter(|until| *until > at_ns),
-            over: given_up.then_some((at_ns, Over::GivenUp)),
-            releases: 0,
-            release_told: None,
-        });
-    }
-
-    fn cancelling(&mut self, at_ns: u64, client: ClientId, number: u64) {
-        let Some(&known) = self.request_of.get(&(client, number)) else { return };
-        let request = &mut self.requests[known];
-        request.cancel_ns = request.cancel_ns.or(Some(at_ns));
-        if let Some(grant) = request.granted {
-            self.over(at_ns, client, grant.token, Over::GivenUp);
-        }
-    }
-
-    fn releasing(&mut self, at_ns: u64, client: ClientId, token: u64) {
-        self.over(at_ns, client, token, Over::GivenUp);
-        if let Some(&hold) = self.hold_of.get(&(client, token)) {
-            self.holds[hold].releases += 1;
-        }
-    }
-
-    fn release_told(&mut self, at_ns: u64, client: ClientId, token: u64, told: ReleaseTold) {
-        let Some(&hold) = self.hold_of.get(&(client, token)) else {
-            if told == ReleaseTold::Released {
-                self.must_be_told(client, token, "released");
-            }
-            return;
-        };
-        let hold = &mut self.holds[hold];
-        if hold.release_told.is_none_or(|(_, before)| before == ReleaseTold::Unknown) {
-            hold.release_told = Some((at_ns, told));
-        }
-    }
-
-    fn over(&mut self, at_ns: u64, client: ClientId, token: u64, over: Over) {
-        if let Some(&hold) = self.hold_of.get(&(client, token)) {
-            self.end_hold(at_ns, hold, over);
-        }
-    }
-
-    fn end_hold(&mut self, at_ns: u64, hold: usize, over: Over) {
-        let ended = &mut self.holds[hold];
-        ended.over = ended.over.or(Some((at_ns, over)));
-        let client = ended.client;
-        self.client(client).open_holds.remove(&hold);
-    }
-
-    fn safe(&mut self, at_ns: u64, client: ClientId, until_ns: u64) {
-        let client = self.clients.entry(client).or_default();
-        client.safe_until_ns = Some(until_ns);
-        let mut lapsed = Vec::new();
-        for &index in &client.open_holds {
-            let hold = &mut self.holds[index];
-            match hold.until_ns {
-                // Passing the deadline ends a hold for ever, whatever is learned later (§5.6).
-                Some(until) if until < at_ns => lapsed.push((until, index)),
-                Some(until) => hold.until_ns = Some(until.max(until_ns)),
-                None => hold.until_ns = Some(until_ns),
-            }
-        }
-        for (until, index) in lapsed {
-            self.end_hold(until, index, Over::Lapsed);
-        }
-    }
-
-    fn seen_safe(&mut self, at_ns: u64, client: ClientId, token: u64) {
-        let Some(&hold) = self.hold_of.get(&(client, token)) else { return };
-        let hold = &mut self.holds[hold];
-        hold.until_ns = Some(hold.until_ns.map_or(at_ns, |until| until.max(at_ns)));
-    }
-
-    fn closing(&mut self, at_ns: u64, client: ClientId) {
-        let closing = self.client(client);
-        closing.closed_ns = closing.closed_ns.or(Some(at_ns));
-        let holds = std::mem::take(&mut closing.open_holds);
-        for hold in holds {
-            self.end_hold(at_ns, hold, Over::GivenUp);
-        }
-    }
-
-    fn session_ended(&mut self, at_ns: u64, client: ClientId, cause: LostCause) {
-        let ending = self.client(client);
-        ending.ended_ns = ending.ended_ns.or(Some(at_ns));
-        let holds = std::mem::take(&mut ending.open_holds);
-        for hold in holds {
-            self.end_hold(at_ns, hold, Over::Told(cause));
-        }
-    }
-
-    fn state(&mut self, at_ns: u64, client: ClientId, kept: &[Kept], next_request: u64) {
-        for kept in kept {
-            self.must_be_asked(client, kept.request, "kept");
-        }
-        let kept = kept.iter().map(|kept| (kept.request, *kept)).collect();
-        self.states.push(State { client, at_ns, kept, next_request });
-    }
-
-    /// Nothing is told about a request that was never asked (I23).
-    fn must_be_asked(&mut self, client: ClientId, number: u64, told: &str) {
-        if !self.request_of.contains_key(&(client, number)) {
-            let message = format!("{client} was told of request {number} ({told}), never asked");
-            self.contradictions.push(violation(23, message));
-        }
-    }
-
-    /// Nothing is told about a grant that its client was never given (I23).
-    fn must_be_told(&mut self, client: ClientId, token: u64, told: &str) {
-        if !self.hold_of.contains_key(&(client, token)) {
-            let message = format!("{client} was told of token {token} ({told}), never granted");
-            self.contradictions.push(violation(23, message));
-        }
+        by_name
     }
 }

@@ -1,9 +1,9 @@
 //! I19, I4: what was acknowledged, and not ended by its own client, is in every later state of its
-//! session.
+//! session; what was given back and acknowledged as such is in none.
 
 use std::collections::BTreeMap;
 
-use super::story::{Request, State, Story};
+use super::story::{Grant, Hold, ReleaseTold, Request, State, Story};
 use super::{Violation, at, violation};
 use crate::history::{ClientId, KeptState};
 
@@ -14,49 +14,68 @@ pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
     }
     for state in &story.states {
         for request in by_client.get(&state.client).into_iter().flatten() {
-            if let Some(message) = missing(story, state, request) {
+            if let Some(how) = wrong(story, state, request) {
+                let message = format!(
+                    "{}: request {} of {} {how}, and the state at {} shows {:?} (next request {})",
+                    request.names(),
+                    request.number,
+                    request.client,
+                    at(state.at_ns),
+                    shown(state, request),
+                    state.next_request,
+                );
                 violations.push(violation(19, message));
             }
         }
     }
 }
 
+fn shown<'a>(state: &'a State, request: &Request) -> Option<&'a KeptState> {
+    state.kept.get(&request.number).map(|kept| &kept.state)
+}
+
 /// What is wrong with how `state` shows `request`, if anything.
-fn missing(story: &Story, state: &State, request: &Request) -> Option<String> {
-    let before = |at_ns: Option<u64>| at_ns.is_some_and(|at_ns| at_ns < state.at_ns);
-    if ended_by_its_client(story, state, request) {
-        return None;
+fn wrong(story: &Story, state: &State, request: &Request) -> Option<String> {
+    let granted = request.granted.as_ref().filter(|grant| grant.at_ns < state.at_ns);
+    if let Some(grant) = granted {
+        return wrong_hold(story, state, request, grant);
     }
-    let shown = state.kept.get(&request.number).map(|kept| kept.state);
-    let granted = request.granted.filter(|grant| before(Some(grant.at_ns)));
-    let right = match granted {
-        Some(grant) => shown == Some(KeptState::Granted(grant.token)),
-        None if before(request.queued.map(|queued| queued.at_ns)) => {
-            matches!(shown, Some(KeptState::Queued | KeptState::Granted(_)))
-        }
-        None => true,
+    let waits = request.queued.is_some_and(|queued| queued.at_ns < state.at_ns);
+    let kept = matches!(shown(state, request), Some(KeptState::Queued | KeptState::Granted { .. }));
+    (waits && !kept && !ended_by_its_client(story, state, request))
+        .then(|| "was acknowledged as waiting".into())
+}
+
+fn wrong_hold(story: &Story, state: &State, request: &Request, grant: &Grant) -> Option<String> {
+    let (token, names) = match shown(state, request) {
+        Some(KeptState::Granted { token, names }) => (Some(*token), names.as_slice()),
+        _ => (None, &[][..]),
     };
-    (!right).then(|| {
-        format!(
-            "{}: request {} of {} was acknowledged ({}), and the state at {} shows {shown:?} (next request {})",
-            request.name,
-            request.number,
-            request.client,
-            granted.map_or("waiting".into(), |grant| format!("token {}", grant.token)),
-            at(state.at_ns),
-            state.next_request,
-        )
-    })
+    let ended = ended_by_its_client(story, state, request);
+    for hold in story.holds_of(request.client, grant.token) {
+        let there = token == Some(grant.token) && names.contains(&hold.name);
+        let given_up = ended || before(state, hold.over.map(|(at_ns, _)| at_ns));
+        if !there && !given_up {
+            return Some(format!("was granted {} under token {}", hold.name, grant.token));
+        }
+        if there && given_back(state, hold) {
+            return Some(format!("gave back {}, acknowledged", hold.name));
+        }
+    }
+    None
+}
+
+fn given_back(state: &State, hold: &Hold) -> bool {
+    matches!(hold.release_told, Some((told, ReleaseTold::Released)) if told < state.at_ns)
+}
+
+fn before(state: &State, at_ns: Option<u64>) -> bool {
+    at_ns.is_some_and(|at_ns| at_ns < state.at_ns)
 }
 
 /// Whether the client itself had begun to end the request, or its call was answered otherwise.
 fn ended_by_its_client(story: &Story, state: &State, request: &Request) -> bool {
-    let before = |at_ns: Option<u64>| at_ns.is_some_and(|at_ns| at_ns < state.at_ns);
-    let given_up = story
-        .hold_of(request)
-        .and_then(|hold| hold.over)
-        .is_some_and(|(at_ns, _)| at_ns < state.at_ns);
-    let limit = request.granted.is_none() && before(request.limit_ns);
+    let limit = request.granted.is_none() && before(state, request.limit_ns);
     let closed = story.clients.get(&state.client).and_then(|client| client.closed_ns);
-    before(request.cancel_ns) || given_up || limit || before(closed)
+    before(state, request.cancel_ns) || limit || before(state, closed)
 }

@@ -7,23 +7,27 @@ use super::story::{Grant, Request, Story};
 use super::{Violation, at, violation};
 
 pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
-    let mut granted: Vec<(&Request, Grant)> = story
+    let mut granted: Vec<(&Request, &Grant)> = story
         .requests
         .iter()
-        .filter_map(|request| request.granted.map(|grant| (request, grant)))
+        .filter_map(|request| Some((request, request.granted.as_ref()?)))
         .collect();
     distinct(&granted, violations);
     granted.sort_by_key(|(request, _)| request.called_ns);
     rising(&granted, violations);
 }
 
-fn distinct(granted: &[(&Request, Grant)], violations: &mut Vec<Violation>) {
+fn distinct(granted: &[(&Request, &Grant)], violations: &mut Vec<Violation>) {
     let mut owner: BTreeMap<u64, &Request> = BTreeMap::new();
     for &(request, grant) in granted {
         if let Some(before) = owner.insert(grant.token, request) {
             let message = format!(
                 "token {} was given to {} for {} and to {} for {}",
-                grant.token, before.client, before.name, request.client, request.name
+                grant.token,
+                before.client,
+                before.names(),
+                request.client,
+                request.names()
             );
             violations.push(violation(3, message));
         }
@@ -31,11 +35,11 @@ fn distinct(granted: &[(&Request, Grant)], violations: &mut Vec<Violation>) {
 }
 
 /// `by_call` in the order in which they were asked for.
-fn rising(by_call: &[(&Request, Grant)], violations: &mut Vec<Violation>) {
-    let mut by_grant: Vec<&(&Request, Grant)> = by_call.iter().collect();
+fn rising(by_call: &[(&Request, &Grant)], violations: &mut Vec<Violation>) {
+    let mut by_grant: Vec<&(&Request, &Grant)> = by_call.iter().collect();
     by_grant.sort_by_key(|(_, grant)| grant.at_ns);
     let mut seen = by_grant.into_iter().peekable();
-    let mut largest: Option<&(&Request, Grant)> = None;
+    let mut largest: Option<&(&Request, &Grant)> = None;
     for (request, grant) in by_call {
         while let Some(earlier) = seen.next_if(|(_, earlier)| earlier.at_ns < request.called_ns) {
             if largest.is_none_or(|(_, kept)| kept.token < earlier.1.token) {
@@ -48,10 +52,10 @@ fn rising(by_call: &[(&Request, Grant)], violations: &mut Vec<Violation>) {
                 "token {} of {} for {} was seen at {}; {} asked for {} later and got {}",
                 kept.token,
                 before.client,
-                before.name,
+                before.names(),
                 at(kept.at_ns),
                 request.client,
-                request.name,
+                request.names(),
                 grant.token
             );
             violations.push(violation(3, message));

@@ -4,11 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use holdfast::Builder;
 
 use crate::failure::Failure;
 
+/// Where servers are unless anything says otherwise.
+const ENDPOINTS_DEFAULT: &str = "127.0.0.1:7420";
 /// How long reaching a server may take; a person waits for it.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
@@ -25,9 +27,9 @@ pub(crate) struct Cli {
 /// What every subcommand takes.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
-    /// Where the servers are: host:port, several separated by commas.
-    #[arg(long, global = true, env = "HOLDFAST_ENDPOINTS", default_value = "127.0.0.1:7420")]
-    pub(crate) endpoints: String,
+    /// Where the servers are: host:port, several separated by commas [default: 127.0.0.1:7420].
+    #[arg(long, global = true, env = "HOLDFAST_ENDPOINTS")]
+    pub(crate) endpoints: Option<String>,
     /// How long the store keeps our locks without hearing from us, e.g. 10s, 500ms, 2m [default:
     /// the server's, 10s].
     #[arg(long, global = true, value_parser = duration)]
@@ -40,7 +42,8 @@ pub(crate) struct Global {
 impl Global {
     /// A client as the options say.
     pub(crate) fn builder(&self) -> Result<Builder, Failure> {
-        let builder = holdfast::Client::builder().endpoints(&self.endpoints)?;
+        let endpoints = self.endpoints.as_deref().unwrap_or(ENDPOINTS_DEFAULT);
+        let builder = holdfast::Client::builder().endpoints(endpoints)?;
         let builder = builder.connect_timeout(CONNECT_LIMIT);
         Ok(match self.ttl {
             Some(ttl) => builder.ttl(ttl),
@@ -89,6 +92,14 @@ pub(crate) enum Command {
     Watch(WatchArgs),
     /// Three servers, 64 workers, four files, and a leader that is killed twice.
     Demo(DemoArgs),
+    /// Measure locks: rates, latencies, fairness, what they cost, how fast a dead holder is replaced.
+    ///
+    /// Starts servers of its own (the holdfastd beside this program, data in a temporary folder,
+    /// every answer synced) or, without --members, measures those of --endpoints.
+    Bench(BenchArgs),
+    /// The process of `bench` that is killed while it holds a lock.
+    #[command(hide = true)]
+    BenchHolder(BenchHolderArgs),
     /// A process of the demo's workers.
     #[command(hide = true)]
     DemoWorker(DemoWorkerArgs),
@@ -147,14 +158,6 @@ pub(crate) struct InspectArgs {
     pub(crate) name: String,
 }
 
-/// Of `watch`.
-#[derive(Debug, Args)]
-pub(crate) struct WatchArgs {
-    /// Only locks whose names begin with this.
-    #[arg(default_value = "")]
-    pub(crate) prefix: String,
-}
-
 /// Of `check-token`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckTokenArgs {
@@ -164,12 +167,75 @@ pub(crate) struct CheckTokenArgs {
     pub(crate) token: u64,
 }
 
+/// Of `watch`.
+#[derive(Debug, Args)]
+pub(crate) struct WatchArgs {
+    /// Only locks whose names begin with this.
+    #[arg(default_value = "")]
+    pub(crate) prefix: String,
+}
+
 /// Of `demo`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DemoArgs {
     /// The same without locks: increments get lost, and the exit code says so.
     #[arg(long)]
     pub(crate) no_locks: bool,
+}
+
+/// Of `bench`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// What is done.
+    #[arg(long, value_enum, ignore_case = true)]
+    pub(crate) workload: Workload,
+    /// Start this many servers: 1 or 3 [default: 3, if no --endpoints are given].
+    #[arg(long, value_parser = members)]
+    pub(crate) members: Option<usize>,
+    /// Clients that work at the same time; W4: locks, each with a waiter [default: W1 and W5: 1,
+    /// W2: 64, W3: 10, W4: 1000].
+    #[arg(long, value_parser = value_parser!(u32).range(1..=100_000))]
+    pub(crate) clients: Option<u32>,
+    /// Sessions, each with a connection of its own, that the clients share; never more than
+    /// clients.
+    #[arg(long, default_value_t = 8, value_parser = value_parser!(u32).range(1..=1_000))]
+    pub(crate) sessions: u32,
+    /// How long is measured, seconds; 2 s of warm-up come before.
+    #[arg(long, default_value_t = 10, value_parser = value_parser!(u32).range(1..=3_600))]
+    pub(crate) secs: u32,
+    /// W5: how many holders are killed, one after the other.
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(1..=1_000))]
+    pub(crate) trials: u32,
+    /// A number for this run; it is copied into the result.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) run: u32,
+}
+
+/// The workloads, all closed loop with no time between grant and release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Workload {
+    /// One client at a lock of its own: latency.
+    #[value(name = "W1")]
+    OneClient,
+    /// Many clients, each at a lock of its own: throughput.
+    #[value(name = "W2")]
+    ManyLocks,
+    /// Many clients at one lock: hand-overs and fairness.
+    #[value(name = "W3")]
+    OneLock,
+    /// Locks that are held, without and with a waiter each: what waiting costs.
+    #[value(name = "W4")]
+    IdleWaiters,
+    /// A holder that is killed: how long until the waiter has the lock.
+    #[value(name = "W5")]
+    KilledHolder,
+}
+
+/// Of the process that `bench` kills.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BenchHolderArgs {
+    /// The lock.
+    pub(crate) name: String,
 }
 
 /// Of the demo's worker processes.
@@ -187,6 +253,15 @@ pub(crate) struct DemoWorkerArgs {
     /// The servers; none: without locks.
     #[arg(long)]
     pub(crate) servers: Option<String>,
+}
+
+/// A cluster that `bench` starts.
+fn members(text: &str) -> Result<usize, String> {
+    match text {
+        "1" => Ok(1),
+        "3" => Ok(3),
+        _ => Err("bench starts 1 member or 3; measure any other cluster with --endpoints".into()),
+    }
 }
 
 /// `10s`, `500ms`, `2m`, `1h`, or `0`.

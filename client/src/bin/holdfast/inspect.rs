@@ -12,7 +12,7 @@ pub(crate) fn run(global: &Global, args: &InspectArgs) -> Result<u8, Failure> {
     let lock = runtime::block_on(reader.inspect(&args.name))??;
     let lock = lock.unwrap_or_else(|| LockInfo {
         name: args.name.clone(),
-        holding: 0,
+        held_by: 0,
         holders: Vec::new(),
         waiting: 0,
         queue: Vec::new(),
@@ -39,7 +39,7 @@ fn as_json(lock: &LockInfo) -> Value {
     });
     json!({
         "name": lock.name,
-        "holding": lock.holding,
+        "held_by": lock.held_by,
         "holders": lock.holders.iter().map(show::holder).collect::<Vec<_>>(),
         "waiting": lock.waiting,
         "queue": queue.collect::<Vec<_>>(),
@@ -55,7 +55,7 @@ fn print(lock: &LockInfo) {
     for holder in &lock.holders {
         show::line(held(&name, holder));
     }
-    more(lock.holding, lock.holders.len());
+    more(lock.held_by, lock.holders.len());
     for (place, waiter) in (0_u64..).zip(&lock.queue) {
         show::line(format!("  {}: {}", show::place(place), waits(waiter)));
     }

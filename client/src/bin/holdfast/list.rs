@@ -31,7 +31,7 @@ async fn print_json(reader: &Reader, prefix: &str) -> Result<(), Failure> {
         for lock in &page.locks {
             show::line(json!({
                 "name": lock.name,
-                "holding": lock.holding,
+                "held_by": lock.held_by,
                 "holders": lock.holders.iter().map(show::holder).collect::<Vec<_>>(),
                 "waiting": lock.waiting,
                 "has_value": lock.has_value,
@@ -69,7 +69,7 @@ fn row(lock: &LockInfo) -> [String; 7] {
     let holder = lock.holders.first();
     let of_holder =
         |show: &dyn Fn(&holdfast::Holder) -> String| holder.map(show).unwrap_or_default();
-    let others = match lock.holding {
+    let others = match lock.held_by {
         0 | 1 => String::new(),
         number => format!(" and {} more", number - 1),
     };

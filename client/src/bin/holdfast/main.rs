@@ -1,9 +1,12 @@
 //! The command line of Holdfast. `holdfast --help` tells what it does.
 
 mod args;
+mod bench;
 mod check_token;
+mod cluster;
 mod demo;
 mod failure;
+mod fairness;
 mod inspect;
 mod list;
 mod lock;
@@ -49,6 +52,8 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::CheckToken(args) => check_token::run(&cli.global, &args),
         Command::Watch(args) => watch::run(&cli.global, &args),
         Command::Demo(args) => demo::run(&cli.global, &args),
+        Command::Bench(args) => bench::run(&cli.global, &args),
+        Command::BenchHolder(args) => bench::hold(&cli.global, &args),
         Command::DemoWorker(args) => demo::run_worker(&args),
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of replication that need what is private to it.
 
 mod cluster;
+mod divergence;
 mod first_start;
 mod log_suite;
 mod one_node;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use holdfast_core::{
-    Acquired, Answer, Batch, Command, Event, Limits, LockTable, LogIndex, Rejection, RequestId,
+    Acquired, Answer, Batch, Command, Event, FencingToken, Item, Limits, LockName, LockTable,
+    LogIndex, NAMES_MAX, Need, Rejection, RequestId, VALUE_BYTES_MAX, ValueChange,
 };
 
 use super::cluster::{
@@ -15,7 +16,7 @@ use crate::consensus::{Consensus, Listener};
 use crate::error::ProposeError;
 use crate::raft::types::{CommittedLeaderId, EncodedBatch};
 use crate::raft::{Fault, Forming, ReplicaConfig, ReplicaStore};
-use crate::storage::RecordKind;
+use crate::storage::{GROUP_BYTES, RecordKind};
 
 const AS_IT_IS: fn(&mut ReplicaConfig) = |_| ();
 
@@ -136,11 +137,26 @@ async fn below_the_disk_reserve_only_what_frees_or_ends_is_proposed() {
     cluster.leader().await;
     let node = cluster.replica(1);
     let session = open(node).await;
+    let (first, done_below) = (RequestId::new(1), RequestId::new(0));
+    let lock = LockName::parse("held").unwrap();
+    let held = outcome(submit(node, acquire(session, 1, "held")).await.unwrap());
+    let Ok(Answer::Acquired { state: Acquired::Granted { token, .. }, .. }) = held else {
+        panic!("not granted: {held:?}")
+    };
+    let write = |request, change| {
+        let (request, lock) = (RequestId::new(request), lock.clone());
+        submit(node, Command::SetValue { session, done_below, request, token, lock, change })
+    };
 
     cluster.nodes[&1].store.set_free_space(1_000);
     cluster.seams.sleep(Duration::from_secs(3)).await;
     let opened = submit(node, open_session()).await.unwrap();
-    let acquired = submit(node, acquire(session, 1, "jobs")).await.unwrap();
+    let acquired = submit(node, acquire(session, 2, "jobs")).await.unwrap();
+    let set = write(3, ValueChange::Set(b"7".to_vec())).await.unwrap();
+    let cleared = write(4, ValueChange::Clear).await.unwrap();
+    let locks = vec![lock.clone()];
+    let release = Command::Release { session, done_below: first, token, locks };
+    let released = submit(node, release).await.unwrap();
     let cancelled = submit(
         node,
         Command::Cancel { session, done_below: RequestId::new(0), request: RequestId::new(9) },
@@ -152,9 +168,48 @@ async fn below_the_disk_reserve_only_what_frees_or_ends_is_proposed() {
 
     assert_eq!(opened, Err(ProposeError::DiskReserve));
     assert_eq!(acquired, Err(ProposeError::DiskReserve));
+    assert_eq!(set, Err(ProposeError::DiskReserve));
+    assert!(outcome(cleared).is_ok());
+    assert!(outcome(released).is_ok());
     assert!(outcome(cancelled).is_ok());
     assert_eq!(outcome(closed), Ok(Answer::SessionEnded));
     open(node).await;
+    cluster.shutdown().await;
+}
+
+/// Beyond a group of the log store, sled would write outside the file that we sync (I19).
+#[tokio::test(start_paused = true)]
+async fn an_entry_of_the_largest_commands_stays_within_a_group_of_the_log() {
+    let cluster = Cluster::started(1, AS_IT_IS).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+    let session = open(node).await;
+    let name = |number: usize| LockName::parse(&format!("{number:0>512}")).unwrap();
+    let items: Vec<Item> = (0..NAMES_MAX).map(|number| Item::exclusive(name(number))).collect();
+    let commands = (1..=12).map(|request| {
+        let (request, done_below) = (RequestId::new(request), RequestId::new(0));
+        let change = ValueChange::Set(vec![7; VALUE_BYTES_MAX]);
+        let (items, need, lock) = (items.clone(), Need::All, name(1));
+        if request.get() % 2 == 0 {
+            Command::Acquire { session, done_below, request, items, need, wait: true }
+        } else {
+            let token = FencingToken::from_raw(1);
+            Command::SetValue { session, done_below, request, token, lock, change }
+        }
+    });
+
+    // All of them wait to be proposed before the first is.
+    let told: Vec<_> = commands.map(|command| submit(node, command)).collect();
+    for told in told {
+        assert!(told.await.unwrap().is_ok());
+    }
+
+    let log = cluster.nodes[&1].store.log();
+    let records = log.entries(0..u64::MAX, usize::MAX);
+    let batches = records.iter().filter(|record| record.kind == RecordKind::Batch);
+    let sizes: Vec<usize> = batches.map(|record| record.payload.len()).collect();
+    assert!(sizes.iter().all(|size| *size <= GROUP_BYTES - 1_024), "{sizes:?}");
+    assert!(sizes.iter().any(|size| *size > 33_000), "{sizes:?}");
     cluster.shutdown().await;
 }
 

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use holdfast_core::{Command, RequestId, SessionId, Tenure};
+use holdfast_core::{Command, FencingToken, RequestId, SessionId, Tenure};
 use holdfast_proto::v1::{
     AcquireRequest, AcquireResponse, Cancel, CancelRequest, CloseSessionRequest, KeepAliveRequest,
     KeepAliveResponse, OpenSessionRequest, Refusal, RefusalReason, ReleaseRequest, Released,
@@ -91,6 +91,16 @@ fn asked(key: &SessionKey, request_id: u64, name: &str) -> AcquireRequest {
     let Ask::Acquire(acquire) = acquire(request_id, name) else { unreachable!() };
     let session = Some(key.clone());
     AcquireRequest { session, done_below: 0, acquire: Some(acquire), wait_ms: None }
+}
+
+/// What the holder's release is, for the log.
+fn release_of(key: &SessionKey, token: u64) -> Command {
+    Command::Release {
+        session: SessionId::new(key.session_id),
+        done_below: RequestId::new(0),
+        token: FencingToken::from_raw(token),
+        locks: Vec::new(),
+    }
 }
 
 fn asked_within(key: &SessionKey, request_id: u64, name: &str, wait_ms: u64) -> AcquireRequest {
@@ -210,14 +220,28 @@ async fn a_grant_that_crosses_the_cancel_of_a_wait_is_given_back() {
     world.seams.sleep(Duration::from_secs(1)).await;
     assert!(matches!(world.fake.held_back()[..], [Command::Cancel { .. }]));
 
-    let (session, token) = (SessionId::new(holder.session_id), held.token);
-    let (done_below, token) = (RequestId::new(0), holdfast_core::FencingToken::from_raw(token));
-    let release = Command::Release { session, done_below, token, locks: Vec::new() };
-    world.fake.commit(release, Tenure::new(1));
+    world.fake.commit(release_of(&holder, held.token), Tenure::new(1));
     world.fake.let_commits_go();
 
     not_in_time(&waits.await.unwrap());
     world.acquired(&holder, 2, "jobs").await;
+}
+
+/// The call is put among those that wait before its command is proposed.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_comes_before_the_answer_to_its_command_is_heard() {
+    let world = World::new().await;
+    let (holder, waiter) = (world.key().await, world.key().await);
+    let held = world.acquired(&holder, 1, "jobs").await;
+    world.fake.hold_commits();
+    let waits = world.begin_acquire(asked(&waiter, 1, "jobs")).await;
+
+    // Both are committed before the call gets to hear of the first.
+    world.fake.let_commits_go();
+    world.fake.commit(release_of(&holder, held.token), Tenure::new(1));
+
+    let waits = world.seams.timeout(Duration::from_secs(1), waits).await.expect("heard");
+    assert!(waits.unwrap().is_ok());
 }
 
 #[tokio::test(start_paused = true)]

@@ -258,8 +258,9 @@ async fn only_who_holds_alone_and_under_that_token_changes_a_value() {
     let (mut client, _) = world.session().await;
     client.send(acquire_items(1, vec![shared("read"), exclusive("own")], None)).await;
     let own = client.granted().await.token;
+    let largest = Change::Value(vec![0; 4_096].into());
     let cases = [
-        (foreign, "foreign", set(b"x"), RefusalReason::NotHolder),
+        (foreign, "foreign", largest, RefusalReason::NotHolder),
         (own, "foreign", set(b"x"), RefusalReason::NotHolder),
         (own, "read", set(b"x"), RefusalReason::NotExclusive),
         (own, "own", Change::Confirm(Confirm {}), RefusalReason::Invalid),

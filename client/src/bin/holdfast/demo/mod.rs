@@ -4,7 +4,6 @@
 //! nothing but the locks protects. What they write down is judged at the end: no two turns at one
 //! file overlap, tokens rise, no increment is lost.
 
-mod cluster;
 mod record;
 mod stage;
 mod table;

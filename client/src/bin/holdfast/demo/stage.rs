@@ -13,13 +13,15 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use super::cluster::Cluster;
 use super::record::Turn;
 use super::verdict::Verdict;
 use super::{FILES, OFF, PROCESSES, WORKERS, file_name};
+use crate::cluster::Cluster;
 use crate::failure::Failure;
 use crate::{signals, spawn};
 
+/// Servers.
+const SERVERS: usize = 3;
 /// Times the leader is killed.
 pub(crate) const KILLS: usize = 2;
 /// Grants before the first kill, between the two, and after the second.
@@ -122,7 +124,7 @@ impl Stage {
             std::fs::write(folder.join(file_name(file)), "0\n")
                 .map_err(|error| Failure::own("writing the files", error))?;
         }
-        let cluster = if no_locks { None } else { Some(Cluster::start(folder)?) };
+        let cluster = if no_locks { None } else { Some(Cluster::start(folder, SERVERS)?) };
         let mut stage = Self {
             began: clock.now(),
             clock,

@@ -3,6 +3,7 @@
 use hdrhistogram::Histogram;
 
 use super::record::Turn;
+use crate::fairness::jain;
 
 /// Longest hand-over the histogram tells apart from longer ones: one minute.
 const HANDOVER_MAX_US: u64 = 60_000_000;
@@ -135,16 +136,6 @@ fn count_by_worker(turns: &[Turn], workers: u32) -> Vec<u64> {
     (0..workers).map(|worker| count(turns.iter().filter(|turn| turn.worker == worker))).collect()
 }
 
-/// Jain's index: (Σx)² / (n·Σx²).
-fn jain(shares: &[u64]) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "counts of grants are far below 2^52")]
-    let shares: Vec<f64> = shares.iter().map(|share| *share as f64).collect();
-    let sum: f64 = shares.iter().sum();
-    let squares: f64 = shares.iter().map(|share| share * share).sum();
-    let number = f64::from(u32::try_from(shares.len()).unwrap_or(u32::MAX));
-    if squares == 0.0 { 0.0 } else { sum * sum / (number * squares) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,12 +196,5 @@ mod tests {
         let turns = entered.map(|at| turn(0, at + 1, 0, at * s, at * s)).to_vec();
 
         assert_eq!(Verdict::of(turns, 6, 1, &[2 * s, 6 * s]).gaps_ms, [6_000, 6_000]);
-    }
-
-    #[test]
-    fn one_worker_with_everything_is_as_unfair_as_it_gets() {
-        assert!((jain(&[10, 0, 0, 0]) - 0.25).abs() < 1e-9);
-        assert!((jain(&[5, 5]) - 1.0).abs() < 1e-9);
-        assert!(jain(&[]).abs() < 1e-9);
     }
 }

@@ -12,13 +12,14 @@ impl Model {
         let mut granted = Vec::new();
         while let Some((session, request, holds)) = self.next_to_grant() {
             let names: Vec<LockName> = holds.iter().map(|item| item.lock.clone()).collect();
+            let asked = self.request(session, request).unwrap().items().to_vec();
             let Acquired::Granted { token, .. } = self.grant(session, request, holds, events)
             else {
                 unreachable!("it was granted")
             };
-            let elsewhere = self.asked_besides(session, request, &names);
-            if !elsewhere.is_empty() {
-                let items = elsewhere.into_iter().collect();
+            let elsewhere = asked.into_iter().filter(|item| !names.contains(&item.lock));
+            let items: Items = elsewhere.collect();
+            if !items.is_empty() {
                 events.push(Event::Left { session, request, items });
             }
             granted.push((Grant { session, request, token }, names));
@@ -27,13 +28,6 @@ impl Model {
             let waited_for = names.iter().filter(|name| !self.queue(name).is_empty());
             events.extend(waited_for.map(|name| told_contended(grant, name)));
         }
-    }
-
-    /// What a request asked for besides these locks: it waits there no more.
-    fn asked_besides(&self, session: SessionId, id: RequestId, names: &[LockName]) -> Vec<Item> {
-        let found = self.requests.iter().find(|r| (r.session, r.id) == (session, id));
-        let What::Asked(asked) = &found.unwrap().what else { return Vec::new() };
-        asked.items.iter().filter(|item| !names.contains(&item.lock)).cloned().collect()
     }
 
     pub(super) fn next_to_grant(&self) -> Option<(SessionId, RequestId, Vec<Item>)> {

@@ -1,4 +1,4 @@
-//! Three servers on loopback, in a folder that is removed with them.
+//! Servers of our own on loopback, for the demo and for measuring.
 
 use holdfast_seams::loopback;
 use std::fs::File;
@@ -13,11 +13,9 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::{runtime, spawn};
 
-/// Servers of the demo.
-const NODES: usize = 3;
 /// How long one question to one server may take.
 const QUESTION_LIMIT: Duration = Duration::from_millis(300);
-/// The demo needs little disk, and a machine that is short of it should still show it.
+/// These servers need little disk, and a machine that is short of it should still show them.
 const RESERVE_BYTES: u64 = 64 << 20;
 
 /// The servers. Dropping it kills them.
@@ -34,11 +32,11 @@ struct Node {
 }
 
 impl Cluster {
-    /// Starts the servers, with settings and data below `folder`. On the main thread: they die
-    /// with the thread that started them.
-    pub(crate) fn start(folder: &Path) -> Result<Self, Failure> {
+    /// Starts so many servers, with settings and data below `folder`. On the main thread: they
+    /// die with the thread that started them.
+    pub(crate) fn start(folder: &Path, servers: usize) -> Result<Self, Failure> {
         let binary = server_binary()?;
-        let ports = free_ports(NODES * 3)?;
+        let ports = free_ports(servers * 3)?;
         let addresses: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         let mut cluster = Self { binary, nodes: Vec::new() };
         for (index, own) in addresses.chunks(3).enumerate() {
@@ -50,7 +48,7 @@ impl Cluster {
             let endpoint = own.first().cloned().unwrap_or_default();
             cluster.nodes.push(Node { endpoint, config, log, process: None });
         }
-        for index in 0..NODES {
+        for index in 0..servers {
             cluster.start_node(index)?;
         }
         Ok(cluster)
@@ -75,9 +73,14 @@ impl Cluster {
         endpoints.join(",")
     }
 
+    /// The process ids of the servers that were started.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.nodes.iter().filter_map(|node| Some(node.process.as_ref()?.id())).collect()
+    }
+
     /// The server that leads, if one says so.
     pub(crate) fn leader(&self) -> Option<usize> {
-        (0..NODES).find(|index| {
+        (0..self.nodes.len()).find(|index| {
             self.status(*index)
                 .is_some_and(|status| status.ready && status.leader == Some(status.node))
         })
@@ -116,7 +119,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        for index in 0..NODES {
+        for index in 0..self.nodes.len() {
             self.kill(index);
         }
     }
@@ -136,8 +139,8 @@ fn server_binary() -> Result<PathBuf, Failure> {
     }
     Err(Failure::own(
         &format!("{} is missing", binary.display()),
-        "the demo starts the holdfastd beside its own executable; build both with \
-         `cargo build --release --bins`",
+        "the servers started here are the holdfastd beside the holdfast executable; build both \
+         with `cargo build --release --bins`",
     ))
 }
 
@@ -161,16 +164,20 @@ fn settings(index: usize, addresses: &[String], folder: &Path) -> String {
             )
         })
         .collect();
+    // A server without a list of members is a cluster by itself.
+    let members = match members.len() {
+        1 => String::new(),
+        _ => format!("members = [\n{}]\n", members.concat()),
+    };
     let own = |at: usize| addresses.get(index * 3 + at).map_or("", String::as_str);
     format!(
         "node_id = {}\nlisten = {:?}\npeer_listen = {:?}\nadmin_listen = {:?}\ndata_dir = {}\n\
-         reserve_bytes = {RESERVE_BYTES}\n\n[cluster]\nmembers = [\n{}]\n",
+         reserve_bytes = {RESERVE_BYTES}\n\n[cluster]\n{members}",
         index + 1,
         own(0),
         own(1),
         own(2),
         // A JSON string is a TOML string.
         json!(folder.join(format!("data-{}", index + 1)).to_string_lossy()),
-        members.concat(),
     )
 }

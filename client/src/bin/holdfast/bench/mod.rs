@@ -1,0 +1,121 @@
+//! `holdfast bench`: locks measured, with the workloads and the row that the peers are measured by.
+//!
+//! All workloads are closed loops: a client asks again as soon as its release was acknowledged. The
+//! clients are tasks on one thread, and share sessions. What counts is what happened in the window
+//! after the warm-up; the row says what else the machine was busy with meanwhile.
+//!
+//! # Invariants
+//!
+//! - An operation counts only once its release was acknowledged: nothing is measured that the store
+//!   could still undo.
+//! - A figure that does not apply is left out of the row, never 0.
+
+mod idle;
+mod pairs;
+mod probe;
+mod row;
+mod scene;
+mod score;
+mod table;
+mod takeover;
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tokio::sync::mpsc;
+
+use crate::args::{BenchArgs, BenchHolderArgs, Global, Workload};
+use crate::failure::Failure;
+use crate::{runtime, show, signals};
+use row::Row;
+use scene::Scene;
+
+/// What runs before the measured window, so that connections, caches and the leader are warm.
+const WARM_UP: Duration = Duration::from_secs(2);
+/// TTL of the sessions unless --ttl says otherwise; W5 waits for it, so it has a shorter one.
+const TTL: Duration = Duration::from_secs(10);
+const TTL_KILLED_HOLDER: Duration = Duration::from_secs(5);
+
+/// What is measured, checked.
+#[derive(Clone, Debug)]
+struct Plan {
+    workload: Workload,
+    clients: usize,
+    sessions: usize,
+    window: Duration,
+    trials: u32,
+    ttl: Duration,
+    run: u32,
+}
+
+impl Plan {
+    fn of(global: &Global, args: &BenchArgs) -> Result<Self, Failure> {
+        let (default, alone, ttl) = match args.workload {
+            Workload::OneClient => (1, true, TTL),
+            Workload::ManyLocks => (64, false, TTL),
+            Workload::OneLock => (10, false, TTL),
+            Workload::IdleWaiters => (1_000, false, TTL),
+            Workload::KilledHolder => (1, true, TTL_KILLED_HOLDER),
+        };
+        let clients = args.clients.unwrap_or(default);
+        if alone && clients != 1 {
+            let message = format!("W1 and W5 have one client, not {clients}: leave --clients out");
+            return Err(Failure::own("--clients", message));
+        }
+        Ok(Self {
+            workload: args.workload,
+            clients: usize::try_from(clients).unwrap_or(usize::MAX),
+            sessions: usize::try_from(args.sessions.min(clients)).unwrap_or(usize::MAX),
+            window: Duration::from_secs(args.secs.into()),
+            trials: args.trials,
+            ttl: global.ttl.unwrap_or(ttl),
+            run: args.run,
+        })
+    }
+}
+
+/// Measures, and prints a table or, for programs, one line of JSON.
+pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<u8, Failure> {
+    let plan = Plan::of(global, args)?;
+    let (heard, mut stopped) = mpsc::channel(1);
+    let ends = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+    signals::listen(&ends, move |signal| heard.blocking_send(signal).is_ok())?;
+    let scene = Scene::set(global, args.members)?;
+    let measured = runtime::block_on(async {
+        holdfast_seams::select! {
+            signal = stopped.recv() => Err(stopped_by(signal)),
+            row = measure(&plan, &scene) => row,
+        }
+    })?;
+    let row = scene.clear(measured)?;
+    if global.json {
+        show::line(serde_json::Value::Object(row));
+    } else {
+        table::print(&row);
+    }
+    Ok(0)
+}
+
+fn stopped_by(signal: Option<Signal>) -> Failure {
+    let code =
+        signal.map_or(u8::MAX, |signal| u8::try_from(128 + signal as i32).unwrap_or(u8::MAX));
+    Failure::new(code, "stopped by a signal")
+}
+
+async fn measure(plan: &Plan, scene: &Scene) -> Result<Row, Failure> {
+    let mut row = row::header(plan, scene).await?;
+    let figures = match plan.workload {
+        Workload::OneClient | Workload::ManyLocks => pairs::measure(plan, scene, false).await?,
+        Workload::OneLock => pairs::measure(plan, scene, true).await?,
+        Workload::IdleWaiters => idle::measure(plan, scene).await?,
+        Workload::KilledHolder => takeover::measure(plan, scene).await?,
+    };
+    row.extend(figures);
+    Ok(row)
+}
+
+/// The process that W5 kills: takes the lock, says so, and says until when it is safe.
+pub(crate) fn hold(global: &Global, args: &BenchHolderArgs) -> Result<u8, Failure> {
+    runtime::block_on(takeover::hold(global, &args.name))??;
+    Ok(crate::failure::LOST)
+}

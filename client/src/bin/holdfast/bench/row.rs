@@ -1,0 +1,84 @@
+//! One result: an object whose keys are the same for every lock service that is measured.
+
+use holdfast_seams::Clock;
+use prost_types::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::Plan;
+use super::probe::{self, Cost};
+use super::scene::Scene;
+use super::score::float;
+use crate::args::Workload;
+use crate::failure::Failure;
+
+/// Key and figure. What does not apply is not there.
+pub(super) type Row = Map<String, Value>;
+
+/// What runs, and when.
+pub(super) async fn header(plan: &Plan, scene: &Scene) -> Result<Row, Failure> {
+    let load = probe::load()?;
+    // Connecting waits for a leader; only then a server knows its members.
+    let sessions = scene.sessions(plan, 1).await?;
+    let status = scene.status().await?;
+    for session in sessions {
+        session.close().await?;
+    }
+    let header = [
+        ("peer", json!("holdfast")),
+        ("variant", json!(format!("sessions={}", plan.sessions))),
+        ("version", json!(status.version)),
+        ("topology", json!(format!("{}n", status.members.len()))),
+        // The server has no other way: it answers nothing that is not synced on a majority.
+        ("durability", json!("fsync")),
+        ("workload", json!(name(plan.workload))),
+        ("n", json!(plan.clients)),
+        ("secs", json!(seconds(plan))),
+        ("ttl_s", json!(plan.ttl.as_secs_f64())),
+        ("run", json!(plan.run)),
+        ("ts", json!(timestamp(&**scene.clock()))),
+        ("load1", json!(load)),
+    ];
+    Ok(header.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+}
+
+/// Of W5, how many trials: as the peers' rows have it.
+fn seconds(plan: &Plan) -> u64 {
+    match plan.workload {
+        Workload::KilledHolder => plan.trials.into(),
+        _ => plan.window.as_secs(),
+    }
+}
+
+fn name(workload: Workload) -> &'static str {
+    match workload {
+        Workload::OneClient => "W1",
+        Workload::ManyLocks => "W2",
+        Workload::OneLock => "W3",
+        Workload::IdleWaiters => "W4",
+        Workload::KilledHolder => "W5",
+    }
+}
+
+/// Now, to the second, as RFC 3339 has it.
+fn timestamp(clock: &dyn Clock) -> String {
+    let seconds = i64::try_from(clock.wall_ms() / 1_000).unwrap_or(i64::MAX);
+    Timestamp { seconds, nanos: 0 }.to_string()
+}
+
+/// What a window cost; `suffix` ends the keys that the peers have twice.
+pub(super) fn tell_cost(cost: &Cost, suffix: &str, row: &mut Row) {
+    row.insert(format!("client_cpu_s{suffix}"), json!(cost.own_cpu));
+    if let Some(servers) = cost.servers_cpu {
+        row.insert(format!("server_cpu_s{suffix}"), json!(servers));
+    }
+    if let Some(others) = cost.other_cores {
+        row.insert(format!("other_cores{suffix}"), json!((others * 100.0).round() / 100.0));
+    }
+}
+
+/// Resident memory of all members together.
+pub(super) fn tell_rss(bytes: Option<u64>, row: &mut Row) {
+    if let Some(bytes) = bytes {
+        row.insert("server_rss_mb".into(), json!(float(bytes) / 1_048_576.0));
+    }
+}

@@ -1,0 +1,99 @@
+//! Where it is measured: servers of our own, or others', and sessions there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast::{Client, NodeStatus};
+use holdfast_seams::{Clock, Seams};
+use tempfile::TempDir;
+
+use super::Plan;
+use super::probe::Probe;
+use crate::args::Global;
+use crate::cluster::Cluster;
+use crate::failure::Failure;
+
+/// How long the servers may take to have a leader that opens a session.
+const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+/// Members of a cluster of our own, unless another number was asked for.
+const MEMBERS: usize = 3;
+
+/// Servers, and the ways to them.
+pub(super) struct Scene {
+    // In this order: the servers end before their folder goes.
+    own: Option<Cluster>,
+    folder: Option<TempDir>,
+    endpoints: String,
+    /// Time, tasks and randomness.
+    pub(super) seams: Seams,
+}
+
+impl Scene {
+    /// Starts servers, unless others' are to be measured. On the main thread.
+    pub(super) fn set(global: &Global, members: Option<usize>) -> Result<Self, Failure> {
+        let seams = Seams::system();
+        if let (Some(endpoints), None) = (&global.endpoints, members) {
+            let endpoints = endpoints.clone();
+            return Ok(Self { own: None, folder: None, endpoints, seams });
+        }
+        let folder = TempDir::with_prefix("holdfast-bench-")
+            .map_err(|error| Failure::own("making a temporary folder", error))?;
+        let own = Cluster::start(folder.path(), members.unwrap_or(MEMBERS))?;
+        let endpoints = own.endpoints();
+        Ok(Self { own: Some(own), folder: Some(folder), endpoints, seams })
+    }
+
+    /// Ends our own servers. If the measurement failed, their logs are kept and named.
+    pub(super) fn clear<T>(self, measured: Result<T, Failure>) -> Result<T, Failure> {
+        drop(self.own);
+        match (measured, self.folder) {
+            // A signal asked for the end; there is nothing to look into.
+            (Err(failure), Some(folder)) if failure.code < 128 => {
+                let kept = folder.keep();
+                let message = format!("{}; logs are kept in {}", failure.message, kept.display());
+                Err(Failure::new(failure.code, message))
+            }
+            (measured, _) => measured,
+        }
+    }
+
+    pub(super) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.seams.clock
+    }
+
+    pub(super) fn endpoints(&self) -> &str {
+        &self.endpoints
+    }
+
+    /// What a measurement costs; of others' servers only what can be seen from here.
+    pub(super) fn probe(&self) -> Probe {
+        let servers = self.own.as_ref().map(Cluster::processes);
+        Probe::new(self.clock().clone(), servers)
+    }
+
+    /// So many sessions.
+    pub(super) async fn sessions(
+        &self,
+        plan: &Plan,
+        number: usize,
+    ) -> Result<Vec<Client>, Failure> {
+        let connect = || async {
+            let builder = Client::builder().endpoints(&self.endpoints)?;
+            let builder = builder.ttl(plan.ttl).label("bench").connect_timeout(CONNECT_LIMIT);
+            builder.connect().await
+        };
+        let sessions = (0..number).map(|_| connect());
+        Ok(futures_util::future::try_join_all(sessions).await?)
+    }
+
+    /// What a server says of itself and its cluster.
+    pub(super) async fn status(&self) -> Result<NodeStatus, Failure> {
+        let builder = Client::builder().endpoints(&self.endpoints)?;
+        Ok(builder.connect_timeout(CONNECT_LIMIT).reader().status().await?)
+    }
+
+    /// The start of lock names that nobody else uses.
+    pub(super) fn names(&self) -> String {
+        format!("bench/{:016x}/", self.seams.rng.next_u64())
+    }
+}

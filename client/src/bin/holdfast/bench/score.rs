@@ -1,0 +1,180 @@
+//! What the clients of a closed loop went through.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde_json::json;
+
+use super::row::Row;
+use crate::fairness::jain;
+
+/// Longest time that is told apart from longer ones: an hour.
+const LONGEST_NS: u64 = 3_600_000_000_000;
+
+/// Latencies, to three digits.
+#[derive(Clone, Debug)]
+pub(super) struct Latencies(Histogram<u64>);
+
+impl Latencies {
+    pub(super) fn new() -> Self {
+        // Bounds and digits are constants that the library accepts.
+        #[expect(clippy::expect_used, reason = "a constant that fails, fails in every test")]
+        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are valid");
+        Self(histogram)
+    }
+
+    pub(super) fn record(&mut self, length: Duration) {
+        self.0.saturating_record(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// `<name>_p50_us` and so on; nothing if nothing was recorded.
+    pub(super) fn tell(&self, name: &str, row: &mut Row) {
+        if self.0.is_empty() {
+            return;
+        }
+        for (which, quantile) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)] {
+            let nanos = self.0.value_at_quantile(quantile);
+            row.insert(format!("{name}_{which}_us"), json!(float(nanos) / 1e3));
+        }
+    }
+}
+
+/// One operation whose grant lies in the measured window and whose release was acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pair {
+    pub(super) client: usize,
+    pub(super) acquire: Duration,
+    pub(super) release: Duration,
+    /// From just before the release before it; for clients that share a lock.
+    pub(super) handover: Option<Duration>,
+}
+
+/// Everything that is counted in the window.
+#[derive(Debug)]
+pub(super) struct Score {
+    acquire: Latencies,
+    release: Latencies,
+    handover: Latencies,
+    by_client: Vec<u64>,
+    errors: u64,
+    first_error: Option<String>,
+    waited: Duration,
+    longest_wait: Duration,
+}
+
+impl Score {
+    pub(super) fn of_clients(number: usize) -> Self {
+        Self {
+            acquire: Latencies::new(),
+            release: Latencies::new(),
+            handover: Latencies::new(),
+            by_client: vec![0; number],
+            errors: 0,
+            first_error: None,
+            waited: Duration::ZERO,
+            longest_wait: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn count(&mut self, pair: Pair) {
+        self.acquire.record(pair.acquire);
+        self.release.record(pair.release);
+        if let Some(handover) = pair.handover {
+            self.handover.record(handover);
+        }
+        if let Some(own) = self.by_client.get_mut(pair.client) {
+            *own += 1;
+        }
+        self.waited += pair.acquire;
+        self.longest_wait = self.longest_wait.max(pair.acquire);
+    }
+
+    /// Somebody still waits when the window ends, and has for this long.
+    pub(super) fn still_waits(&mut self, waited: Duration) {
+        self.longest_wait = self.longest_wait.max(waited);
+    }
+
+    pub(super) fn failed(&mut self, error: &holdfast::Error) {
+        self.errors += 1;
+        self.first_error.get_or_insert_with(|| error.to_string());
+    }
+
+    pub(super) fn operations(&self) -> u64 {
+        self.by_client.iter().sum()
+    }
+
+    pub(super) fn tell(&self, window: Duration, row: &mut Row) {
+        row.insert("ops".into(), json!(self.operations()));
+        row.insert("ops_per_s".into(), json!(float(self.operations()) / window.as_secs_f64()));
+        row.insert("errors".into(), json!(self.errors));
+        if let Some(error) = &self.first_error {
+            row.insert("first_error".into(), json!(error));
+        }
+        self.acquire.tell("acq", row);
+        self.release.tell("rel", row);
+        self.handover.tell("ho", row);
+    }
+
+    /// How the clients of one lock shared it.
+    pub(super) fn tell_fairness(&self, row: &mut Row) {
+        let starved = self.by_client.iter().filter(|grants| **grants == 0).count();
+        row.insert("starved".into(), json!(starved));
+        if self.operations() == 0 {
+            return;
+        }
+        let mean = self.waited.as_secs_f64() / float(self.operations());
+        let longest = self.longest_wait.as_secs_f64();
+        row.insert("jain".into(), json!(jain(&self.by_client)));
+        row.insert("wait_mean_ms".into(), json!(mean * 1e3));
+        row.insert("wait_max_ms".into(), json!(longest * 1e3));
+        row.insert("wait_max_over_mean".into(), json!(longest / mean));
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "what is counted here is far below 2^52")]
+pub(super) fn float(number: u64) -> f64 {
+    number as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn pair(client: usize, acquire: Duration) -> Pair {
+        Pair { client, acquire, release: MS, handover: None }
+    }
+
+    fn number(row: &Row, key: &str) -> f64 {
+        row.get(key).and_then(serde_json::Value::as_f64).unwrap_or(f64::NAN)
+    }
+
+    #[test]
+    fn rates_are_of_the_window_and_percentiles_in_microseconds() {
+        let mut score = Score::of_clients(1);
+        for wait in 1..=100 {
+            score.count(pair(0, wait * MS));
+        }
+        let mut row = Row::new();
+        score.tell(Duration::from_secs(4), &mut row);
+
+        assert!((number(&row, "ops_per_s") - 25.0).abs() < 1e-9, "{row:?}");
+        assert!((number(&row, "acq_p50_us") / 50_000.0 - 1.0).abs() < 2e-3, "{row:?}");
+        assert!((number(&row, "acq_max_us") / 100_000.0 - 1.0).abs() < 2e-3, "{row:?}");
+        assert!(!row.contains_key("ho_p50_us"), "nothing was handed over: {row:?}");
+    }
+
+    #[test]
+    fn a_wait_that_the_end_cut_off_counts_as_the_longest_but_not_into_the_mean() {
+        let mut score = Score::of_clients(2);
+        score.count(pair(0, 10 * MS));
+        score.still_waits(70 * MS);
+        let mut row = Row::new();
+        score.tell_fairness(&mut row);
+
+        assert!((number(&row, "wait_mean_ms") - 10.0).abs() < 1e-9, "{row:?}");
+        assert!((number(&row, "wait_max_over_mean") - 7.0).abs() < 1e-9, "{row:?}");
+        assert_eq!(row.get("starved"), Some(&json!(1)));
+    }
+}

@@ -1,0 +1,118 @@
+//! A row for people.
+
+use comfy_table::{Table, presets};
+use serde_json::Value;
+
+use super::row::Row;
+use crate::show;
+
+/// What a figure is called, its keys, and what they are multiplied by for the unit that is shown.
+/// Several keys stand beside one another.
+type Line = (&'static str, &'static [&'static str], f64, &'static str);
+
+const LINES: &[Line] = &[
+    ("operations", &["ops"], 1.0, ""),
+    ("operations per second", &["ops_per_s"], 1.0, "/s"),
+    ("errors", &["errors"], 1.0, ""),
+    (
+        "acquire p50 / p99 / p99.9 / max",
+        &["acq_p50_us", "acq_p99_us", "acq_p999_us", "acq_max_us"],
+        1e-3,
+        " ms",
+    ),
+    (
+        "release p50 / p99 / p99.9 / max",
+        &["rel_p50_us", "rel_p99_us", "rel_p999_us", "rel_max_us"],
+        1e-3,
+        " ms",
+    ),
+    (
+        "hand-over p50 / p99 / p99.9 / max",
+        &["ho_p50_us", "ho_p99_us", "ho_p999_us", "ho_max_us"],
+        1e-3,
+        " ms",
+    ),
+    ("fairness (Jain's index)", &["jain"], 1.0, ""),
+    ("clients without a grant", &["starved"], 1.0, ""),
+    ("wait mean / longest", &["wait_mean_ms", "wait_max_ms"], 1.0, " ms"),
+    ("server CPU per 1,000 operations", &["server_cpu_s_per_kop"], 1e3, " ms"),
+    ("server CPU, client CPU", &["server_cpu_s", "client_cpu_s"], 1.0, " s"),
+    ("the same without waiters", &["server_cpu_s_base", "client_cpu_s_base"], 1.0, " s"),
+    ("server memory, all members", &["server_rss_mb"], 1.0, " MiB"),
+    ("server memory per waiter, all members", &["server_kb_per_waiter"], 1.0, " KiB"),
+    ("packets on loopback per operation", &["lo_packets_per_op"], 1.0, ""),
+    (
+        "packets on loopback, without waiters",
+        &["lo_packets_per_s", "lo_packets_per_s_base"],
+        1.0,
+        "/s",
+    ),
+    ("take-over after the kill, median", &["takeover_median_s"], 1.0, " s"),
+    ("take-over after the lease's end, longest", &["takeover_max_after_lease_s"], 1e3, " ms"),
+    ("cores busy with other work", &["other_cores"], 1.0, ""),
+];
+
+pub(super) fn print(row: &Row) {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.add_row(["measured".to_owned(), title(row)]);
+    for line in LINES {
+        if let Some(figures) = figures(row, line) {
+            table.add_row([line.0.to_owned(), figures]);
+        }
+    }
+    if let Some(Value::String(error)) = row.get("first_error") {
+        table.add_row(["the first error".to_owned(), show::escaped(error)]);
+    }
+    show::line(table.trim_fmt());
+}
+
+fn title(row: &Row) -> String {
+    let text = |key: &str| match row.get(key) {
+        Some(Value::String(text)) => show::escaped(text),
+        Some(other) => other.to_string(),
+        None => String::new(),
+    };
+    format!(
+        "{}, {} clients, {}; {}, holdfastd {}",
+        text("workload"),
+        text("n"),
+        text("variant"),
+        text("topology"),
+        text("version")
+    )
+}
+
+/// Those of a line's figures that the row has.
+fn figures(row: &Row, (_, keys, factor, unit): &Line) -> Option<String> {
+    let shown = keys.iter().filter_map(|key| row.get(*key)?.as_f64());
+    let shown: Vec<_> = shown.map(|figure| format!("{}{unit}", short(figure * factor))).collect();
+    (!shown.is_empty()).then(|| shown.join(" / "))
+}
+
+/// Three digits are enough for anybody who compares.
+fn short(figure: f64) -> String {
+    match figure.abs() {
+        whole if whole >= 100.0 || figure.fract() == 0.0 => format!("{figure:.0}"),
+        tens if tens >= 10.0 => format!("{figure:.1}"),
+        _ => format!("{figure:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_line_shows_what_the_row_has_in_the_unit_it_names() {
+        let row: Row =
+            [("acq_p50_us".to_owned(), json!(670.4)), ("acq_p99_us".to_owned(), json!(12_345))]
+                .into_iter()
+                .collect();
+        let shown: Vec<_> = LINES.iter().filter_map(|line| figures(&row, line)).collect();
+
+        assert_eq!(shown, ["0.670 ms / 12.3 ms"]);
+    }
+}

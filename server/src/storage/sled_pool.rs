@@ -1,0 +1,190 @@
+//! Keeps most threads of sled's pool out of the way of each commit.
+//!
+//! sled hands every write to a pool of seven threads and wakes all of them for it, one after the
+//! other: one writes, six look at an empty queue and go back to sleep. At one commit an acquire
+//! that was 44 % of a server's CPU, and it delayed the commit itself. sled has no setting for it.
+//! What its interface does offer is a future that is woken on a thread of the pool: a waker that
+//! does not return keeps that thread out of the queue.
+//!
+//! # Invariants
+//!
+//! - [`LEFT`] threads go on serving the queue: one writes, one is there for what the first may wait
+//!   for (sled truncates its file on the pool, too).
+//! - Nothing can wait for ever on a thread that is kept out: one of those looks every
+//!   [`LOOK_EVERY`], and when a commit has made no progress since, all of them go back for good.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+
+/// Threads of the pool, as sled 0.34.7 starts them (`DESIRED_WAITING_THREADS`).
+const POOL: usize = 7;
+/// Threads that stay in the pool.
+const LEFT: usize = 2;
+/// How long a commit may make no progress until the pool is given its threads back. Far above any
+/// healthy sync of a disk; far below what a lease lasts.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Attempts for each thread: one fails when the pool is done before it can be told to wait.
+const ATTEMPTS: usize = 100;
+
+/// The threads that are kept out of the pool of this process.
+pub(super) struct Idlers {
+    state: Mutex<State>,
+    changed: Condvar,
+    look_every: Duration,
+}
+
+#[derive(Default)]
+struct State {
+    idle: usize,
+    /// All go back, and nobody is kept out any more.
+    dismissed: bool,
+    commits: Commits,
+}
+
+/// Commits in the life of the process.
+#[derive(Clone, Copy, Debug, Default)]
+struct Commits {
+    begun: u64,
+    done: u64,
+}
+
+impl Commits {
+    /// Whether some commit was underway at `earlier`, and none was done since.
+    fn stand_still_since(self, earlier: Self) -> bool {
+        earlier.begun > earlier.done && self.done == earlier.done
+    }
+}
+
+/// A commit on its way; it counts as done when this is dropped.
+pub(super) struct Underway(Arc<Idlers>);
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.0.lock().commits.done += 1;
+    }
+}
+
+impl Idlers {
+    fn new(look_every: Duration) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), changed: Condvar::new(), look_every })
+    }
+
+    /// The one of this process: the pool is one for the whole process as well.
+    pub(super) fn of_process() -> Arc<Self> {
+        static IDLERS: OnceLock<Arc<Idlers>> = OnceLock::new();
+        Arc::clone(IDLERS.get_or_init(|| Self::new(LOOK_EVERY)))
+    }
+
+    /// Keeps all threads out but [`LEFT`], once in the life of the process.
+    pub(super) fn thin_out(self: &Arc<Self>, tree: &sled::Tree) {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            let mut attempts = 0;
+            while self.lock().idle < POOL - LEFT && attempts < ATTEMPTS {
+                self.take_one_out(tree);
+                attempts += 1;
+            }
+        });
+    }
+
+    /// Has some thread of the pool wake us, which keeps it here. Returns when it is, or when it was
+    /// done with its work before it could be told to wake anybody.
+    fn take_one_out(self: &Arc<Self>, tree: &sled::Tree) {
+        let idle = self.lock().idle;
+        let waker = Waker::from(Arc::clone(self));
+        let flushed = pin!(tree.flush_async());
+        if flushed.poll(&mut Context::from_waker(&waker)).is_pending() {
+            let waiting = |state: &mut State| state.idle == idle && !state.dismissed;
+            drop(self.changed.wait_while(self.lock(), waiting));
+        }
+    }
+
+    /// To be held while sled works on a commit.
+    pub(super) fn underway(self: &Arc<Self>) -> Underway {
+        self.lock().commits.begun += 1;
+        Underway(Arc::clone(self))
+    }
+
+    /// Keeps the calling thread until all are dismissed. The first one looks after the commits.
+    fn idle(&self) {
+        let mut state = self.lock();
+        let is_lookout = state.idle == 0;
+        state.idle += 1;
+        self.changed.notify_all();
+        while !state.dismissed {
+            state = if is_lookout { self.look(state) } else { self.wait(state) };
+        }
+        state.idle -= 1;
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits a while; dismisses everybody if the commits stood still.
+    fn look<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let before = state.commits;
+        let waited =
+            self.changed.wait_timeout_while(state, self.look_every, |state| !state.dismissed);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if state.commits.stand_still_since(before) {
+            state.dismissed = true;
+            self.changed.notify_all();
+            let within = self.look_every;
+            tracing::warn!(?within, "a commit makes no progress; sled has all its threads back");
+        }
+        state
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wake for Idlers {
+    fn wake(self: Arc<Self>) {
+        self.idle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// Without it a commit that waits for more threads than are left would wait for ever.
+    #[test]
+    fn a_commit_without_progress_gives_all_threads_back() {
+        let idlers = Idlers::new(Duration::from_millis(1));
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let waker = Waker::from(Arc::clone(&idlers));
+                thread::spawn(move || waker.wake())
+            })
+            .collect();
+        drop(idlers.changed.wait_while(idlers.lock(), |state| state.idle < 3));
+
+        let underway = idlers.underway();
+        for thread in threads {
+            thread.join().expect("it ends by itself");
+        }
+        drop(underway);
+
+        assert_eq!(idlers.lock().idle, 0);
+    }
+
+    #[test]
+    fn commits_stand_still_only_if_one_was_underway_and_none_was_done_since() {
+        let commits = |begun, done| Commits { begun, done };
+
+        assert!(commits(5, 4).stand_still_since(commits(5, 4)));
+        assert!(commits(6, 4).stand_still_since(commits(5, 4)), "others began meanwhile");
+        assert!(!commits(4, 4).stand_still_since(commits(4, 4)), "nobody commits");
+        assert!(!commits(5, 4).stand_still_since(commits(4, 4)), "it has just begun");
+        assert!(!commits(6, 5).stand_still_since(commits(5, 4)), "another one is underway");
+    }
+}

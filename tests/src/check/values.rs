@@ -1,0 +1,228 @@
+//! I19, I13: the value that comes with a grant is the one that was left, and only a holder changes
+//! one.
+//!
+//! Only an exclusive holder changes a value, and the exclusive grants of a name follow each other
+//! by their tokens. So the value of a name is followed from token to token, as the set of what it
+//! may be: a change that was acknowledged leaves one possibility, a change of unknown outcome both,
+//! and so does an end of which it is not certain whether it was a clean one. Names are taken to
+//! have no value at the beginning of a run.
+
+use std::collections::BTreeMap;
+
+use super::story::{Fate, Hold, Over, ReleaseTold, Request, Story, Write};
+use super::{Tally, Violation, at, violation};
+use crate::history::{Change, LostCause};
+
+pub(super) fn check(story: &Story, tally: &mut Tally, violations: &mut Vec<Violation>) {
+    for write in story.writes.iter().filter(|write| write.fate == Fate::Done) {
+        if let Some(how) = not_by_its_holder(story, write) {
+            let message = format!(
+                "{}: its value was changed by {} under token {} at {}, which {how}",
+                write.name,
+                write.client,
+                write.token,
+                at(write.asked_ns)
+            );
+            violations.push(violation(13, message));
+        }
+    }
+    let writes = Writes::of(story);
+    for (name, mut holds) in story.holds_by_name() {
+        holds.sort_by_key(|hold| hold.token);
+        let unseen = unseen_grants(story, name);
+        let mut value = Possible::nothing();
+        for hold in holds {
+            value.is_seen(story, hold, &unseen, tally, violations);
+            if !hold.shared {
+                value.change(&writes.under(hold));
+                value.end(story, hold);
+            }
+        }
+    }
+}
+
+/// Why a change that was acknowledged was not its client's to make (I13).
+fn not_by_its_holder(story: &Story, write: &Write) -> Option<&'static str> {
+    let Some(hold) = story.hold(write.client, write.token, &write.name) else {
+        return Some("it was never granted");
+    };
+    let released = matches!(
+        hold.release_told,
+        Some((told, ReleaseTold::Released)) if told < write.asked_ns
+    );
+    let over = matches!(hold.over, Some((told, Over::Told(_))) if told < write.asked_ns);
+    if hold.shared {
+        Some("it shared")
+    } else if released {
+        Some("it had given back")
+    } else {
+        over.then_some("it had lost")
+    }
+}
+
+/// The changes that may have taken effect, by grant and name, in the order in which they were
+/// asked for.
+struct Writes<'a>(BTreeMap<(u64, &'a str), Vec<&'a Write>>);
+
+impl<'a> Writes<'a> {
+    fn of(story: &'a Story) -> Self {
+        let mut by_grant: BTreeMap<(u64, &str), Vec<&Write>> = BTreeMap::new();
+        for write in story.writes.iter().filter(|write| write.fate != Fate::Refused) {
+            by_grant.entry((write.token, &write.name)).or_default().push(write);
+        }
+        Self(by_grant)
+    }
+
+    fn under(&self, hold: &Hold) -> Vec<&'a Write> {
+        let writes = self.0.get(&(hold.token, hold.name.as_str())).map_or(&[][..], Vec::as_slice);
+        writes.iter().filter(|write| write.client == hold.client).copied().collect()
+    }
+}
+
+/// Exclusive requests for `name` that may have been granted without their clients' knowing: such a
+/// hold changes no value, but its end may have made one suspect.
+fn unseen_grants<'a>(story: &'a Story, name: &str) -> Vec<&'a Request> {
+    let unseen = |request: &&Request| {
+        request.items.get(name) == Some(&false)
+            && request.granted.is_none()
+            && !request.answers.iter().any(|(_, answer)| answer.is_certainly_ungranted())
+    };
+    story.requests.iter().filter(unseen).collect()
+}
+
+/// A value as the store has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Left {
+    value: String,
+    token: u64,
+    suspect: bool,
+}
+
+/// What the value of a name may be; `None`: it has none.
+struct Possible(Vec<Option<Left>>);
+
+impl Possible {
+    fn nothing() -> Self {
+        Self(vec![None])
+    }
+
+    fn add(&mut self, states: Vec<Option<Left>>) {
+        for state in states {
+            if !self.0.contains(&state) {
+                self.0.push(state);
+            }
+        }
+    }
+
+    /// A grant showed the value. From here on it is that one.
+    fn is_seen(
+        &mut self,
+        story: &Story,
+        hold: &Hold,
+        unseen: &[&Request],
+        tally: &mut Tally,
+        violations: &mut Vec<Violation>,
+    ) {
+        let shown = hold.value.as_ref().map(|shown| Left {
+            value: shown.value.clone(),
+            token: shown.token,
+            suspect: shown.suspect,
+        });
+        let lost_unseen = unseen.iter().any(|request| {
+            let client = story.clients.get(&request.client);
+            request.called_ns < hold.from_ns
+                && client.is_none_or(|client| client.may_have_expired(hold.from_ns))
+        });
+        let is = |possible: &Option<Left>| match (possible, &shown) {
+            (Some(possible), Some(shown)) if lost_unseen => {
+                (&possible.value, possible.token) == (&shown.value, shown.token)
+            }
+            (possible, shown) => possible == shown,
+        };
+        if !self.0.iter().any(is) {
+            let message = format!(
+                "{}: token {} of {} came at {} with {shown:?}, and it was {:?}",
+                hold.name,
+                hold.token,
+                hold.client,
+                at(hold.from_ns),
+                self.0
+            );
+            violations.push(violation(19, message));
+        }
+        if self.0.len() == 1 && shown.is_some() {
+            tally.values_seen += 1;
+        }
+        if shown.as_ref().is_some_and(|shown| shown.suspect) {
+            tally.suspects += 1;
+        }
+        self.0 = vec![shown];
+    }
+
+    /// What the holder did to it. A change of unknown outcome may also have taken effect after
+    /// those that came later: a copy of it may have been on its way.
+    fn change(&mut self, writes: &[&Write]) {
+        for write in writes {
+            let changed = self.after(write);
+            match write.fate {
+                Fate::Done => self.0 = changed,
+                Fate::Unknown | Fate::Refused => self.add(changed),
+            }
+        }
+        for write in writes.iter().filter(|write| write.fate == Fate::Unknown) {
+            self.add(self.after(write));
+        }
+    }
+
+    fn after(&self, write: &Write) -> Vec<Option<Left>> {
+        let one = |state: &Option<Left>| match &write.change {
+            Change::Set(value) => {
+                Some(Left { value: value.clone(), token: write.token, suspect: false })
+            }
+            Change::Clear => None,
+            Change::Confirm => state.clone().map(|left| Left { suspect: false, ..left }),
+        };
+        let mut states: Vec<Option<Left>> = self.0.iter().map(one).collect();
+        states.dedup();
+        states
+    }
+
+    /// The hold is over: what it left is suspect unless it gave the lock back.
+    fn end(&mut self, story: &Story, hold: &Hold) {
+        let doubt = |state: &Option<Left>| state.clone().map(|left| Left { suspect: true, ..left });
+        let suspect: Vec<Option<Left>> = self.0.iter().map(doubt).collect();
+        match ending(story, hold) {
+            Ending::Clean => {}
+            Ending::Unclean => self.0 = suspect,
+            Ending::Unknown => self.add(suspect),
+        }
+    }
+}
+
+enum Ending {
+    /// By release, cancel or close.
+    Clean,
+    /// By the end of its lease.
+    Unclean,
+    /// By one of the two.
+    Unknown,
+}
+
+/// How a hold ended, of which it is known that it did: a later one of the same name was granted.
+fn ending(story: &Story, hold: &Hold) -> Ending {
+    let client = story.clients.get(&hold.client);
+    let killed = client.is_some_and(|client| client.killed_ns.is_some());
+    match hold.over {
+        Some((_, Over::GivenUp)) => {
+            let released = matches!(hold.release_told, Some((_, ReleaseTold::Released)));
+            let lives = client.is_some_and(|client| !client.may_have_expired(u64::MAX - 1));
+            if released || lives { Ending::Clean } else { Ending::Unknown }
+        }
+        Some((_, Over::Told(LostCause::Expired))) => Ending::Unclean,
+        Some((_, Over::Told(LostCause::Closed))) => Ending::Clean,
+        None if killed => Ending::Unclean,
+        Some((_, Over::Told(LostCause::Deadline | LostCause::Gone) | Over::Lapsed)) | None => {
+            Ending::Unknown
+        }
+    }
+}

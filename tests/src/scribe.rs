@@ -1,0 +1,379 @@
+//! One client of the real library that writes down what it does, is told and believes.
+//!
+//! What a [`Scribe`] does goes into the history before it is done, what it is told after.
+
+use std::future::IntoFuture as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use holdfast::{Acquire, Client, Error, Guard, GuardState, LockItem, LostReason, Mode};
+use holdfast_seams::Seams;
+
+use crate::history::{Asked, Change, ClientId, Holding, LostCause, Recorder, Shown, What};
+
+/// One client of the library, and what it writes down.
+#[derive(Clone)]
+pub struct Scribe {
+    client: Client,
+    id: ClientId,
+    recorder: Recorder,
+    seams: Seams,
+    next_request: Arc<AtomicU64>,
+}
+
+/// A hold, and who writes down what becomes of it.
+#[derive(Debug)]
+pub struct Held {
+    guard: Guard,
+    scribe: Scribe,
+}
+
+/// What is asked for in one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// The locks, each once.
+    pub items: Vec<Asked>,
+    /// `None`: all of them. Otherwise whichever are free, and so many are waited for.
+    pub any: Option<u32>,
+}
+
+impl Wish {
+    /// One lock, to be held alone.
+    pub fn exclusive(name: &str) -> Self {
+        Self { items: vec![Asked::exclusive(name)], any: None }
+    }
+
+    /// One lock, to be held beside others that share it.
+    pub fn shared(name: &str) -> Self {
+        Self { items: vec![Asked::shared(name)], any: None }
+    }
+
+    /// All of these, or nothing.
+    pub fn all(items: Vec<Asked>) -> Self {
+        Self { items, any: None }
+    }
+
+    /// Whichever of these are free; waits until it has `min`.
+    pub fn any(min: u32, items: Vec<Asked>) -> Self {
+        Self { items, any: Some(min) }
+    }
+
+    /// The library's request for it.
+    fn of(&self, client: &Client, wait: bool) -> Acquire {
+        let items = self.items.iter().map(|item| match item.shared {
+            true => LockItem::shared(&item.name),
+            false => LockItem::exclusive(&item.name),
+        });
+        match (self.any, self.items.as_slice(), wait) {
+            (Some(min), _, _) => client.any_of(min, items),
+            (None, [one], true) if one.shared => client.lock(&one.name).shared(),
+            (None, [one], false) if one.shared => client.try_lock(&one.name).shared(),
+            (None, [one], true) => client.lock(&one.name),
+            (None, [one], false) => client.try_lock(&one.name),
+            (None, _, true) => client.lock_all(items),
+            (None, _, false) => client.try_lock_all(items),
+        }
+    }
+}
+
+impl std::fmt::Debug for Scribe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scribe").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Scribe {
+    /// Connects a client with this lease.
+    ///
+    /// # Errors
+    ///
+    /// As the library's `connect`.
+    pub async fn connect(
+        endpoints: &str,
+        ttl: Duration,
+        id: ClientId,
+        recorder: Recorder,
+    ) -> Result<Self, Error> {
+        let client = Client::builder().endpoints(endpoints)?.ttl(ttl).connect().await?;
+        Ok(Self::of(client, id, recorder, Seams::system()))
+    }
+
+    /// Writes down what `client` does, which lives on these seams.
+    pub fn of(client: Client, id: ClientId, recorder: Recorder, seams: Seams) -> Self {
+        Self { client, id, recorder, seams, next_request: Arc::new(AtomicU64::new(1)) }
+    }
+
+    /// The library's client itself.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    fn write(&self, what: What) {
+        self.recorder.write(self.id, what);
+    }
+
+    fn next_request(&self) -> u64 {
+        self.next_request.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn asks(&self, wish: &Wish, wait: bool, within: Option<Duration>) -> u64 {
+        let request = self.next_request();
+        let within_ms = within.map(|within| u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
+        let (items, any) = (wish.items.clone(), wish.any);
+        self.write(What::Acquire { request, items, any, wait, within_ms });
+        request
+    }
+
+    fn answered(&self, request: u64, answer: Result<Guard, Error>) -> Result<Held, Error> {
+        match answer {
+            Ok(guard) => {
+                let names = names(&guard);
+                let values = names.iter().filter_map(|name| shown(&guard, name)).collect();
+                self.write(What::Granted { request, token: guard.token().get(), names, values });
+                let held = Held { guard, scribe: self.clone() };
+                held.note();
+                Ok(held)
+            }
+            Err(error) => {
+                self.write(what_error(request, &error));
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks for this and waits for it at most so long.
+    ///
+    /// # Errors
+    ///
+    /// As the library's `Acquire`.
+    pub async fn acquire(&self, wish: &Wish, within: Duration) -> Result<Held, Error> {
+        let request = self.asks(wish, true, Some(within));
+        let mut place = wish.of(&self.client, true).wait(within).enqueue();
+        if let Some(place) = place.next().await {
+            self.write(What::Queued { request, place: place.place, index: None });
+        }
+        let answer = place.await;
+        self.answered(request, answer)
+    }
+
+    /// Asks for this and does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As the library's `Acquire`.
+    pub async fn attempt(&self, wish: &Wish) -> Result<Held, Error> {
+        let request = self.asks(wish, false, None);
+        let answer = wish.of(&self.client, false).await;
+        self.answered(request, answer)
+    }
+
+    /// Asks for this, and drops the call if it is not granted within `patience`.
+    pub async fn acquire_or_drop(&self, wish: &Wish, patience: Duration) -> Option<Held> {
+        let request = self.asks(wish, true, None);
+        // Boxed, so that it can be dropped after the cancel was written down.
+        let mut acquire = Box::pin(wish.of(&self.client, true).into_future());
+        let answer = self.seams.timeout(patience, &mut acquire).await;
+        if let Ok(answer) = answer {
+            return self.answered(request, answer).ok();
+        }
+        self.write(What::Cancel { request });
+        drop(acquire);
+        self.write(What::Unknown { request });
+        None
+    }
+
+    /// Asks for the lock `name` alone and waits for it at most so long.
+    ///
+    /// # Errors
+    ///
+    /// As the library's `lock`.
+    pub async fn lock(&self, name: &str, within: Duration) -> Result<Held, Error> {
+        self.acquire(&Wish::exclusive(name), within).await
+    }
+
+    /// Asks for the lock `name` alone and does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As the library's `try_lock`.
+    pub async fn try_lock(&self, name: &str) -> Result<Held, Error> {
+        self.attempt(&Wish::exclusive(name)).await
+    }
+
+    /// Ends the session.
+    pub async fn close(&self) {
+        self.write(What::Close);
+        let _ = self.client.close().await;
+    }
+
+    /// Looks at `name`.
+    ///
+    /// # Errors
+    ///
+    /// As the library's `inspect`.
+    pub async fn inspect(&self, name: &str) -> Result<(), Error> {
+        let read = self.next_request();
+        self.write(What::Read { read, name: name.into() });
+        let lock = self.client.inspect(name).await?;
+        let holders = lock.iter().flat_map(|lock| &lock.holders).map(|holder| Holding {
+            token: holder.token.get(),
+            shared: holder.mode == Mode::Shared,
+        });
+        let holders = holders.collect();
+        let waiting = lock.map_or(0, |lock| lock.waiting);
+        self.write(What::ReadDone { read, holders, waiting });
+        Ok(())
+    }
+}
+
+impl Held {
+    /// The grant's token.
+    pub fn token(&self) -> u64 {
+        self.guard.token().get()
+    }
+
+    /// The library's guard itself.
+    pub fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    /// The names that are held alone.
+    pub fn alone(&self) -> Vec<String> {
+        let alone = |name: &String| self.guard.mode_of(name) == Some(Mode::Exclusive);
+        names(&self.guard).into_iter().filter(alone).collect()
+    }
+
+    /// Writes down what the guard says now, and says whether it is safe.
+    pub fn note(&self) -> bool {
+        let token = self.token();
+        let state = *self.guard.state().borrow();
+        match state {
+            GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
+                let until_ns =
+                    u64::try_from(safe_until.since_origin().as_nanos()).unwrap_or(u64::MAX);
+                self.scribe.write(What::Safe { until_ns });
+            }
+            GuardState::Lost(reason) => {
+                self.scribe.write(What::Lost { token, cause: cause(reason) });
+            }
+            GuardState::Released => {}
+        }
+        let at_ns = self.scribe.recorder.now_ns();
+        let safe = self.guard.is_safe();
+        let look = What::IsSafe { token, safe, names: names(&self.guard) };
+        self.scribe.recorder.write_at(at_ns, self.scribe.id, look);
+        safe
+    }
+
+    /// Holds for so long, looking now and then.
+    pub async fn keep(&self, length: Duration) {
+        let seams = &self.scribe.seams;
+        let until = seams.clock.now() + length;
+        while seams.clock.now() < until && self.note() {
+            let left = until.saturating_since(seams.clock.now());
+            seams.sleep(left.min(Duration::from_millis(100))).await;
+        }
+        self.note();
+    }
+
+    /// Changes the value of `name`, one of those held.
+    ///
+    /// # Errors
+    ///
+    /// As the library's `set_value`.
+    pub async fn change_value(&self, name: &str, change: Change) -> Result<(), Error> {
+        let request = self.scribe.next_request();
+        let (token, said) = (self.token(), change.clone());
+        self.scribe.write(What::SetValue { request, token, name: name.into(), change: said });
+        let answer = match change {
+            Change::Set(value) => self.guard.set_value_of(name, value).await,
+            Change::Clear => self.guard.clear_value_of(name).await,
+            Change::Confirm => self.guard.confirm_value_of(name).await,
+        };
+        self.scribe.write(match &answer {
+            Ok(()) => What::ValueSet { request },
+            // Both say that the value is as it was.
+            Err(Error::Lost { .. }) => What::Refused { request, reason: "lost".into() },
+            Err(error) => what_error(request, error),
+        });
+        answer
+    }
+
+    /// Gives back some of the names and waits for the answer.
+    ///
+    /// # Errors
+    ///
+    /// As the library's `release_names`.
+    pub async fn release_names(&self, names: &[String]) -> Result<(), Error> {
+        let token = self.token();
+        self.note();
+        self.scribe.write(What::Release { token, names: names.to_vec() });
+        let answer = self.guard.release_names(names).await;
+        self.scribe.write(what_released(token, names, &answer));
+        answer
+    }
+
+    /// Gives everything back and waits for the answer.
+    ///
+    /// # Errors
+    ///
+    /// As the library's `release`.
+    pub async fn release(self) -> Result<(), Error> {
+        let token = self.token();
+        self.note();
+        self.scribe.write(What::Release { token, names: Vec::new() });
+        let answer = self.guard.release().await;
+        self.scribe.write(what_released(token, &[], &answer));
+        answer
+    }
+
+    /// Drops the guard, which releases without waiting.
+    pub fn drop_guard(self) {
+        let token = self.token();
+        self.scribe.write(What::Release { token, names: Vec::new() });
+        drop(self.guard);
+        self.scribe.write(What::ReleaseUnknown { token });
+    }
+}
+
+fn names(guard: &Guard) -> Vec<String> {
+    guard.names().map(str::to_owned).collect()
+}
+
+fn shown(guard: &Guard, name: &str) -> Option<Shown> {
+    guard.value_of(name).map(|value| Shown {
+        name: name.into(),
+        value: String::from_utf8_lossy(&value.bytes).into_owned(),
+        token: value.token.get(),
+        suspect: value.is_suspect,
+    })
+}
+
+fn what_error(request: u64, error: &Error) -> What {
+    match error {
+        Error::NotGranted { .. } => What::Denied { request },
+        Error::Refused { reason, .. } => {
+            What::Refused { request, reason: format!("{reason:?}").to_lowercase() }
+        }
+        Error::SessionLost { .. } => What::SessionLost { request },
+        _ => What::Unknown { request },
+    }
+}
+
+fn what_released(token: u64, names: &[String], answer: &Result<(), Error>) -> What {
+    match answer {
+        Ok(()) => What::Released { token, names: names.to_vec() },
+        Err(Error::Lost { reason }) => What::Lost { token, cause: cause(*reason) },
+        Err(_) => What::ReleaseUnknown { token },
+    }
+}
+
+fn cause(reason: LostReason) -> LostCause {
+    match reason {
+        LostReason::SessionExpired => LostCause::Expired,
+        LostReason::SessionClosed => LostCause::Closed,
+        LostReason::Revoked => LostCause::Gone,
+        _ => LostCause::Deadline,
+    }
+}

@@ -1,0 +1,139 @@
+//! `holdfast bench`: short runs of the workloads, and the row that comparisons are built on.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail it by a panic")]
+
+use std::time::Duration;
+
+use holdfast_tests::program::{Ended, Program, run};
+use serde_json::{Map, Value};
+
+type Row = Map<String, Value>;
+
+/// What every row says of what ran.
+const TEXTS: [&str; 7] = ["peer", "variant", "version", "topology", "durability", "workload", "ts"];
+/// What every row of a closed loop has as a number.
+const FIGURES: [&str; 24] = [
+    "n",
+    "secs",
+    "ttl_s",
+    "run",
+    "load1",
+    "other_cores",
+    "ops",
+    "ops_per_s",
+    "errors",
+    "acq_p50_us",
+    "acq_p99_us",
+    "acq_p999_us",
+    "acq_max_us",
+    "rel_p50_us",
+    "rel_p99_us",
+    "rel_p999_us",
+    "rel_max_us",
+    "server_cpu_s",
+    "client_cpu_s",
+    "server_cpu_s_per_kop",
+    "server_rss_mb",
+    "lo_packets_per_op",
+    "wait_mean_ms",
+    "jain",
+];
+
+async fn bench(arguments: &[&str]) -> Row {
+    let arguments = [&["bench", "--json"], arguments].concat();
+    let ended = Program::start("holdfast", &arguments).end(Duration::from_mins(1)).await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let row: Row = serde_json::from_str(&ended.out).unwrap_or_else(|e| panic!("{e}: {ended:?}"));
+    assert_eq!(ended.out.lines().count(), 1, "one object, one line: {ended:?}");
+    for key in TEXTS {
+        assert!(row.get(key).is_some_and(Value::is_string), "{key}: {row:?}");
+    }
+    assert_eq!(row["peer"], "holdfast");
+    assert_eq!(row["errors"], 0, "{row:?}");
+    row
+}
+
+fn number(row: &Row, key: &str) -> f64 {
+    row.get(key).and_then(Value::as_f64).unwrap_or_else(|| panic!("no figure {key}: {row:?}"))
+}
+
+/// The row of a closed loop has every figure, and they fit together.
+fn check_loop(row: &Row, shared: bool) {
+    let shared_only = ["wait_mean_ms", "jain"];
+    for key in FIGURES.iter().filter(|key| shared || !shared_only.contains(key)) {
+        number(row, key);
+    }
+    assert!(number(row, "ops") > 0.0, "{row:?}");
+    let rate = number(row, "ops") / number(row, "secs");
+    assert!((number(row, "ops_per_s") / rate - 1.0).abs() < 1e-9, "{row:?}");
+    assert!(number(row, "acq_p50_us") <= number(row, "acq_p99_us"), "{row:?}");
+    assert!(number(row, "acq_p999_us") <= number(row, "acq_max_us"), "{row:?}");
+    assert!(number(row, "server_rss_mb") > 1.0, "{row:?}");
+    assert_eq!(row.contains_key("ho_p50_us"), shared, "{row:?}");
+}
+
+#[tokio::test]
+async fn one_client_at_one_member_gives_a_whole_row() {
+    let row = bench(&["--workload", "W1", "--members", "1", "--secs", "1", "--run", "7"]).await;
+
+    check_loop(&row, false);
+    assert_eq!((&row["workload"], &row["topology"]), (&"W1".into(), &"1n".into()));
+    assert_eq!((&row["n"], &row["run"]), (&1.into(), &7.into()));
+}
+
+#[tokio::test]
+async fn many_clients_at_three_members_give_a_whole_row() {
+    let row =
+        bench(&["--workload", "W2", "--members", "3", "--clients", "16", "--secs", "1"]).await;
+
+    check_loop(&row, false);
+    assert_eq!((&row["topology"], &row["n"]), (&"3n".into(), &16.into()));
+    assert_eq!(row["durability"], "fsync");
+}
+
+#[tokio::test]
+async fn many_clients_at_one_lock_share_it_in_turn() {
+    let row =
+        bench(&["--workload", "W3", "--members", "3", "--clients", "10", "--secs", "1"]).await;
+
+    check_loop(&row, true);
+    assert_eq!(row["starved"], 0, "{row:?}");
+    assert!(number(&row, "jain") > 0.95, "first in, first out: {row:?}");
+}
+
+#[tokio::test]
+async fn idle_waiters_are_measured_beside_the_same_locks_without_them() {
+    let row =
+        bench(&["--workload", "W4", "--members", "1", "--clients", "20", "--secs", "1"]).await;
+
+    for key in ["server_cpu_s", "lo_packets_per_s", "client_cpu_s"] {
+        number(&row, key);
+        number(&row, &format!("{key}_base"));
+    }
+    number(&row, "server_kb_per_waiter");
+    assert_eq!(row["ops"], 20, "{row:?}");
+}
+
+#[tokio::test]
+async fn a_killed_holder_is_replaced_after_its_lease_and_not_before() {
+    let row = bench(&["--workload", "W5", "--trials", "1", "--ttl", "2s"]).await;
+
+    assert_eq!(row["takeover_s"].as_array().map(Vec::len), Some(1), "{row:?}");
+    assert!(number(&row, "takeover_median_s") > 0.0, "{row:?}");
+    let after_lease = row["takeover_after_lease_s"][0].as_f64().unwrap();
+    assert!(after_lease > 0.0, "granted before the holder's lease had ended (I6): {row:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_measured_is_refused_with_what_can() {
+    let refused = async |arguments: &[&str], told: &str| {
+        let ended: Ended = run("holdfast", &[&["bench"], arguments].concat()).await;
+        assert_eq!(ended.code, Some(125), "{arguments:?}: {ended:?}");
+        assert!(ended.err.contains(told), "{arguments:?}: {ended:?}");
+    };
+    refused(&["--workload", "W9"], "W1, W2, W3, W4, W5").await;
+    refused(&["--workload", "W2", "--clients", "0"], "1..=100000").await;
+    refused(&["--workload", "W2", "--members", "2"], "1 member or 3").await;
+    refused(&["--workload", "W2", "--sessions", "0"], "1..=1000").await;
+    refused(&["--workload", "W1", "--clients", "2"], "have one client, not 2").await;
+    refused(&[], "--workload").await;
+}

@@ -1,0 +1,204 @@
+//! Histories as text: one record a line, milliseconds, client, what.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use holdfast_tests::check::{Options, Report, check};
+use holdfast_tests::history::{
+    Asked, Change, ClientId, Holding, Kept, KeptState, LostCause, Record, Shown, What,
+};
+
+const MS: u64 = 1_000_000;
+pub(crate) const RIGHT: [u8; 0] = [];
+
+pub(crate) fn judge(history: &str) -> Report {
+    let mut reader = Reader::default();
+    let lines = history.lines().map(str::trim).filter(|line| !line.is_empty());
+    let records: Vec<Record> = lines.map(|line| reader.record(line)).collect();
+    assert!(records.is_sorted_by_key(|record| record.at_ns), "the test's own lines are in order");
+    check(&records, Options { grace: Duration::from_millis(100) })
+}
+
+pub(crate) fn broken(history: &str) -> Vec<u8> {
+    judge(history).broken()
+}
+
+fn number(word: &str) -> u64 {
+    word.parse().unwrap_or_else(|_| panic!("{word} is no number"))
+}
+
+fn names(word: &str) -> Vec<String> {
+    word.split(['+', '|']).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+fn items(word: &str) -> Vec<Asked> {
+    let item = |name: String| match name.strip_suffix('~') {
+        Some(name) => Asked::shared(name),
+        None => Asked::exclusive(name),
+    };
+    names(word).into_iter().map(item).collect()
+}
+
+/// The word after `key=`.
+fn option<'a>(words: &[&'a str], key: &str) -> Option<&'a str> {
+    words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+}
+
+/// Reads lines. Names that a line leaves out are those that were asked for, or were granted.
+#[derive(Default)]
+struct Reader {
+    asked: BTreeMap<(ClientId, u64), Vec<String>>,
+    granted: BTreeMap<(ClientId, u64), Vec<String>>,
+}
+
+impl Reader {
+    fn record(&mut self, line: &str) -> Record {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let at_ns = number(words[0]) * MS;
+        let client = ClientId(u64::from(words[1].as_bytes()[0] - b'a'));
+        Record { at_ns, client, what: self.what(client, &words[2..]) }
+    }
+
+    fn what(&mut self, client: ClientId, words: &[&str]) -> What {
+        match words {
+            ["asks", request, wanted, rest @ ..] => {
+                let (request, items) = (number(request), items(wanted));
+                let names = items.iter().map(|item| item.name.clone()).collect();
+                self.asked.insert((client, request), names);
+                What::Acquire {
+                    request,
+                    items,
+                    any: option(rest, "any").map(|min| min.parse().unwrap()),
+                    wait: !rest.contains(&"try"),
+                    within_ms: option(rest, "within").map(number),
+                }
+            }
+            ["granted", request, token, rest @ ..] => {
+                let (request, token) = (number(request), number(token));
+                let names =
+                    option(rest, "names").map_or_else(|| self.asked(client, request), names);
+                self.granted.insert((client, token), names.clone());
+                let values = rest.iter().filter_map(|word| shown(word)).collect();
+                What::Granted { request, token, names, values }
+            }
+            ["is-safe", token, rest @ ..] => {
+                let token = number(token);
+                let held = || self.granted.get(&(client, token)).cloned().unwrap_or_default();
+                let names = option(rest, "names").map_or_else(held, names);
+                What::IsSafe { token, safe: true, names }
+            }
+            ["state", next, kept @ ..] => What::State {
+                requests: kept.iter().map(|word| self.kept(client, word)).collect(),
+                next_request: number(next),
+            },
+            _ => what(words),
+        }
+    }
+
+    fn asked(&self, client: ClientId, request: u64) -> Vec<String> {
+        self.asked.get(&(client, request)).cloned().unwrap_or_default()
+    }
+
+    /// `3=queued`, `3=ended`, `3=TOKEN` or `3=TOKEN:NAMES`.
+    fn kept(&self, client: ClientId, word: &str) -> Kept {
+        let (request, state) = word.split_once('=').unwrap();
+        let request = number(request);
+        let state = match (state, state.split_once(':')) {
+            ("queued", _) => KeptState::Queued,
+            ("denied", _) => KeptState::Denied,
+            ("ended", _) => KeptState::Ended,
+            (_, Some((token, held))) => {
+                KeptState::Granted { token: number(token), names: names(held) }
+            }
+            (token, None) => {
+                KeptState::Granted { token: number(token), names: self.asked(client, request) }
+            }
+        };
+        Kept { request, state }
+    }
+}
+
+/// `NAME:VALUE@TOKEN`, with `?` at its end if it is suspect.
+fn shown(word: &str) -> Option<Shown> {
+    let (name, value) = word.split_once(':')?;
+    let (value, token) = value.split_once('@')?;
+    let (token, suspect) = match token.strip_suffix('?') {
+        Some(token) => (token, true),
+        None => (token, false),
+    };
+    Some(Shown { name: name.into(), value: value.into(), token: number(token), suspect })
+}
+
+fn what(words: &[&str]) -> What {
+    match words {
+        ["queued", request, rest @ ..] => What::Queued {
+            request: number(request),
+            place: 0,
+            index: option(rest, "index").map(number),
+        },
+        ["denied", request] => What::Denied { request: number(request) },
+        ["refused", request, reason] => {
+            What::Refused { request: number(request), reason: (*reason).into() }
+        }
+        ["cancels", request] => What::Cancel { request: number(request) },
+        ["cancelled", request] => What::Cancelled { request: number(request) },
+        ["session-lost", request] => What::SessionLost { request: number(request) },
+        ["unknown", request] => What::Unknown { request: number(request) },
+        ["moved", request] => What::Moved { request: number(request), place: 0 },
+        ["sets", request, token, name, value] => What::SetValue {
+            request: number(request),
+            token: number(token),
+            name: (*name).into(),
+            change: change(value),
+        },
+        ["set", request] => What::ValueSet { request: number(request) },
+        _ => what_else(words),
+    }
+}
+
+fn change(word: &str) -> Change {
+    match word {
+        "CLEAR" => Change::Clear,
+        "CONFIRM" => Change::Confirm,
+        value => Change::Set(value.into()),
+    }
+}
+
+fn what_else(words: &[&str]) -> What {
+    match words {
+        ["releases", token] => What::Release { token: number(token), names: Vec::new() },
+        ["releases", token, some] => What::Release { token: number(token), names: names(some) },
+        ["released", token] => What::Released { token: number(token), names: Vec::new() },
+        ["released", token, some] => What::Released { token: number(token), names: names(some) },
+        ["not-holder", token] => What::NotHolder { token: number(token) },
+        ["release-unknown", token] => What::ReleaseUnknown { token: number(token) },
+        ["lost", token, why] => What::Lost { token: number(token), cause: cause(why) },
+        ["contended", token] => What::Contended { token: number(token) },
+        ["ended", why] => What::SessionEnded { cause: cause(why) },
+        ["closes"] => What::Close,
+        ["safe-until", ms] => What::Safe { until_ns: number(ms) * MS },
+        ["reads", read, name] => What::Read { read: number(read), name: (*name).into() },
+        ["read", read, holders] => {
+            What::ReadDone { read: number(read), holders: holding(holders), waiting: 0 }
+        }
+        ["killed"] => What::Killed,
+        ["fault"] => What::Fault { note: String::new() },
+        ["healed"] => What::Healed,
+        _ => panic!("{words:?} is no record"),
+    }
+}
+
+/// Tokens joined by `+`, those that share with `~`; `-` is nobody.
+fn holding(word: &str) -> Vec<Holding> {
+    let holder = |item: Asked| Holding { token: number(&item.name), shared: item.shared };
+    items(word.trim_matches('-')).into_iter().map(holder).collect()
+}
+
+fn cause(word: &str) -> LostCause {
+    match word {
+        "expired" => LostCause::Expired,
+        "closed" => LostCause::Closed,
+        "gone" => LostCause::Gone,
+        _ => LostCause::Deadline,
+    }
+}

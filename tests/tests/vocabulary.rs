@@ -1,0 +1,163 @@
+//! Everything that can be asked for, while nodes are killed and cut off from power: readers beside
+//! readers, sets, whichever is free, names given back alone, values that are set, cleared,
+//! confirmed and doubted (I2, I3, I9, I13, I14, I19, I24).
+#![allow(clippy::unwrap_used, reason = "helpers of a test fail it by a panic")]
+
+use std::time::Duration;
+
+use holdfast_tests::check::Report;
+use holdfast_tests::cluster::Setup;
+use holdfast_tests::history::{Change, ClientId, What};
+use holdfast_tests::run::Run;
+use holdfast_tests::traffic::{Mix, Plan, Scribe, Wish};
+use holdfast_tests::wire::Wire;
+
+/// Names enough that a set of four finds its turn, few enough that clients meet.
+const NAMES: u64 = 16;
+/// Lease of a client that dies, milliseconds.
+const DOOMED_TTL_MS: u64 = 3_000;
+/// Ids of those clients in the history; the heir's is the one after them.
+const DOOMED: u64 = 2_000_000;
+/// How many die.
+const DEATHS: u64 = 3;
+/// Longest wait for a lock whose holder died, over the worst of faults.
+const INHERITED_WITHIN: Duration = Duration::from_secs(40);
+
+fn plan(clients: u64) -> Plan {
+    Plan { clients, names: NAMES, mix: Mix::Everything, seed: 4, ..Plan::default() }
+}
+
+/// A verdict over too little would be none: so much of each kind has to have been looked at.
+#[expect(clippy::print_stdout, reason = "how much was looked at belongs into the test's output")]
+fn assert_enough(report: &Report) {
+    println!("{report}");
+    let tally = report.tally;
+    let kinds = [
+        (tally.grants, 600),
+        (tally.safe_holds, 600),
+        (tally.waits, 60),
+        (tally.reads, 30),
+        (tally.states, 4),
+        (tally.shared, 100),
+        (tally.together, 20),
+        (tally.sets, 50),
+        (tally.anys, 50),
+        (tally.released_in_part, 30),
+        (tally.writes, 100),
+        (tally.values_seen, 100),
+        (tally.suspects, usize::try_from(DEATHS).unwrap()),
+    ];
+    for (number, (found, wanted)) in kinds.into_iter().enumerate() {
+        assert!(found >= wanted, "number {number}: {found} of {wanted}: {tally:?}");
+    }
+}
+
+/// Clients take a lock each, leave a value in it and are never heard of again.
+async fn die_holding(run: &Run) {
+    let leader = run.cluster.leader().await;
+    let address = &run.cluster.nodes()[leader].listen;
+    for number in 0..DEATHS {
+        let id = ClientId(DOOMED + number);
+        let mut wire = Wire::dial(address).await.unwrap().recorded(run.recorder.clone(), id);
+        wire.begin(DOOMED_TTL_MS).await;
+        let name = doomed(number);
+        wire.acquire(1, &name, true).await;
+        let token = wire.granted(1).await;
+        wire.set_value(2, token, &name, b"half done").await;
+        wire.value_set(2).await;
+        run.recorder.write(id, What::Killed);
+    }
+}
+
+fn doomed(number: u64) -> String {
+    format!("doomed/{number}")
+}
+
+/// One client takes over what the dead ones held, vouches for some of the values and replaces the
+/// others, and looks at them again. The judge knows what it has to see.
+async fn inherit(run: &Run) {
+    let (endpoints, id) = (run.cluster.endpoints(), ClientId(DOOMED + DEATHS));
+    let ttl = Duration::from_secs(10);
+    let heir = Scribe::connect(&endpoints, ttl, id, run.recorder.clone()).await.unwrap();
+    for number in 0..DEATHS {
+        let name = doomed(number);
+        let held = heir.lock(&name, INHERITED_WITHIN).await.unwrap();
+        let change = match number % 2 {
+            0 => Change::Confirm,
+            _ => Change::Set("done".into()),
+        };
+        held.change_value(&name, change).await.unwrap();
+        held.release().await.unwrap();
+        let held = heir.acquire(&Wish::shared(&name), INHERITED_WITHIN).await.unwrap();
+        held.release().await.unwrap();
+    }
+    heir.close().await;
+}
+
+/// The end of every run.
+async fn judge(run: Run) {
+    inherit(&run).await;
+    assert_enough(&run.heal_and_judge().await);
+}
+
+async fn start(setup: &Setup, clients: u64) -> Run {
+    let run = Run::start(setup, &plan(clients)).await;
+    die_holding(&run).await;
+    run
+}
+
+#[tokio::test]
+async fn a_leader_killed_twice_loses_no_reader_set_or_value() {
+    let mut run = start(&Setup::nodes(3), 60).await;
+
+    for _ in 0..2 {
+        let leader = run.cluster.leader().await;
+        run.kill(&[leader]);
+        run.serves().await;
+        run.nothing_lost().await;
+        run.start_again(&[leader]);
+        run.cluster.all_ready().await;
+    }
+
+    judge(run).await;
+}
+
+#[tokio::test]
+async fn all_nodes_killed_at_once_lose_no_reader_set_or_value() {
+    let mut run = start(&Setup::nodes(3), 60).await;
+
+    run.kill(&[0, 1, 2]);
+    run.start_again(&[0, 1, 2]);
+    run.serves().await;
+    run.nothing_lost().await;
+
+    judge(run).await;
+}
+
+#[tokio::test]
+async fn all_nodes_without_power_at_once_lose_no_reader_set_or_value() {
+    let mut run = start(&Setup::nodes(3).with_power_cuts(), 60).await;
+
+    for _ in 0..2 {
+        run.cut_power(&[0, 1, 2]).await;
+        run.start_again(&[0, 1, 2]);
+        run.serves().await;
+        run.nothing_lost().await;
+    }
+
+    judge(run).await;
+}
+
+#[tokio::test]
+async fn a_single_node_killed_twice_loses_no_reader_set_or_value() {
+    let mut run = start(&Setup::nodes(1), 40).await;
+
+    for _ in 0..2 {
+        run.kill(&[0]);
+        run.start_again(&[0]);
+        run.serves().await;
+        run.nothing_lost().await;
+    }
+
+    judge(run).await;
+}
