@@ -74,7 +74,7 @@ async fn a_value_is_vouched_for_and_removed() {
     });
 
     assert_eq!((confirmed, cleared), (Ok(()), Ok(())));
-    assert_eq!(shown(after), Some((b"old".to_vec(), 41, false)));
+    assert_eq!(shown(after), Some((b"old".to_vec(), 7, false)));
     assert_eq!(guard.value(), None);
 }
 
