@@ -61,9 +61,9 @@ impl Wish {
 
     /// The library's request for it.
     fn of(&self, client: &Client, wait: bool) -> Acquire {
-        let items = self.items.iter().map(|item| match item.shared {
-            true => LockItem::shared(&item.name),
-            false => LockItem::exclusive(&item.name),
+        let items = self.items.iter().map(|item| {
+            let kind = if item.shared { LockItem::shared } else { LockItem::exclusive };
+            kind(&item.name)
         });
         match (self.any, self.items.as_slice(), wait) {
             (Some(min), _, _) => client.any_of(min, items),
