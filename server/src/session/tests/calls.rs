@@ -10,7 +10,7 @@ use holdfast_proto::v1::{
 };
 
 use super::*;
-use crate::session::calls::CallError;
+use crate::session::call_error::CallError;
 
 /// A call that is under way; nobody waits for it once this is dropped, but it goes on.
 pub(super) type Answer<T> = oneshot::Receiver<Result<T, CallError>>;
@@ -465,4 +465,24 @@ async fn a_session_may_have_a_stream_and_make_calls() {
     let granted = world.acquired(&key, 1, "jobs").await;
 
     assert_eq!(stream.granted().await, granted);
+}
+
+/// The stream hears of the denial when it happens; later it may ask under the same id itself.
+#[tokio::test(start_paused = true)]
+async fn a_try_denied_to_a_call_is_answered_again_on_the_stream() {
+    let world = World::new().await;
+    let (holder, key) = (world.key().await, world.key().await);
+    world.acquired(&holder, 1, "jobs").await;
+    let ticket = Ticket { session_id: key.session_id, secret: key.secret.clone() };
+    let mut stream = world.resume(&ticket).await;
+    stream.opened().await;
+    assert!(matches!(stream.next().await, Body::State(_)));
+    let mut try_it = asked(&key, 1, "jobs");
+    try_it.acquire.as_mut().unwrap().wait = false;
+    refusal(world.hub.acquire(try_it).await);
+    assert!(matches!(stream.next().await, Body::Denied(_)));
+
+    stream.send(try_acquire(1, "jobs")).await;
+
+    assert!(matches!(stream.next().await, Body::Denied(_)));
 }
