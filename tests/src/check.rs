@@ -15,7 +15,7 @@
 //! | `answers` | I10, I12, I23, I5: answers fit each other and what was asked |
 //! | `holds` | I6, I13, I19: a hold ends by its owner or its lease and by nothing else |
 //! | `survival` | I19: what was acknowledged is in every later state |
-//! | `values` | I19, I13: a value is the one that was left, and doubted when it has to be |
+//! | `values` | I19, I18, I13: a value is the one that was left, and doubted when it has to be |
 //! | `reads` | I18, I11, I2: what a look shows |
 //! | `ending` | I31, I32: every call ends, nobody is forgotten |
 
@@ -82,7 +82,7 @@ pub struct Tally {
     pub released_in_part: usize,
     /// Changes of values that were acknowledged.
     pub writes: usize,
-    /// Values that came with a grant and could be only one.
+    /// Values that came with a grant, or were looked at during one, and could be only one.
     pub values_seen: usize,
     /// Values that came with a grant and were suspect.
     pub suspects: usize,

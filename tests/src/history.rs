@@ -215,6 +215,8 @@ pub enum What {
         read: u64,
         /// Who holds it; empty: nobody.
         holders: Vec<Holding>,
+        /// Its value, if it has one.
+        value: Option<Shown>,
         /// How many wait.
         waiting: u64,
     },

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdfast::{Acquire, Client, Error, Guard, GuardState, LockItem, LostReason, Mode};
+use holdfast::{Acquire, Client, Error, Guard, GuardState, LockItem, LostReason, Mode, Value};
 use holdfast_seams::Seams;
 
 use crate::history::{Asked, Change, ClientId, Holding, LostCause, Recorder, Shown, What};
@@ -61,9 +61,9 @@ impl Wish {
 
     /// The library's request for it.
     fn of(&self, client: &Client, wait: bool) -> Acquire {
-        let items = self.items.iter().map(|item| match item.shared {
-            true => LockItem::shared(&item.name),
-            false => LockItem::exclusive(&item.name),
+        let items = self.items.iter().map(|item| {
+            let kind = if item.shared { LockItem::shared } else { LockItem::exclusive };
+            kind(&item.name)
         });
         match (self.any, self.items.as_slice(), wait) {
             (Some(min), _, _) => client.any_of(min, items),
@@ -129,7 +129,9 @@ impl Scribe {
         match answer {
             Ok(guard) => {
                 let names = names(&guard);
-                let values = names.iter().filter_map(|name| shown(&guard, name)).collect();
+                let values =
+                    names.iter().filter_map(|name| Some(shown(name, &guard.value_of(name)?)));
+                let values = values.collect();
                 self.write(What::Granted { request, token: guard.token().get(), names, values });
                 let held = Held { guard, scribe: self.clone() };
                 held.note();
@@ -221,8 +223,10 @@ impl Scribe {
             shared: holder.mode == Mode::Shared,
         });
         let holders = holders.collect();
+        let value = lock.as_ref().and_then(|lock| lock.value.as_ref());
+        let value = value.map(|value| shown(name, value));
         let waiting = lock.map_or(0, |lock| lock.waiting);
-        self.write(What::ReadDone { read, holders, waiting });
+        self.write(What::ReadDone { read, holders, value, waiting });
         Ok(())
     }
 }
@@ -341,13 +345,13 @@ fn names(guard: &Guard) -> Vec<String> {
     guard.names().map(str::to_owned).collect()
 }
 
-fn shown(guard: &Guard, name: &str) -> Option<Shown> {
-    guard.value_of(name).map(|value| Shown {
+fn shown(name: &str, value: &Value) -> Shown {
+    Shown {
         name: name.into(),
         value: String::from_utf8_lossy(&value.bytes).into_owned(),
         token: value.token.get(),
         suspect: value.is_suspect,
-    })
+    }
 }
 
 fn what_error(request: u64, error: &Error) -> What {

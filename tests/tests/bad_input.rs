@@ -485,6 +485,16 @@ async fn bad_arguments_of_the_command_line_are_named() {
         assert!(ended.err.contains(word), "{ended:?}");
         assert!(ended.err.lines().count() <= 2, "{ended:?}");
     }
+    let many: Vec<String> = (0..65).map(|number| number.to_string()).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    for (names, words) in [(&["twice", "twice"][..], ["twice", "twice"]), (&many, ["65", "64"])] {
+        for kind in [&["lock"][..], &["lock", "--any"], &["try", "--shared"]] {
+            let ended = ask(&[kind, names, &["--", "true"]].concat()).await;
+            assert_eq!(ended.code, Some(122), "{kind:?}: {ended:?}");
+            assert!(words.iter().all(|word| ended.err.contains(word)), "{ended:?}");
+            assert!(ended.err.lines().count() <= 2, "{ended:?}");
+        }
+    }
     for arguments in [
         &["--ttl", "1ms", "lock", "jobs", "--", "true"][..],
         &["--ttl", "1y", "try", "jobs", "--", "true"],

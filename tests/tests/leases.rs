@@ -16,10 +16,10 @@ use holdfast_proto::v1::{InspectRequest, Open, Refusal, RefusalReason, Refused};
 use holdfast_seams::{Moment, Seams};
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::fault::{Line, Relay};
-use holdfast_tests::history::{ClientId, Record, Recorder, What, read};
+use holdfast_tests::history::{Asked, Change, ClientId, Record, Recorder, What, read};
 use holdfast_tests::program::Program;
 use holdfast_tests::run::judge;
-use holdfast_tests::traffic::Scribe;
+use holdfast_tests::traffic::{Scribe, Wish};
 use holdfast_tests::wire::{Ticket, Wire, connect};
 use nix::sys::signal::Signal;
 
@@ -194,6 +194,49 @@ async fn a_client_whose_line_falls_silent_is_unsafe_before_the_next_is_granted()
     assert!(unsafe_from < granted_at, "{unsafe_from:?} {granted_at:?} (I6)");
     granted.release().await.unwrap();
     relay.set(Line::Open);
+    judge(vec![recorder.take()]);
+}
+
+/// A set of which one name was given back, and a lock that is shared: none of them is believed any
+/// more when others get them, the name that was given back was free all along, and the value that
+/// the silent client left is in doubt.
+#[tokio::test]
+async fn a_silent_client_loses_all_it_holds_before_others_are_granted_any_of_it() {
+    const TTL_MS: u64 = 1_500;
+    let cluster = Cluster::start(&Setup::nodes(1)).await;
+    let relay = Relay::before(&cluster.nodes()[0].listen).await;
+    let recorder = recorder();
+    let silent = scribe(relay.address(), TTL_MS, 1, &recorder).await;
+    let other = scribe(&cluster.endpoints(), 10_000, 2, &recorder).await;
+    let set = Wish::all(["a", "b", "c"].map(Asked::exclusive).into());
+    let set = silent.acquire(&set, PATIENCE).await.unwrap();
+    set.change_value("a", Change::Set("half done".into())).await.unwrap();
+    set.release_names(&["c".into()]).await.unwrap();
+    let reading = silent.acquire(&Wish::shared("r"), PATIENCE).await.unwrap();
+    other.lock("c", PATIENCE).await.unwrap().release().await.unwrap();
+
+    let watching = async {
+        relay.set(Line::Silent);
+        let give_up = now() + PATIENCE;
+        while set.note() && reading.note() && now() < give_up {
+            pause(5).await;
+        }
+        now()
+    };
+    let taking = async {
+        let all = Wish::all(["a", "b", "r"].map(Asked::exclusive).into());
+        let granted = other.acquire(&all, PATIENCE).await.unwrap();
+        (now(), granted)
+    };
+    let (unsafe_from, (granted_at, granted)) = tokio::join!(watching, taking);
+
+    assert!(unsafe_from < granted_at, "{unsafe_from:?} {granted_at:?} (I6)");
+    let value = granted.guard().value_of("a").unwrap();
+    assert!(value.is_suspect && value.token.get() == set.token(), "{value:?}");
+    relay.set(Line::Open);
+    granted.keep(Duration::from_millis(500)).await;
+    assert!(!set.note() && !reading.note(), "what was lost stays lost");
+    granted.release().await.unwrap();
     judge(vec![recorder.take()]);
 }
 

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use holdfast_tests::check::Report;
-use holdfast_tests::cluster::Setup;
+use holdfast_tests::cluster::{Node, Setup};
 use holdfast_tests::history::{Change, ClientId, What};
 use holdfast_tests::run::Run;
 use holdfast_tests::traffic::{Mix, Plan, Scribe, Wish};
@@ -94,21 +94,29 @@ async fn inherit(run: &Run) {
     heir.close().await;
 }
 
+/// Whether the node has made a snapshot, besides the empty one it may have begun with.
+fn has_a_snapshot(node: &Node) -> bool {
+    let mut files = std::fs::read_dir(node.data.join("snapshots")).unwrap();
+    files.any(|file| file.unwrap().file_name().as_encoded_bytes().starts_with(b"0"))
+}
+
 /// The end of every run.
 async fn judge(run: Run) {
     inherit(&run).await;
+    assert!(run.cluster.nodes().iter().all(has_a_snapshot), "snapshots were made");
     assert_enough(&run.heal_and_judge().await);
 }
 
-async fn start(setup: &Setup, clients: u64) -> Run {
-    let run = Run::start(setup, &plan(clients)).await;
+/// Snapshots are so near to each other that nodes come back from one, and not from the log alone.
+async fn start(setup: Setup, clients: u64) -> Run {
+    let run = Run::start(&setup.node("snapshot_every", 100), &plan(clients)).await;
     die_holding(&run).await;
     run
 }
 
 #[tokio::test]
 async fn a_leader_killed_twice_loses_no_reader_set_or_value() {
-    let mut run = start(&Setup::nodes(3), 60).await;
+    let mut run = start(Setup::nodes(3), 60).await;
 
     for _ in 0..2 {
         let leader = run.cluster.leader().await;
@@ -124,7 +132,7 @@ async fn a_leader_killed_twice_loses_no_reader_set_or_value() {
 
 #[tokio::test]
 async fn all_nodes_killed_at_once_lose_no_reader_set_or_value() {
-    let mut run = start(&Setup::nodes(3), 60).await;
+    let mut run = start(Setup::nodes(3), 60).await;
 
     run.kill(&[0, 1, 2]);
     run.start_again(&[0, 1, 2]);
@@ -136,7 +144,7 @@ async fn all_nodes_killed_at_once_lose_no_reader_set_or_value() {
 
 #[tokio::test]
 async fn all_nodes_without_power_at_once_lose_no_reader_set_or_value() {
-    let mut run = start(&Setup::nodes(3).with_power_cuts(), 60).await;
+    let mut run = start(Setup::nodes(3).with_power_cuts(), 60).await;
 
     for _ in 0..2 {
         run.cut_power(&[0, 1, 2]).await;
@@ -150,7 +158,7 @@ async fn all_nodes_without_power_at_once_lose_no_reader_set_or_value() {
 
 #[tokio::test]
 async fn a_single_node_killed_twice_loses_no_reader_set_or_value() {
-    let mut run = start(&Setup::nodes(1), 40).await;
+    let mut run = start(Setup::nodes(1), 40).await;
 
     for _ in 0..2 {
         run.kill(&[0]);

@@ -147,6 +147,8 @@ pub(super) struct Write {
     pub(super) name: String,
     pub(super) change: Change,
     pub(super) asked_ns: u64,
+    /// When its fate was told.
+    pub(super) told_ns: Option<u64>,
     pub(super) fate: Fate,
 }
 
@@ -178,6 +180,7 @@ pub(super) struct Look {
 pub(super) struct Seen {
     pub(super) at_ns: u64,
     pub(super) holders: Vec<Holding>,
+    pub(super) value: Option<Shown>,
 }
 
 #[derive(Default)]

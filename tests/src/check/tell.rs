@@ -47,7 +47,7 @@ impl Story {
                 self.answered(at_ns, client, *request, Answer::SessionLost);
             }
             What::Unknown { request } => self.answered(at_ns, client, *request, Answer::Unknown),
-            What::ValueSet { request } => self.written(client, *request, Fate::Done),
+            What::ValueSet { request } => self.written(at_ns, client, *request, Fate::Done),
             What::Cancel { request } => self.cancelling(at_ns, client, *request),
             What::Moved { request, .. } => self.must_be_asked(client, *request, "moved"),
             _ => self.take_rest(record),
@@ -96,12 +96,13 @@ impl Story {
                 called_ns: record.at_ns,
                 done: None,
             }),
-            What::ReadDone { read, holders, .. } => {
+            What::ReadDone { read, holders, value, .. } => {
                 let look = self.reads.iter_mut().rev().find(|look| {
                     look.client == record.client && look.number == *read && look.done.is_none()
                 });
                 if let Some(look) = look {
-                    look.done = Some(Seen { at_ns: record.at_ns, holders: holders.clone() });
+                    let (holders, value) = (holders.clone(), value.clone());
+                    look.done = Some(Seen { at_ns: record.at_ns, holders, value });
                 }
             }
             _ => {}
@@ -159,11 +160,12 @@ impl Story {
             name: name.clone(),
             change: change.clone(),
             asked_ns: record.at_ns,
+            told_ns: None,
             fate: Fate::Unknown,
         });
     }
 
-    fn written(&mut self, client: ClientId, number: u64, fate: Fate) {
+    fn written(&mut self, at_ns: u64, client: ClientId, number: u64, fate: Fate) {
         let Some(&known) = self.write_of.get(&(client, number)) else {
             let message = format!("{client} was told of a change {number} of a value, never asked");
             self.contradictions.push(violation(23, message));
@@ -172,6 +174,7 @@ impl Story {
         let write = &mut self.writes[known];
         if write.fate == Fate::Unknown {
             write.fate = fate;
+            write.told_ns = Some(at_ns);
         }
     }
 
@@ -183,7 +186,12 @@ impl Story {
         );
         if self.write_of.contains_key(&(client, number)) {
             let refused = matches!(answer, Answer::Refused(_)) && !about_a_copy;
-            self.written(client, number, if refused { Fate::Refused } else { Fate::Unknown });
+            self.written(
+                at_ns,
+                client,
+                number,
+                if refused { Fate::Refused } else { Fate::Unknown },
+            );
             return;
         }
         let Some(&known) = self.request_of.get(&(client, number)) else { return };

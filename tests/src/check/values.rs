@@ -1,5 +1,5 @@
-//! I19, I13: the value that comes with a grant is the one that was left, and only a holder changes
-//! one.
+//! I19, I18, I13: the value that comes with a grant is the one that was left, a look during a hold
+//! shows what its holder had set by then, and only a holder changes a value.
 //!
 //! Only an exclusive holder changes a value, and the exclusive grants of a name follow each other
 //! by their tokens. So the value of a name is followed from token to token, as the set of what it
@@ -9,9 +9,9 @@
 
 use std::collections::BTreeMap;
 
-use super::story::{Fate, Hold, Over, ReleaseTold, Request, Story, Write};
+use super::story::{Fate, Hold, Look, Over, ReleaseTold, Request, Seen, Story, Write};
 use super::{Tally, Violation, at, violation};
-use crate::history::{Change, LostCause};
+use crate::history::{Change, LostCause, Shown};
 
 pub(super) fn check(story: &Story, tally: &mut Tally, violations: &mut Vec<Violation>) {
     for write in story.writes.iter().filter(|write| write.fate == Fate::Done) {
@@ -27,14 +27,25 @@ pub(super) fn check(story: &Story, tally: &mut Tally, violations: &mut Vec<Viola
         }
     }
     let writes = Writes::of(story);
+    let mut looks: BTreeMap<&str, Vec<(&Look, &Seen)>> = BTreeMap::new();
+    for look in &story.reads {
+        looks.entry(&look.name).or_default().extend(look.done.as_ref().map(|seen| (look, seen)));
+    }
     for (name, mut holds) in story.holds_by_name() {
         holds.sort_by_key(|hold| hold.token);
         let unseen = unseen_grants(story, name);
         let mut value = Possible::nothing();
         for hold in holds {
             value.is_seen(story, hold, &unseen, tally, violations);
+            // Nobody changes a value while others share the lock.
+            let writes = if hold.shared { Vec::new() } else { writes.under(hold) };
+            for (look, seen) in looks.get(name).into_iter().flatten() {
+                if hold.from_ns <= look.called_ns && hold.safe_end_ns() >= seen.at_ns {
+                    value.is_looked_at((look, seen), hold, &writes, tally, violations);
+                }
+            }
             if !hold.shared {
-                value.change(&writes.under(hold));
+                value.change(writes.iter().map(|write| (*write, write.fate)));
                 value.end(story, hold);
             }
         }
@@ -98,7 +109,15 @@ struct Left {
     suspect: bool,
 }
 
+impl Left {
+    fn shown(shown: &Shown) -> Self {
+        let Shown { value, token, suspect, .. } = shown.clone();
+        Self { value, token, suspect }
+    }
+}
+
 /// What the value of a name may be; `None`: it has none.
+#[derive(Clone)]
 struct Possible(Vec<Option<Left>>);
 
 impl Possible {
@@ -123,11 +142,7 @@ impl Possible {
         tally: &mut Tally,
         violations: &mut Vec<Violation>,
     ) {
-        let shown = hold.value.as_ref().map(|shown| Left {
-            value: shown.value.clone(),
-            token: shown.token,
-            suspect: shown.suspect,
-        });
+        let shown = hold.value.as_ref().map(Left::shown);
         let lost_unseen = unseen.iter().any(|request| {
             let client = story.clients.get(&request.client);
             request.called_ns < hold.from_ns
@@ -159,17 +174,48 @@ impl Possible {
         self.0 = vec![shown];
     }
 
+    /// A look that fell into a hold: it shows what the holder had made of the value by then. A
+    /// change that was under way meanwhile may have been made before or after.
+    fn is_looked_at(
+        &self,
+        (look, seen): (&Look, &Seen),
+        hold: &Hold,
+        writes: &[&Write],
+        tally: &mut Tally,
+        violations: &mut Vec<Violation>,
+    ) {
+        let shown = seen.value.as_ref().map(Left::shown);
+        let mut then = self.clone();
+        let asked = writes.iter().filter(|write| write.asked_ns < seen.at_ns);
+        then.change(asked.map(|write| {
+            let told = write.told_ns.is_some_and(|told| told <= look.called_ns);
+            (*write, if told { write.fate } else { Fate::Unknown })
+        }));
+        if !then.0.contains(&shown) {
+            let message = format!(
+                "{}: a look from {} to {} showed the value {shown:?}, and under token {} it was {:?}",
+                hold.name,
+                at(look.called_ns),
+                at(seen.at_ns),
+                hold.token,
+                then.0
+            );
+            violations.push(violation(18, message));
+        }
+        tally.values_seen += usize::from(then.0.len() == 1 && shown.is_some());
+    }
+
     /// What the holder did to it. A change of unknown outcome may also have taken effect after
     /// those that came later: a copy of it may have been on its way.
-    fn change(&mut self, writes: &[&Write]) {
-        for write in writes {
+    fn change<'a>(&mut self, writes: impl Iterator<Item = (&'a Write, Fate)> + Clone) {
+        for (write, fate) in writes.clone() {
             let changed = self.after(write);
-            match write.fate {
+            match fate {
                 Fate::Done => self.0 = changed,
                 Fate::Unknown | Fate::Refused => self.add(changed),
             }
         }
-        for write in writes.iter().filter(|write| write.fate == Fate::Unknown) {
+        for (write, _) in writes.filter(|(_, fate)| *fate == Fate::Unknown) {
             self.add(self.after(write));
         }
     }

@@ -218,3 +218,30 @@ async fn a_set_that_waits_and_comes_again_keeps_its_places() {
         .await;
     assert_eq!(told.names.len(), 2);
 }
+
+/// I15: a set that waits keeps others out of a lock that is free. Once it gives up, or its session
+/// ends, they are let in at once.
+#[tokio::test]
+async fn a_set_that_gives_up_lets_in_who_waited_behind_it() {
+    let (_cluster, address) = one_node().await;
+    let (mut owner, _) = Wire::open(&address, TTL_MS).await;
+    let (mut next, _) = Wire::open(&address, TTL_MS).await;
+    owner.acquire(1, "taken", true).await;
+    owner.granted(1).await;
+
+    for (request, closes) in [(1, false), (2, true)] {
+        let (mut wire, _) = Wire::open(&address, TTL_MS).await;
+        wire.acquire_several(1, vec![alone("free"), alone("taken")], None, true).await;
+        wire.queued(1).await;
+        next.acquire(request, "free", true).await;
+        next.queued(request).await;
+        if closes {
+            wire.close().await;
+        } else {
+            wire.cancel(1).await;
+        }
+        let token = next.granted(request).await;
+        next.release(token).await;
+        next.released(token).await;
+    }
+}

@@ -178,9 +178,12 @@ fn what_else(words: &[&str]) -> What {
         ["closes"] => What::Close,
         ["safe-until", ms] => What::Safe { until_ns: number(ms) * MS },
         ["reads", read, name] => What::Read { read: number(read), name: (*name).into() },
-        ["read", read, holders] => {
-            What::ReadDone { read: number(read), holders: holding(holders), waiting: 0 }
-        }
+        ["read", read, holders, rest @ ..] => What::ReadDone {
+            read: number(read),
+            holders: holding(holders),
+            value: rest.iter().find_map(|word| shown(word)),
+            waiting: 0,
+        },
         ["killed"] => What::Killed,
         ["fault"] => What::Fault { note: String::new() },
         ["healed"] => What::Healed,

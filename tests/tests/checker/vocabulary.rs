@@ -468,6 +468,45 @@ fn a_value_that_is_not_the_last_one_left_is_found() {
     }
 }
 
+/// The change under way may have been made or not, the one before it was.
+#[test]
+fn a_look_at_a_value_while_it_is_changed_is_right() {
+    for seen in ["jobs:one@5", "jobs:two@5"] {
+        let history = format!(
+            "0 a asks 1 jobs
+             1 a granted 1 5
+             1 a safe-until 900
+             2 a sets 2 5 jobs one
+             3 a set 2
+             4 a sets 3 5 jobs two
+             5 z reads 1 jobs
+             6 z read 1 5 {seen}
+             7 a set 3
+             8 z reads 2 jobs
+             9 z read 2 5 jobs:two@5"
+        );
+        assert_eq!(broken(&history), RIGHT, "{seen}");
+    }
+}
+
+#[test]
+fn a_look_that_shows_a_value_of_the_past_is_found() {
+    for seen in ["", "jobs:one@5", "jobs:two@5?"] {
+        let history = format!(
+            "0 a asks 1 jobs
+             1 a granted 1 5
+             1 a safe-until 900
+             2 a sets 2 5 jobs one
+             3 a set 2
+             4 a sets 3 5 jobs two
+             5 a set 3
+             6 z reads 1 jobs
+             7 z read 1 5 {seen}"
+        );
+        assert_eq!(broken(&history), [18], "{seen}");
+    }
+}
+
 #[test]
 fn a_value_lost_over_a_crash_is_found() {
     let history = "0 a asks 1 jobs
