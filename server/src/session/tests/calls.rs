@@ -264,6 +264,25 @@ async fn no_time_to_wait_is_enough_for_a_free_lock_and_any_time_is_taken() {
     assert!(world.told(waits).await.is_ok());
 }
 
+/// It leaves the queue of the other lock, which must not be taken for its end.
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_any_of_two_is_granted_the_first_that_is_free() {
+    let world = World::new().await;
+    let (holder, waiter) = (world.key().await, world.key().await);
+    world.acquired(&holder, 1, "a").await;
+    let held = world.acquired(&holder, 2, "b").await;
+    let mut any = asked(&waiter, 1, "");
+    let acquire = any.acquire.as_mut().unwrap();
+    acquire.items = vec![exclusive("a"), exclusive("b")];
+    acquire.any = Some(AnyOf { min: 1 });
+    let waits = world.begin_acquire(any).await;
+
+    world.release(&holder, held.token).await.unwrap();
+
+    let granted = world.told(waits).await.unwrap().granted.unwrap();
+    assert_eq!(granted.names, ["b"]);
+}
+
 /// I9: the place is the session's, not the call's.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_dropped_keeps_its_place_and_the_same_id_finds_it() {
