@@ -10,7 +10,7 @@ use holdfast_proto::v1::{
 };
 
 use super::*;
-use crate::session::calls::CallError;
+use crate::session::call_error::CallError;
 
 /// A call that is under way; nobody waits for it once this is dropped, but it goes on.
 pub(super) type Answer<T> = oneshot::Receiver<Result<T, CallError>>;
@@ -264,6 +264,25 @@ async fn no_time_to_wait_is_enough_for_a_free_lock_and_any_time_is_taken() {
     assert!(world.told(waits).await.is_ok());
 }
 
+/// It leaves the queue of the other lock, which must not be taken for its end.
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_any_of_two_is_granted_the_first_that_is_free() {
+    let world = World::new().await;
+    let (holder, waiter) = (world.key().await, world.key().await);
+    world.acquired(&holder, 1, "a").await;
+    let held = world.acquired(&holder, 2, "b").await;
+    let mut any = asked(&waiter, 1, "");
+    let acquire = any.acquire.as_mut().unwrap();
+    acquire.items = vec![exclusive("a"), exclusive("b")];
+    acquire.any = Some(AnyOf { min: 1 });
+    let waits = world.begin_acquire(any).await;
+
+    world.release(&holder, held.token).await.unwrap();
+
+    let granted = world.told(waits).await.unwrap().granted.unwrap();
+    assert_eq!(granted.names, ["b"]);
+}
+
 /// I9: the place is the session's, not the call's.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_dropped_keeps_its_place_and_the_same_id_finds_it() {
@@ -465,4 +484,24 @@ async fn a_session_may_have_a_stream_and_make_calls() {
     let granted = world.acquired(&key, 1, "jobs").await;
 
     assert_eq!(stream.granted().await, granted);
+}
+
+/// The stream hears of the denial when it happens; later it may ask under the same id itself.
+#[tokio::test(start_paused = true)]
+async fn a_try_denied_to_a_call_is_answered_again_on_the_stream() {
+    let world = World::new().await;
+    let (holder, key) = (world.key().await, world.key().await);
+    world.acquired(&holder, 1, "jobs").await;
+    let ticket = Ticket { session_id: key.session_id, secret: key.secret.clone() };
+    let mut stream = world.resume(&ticket).await;
+    stream.opened().await;
+    assert!(matches!(stream.next().await, Body::State(_)));
+    let mut try_it = asked(&key, 1, "jobs");
+    try_it.acquire.as_mut().unwrap().wait = false;
+    refusal(world.hub.acquire(try_it).await);
+    assert!(matches!(stream.next().await, Body::Denied(_)));
+
+    stream.send(try_acquire(1, "jobs")).await;
+
+    assert!(matches!(stream.next().await, Body::Denied(_)));
 }
