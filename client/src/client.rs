@@ -102,8 +102,8 @@ impl Client {
     /// An acquire of whichever of several locks are free, under one token: 1 to 64 names, each
     /// once. What it got is in [`Guard::names`](crate::Guard::names).
     ///
-    /// With `min` 0 it takes all that are free now and never waits;
-    /// [`Error::NotGranted`] if none is. With `min` 1 it waits until it has one; if several are
+    /// With `min` 0 it takes all that are free now and never waits in a queue, whatever
+    /// [`Acquire::wait`] says of reaching a server; [`Error::NotGranted`] if none is. With `min` 1 it waits until it has one; if several are
     /// free when it asks, or become so at the same moment, it gets them all. A server refuses
     /// more than 1 as not supported yet.
     ///

@@ -23,8 +23,8 @@ use crate::{FencingToken, GuardState, LostReason, Mode, Result, Value};
 /// Dropping it gives back what it holds without waiting; [`Guard::release`] waits until that is
 /// certain. A guard outlives broken connections, changes of leader and every clone of its client.
 ///
-/// Safe means: no other client holds the lock or is granted it before this guard's safe deadline,
-/// which moves on as keepalives are answered. A guard that stopped being safe never is again. What
+/// Safe means: no other client holds the lock or is granted it (other than shared, if it is shared
+/// here) before this guard's safe deadline, which moves on as keepalives are answered. A guard that stopped being safe never is again. What
 /// a process does after it looked (a write on its way, a pause of the whole machine) no lock can
 /// hold back: give the resource the [`Guard::token`] and let it refuse older ones.
 #[must_use = "dropping a guard gives its lock back at once"]
@@ -39,7 +39,8 @@ impl Guard {
         Self { hold, key, handle }
     }
 
-    /// The lock's name; of several the one that was named first among those granted.
+    /// The lock's name; of several the one that was named first among those granted, and that also
+    /// after it was given back by itself.
     pub fn name(&self) -> &str {
         self.hold.first().map(|lock| &*lock.name).unwrap_or_default()
     }
@@ -282,8 +283,8 @@ impl Guard {
         self.handle.session.release_names(self.key, &self.hold, &names).await
     }
 
-    /// Gives back everything it holds and waits until the store has said so. The guard is unsafe from the
-    /// first moment on.
+    /// Gives back everything it holds and waits until the store has said so. The guard is unsafe
+    /// from the first moment on.
     ///
     /// Dropping the future leaves the release to the background.
     ///

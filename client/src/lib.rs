@@ -29,11 +29,14 @@
 //! - [`Client::any_of`]: whichever of several are free.
 //! - [`Guard::value`], [`Guard::set_value`]: a few bytes that go to the next holder with the grant.
 //! - [`Acquire::enqueue`]: the place in the queue, to be awaited and to be watched.
+//! - [`Client::watch`]: what happens to locks, for who only looks.
+//!
+//! `client/examples` shows them at work: fenced writes, a batch worker, leader election.
 //!
 //! # What is promised
 //!
-//! - While [`Guard::is_safe`] is true, no other client holds the lock. A guard that is not safe
-//!   never becomes safe again.
+//! - While [`Guard::is_safe`] is true, no other client holds its locks; where it shares one, none
+//!   holds that alone. A guard that is not safe never becomes safe again.
 //! - Tokens of later grants are larger, for ever (I3).
 //! - Dropping an acquire or a guard leaves nothing behind: it is cancelled or given back.
 //! - A place in a queue is kept over broken connections and changes of leader.

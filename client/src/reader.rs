@@ -130,7 +130,7 @@ impl Reader {
     /// let mut watch = reader.watch("orders/");
     /// while let Some(event) = watch.next().await {
     ///     match event? {
-    ///         WatchEvent::Lock(lock) => println!("{} has {} holders", lock.name, lock.holding),
+    ///         WatchEvent::Lock(lock) => println!("{} has {} holders", lock.name, lock.held_by),
     ///         WatchEvent::Synced => println!("that is all; what follows are changes"),
     ///         WatchEvent::Change(change) => println!("{}: {:?}", change.name, change.what),
     ///         WatchEvent::Restarted => println!("forget it all; the state comes anew"),

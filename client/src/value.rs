@@ -17,7 +17,7 @@ const VALUE_BYTES_MAX: usize = 4_096;
 pub struct Value {
     /// As it was set; may be empty.
     pub bytes: Bytes,
-    /// The grant under which it was set or confirmed last.
+    /// The grant under which it was set; confirming it leaves that as it is.
     pub token: FencingToken,
     /// Whether that grant ended without a release, and nobody has set or confirmed the value
     /// since: whoever set it may have died half-way through what it speaks of.
@@ -62,7 +62,7 @@ impl Change {
         match self {
             Self::Set(bytes) => Some(Value { bytes: bytes.clone(), token, is_suspect: false }),
             Self::Clear => None,
-            Self::Confirm => before.map(|value| Value { token, is_suspect: false, ..value }),
+            Self::Confirm => before.map(|value| Value { is_suspect: false, ..value }),
         }
     }
 

@@ -37,8 +37,18 @@ impl Program {
         Self::start_at(&binary(name), arguments)
     }
 
+    /// Starts the example `name` of the client against the servers at `endpoints`.
+    pub fn example(name: &str, endpoints: &str) -> Self {
+        let path = binary(&format!("examples/{name}"));
+        Self::start_with(&path, &[], &[("HOLDFAST_ENDPOINTS", endpoints)])
+    }
+
     /// Starts the program at `path`.
     pub fn start_at(path: &PathBuf, arguments: &[&str]) -> Self {
+        Self::start_with(path, arguments, &[])
+    }
+
+    fn start_with(path: &PathBuf, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(path);
         command
@@ -46,6 +56,7 @@ impl Program {
             .current_dir(folder.path())
             .env_remove("HOLDFAST_ENDPOINTS")
             .env_remove("HOLDFAST_BIN_DIR")
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(File::create(folder.path().join("out")).unwrap())
             .stderr(File::create(folder.path().join("err")).unwrap());

@@ -26,7 +26,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Streaming};
 
 /// Longest wait for anything that must happen.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// Waits until something holds, looking every few milliseconds.
 async fn until(what: &str, holds: impl Fn() -> bool) {
@@ -152,19 +152,18 @@ struct Workers {
 
 impl Workers {
     async fn start(endpoints: &str, count: usize) -> Self {
-        let (seen, stop) = (Arc::default(), Arc::default());
-        let mut workers =
-            Self { seen, stop, running: Arc::new(AtomicUsize::new(count)), _tasks: vec![] };
+        let (seen, stop, running) =
+            (Arc::default(), Arc::default(), Arc::new(AtomicUsize::new(count)));
+        let mut tasks = Vec::new();
         for nth in 0..count {
-            let client = client(endpoints).await;
-            let work = work(client, nth, workers.seen.clone(), workers.stop.clone());
-            let running = workers.running.clone();
-            workers._tasks.push(Seams::system().spawn("worker", async move {
+            let work = work(client(endpoints).await, nth, Arc::clone(&seen), Arc::clone(&stop));
+            let running = running.clone();
+            tasks.push(Seams::system().spawn("worker", async move {
                 work.await;
                 running.fetch_sub(1, Ordering::Relaxed);
             }));
         }
-        workers
+        Self { seen, stop, running, _tasks: tasks }
     }
 
     async fn finish(self) -> BTreeMap<u64, String> {
@@ -227,7 +226,9 @@ async fn a_watcher_misses_nothing_but_what_it_is_told_it_missed_over_killed_lead
         .await;
     watcher.look(|epochs| {
         assert!(epochs.len() >= 3, "{} epochs", epochs.len());
-        epochs.iter().for_each(|epoch| epoch.judge(&seen));
+        for epoch in epochs {
+            epoch.judge(&seen);
+        }
         let end = epochs.last().unwrap();
         for (name, held) in &end.held {
             assert!(held.is_empty() || name == "work/last", "{name} is still held: {held:?}");
@@ -269,15 +270,15 @@ impl Crowd {
     /// `count` watchers, a hundred to a connection.
     async fn start(address: &str, count: usize) -> Self {
         let told = Arc::new(Mutex::new(vec![Vec::new(); count]));
-        let mut crowd = Self { told, synced: Arc::default(), _tasks: vec![] };
-        let mut connection = None;
+        let synced = Arc::new(AtomicUsize::new(0));
+        let (mut tasks, mut connection) = (Vec::new(), None);
         for nth in 0..count {
             if nth % 100 == 0 {
                 connection = Some(wire::connect(address).await.unwrap());
             }
             let mut stream = watch_jobs(connection.clone().unwrap()).await;
-            let (told, synced) = (crowd.told.clone(), crowd.synced.clone());
-            crowd._tasks.push(Seams::system().spawn("watcher", async move {
+            let (told, synced) = (told.clone(), synced.clone());
+            tasks.push(Seams::system().spawn("watcher", async move {
                 while let Ok(Some(message)) = stream.message().await {
                     for event in message.events {
                         match event.body.unwrap() {
@@ -291,7 +292,7 @@ impl Crowd {
                 }
             }));
         }
-        crowd
+        Self { told, synced, _tasks: tasks }
     }
 
     /// Whether every watcher was told so much.

@@ -1,9 +1,12 @@
 //! Values: as they come with a grant, and as a holder changes them. And word of who waits.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures_util::FutureExt;
 use holdfast::{Client, Error, Guard, LostReason, RefusalReason, Value};
 use holdfast_proto::v1::{self, refused::Subject, server_frame::Body, set_value::Change};
+use holdfast_seams::{BoxFuture, Clock, Moment, Watchdog};
 
 use super::scripted::{
     Net, SAFE, Server, TTL, grant, granted_names, ms, refused, released_names, state_granted,
@@ -74,7 +77,7 @@ async fn a_value_is_vouched_for_and_removed() {
     });
 
     assert_eq!((confirmed, cleared), (Ok(()), Ok(())));
-    assert_eq!(shown(after), Some((b"old".to_vec(), 41, false)));
+    assert_eq!(shown(after), Some((b"old".to_vec(), 7, false)));
     assert_eq!(guard.value(), None);
 }
 
@@ -187,6 +190,57 @@ async fn under_a_hold_that_is_not_safe_nothing_is_asked() {
 
     assert_eq!(outcome, Some(Err(Error::Lost { reason: LostReason::DeadlinePassed })));
     drop(server);
+}
+
+/// A clock whose watchdog sleeps on: the deadline has passed, and nobody was told.
+struct Drowsy(Arc<dyn Clock>);
+
+impl Clock for Drowsy {
+    fn now(&self) -> Moment {
+        self.0.now()
+    }
+    fn wall_ms(&self) -> u64 {
+        self.0.wall_ms()
+    }
+    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
+        self.0.sleep_until(at)
+    }
+    fn watchdog(&self, _on_due: Arc<dyn Fn() + Send + Sync>) -> Watchdog {
+        self.0.watchdog(Arc::new(|| {}))
+    }
+}
+
+/// A guard of `a` and `b` whose deadline has passed without anybody's notice.
+async fn overdue() -> (Client, Server, Guard) {
+    let mut net = Net::new();
+    net.seams.clock = Arc::new(Drowsy(net.seams.clock.clone()));
+    let (client, mut server) = net.connected().await;
+    let (_task, outcome) = start(&net, client.lock_all(["a", "b"]));
+    server.acquire().await;
+    server.say(granted_names(1, 41, &["a", "b"])).await;
+    let guard = outcome.await.unwrap().unwrap();
+    net.seams.sleep(SAFE).await;
+    assert!(!guard.state().borrow().is_over(), "nobody noticed");
+    (client, server, guard)
+}
+
+/// DESIGN §5.6: the deadline counts, not whether somebody has noticed it.
+#[tokio::test(start_paused = true)]
+async fn a_deadline_nobody_noticed_stops_a_change() {
+    let (_client, _server, guard) = overdue().await;
+
+    let outcome = guard.set_value("new").now_or_never();
+
+    assert_eq!(outcome, Some(Err(Error::Lost { reason: LostReason::DeadlinePassed })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_nobody_noticed_loses_what_is_given_back_in_part() {
+    let (_client, _server, guard) = overdue().await;
+
+    let outcome = guard.release_names(["a"]).now_or_never();
+
+    assert_eq!(outcome, Some(Err(Error::Lost { reason: LostReason::DeadlinePassed })));
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,6 +22,7 @@
 //!   anything else of it is looked at (I22).
 //! - Nobody votes under an id whose data is gone (I20, I22): see `formation.rs`.
 
+mod commit_news;
 mod confirm;
 mod fault;
 mod formation;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use futures_util::{Stream, pin_mut};
 use holdfast_proto::v1 as proto;
+use holdfast_seams::Clock;
 use openraft::OptionalSend;
 use openraft::base::{BoxFuture, BoxStream as RaftBoxStream};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
@@ -22,6 +23,7 @@ use openraft::raft::{
 };
 
 use super::Member;
+use super::commit_news;
 use super::machine::{SnapshotData, off_runtime};
 use super::peers::{Heard, Lane, Me, Peer, PeerError, PeerNetwork};
 use super::store::KeptSnapshot;
@@ -39,6 +41,7 @@ pub(super) struct Network {
     /// moved a node.
     pub(super) configured: Arc<[Member]>,
     pub(super) may_block: bool,
+    pub(super) clock: Arc<dyn Clock>,
 }
 
 impl Network {
@@ -53,6 +56,7 @@ impl Network {
             me: Arc::clone(&self.me),
             heard: Arc::clone(&self.heard),
             may_block: self.may_block,
+            clock: Arc::clone(&self.clock),
         }
     }
 }
@@ -83,6 +87,7 @@ pub(super) struct Link {
     me: Arc<Me>,
     heard: Arc<Heard>,
     may_block: bool,
+    clock: Arc<dyn Clock>,
 }
 
 impl Link {
@@ -136,7 +141,9 @@ impl Link {
         // again at once, for ever.
         let Some(first) = requests.next().await else { return Ok(stream::empty().boxed()) };
         let first = wire::append_to_wire(&first, Some(self.header()));
-        let later = requests.map(|request| wire::append_to_wire(&request, None));
+        let has_entries = |request: &AppendEntriesRequest<Types>| !request.entries.is_empty();
+        let later = commit_news::with_next_entry(requests, has_entries, Arc::clone(&self.clock));
+        let later = later.map(|request| wire::append_to_wire(&request, None));
         let messages = stream::once(std::future::ready(first)).chain(later).boxed();
         let responses = self.peer.stream_append(messages).await.map_err(|e| failure(&e))?;
         let (heard, target) = (Arc::clone(&self.heard), self.target);

@@ -371,6 +371,7 @@ impl Ground {
             heard: Arc::clone(&self.heard),
             configured: Arc::clone(&self.configured),
             may_block: self.store.may_block(),
+            clock: Arc::clone(&self.seams.clock),
         }
     }
 

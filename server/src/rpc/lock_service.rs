@@ -16,7 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::{NodeInfo, reads, status, watch};
-use crate::session::calls::CallError;
+use crate::session::call_error::CallError;
 use crate::session::{Hub, StreamError};
 
 /// Messages between a stream's outbox and the transport. Few: what waits belongs in the outbox,

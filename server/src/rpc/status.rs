@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 
 use crate::error::ProposeError;
 use crate::session::StreamError;
-use crate::session::calls::CallError;
+use crate::session::call_error::CallError;
 use crate::session::refusals;
 
 /// Metadata key: where clients reach the leader.

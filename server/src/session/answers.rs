@@ -62,6 +62,16 @@ pub(super) fn released(
     }
 }
 
+/// As [`released`], where only the question tells which names; none stands for all of the grant.
+pub(super) fn released_as_asked(
+    request: RequestId,
+    token: FencingToken,
+    names: Vec<Bytes>,
+    over: bool,
+) -> Released {
+    Released { token: token.get(), request_id: request.get(), names, partly: !over }
+}
+
 pub(super) fn contended(request: RequestId, token: FencingToken, lock: &LockName) -> Body {
     Body::Contended(Contended {
         request_id: request.get(),

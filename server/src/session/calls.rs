@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use holdfast_core::{Acquired, Answer, Command, FencingToken, Rejection, RequestId, Tenure};
 use holdfast_proto::v1::client_frame::Body;
+use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::{
     AcquireRequest, AcquireResponse, CancelRequest, CancelResponse, CloseSessionRequest,
     CloseSessionResponse, KeepAliveRequest, KeepAliveResponse, OpenSessionRequest,
@@ -15,8 +16,10 @@ use holdfast_proto::v1::{
     SetValueRequest, SetValueResponse,
 };
 use holdfast_seams::Moment;
+use tokio::sync::oneshot;
 
-use super::frames::{Request, Unfit, read_label, read_request};
+use super::call_error::{CallError, unavailable};
+use super::frames::{Request, read_label, read_request};
 use super::leases::Leases;
 use super::opening::{Fresh, NotMade};
 use super::proof::Key;
@@ -24,46 +27,6 @@ use super::waiting::{About, Call, Told};
 use super::{Hub, answers, refusals};
 use crate::consensus::{Committed, propose};
 use crate::error::ProposeError;
-
-/// Why a call was not answered with what it asked for.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum CallError {
-    /// Refused. Nothing was done, unless the refusal says that the outcome is unknown.
-    Refused(Refusal),
-    /// This node does not serve it now. Nothing was done, unless the refusal says that the outcome
-    /// is unknown.
-    Unavailable {
-        /// Why.
-        refusal: Refusal,
-        /// Where clients reach the leader, if another is known.
-        leader: Option<String>,
-    },
-    /// The time to wait was over first; the request has ended.
-    NotInTime(Refusal),
-}
-
-impl From<Refusal> for CallError {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
-impl From<Unfit> for CallError {
-    fn from(unfit: Unfit) -> Self {
-        match unfit {
-            Unfit::Refused { refusal, .. } => Self::Refused(refusal),
-            Unfit::Protocol(error) => {
-                Self::Refused(refusals::refusal(RefusalReason::Invalid, error.to_string()))
-            }
-        }
-    }
-}
-
-/// A call is not answered here, and did nothing.
-pub(super) fn unavailable(message: &str, leader: Option<String>) -> CallError {
-    let refusal = refusals::refusal(RefusalReason::Unavailable, message);
-    CallError::Unavailable { refusal, leader }
-}
 
 impl Hub {
     /// Opens a session; answers once its lease runs, as Opened does (DESIGN §5.1).
@@ -177,16 +140,21 @@ impl Hub {
     ) -> Result<ReleaseResponse, CallError> {
         let frame = asked.release.ok_or_else(|| missing("release"))?;
         let token = FencingToken::from_raw(frame.token);
+        let names = frame.names.clone();
         let reading = read_request(Some(Body::Release(frame)))?;
         let key = self.prove(asked.session.as_ref()).await?;
         let mut call = self.registry.wait_for(key.session, About::Grant(token))?;
         let committed = self.ask(&key, asked.done_below, reading).await?;
-        self.answer_of(committed)?;
-        // The event came before the answer, and says what was given back.
-        match call.told().await {
-            Told::Released(released) => Ok(ReleaseResponse { released: Some(released) }),
-            _ => Err(self.leads_no_more()),
-        }
+        let Answer::Released { request, over, .. } = self.answer_of(committed)? else {
+            return Err(refusals::odd_answer().into());
+        };
+        // The event comes before the answer and says what was given back; unless the tenure ended
+        // in between, which takes nothing back.
+        let released = match call.told().await {
+            Told::Released(released) => released,
+            _ => answers::released_as_asked(request, token, names, over),
+        };
+        Ok(ReleaseResponse { released: Some(released) })
     }
 
     /// Changes the value of a lock.
@@ -277,10 +245,22 @@ impl Hub {
         done_below: u64,
         request: Request,
     ) -> Result<Committed, CallError> {
-        let command = request.command(key.session, RequestId::new(done_below));
+        let (session, subject) = (key.session, request.subject());
+        let command = request.command(session, RequestId::new(done_below));
         // Keepalives go another way.
         let command = command.ok_or_else(refusals::odd_answer)?;
-        self.propose(command).await
+        let registry = self.registry.clone();
+        let (tell, told) = oneshot::channel();
+        let done = move |result| {
+            if let Some(Subject::RequestId(request)) = subject {
+                registry.told_by_a_call(session, RequestId::new(request));
+            }
+            // Nobody waits any more: the command stands all the same.
+            let _ = tell.send(result);
+        };
+        self.consensus.submit(command, Box::new(done));
+        let result = told.await.unwrap_or(Err(ProposeError::ShuttingDown));
+        result.map_err(|error| self.not_applied(&error))
     }
 
     async fn propose(&self, command: Command) -> Result<Committed, CallError> {

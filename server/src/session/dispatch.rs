@@ -43,48 +43,49 @@ impl Registry {
             Event::SessionEnded { session, cause } => self.ended(state, index, *session, *cause),
             Event::Queued { session, request, items, place } => {
                 state.follows.told(*session, *request, *place);
-                let holders = answers::holders(table, self.now_ms(table), items);
-                self.tell(state, index, *session, answers::queued(*request, *place, holders));
+                self.tell(state, index, *session, || {
+                    let holders = answers::holders(table, self.now_ms(table), items);
+                    answers::queued(*request, *place, holders)
+                });
             }
             Event::Granted { session, request, token, items, values } => {
-                self.left_elsewhere(state, *session, *request, table);
                 self.left(state, *session, *request, items);
-                let granted = answers::granted(*request, *token, items, values);
-                state.waiting.tell(*session, About::Request(*request), || {
-                    Told::Granted(index, granted.clone())
-                });
-                self.tell(state, index, *session, Body::Granted(granted));
+                let granted = || answers::granted(*request, *token, items, values);
+                let about = About::Request(*request);
+                state.waiting.tell(*session, about, || Told::Granted(index, granted()));
+                self.tell(state, index, *session, || Body::Granted(granted()));
             }
             Event::Denied { session, request, rejection, .. } => {
                 state.follows.forget(*session, *request);
                 if let Some(attached) = state.attached.get_mut(session) {
                     attached.denied.insert(*request);
                 }
-                let body = answers::denied(table, self.now_ms(table), *request, rejection);
-                self.tell(state, index, *session, body);
+                self.tell(state, index, *session, || {
+                    answers::denied(table, self.now_ms(table), *request, rejection)
+                });
             }
-            // Told by the answer to its cancel, or by its session's end.
+            // Streams are told by the answer to the cancel, or by their session's end.
             Event::Left { session, request, items } => {
                 self.left(state, *session, *request, items);
-                // Who left with its session is told so.
+                // Calls: who left with its session is told so, and who left because it was granted
+                // elsewhere has been told of the grant, right before this.
                 if table.session(*session).is_some() {
                     state.waiting.tell(*session, About::Request(*request), || Told::Left);
                 }
             }
             Event::Released { session, request, token, items, over } => {
                 self.moved(state, items);
-                let released = answers::released(*request, *token, items, *over);
-                state
-                    .waiting
-                    .tell(*session, About::Grant(*token), || Told::Released(released.clone()));
-                self.tell(state, index, *session, Body::Released(released));
+                let released = || answers::released(*request, *token, items, *over);
+                let about = About::Grant(*token);
+                state.waiting.tell(*session, about, || Told::Released(released()));
+                self.tell(state, index, *session, || Body::Released(released()));
             }
             Event::Lost { session, request, token, items, cause, .. } => {
                 self.moved(state, items);
-                self.tell(state, index, *session, answers::lost(*request, *token, *cause));
+                self.tell(state, index, *session, || answers::lost(*request, *token, *cause));
             }
             Event::Contended { session, request, lock, token } => {
-                self.tell(state, index, *session, answers::contended(*request, *token, lock));
+                self.tell(state, index, *session, || answers::contended(*request, *token, lock));
             }
             // Told by the answer to its change, and to the next holder with the grant.
             Event::ValueChanged { .. } => {}
@@ -117,22 +118,6 @@ impl Registry {
         }
     }
 
-    /// A request for any of several locks leaves the queues of those that it does not get.
-    fn left_elsewhere(
-        &self,
-        state: &mut State,
-        session: SessionId,
-        request: RequestId,
-        table: &LockTable,
-    ) {
-        if state.follows.is_empty() {
-            return;
-        }
-        if let Some(asked) = table.request(session, request) {
-            self.moved(state, &asked.items);
-        }
-    }
-
     fn left(&self, state: &mut State, session: SessionId, request: RequestId, items: &[Item]) {
         state.follows.forget(session, request);
         self.moved(state, items);
@@ -146,9 +131,16 @@ impl Registry {
         }
     }
 
-    fn tell(&self, state: &State, index: LogIndex, session: SessionId, body: Body) {
+    /// Tells the session's stream, if it has one here: only then the frame is made.
+    fn tell(
+        &self,
+        state: &State,
+        index: LogIndex,
+        session: SessionId,
+        body: impl FnOnce() -> Body,
+    ) {
         if let Some(attached) = state.attached.get(&session) {
-            self.push(&attached.outbox, index, body);
+            self.push(&attached.outbox, index, body());
         }
     }
 

@@ -24,7 +24,8 @@
 //! - Nothing waits for a client: a slow one loses its stream, not its session (I27).
 
 pub(crate) mod answers;
-pub(crate) mod calls;
+pub(crate) mod call_error;
+mod calls;
 mod dispatch;
 mod error;
 #[cfg(test)]

@@ -88,6 +88,7 @@ impl Follows {
     }
 
     /// Whether nobody follows anything.
+    #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.by_request.is_empty() && self.by_lock.is_empty() && self.changed.is_empty()
     }

@@ -26,7 +26,7 @@ use holdfast_seams::{Moment, Seams};
 use tokio::sync::Notify;
 
 use super::answers::{frame, now_ms};
-use super::calls::{CallError, unavailable};
+use super::call_error::{CallError, unavailable};
 use super::error::StreamError;
 use super::leases::{Heard, Leases};
 use super::metrics::SessionMetrics;
@@ -245,6 +245,14 @@ impl Registry {
             .get_mut(&session)
             .filter(|attached| attached.stream == stream)
             .is_some_and(|attached| attached.denied.remove(&request))
+    }
+
+    /// The outcome of a request goes to a call. A stream of the same session, which was told of a
+    /// denial by its event, has no outcome to wait for.
+    pub(super) fn told_by_a_call(&self, session: SessionId, request: RequestId) {
+        if let Some(attached) = self.lock().attached.get_mut(&session) {
+            attached.denied.remove(&request);
+        }
     }
 
     /// Sends every stream away for good, with `leader` as where to go; waits until all have left.

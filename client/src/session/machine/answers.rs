@@ -118,6 +118,9 @@ impl Machine {
     }
 
     pub(super) fn denied(&mut self, id: u64, index: u64, refusal: v1::Refusal) {
+        if let Some(key) = self.requests.change_with_id(id) {
+            return self.change_refused(key, refusal);
+        }
         let Some(key) = self.requests.with_id(id).filter(|key| self.is_news(*key, index)) else {
             return;
         };

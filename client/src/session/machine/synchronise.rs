@@ -27,9 +27,7 @@ impl Machine {
     /// Ends whatever was sent in this session.
     pub(super) fn end_requests(&mut self, reason: LostReason, waits: &Error) {
         let over = Err(Error::Lost { reason });
-        for key in self.requests.keys() {
-            self.end_changes(key, reason);
-        }
+        self.end_all_changes(reason);
         for mut request in self.requests.take_sent() {
             request.finish_parts(&over);
             match request.phase {

@@ -81,6 +81,15 @@ impl Machine {
         }
     }
 
+    /// The same when every hold is over.
+    pub(super) fn end_all_changes(&mut self, reason: LostReason) {
+        for key in self.requests.change_keys() {
+            if let Some(change) = self.requests.remove_change(key) {
+                self.end_change(change, reason);
+            }
+        }
+    }
+
     fn end_change(&self, change: Change, reason: LostReason) {
         let outcome = match change.id {
             None => Error::Lost { reason },

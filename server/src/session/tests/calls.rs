@@ -10,16 +10,14 @@ use holdfast_proto::v1::{
 };
 
 use super::*;
-use crate::session::calls::CallError;
-
-const QUARTER: Duration = Duration::from_millis(2_500);
+use crate::session::call_error::CallError;
 
 /// A call that is under way; nobody waits for it once this is dropped, but it goes on.
-type Answer<T> = oneshot::Receiver<Result<T, CallError>>;
+pub(super) type Answer<T> = oneshot::Receiver<Result<T, CallError>>;
 
 impl World {
     /// A session opened by a call, with a lease of [`TTL`].
-    async fn key(&self) -> SessionKey {
+    pub(super) async fn key(&self) -> SessionKey {
         let ttl_ms = Some(u64::try_from(TTL.as_millis()).unwrap());
         let open = OpenSessionRequest { ttl_ms, label: "a-call".to_owned() };
         let opened = self.hub.open_session(&open).await.unwrap();
@@ -43,12 +41,18 @@ impl World {
         answer
     }
 
-    async fn begin_acquire(&self, asked: AcquireRequest) -> Answer<AcquireResponse> {
+    /// The answer to a call that was begun, within a minute.
+    pub(super) async fn told<T: std::fmt::Debug>(&self, answer: Answer<T>) -> Result<T, CallError> {
+        let answer = self.seams.timeout(Duration::from_mins(1), answer).await;
+        answer.expect("an answer comes").unwrap()
+    }
+
+    pub(super) async fn begin_acquire(&self, asked: AcquireRequest) -> Answer<AcquireResponse> {
         self.begin(|hub| async move { hub.acquire(asked).await }).await
     }
 
     /// Acquires a lock that is free.
-    async fn acquired(&self, key: &SessionKey, request_id: u64, name: &str) -> Granted {
+    pub(super) async fn acquired(&self, key: &SessionKey, request_id: u64, name: &str) -> Granted {
         let response = self.hub.acquire(asked(key, request_id, name)).await.unwrap();
         response.granted.unwrap()
     }
@@ -65,17 +69,20 @@ impl World {
         self.hub.cancel(asked).await.unwrap().cancelled.unwrap().was()
     }
 
-    async fn keep_alive(&self, key: &SessionKey) -> Result<KeepAliveResponse, CallError> {
+    pub(super) async fn keep_alive(
+        &self,
+        key: &SessionKey,
+    ) -> Result<KeepAliveResponse, CallError> {
         self.hub.keep_alive(&KeepAliveRequest { session: Some(key.clone()) }).await
     }
 
-    async fn begin_keep_alive(&self, key: &SessionKey) -> Answer<KeepAliveResponse> {
+    pub(super) async fn begin_keep_alive(&self, key: &SessionKey) -> Answer<KeepAliveResponse> {
         let asked = KeepAliveRequest { session: Some(key.clone()) };
         self.begin(|hub| async move { hub.keep_alive(&asked).await }).await
     }
 
     /// Whether the session is open.
-    fn lives(&self, key: &SessionKey) -> bool {
+    pub(super) fn lives(&self, key: &SessionKey) -> bool {
         let mut lives = false;
         let session = SessionId::new(key.session_id);
         self.hub.consensus.read(&mut |table, _| lives = table.session(session).is_some());
@@ -87,7 +94,7 @@ impl World {
     }
 }
 
-fn asked(key: &SessionKey, request_id: u64, name: &str) -> AcquireRequest {
+pub(super) fn asked(key: &SessionKey, request_id: u64, name: &str) -> AcquireRequest {
     let Ask::Acquire(acquire) = acquire(request_id, name) else { unreachable!() };
     let session = Some(key.clone());
     AcquireRequest { session, done_below: 0, acquire: Some(acquire), wait_ms: None }
@@ -107,7 +114,7 @@ fn asked_within(key: &SessionKey, request_id: u64, name: &str, wait_ms: u64) -> 
     AcquireRequest { wait_ms: Some(wait_ms), ..asked(key, request_id, name) }
 }
 
-fn refusal<T: std::fmt::Debug>(result: Result<T, CallError>) -> Refusal {
+pub(super) fn refusal<T: std::fmt::Debug>(result: Result<T, CallError>) -> Refusal {
     match result {
         Err(CallError::Refused(refusal)) => refusal,
         other => panic!("not refused: {other:?}"),
@@ -115,7 +122,9 @@ fn refusal<T: std::fmt::Debug>(result: Result<T, CallError>) -> Refusal {
 }
 
 /// Why the node does not serve the call, and whom it names instead.
-fn unavailable<T: std::fmt::Debug>(result: Result<T, CallError>) -> (Refusal, Option<String>) {
+pub(super) fn unavailable<T: std::fmt::Debug>(
+    result: Result<T, CallError>,
+) -> (Refusal, Option<String>) {
     match result {
         Err(CallError::Unavailable { refusal, leader }) => {
             assert_eq!(refusal.reason(), RefusalReason::Unavailable);
@@ -141,7 +150,7 @@ async fn a_session_of_calls_holds_hands_over_and_closes() {
     let Granted { token, names, .. } = held;
     let released = Released { token, request_id: 1, names, partly: false };
     assert_eq!(world.release(&first, token).await, Ok(released));
-    let next = waits.await.unwrap().unwrap().granted.unwrap();
+    let next = world.told(waits).await.unwrap().granted.unwrap();
 
     assert!(next.token > token);
     assert_eq!(refusal(world.release(&first, token).await).reason(), RefusalReason::NotHolder);
@@ -223,7 +232,7 @@ async fn a_grant_that_crosses_the_cancel_of_a_wait_is_given_back() {
     world.fake.commit(release_of(&holder, held.token), Tenure::new(1));
     world.fake.let_commits_go();
 
-    not_in_time(&waits.await.unwrap());
+    not_in_time(&world.told(waits).await);
     world.acquired(&holder, 2, "jobs").await;
 }
 
@@ -240,8 +249,7 @@ async fn a_grant_that_comes_before_the_answer_to_its_command_is_heard() {
     world.fake.let_commits_go();
     world.fake.commit(release_of(&holder, held.token), Tenure::new(1));
 
-    let waits = world.seams.timeout(Duration::from_secs(1), waits).await.expect("heard");
-    assert!(waits.unwrap().is_ok());
+    assert!(world.told(waits).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
@@ -253,7 +261,26 @@ async fn no_time_to_wait_is_enough_for_a_free_lock_and_any_time_is_taken() {
 
     let waits = world.begin_acquire(asked_within(&second, 2, "jobs", u64::MAX)).await;
     world.release(&first, held.granted.unwrap().token).await.unwrap();
-    assert!(waits.await.unwrap().is_ok());
+    assert!(world.told(waits).await.is_ok());
+}
+
+/// It leaves the queue of the other lock, which must not be taken for its end.
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_any_of_two_is_granted_the_first_that_is_free() {
+    let world = World::new().await;
+    let (holder, waiter) = (world.key().await, world.key().await);
+    world.acquired(&holder, 1, "a").await;
+    let held = world.acquired(&holder, 2, "b").await;
+    let mut any = asked(&waiter, 1, "");
+    let acquire = any.acquire.as_mut().unwrap();
+    acquire.items = vec![exclusive("a"), exclusive("b")];
+    acquire.any = Some(AnyOf { min: 1 });
+    let waits = world.begin_acquire(any).await;
+
+    world.release(&holder, held.token).await.unwrap();
+
+    let granted = world.told(waits).await.unwrap().granted.unwrap();
+    assert_eq!(granted.names, ["b"]);
 }
 
 /// I9: the place is the session's, not the call's.
@@ -274,7 +301,7 @@ async fn a_call_that_is_dropped_keeps_its_place_and_the_same_id_finds_it() {
     let also = world.begin_acquire(asked(&early, 1, "jobs")).await;
     world.release(&holder, held.token).await.unwrap();
 
-    let (again, also) = (again.await.unwrap().unwrap(), also.await.unwrap().unwrap());
+    let (again, also) = (world.told(again).await.unwrap(), world.told(also).await.unwrap());
     assert_eq!(again, also);
     assert!(behind.try_recv().is_err());
     let known = world.hub.acquire(asked(&early, 1, "jobs")).await.unwrap();
@@ -290,10 +317,10 @@ async fn a_wait_ends_with_the_cancel_of_its_request_or_the_end_of_its_session() 
     let second = world.begin_acquire(asked(&waiter, 2, "jobs")).await;
 
     assert_eq!(world.cancel(&waiter, 1).await, cancelled::Was::Waiting);
-    assert_eq!(refusal(first.await.unwrap()).reason(), RefusalReason::Cancelled);
+    assert_eq!(refusal(world.told(first).await).reason(), RefusalReason::Cancelled);
     let close = CloseSessionRequest { session: Some(waiter.clone()) };
     world.hub.close_session(&close).await.unwrap();
-    assert_eq!(refusal(second.await.unwrap()).reason(), RefusalReason::SessionUnknown);
+    assert_eq!(refusal(world.told(second).await).reason(), RefusalReason::SessionUnknown);
 }
 
 #[tokio::test(start_paused = true)]
@@ -305,7 +332,7 @@ async fn losing_the_tenure_ends_every_wait_with_the_leader_and_leaves_the_place(
 
     world.fake.follow(Some("node-2:7420"));
 
-    let (told, leader) = unavailable(waits.await.unwrap());
+    let (told, leader) = unavailable(world.told(waits).await);
     assert_eq!((told.outcome_unknown, leader.as_deref()), (false, Some("node-2:7420")));
     let elsewhere = world.hub.acquire(asked(&waiter, 1, "jobs")).await;
     assert_eq!(unavailable(elsewhere).1.as_deref(), Some("node-2:7420"));
@@ -313,7 +340,7 @@ async fn losing_the_tenure_ends_every_wait_with_the_leader_and_leaves_the_place(
     world.settle().await;
     let waits = world.begin_acquire(asked(&waiter, 1, "jobs")).await;
     world.release(&holder, held.token).await.unwrap();
-    assert!(waits.await.unwrap().is_ok());
+    assert!(world.told(waits).await.is_ok());
 }
 
 /// I32.
@@ -326,7 +353,7 @@ async fn a_node_that_stops_ends_every_wait_and_takes_no_new_one() {
 
     world.hub.shutdown().await;
 
-    assert!(unavailable(waits.await.unwrap()).0.message.contains("keeps its place"));
+    assert!(unavailable(world.told(waits).await).0.message.contains("keeps its place"));
     let late = world.hub.acquire(asked(&waiter, 2, "jobs")).await;
     assert!(unavailable(late).0.message.contains("this node stops"));
 }
@@ -346,7 +373,7 @@ async fn more_waits_than_allowed_are_refused_by_the_limit_and_others_go_on() {
     assert_eq!((refused.reason(), &*refused.limit), (RefusalReason::Limit, "max_waiting_calls"));
     assert!(refused.retry_after_ms.is_some());
     world.release(&holder, held.token).await.unwrap();
-    assert!(first.await.unwrap().is_ok());
+    assert!(world.told(first).await.is_ok());
     world.acquired(&holder, 2, "other").await;
     drop(second);
 }
@@ -360,7 +387,7 @@ async fn a_call_without_an_outcome_says_that_it_may_still_take_effect() {
 
     world.fake.give_up_held_back();
 
-    assert!(unavailable(call.await.unwrap()).0.outcome_unknown);
+    assert!(unavailable(world.told(call).await).0.outcome_unknown);
 }
 
 /// One answer for all, so that it tells nobody which sessions there are; and nothing is done.
@@ -444,112 +471,6 @@ async fn a_call_that_lacks_something_is_refused_by_its_name() {
     assert_eq!(refused.reason(), RefusalReason::TtlOutOfRange);
 }
 
-/// I7: a session that lives by calls dies like any other.
-#[tokio::test(start_paused = true)]
-async fn a_client_of_calls_that_dies_loses_its_session_after_its_ttl() {
-    let world = World::new().await;
-    let (dead, next) = (world.key().await, world.key().await);
-    world.acquired(&dead, 1, "jobs").await;
-    world.seams.sleep(NEARLY_TTL).await;
-    world.keep_alive(&next).await.unwrap();
-    assert!(world.lives(&dead));
-    let began = world.seams.clock.now();
-
-    world.hub.acquire(asked(&next, 1, "jobs")).await.unwrap();
-
-    let waited = world.seams.clock.now().saturating_since(began);
-    assert!(waited <= Duration::from_millis(1_150), "{waited:?}");
-    assert!(!world.lives(&dead));
-}
-
-/// §5.1: from its receipt, which is before the round.
-#[tokio::test(start_paused = true)]
-async fn a_keepalive_call_renews_from_the_moment_it_came_in() {
-    let world = World::new().await;
-    let key = world.key().await;
-    world.seams.sleep(3 * QUARTER).await;
-    world.fake.hold_confirms();
-    let came_in = world.seams.clock.now();
-    let mut call = world.begin_keep_alive(&key).await;
-    world.seams.sleep(QUARTER).await;
-    assert!(call.try_recv().is_err());
-    world.fake.let_confirms_go();
-    assert_eq!(call.await.unwrap(), Ok(KeepAliveResponse { ttl_ms: 10_000 }));
-
-    while world.lives(&key) {
-        world.seams.sleep(Duration::from_millis(10)).await;
-    }
-    let lived = world.seams.clock.now().saturating_since(came_in);
-    assert!(lived > TTL + MARGIN, "{lived:?}");
-    assert!(lived < TTL + MARGIN + Duration::from_millis(100), "{lived:?}");
-}
-
-/// §5.1, I6: by a round begun after it came in, in the tenure whose leases these are.
-#[tokio::test(start_paused = true)]
-async fn a_keepalive_call_is_answered_only_after_a_round_of_its_tenure() {
-    let world = World::new().await;
-    let key = world.key().await;
-    world.fake.set_quorum(false);
-    unavailable(world.keep_alive(&key).await);
-    world.fake.set_quorum(true);
-    world.fake.confirm_as(2);
-
-    unavailable(world.keep_alive(&key).await);
-
-    world.fake.confirm_as(1);
-    world.keep_alive(&key).await.unwrap();
-}
-
-/// §5.2: heard in time, so not due, however long the round takes.
-#[tokio::test(start_paused = true)]
-async fn a_session_whose_keepalive_call_waits_for_its_round_is_not_expired() {
-    let world = World::new().await;
-    let key = world.key().await;
-    world.seams.sleep(NEARLY_TTL).await;
-    world.fake.hold_confirms();
-    let call = world.begin_keep_alive(&key).await;
-    world.seams.sleep(Duration::from_millis(1_500)).await;
-
-    // The call's round first, then those of the expirer.
-    world.fake.let_one_confirm_go();
-
-    call.await.unwrap().unwrap();
-    world.fake.let_confirms_go();
-    world.seams.sleep(QUARTER).await;
-    assert!(world.lives(&key));
-}
-
-/// §5.2: from the proposal on nothing is acknowledged until the entry's fate is known.
-#[tokio::test(start_paused = true)]
-async fn a_keepalive_call_is_not_answered_while_the_expiry_is_under_way() {
-    let world = World::new().await;
-    let key = world.key().await;
-    world.fake.hold_commits();
-    world.seams.sleep(TTL + Duration::from_secs(1)).await;
-    assert!(matches!(world.fake.held_back()[..], [Command::ExpireSession { .. }]));
-
-    let (told, _) = unavailable(world.keep_alive(&key).await);
-    assert!(told.message.contains("has run out"), "{}", told.message);
-
-    world.fake.let_commits_go();
-    let over = refusal(world.keep_alive(&key).await);
-    assert_eq!(over.reason(), RefusalReason::SessionUnknown);
-}
-
-/// §5.1: alive in the state that is applied when the round is over.
-#[tokio::test(start_paused = true)]
-async fn a_keepalive_call_of_a_session_that_ended_meanwhile_is_refused() {
-    let world = World::new().await;
-    let key = world.key().await;
-    world.fake.hold_confirms();
-    let call = world.begin_keep_alive(&key).await;
-    let session = SessionId::new(key.session_id);
-    world.fake.commit(Command::CloseSession { session }, Tenure::new(1));
-    world.fake.let_confirms_go();
-
-    assert_eq!(refusal(call.await.unwrap()).reason(), RefusalReason::SessionUnknown);
-}
-
 /// A stream of the same session hears the pushes; the call gets its answer all the same.
 #[tokio::test(start_paused = true)]
 async fn a_session_may_have_a_stream_and_make_calls() {
@@ -563,4 +484,24 @@ async fn a_session_may_have_a_stream_and_make_calls() {
     let granted = world.acquired(&key, 1, "jobs").await;
 
     assert_eq!(stream.granted().await, granted);
+}
+
+/// The stream hears of the denial when it happens; later it may ask under the same id itself.
+#[tokio::test(start_paused = true)]
+async fn a_try_denied_to_a_call_is_answered_again_on_the_stream() {
+    let world = World::new().await;
+    let (holder, key) = (world.key().await, world.key().await);
+    world.acquired(&holder, 1, "jobs").await;
+    let ticket = Ticket { session_id: key.session_id, secret: key.secret.clone() };
+    let mut stream = world.resume(&ticket).await;
+    stream.opened().await;
+    assert!(matches!(stream.next().await, Body::State(_)));
+    let mut try_it = asked(&key, 1, "jobs");
+    try_it.acquire.as_mut().unwrap().wait = false;
+    refusal(world.hub.acquire(try_it).await);
+    assert!(matches!(stream.next().await, Body::Denied(_)));
+
+    stream.send(try_acquire(1, "jobs")).await;
+
+    assert!(matches!(stream.next().await, Body::Denied(_)));
 }

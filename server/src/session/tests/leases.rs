@@ -183,7 +183,7 @@ async fn an_expiry_of_unknown_fate_is_proposed_again_and_nothing_acknowledged_me
 
 /// Waits until the expirer has seen the deadline of a session that was heard just now pass, and
 /// asks its quorum whether it may propose.
-async fn until_expiry_is_confirmed(world: &World) {
+pub(super) async fn until_expiry_is_confirmed(world: &World) {
     world.seams.sleep(TTL).await;
     world.fake.hold_confirms();
     world.seams.sleep(MARGIN + Duration::from_millis(30)).await;

@@ -1,6 +1,7 @@
 //! Streams on virtual time, over a replica of one that does what a test wants.
 
 mod bad_frames;
+mod call_leases;
 mod calls;
 mod histories;
 mod leases;

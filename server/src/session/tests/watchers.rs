@@ -105,13 +105,18 @@ impl Watching {
         }
     }
 
-    /// What the rest says, and how it ends.
+    /// What the rest says, and how it ends, within a minute.
     pub(super) async fn rest(mut self) -> (Vec<(u64, Told)>, Result<(), StreamError>) {
-        let mut rest = Vec::from(std::mem::take(&mut self.read));
-        while let Some(message) = self.messages.recv().await {
-            rest.extend(message.events.into_iter().map(|event| (event.index, event.body.unwrap())));
-        }
-        (rest, self.end.await.unwrap())
+        let seams = self.seams.clone();
+        let to_the_end = async {
+            let mut rest = Vec::from(std::mem::take(&mut self.read));
+            while let Some(message) = self.messages.recv().await {
+                let events = message.events.into_iter();
+                rest.extend(events.map(|event| (event.index, event.body.unwrap())));
+            }
+            (rest, self.end.await.unwrap())
+        };
+        seams.timeout(Duration::from_mins(1), to_the_end).await.expect("the watch ends")
     }
 }
 
@@ -150,10 +155,13 @@ impl Model {
 
     fn shown(&mut self, lock: LockInfo) {
         assert!(!self.synced, "a page after the last");
-        let mut known =
-            Lock { waiting: lock.waiting, value: lock.value.map(value), ..Lock::default() };
+        let mut known = Lock {
+            waiting: lock.waiting,
+            value: lock.value.as_ref().map(value),
+            ..Lock::default()
+        };
         assert_eq!(known.value.is_some(), lock.has_value);
-        lock.holders.into_iter().for_each(|holder| known.hold(holder));
+        lock.holders.iter().for_each(|holder| known.hold(holder));
         assert_eq!(self.locks.insert(lock.name.clone(), known), None, "{} came twice", lock.name);
     }
 
@@ -162,11 +170,11 @@ impl Model {
         lock.waiting = change.waiting;
         match change.what.expect("a change says what") {
             What::Queued(_) | What::Left(_) => {}
-            What::Granted(holder) => lock.hold(holder),
+            What::Granted(holder) => lock.hold(&holder),
             What::Released(holder) => lock.let_go(&holder),
             What::Lost(lost) => lock.let_go(&lost.holder.expect("somebody lost it")),
             What::ValueChanged(changed) => {
-                let value = changed.value.map(value);
+                let value = changed.value.as_ref().map(value);
                 assert_ne!(lock.value, value, "the value of {} changed twice", change.name);
                 lock.value = value;
             }
@@ -178,7 +186,7 @@ impl Model {
 }
 
 impl Lock {
-    fn hold(&mut self, holder: v1::Holder) {
+    fn hold(&mut self, holder: &v1::Holder) {
         let shared = holder.mode() == v1::Mode::Shared;
         let before = self.holders.insert(holder.token, (holder.session_id, shared));
         assert_eq!(before, None, "granted twice: {holder:?}");
@@ -190,6 +198,6 @@ impl Lock {
     }
 }
 
-fn value(value: v1::Value) -> (Vec<u8>, u64, bool) {
+fn value(value: &v1::Value) -> (Vec<u8>, u64, bool) {
     (value.value.to_vec(), value.token, value.suspect)
 }

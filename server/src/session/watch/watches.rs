@@ -11,7 +11,7 @@
 //!   prefixes of the names it changed.
 //! - While nobody watches, an applied entry costs one look at a counter.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,7 +28,8 @@ use super::news::{Change, News, Place};
 #[derive(Debug)]
 pub(in super::super) struct Watches {
     pub(super) backlog: u64,
-    max_watches: usize,
+    /// `max_watches`.
+    limit: usize,
     pub(super) metrics: SessionMetrics,
     /// How many watchers there are: the one thing that is looked at while there are none.
     open: AtomicUsize,
@@ -41,7 +42,7 @@ pub(in super::super) struct Watches {
 struct State {
     /// The tenure in which watches are served.
     tenure: Option<Tenure>,
-    groups: HashMap<Arc<str>, Group>,
+    groups: BTreeMap<Arc<str>, Group>,
     /// How many groups have a prefix of this length, bytes.
     lengths: BTreeMap<usize, usize>,
     last_group: u64,
@@ -83,7 +84,7 @@ impl Watches {
     pub(in super::super) fn new(settings: &SessionSettings, metrics: SessionMetrics) -> Self {
         Self {
             backlog: settings.watch_backlog as u64,
-            max_watches: settings.max_watches,
+            limit: settings.max_watches,
             metrics,
             open: AtomicUsize::new(0),
             state: Mutex::default(),
@@ -152,10 +153,10 @@ impl Watches {
             let message = "this node does not lead any more, or does not serve yet; watch again";
             return Err(StreamError::Unavailable { message: message.to_owned(), leader: None });
         }
-        if self.open.load(Ordering::Relaxed) >= self.max_watches {
+        if self.open.load(Ordering::Relaxed) >= self.limit {
             return Err(StreamError::Limit {
                 limit: "max_watches",
-                value: self.max_watches as u64,
+                value: self.limit as u64,
                 message: "too many watches are open on this node; try again later",
             });
         }
@@ -209,7 +210,7 @@ impl State {
     /// Notes a change with every group that watches a prefix of its name; names those groups in
     /// `touched` for which it is the first of this entry.
     fn note(&mut self, name: &LockName, make: changes::Make<'_>, touched: &mut Vec<Arc<str>>) {
-        let mut made = None;
+        let mut shared = None;
         let text = name.as_str();
         for &length in self.lengths.range(..=text.len()).map(|(length, _)| length) {
             let prefix = text.get(..length);
@@ -221,8 +222,8 @@ impl State {
             if group.fresh.is_empty() {
                 touched.push(prefix);
             }
-            let change =
-                made.get_or_insert_with(|| Arc::new(Change { name: name.clone(), event: make() }));
+            let change = shared
+                .get_or_insert_with(|| Arc::new(Change { name: name.clone(), event: make() }));
             group.fresh.push(change.clone());
         }
     }
@@ -247,7 +248,7 @@ impl State {
 
     fn end_groups(&mut self, end: &StreamError) {
         self.lengths.clear();
-        for (_, group) in self.groups.drain() {
+        for group in std::mem::take(&mut self.groups).into_values() {
             group.bell.send_modify(|told| told.end = Some(end.clone()));
         }
     }

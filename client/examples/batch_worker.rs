@@ -1,0 +1,60 @@
+//! A batch worker: lock whatever of the batch is free, work on it, come back for the rest.
+//!
+//! Messages come in batches, and each needs its key for itself. A worker that waited for the first
+//! busy key would leave the free ones lying; one that tries again and again loads the store and
+//! waits longer than it has to. Here it takes what is free, and only when nothing is does it wait
+//! until the store tells it which key has become free.
+//!
+//! `HOLDFAST_ENDPOINTS=127.0.0.1:7420 cargo run --example batch_worker`
+#![expect(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "an example talks to a person, and stands on tokio as a user's program does"
+)]
+
+use std::time::Duration;
+
+use holdfast::{Client, Error, Guard, Result};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<()> {
+    let endpoints = std::env::var("HOLDFAST_ENDPOINTS").unwrap_or("127.0.0.1:7420".into());
+    // Two workers, as if on two machines, whose batches have two keys in common.
+    let (one, two) = (Client::connect(&endpoints).await?, Client::connect(&endpoints).await?);
+    let (first, second) = tokio::join!(
+        work_through(&one, "worker 1", &["index/a", "index/b", "index/c"]),
+        work_through(&two, "worker 2", &["index/b", "index/c", "index/d"]),
+    );
+    println!("{} and {} messages are processed", first?, second?);
+    one.close().await?;
+    two.close().await
+}
+
+/// Processes every key of the batch under its lock. Says how many there were.
+async fn work_through(client: &Client, worker: &str, batch: &[&str]) -> Result<usize> {
+    let mut rest = batch.to_vec();
+    while !rest.is_empty() {
+        let guard = lock_some(client, &rest).await?;
+        // What was granted is told by the guard: at least one key, perhaps all of them.
+        let keys: Vec<_> = rest.extract_if(.., |key| guard.holds(key)).collect();
+        for key in keys {
+            guard.run(process(key)).await?;
+            println!("{worker} has processed {key} under token {}", guard.token());
+            // Whoever waits for this key need not wait for the others.
+            guard.release_names([key]).await?;
+        }
+    }
+    Ok(batch.len())
+}
+
+/// Whatever is free now; if nothing is, whatever becomes free first.
+async fn lock_some(client: &Client, keys: &[&str]) -> Result<Guard> {
+    match client.any_of(0, keys.iter().copied()).await {
+        Err(Error::NotGranted { .. }) => client.any_of(1, keys.iter().copied()).await,
+        other => other,
+    }
+}
+
+async fn process(_key: &str) {
+    tokio::time::sleep(Duration::from_millis(20)).await;
+}

@@ -1,0 +1,93 @@
+//! The examples of the client, run as a newcomer runs them: against real servers, to their end.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of a test fail it by a panic"
+)]
+
+use std::time::Duration;
+
+use holdfast_tests::cluster::{Cluster, Setup};
+use holdfast_tests::program::Program;
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// What an example printed, line by line; it has to end well.
+async fn lines(name: &str) -> Vec<String> {
+    let cluster = Cluster::start(&Setup::nodes(1)).await;
+    let ended = Program::example(name, &cluster.endpoints()).end(LIMIT).await;
+    assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
+    ended.out.lines().map(str::to_owned).collect()
+}
+
+fn token(line: &str) -> u64 {
+    let (_, rest) = line.split_once("token ").expect("the line names a token");
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_lock_is_held_while_the_work_is_done() {
+    let lines = lines("hold_a_lock").await;
+
+    assert!(lines[0].starts_with("reports/nightly is ours under token "), "{lines:?}");
+    assert_eq!(lines[1..], ["12 pages written"]);
+}
+
+/// I1: the first holder was stopped and its late write carries the older token.
+#[tokio::test]
+async fn the_late_write_of_a_paused_holder_is_refused_by_the_database() {
+    let lines = lines("fenced_write").await;
+
+    let [first, stopped, second, late, balance] = &lines[..] else { panic!("{lines:?}") };
+    assert!(stopped.ends_with("is stopped in the middle of its work"), "{lines:?}");
+    assert!(token(first) < token(second), "{lines:?}");
+    assert!(second.ends_with("written: true"), "{lines:?}");
+    assert_eq!(token(late), token(first), "it writes under the token it had");
+    assert!(late.ends_with("written: false"), "{lines:?}");
+    assert_eq!(balance, "balance: 70");
+}
+
+#[tokio::test]
+async fn batches_that_overlap_are_worked_through_key_by_key() {
+    let lines = lines("batch_worker").await;
+
+    let of = |worker: &str, key: &str| {
+        let start = format!("{worker} has processed index/{key} under token ");
+        lines.iter().filter(|line| line.starts_with(&start)).count()
+    };
+    for (worker, keys) in [("worker 1", ["a", "b", "c"]), ("worker 2", ["b", "c", "d"])] {
+        for key in keys {
+            assert_eq!(of(worker, key), 1, "{worker} and {key}: {lines:?}");
+        }
+    }
+    assert_eq!(lines.last().unwrap(), "3 and 3 messages are processed");
+}
+
+#[tokio::test]
+async fn an_observer_hears_of_every_leader() {
+    let lines = lines("leader_election").await;
+
+    let seen = |text: &str| lines.iter().any(|line| line == text);
+    let (one, two) = ("10.0.0.1:8080", "10.0.0.2:8080");
+    // Who of them comes first is theirs to find out.
+    let orders = [(one, two), (two, one)];
+    let order = orders.iter().find(|(first, second)| {
+        seen(&format!("{second} takes over from {first}"))
+            && seen(&format!("the observer saw {first} and {second} take turns"))
+    });
+    assert!(order.is_some(), "{lines:?}");
+}
+
+/// The shared client is no way around the lock.
+#[tokio::test]
+async fn services_that_share_a_client_exclude_each_other() {
+    let lines = lines("two_services").await;
+
+    assert_eq!(lines.len(), 12, "{lines:?}");
+    for turn in lines.chunks(2) {
+        let service = turn[0].strip_suffix(" begins").expect("a turn begins before another ends");
+        assert_eq!(turn[1], format!("{service} ends"), "{lines:?}");
+    }
+}
