@@ -148,12 +148,12 @@ impl Model {
                 assert!(!self.synced, "synced twice");
                 self.synced = true;
             }
-            Told::Lock(lock) => self.shown(lock),
+            Told::Lock(lock) => self.shown(&lock),
             Told::Change(change) => self.changed(change),
         }
     }
 
-    fn shown(&mut self, lock: LockInfo) {
+    fn shown(&mut self, lock: &LockInfo) {
         assert!(!self.synced, "a page after the last");
         let mut known = Lock {
             waiting: lock.waiting,
