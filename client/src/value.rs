@@ -19,8 +19,9 @@ pub struct Value {
     pub bytes: Bytes,
     /// The grant under which it was set; confirming it leaves that as it is.
     pub token: FencingToken,
-    /// Whether that grant ended without a release, and nobody has set or confirmed the value
-    /// since: whoever set it may have died half-way through what it speaks of.
+    /// Whether the lease of an exclusive holder, that one or a later one, ran out, and nobody has
+    /// set or confirmed the value since: it may have died half-way through what the value speaks
+    /// of.
     pub is_suspect: bool,
 }
 
