@@ -1,6 +1,6 @@
 //! Which locks are asked for, and how they are to be held.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -142,12 +142,11 @@ impl Wanted {
     /// [`Error::Refused`], in the server's words, for what no server would take.
     pub(crate) fn new(items: &[LockItem], need: Need) -> Result<Self> {
         check_number(items.len(), need)?;
-        let mut names = BTreeSet::new();
+        let mut modes = BTreeMap::new();
         for item in items {
             check_name(&item.name)?;
-            if !names.insert(&item.name) {
-                let name = item.name.escape_debug();
-                return Err(invalid(format!("{name} is named twice in one request")));
+            if let Some(before) = modes.insert(&item.name, item.mode) {
+                return Err(named_again(&item.name, before == item.mode));
             }
         }
         let item = |item: &LockItem| Item { name: item.name.as_str().into(), mode: item.mode };
@@ -200,6 +199,15 @@ fn check_number(items: usize, need: Need) -> Result<()> {
         }
         Need::Any { .. } | Need::All => Ok(()),
     }
+}
+
+fn named_again(name: &str, in_the_same_mode: bool) -> Error {
+    let name = name.escape_debug();
+    invalid(if in_the_same_mode {
+        format!("{name} is named twice in one request")
+    } else {
+        format!("{name} is asked for both shared and exclusive; ask for it exclusive")
+    })
 }
 
 fn check_name(name: &str) -> Result<()> {

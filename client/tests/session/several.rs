@@ -123,6 +123,10 @@ async fn what_no_server_would_take_is_refused_here_in_its_words() {
     let many = (0..65).map(|number| format!("n{number}"));
     let wrong = [
         (client.lock_all(["a", "b", "a"]), "a is named twice in one request"),
+        (
+            client.lock_all([LockItem::exclusive("a"), LockItem::shared("a")]),
+            "a is asked for both shared and exclusive; ask for it exclusive",
+        ),
         (client.lock_all(many), "65 names are more than the 64 allowed in one request"),
         (client.lock_all(Vec::<String>::new()), "a request names at least one lock"),
         (client.any_of(4, NAMES), "at least 4 of 3 locks cannot be granted"),

@@ -1,6 +1,6 @@
 //! Frames read off the wire: checked once, here, into what the rest can trust.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_core::{
     Command, FencingToken, Item, Label, LockName, Mode, NAMES_MAX, Need, Rejection, RequestId,
@@ -162,12 +162,30 @@ fn read_set_value(frame: &SetValue) -> Result<Request, Unfit> {
 
 /// The locks of a request, in any order.
 fn read_items(items: &[v1::Item]) -> Result<Vec<Item>, Refusal> {
-    let locks = read_names(items.iter().map(|item| &item.name[..]))?;
+    let locks = parse_names(items.iter().map(|item| &item.name[..]))?;
     if locks.is_empty() {
         return Err(refusals::of_rejection(&Rejection::NoNames));
     }
     let modes = items.iter().map(|item| item.mode);
-    locks.into_iter().zip(modes).map(|(lock, mode)| read_item(lock, mode)).collect()
+    let items = locks.into_iter().zip(modes).map(|(lock, mode)| read_item(lock, mode));
+    let items = items.collect::<Result<Vec<_>, _>>()?;
+    in_one_mode(&items)?;
+    each_once(items.iter().map(|item| &item.lock))?;
+    Ok(items)
+}
+
+/// Whoever names a lock in two modes gets words of their own: it is no slip of the pen, and one of
+/// the two would do.
+fn in_one_mode(items: &[Item]) -> Result<(), Refusal> {
+    let mut modes = BTreeMap::new();
+    for Item { lock, mode } in items {
+        if modes.insert(lock, mode).is_some_and(|before| before != mode) {
+            let message =
+                format!("{lock} is asked for both shared and exclusive; ask for it exclusive");
+            return Err(refusals::refusal(RefusalReason::Invalid, message));
+        }
+    }
+    Ok(())
 }
 
 fn read_item(lock: LockName, mode: i32) -> Result<Item, Refusal> {
@@ -182,8 +200,17 @@ fn read_item(lock: LockName, mode: i32) -> Result<Item, Refusal> {
     Ok(Item { lock, mode })
 }
 
-/// Names of one request: at most [`NAMES_MAX`] (DESIGN §6), each once.
+/// Names of one request, each once.
 fn read_names<'a>(
+    names: impl ExactSizeIterator<Item = &'a [u8]>,
+) -> Result<Vec<LockName>, Refusal> {
+    let locks = parse_names(names)?;
+    each_once(&locks)?;
+    Ok(locks)
+}
+
+/// At most [`NAMES_MAX`] names (DESIGN §6).
+fn parse_names<'a>(
     names: impl ExactSizeIterator<Item = &'a [u8]>,
 ) -> Result<Vec<LockName>, Refusal> {
     let count = names.len();
@@ -191,12 +218,15 @@ fn read_names<'a>(
         let too_many = Rejection::TooManyNames { names: count as u64, max: NAMES_MAX as u64 };
         return Err(refusals::of_rejection(&too_many));
     }
-    let locks = names.map(read_name).collect::<Result<Vec<_>, _>>()?;
+    names.map(read_name).collect()
+}
+
+fn each_once<'a>(locks: impl IntoIterator<Item = &'a LockName>) -> Result<(), Refusal> {
     let mut seen = BTreeSet::new();
-    if let Some(twice) = locks.iter().find(|lock| !seen.insert(*lock)) {
-        return Err(refusals::of_rejection(&Rejection::NameTwice { lock: twice.clone() }));
+    match locks.into_iter().find(|lock| !seen.insert(*lock)) {
+        Some(twice) => Err(refusals::of_rejection(&Rejection::NameTwice { lock: twice.clone() })),
+        None => Ok(()),
     }
-    Ok(locks)
 }
 
 fn read_name(name: &[u8]) -> Result<LockName, Refusal> {

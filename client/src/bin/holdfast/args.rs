@@ -68,7 +68,8 @@ pub(crate) enum Command {
     /// within --wait; 125 an error of holdfast itself; 126 the command cannot be run; 127 it was
     /// not found. The command finds in its environment `HOLDFAST_LOCK` (the lock, of several the
     /// first), `HOLDFAST_LOCKS` (all that are held, one a line) and `HOLDFAST_TOKEN` (the fencing
-    /// token, the same for all).
+    /// token, the same for all). If holdfast itself is killed with SIGKILL, the command is killed
+    /// with it; what that command had started is not.
     Lock(LockArgs),
     /// Run a command if a lock, or all of several, is free, exit with 124 if it is not.
     ///

@@ -64,7 +64,12 @@ async fn a_set_is_refused_for_what_is_wrong_with_it_first() {
     let cases = [
         (vec![], None, RefusalReason::Invalid, "a request names at least one lock"),
         (set(&["a", "b", "a"]), None, RefusalReason::Invalid, "a is named twice"),
-        (vec![exclusive("a"), shared("a")], None, RefusalReason::Invalid, "a is named twice"),
+        (
+            vec![exclusive("a"), shared("a")],
+            None,
+            RefusalReason::Invalid,
+            "both shared and exclusive",
+        ),
         (many, None, RefusalReason::Limit, "65 names are more than the 64 allowed"),
         (odd, None, RefusalReason::Invalid, "mode 7 of b is not one that this server knows"),
         (set(&["a", "b"]), any(3), RefusalReason::Invalid, "at least 3 of 2 locks"),
