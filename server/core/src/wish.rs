@@ -12,7 +12,7 @@ use crate::mode::{Item, Items, Mode};
 
 /// Most names in one request.
 ///
-/// Source: DESIGN §6. A [`Part`] has one bit for each.
+/// Source: DESIGN §6. A `Part` has one bit for each.
 pub const NAMES_MAX: usize = 64;
 
 /// How many of a request's locks it needs.
