@@ -10,9 +10,6 @@ use crate::session::{Opening, Session, Wishes};
 use crate::transport::GrpcTransport;
 use crate::{Client, Error, Reader, Result, endpoints};
 
-/// The TTL a server gives a session that asks for none, as long as the server has not told.
-pub(crate) const TTL_DEFAULT: Duration = Duration::from_secs(10);
-
 /// Settings of a client; [`Client::builder`] makes one with the defaults.
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it is connected"]

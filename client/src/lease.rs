@@ -15,6 +15,9 @@ use std::time::Duration;
 
 use holdfast_seams::{Clock, Moment};
 
+/// The TTL a server gives a session that asks for none, as long as the server has not told.
+pub(crate) const TTL_DEFAULT: Duration = Duration::from_secs(10);
+
 /// Taken off every safe deadline for the time between a clock read and what it decides.
 pub(crate) const DEADLINE_MARGIN: Duration = Duration::from_millis(20);
 

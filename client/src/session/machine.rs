@@ -32,7 +32,7 @@ use super::request::{Key, Phase, Request, Requests, fail_all};
 use crate::hold::Hold;
 use crate::info::Told;
 use crate::items::{Need, Wanted};
-use crate::lease::{Lease, Terms};
+use crate::lease::{Lease, TTL_DEFAULT, Terms};
 use crate::{Error, LostReason, RefusalReason, Result};
 
 /// Most requests of one client at a time, those being given back included; past it an acquire is
@@ -140,7 +140,7 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn new(wishes: Wishes, clock: Arc<dyn Clock>) -> Self {
-        let ttl = wishes.ttl.unwrap_or(crate::builder::TTL_DEFAULT);
+        let ttl = wishes.ttl.unwrap_or(TTL_DEFAULT);
         Self {
             clock,
             lease: Lease::new(Terms::new(ttl, wishes.allowance)),

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use futures_util::stream::{self, BoxStream};
-use futures_util::{Stream, StreamExt};
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
 use holdfast_proto::v1;
 use holdfast_proto::v1::lock_service_server::LockService;
 use holdfast_proto::v1::{
@@ -16,8 +16,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::{NodeInfo, reads, status, watch};
+use crate::session::Hub;
 use crate::session::call_error::CallError;
-use crate::session::{Hub, StreamError};
 
 /// Messages between a stream's outbox and the transport. Few: what waits belongs in the outbox,
 /// where it is counted and travels together.
@@ -59,7 +59,7 @@ impl LockService for LockApi {
         // Ends when the client is gone, or the hub ends the stream.
         self.hub.seams().spawn("session-stream", serve).detach();
         let frames = ReceiverStream::new(frames).map(Ok);
-        Ok(Response::new(frames.chain(last_word(end)).boxed()))
+        Ok(Response::new(frames.chain(status::last_word(end)).boxed()))
     }
 
     async fn inspect(
@@ -146,21 +146,6 @@ impl LockService for LockApi {
 
 fn answer<T>(result: Result<T, CallError>) -> Result<Response<T>, Status> {
     result.map(Response::new).map_err(|error| status::of_call_error(&error))
-}
-
-/// The status a stream ends with; nothing for a plain end.
-pub(super) fn last_word<T: Send + 'static>(
-    end: oneshot::Receiver<Result<(), StreamError>>,
-) -> impl Stream<Item = Result<T, Status>> + Send {
-    let word = async {
-        match end.await {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(Err(status::of_stream_error(&error))),
-            // The task was taken down with the runtime.
-            Err(_) => Some(Err(Status::cancelled("this node stops"))),
-        }
-    };
-    stream::once(word).filter_map(std::future::ready)
 }
 
 /// A break of the incoming half. What could not be decoded is told apart, because the client is to

@@ -4,10 +4,12 @@
 //! `grpc-status-details-bin`, as gRPC libraries read it. `UNAVAILABLE` carries the metadata
 //! [`LEADER`] where this node knows that another leads.
 
+use futures_util::{Stream, StreamExt, stream};
 use holdfast_core::TextError;
 use holdfast_proto::v1::{Refusal, RefusalReason};
 use prost::Message;
 use prost_types::Any;
+use tokio::sync::oneshot;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
@@ -57,6 +59,21 @@ pub fn of_stream_error(error: &StreamError) -> Status {
             with_leader(Status::cancelled(message), leader.as_deref())
         }
     }
+}
+
+/// The status a stream ends with; nothing for a plain end.
+pub(super) fn last_word<T: Send + 'static>(
+    end: oneshot::Receiver<Result<(), StreamError>>,
+) -> impl Stream<Item = Result<T, Status>> + Send {
+    let word = async {
+        match end.await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(Err(of_stream_error(&error))),
+            // The task was taken down with the runtime.
+            Err(_) => Some(Err(Status::cancelled("this node stops"))),
+        }
+    };
+    stream::once(word).filter_map(std::future::ready)
 }
 
 /// Why a call did not do what it asked for.

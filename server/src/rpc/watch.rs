@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use super::{lock_service, reads, status};
+use super::{reads, status};
 use crate::session::Hub;
 
 /// Messages between a watcher and the transport. One: what waits belongs in the news, where it is
@@ -37,5 +37,5 @@ pub(super) async fn watch(
     };
     hub.seams().spawn("watch", serve).detach();
     let messages = ReceiverStream::new(messages).map(Ok);
-    Ok(messages.chain(lock_service::last_word(end)).boxed())
+    Ok(messages.chain(status::last_word(end)).boxed())
 }

@@ -6,9 +6,8 @@ use holdfast::{Client, Guard};
 use serde_json::json;
 
 use super::Plan;
-use super::row::{self, Row};
+use super::row::{self, Row, float};
 use super::scene::Scene;
-use super::score::float;
 use crate::failure::Failure;
 
 /// Lets the store do what it does after many grants, such as a snapshot, before memory is read.

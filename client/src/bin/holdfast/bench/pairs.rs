@@ -9,9 +9,9 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::probe::Cost;
-use super::row::{self, Row};
+use super::row::{self, Row, float};
 use super::scene::Scene;
-use super::score::{Pair, Score, float};
+use super::score::{Pair, Score};
 use super::{Plan, WARM_UP};
 use crate::failure::Failure;
 

@@ -7,7 +7,6 @@ use serde_json::{Map, Value, json};
 use super::Plan;
 use super::probe::{self, Cost};
 use super::scene::Scene;
-use super::score::float;
 use crate::args::Workload;
 use crate::failure::Failure;
 
@@ -81,4 +80,10 @@ pub(super) fn tell_rss(bytes: Option<u64>, row: &mut Row) {
     if let Some(bytes) = bytes {
         row.insert("server_rss_mb".into(), json!(float(bytes) / 1_048_576.0));
     }
+}
+
+/// A count as a figure of the row.
+#[expect(clippy::cast_precision_loss, reason = "what is counted here is far below 2^52")]
+pub(super) fn float(number: u64) -> f64 {
+    number as f64
 }

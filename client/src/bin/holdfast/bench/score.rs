@@ -5,7 +5,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde_json::json;
 
-use super::row::Row;
+use super::row::{Row, float};
 use crate::fairness::jain;
 
 /// Longest time that is told apart from longer ones: an hour.
@@ -129,11 +129,6 @@ impl Score {
         row.insert("wait_max_ms".into(), json!(longest * 1e3));
         row.insert("wait_max_over_mean".into(), json!(longest / mean));
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "what is counted here is far below 2^52")]
-pub(super) fn float(number: u64) -> f64 {
-    number as f64
 }
 
 #[cfg(test)]
