@@ -6,8 +6,8 @@
 //! a request is held back for a moment, and left out if another one follows: that one says the same
 //! of the log before it, and names a commit that is at least as new.
 //!
-//! openraft keeps no account of single requests of a stream: it looks at how far the answers say the
-//! follower's log matches.
+//! openraft does not pair answers with requests: an answer settles all requests up to where it says
+//! that the follower's log matches. So one that was left out is settled by the answer to the next.
 
 use std::sync::Arc;
 use std::time::Duration;

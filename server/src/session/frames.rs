@@ -169,23 +169,28 @@ fn read_items(items: &[v1::Item]) -> Result<Vec<Item>, Refusal> {
     let modes = items.iter().map(|item| item.mode);
     let items = locks.into_iter().zip(modes).map(|(lock, mode)| read_item(lock, mode));
     let items = items.collect::<Result<Vec<_>, _>>()?;
-    in_one_mode(&items)?;
-    each_once(items.iter().map(|item| &item.lock))?;
+    each_in_one_mode(&items)?;
     Ok(items)
 }
 
 /// Whoever names a lock in two modes gets words of their own: it is no slip of the pen, and one of
 /// the two would do.
-fn in_one_mode(items: &[Item]) -> Result<(), Refusal> {
+fn each_in_one_mode(items: &[Item]) -> Result<(), Refusal> {
     let mut modes = BTreeMap::new();
     for Item { lock, mode } in items {
-        if modes.insert(lock, mode).is_some_and(|before| before != mode) {
-            let message =
-                format!("{lock} is asked for both shared and exclusive; ask for it exclusive");
-            return Err(refusals::refusal(RefusalReason::Invalid, message));
+        let Some(before) = modes.insert(lock, mode) else { continue };
+        if before == mode {
+            return Err(named_twice(lock));
         }
+        let message =
+            format!("{lock} is asked for both shared and exclusive; ask for it exclusive");
+        return Err(refusals::refusal(RefusalReason::Invalid, message));
     }
     Ok(())
+}
+
+fn named_twice(lock: &LockName) -> Refusal {
+    refusals::of_rejection(&Rejection::NameTwice { lock: lock.clone() })
 }
 
 fn read_item(lock: LockName, mode: i32) -> Result<Item, Refusal> {
@@ -205,8 +210,11 @@ fn read_names<'a>(
     names: impl ExactSizeIterator<Item = &'a [u8]>,
 ) -> Result<Vec<LockName>, Refusal> {
     let locks = parse_names(names)?;
-    each_once(&locks)?;
-    Ok(locks)
+    let mut seen = BTreeSet::new();
+    match locks.iter().find(|lock| !seen.insert(*lock)) {
+        Some(twice) => Err(named_twice(twice)),
+        None => Ok(locks),
+    }
 }
 
 /// At most [`NAMES_MAX`] names (DESIGN §6).
@@ -219,14 +227,6 @@ fn parse_names<'a>(
         return Err(refusals::of_rejection(&too_many));
     }
     names.map(read_name).collect()
-}
-
-fn each_once<'a>(locks: impl IntoIterator<Item = &'a LockName>) -> Result<(), Refusal> {
-    let mut seen = BTreeSet::new();
-    match locks.into_iter().find(|lock| !seen.insert(*lock)) {
-        Some(twice) => Err(refusals::of_rejection(&Rejection::NameTwice { lock: twice.clone() })),
-        None => Ok(()),
-    }
 }
 
 fn read_name(name: &[u8]) -> Result<LockName, Refusal> {
