@@ -78,7 +78,7 @@ mutants! {
     SetGrantedInParts, "set-granted-in-parts", "I14",
         "a set is granted as soon as one of its locks is free";
     SetKeepsOneName, "set-keeps-one-name", "I11, I15",
-        "a grant of several locks that ends leaves the last of them held";
+        "a grant of several locks that ends leaves one of them held";
     AnyQueueUnlooked, "any-queue-unlooked", "I15",
         "nobody looks at the queues that an `any` leaves with its grant";
     CancelKeepsPlace, "cancel-keeps-place", "I10, I12",
@@ -135,8 +135,8 @@ mutants! {
         "an append is reported as stored before it is written";
     FalseQuorum, "false-quorum", "I16, I19",
         "a member that refused entries because its log conflicts is counted as having them";
-    PromiseForgotten, "promise-forgotten", "§7, I20",
-        "a member that promised itself to one cluster promises itself to another";
+    WipedNodeJoins, "wiped-node-joins", "§7, I20, I22",
+        "a member that lost its data takes its place again under its old id";
 
     // The disk, as the simulator has it.
     FlushSkipped, "flush-skipped", "I19",
@@ -158,7 +158,7 @@ mutants! {
     LateGrantDelivered, "late-grant-delivered", "§5.6, I6",
         "a grant that arrives after the safe deadline is handed out, as safe from its receipt";
     ReleaseStaysSafe, "release-stays-safe", "§5.6, I24",
-        "what is being given back stays safe until the answer to its release";
+        "what is being given back stays safe in its guard";
     StateRevivesReleased, "state-revives-released", "§5.6, I24",
         "a State composed before a release makes what was given back safe again";
     ResumeLosesPlace, "resume-loses-place", "I9",

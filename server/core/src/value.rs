@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_mutants::mutant;
 use sha2::{Digest, Sha256};
 
 use crate::answer::{Answer, Outcome};
@@ -133,6 +134,9 @@ impl LockTable {
 
     /// Only the holder's session with its token, and only if it holds alone (I13).
     fn may_write(&self, write: &Write<'_>) -> Result<(), Rejection> {
+        if mutant!(SetValueIgnoresToken) {
+            return Ok(());
+        }
         let Write { session, token, lock, .. } = *write;
         let (_, wish, part) = self.open(session)?.held_under(session, token)?;
         let held = wish.position(lock).filter(|&at| part.contains(at));
