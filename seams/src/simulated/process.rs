@@ -186,10 +186,11 @@ impl Process {
         }
     }
 
-    /// The true time, since the life's beginning, at which its clock shows `moment` if its rate
-    /// stays what it is now.
-    pub fn true_time_of(&self, moment: Moment) -> Duration {
-        Duration::from_nanos(self.look(|process, _| process.clock.when(nanos(moment))))
+    /// What the world's clock shows when this process' shows `moment`, if its rate stays what it
+    /// is now.
+    pub fn on_the_worlds_clock(&self, moment: Moment) -> Moment {
+        let when = self.look(|process, _| process.clock.when(nanos(moment)));
+        Moment::from_origin(Duration::from_nanos(ORIGIN_NS.saturating_add(when)))
     }
 
     fn look<R>(&self, look: impl FnOnce(&ProcessState, u64) -> R) -> R {
