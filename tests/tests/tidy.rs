@@ -188,6 +188,7 @@ fn packages_depend_downwards_only() -> Result {
         ("holdfast-proto", vec![]),
         ("holdfast-core", vec![]),
         ("holdfast-seams", vec!["holdfast-proto"]),
+        ("holdfast-fuzz", vec![]),
         ("holdfast-server", vec!["holdfast-core", "holdfast-proto", "holdfast-seams"]),
         ("holdfast-client", vec!["holdfast-proto", "holdfast-seams"]),
         ("holdfast-tests", everything.collect()),
