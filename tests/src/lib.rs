@@ -14,10 +14,13 @@
     reason = "a harness that cannot go on fails its test"
 )]
 
+pub mod chaos;
 pub mod check;
 pub mod cluster;
+pub mod draw;
 pub mod fault;
 pub mod history;
+pub mod namespace;
 pub mod program;
 pub mod run;
 pub mod scribe;
