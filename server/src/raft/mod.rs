@@ -37,6 +37,7 @@ mod network;
 mod peers;
 mod proposer;
 mod replica;
+mod runtime;
 mod store;
 mod survey;
 mod tenure;

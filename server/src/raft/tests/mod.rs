@@ -7,4 +7,5 @@ mod log_suite;
 mod one_node;
 mod over_grpc;
 mod peers;
+mod repeatable;
 mod three_nodes;
