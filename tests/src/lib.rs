@@ -18,6 +18,7 @@ pub mod check;
 pub mod cluster;
 pub mod fault;
 pub mod history;
+pub mod life;
 pub mod program;
 pub mod run;
 pub mod scribe;

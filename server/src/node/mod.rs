@@ -97,7 +97,10 @@ impl NodeError {
             Self::DataFolder(_)
             | Self::Replica(StartError::Snapshot(_))
             | Self::Fault(Fault::DataGone { .. }) => Exit::DataFolder,
-            Self::Replica(StartError::Config(_)) => Exit::Settings,
+            Self::Replica(StartError::Config(_)) | Self::Fault(Fault::IdUsed { .. }) => {
+                Exit::Settings
+            }
+            Self::Fault(Fault::Removed { .. }) => Exit::Removed,
             Self::Replica(StartError::Engine(_))
             | Self::Fault(_)
             | Self::Build(_)

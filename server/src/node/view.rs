@@ -123,16 +123,23 @@ impl NodeInfo for Condition {
         let status = self.replica.status();
         let ready = self.readiness().ready;
         let leader = status.leader.as_ref();
+        // Both as of one look, so that members can be compared.
+        let (mut applied_index, mut state_hash) = (0, Bytes::new());
+        self.replica.read(&mut |table, index| {
+            applied_index = index.get();
+            state_hash = Bytes::copy_from_slice(&table.state_hash());
+        });
         StatusResponse {
             cluster_id: status.cluster.map(|id| id.0.to_vec().into()).unwrap_or_default(),
             node_id: status.node_id,
             leader_id: leader.map(|leader| leader.node_id),
             leader: leader.map(|leader| leader.advertise.clone()),
             term: status.term,
-            applied_index: status.applied.unwrap_or(0),
+            applied_index,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             members: status.members.iter().map(member).collect(),
             ready,
+            state_hash,
         }
     }
 }

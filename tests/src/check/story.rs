@@ -188,15 +188,45 @@ pub(super) struct Client {
     pub(super) closed_ns: Option<u64>,
     pub(super) killed_ns: Option<u64>,
     pub(super) ended_ns: Option<u64>,
-    /// Its lease is certain until then, as last written.
-    pub(super) safe_until_ns: Option<u64>,
+    pub(super) leases: Leases,
     pub(super) open_holds: BTreeSet<usize>,
 }
 
+/// When a client's session was certainly alive: spans in order, each the life of one session as
+/// far as it was written down. Between two of them the session may have run out, and what comes
+/// after may be another one.
+#[derive(Default)]
+pub(super) struct Leases(Vec<(u64, u64)>);
+
+impl Leases {
+    /// At `at_ns` the client wrote that its session is certain until `until_ns`.
+    pub(super) fn renewed(&mut self, at_ns: u64, until_ns: u64) {
+        match self.0.last_mut() {
+            Some((_, until)) if at_ns <= *until => *until = until_ns.max(*until),
+            _ if at_ns <= until_ns => self.0.push((at_ns, until_ns)),
+            _ => {}
+        }
+    }
+
+    /// Up to when the session of the instant `at_ns` was certainly alive; `None` if it is not
+    /// certain even then.
+    pub(super) fn certain_until(&self, at_ns: u64) -> Option<u64> {
+        let later = self.0.partition_point(|(from, _)| *from <= at_ns);
+        let (_, until) = *self.0.get(later.checked_sub(1)?)?;
+        (at_ns <= until).then_some(until)
+    }
+
+    /// Up to when the newest session was last said to be certain.
+    pub(super) fn newest_until(&self) -> Option<u64> {
+        self.0.last().map(|(_, until)| *until)
+    }
+}
+
 impl Client {
-    /// Whether its lease may have run out before `by_ns`, for all that is known.
-    pub(super) fn may_have_expired(&self, by_ns: u64) -> bool {
-        let certain_ns = self.safe_until_ns.unwrap_or(0);
+    /// Whether the lease of the session it had at `from_ns` may have run out before `by_ns`, for
+    /// all that is known.
+    pub(super) fn may_have_expired(&self, from_ns: u64, by_ns: u64) -> bool {
+        let certain_ns = self.leases.certain_until(from_ns).unwrap_or(0);
         if self.closed_ns.is_some_and(|closed| closed <= certain_ns) && self.ended_ns.is_none() {
             return false;
         }

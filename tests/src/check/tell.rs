@@ -236,7 +236,7 @@ impl Story {
                 token: grant.token,
                 from_ns: grant.at_ns,
                 value: values.iter().find(|shown| shown.name == *name).cloned(),
-                until_ns: teller.safe_until_ns.filter(|until| *until > grant.at_ns),
+                until_ns: teller.leases.newest_until().filter(|until| *until > grant.at_ns),
                 over: given_up.then_some((grant.at_ns, Over::GivenUp)),
                 releases: 0,
                 in_part: false,
@@ -313,7 +313,7 @@ impl Story {
 
     fn safe(&mut self, at_ns: u64, client: ClientId, until_ns: u64) {
         let client = self.clients.entry(client).or_default();
-        client.safe_until_ns = Some(until_ns);
+        client.leases.renewed(at_ns, until_ns);
         let mut lapsed = Vec::new();
         for &index in &client.open_holds {
             let hold = &mut self.holds[index];

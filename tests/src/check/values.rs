@@ -146,7 +146,8 @@ impl Possible {
         let lost_unseen = unseen.iter().any(|request| {
             let client = story.clients.get(&request.client);
             request.called_ns < hold.from_ns
-                && client.is_none_or(|client| client.may_have_expired(hold.from_ns))
+                && client
+                    .is_none_or(|client| client.may_have_expired(request.called_ns, hold.from_ns))
         });
         let is = |possible: &Option<Left>| match (possible, &shown) {
             (Some(possible), Some(shown)) if lost_unseen => {
@@ -261,7 +262,8 @@ fn ending(story: &Story, hold: &Hold) -> Ending {
     match hold.over {
         Some((_, Over::GivenUp)) => {
             let released = matches!(hold.release_told, Some((_, ReleaseTold::Released)));
-            let lives = client.is_some_and(|client| !client.may_have_expired(u64::MAX - 1));
+            let lives =
+                client.is_some_and(|client| !client.may_have_expired(hold.from_ns, u64::MAX - 1));
             if released || lives { Ending::Clean } else { Ending::Unknown }
         }
         Some((_, Over::Told(LostCause::Expired))) => Ending::Unclean,
