@@ -9,6 +9,7 @@
 //! | module | proves |
 //! |---|---|
 //! | [`overlap`](self) | I24 (and with it I1, I6): no two safe holds of a name that do not fit, no older token after a newer one |
+//! | `fences` | I1: no resource refuses the write of a client that is safe |
 //! | `tokens` | I3: tokens never repeat, and rise over all that happened one after the other |
 //! | `order` | I9: first in, first out, and nobody barges, whatever is asked for |
 //! | `grants` | I14, I23: a set is granted whole, an `any` what it asked for |
@@ -21,6 +22,7 @@
 
 mod answers;
 mod ending;
+mod fences;
 mod grants;
 mod holds;
 mod order;
@@ -70,6 +72,8 @@ pub struct Tally {
     pub states: usize,
     /// Looks that ended.
     pub reads: usize,
+    /// Writes that a resource refused.
+    pub fenced: usize,
     /// Grants of which at least one name is shared.
     pub shared: usize,
     /// Safe holds that began beside another safe hold of the same name.
@@ -137,6 +141,7 @@ pub fn check(records: &[Record], options: Options) -> Report {
     let mut tally = story.tally();
     let mut violations = story.contradictions.clone();
     overlap::check(&story, &mut tally, &mut violations);
+    fences::check(&story, &mut violations);
     tokens::check(&story, &mut violations);
     order::check(&story, &mut violations);
     grants::check(&story, &mut violations);

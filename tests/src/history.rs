@@ -203,6 +203,15 @@ pub enum What {
         /// The locks that the client believes it holds under that grant.
         names: Vec<String>,
     },
+    /// A resource outside of the store refused a write, for it had seen a larger token.
+    Fenced {
+        /// The grant under which the client wrote.
+        token: u64,
+        /// The lock that guards the resource.
+        name: String,
+        /// The token that the resource had seen.
+        newest: u64,
+    },
     /// A linearizable look at a lock begins.
     Read {
         /// The reader's number for it.

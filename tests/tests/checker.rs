@@ -215,6 +215,21 @@ fn a_guard_that_says_safe_while_another_holds_is_found() {
 }
 
 #[test]
+fn a_write_refused_while_its_client_is_safe_is_found() {
+    let history = |at_ms: u64| {
+        format!(
+            "0 a asks 1 jobs
+             1 a granted 1 5
+             1 a safe-until 900
+             {at_ms} a fenced 5 jobs 6"
+        )
+    };
+
+    assert_eq!(broken(&history(500)), [1]);
+    assert_eq!(broken(&history(901)), RIGHT);
+}
+
+#[test]
 fn an_older_token_that_is_safe_after_a_newer_one_is_found() {
     let history = "0 a asks 1 jobs
          0 b asks 1 jobs

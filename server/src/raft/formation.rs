@@ -332,7 +332,7 @@ impl Formation {
         let told = hello.cluster_id.as_deref().and_then(|id| <[u8; 16]>::try_from(id).ok());
         if let Some(id) = told {
             // Tried again with the next look.
-            let _ = self.promise_self(ClusterId(id)).await;
+            let _ = self.promise_self(ClusterId(id), hello.incarnation, &self.members).await;
         }
     }
 

@@ -14,6 +14,7 @@ pub(super) struct Story {
     pub(super) writes: Vec<Write>,
     pub(super) states: Vec<State>,
     pub(super) reads: Vec<Look>,
+    pub(super) fences: Vec<Fence>,
     pub(super) clients: BTreeMap<ClientId, Client>,
     /// From here on nothing was broken; `None` if something was at the end.
     pub(super) healed_ns: Option<u64>,
@@ -177,6 +178,15 @@ pub(super) struct Look {
     pub(super) done: Option<Seen>,
 }
 
+/// A write that a resource refused.
+pub(super) struct Fence {
+    pub(super) client: ClientId,
+    pub(super) at_ns: u64,
+    pub(super) token: u64,
+    pub(super) name: String,
+    pub(super) newest: u64,
+}
+
 pub(super) struct Seen {
     pub(super) at_ns: u64,
     pub(super) holders: Vec<Holding>,
@@ -266,6 +276,7 @@ impl Story {
             safe_holds: self.holds.iter().filter(|hold| hold.was_safe()).count(),
             unknown: self.requests.iter().filter(is_unknown).count(),
             states: self.states.len(),
+            fenced: self.fences.len(),
             reads: self.reads.iter().filter(|look| look.done.is_some()).count(),
             shared: granted(|request| request.items.values().any(|shared| *shared)),
             sets: granted(|request| request.any.is_none() && request.items.len() > 1),

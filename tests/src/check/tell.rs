@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::story::{
-    Answer, Client, Fate, Grant, Hold, Look, Over, Queued, ReleaseTold, Request, Seen, State,
-    Story, Write,
+    Answer, Client, Fate, Fence, Grant, Hold, Look, Over, Queued, ReleaseTold, Request, Seen,
+    State, Story, Write,
 };
 use super::violation;
 use crate::history::{ClientId, Kept, LostCause, Record, Shown, What};
@@ -104,6 +104,16 @@ impl Story {
                     let (holders, value) = (holders.clone(), value.clone());
                     look.done = Some(Seen { at_ns: record.at_ns, holders, value });
                 }
+            }
+            What::Fenced { token, name, newest } => {
+                self.must_be_told(record.client, *token, "fenced off");
+                self.fences.push(Fence {
+                    client: record.client,
+                    at_ns: record.at_ns,
+                    token: *token,
+                    name: name.clone(),
+                    newest: *newest,
+                });
             }
             _ => {}
         }

@@ -184,6 +184,9 @@ fn what_else(words: &[&str]) -> What {
             value: rest.iter().find_map(|word| shown(word)),
             waiting: 0,
         },
+        ["fenced", token, name, newest] => {
+            What::Fenced { token: number(token), name: (*name).into(), newest: number(newest) }
+        }
         ["killed"] => What::Killed,
         ["fault"] => What::Fault { note: String::new() },
         ["healed"] => What::Healed,
