@@ -5,6 +5,7 @@
 
 mod client;
 mod counts;
+mod crew;
 mod fault;
 mod many;
 mod plan;

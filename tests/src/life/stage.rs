@@ -1,7 +1,7 @@
 //! A life as it is lived: the world of a plan, its clients, and the acts from the first start to
 //! the last look.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,8 +27,6 @@ use crate::sim::{Ended, Link, Settings, Trace, World};
 const STAGE: ClientId = ClientId(0);
 /// Between two looks at every node.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// A process that ended by itself is started again after so long, as by a service manager.
-const START_AGAIN: Duration = Duration::from_secs(1);
 /// How long a start may take on a disk that works.
 const START_WITHIN: Duration = Duration::from_secs(30);
 /// I31: with a majority connected and nothing broken, somebody leads after so long.
@@ -56,6 +54,14 @@ pub(super) struct Stage<'a> {
     /// What was found wrong by looking, each with its invariant's number.
     wrong: Mutex<Vec<String>>,
     leaders: Mutex<Option<(u64, u64)>>,
+    /// One change of the members at a time.
+    pub(super) crew: tokio::sync::Mutex<()>,
+    /// Nodes that never come back, as long as they are members.
+    pub(super) lost: Mutex<BTreeSet<u64>>,
+    /// Nodes whose disk is full.
+    pub(super) starved: Mutex<BTreeSet<u64>>,
+    /// Ends that were found wrong already.
+    told_ends: Mutex<BTreeSet<(u64, String)>>,
     grants: Arc<AtomicU64>,
     stop: watch::Sender<bool>,
 }
@@ -75,6 +81,10 @@ impl<'a> Stage<'a> {
             actors: Mutex::default(),
             wrong: Mutex::default(),
             leaders: Mutex::default(),
+            crew: tokio::sync::Mutex::default(),
+            lost: Mutex::default(),
+            starved: Mutex::default(),
+            told_ends: Mutex::default(),
             grants: Arc::default(),
             stop: watch::Sender::new(false),
             seams,
@@ -155,6 +165,7 @@ impl<'a> Stage<'a> {
 
     fn look(&self) {
         self.world.observe();
+        self.look_for_ends();
         let Some(leader) = self.world.leader() else { return };
         let term = self.world.replica(leader).and_then(|replica| replica.role().borrow().tenure());
         let now = term.map(|term| (term.get(), leader));
@@ -162,6 +173,18 @@ impl<'a> Stage<'a> {
         if now.is_some() && *leaders != now {
             *leaders = now;
             self.counts().leaders += 1;
+        }
+    }
+
+    /// Nobody ends by itself without a reason that was given to it.
+    fn look_for_ends(&self) {
+        for id in self.world.nodes() {
+            let Some(Ended::Fault(fault)) = self.world.ended(id) else { continue };
+            if !self.may_end_with(id, &fault)
+                && lock(&self.told_ends).insert((id, fault.to_string()))
+            {
+                self.wrong(format!("I16: node {id} ended by itself: {fault}"));
+            }
         }
     }
 
@@ -210,9 +233,15 @@ impl<'a> Stage<'a> {
         self.note("healed");
         self.watched(async {
             for id in self.world.nodes() {
-                if let Err(ended) = self.bring_back(id).await {
+                if !self.has_left(id)
+                    && let Err(ended) = self.bring_back(id).await
+                {
                     self.wrong(format!("I19: node {id} does not start after all: {ended:?}"));
                 }
+            }
+            let lost: Vec<u64> = lock(&self.lost).iter().copied().collect();
+            for id in lost {
+                self.remove_lost(id).await;
             }
         })
         .await;
@@ -312,8 +341,8 @@ impl<'a> Stage<'a> {
     }
 
     /// Whether a node is no member any more.
-    pub(super) fn has_left(&self, _id: u64) -> bool {
-        false
+    pub(super) fn has_left(&self, id: u64) -> bool {
+        lock(&self.lost).contains(&id) || !self.world.nodes().contains(&id)
     }
 
     /// Judges the history, and puts everything together that was found wrong.
@@ -328,6 +357,7 @@ impl<'a> Stage<'a> {
         counts.waits = report.tally.waits as u64;
         counts.unknown = report.tally.unknown as u64;
         let disks = self.world.nodes().into_iter().map(|id| self.world.disk(id).injected());
+        (counts.expiries, counts.snapshots) = self.world.counted();
         counts.lost_writes = disks.map(|disk| u64::from(disk.writes_lost > 0)).sum();
         let trace = self.world.trace().lines();
         let digest = machine.digest() ^ self.world.trace().digest().rotate_left(32);

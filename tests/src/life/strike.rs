@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use holdfast_seams::Moment;
 
-use super::fault::{Damage, Fault, Shape, Who};
+use super::fault::{Fault, Shape, Who};
 use super::plan::Strike;
 use super::stage::{Stage, lock, usual};
 use crate::sim::{Crash, Cuts, Ended, Host, Link, apart, bridge, one_way, ring};
@@ -285,10 +285,12 @@ impl Stage<'_> {
     async fn full_disk(&self, who: Who, lasts: Duration) -> Option<()> {
         let id = self.pick(who)?;
         let left = u64::from(self.below(200_000));
+        lock(&self.starved).insert(id);
         self.world.disk(id).set_free_space(Some(left));
         self.seams.sleep(lasts).await;
         self.world.disk(id).set_free_space(None);
         self.returns(id).await;
+        lock(&self.starved).remove(&id);
         Some(())
     }
 
@@ -306,25 +308,5 @@ impl Stage<'_> {
         let step = i64::try_from(self.draw().below(2 * 86_400_000)).unwrap_or(0) - 86_400_000;
         self.world.set_wall_skew(id, step);
         Some(())
-    }
-
-    async fn damage(&self, _who: Who, _damage: Damage, _lasts: Duration) -> Option<()> {
-        None
-    }
-
-    async fn wipe(&self, _who: Who, _lasts: Duration) -> Option<()> {
-        None
-    }
-
-    async fn grow(&self, _lasts: Duration) -> Option<()> {
-        None
-    }
-
-    async fn shrink_by(&self, _who: Who) -> Option<()> {
-        None
-    }
-
-    async fn transfer(&self) -> Option<()> {
-        None
     }
 }
