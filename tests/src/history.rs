@@ -50,6 +50,11 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum What {
+    /// The client's session is open.
+    Opened {
+        /// Its lease, milliseconds.
+        ttl_ms: u64,
+    },
     /// The client asks for one lock or several. Again with the same number: it asks again (I12).
     Acquire {
         /// The client's number for it, never used for another request.
@@ -229,8 +234,38 @@ pub enum What {
         /// What.
         note: String,
     },
-    /// From here on nothing is broken: every call has to end.
+    /// From here on nothing is broken, until the next [`What::Fault`]; if there is none, every call
+    /// has to end.
     Healed,
+    /// A resource that refuses a token lower than the largest it has seen (DESIGN §5.7) decided on
+    /// a write. Written at that instant by whoever keeps the resource.
+    FencedWrite {
+        /// The resource, by the name of the lock that guards it.
+        resource: String,
+        /// Whose write it was.
+        by: ClientId,
+        /// The token that came with it.
+        token: u64,
+        /// Whether it was accepted.
+        accepted: bool,
+    },
+    /// The store ended a session because its lease had run out. Written by who watches the store,
+    /// when the first node applies it.
+    Expired {
+        /// Whose session.
+        of: ClientId,
+    },
+    /// A node has applied the log up to here. Written by who watches the nodes.
+    Applied {
+        /// The node.
+        node: u64,
+        /// The last index applied.
+        index: u64,
+        /// Its state hash then, as text.
+        hash: String,
+        /// The table's stamp then, Unix milliseconds.
+        stamp_ms: u64,
+    },
 }
 
 /// Why a hold or a session is over.

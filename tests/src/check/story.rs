@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::facts::Facts;
 use super::{Tally, Violation};
 use crate::history::{Change, ClientId, Holding, Kept, LostCause, Shown};
 
@@ -15,13 +16,15 @@ pub(super) struct Story {
     pub(super) states: Vec<State>,
     pub(super) reads: Vec<Look>,
     pub(super) clients: BTreeMap<ClientId, Client>,
-    /// From here on nothing was broken; `None` if something was at the end.
-    pub(super) healed_ns: Option<u64>,
+    /// What was seen beside the clients.
+    pub(super) facts: Facts,
     /// What is wrong before any question is asked: things told about what was never asked (I23),
     /// and beliefs in what was given back or told to be over (I24).
     pub(super) contradictions: Vec<Violation>,
     pub(super) request_of: BTreeMap<(ClientId, u64), usize>,
     pub(super) write_of: BTreeMap<(ClientId, u64), usize>,
+    /// Looks that have not ended.
+    pub(super) look_of: BTreeMap<(ClientId, u64), usize>,
     /// The holds of each grant.
     pub(super) holds_of: BTreeMap<(ClientId, u64), Vec<usize>>,
 }
@@ -171,7 +174,6 @@ pub(super) struct State {
 
 pub(super) struct Look {
     pub(super) client: ClientId,
-    pub(super) number: u64,
     pub(super) name: String,
     pub(super) called_ns: u64,
     pub(super) done: Option<Seen>,
@@ -181,10 +183,12 @@ pub(super) struct Seen {
     pub(super) at_ns: u64,
     pub(super) holders: Vec<Holding>,
     pub(super) value: Option<Shown>,
+    pub(super) waiting: u64,
 }
 
 #[derive(Default)]
 pub(super) struct Client {
+    pub(super) ttl_ns: Option<u64>,
     pub(super) closed_ns: Option<u64>,
     pub(super) killed_ns: Option<u64>,
     pub(super) ended_ns: Option<u64>,
@@ -194,13 +198,14 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Whether its lease may have run out before `by_ns`, for all that is known.
-    pub(super) fn may_have_expired(&self, by_ns: u64) -> bool {
+    /// From when on its lease may have run out, for all that is known; `None`: it never did.
+    pub(super) fn may_expire_from_ns(&self) -> Option<u64> {
         let certain_ns = self.safe_until_ns.unwrap_or(0);
         if self.closed_ns.is_some_and(|closed| closed <= certain_ns) && self.ended_ns.is_none() {
-            return false;
+            return None;
         }
-        self.killed_ns.is_some() || self.ended_ns.is_some() || certain_ns < by_ns
+        let at_any_time = self.killed_ns.is_some() || self.ended_ns.is_some();
+        Some(if at_any_time { 0 } else { certain_ns.saturating_add(1) })
     }
 }
 
@@ -246,6 +251,8 @@ impl Story {
                 .filter(|hold| hold.in_part)
                 .filter(released)
                 .count(),
+            fenced: self.facts.fenced.iter().filter(|write| write.accepted).count(),
+            expiries: self.facts.expired.len(),
             writes: self.writes.iter().filter(|write| write.fate == Fate::Done).count(),
             ..Tally::default()
         }
