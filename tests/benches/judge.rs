@@ -77,9 +77,7 @@ impl Life {
         if turn.is_multiple_of(4) {
             self.look(token, which, &name);
         }
-        let resource = name;
-        let by = ClientId(client);
-        self.write(CLIENTS, What::FencedWrite { resource, by, token, accepted: true });
+        self.write(client, What::Accepted { token, name });
         self.write(client, What::Release { token, names: Vec::new() });
         self.write(client, What::Released { token, names: Vec::new() });
     }

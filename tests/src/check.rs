@@ -9,7 +9,7 @@
 //! | module | proves |
 //! |---|---|
 //! | [`overlap`](self) | I24: no two safe holds of a name that do not fit, no older token after a newer one |
-//! | `fences` | I1: a resource that refuses older tokens sees no two holders' writes in turns |
+//! | `fences` | I1: a resource that refuses older tokens sees no two holders' writes in turns, and refuses nobody who is safe |
 //! | `tokens` | I3: tokens never repeat, and rise over all that happened one after the other |
 //! | `order` | I9: first in, first out, and nobody barges, whatever is asked for |
 //! | `grants` | I14, I23: a set is granted whole, an `any` what it asked for |
@@ -77,6 +77,8 @@ pub struct Tally {
     pub states: usize,
     /// Looks that ended.
     pub reads: usize,
+    /// Writes that a resource refused.
+    pub fenced: usize,
     /// Grants of which at least one name is shared.
     pub shared: usize,
     /// Safe holds that began beside another safe hold of the same name.
@@ -93,8 +95,8 @@ pub struct Tally {
     pub values_seen: usize,
     /// Values that came with a grant and were suspect.
     pub suspects: usize,
-    /// Writes that a resource behind fencing tokens accepted.
-    pub fenced: usize,
+    /// Writes that a resource outside of the store accepted.
+    pub accepted: usize,
     /// Sessions that the store was seen to end because their lease had run out.
     pub expiries: usize,
     /// Clients whose lease had to end within its bound, because they were killed.

@@ -208,6 +208,23 @@ pub enum What {
         /// The locks that the client believes it holds under that grant.
         names: Vec<String>,
     },
+    /// A resource outside of the store refused a write, for it had seen a larger token.
+    Fenced {
+        /// The grant under which the client wrote.
+        token: u64,
+        /// The lock that guards the resource.
+        name: String,
+        /// The token that the resource had seen.
+        newest: u64,
+    },
+    /// A resource outside of the store accepted the client's write: it had seen no larger token.
+    /// Written for the client by whoever keeps the resource, at the instant of its decision.
+    Accepted {
+        /// The grant under which the client wrote.
+        token: u64,
+        /// The lock that guards the resource.
+        name: String,
+    },
     /// A linearizable look at a lock begins.
     Read {
         /// The reader's number for it.
@@ -237,18 +254,6 @@ pub enum What {
     /// From here on nothing is broken, until the next [`What::Fault`]; if there is none, every call
     /// has to end.
     Healed,
-    /// A resource that refuses a token lower than the largest it has seen (DESIGN §5.7) decided on
-    /// a write. Written at that instant by whoever keeps the resource.
-    FencedWrite {
-        /// The resource, by the name of the lock that guards it.
-        resource: String,
-        /// Whose write it was.
-        by: ClientId,
-        /// The token that came with it.
-        token: u64,
-        /// Whether it was accepted.
-        accepted: bool,
-    },
     /// The store ended a session because its lease had run out. Written by who watches the store,
     /// when the first node applies it.
     Expired {

@@ -285,6 +285,11 @@ impl Held {
         self.note();
     }
 
+    /// Writes down that a resource guarded by `name` refused a write, for it had seen `newest`.
+    pub fn fenced_off(&self, name: &str, newest: u64) {
+        self.scribe.write(What::Fenced { token: self.token(), name: name.into(), newest });
+    }
+
     /// Changes the value of `name`, one of those held.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use std::time::Duration;
 use holdfast_seams::{Seams, Task};
 use tokio::sync::watch;
 
+use crate::draw::Draw;
 use crate::history::{Asked, Change, ClientId, Recorder};
 // Traffic is made of these.
 pub use crate::scribe::{Held, Scribe, Wish};
@@ -76,14 +77,22 @@ pub struct Traffic {
 impl Traffic {
     /// Connects all clients and sets them to work.
     pub async fn start(plan: &Plan, endpoints: &str, recorder: &Recorder) -> Self {
+        let mut scribes = Vec::new();
+        for number in 0..plan.clients {
+            let id = ClientId(plan.first + number);
+            let scribe = Scribe::connect(endpoints, plan.ttl, id, recorder.clone()).await;
+            scribes.push(scribe.unwrap_or_else(|error| panic!("{id} cannot connect: {error}")));
+        }
+        Self::of(plan, scribes)
+    }
+
+    /// Sets clients to work that are connected already.
+    pub fn of(plan: &Plan, scribes: Vec<Scribe>) -> Self {
         let seams = Seams::system();
         let (stop, stopped) = watch::channel(false);
         let grants = Arc::new(AtomicU64::new(0));
         let mut working = Vec::new();
-        for number in 0..plan.clients {
-            let id = ClientId(plan.first + number);
-            let scribe = Scribe::connect(endpoints, plan.ttl, id, recorder.clone()).await;
-            let scribe = scribe.unwrap_or_else(|error| panic!("{id} cannot connect: {error}"));
+        for (number, scribe) in (0..).zip(scribes) {
             let worker = Worker::new(scribe, plan, number, &grants, &stopped);
             let done = Arc::new(AtomicBool::new(false));
             let end = done.clone();
@@ -280,25 +289,5 @@ impl Worker {
     async fn pause(&mut self, longest_ms: u64) {
         let length = Duration::from_millis(1 + self.draw.below(longest_ms));
         self.scribe.seams().sleep(length).await;
-    }
-}
-
-/// Small numbers from a seed (SplitMix64): a run's choices can be repeated.
-#[derive(Clone, Debug)]
-pub struct Draw(u64);
-
-impl Draw {
-    /// What `seed` has to give.
-    pub const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// A number below `bound`; 0 if there is none.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % bound.max(1)
     }
 }

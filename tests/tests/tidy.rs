@@ -193,6 +193,7 @@ fn packages_depend_downwards_only() -> Result {
         ("holdfast-proto", ""),
         ("holdfast-core", "mutants"),
         ("holdfast-seams", "proto"),
+        ("holdfast-fuzz", ""),
         ("holdfast-server", "core mutants proto seams"),
         ("holdfast-client", "mutants proto seams"),
         ("holdfast-tests", "client core mutants proto seams server"),

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::answer::{Answer, Outcome};
 use crate::chain::HashWriter;
 use crate::event::Event;
-use crate::ids::{FencingToken, LockName, RequestId, SessionId, read_bytes};
+use crate::ids::{FencingToken, LockName, RequestId, SessionId, read_bytes, read_grown_bytes};
 use crate::mode::{Item, Mode};
 use crate::session::Record;
 use crate::{LockTable, Rejection};
@@ -29,7 +29,7 @@ pub const VALUE_OVERHEAD_BYTES: u64 = 256;
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub enum ValueChange {
     /// Replaces it whole. No bytes are a value too.
-    Set(Vec<u8>),
+    Set(#[borsh(deserialize_with = "read_grown_bytes")] Vec<u8>),
     /// Removes it. Harmless if there is none.
     Clear,
     /// Says that it is as it should be: it is no longer suspect. Harmless if it was not.

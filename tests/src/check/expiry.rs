@@ -28,7 +28,7 @@ pub(super) fn check(
     for (&id, client) in &story.clients {
         let Some(owed) = owed_by_ns(story, options, id, client) else { continue };
         tally.owed_expiries += 1;
-        let ended = story.facts.expired.get(&id).copied();
+        let ended = story.facts.expired_after(id, client.opened_ns);
         if ended.is_none_or(|ended| ended > owed) {
             let fate =
                 ended.map_or("never ended".into(), |ended| format!("ended at {}", at(ended)));
@@ -45,8 +45,8 @@ pub(super) fn check(
 /// I6: some hold of the session was certain beyond its end.
 fn early(story: &Story, violations: &mut Vec<Violation>) {
     for hold in &story.holds {
-        let Some(&ended_ns) = story.facts.expired.get(&hold.client) else { continue };
-        if hold.from_ns < ended_ns && ended_ns < hold.safe_end_ns() {
+        let ended = story.facts.expired_after(hold.client, hold.from_ns);
+        if let Some(ended_ns) = ended.filter(|ended_ns| *ended_ns < hold.safe_end_ns()) {
             let message = format!(
                 "{}: {} was expired at {}, and its token {} was safe until {}",
                 hold.name,
@@ -73,7 +73,7 @@ fn owed_by_ns(story: &Story, options: Options, id: ClientId, client: &Client) ->
     let lease_ns = ttl_ns.saturating_add(MARGIN_NS);
     let lease_ns = lease_ns.saturating_add(lease_ns / 10);
     let within_ns = lease_ns.saturating_add(ns(options.settle)).saturating_add(ns(options.grace));
-    let ended_ns = facts.expired.get(&id).copied().unwrap_or(u64::MAX);
+    let ended_ns = facts.expired_after(id, client.opened_ns).unwrap_or(u64::MAX);
     let owed_in = |&(from, until): &(u64, Option<u64>)| {
         let owed_ns = from.max(killed_ns).saturating_add(within_ns);
         let lasts = until.unwrap_or(facts.end_ns) >= owed_ns;

@@ -1,4 +1,4 @@
-//! What was seen beside the clients: faults, resources behind fencing tokens, nodes, expiries.
+//! What was seen beside the clients: faults, expiries, nodes.
 
 use std::collections::BTreeMap;
 
@@ -9,23 +9,12 @@ use crate::history::{ClientId, Record, What};
 pub(super) struct Facts {
     /// When nothing was broken: from, until. The last one has no end if the run ended healed.
     pub(super) healthy: Vec<(u64, Option<u64>)>,
-    /// What resources decided, in order.
-    pub(super) fenced: Vec<Fenced>,
-    /// When the store ended whose session.
-    pub(super) expired: BTreeMap<ClientId, u64>,
+    /// When the store ended sessions of which client.
+    pub(super) expired: BTreeMap<ClientId, Vec<u64>>,
     /// How far nodes were seen to have come, in order.
     pub(super) applied: Vec<Applied>,
     /// The last instant of the history.
     pub(super) end_ns: u64,
-}
-
-/// A write that a resource decided on.
-pub(super) struct Fenced {
-    pub(super) at_ns: u64,
-    pub(super) resource: String,
-    pub(super) by: ClientId,
-    pub(super) token: u64,
-    pub(super) accepted: bool,
 }
 
 /// A node at an index.
@@ -46,16 +35,7 @@ impl Facts {
                 }
             }
             What::Healed if self.healed_ns().is_none() => self.healthy.push((at_ns, None)),
-            What::FencedWrite { resource, by, token, accepted } => self.fenced.push(Fenced {
-                at_ns,
-                resource: resource.clone(),
-                by: *by,
-                token: *token,
-                accepted: *accepted,
-            }),
-            What::Expired { of } => {
-                self.expired.entry(*of).or_insert(at_ns);
-            }
+            What::Expired { of } => self.expired.entry(*of).or_default().push(at_ns),
             What::Applied { node, index, hash, stamp_ms } => self.applied.push(Applied {
                 node: *node,
                 index: *index,
@@ -76,6 +56,12 @@ impl Facts {
         let after = self.healthy.partition_point(|(from, _)| *from <= from_ns);
         let window = after.checked_sub(1).map(|at| self.healthy[at]);
         window.is_some_and(|(_, end)| end.is_none_or(|end| end >= until_ns))
+    }
+
+    /// When the session was ended that `client` had at `from_ns`.
+    pub(super) fn expired_after(&self, client: ClientId, from_ns: u64) -> Option<u64> {
+        let ended = self.expired.get(&client)?;
+        ended.get(ended.partition_point(|ended_ns| *ended_ns <= from_ns)).copied()
     }
 
     /// Whether somebody watched the store, and so would have seen sessions end.

@@ -101,7 +101,8 @@ fn lost_unseen_from(story: &Story) -> BTreeMap<&str, u64> {
     let mut first: BTreeMap<&str, u64> = BTreeMap::new();
     for request in story.requests.iter().filter(|request| may_be_held_unseen(request)) {
         let client = story.clients.get(&request.client);
-        let Some(expires_ns) = client.map_or(Some(0), Client::may_expire_from_ns) else { continue };
+        let expires = |client: &Client| client.may_expire_from_ns(request.called_ns);
+        let Some(expires_ns) = client.map_or(Some(0), expires) else { continue };
         let from_ns = expires_ns.max(request.called_ns.saturating_add(1));
         for (name, _) in request.items.iter().filter(|(_, shared)| !**shared) {
             let kept = first.entry(name).or_insert(from_ns);
@@ -270,7 +271,8 @@ fn ending(story: &Story, hold: &Hold) -> Ending {
     match hold.over {
         Some((_, Over::GivenUp)) => {
             let released = matches!(hold.release_told, Some((_, ReleaseTold::Released)));
-            let lives = client.is_some_and(|client| client.may_expire_from_ns().is_none());
+            let lives =
+                client.is_some_and(|client| client.may_expire_from_ns(hold.from_ns).is_none());
             if released || lives { Ending::Clean } else { Ending::Unknown }
         }
         Some((_, Over::Told(LostCause::Expired))) => Ending::Unclean,

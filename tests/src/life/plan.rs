@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::fault::{Damage, Fault, Kind, Shape, Who};
-use crate::traffic::{self, Draw, Mix};
+use crate::draw::Draw;
+use crate::traffic::{self, Mix};
 
 /// How much longer a life is than its faults need, at least: after the last one has ended the store
 /// is still used.

@@ -185,6 +185,10 @@ fn what_else(words: &[&str]) -> What {
             value: rest.iter().find_map(|word| shown(word)),
             waiting: option(rest, "waiting").map_or(0, number),
         },
+        ["fenced", token, name, newest] => {
+            What::Fenced { token: number(token), name: (*name).into(), newest: number(newest) }
+        }
+        ["accepted", token, name] => What::Accepted { token: number(token), name: (*name).into() },
         ["killed"] => What::Killed,
         ["fault"] => What::Fault { note: String::new() },
         ["healed"] => What::Healed,
@@ -196,12 +200,6 @@ fn what_else(words: &[&str]) -> What {
 fn what_was_seen(words: &[&str]) -> What {
     match words {
         ["opened", ms] => What::Opened { ttl_ms: number(ms) },
-        ["fenced", resource, by, token, rest @ ..] => What::FencedWrite {
-            resource: (*resource).into(),
-            by: client(by),
-            token: number(token),
-            accepted: !rest.contains(&"refused"),
-        },
         ["expired", of] => What::Expired { of: client(of) },
         ["applied", node, index, hash, stamp] => What::Applied {
             node: number(node),

@@ -4,6 +4,7 @@ mod cluster;
 mod divergence;
 mod first_start;
 mod log_suite;
+mod membership;
 mod one_node;
 mod over_grpc;
 mod peers;
