@@ -30,9 +30,9 @@ simulate *arguments:
 bench-milestone *arguments:
     tests/benches/milestone.sh {{ arguments }}
 
-# Benches of the parts (core, log, memory); `just bench --test` only sees that they run.
+# Benches of the parts (core, judge, log, memory); `just bench --test` only sees that they run.
 bench *arguments:
-    cargo bench --locked -p holdfast-tests --bench core --bench log_store --bench memory -- {{ arguments }}
+    cargo bench --locked -p holdfast-tests --bench core --bench judge --bench log_store --bench memory -- {{ arguments }}
 
 # Three nodes on this machine until Ctrl-C.
 three-nodes *arguments:

@@ -51,6 +51,11 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum What {
+    /// The client's session is open.
+    Opened {
+        /// Its lease, milliseconds.
+        ttl_ms: u64,
+    },
     /// The client asks for one lock or several. Again with the same number: it asks again (I12).
     Acquire {
         /// The client's number for it, never used for another request.
@@ -213,6 +218,14 @@ pub enum What {
         /// The token that the resource had seen.
         newest: u64,
     },
+    /// A resource outside of the store accepted the client's write: it had seen no larger token.
+    /// Written for the client by whoever keeps the resource, at the instant of its decision.
+    Accepted {
+        /// The grant under which the client wrote.
+        token: u64,
+        /// The lock that guards the resource.
+        name: String,
+    },
     /// A linearizable look at a lock begins.
     Read {
         /// The reader's number for it.
@@ -239,8 +252,26 @@ pub enum What {
         /// What.
         note: String,
     },
-    /// From here on nothing is broken: every call has to end.
+    /// From here on nothing is broken, until the next [`What::Fault`]; if there is none, every call
+    /// has to end.
     Healed,
+    /// The store ended a session because its lease had run out. Written by who watches the store,
+    /// when the first node applies it.
+    Expired {
+        /// Whose session.
+        of: ClientId,
+    },
+    /// A node has applied the log up to here. Written by who watches the nodes.
+    Applied {
+        /// The node.
+        node: u64,
+        /// The last index applied.
+        index: u64,
+        /// Its state hash then, as text.
+        hash: String,
+        /// The table's stamp then, Unix milliseconds.
+        stamp_ms: u64,
+    },
 }
 
 /// Why a hold or a session is over.
