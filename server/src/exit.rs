@@ -14,6 +14,7 @@ Exit codes:
   70  a fault inside the node; the log line before says which
   73  the data folder cannot be used; nothing was changed in it
   74  a write to the data folder failed; what was acknowledged is safe
+  77  this node was removed from its cluster, for ever under this node id
   78  a setting cannot be used; the message names it
  130  a second signal came before the node had stopped; what was acknowledged is safe";
 
@@ -32,6 +33,8 @@ pub enum Exit {
     DataFolder,
     /// A write or sync failed.
     Storage,
+    /// The cluster goes on without this node.
+    Removed,
     /// A setting cannot be used.
     Settings,
     /// It was asked to stop a second time.
@@ -48,6 +51,7 @@ impl Exit {
             Self::Fault => 70,
             Self::DataFolder => 73,
             Self::Storage => 74,
+            Self::Removed => 77,
             Self::Settings => 78,
             Self::Interrupted => 130,
         }

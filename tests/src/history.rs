@@ -19,7 +19,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use holdfast_seams::Clock;
+use holdfast_seams::simulated::Process;
+use holdfast_seams::{Clock, Moment};
 use serde::{Deserialize, Serialize};
 
 /// One client's life within a run.
@@ -368,6 +369,8 @@ pub enum HistoryError {
 pub struct Recorder {
     clock: Arc<dyn Clock>,
     sink: Arc<Mutex<Sink>>,
+    /// Whose clock the moments are of that it is given; `None`: of the run's.
+    writer: Option<Process>,
 }
 
 enum Sink {
@@ -387,12 +390,25 @@ impl Recorder {
             .append(true)
             .open(path)
             .map_err(|source| HistoryError::File { path: path.into(), source })?;
-        Ok(Self { clock, sink: Arc::new(Mutex::new(Sink::File(file))) })
+        Ok(Self { clock, sink: Arc::new(Mutex::new(Sink::File(file))), writer: None })
     }
 
     /// Keeps the records, for [`Recorder::take`].
     pub fn in_memory(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, sink: Arc::new(Mutex::new(Sink::Memory(Vec::new()))) }
+        Self { clock, sink: Arc::new(Mutex::new(Sink::Memory(Vec::new()))), writer: None }
+    }
+
+    /// The same history, as a simulated process writes it whose clock is not the run's.
+    #[must_use]
+    pub fn of(&self, writer: Process) -> Self {
+        Self { writer: Some(writer), ..self.clone() }
+    }
+
+    /// A moment of the writer's clock as the run's clock shows it, nanoseconds.
+    pub fn ns_of(&self, moment: Moment) -> u64 {
+        let writer = self.writer.as_ref();
+        let moment = writer.map_or(moment, |process| process.on_the_worlds_clock(moment));
+        u64::try_from(moment.since_origin().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Writes one record, at the instant of this call.

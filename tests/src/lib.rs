@@ -20,6 +20,7 @@ pub mod cluster;
 pub mod draw;
 pub mod fault;
 pub mod history;
+pub mod life;
 pub mod namespace;
 pub mod program;
 pub mod run;

@@ -104,6 +104,11 @@ impl Scribe {
         Self { client, id, recorder, seams, next_request: Arc::new(AtomicU64::new(1)) }
     }
 
+    /// What it lives on.
+    pub fn seams(&self) -> &Seams {
+        &self.seams
+    }
+
     /// The library's client itself.
     pub fn client(&self) -> &Client {
         &self.client
@@ -254,8 +259,7 @@ impl Held {
         let state = *self.guard.state().borrow();
         match state {
             GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
-                let until_ns =
-                    u64::try_from(safe_until.since_origin().as_nanos()).unwrap_or(u64::MAX);
+                let until_ns = self.scribe.recorder.ns_of(safe_until);
                 self.scribe.write(What::Safe { until_ns });
             }
             GuardState::Lost(reason) => {

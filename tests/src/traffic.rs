@@ -93,17 +93,13 @@ impl Traffic {
         let grants = Arc::new(AtomicU64::new(0));
         let mut working = Vec::new();
         for (number, scribe) in (0..).zip(scribes) {
-            let worker = Worker {
-                scribe,
-                plan: plan.clone(),
-                draw: Draw::new(plan.seed.wrapping_mul(1_000_003).wrapping_add(number)),
-                grants: grants.clone(),
-                stopped: stopped.clone(),
-            };
+            let worker = Worker::new(scribe, plan, number, &grants, &stopped);
             let done = Arc::new(AtomicBool::new(false));
             let end = done.clone();
             let task = seams.spawn("traffic", async move {
+                let scribe = worker.scribe.clone();
                 worker.work().await;
+                scribe.close().await;
                 end.store(true, Ordering::Release);
             });
             working.push((task, done));
@@ -146,7 +142,9 @@ impl Traffic {
     }
 }
 
-struct Worker {
+/// One client at work, or one of several tasks of a client.
+#[derive(Debug)]
+pub struct Worker {
     scribe: Scribe,
     plan: Plan,
     draw: Draw,
@@ -163,7 +161,26 @@ enum Patience {
 }
 
 impl Worker {
-    async fn work(mut self) {
+    /// Worker `number` of a plan: it asks for locks through `scribe`, and counts what it is
+    /// granted, until it is told to stop.
+    pub fn new(
+        scribe: Scribe,
+        plan: &Plan,
+        number: u64,
+        grants: &Arc<AtomicU64>,
+        stopped: &watch::Receiver<bool>,
+    ) -> Self {
+        Self {
+            scribe,
+            plan: plan.clone(),
+            draw: Draw::new(plan.seed.wrapping_mul(1_000_003).wrapping_add(number)),
+            grants: grants.clone(),
+            stopped: stopped.clone(),
+        }
+    }
+
+    /// Asks, holds and gives back until told to stop. The session stays open.
+    pub async fn work(mut self) {
         while !*self.stopped.borrow() {
             match self.ask().await {
                 Some(held) => self.hold(held).await,
@@ -171,7 +188,6 @@ impl Worker {
                 None => self.pause(20).await,
             }
         }
-        self.scribe.close().await;
     }
 
     async fn ask(&mut self) -> Option<Held> {
@@ -272,6 +288,6 @@ impl Worker {
 
     async fn pause(&mut self, longest_ms: u64) {
         let length = Duration::from_millis(1 + self.draw.below(longest_ms));
-        Seams::system().sleep(length).await;
+        self.scribe.seams().sleep(length).await;
     }
 }

@@ -3,3 +3,4 @@
 mod grpc;
 
 pub(crate) use grpc::GrpcTransport;
+pub use grpc::told;

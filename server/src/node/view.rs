@@ -98,9 +98,9 @@ impl Running {
     }
 }
 
-/// Whether a replica can serve, or show the leader.
+/// Whether a replica can serve, and what it says of itself to those who ask.
 #[derive(Debug)]
-pub(super) struct Condition {
+pub struct Condition {
     replica: Arc<Replica>,
     /// A quorum or a leader that was not heard for this long is not counted on: by then the others
     /// have elected somebody else.
@@ -108,8 +108,9 @@ pub(super) struct Condition {
 }
 
 impl Condition {
-    pub(super) fn new(config: &Config, replica: Arc<Replica>) -> Self {
-        Self { replica, patience_ms: config.node.election_max_ms }
+    /// Of a replica that counts on nobody whom it has not heard for `patience_ms`.
+    pub fn new(replica: Arc<Replica>, patience_ms: u64) -> Self {
+        Self { replica, patience_ms }
     }
 
     pub(super) fn readiness(&self) -> Readiness {

@@ -34,12 +34,41 @@ pub enum Fault {
     #[error(
         "node {node_id} has an empty data folder, but its cluster is running (so says node {told_by}). \
          Its data is gone, and under this node id it could undo what it once promised. \
-         Give it a new node id and add it to the cluster as a new member"
+         Remove this id (holdfast cluster remove {node_id}), give the node a new node id, start it \
+         with --join and add it as a new member"
     )]
     DataGone {
         /// This node.
         node_id: u64,
         /// Who said that the cluster is initialised.
+        told_by: u64,
+    },
+    /// The node waits to be added under an id that a member has or had. Ids are never used again:
+    /// whoever had it may have voted with a data folder that is gone (I20, I22).
+    #[error(
+        "node id {node_id} cannot join: ids up to {highest} were used before (so says node \
+         {told_by}), and none is used twice. If this node was a member and lost its data, remove \
+         the old id (holdfast cluster remove {node_id}); then start it with a node id above \
+         {highest} and --join"
+    )]
+    IdUsed {
+        /// This node.
+        node_id: u64,
+        /// The highest id that was ever a member's.
+        highest: u64,
+        /// Who said so.
+        told_by: u64,
+    },
+    /// This node was removed from its cluster. That is for ever (I22).
+    #[error(
+        "node {node_id} was removed from its cluster (so says node {told_by}) and never comes back \
+         under this id. To use this machine again, empty its data folder, give it a new node id, \
+         start it with --join and add it"
+    )]
+    Removed {
+        /// This node.
+        node_id: u64,
+        /// Who said so; it may be the node itself, by its own log.
         told_by: u64,
     },
     /// The replication engine stopped by itself, mostly because storage did.

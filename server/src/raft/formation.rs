@@ -28,6 +28,10 @@
 //!
 //! A member killed at any step comes back with what its guard file says and goes on from there;
 //! asking twice changes nothing.
+//!
+//! A node that joins a cluster which is there already takes another way: [`joining`].
+
+mod joining;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,6 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use holdfast_mutants::mutant;
 use holdfast_proto::v1 as proto;
 use holdfast_seams::Seams;
 use openraft::errors::{InitializeError, RaftError};
@@ -50,6 +55,7 @@ use super::store::{FIRST_INCARNATION, ReplicaStore};
 use super::types::Addresses;
 use super::wire::{member_from_wire, member_to_wire};
 use crate::storage::{self, ClusterId, PromiseError};
+pub(super) use joining::own_cluster;
 
 /// How long one member has to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -73,6 +79,10 @@ pub(super) struct Formation {
     store: Arc<dyn ReplicaStore>,
     /// As configured, by node id.
     members: Arc<[Member]>,
+    /// Waits to be added to a cluster that is there, instead of forming one.
+    joining: bool,
+    /// Drawn for this start of the process, kept nowhere: an invitation names it.
+    start_id: [u8; 16],
     peers: Arc<dyn PeerNetwork>,
     seams: Seams,
     faults: FaultSlot,
@@ -95,7 +105,7 @@ impl Formation {
     pub(super) fn new(
         me: Arc<Me>,
         store: Arc<dyn ReplicaStore>,
-        members: Arc<[Member]>,
+        (members, joining): (Arc<[Member]>, bool),
         peers: Arc<dyn PeerNetwork>,
         seams: Seams,
         faults: FaultSlot,
@@ -105,10 +115,14 @@ impl Formation {
             me.belongs_to(cluster, identity.incarnation);
         }
         let progress = watch::Sender::new(Forming::Waiting { reason: "just started".to_owned() });
+        let mut start_id = [0; 16];
+        seams.rng.fill(&mut start_id);
         Self {
             me,
             store,
             members,
+            joining,
+            start_id,
             peers,
             seams,
             faults,
@@ -120,6 +134,16 @@ impl Formation {
 
     pub(super) fn progress(&self) -> watch::Receiver<Forming> {
         self.progress.subscribe()
+    }
+
+    /// What this start of the process calls itself.
+    pub(super) fn start_id(&self) -> Bytes {
+        Bytes::copy_from_slice(&self.start_id)
+    }
+
+    /// Whether this node waits to be added to a cluster that is there.
+    pub(super) fn is_joining(&self) -> bool {
+        self.joining && !self.has_history()
     }
 
     /// Whether the first entry of the cluster is written, or about to be, as far as this node
@@ -149,7 +173,9 @@ impl Formation {
 
     async fn form(&self, raft: &Raft) -> Result<(), Fault> {
         if !self.has_history() {
-            if self.leads_formation() {
+            if self.joining {
+                self.wait_to_be_added().await?;
+            } else if self.leads_formation() {
                 if self.me.cluster().is_none() {
                     self.repeat(|| self.found_cluster()).await?;
                 }
@@ -167,9 +193,12 @@ impl Formation {
         .map_err(|error| Fault::Stopped { message: error.to_string() })
     }
 
-    /// The lowest id among the members.
+    /// The lowest id among the members. Who has promised himself as one of other members, to a
+    /// cluster that he was invited to above all, forms none with these.
     fn leads_formation(&self) -> bool {
-        self.members.first().is_some_and(|first| first.node_id == self.me.node_id)
+        let lowest = self.members.first().is_some_and(|first| first.node_id == self.me.node_id);
+        let configured = self.members.iter().map(stored_member);
+        lowest && (self.me.cluster().is_none() || configured.eq(self.store.identity().members))
     }
 
     async fn repeat<F, R>(&self, mut round: F) -> Result<(), Fault>
@@ -220,7 +249,7 @@ impl Formation {
         }
         let mut id = [0; 16];
         self.seams.rng.fill(&mut id);
-        match self.promise_self(ClusterId(id)).await {
+        match self.promise_self(ClusterId(id), FIRST_INCARNATION, &self.members).await {
             Ok(()) => Round::Done,
             Err(error) => Round::Again(error.to_string()),
         }
@@ -245,6 +274,8 @@ impl Formation {
             from_node: self.me.node_id,
             to_node: member.node_id,
             members: self.members.iter().map(member_to_wire).collect(),
+            incarnation: FIRST_INCARNATION,
+            start_id: None,
         };
         // Longer than the member gives this node to answer its Hello.
         let answer = self.seams.timeout(ANSWER_WITHIN * 2, self.way_to(member).promise(request));
@@ -284,13 +315,25 @@ impl Formation {
 
     async fn look_for_cluster(&self) -> Result<(), Fault> {
         for member in self.others() {
-            let hello = self.hello(member).await;
-            let initialised = hello.is_ok_and(|hello| hello.initialised);
-            if initialised && self.me.cluster().is_none() {
+            let Ok(hello) = self.hello(member).await else { continue };
+            if hello.initialised && self.me.cluster().is_none() {
+                if mutant!(WipedNodeJoins) {
+                    self.take_place_again(&hello).await;
+                    return Ok(());
+                }
                 return Err(self.data_gone(member.node_id));
             }
         }
         Ok(())
+    }
+
+    /// For a mutant: this node takes what another one says of its cluster for its own memory.
+    async fn take_place_again(&self, hello: &proto::HelloResponse) {
+        let told = hello.cluster_id.as_deref().and_then(|id| <[u8; 16]>::try_from(id).ok());
+        if let Some(id) = told {
+            // Tried again with the next look.
+            let _ = self.promise_self(ClusterId(id), hello.incarnation, &self.members).await;
+        }
     }
 
     fn data_gone(&self, told_by: u64) -> Fault {
@@ -309,6 +352,9 @@ impl Formation {
     }
 
     async fn consider(&self, request: proto::PromiseRequest) -> Result<(), String> {
+        if request.start_id.is_some() {
+            return self.invited(&request).await;
+        }
         let proposer = self.check_request(&request)?;
         let id: [u8; 16] = (&*request.cluster_id)
             .try_into()
@@ -330,13 +376,20 @@ impl Formation {
         if hello.cluster_id.as_deref() != Some(&id) {
             return Err(format!("node {} no longer asks for this cluster", proposer.node_id));
         }
-        self.promise_self(cluster).await.map_err(|error| error.to_string())
+        let promised = self.promise_self(cluster, FIRST_INCARNATION, &self.members).await;
+        promised.map_err(|error| error.to_string())
     }
 
     /// The request comes from the lowest id, is meant for this node, and both are configured alike.
     fn check_request(&self, request: &proto::PromiseRequest) -> Result<&Member, String> {
         if request.to_node != self.me.node_id {
             return Err(format!("this is node {}, not {}", self.me.node_id, request.to_node));
+        }
+        if self.joining {
+            return Err(format!(
+                "node {} waits to be added to a cluster that is there (join = true), and forms none",
+                self.me.node_id
+            ));
         }
         let theirs: Vec<Member> = request.members.iter().cloned().map(member_from_wire).collect();
         if theirs != *self.members {
@@ -356,14 +409,20 @@ impl Formation {
         }
     }
 
-    async fn promise_self(&self, cluster: ClusterId) -> Result<(), PromiseError> {
-        let members = self.members.iter().map(stored_member).collect();
+    async fn promise_self(
+        &self,
+        cluster: ClusterId,
+        incarnation: u64,
+        members: &[Member],
+    ) -> Result<(), PromiseError> {
+        let members = members.iter().map(stored_member).collect();
         let store = Arc::clone(&self.store);
-        let promised =
-            off_runtime(self.store.may_block(), move || Ok(store.promise(cluster, members)));
+        let promised = off_runtime(self.store.may_block(), move || {
+            Ok(store.promise(cluster, incarnation, members))
+        });
         promised.await.map_err(PromiseError::Io)??;
         // Only now, after the guard file was synced.
-        self.me.belongs_to(cluster, FIRST_INCARNATION);
+        self.me.belongs_to(cluster, incarnation);
         tracing::info!(%cluster, "promised to a cluster");
         Ok(())
     }
@@ -408,7 +467,7 @@ fn names(members: &[Member]) -> String {
     names.join(", ")
 }
 
-fn stored_member(member: &Member) -> storage::Member {
+pub(super) fn stored_member(member: &Member) -> storage::Member {
     let address = member_to_wire(member).encode_to_vec();
     storage::Member { id: member.node_id, address }
 }

@@ -7,14 +7,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use futures_util::{FutureExt, TryFutureExt};
 use holdfast_core::COMMAND_VERSION;
+use holdfast_mutants::mutant;
 use holdfast_proto::v1 as proto;
 use holdfast_seams::{BoxFuture, Clock};
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError};
+use prost::Message;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::formation::Formation;
-use super::machine::{Machine, SnapshotData, meta_bytes, off_runtime};
+use super::machine::{Machine, Replicated, SnapshotData, off_runtime};
 use super::peers::{Me, Peer, PeerError, PeerStream, refused};
 use super::store::{ReplicaStore, SnapshotDraft};
 use super::types::{Snapshot, SnapshotMeta, Types, Vote};
@@ -54,6 +57,7 @@ pub(super) struct Handler {
     pub(super) raft: Raft,
     pub(super) formation: Arc<Formation>,
     pub(super) store: Arc<dyn ReplicaStore>,
+    pub(super) shared: Arc<Replicated>,
     pub(super) below_reserve: Arc<AtomicBool>,
     pub(super) contact: Arc<LeaderContact>,
     pub(super) stopping: CancellationToken,
@@ -114,6 +118,10 @@ impl Handler {
         let responses = self.raft.stream_append(requests).map(move |result| {
             let below = below_reserve.load(Ordering::Relaxed);
             result
+                .map(|result| match result {
+                    Err(StreamAppendError::Conflict(at)) if mutant!(FalseQuorum) => Ok(Some(at)),
+                    result => result,
+                })
                 .map(|result| wire::append_result_to_wire(&result, below))
                 .map_err(|e| stopped(&e))
         });
@@ -128,7 +136,7 @@ impl Handler {
         let head = first.head.ok_or_else(|| refused("a snapshot without head"))?;
         let (vote, meta) = self.admit_snapshot(&head)?;
         self.contact.note();
-        let mut draft = self.draft(&meta).await?;
+        let mut draft = self.draft(&meta, &head).await?;
         let (mut received, mut hash) = (0_u64, Sha256::new());
         let mut next = Some(first.data);
         while let Some(data) = next {
@@ -176,9 +184,14 @@ impl Handler {
         Ok((vote, meta))
     }
 
-    async fn draft(&self, meta: &SnapshotMeta) -> Result<Box<dyn SnapshotDraft>, PeerError> {
+    async fn draft(
+        &self,
+        meta: &SnapshotMeta,
+        head: &proto::SnapshotHead,
+    ) -> Result<Box<dyn SnapshotDraft>, PeerError> {
         let last = meta.last_log_id.as_ref().map(wire::log_id_to_stored);
-        let bytes = meta_bytes(meta, &self.store.identity());
+        // As it was sent: cluster and incarnation were compared, the rest is decoded.
+        let bytes = head.meta.as_ref().map(Message::encode_to_vec).unwrap_or_default().into();
         let store = Arc::clone(&self.store);
         off_runtime(self.store.may_block(), move || store.begin_snapshot(last, bytes))
             .await
@@ -224,8 +237,11 @@ impl Handler {
         Ok(proto::TransferLeaderResponse {})
     }
 
-    fn introduce(&self) -> proto::HelloResponse {
+    fn introduce(&self, to: u64) -> proto::HelloResponse {
         let identity = self.store.identity();
+        let roll = self.shared.roll();
+        let metrics = self.raft.data_metrics();
+        let metrics = metrics.borrow_watched();
         proto::HelloResponse {
             node_id: identity.node_id,
             cluster_id: identity.cluster.map(|id| bytes::Bytes::copy_from_slice(&id.0)),
@@ -234,6 +250,13 @@ impl Handler {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             below_disk_reserve: self.below_reserve(),
             incarnation: identity.incarnation,
+            start_id: self.formation.start_id(),
+            joining: self.formation.is_joining(),
+            highest_node_id: roll.highest(),
+            removed: roll.is_spent(to),
+            last_log_index: self.store.log().last().map(|id| id.index),
+            applied_index: self.shared.applied().borrow().map(|id| id.index),
+            snapshot_index: metrics.snapshot.map(|id| id.index),
         }
     }
 }
@@ -249,9 +272,9 @@ impl Peer for Handler {
 
     fn hello(
         &self,
-        _request: proto::HelloRequest,
+        request: proto::HelloRequest,
     ) -> BoxFuture<'static, Result<proto::HelloResponse, PeerError>> {
-        std::future::ready(Ok(self.introduce())).boxed()
+        std::future::ready(Ok(self.introduce(request.from_node))).boxed()
     }
 
     fn stream_append(

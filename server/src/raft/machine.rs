@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt};
 use holdfast_core::{Applied, Batch, Event, Frozen, LockTable, LogIndex, Outcome, Tenure};
+use holdfast_mutants::mutant;
 use holdfast_proto::v1 as proto;
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
@@ -22,6 +23,7 @@ use tokio::sync::watch;
 use super::fault::{Fault, FaultSlot};
 use super::log::Log;
 use super::metrics::Stopwatch;
+use super::roll::Roll;
 use super::store::{BodyReader, KeptSnapshot, ReplicaStore, SnapshotDraft};
 use super::types::{EncodedBatch, Entry, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
 use super::wire::{log_id_to_stored, snapshot_meta_from_wire, snapshot_meta_to_wire};
@@ -42,7 +44,7 @@ pub(super) struct Replicated {
 struct State {
     table: LockTable,
     last: Option<LogId>,
-    membership: StoredMembership,
+    roll: Roll,
 }
 
 impl Replicated {
@@ -55,6 +57,11 @@ impl Replicated {
     pub(super) fn look<R>(&self, look: impl FnOnce(&LockTable, LogIndex) -> R) -> R {
         let state = self.lock();
         look(&state.table, state.table.applied_index())
+    }
+
+    /// Who is a member and who ever was, as of the last entry applied.
+    pub(super) fn roll(&self) -> Roll {
+        self.lock().roll.clone()
     }
 
     pub(super) fn attach(&self, listener: Arc<dyn Listener>) {
@@ -102,15 +109,11 @@ impl Machine {
     pub(super) fn load(store: Arc<dyn ReplicaStore>, faults: FaultSlot) -> Result<Self, String> {
         let newest = store.newest_snapshot().map_err(|error| error.to_string())?;
         let state = match newest {
-            None => State {
-                table: LockTable::new(),
-                last: None,
-                membership: StoredMembership::default(),
-            },
+            None => State { table: LockTable::new(), last: None, roll: Roll::default() },
             Some(kept) => {
-                let meta = read_meta(&kept)?;
+                let (meta, roll) = read_meta(&kept)?;
                 let table = read_table(kept, &meta)?;
-                State { table, last: meta.last_log_id, membership: meta.last_membership }
+                State { table, last: meta.last_log_id, roll }
             }
         };
         let shared = Arc::new(Replicated::new(state));
@@ -137,7 +140,7 @@ impl Machine {
             EntryPayload::Blank => Vec::new(),
             EntryPayload::Membership(membership) => {
                 let stored = StoredMembership::new(Some(entry.log_id), membership);
-                self.shared.lock().membership = stored;
+                self.shared.lock().roll.enter(stored);
                 Vec::new()
             }
         };
@@ -154,8 +157,13 @@ impl Machine {
         log_id: LogId,
         bytes: &EncodedBatch,
     ) -> io::Result<Vec<Outcome>> {
-        let batch = Batch::decode(&bytes.0)
+        let mut batch = Batch::decode(&bytes.0)
             .map_err(|source| self.stop(Fault::Unreadable { index, source }))?;
+        if mutant!(ReplicaActsOnOwnClock)
+            && let Some(own) = &self.snapshots
+        {
+            batch.stamp_ms = own.now().as_millis();
+        }
         self.scratch.clear();
         let mut state = self.shared.lock();
         let applied = state.table.apply_batch(index, tenure, &batch, &mut self.scratch);
@@ -218,11 +226,10 @@ impl Machine {
 
     fn freeze(&self) -> Builder {
         let state = self.shared.lock();
-        let meta =
-            SnapshotMeta { last_log_id: state.last, last_membership: state.membership.clone() };
         Builder {
             frozen: state.table.freeze(),
-            meta,
+            last: state.last,
+            roll: state.roll.clone(),
             store: Arc::clone(&self.store),
             faults: self.faults.clone(),
             timer: self.snapshots.clone(),
@@ -250,7 +257,7 @@ impl RaftStateMachine<Types> for Machine {
 
     async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
         let state = self.shared.lock();
-        Ok((state.last, state.membership.clone()))
+        Ok((state.last, state.roll.membership().clone()))
     }
 
     async fn apply<S>(&mut self, mut entries: S) -> Result<(), io::Error>
@@ -296,13 +303,13 @@ impl RaftStateMachine<Types> for Machine {
     ) -> Result<(), io::Error> {
         let kept = self.keep(meta, data).await.map_err(|error| self.snapshot_failed(&error))?;
         let wanted = meta.clone();
-        let table = off_runtime(self.store.may_block(), move || {
-            read_table(kept, &wanted).map_err(io::Error::other)
+        let (table, roll) = off_runtime(self.store.may_block(), move || {
+            let (_, roll) = read_meta(&kept).map_err(io::Error::other)?;
+            Ok((read_table(kept, &wanted).map_err(io::Error::other)?, roll))
         })
         .await
         .map_err(|error| self.snapshot_failed(&error))?;
-        let state =
-            State { table, last: meta.last_log_id, membership: meta.last_membership.clone() };
+        let state = State { table, last: meta.last_log_id, roll };
         let replaced = {
             let mut guard = self.shared.lock();
             let replaced = std::mem::replace(&mut *guard, state);
@@ -319,7 +326,7 @@ impl RaftStateMachine<Types> for Machine {
 
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<SnapshotData>>, io::Error> {
         let Some(kept) = self.store.newest_snapshot()? else { return Ok(None) };
-        let meta = read_meta(&kept).map_err(io::Error::other)?;
+        let (meta, _) = read_meta(&kept).map_err(io::Error::other)?;
         Ok(Some(Snapshot { meta, snapshot: SnapshotData::Kept(kept) }))
     }
 }
@@ -327,7 +334,8 @@ impl RaftStateMachine<Types> for Machine {
 /// A table frozen for a snapshot, to be written beside the running one.
 pub(super) struct Builder {
     frozen: Frozen,
-    meta: SnapshotMeta,
+    last: Option<LogId>,
+    roll: Roll,
     store: Arc<dyn ReplicaStore>,
     faults: FaultSlot,
     timer: Option<Stopwatch>,
@@ -340,11 +348,18 @@ impl RaftSnapshotBuilder<Types> for Builder {
         let begun = self.timer.as_ref().map(Stopwatch::now);
         let store = Arc::clone(&self.store);
         let frozen = self.frozen.clone();
-        let last = self.meta.last_log_id.as_ref().map(log_id_to_stored);
-        let meta = meta_bytes(&self.meta, &store.identity());
+        let last = self.last.as_ref().map(log_id_to_stored);
+        let last_membership = self.roll.membership().clone();
+        let meta = SnapshotMeta { last_log_id: self.last, last_membership };
+        let bytes = meta_bytes(&meta, self.roll.highest(), &store.identity());
         let written = off_runtime(store.may_block(), move || {
-            let mut draft = store.begin_snapshot(last, meta)?;
+            let mut draft = store.begin_snapshot(last, bytes)?;
             frozen.write_to(&mut draft)?;
+            if mutant!(SnapshotNotKept)
+                && let Some(before) = store.newest_snapshot()?
+            {
+                return Ok(before);
+            }
             draft.finish()
         })
         .await;
@@ -353,7 +368,7 @@ impl RaftSnapshotBuilder<Types> for Builder {
                 if let Some((timer, begun)) = self.timer.as_ref().zip(begun) {
                     timer.observe_since(begun);
                 }
-                Ok(Snapshot { meta: self.meta.clone(), snapshot: SnapshotData::Kept(kept) })
+                Ok(Snapshot { meta, snapshot: SnapshotData::Kept(kept) })
             }
             Err(error) => {
                 self.faults.report(Fault::Snapshot { message: error.to_string() });
@@ -363,16 +378,25 @@ impl RaftSnapshotBuilder<Types> for Builder {
     }
 }
 
-/// The meta of a snapshot as it is stored and sent, with the cluster it belongs to (I22).
-pub(super) fn meta_bytes(meta: &SnapshotMeta, identity: &Identity) -> Bytes {
+/// The meta of a snapshot as it is stored, with the cluster it belongs to (I22).
+fn meta_bytes(meta: &SnapshotMeta, highest_node_id: u64, identity: &Identity) -> Bytes {
     let cluster = identity.cluster.map(|id| Bytes::copy_from_slice(&id.0)).unwrap_or_default();
-    snapshot_meta_to_wire(meta, (cluster, identity.incarnation)).encode_to_vec().into()
+    let identity = (cluster, identity.incarnation);
+    snapshot_meta_to_wire(meta, highest_node_id, identity).encode_to_vec().into()
 }
 
-fn read_meta(kept: &Arc<dyn KeptSnapshot>) -> Result<SnapshotMeta, String> {
-    let wire = proto::SnapshotMeta::decode(kept.meta())
-        .map_err(|error| format!("its head does not decode: {error}"))?;
-    snapshot_meta_from_wire(wire).map_err(|error| error.to_string())
+/// The meta of a kept snapshot as it is stored and sent.
+pub(super) fn stored_meta(kept: &Arc<dyn KeptSnapshot>) -> Result<proto::SnapshotMeta, String> {
+    proto::SnapshotMeta::decode(kept.meta())
+        .map_err(|error| format!("its head does not decode: {error}"))
+}
+
+fn read_meta(kept: &Arc<dyn KeptSnapshot>) -> Result<(SnapshotMeta, Roll), String> {
+    let wire = stored_meta(kept)?;
+    let highest = wire.highest_node_id;
+    let meta = snapshot_meta_from_wire(wire).map_err(|error| error.to_string())?;
+    let roll = Roll::new(meta.last_membership.clone(), highest);
+    Ok((meta, roll))
 }
 
 fn read_table(kept: Arc<dyn KeptSnapshot>, meta: &SnapshotMeta) -> Result<LockTable, String> {

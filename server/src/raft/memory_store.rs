@@ -114,10 +114,15 @@ impl ReplicaStore for MemoryStore {
         self.lock().identity.clone()
     }
 
-    fn promise(&self, cluster: ClusterId, members: Vec<Member>) -> Result<(), PromiseError> {
+    fn promise(
+        &self,
+        cluster: ClusterId,
+        incarnation: u64,
+        members: Vec<Member>,
+    ) -> Result<(), PromiseError> {
         let identity = &mut self.lock().identity;
         match identity.cluster {
-            Some(taken) if taken == cluster => Ok(()),
+            Some(taken) if (taken, identity.incarnation) == (cluster, incarnation) => Ok(()),
             Some(taken) => Err(PromiseError::Taken {
                 node_id: identity.node_id,
                 cluster: taken,
@@ -126,6 +131,7 @@ impl ReplicaStore for MemoryStore {
             None => {
                 identity.stage = Stage::Promised;
                 identity.cluster = Some(cluster);
+                identity.incarnation = incarnation;
                 identity.members = members;
                 Ok(())
             }

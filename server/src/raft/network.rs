@@ -24,7 +24,7 @@ use openraft::raft::{
 
 use super::Member;
 use super::commit_news;
-use super::machine::{SnapshotData, off_runtime};
+use super::machine::{SnapshotData, off_runtime, stored_meta};
 use super::peers::{Heard, Lane, Me, Peer, PeerError, PeerNetwork};
 use super::store::KeptSnapshot;
 use super::types::{Addresses, Snapshot, Types, Vote};
@@ -215,12 +215,13 @@ impl NetSnapshot<Types> for Link {
         let SnapshotData::Kept(kept) = snapshot.snapshot else {
             return Err(RPCError::from(malformed_network("a snapshot that is not finished")).into());
         };
-        let cluster = self.me.header(self.target);
-        let identity = (cluster.cluster_id.clone(), cluster.incarnation);
+        let Ok(meta) = stored_meta(&kept) else {
+            return Err(RPCError::from(malformed_network("a snapshot without its head")).into());
+        };
         let head = proto::SnapshotHead {
-            header: Some(cluster),
+            header: Some(self.header()),
             vote: Some(wire::vote_to_wire(&vote)),
-            meta: Some(wire::snapshot_meta_to_wire(&snapshot.meta, identity)),
+            meta: Some(meta),
             size: kept.length(),
             sha256: kept.sha256().to_vec().into(),
         };

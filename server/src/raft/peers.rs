@@ -182,11 +182,48 @@ pub(super) fn refused(reason: impl Into<String>) -> PeerError {
 pub(super) struct Heard {
     gate: Mutex<VersionGate>,
     below_reserve: Mutex<BTreeMap<u64, bool>>,
+    progress: Mutex<BTreeMap<u64, Progress>>,
+}
+
+/// How far a member says it has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Progress {
+    pub(super) version: String,
+    pub(super) last_log: Option<u64>,
+    pub(super) applied: Option<u64>,
+    pub(super) snapshot: Option<u64>,
 }
 
 impl Heard {
     pub(super) fn new(own: u64) -> Self {
-        Self { gate: Mutex::new(VersionGate::new(own)), below_reserve: Mutex::default() }
+        Self {
+            gate: Mutex::new(VersionGate::new(own)),
+            below_reserve: Mutex::default(),
+            progress: Mutex::default(),
+        }
+    }
+
+    pub(super) fn note_progress(&self, member: u64, progress: Progress) {
+        lock(&self.progress).insert(member, progress);
+    }
+
+    pub(super) fn progress(&self, member: u64) -> Option<Progress> {
+        lock(&self.progress).get(&member).cloned()
+    }
+
+    /// Forgets whoever is no member any more.
+    pub(super) fn keep_only(&self, members: &[u64]) {
+        let gone: Vec<u64> = {
+            let mut progress = lock(&self.progress);
+            let gone = progress.keys().filter(|id| !members.contains(id)).copied().collect();
+            progress.retain(|id, _| members.contains(id));
+            gone
+        };
+        lock(&self.below_reserve).retain(|id, _| members.contains(id));
+        let mut gate = lock(&self.gate);
+        for id in gone {
+            gate.forget(id);
+        }
     }
 
     pub(super) fn note_version(&self, member: u64, highest: u32) {

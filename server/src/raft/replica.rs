@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use holdfast_core::{Command, Limits, LockTable, LogIndex};
+use holdfast_mutants::mutant;
 use holdfast_seams::{BoxFuture, Seams, Task};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{Config, Instant, SnapshotPolicy};
@@ -14,11 +15,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::Member;
 use super::confirm::Confirmer;
+use super::departure::Departure;
 use super::fault::{Fault, FaultSlot};
 use super::formation::{Formation, Forming};
+use super::hand_over::{HandOver, HandedOver};
 use super::handler::{Handler, LeaderContact, Raft};
 use super::log::Log;
 use super::machine::{Machine, Replicated, off_runtime};
+use super::membership::Changes;
+use super::membership_error::MembershipError;
+use super::membership_status::ClusterStatus;
 use super::metrics::{ReplicationMetrics, Stopwatch};
 use super::network::Network;
 use super::peers::{Heard, Me, Peer, PeerNetwork};
@@ -37,8 +43,14 @@ pub struct ReplicaConfig {
     /// This node.
     pub node_id: u64,
     /// Every member of the cluster, this node among them. Decides only how the cluster is formed,
-    /// and overrides addresses; afterwards the membership in the log counts.
+    /// or whom a joining node asks, and overrides addresses; afterwards the membership in the log
+    /// counts.
     pub members: Vec<Member>,
+    /// Waits to be added to a cluster that is there already, instead of forming one with `members`.
+    /// Decides nothing once the node belongs to a cluster.
+    ///
+    /// Default: false.
+    pub join: bool,
     /// The limits that apply while this node leads.
     pub limits: Limits,
     /// Time between two heartbeats, milliseconds.
@@ -92,6 +104,7 @@ impl ReplicaConfig {
         Self {
             node_id,
             members,
+            join: false,
             limits: Limits::default(),
             heartbeat_ms: 150,
             election_min_ms: 1_000,
@@ -162,6 +175,7 @@ pub struct Replica {
     proposer: Arc<Proposer>,
     confirmer: Arc<Confirmer>,
     handler: Handler,
+    changes: Arc<Changes>,
     configured: Arc<[Member]>,
     forming: watch::Receiver<Forming>,
     faults: FaultSlot,
@@ -286,55 +300,79 @@ impl Replica {
         configured.cloned().unwrap_or_else(|| node.member(node_id))
     }
 
-    /// Hands leadership to the most up-to-date follower and waits until it leads, at most for
-    /// `within`. Says whether this node leads no longer; true at once if it never did.
+    /// Hands leadership to a follower that has everything and waits until it leads, at most for
+    /// `within`. Says whether this node need not lead any longer: it does not, or nobody else can.
     ///
     /// From the call on, new commands are refused with [`ProposeError::NotLeader`]; those under way
     /// are finished first.
     pub async fn hand_over(&self, within: Duration) -> bool {
-        if self.role.borrow().tenure().is_none() {
-            return true;
-        }
-        self.proposer.pause(true);
-        let handed = self.seams.timeout(within, self.pass_leadership()).await;
-        if handed.is_err() {
-            self.proposer.pause(false);
-        }
-        handed.is_ok()
+        let alone = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            metrics.membership_config.voter_ids().all(|voter| voter == self.node_id)
+        };
+        alone || self.changes.hand_over.run(None, within).await == HandedOver::LeadsNoLonger
     }
 
-    async fn pass_leadership(&self) {
-        let mut metrics = self.raft.metrics();
-        loop {
-            if self.role.borrow().tenure().is_none() {
-                return;
-            }
-            let target = {
-                let metrics = metrics.borrow_watched();
-                // Only a follower that has everything takes over; another would refuse.
-                let caught_up = metrics.replication.iter().flatten().find(|(id, matched)| {
-                    **id != self.node_id
-                        && metrics.membership_config.voter_ids().any(|voter| voter == **id)
-                        && matched.map(|id| id.index) == metrics.last_log_index
-                });
-                caught_up.map(|(id, _)| *id)
-            };
-            let quiet = self.proposer.in_flight() == 0 && self.proposer.waiting() == 0;
-            if let Some(target) = target.filter(|_| quiet) {
-                tracing::info!(target, "handing leadership over");
-                if self.raft.trigger().transfer_leader(target).await.is_err() {
-                    return;
-                }
-                let mut role = self.role.clone();
-                // Ends with the role's sender, too: then this node leads no longer.
-                let _ = role.wait_for(|role| role.tenure().is_none()).await;
-                return;
-            }
-            holdfast_seams::select! {
-                changed = metrics.changed() => if changed.is_err() { return },
-                () = self.seams.sleep(LOOK_AGAIN) => {}
-            }
-        }
+    /// The members as this node knows them, if it leads. Cheap.
+    ///
+    /// # Errors
+    ///
+    /// [`MembershipError::NotLeader`].
+    pub fn members(&self) -> Result<ClusterStatus, MembershipError> {
+        self.changes.status()
+    }
+
+    /// Adds a member as a learner: it gets a snapshot, then the log, and does not vote. The node
+    /// must run and wait for it ([`ReplicaConfig::join`]). Done when the entry is applied here; what
+    /// the learner lacks goes to it in the background. That it is a member already is no error.
+    ///
+    /// Ends within [`ReplicaConfig::propose_deadline_ms`]. Cancel safe: a change that was begun is
+    /// finished.
+    ///
+    /// # Errors
+    ///
+    /// [`MembershipError`] says what is certain; asking again is harmless.
+    pub async fn add_learner(&self, member: Member) -> Result<(), MembershipError> {
+        self.changes.run(|changes| changes.add_learner(member)).await
+    }
+
+    /// Makes a learner that has nearly caught up a voter. That it is one already is no error.
+    ///
+    /// Ends in time and is cancel safe, as [`add_learner`](Self::add_learner).
+    ///
+    /// # Errors
+    ///
+    /// As of [`add_learner`](Self::add_learner).
+    pub async fn promote(&self, node_id: u64) -> Result<(), MembershipError> {
+        self.changes.run(|changes| changes.promote(node_id)).await
+    }
+
+    /// Removes a member for ever: its id is never used again. That it was removed before is no
+    /// error. Asked to remove itself, this node hands its leadership over and answers
+    /// [`MembershipError::NotLeader`]: the next leader does it.
+    ///
+    /// Ends in time and is cancel safe, as [`add_learner`](Self::add_learner).
+    ///
+    /// # Errors
+    ///
+    /// As of [`add_learner`](Self::add_learner).
+    pub async fn remove(&self, node_id: u64) -> Result<(), MembershipError> {
+        self.changes.run(|changes| changes.remove(node_id)).await
+    }
+
+    /// Hands leadership to the voter `to`, or to any that has caught up, and waits until it leads.
+    /// That it leads already is no error.
+    ///
+    /// Commands are refused meanwhile, with [`ProposeError::NotLeader`], for no longer than an
+    /// election takes. Ends in time and is cancel safe, as [`add_learner`](Self::add_learner).
+    ///
+    /// # Errors
+    ///
+    /// As of [`add_learner`](Self::add_learner); [`MembershipError::NotLeader`] also if another than
+    /// `to` leads now.
+    pub async fn transfer_leader(&self, to: Option<u64>) -> Result<(), MembershipError> {
+        self.changes.run(|changes| changes.transfer_leader(to)).await
     }
 
     /// Stops: everybody who waits is answered with [`ProposeError::ShuttingDown`], streams of peers
@@ -379,7 +417,7 @@ impl Ground {
         Formation::new(
             Arc::clone(&self.me),
             Arc::clone(&self.store),
-            Arc::clone(&self.configured),
+            (Arc::clone(&self.configured), self.config.join),
             Arc::clone(&self.peers),
             self.seams.clone(),
             self.faults.clone(),
@@ -408,6 +446,7 @@ impl Ground {
             raft: raft.clone(),
             formation: Arc::clone(formation),
             store: Arc::clone(&self.store),
+            shared: Arc::clone(&self.shared),
             below_reserve: Arc::new(AtomicBool::new(false)),
             contact: Arc::new(LeaderContact::new(Arc::clone(&self.seams.clock))),
             stopping: CancellationToken::new(),
@@ -448,6 +487,53 @@ impl Ground {
         }
     }
 
+    fn changes(
+        &self,
+        raft: &Raft,
+        role: watch::Receiver<Role>,
+        proposer: &Arc<Proposer>,
+        confirmer: &Arc<Confirmer>,
+    ) -> Changes {
+        let hand_over = HandOver {
+            node_id: self.config.node_id,
+            raft: raft.clone(),
+            role: role.clone(),
+            proposer: Arc::clone(proposer),
+            seams: self.seams.clone(),
+        };
+        Changes {
+            node_id: self.config.node_id,
+            raft: raft.clone(),
+            me: Arc::clone(&self.me),
+            heard: Arc::clone(&self.heard),
+            shared: Arc::clone(&self.shared),
+            role,
+            confirmer: Arc::clone(confirmer),
+            hand_over,
+            peers: Arc::clone(&self.peers),
+            configured: Arc::clone(&self.configured),
+            seams: self.seams.clone(),
+            deadline: Duration::from_millis(self.config.propose_deadline_ms),
+            patience: Duration::from_millis(self.config.election_max_ms),
+            one_at_a_time: Arc::default(),
+        }
+    }
+
+    fn departure(&self, handler: &Handler, role: watch::Receiver<Role>) -> Departure {
+        Departure {
+            me: Arc::clone(&self.me),
+            raft: handler.raft.clone(),
+            shared: Arc::clone(&self.shared),
+            role,
+            contact: Arc::clone(&handler.contact),
+            peers: Arc::clone(&self.peers),
+            configured: Arc::clone(&self.configured),
+            faults: self.faults.clone(),
+            seams: self.seams.clone(),
+            patience: Duration::from_millis(self.config.election_max_ms),
+        }
+    }
+
     /// Puts the parts together and starts their tasks.
     fn build(self, raft: &Raft, formation: &Arc<Formation>) -> Replica {
         let (role_sender, role) = watch::channel(Role::Following { leader: None });
@@ -457,6 +543,8 @@ impl Ground {
         let handler = self.handler(raft, formation);
         let tenures = self.tenures(raft, role_sender, &proposer);
         let survey = self.survey(&handler, role.clone(), policy);
+        let changes = Arc::new(self.changes(raft, role.clone(), &proposer, &confirmer));
+        let departure = self.departure(&handler, role.clone());
         let forming = formation.progress();
         let spawn = &self.seams;
         let tasks = vec![
@@ -464,6 +552,8 @@ impl Ground {
             spawn.spawn("raft-confirmer", Arc::clone(&confirmer).run(raft.clone())),
             spawn.spawn("raft-tenure", tenures.run()),
             spawn.spawn("raft-survey", survey.run()),
+            spawn.spawn("raft-changes", Arc::clone(&changes).finish_what_was_begun()),
+            spawn.spawn("raft-departure", departure.run()),
             spawn.spawn("raft-formation", Arc::clone(formation).run(raft.clone())),
             spawn.spawn(
                 "raft-watch",
@@ -479,6 +569,7 @@ impl Ground {
             proposer,
             confirmer,
             handler,
+            changes,
             configured: self.configured,
             forming,
             faults: self.faults,
@@ -489,7 +580,6 @@ impl Ground {
     }
 }
 
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
 impl fmt::Debug for Replica {
@@ -591,7 +681,7 @@ fn engine_config(config: &ReplicaConfig) -> Result<Config, StartError> {
         election_timeout_max,
         // The default lets a crashed leader lead on in its old term with an empty memory: then a
         // term would not be a tenure.
-        enable_leader_restore: Some(false),
+        enable_leader_restore: Some(mutant!(LeaderRestored)),
         enable_pre_vote: Some(true),
         allow_log_reversion: Some(false),
         install_snapshot_timeout: SNAPSHOT_WITHIN_MS,

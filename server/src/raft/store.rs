@@ -25,12 +25,18 @@ pub trait ReplicaStore: Send + Sync + 'static {
     /// What this node is.
     fn identity(&self) -> Identity;
 
-    /// Promises this node to a cluster, durably before it returns (DESIGN §7, first start).
+    /// Promises this node to a cluster in its present life, durably before it returns (DESIGN §7,
+    /// first start).
     ///
     /// # Errors
     ///
     /// [`PromiseError::Taken`] if it is promised to another; nothing changed then.
-    fn promise(&self, cluster: ClusterId, members: Vec<Member>) -> Result<(), PromiseError>;
+    fn promise(
+        &self,
+        cluster: ClusterId,
+        incarnation: u64,
+        members: Vec<Member>,
+    ) -> Result<(), PromiseError>;
 
     /// Notes, durably before it returns, that the cluster is initialised. Repeating it changes
     /// nothing.
@@ -123,7 +129,7 @@ impl Read for BodyReader {
 
 impl ReplicaStore for Store {
     fn may_block(&self) -> bool {
-        true
+        Self::may_block(self)
     }
 
     fn log(&self) -> Arc<LogStore> {
@@ -134,8 +140,13 @@ impl ReplicaStore for Store {
         Self::identity(self)
     }
 
-    fn promise(&self, cluster: ClusterId, members: Vec<Member>) -> Result<(), PromiseError> {
-        Self::promise(self, cluster, FIRST_INCARNATION, members)
+    fn promise(
+        &self,
+        cluster: ClusterId,
+        incarnation: u64,
+        members: Vec<Member>,
+    ) -> Result<(), PromiseError> {
+        Self::promise(self, cluster, incarnation, members)
     }
 
     fn set_initialised(&self) -> Result<(), PromiseError> {

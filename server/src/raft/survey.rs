@@ -1,5 +1,5 @@
-//! What the members say of themselves, asked every second: which commands they know (I29), and
-//! whether their disks are below the reserve (DESIGN §7).
+//! What the members say of themselves, asked every second: which commands they know (I29), how far
+//! they have come, and whether their disks are below the reserve (DESIGN §7).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::Member;
 use super::handler::Raft;
-use super::peers::{Heard, Lane, Me, PeerNetwork};
+use super::peers::{Heard, Lane, Me, PeerNetwork, Progress};
 use super::proposer::Policy;
 use super::store::ReplicaStore;
 use crate::consensus::Role;
@@ -69,6 +69,8 @@ impl Survey {
         };
         let others = nodes.iter().filter(|member| member.node_id != self.me.node_id);
         join_all(others.map(|member| self.ask(member))).await;
+        let ids: Vec<u64> = nodes.iter().map(|member| member.node_id).collect();
+        self.heard.keep_only(&ids);
     }
 
     async fn ask(&self, member: &Member) {
@@ -79,6 +81,13 @@ impl Survey {
         if hello.node_id == member.node_id {
             self.heard.note_version(member.node_id, hello.command_version);
             self.heard.note_reserve(member.node_id, hello.below_disk_reserve);
+            let progress = Progress {
+                version: hello.version,
+                last_log: hello.last_log_index,
+                applied: hello.applied_index,
+                snapshot: hello.snapshot_index,
+            };
+            self.heard.note_progress(member.node_id, progress);
         }
     }
 

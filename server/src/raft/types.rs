@@ -11,10 +11,7 @@ use openraft::raft::responder::Responder;
 use openraft::{EntryPayload, OptionalSend, RaftTypeConfig, alias};
 
 use super::Member;
-
-/// The runtime openraft's own tasks, timers and random numbers come from. The one place to change
-/// when a simulation has to be repeatable to the step.
-pub(super) type Runtime = openraft::impls::TokioRuntime;
+use super::runtime::Runtime;
 
 /// Type configuration.
 ///

@@ -299,6 +299,7 @@ pub(super) fn transfer_from_wire(
 /// `identity` is the cluster id and incarnation that the snapshot belongs to (I22).
 pub(super) fn snapshot_meta_to_wire(
     meta: &SnapshotMeta,
+    highest_node_id: u64,
     identity: (Bytes, u64),
 ) -> proto::SnapshotMeta {
     let membership = &meta.last_membership;
@@ -308,6 +309,7 @@ pub(super) fn snapshot_meta_to_wire(
         membership: Some(membership_to_wire(membership.membership())),
         cluster_id: identity.0,
         incarnation: identity.1,
+        highest_node_id,
     }
 }
 

@@ -62,8 +62,21 @@ impl Cluster {
     }
 
     pub(super) async fn start(&mut self, node_id: u64, store: MemoryStore) {
+        self.start_as(ReplicaConfig::new(node_id, self.members.clone()), store).await;
+    }
+
+    /// Starts a node that waits to be added; its settings name the first members.
+    pub(super) async fn start_joining(&mut self, node_id: u64, store: MemoryStore) {
+        let mut members = self.members.clone();
+        members.retain(|member| member.node_id != node_id);
+        members.push(member(node_id));
+        let config = ReplicaConfig { join: true, ..ReplicaConfig::new(node_id, members) };
+        self.start_as(config, store).await;
+    }
+
+    pub(super) async fn start_as(&mut self, mut config: ReplicaConfig, store: MemoryStore) {
         let store = Arc::new(store);
-        let mut config = ReplicaConfig::new(node_id, self.members.clone());
+        let node_id = config.node_id;
         (self.adjust)(&mut config);
         let replica =
             Replica::start(config, store.clone(), self.network.of(node_id), self.seams.clone())

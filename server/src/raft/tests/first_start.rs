@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use holdfast_proto::v1 as proto;
 
-use super::cluster::{Cluster, fault_of, open};
+use super::cluster::{Cluster, fault_of, member, open};
 use crate::consensus::Consensus;
+use crate::raft::formation::stored_member;
 use crate::raft::wire::member_to_wire;
 use crate::raft::{Fault, Forming, MemoryStore, ReplicaConfig, ReplicaStore};
 use crate::storage::{ClusterId, PromiseError, Stage};
@@ -17,7 +18,8 @@ const PROMISED_TO: ClusterId = ClusterId([9; 16]);
 
 fn promised(node_id: u64) -> MemoryStore {
     let store = MemoryStore::new(node_id);
-    store.promise(PROMISED_TO, Vec::new()).unwrap();
+    let members = (1..=3).map(|id| stored_member(&member(id))).collect();
+    store.promise(PROMISED_TO, 0, members).unwrap();
     store
 }
 
@@ -122,6 +124,7 @@ async fn a_late_copy_of_a_promise_request_is_refused_by_a_node_whose_data_is_gon
         from_node: 1,
         to_node: 3,
         members: cluster.members.iter().map(member_to_wire).collect(),
+        ..proto::PromiseRequest::default()
     };
 
     cluster.start(3, MemoryStore::new(3)).await;
@@ -141,6 +144,7 @@ async fn a_promised_node_agrees_to_nothing_else() {
         from_node: 1,
         to_node: 2,
         members: cluster.members.iter().map(member_to_wire).collect(),
+        ..proto::PromiseRequest::default()
     };
 
     let answer = cluster.replica(2).peer().promise(request).await.unwrap();
@@ -148,7 +152,7 @@ async fn a_promised_node_agrees_to_nothing_else() {
     assert!(!answer.promised);
     assert!(answer.refusal.contains(&PROMISED_TO.to_string()), "{}", answer.refusal);
     let store = Arc::clone(&cluster.nodes[&2].store);
-    let taken = store.promise(ClusterId([1; 16]), Vec::new());
+    let taken = store.promise(ClusterId([1; 16]), 0, Vec::new());
     assert!(matches!(taken, Err(PromiseError::Taken { .. })));
     cluster.shutdown().await;
 }

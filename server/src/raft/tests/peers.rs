@@ -105,6 +105,7 @@ async fn a_snapshot_of_another_cluster_or_incarnation_is_refused() {
         membership: None,
         cluster_id: header.cluster_id.clone(),
         incarnation: 0,
+        highest_node_id: 3,
     };
     let wrong = [
         (
@@ -149,6 +150,7 @@ async fn a_snapshot_that_does_not_arrive_whole_is_refused() {
         membership: None,
         cluster_id: header.cluster_id.clone(),
         incarnation: 0,
+        highest_node_id: 3,
     };
     for (size, chunks) in [(10, vec![4]), (10, vec![4, 6]), (10, vec![4, 7]), (9, vec![100_000])] {
         let head = proto::SnapshotHead {

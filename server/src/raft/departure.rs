@@ -1,0 +1,94 @@
+//! How a node learns that it was removed, and stops.
+//!
+//! Nobody sends it anything any more once the change is appended, so it may not see the entry that
+//! removes it. It does not disturb the others meanwhile: before it stands for election it asks
+//! whether it would be elected, and whoever hears a leader says no. So a node that hears no leader
+//! asks the members it knows, once a second, whether it was removed. Each answers from what is
+//! committed and applied; that an id is spent never changes again, so the word of one, however far
+//! behind, is enough.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_proto::v1 as proto;
+use holdfast_seams::Seams;
+use openraft::async_runtime::watch::WatchReceiver;
+use tokio::sync::watch;
+
+use super::Member;
+use super::fault::{Fault, FaultSlot};
+use super::formation::own_cluster;
+use super::handler::{LeaderContact, Raft};
+use super::machine::Replicated;
+use super::peers::{Lane, Me, PeerNetwork};
+use crate::consensus::Role;
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_secs(1);
+
+pub(super) struct Departure {
+    pub(super) me: Arc<Me>,
+    pub(super) raft: Raft,
+    pub(super) shared: Arc<Replicated>,
+    pub(super) role: watch::Receiver<Role>,
+    pub(super) contact: Arc<LeaderContact>,
+    pub(super) peers: Arc<dyn PeerNetwork>,
+    pub(super) configured: Arc<[Member]>,
+    pub(super) faults: FaultSlot,
+    pub(super) seams: Seams,
+    /// A leader silent for longer is one that may not talk to this node any more.
+    pub(super) patience: Duration,
+}
+
+impl Departure {
+    /// Looks until the node was removed, or the task is dropped.
+    pub(super) async fn run(self) {
+        loop {
+            self.seams.sleep(EVERY).await;
+            if let Some(told_by) = self.removed_by_whose_word().await {
+                self.faults.report(Fault::Removed { node_id: self.me.node_id, told_by });
+                return;
+            }
+        }
+    }
+
+    async fn removed_by_whose_word(&self) -> Option<u64> {
+        // A leader that was removed first finds somebody else to lead.
+        if self.role.borrow().tenure().is_some() {
+            return None;
+        }
+        let own = self.me.node_id;
+        if self.shared.roll().is_spent(own) {
+            return Some(own);
+        }
+        let cluster = self.me.cluster()?;
+        let patience = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
+        if self.contact.millis_since().is_some_and(|silent| silent <= patience) {
+            return None;
+        }
+        for member in self.others() {
+            let peer = self.peers.peer(&member, Lane::Control);
+            let request = proto::HelloRequest { from_node: own };
+            let Ok(Ok(hello)) = self.seams.timeout(EVERY, peer.hello(request)).await else {
+                continue;
+            };
+            if hello.removed && own_cluster(&hello, cluster) {
+                return Some(member.node_id);
+            }
+        }
+        None
+    }
+
+    /// Everybody who may know: the members by this node's log, and those of its settings.
+    fn others(&self) -> Vec<Member> {
+        let mut others: Vec<Member> = self.configured.to_vec();
+        let metrics = self.raft.server_metrics();
+        for (id, node) in metrics.borrow_watched().membership_config.nodes() {
+            if !others.iter().any(|known| known.node_id == *id) {
+                others.push(node.member(*id));
+            }
+        }
+        others.retain(|member| member.node_id != self.me.node_id);
+        others
+    }
+}

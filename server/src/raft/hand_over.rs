@@ -1,0 +1,107 @@
+//! Leadership, handed to another voter: before a node stops, and when an operator asks for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use holdfast_seams::Seams;
+use openraft::async_runtime::watch::WatchReceiver;
+use tokio::sync::watch;
+
+use super::handler::Raft;
+use super::proposer::Proposer;
+use crate::consensus::Role;
+
+/// Between two looks whether everything under way is finished and somebody has caught up.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HandedOver {
+    /// This node leads no longer, or never did.
+    LeadsNoLonger,
+    /// It leads on: nobody had caught up in time, and nobody was asked to take over.
+    NobodyCaughtUp,
+    /// A voter was asked to take over and had not done so in time. It, or another, still may.
+    NotInTime,
+}
+
+#[derive(Clone)]
+pub(super) struct HandOver {
+    pub(super) node_id: u64,
+    pub(super) raft: Raft,
+    pub(super) role: watch::Receiver<Role>,
+    pub(super) proposer: Arc<Proposer>,
+    pub(super) seams: Seams,
+}
+
+impl HandOver {
+    /// Hands leadership to voter `to`, or to one that has everything, and waits until this node
+    /// leads no longer, at most for `within`.
+    ///
+    /// From the call on, new commands are refused; those under way are finished first. If nothing
+    /// comes of it, commands are taken again.
+    pub(super) async fn run(&self, to: Option<u64>, within: Duration) -> HandedOver {
+        if self.role.borrow().tenure().is_none() {
+            return HandedOver::LeadsNoLonger;
+        }
+        self.proposer.pause(true);
+        // Also if this future is dropped on the way.
+        let _resume = Resume(&self.proposer);
+        let asked = AtomicBool::new(false);
+        let passed = self.seams.timeout(within, self.pass_leadership(to, &asked)).await;
+        match passed {
+            Ok(()) => HandedOver::LeadsNoLonger,
+            Err(_) if asked.load(Ordering::Relaxed) => HandedOver::NotInTime,
+            Err(_) => HandedOver::NobodyCaughtUp,
+        }
+    }
+
+    async fn pass_leadership(&self, to: Option<u64>, asked: &AtomicBool) {
+        let mut metrics = self.raft.metrics();
+        loop {
+            if self.role.borrow().tenure().is_none() {
+                return;
+            }
+            let quiet = self.proposer.in_flight() == 0 && self.proposer.waiting() == 0;
+            if let Some(target) = self.successor(to).filter(|_| quiet) {
+                tracing::info!(target, "handing leadership over");
+                asked.store(true, Ordering::Relaxed);
+                if self.raft.trigger().transfer_leader(target).await.is_err() {
+                    return;
+                }
+                let mut role = self.role.clone();
+                // Ends with the role's sender, too: then this node leads no longer.
+                let _ = role.wait_for(|role| role.tenure().is_none()).await;
+                return;
+            }
+            holdfast_seams::select! {
+                changed = metrics.changed() => if changed.is_err() { return },
+                () = self.seams.sleep(LOOK_AGAIN) => {}
+            }
+        }
+    }
+
+    /// A voter that has everything: another would refuse to take over.
+    fn successor(&self, to: Option<u64>) -> Option<u64> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let voter = |id: u64| metrics.membership_config.voter_ids().any(|voter| voter == id);
+        let mut followers = metrics.replication.iter().flatten();
+        let caught_up = followers.find(|(id, matched)| {
+            **id != self.node_id
+                && to.is_none_or(|to| to == **id)
+                && voter(**id)
+                && matched.map(|id| id.index) == metrics.last_log_index
+        });
+        caught_up.map(|(id, _)| *id)
+    }
+}
+
+struct Resume<'a>(&'a Proposer);
+
+impl Drop for Resume<'_> {
+    fn drop(&mut self) {
+        self.0.pause(false);
+    }
+}

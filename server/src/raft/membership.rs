@@ -1,0 +1,474 @@
+//! Changing who is a member, one change at a time, on the leader.
+//!
+//! A member is added as a *learner*: it gets a snapshot, then the log, and counts for nothing. When
+//! it has caught up it is promoted to a voter. Voters change by joint consensus: for a while a
+//! majority of the old voters and one of the new ones must agree, so no two leaders can be elected
+//! by two sets of voters that do not meet. A change that its leader did not live to finish is
+//! finished by the next one.
+//!
+//! # Invariants
+//!
+//! - A change is decided on what a quorum has confirmed to be the latest, and appended only if the
+//!   members are still those it was decided on.
+//! - Nobody is added under an id that was ever used; why that is enough stands in
+//!   `formation/joining.rs` (I22).
+//! - A member is added only if it knows every command version that this leader may write (I29).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use holdfast_core::{COMMAND_VERSION, Tenure};
+use holdfast_proto::v1 as proto;
+use holdfast_seams::Seams;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{ClientWriteError, RaftError};
+use openraft::{ChangeMembers, Instant, Precondition};
+use tokio::sync::{Mutex, OwnedMutexGuard, oneshot, watch};
+
+use super::Member;
+use super::confirm::Confirmer;
+use super::formation::own_cluster;
+use super::hand_over::{HandOver, HandedOver};
+use super::handler::Raft;
+use super::machine::Replicated;
+use super::membership_error::{MembershipError, MembershipRefusal};
+use super::peers::{Heard, Lane, Me, PeerNetwork};
+use super::types::{Addresses, CommittedLeaderId, StoredMembership, Types};
+use super::wire::member_to_wire;
+use crate::consensus::{LeaderHint, Role};
+
+/// Most members, learners among them. More would make every commit wait for more disks, for
+/// nothing: nine voters survive the loss of four.
+pub const MEMBERS_MAX: usize = 9;
+
+/// Entries that a learner may lag behind when it is promoted. From then on a commit may have to
+/// wait for it, so it must be able to make them up within a heartbeat or two.
+const PROMOTE_LAG_MAX: u64 = 1_000;
+
+/// How long a node that is to be added has to answer; twice as long to promise itself, because it
+/// asks back meanwhile.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// Between two looks whether a change was left unfinished.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+type Answer = Result<(), MembershipError>;
+
+/// Makes the changes. Shared: a change goes on when its caller is gone.
+pub(super) struct Changes {
+    pub(super) node_id: u64,
+    pub(super) raft: Raft,
+    pub(super) me: Arc<Me>,
+    pub(super) heard: Arc<Heard>,
+    pub(super) shared: Arc<Replicated>,
+    pub(super) role: watch::Receiver<Role>,
+    pub(super) confirmer: Arc<Confirmer>,
+    pub(super) hand_over: HandOver,
+    pub(super) peers: Arc<dyn PeerNetwork>,
+    pub(super) configured: Arc<[Member]>,
+    pub(super) seams: Seams,
+    /// How long a caller waits for the outcome.
+    pub(super) deadline: Duration,
+    /// A member that was not heard for longer does not count as answering.
+    pub(super) patience: Duration,
+    pub(super) one_at_a_time: Arc<Mutex<()>>,
+}
+
+/// What a change is decided on.
+struct View {
+    tenure: Tenure,
+    membership: StoredMembership,
+    highest_id: u64,
+    /// Held until the change is finished.
+    _one_at_a_time: OwnedMutexGuard<()>,
+}
+
+impl View {
+    fn voters(&self) -> BTreeSet<u64> {
+        self.membership.voter_ids().collect()
+    }
+
+    fn member(&self, node_id: u64) -> Result<Member, MembershipRefusal> {
+        let found = self.membership.get_node(&node_id).map(|node| node.member(node_id));
+        found.ok_or(MembershipRefusal::NotAMember { node_id })
+    }
+
+    fn members(&self) -> impl Iterator<Item = Member> {
+        self.membership.nodes().map(|(id, node)| node.member(*id))
+    }
+}
+
+impl Changes {
+    /// See [`Replica::add_learner`](super::Replica::add_learner).
+    pub(super) async fn add_learner(self: Arc<Self>, member: Member) -> Answer {
+        // What cannot be is said without asking the new node, who may not even run.
+        self.check_new(&member, &self.view()?)?;
+        let hello = self.introduced(&member).await?;
+        let view = self.confirmed_view().await?;
+        if !self.check_new(&member, &view)? {
+            return Ok(());
+        }
+        self.invite(&member, &hello, &view).await?;
+        // From here on the version gate looks at it, too.
+        self.heard.note_version(member.node_id, hello.command_version);
+        let node = (member.node_id, Addresses::of(&member));
+        tracing::info!(node_id = member.node_id, address = member.peer_advertise, "adds a learner");
+        self.write(ChangeMembers::AddNodes([node].into()), &view).await
+    }
+
+    /// Whether the member is still to be added, and may be.
+    fn check_new(&self, member: &Member, view: &View) -> Result<bool, MembershipRefusal> {
+        let node_id = member.node_id;
+        match view.member(node_id) {
+            Ok(known) if known == *member || self.as_configured(known.clone()) == *member => {
+                return Ok(false);
+            }
+            Ok(known) => return Err(MembershipRefusal::OtherAddresses { member: known }),
+            Err(_) => {}
+        }
+        if node_id <= view.highest_id {
+            return Err(MembershipRefusal::IdUsed { node_id, highest: view.highest_id });
+        }
+        if view.members().count() >= MEMBERS_MAX {
+            return Err(MembershipRefusal::TooManyMembers { limit: MEMBERS_MAX });
+        }
+        let wanted = [&member.advertise, &member.peer_advertise];
+        for other in view.members().map(|other| self.as_configured(other)) {
+            let theirs = [&other.advertise, &other.peer_advertise];
+            if let Some(address) = wanted.into_iter().find(|address| theirs.contains(address)) {
+                let (address, node_id) = (address.clone(), other.node_id);
+                return Err(MembershipRefusal::AddressTaken { address, node_id });
+            }
+        }
+        Ok(true)
+    }
+
+    /// Asks the node that is to be added who it is.
+    async fn introduced(&self, member: &Member) -> Result<proto::HelloResponse, MembershipRefusal> {
+        let Member { node_id, peer_advertise: address, .. } = member.clone();
+        let not_reached =
+            |why: String| MembershipRefusal::NotReached { node_id, address: address.clone(), why };
+        let request = proto::HelloRequest { from_node: self.node_id };
+        let answer = self.peers.peer(member, Lane::Control).hello(request);
+        let hello = match self.seams.timeout(ANSWER_WITHIN, answer).await {
+            Ok(Ok(hello)) => hello,
+            Ok(Err(error)) => return Err(not_reached(error.to_string())),
+            Err(elapsed) => return Err(not_reached(elapsed.to_string())),
+        };
+        if hello.node_id != node_id {
+            return Err(not_reached(format!("node {} answers there", hello.node_id)));
+        }
+        if hello.command_version < u32::from(COMMAND_VERSION) {
+            let (version, knows) = (hello.version.clone(), hello.command_version);
+            let needed = COMMAND_VERSION;
+            return Err(MembershipRefusal::OldRelease { node_id, version, knows, needed });
+        }
+        Ok(hello)
+    }
+
+    /// Has the node promise itself to this cluster, unless it has done so before.
+    async fn invite(&self, member: &Member, hello: &proto::HelloResponse, view: &View) -> Answer {
+        let node_id = member.node_id;
+        let refused = |why: String| MembershipRefusal::DoesNotJoin { node_id, why };
+        let Some((cluster, incarnation)) = self.me.cluster() else {
+            return Err(refused("this node belongs to no cluster yet".to_owned()).into());
+        };
+        if hello.cluster_id.is_some() && own_cluster(hello, (cluster, incarnation)) {
+            return Ok(());
+        }
+        let members = view.members().map(|other| self.as_configured(other)).chain([member.clone()]);
+        let request = proto::PromiseRequest {
+            cluster_id: Bytes::copy_from_slice(&cluster.0),
+            from_node: self.node_id,
+            to_node: node_id,
+            members: members.map(|member| member_to_wire(&member)).collect(),
+            incarnation,
+            start_id: Some(hello.start_id.clone()),
+        };
+        let answer = self.peers.peer(member, Lane::Control).promise(request);
+        match self.seams.timeout(ANSWER_WITHIN * 2, answer).await {
+            Ok(Ok(response)) if response.promised => Ok(()),
+            Ok(Ok(response)) => Err(refused(response.refusal).into()),
+            Ok(Err(error)) => Err(refused(error.to_string()).into()),
+            Err(elapsed) => Err(refused(elapsed.to_string()).into()),
+        }
+    }
+
+    /// See [`Replica::promote`](super::Replica::promote).
+    pub(super) async fn promote(self: Arc<Self>, node_id: u64) -> Answer {
+        let view = self.confirmed_view().await?;
+        view.member(node_id)?;
+        let mut voters = view.voters();
+        if !voters.insert(node_id) {
+            return Ok(());
+        }
+        if !self.answers(node_id) {
+            return Err(MembershipRefusal::Silent { node_id }.into());
+        }
+        let (lag, bound) = (self.lag(node_id), PROMOTE_LAG_MAX);
+        if lag > bound {
+            return Err(MembershipRefusal::Lags { node_id, lag, bound }.into());
+        }
+        self.check_majority(&voters)?;
+        tracing::info!(node_id, ?voters, "promotes a learner");
+        self.write(ChangeMembers::AddVoterIds([node_id].into()), &view).await
+    }
+
+    /// See [`Replica::remove`](super::Replica::remove).
+    pub(super) async fn remove(self: Arc<Self>, node_id: u64) -> Answer {
+        let view = self.confirmed_view().await?;
+        if view.member(node_id).is_err() && node_id <= view.highest_id {
+            return Ok(());
+        }
+        view.member(node_id)?;
+        let mut voters = view.voters();
+        if !voters.remove(&node_id) {
+            tracing::info!(node_id, "removes a learner");
+            return self.write(ChangeMembers::RemoveNodes([node_id].into()), &view).await;
+        }
+        if voters.is_empty() {
+            return Err(MembershipRefusal::LastVoter { node_id }.into());
+        }
+        self.check_majority(&voters)?;
+        if node_id == self.node_id {
+            // Whoever leads then can do it without an election in between.
+            self.pass_leadership(None).await?;
+            return Err(self.not_leader());
+        }
+        tracing::info!(node_id, ?voters, "removes a voter");
+        self.write(ChangeMembers::RemoveVoters([node_id].into()), &view).await
+    }
+
+    /// See [`Replica::transfer_leader`](super::Replica::transfer_leader).
+    pub(super) async fn transfer_leader(self: Arc<Self>, to: Option<u64>) -> Answer {
+        let view = self.confirmed_view().await?;
+        let voters = view.voters();
+        match to {
+            Some(node_id) if node_id == self.node_id => return Ok(()),
+            Some(node_id) => {
+                view.member(node_id)?;
+                if !voters.contains(&node_id) {
+                    return Err(MembershipRefusal::NotAVoter { node_id }.into());
+                }
+                if !self.answers(node_id) {
+                    return Err(MembershipRefusal::Silent { node_id }.into());
+                }
+            }
+            None if voters.iter().all(|voter| *voter == self.node_id) => {
+                return Err(MembershipRefusal::NobodyElse.into());
+            }
+            None => {}
+        }
+        self.pass_leadership(to).await?;
+        match (to, self.next_leader().await) {
+            (None, _) => Ok(()),
+            (Some(to), Some(leader)) if leader.node_id == to => Ok(()),
+            // Somebody else was elected; he can be asked.
+            (Some(_), leader) => Err(MembershipError::NotLeader { leader }),
+        }
+    }
+
+    async fn pass_leadership(&self, to: Option<u64>) -> Answer {
+        // Clients are refused meanwhile: no longer than an election would take.
+        let within = self.patience;
+        let waited_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+        match self.hand_over.run(to, within).await {
+            HandedOver::LeadsNoLonger => Ok(()),
+            HandedOver::NobodyCaughtUp => {
+                Err(MembershipRefusal::NobodyCaughtUp { waited_ms }.into())
+            }
+            HandedOver::NotInTime => Err(MembershipError::OutcomeUnknown { waited_ms }),
+        }
+    }
+
+    /// Who leads after this node, once that is known; not for long.
+    async fn next_leader(&self) -> Option<LeaderHint> {
+        let mut role = self.role.clone();
+        let known = async {
+            let known = role.wait_for(|role| leader_of(role).is_some()).await;
+            known.ok().and_then(|role| leader_of(&role))
+        };
+        self.seams.timeout(self.patience, known).await.ok().flatten()
+    }
+
+    pub(super) fn not_leader(&self) -> MembershipError {
+        MembershipError::NotLeader { leader: leader_of(&self.role.borrow()) }
+    }
+
+    /// The members as this node knows them, if it leads and no change is under way.
+    fn view(&self) -> Result<View, MembershipError> {
+        let Some(tenure) = self.role.borrow().tenure() else { return Err(self.not_leader()) };
+        let lock = Arc::clone(&self.one_at_a_time).try_lock_owned();
+        let guard = lock.map_err(|_| MembershipError::Busy)?;
+        let membership = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let settled = metrics.committed_membership_config == metrics.membership_config;
+            if !settled || is_joint(&metrics.membership_config) {
+                return Err(MembershipError::Busy);
+            }
+            (*metrics.membership_config).clone()
+        };
+        let highest_id = self.shared.roll().highest();
+        Ok(View { tenure, membership, highest_id, _one_at_a_time: guard })
+    }
+
+    /// As [`view`](Self::view), after a quorum has confirmed that this node leads, and with
+    /// everything applied that was committed before.
+    async fn confirmed_view(&self) -> Result<View, MembershipError> {
+        let confirmed = self.confirmer.confirm().await.map_err(MembershipError::of_question)?;
+        let view = self.view()?;
+        if view.tenure == confirmed.tenure { Ok(view) } else { Err(self.not_leader()) }
+    }
+
+    /// Those of `voters` who answer are a majority of them.
+    fn check_majority(&self, voters: &BTreeSet<u64>) -> Result<(), MembershipRefusal> {
+        let answering = voters.iter().filter(|voter| self.answers(**voter)).count();
+        let needed = voters.len() / 2 + 1;
+        if answering >= needed {
+            return Ok(());
+        }
+        Err(MembershipRefusal::NoMajority { voters: voters.len(), answering, needed })
+    }
+
+    /// Whether the member acknowledged this leader lately.
+    pub(super) fn answers(&self, node_id: u64) -> bool {
+        if node_id == self.node_id {
+            return true;
+        }
+        self.silent_for(node_id).is_some_and(|silent| silent <= self.patience)
+    }
+
+    /// How long ago the member last acknowledged this leader; `None` if it never did.
+    pub(super) fn silent_for(&self, node_id: u64) -> Option<Duration> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let heard = metrics.heartbeat.as_ref()?.get(&node_id)?.as_ref()?;
+        Some(heard.elapsed())
+    }
+
+    /// The last entry known to be in the member's log.
+    pub(super) fn matched(&self, node_id: u64) -> Option<u64> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let matched = metrics.replication.as_ref()?.get(&node_id)?.as_ref()?;
+        Some(matched.index)
+    }
+
+    /// How many entries the member's log is known to be short of this leader's.
+    pub(super) fn lag(&self, node_id: u64) -> u64 {
+        if node_id == self.node_id {
+            return 0;
+        }
+        let behind = |index: Option<u64>| index.map_or(0, |index| index.saturating_add(1));
+        let last = self.raft.metrics().borrow_watched().last_log_index;
+        behind(last).saturating_sub(behind(self.matched(node_id)))
+    }
+
+    pub(super) fn as_configured(&self, member: Member) -> Member {
+        let configured = self.configured.iter().find(|known| known.node_id == member.node_id);
+        configured.cloned().unwrap_or(member)
+    }
+
+    /// Appends the change, if the members are still those of `view`, and waits until it is applied;
+    /// a change of voters takes two entries.
+    async fn write(&self, change: ChangeMembers<u64, Addresses>, view: &View) -> Answer {
+        let leader = CommittedLeaderId::new(view.tenure.get());
+        let conditions: [Precondition<Types>; 2] = [
+            Precondition::CommittedLeaderId { committed_leader_id: leader },
+            Precondition::LastMembershipLogId { last_membership_log_id: *view.membership.log_id() },
+        ];
+        // Removed voters do not stay as learners.
+        let retain = false;
+        let begun = self.seams.clock.now();
+        let written = self.raft.change_membership_if(change, retain, conditions).await;
+        let waited = self.seams.clock.now().saturating_since(begun);
+        let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        match written {
+            Ok(_) => Ok(()),
+            Err(RaftError::Fatal(_)) => Err(MembershipError::ShuttingDown),
+            // Both steps of a change end like this; after the first, the change is made in part.
+            Err(RaftError::APIError(
+                error @ (ClientWriteError::ForwardToLeader(_)
+                | ClientWriteError::LogEntryDiscarded(_)
+                | ClientWriteError::PreconditionFailed(_)),
+            )) => {
+                tracing::warn!(%error, "a change of the members has no outcome");
+                Err(MembershipError::OutcomeUnknown { waited_ms })
+            }
+            Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(error))) => {
+                tracing::warn!(%error, "a change of the members was not begun");
+                Err(MembershipError::Busy)
+            }
+        }
+    }
+
+    /// Runs a change to its end, whatever becomes of its caller, who waits for a while.
+    pub(super) async fn run<F>(self: &Arc<Self>, change: impl FnOnce(Arc<Self>) -> F) -> Answer
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        let (tell, told) = oneshot::channel();
+        let change = change(Arc::clone(self));
+        let finish = async move {
+            // Nobody waits any more: the change stands all the same.
+            let _ = tell.send(change.await);
+        };
+        self.seams.spawn("raft-change", finish).detach();
+        match self.seams.timeout(self.deadline, told).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(MembershipError::ShuttingDown),
+            Err(_) => {
+                let waited_ms = u64::try_from(self.deadline.as_millis()).unwrap_or(u64::MAX);
+                Err(MembershipError::OutcomeUnknown { waited_ms })
+            }
+        }
+    }
+
+    /// Finishes changes that a leader before this one, or this one, began and did not finish. Runs
+    /// until the task is dropped.
+    pub(super) async fn finish_what_was_begun(self: Arc<Self>) {
+        let mut role = self.role.clone();
+        loop {
+            if role.borrow_and_update().tenure().is_some() {
+                self.finish_joint().await;
+            }
+            holdfast_seams::select! {
+                changed = role.changed() => if changed.is_err() { return },
+                () = self.seams.sleep(LOOK_AGAIN) => {}
+            }
+        }
+    }
+
+    async fn finish_joint(&self) {
+        let Ok(_one) = Arc::clone(&self.one_at_a_time).try_lock_owned() else { return };
+        let unfinished = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            is_joint(&metrics.membership_config)
+        };
+        if !unfinished {
+            return;
+        }
+        tracing::info!("finishes a change of the voters that was left unfinished");
+        // Nothing to add: openraft then writes the second step.
+        let second_step = ChangeMembers::AddVoterIds(BTreeSet::new());
+        if let Err(error) = self.raft.change_membership(second_step, false).await {
+            tracing::debug!(%error, "the change is not finished yet");
+        }
+    }
+}
+
+/// Whether a change of the voters is half done.
+pub(super) fn is_joint(membership: &StoredMembership) -> bool {
+    membership.membership().get_joint_config().len() > 1
+}
+
+fn leader_of(role: &Role) -> Option<LeaderHint> {
+    match role {
+        Role::Following { leader } => leader.clone(),
+        Role::Leading { .. } => None,
+    }
+}
