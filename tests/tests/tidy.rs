@@ -189,6 +189,7 @@ fn packages_depend_downwards_only() -> Result {
         ("holdfast-core", vec![]),
         ("holdfast-seams", vec!["holdfast-proto"]),
         ("holdfast-fuzz", vec![]),
+        ("holdfast-model", vec![]),
         ("holdfast-server", vec!["holdfast-core", "holdfast-proto", "holdfast-seams"]),
         ("holdfast-client", vec!["holdfast-proto", "holdfast-seams"]),
         ("holdfast-tests", everything.collect()),
