@@ -1,8 +1,6 @@
 //! Mutated bytes for everything the core decodes: an error, or what was written, never a panic
 //! (I28), and never memory for what bytes only claim.
 
-#![expect(clippy::unwrap_used, reason = "what cannot be unwrapped here fails the test")]
-
 use holdfast_core::{
     Applied, Batch, Command, Label, LockName, LockTable, LogIndex, NAME_BYTES_MAX, Need, SessionId,
 };
@@ -98,7 +96,7 @@ fn no_forged_snapshot_brings_a_table_down() {
 /// A name is what was given, or there is none (DESIGN §6).
 #[test]
 fn no_name_is_taken_that_breaks_a_rule() {
-    let seeds = ["orders/42", "a", "ключ/🔑", "jobs\u{202e}", "a\nb"].map(|name| name.into());
+    let seeds = ["orders/42", "a", "ключ/🔑", "jobs\u{202e}", "a\nb"].map(Into::into);
     Target::new("names", seeds).memory(PER_BYTE, 4 << 10).run(|bytes| {
         let name = LockName::parse_bytes(bytes);
         if let Ok(name) = &name {

@@ -33,6 +33,8 @@
 
 mod error;
 mod files;
+#[cfg(test)]
+mod fuzz;
 mod guard;
 mod log_io;
 mod log_store;

@@ -3,6 +3,7 @@
 mod cluster;
 mod divergence;
 mod first_start;
+mod fuzz;
 mod log_suite;
 mod one_node;
 mod over_grpc;
