@@ -82,7 +82,7 @@ impl Schedule {
             }
             self.seams.sleep(TICK).await;
         }
-        self.undo_all(stage);
+        self.undo_all(stage).await;
         self.observed.chaos.1 = stage.recorder.now_ns();
     }
 
@@ -102,7 +102,7 @@ impl Schedule {
             stage.note(&format!("{}: {}", kind.name(), broken.note));
             let until = self.seams.clock.now() + broken.lasts;
             self.under_way.push((kind, broken, until, from_ns));
-            let pause = Duration::from_millis(self.draw.between(200, 2_500));
+            let pause = Duration::from_millis(self.draw.between(500, 4_000));
             self.next = self.seams.clock.now() + pause;
         }
     }
@@ -128,16 +128,24 @@ impl Schedule {
         }
     }
 
-    fn undo_all(&mut self, stage: &mut Stage) {
-        for fault in std::mem::take(&mut self.under_way) {
-            self.undo(stage, fault);
+    async fn undo_all(&mut self, stage: &mut Stage) {
+        while !self.under_way.is_empty() {
+            for fault in std::mem::take(&mut self.under_way) {
+                self.undo(stage, fault);
+            }
+            self.seams.sleep(TICK).await;
         }
     }
 
     fn undo(&mut self, stage: &mut Stage, fault: (Kind, Broken, Moment, u64)) {
         let (kind, broken, _, from_ns) = fault;
-        stage.note(&format!("over: {}: {}", kind.name(), broken.note));
-        faults::undo(stage, broken);
+        let note = broken.note.clone();
+        if let Some(broken) = faults::undo(stage, broken) {
+            let again = self.seams.clock.now() + broken.lasts;
+            self.under_way.push((kind, broken, again, from_ns));
+            return;
+        }
+        stage.note(&format!("over: {}: {note}", kind.name()));
         let until_ns = stage.recorder.now_ns();
         self.observed.faults.push(Span { kind, from_ns, until_ns });
     }

@@ -58,6 +58,12 @@ pub fn names() -> Vec<String> {
     crowd.chain((0..SLOW_NAMES).map(slow_name)).collect()
 }
 
+/// Whether this name is only ever asked for alone: then whoever stands first for it is granted it
+/// as soon as it is free.
+pub fn is_asked_for_alone(name: &str) -> bool {
+    name.starts_with("slow/")
+}
+
 /// The lease of the client with this id, if processes begin at multiples of [`IDS`].
 pub fn ttl(client: ClientId) -> Duration {
     if client.0 % IDS < CROWD { CROWD_TTL } else { HOLDER_TTL }
