@@ -131,9 +131,9 @@ impl Network {
     /// Lets these pass again.
     pub fn mend(&self, cuts: &Cuts) {
         let mut state = self.lock();
-        cuts.iter().for_each(|cut| {
+        for cut in cuts {
             state.cuts.remove(cut);
-        });
+        }
         drop(state);
         self.ring();
     }
@@ -180,7 +180,9 @@ impl Network {
         state.ports.insert(node, port);
         state.silent.remove(&Host::Node(node));
         drop(state);
-        before.iter().for_each(|connection| self.reset(connection, Host::Node(node)));
+        for connection in before {
+            self.reset(&connection, Host::Node(node));
+        }
         self.ring();
     }
 
@@ -189,7 +191,9 @@ impl Network {
         if let Host::Node(id) = host {
             self.lock().ports.remove(&id);
         }
-        self.connections_of(host).iter().for_each(|connection| self.reset(connection, host));
+        for connection in self.connections_of(host) {
+            self.reset(&connection, host);
+        }
         self.ring();
     }
 
@@ -199,8 +203,18 @@ impl Network {
             self.lock().ports.remove(&id);
         }
         self.lock().silent.insert(host);
-        self.connections_of(host).iter().for_each(|connection| connection.tell(host));
+        for connection in self.connections_of(host) {
+            connection.tell(host);
+        }
         self.ring();
+    }
+
+    /// Nobody is on it any more. What it holds would hold it, otherwise.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        let ports = std::mem::take(&mut state.ports);
+        drop(state);
+        drop(ports);
     }
 
     /// Whether `host` answers keepalives.
