@@ -354,21 +354,24 @@ fn a_slow_link_delays_a_snapshot() {
     assert!(slow > fast + Duration::from_secs(1), "{fast:?} and {slow:?}");
 }
 
+/// The leader sends into the void until then.
 #[test]
 fn a_half_open_stream_is_noticed_after_its_keepalives() {
     in_a_world(12, async |world| {
-        let id = leader(world).await;
-        let (_guard, client) = take(world, 1, "jobs").await;
-        let (node, host) = (Host::Node(id), Host::Client(1));
-        assert_eq!(world.network().connections(host), 1);
+        let (unaware, told) = (leader(world).await, follower(world).await);
+        let client = world.connect(1, TTL).await.unwrap();
 
-        world.network().half_open(node, host);
+        world.network().half_open(Host::Node(told), Host::Node(unaware));
+        let _client = pairs(world, client, 5).await;
+        seconds(world, 4).await;
 
-        // The client sends into the void until then, and connects anew after it.
-        seconds(world, 20).await;
-        assert_eq!(world.network().injected().half_open, 1);
-        assert_eq!(world.network().connections(host), 1);
-        let _client = pairs(world, client, 1).await;
+        let injected = world.network().injected();
+        assert!(injected.half_open > 0);
+        assert_eq!(injected.missed, 0);
+        assert_ne!(world.state_of(told), world.state_of(unaware));
+        seconds(world, 16).await;
+        assert_eq!(world.network().injected().missed, injected.half_open);
+        assert_eq!(world.state_of(told), world.state_of(unaware));
     });
 }
 

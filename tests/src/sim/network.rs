@@ -154,6 +154,12 @@ impl Network {
             if connection.is_between(told, unaware) {
                 self.lock().injected.half_open += 1;
                 connection.tell(told);
+                let network = self.clone();
+                self.spawn("keepalive", async move {
+                    network.0.world.sleep(network.patience()).await;
+                    network.note_missed();
+                    connection.tell(unaware);
+                });
             }
         }
     }
@@ -311,12 +317,20 @@ impl Network {
         let well = move |state: &mut State| state.hears(host, other);
         loop {
             self.until_that(move |state| !well(state)).await;
-            let patience = self.lock().between(KEEPALIVE_MIN, KEEPALIVE_MAX);
             select! {
                 () = self.until_that(well) => {}
-                () = self.0.world.sleep(patience) => return,
+                () = self.0.world.sleep(self.patience()) => return self.note_missed(),
             }
         }
+    }
+
+    /// How long keepalives may be missed.
+    fn patience(&self) -> Duration {
+        self.lock().between(KEEPALIVE_MIN, KEEPALIVE_MAX)
+    }
+
+    fn note_missed(&self) {
+        self.lock().injected.missed += 1;
     }
 
     async fn until_that(&self, holds: impl Fn(&mut State) -> bool) {
