@@ -194,6 +194,7 @@ fn packages_depend_downwards_only() -> Result {
         ("holdfast-core", "mutants"),
         ("holdfast-seams", "proto"),
         ("holdfast-fuzz", ""),
+        ("holdfast-model", ""),
         ("holdfast-server", "core mutants proto seams"),
         ("holdfast-client", "mutants proto seams"),
         ("holdfast-tests", "client core mutants proto seams server"),

@@ -1,6 +1,7 @@
 //! The port over real connections, with a fake replica behind the hub.
 
 mod calls;
+mod fuzz;
 mod watching;
 
 use std::net::SocketAddr;

@@ -79,9 +79,9 @@ pub async fn begin(stage: &mut Stage, kind: Kind) -> Option<Broken> {
             processes::cut_power(stage, all).await
         }
         Kind::SplitMinority => lines::split_a_minority(stage),
-        Kind::SplitMajority => lines::split_the_majority(stage),
+        Kind::SplitMajority => Some(lines::split_the_majority(stage)),
         Kind::SplitLeader => lines::split_the_leader(stage),
-        Kind::SplitRing => lines::split_into_a_ring(stage),
+        Kind::SplitRing => Some(lines::split_into_a_ring(stage)),
         Kind::OneWay => lines::one_way(stage),
         Kind::Loss => lines::lose(stage),
         Kind::Reset => lines::reset(stage).await,
@@ -95,7 +95,7 @@ pub async fn begin(stage: &mut Stage, kind: Kind) -> Option<Broken> {
 }
 
 /// Undoes it.
-pub async fn undo(stage: &mut Stage, broken: Broken) {
+pub fn undo(stage: &mut Stage, broken: Broken) {
     match broken.undo {
         Undo::Nothing => {}
         Undo::Start(nodes) => processes::start(stage, &nodes),

@@ -38,7 +38,7 @@ pub struct Figures {
 
 impl Figures {
     /// Of a run that was judged.
-    pub fn of(history: &[Record], report: &Report, observed: Observed) -> Self {
+    pub fn of(history: &[Record], report: &Report, observed: &Observed) -> Self {
         let mut faults = BTreeMap::new();
         for fault in &observed.faults {
             *faults.entry(fault.kind).or_default() += 1;
@@ -51,8 +51,8 @@ impl Figures {
             faults,
             changes_of_leader: observed.tenures.len().saturating_sub(1),
             holds_expired: history.iter().filter(expired).count(),
-            silences_ms: silence::after_kills(history, &observed),
-            late: lateness::of_killed_clients(history, &observed),
+            silences_ms: silence::after_kills(history, observed),
+            late: lateness::of_killed_clients(history, observed),
             seconds: (observed.chaos.1.saturating_sub(observed.chaos.0)) / (1_000 * MS),
         }
     }

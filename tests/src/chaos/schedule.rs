@@ -71,7 +71,7 @@ impl Schedule {
         let mut progress = Progress::default();
         let mut next_line = self.seams.clock.now() + PROGRESS_EVERY;
         while self.seams.clock.now() < ends {
-            self.undo_what_is_due(stage).await;
+            self.undo_what_is_due(stage);
             stage.watch_processes();
             if self.seams.clock.now() >= self.next {
                 self.begin_one(stage).await;
@@ -82,7 +82,7 @@ impl Schedule {
             }
             self.seams.sleep(TICK).await;
         }
-        self.undo_all(stage).await;
+        self.undo_all(stage);
         self.observed.chaos.1 = stage.recorder.now_ns();
     }
 
@@ -119,25 +119,25 @@ impl Schedule {
             && leads_since.max(undone).saturating_add(settled) < stage.recorder.now_ns()
     }
 
-    async fn undo_what_is_due(&mut self, stage: &mut Stage) {
+    fn undo_what_is_due(&mut self, stage: &mut Stage) {
         let now = self.seams.clock.now();
         for fault in
             self.under_way.extract_if(.., |(.., until, _)| *until <= now).collect::<Vec<_>>()
         {
-            self.undo(stage, fault).await;
+            self.undo(stage, fault);
         }
     }
 
-    async fn undo_all(&mut self, stage: &mut Stage) {
+    fn undo_all(&mut self, stage: &mut Stage) {
         for fault in std::mem::take(&mut self.under_way) {
-            self.undo(stage, fault).await;
+            self.undo(stage, fault);
         }
     }
 
-    async fn undo(&mut self, stage: &mut Stage, fault: (Kind, Broken, Moment, u64)) {
+    fn undo(&mut self, stage: &mut Stage, fault: (Kind, Broken, Moment, u64)) {
         let (kind, broken, _, from_ns) = fault;
         stage.note(&format!("over: {}: {}", kind.name(), broken.note));
-        faults::undo(stage, broken).await;
+        faults::undo(stage, broken);
         let until_ns = stage.recorder.now_ns();
         self.observed.faults.push(Span { kind, from_ns, until_ns });
     }
@@ -149,7 +149,7 @@ impl Schedule {
     }
 
     /// What was seen.
-    pub fn into_observed(self) -> Observed {
-        self.observed
+    pub fn observed(&self) -> &Observed {
+        &self.observed
     }
 }

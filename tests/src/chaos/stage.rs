@@ -125,7 +125,11 @@ impl Stage {
         }
     }
 
-    /// Whether a kind of fault can be had here; otherwise why not.
+    /// Whether a kind of fault can be had here.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
     pub fn can(&self, kind: Kind) -> Result<(), &'static str> {
         match kind.needs() {
             Need::Network if self.hosts.is_none() => Err("needs a network of its own"),

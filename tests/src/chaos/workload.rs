@@ -37,7 +37,7 @@ const LONGEST_HOLD_MS: u64 = 3_000;
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// Longest time in which a process that was told to finish has finished.
-pub const FINISHES_WITHIN: Duration = Duration::from_secs(60);
+pub const FINISHES_WITHIN: Duration = Duration::from_mins(1);
 
 /// What a client process is given.
 #[derive(Clone, Debug)]
@@ -140,7 +140,7 @@ impl Holder {
     }
 
     async fn hold(&mut self, held: Held, name: &str) {
-        for _ in 0..1 + self.draw.below(4) {
+        for _ in 0..=self.draw.below(4) {
             if let Written::Refused(newest) = write_to(&self.resource, name, held.token()).await {
                 held.fenced_off(name, newest);
             }

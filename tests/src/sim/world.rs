@@ -53,7 +53,7 @@ pub struct World<'m> {
     network: Network,
     nodes: Mutex<BTreeMap<u64, Node>>,
     clients: Mutex<BTreeMap<u64, Process>>,
-    observer: Observer,
+    observer: Arc<Observer>,
     last_id: AtomicU64,
 }
 
@@ -89,7 +89,7 @@ impl<'m> World<'m> {
             network,
             nodes: Mutex::default(),
             clients: Mutex::default(),
-            observer: Observer::default(),
+            observer: Arc::default(),
             last_id: AtomicU64::new(ids.len() as u64),
         };
         for id in &ids {
@@ -192,6 +192,7 @@ impl<'m> World<'m> {
             sessions: self.settings.sessions.clone(),
             disk: node.disk.clone(),
             network: self.network.clone(),
+            observer: Arc::clone(&self.observer),
             number: node.lives,
         };
         node.life = Some(Life::begin(&process, start));
@@ -324,6 +325,11 @@ impl<'m> World<'m> {
         let mut found = self.observer.violations();
         found.extend(self.network.votes().broken());
         found
+    }
+
+    /// How many sessions were expired so far, and how many nodes took over a state whole.
+    pub fn counted(&self) -> (u64, u64) {
+        self.observer.counted()
     }
 
     /// A running node's last applied index and its state hash.

@@ -26,7 +26,7 @@ const GRACE_MS: u64 = 10_000;
 pub(super) struct Late {
     name: String,
     client: ClientId,
-    late_ms: u64,
+    by_ms: u64,
     /// What §5.3 allows, without the grace.
     bound_ms: u64,
     changes: u64,
@@ -34,16 +34,16 @@ pub(super) struct Late {
 
 impl Late {
     pub(super) fn is_too_late(&self) -> bool {
-        self.late_ms > self.bound_ms + GRACE_MS
+        self.by_ms > self.bound_ms + GRACE_MS
     }
 }
 
 impl fmt::Display for Late {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, client, late_ms, bound_ms, changes } = self;
+        let Self { name, client, by_ms, bound_ms, changes } = self;
         write!(
             f,
-            "I7: {name} of {client}, which was killed, passed on {late_ms} ms after its lease; \
+            "I7: {name} of {client}, which was killed, passed on {by_ms} ms after its lease; \
              {changes} changes of leader allow {bound_ms} ms"
         )
     }
@@ -135,7 +135,7 @@ fn passed_on(name: &str, orphan: &Orphan, at_ns: u64, observed: &Observed) -> La
     Late {
         name: name.to_owned(),
         client: orphan.client,
-        late_ms: at_ns.saturating_sub(orphan.lease_end_ns) / MS,
+        by_ms: at_ns.saturating_sub(orphan.lease_end_ns) / MS,
         bound_ms: MARGIN_MS + (ttl_ms + MARGIN_MS) * changes + leaderless_ns / MS,
         changes,
     }
@@ -143,13 +143,12 @@ fn passed_on(name: &str, orphan: &Orphan, at_ns: u64, observed: &Observed) -> La
 
 /// As the table shows them.
 pub(super) fn told(late: &[Late]) -> String {
-    let most =
-        |late: &mut dyn Iterator<Item = &Late>| late.max_by_key(|late| late.late_ms).cloned();
+    let most = |late: &mut dyn Iterator<Item = &Late>| late.max_by_key(|late| late.by_ms).cloned();
     let quiet = most(&mut late.iter().filter(|late| late.changes == 0));
-    let (quiet, all) = (quiet.map(|late| late.late_ms), most(&mut late.iter()));
+    let (quiet, all) = (quiet.map(|late| late.by_ms), most(&mut late.iter()));
     let quiet = quiet.map_or("not seen".into(), |ms| format!("max {ms} ms"));
     let all = all.map_or("not seen".into(), |late| {
-        format!("max {} ms, where §5.3 allows {} ms and a commit", late.late_ms, late.bound_ms)
+        format!("max {} ms, where §5.3 allows {} ms and a commit", late.by_ms, late.bound_ms)
     });
     format!("{quiet} under one leader; over changes of leader {all}")
 }
@@ -194,7 +193,7 @@ mod tests {
         let late = of_killed_clients(&history, &observed);
 
         assert_eq!(late.len(), 1);
-        assert_eq!((late[0].late_ms, late[0].changes), (90, 1));
+        assert_eq!((late[0].by_ms, late[0].changes), (90, 1));
         assert_eq!(late[0].bound_ms, 50 + 4_050 + 1_000);
     }
 
