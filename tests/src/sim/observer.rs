@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use holdfast_core::{EndCause, Event, LockTable, LogIndex, SessionId};
 use holdfast_server::consensus::Consensus as _;
+use holdfast_server::storage::StoredVote;
 
 use super::node::Parts;
 
@@ -21,6 +22,8 @@ struct Seen {
     leaders: BTreeMap<u64, (u64, u64)>,
     /// The highest term of a life of a node.
     terms: BTreeMap<(u64, u64), u64>,
+    /// The last vote of a life of a node.
+    votes: BTreeMap<(u64, u64), StoredVote>,
     /// The state after an index, and which node showed it first.
     hashes: BTreeMap<u64, ([u8; 32], u64)>,
     /// The highest index whose table was checked.
@@ -68,6 +71,9 @@ impl Observer {
             seen.led(tenure.get(), id, life);
         }
         seen.in_term(term, id, life);
+        if let Some(vote) = parts.log.vote() {
+            seen.voted(vote, id, life);
+        }
         seen.purged(id, parts);
         parts.replica.read(&mut |table, index| {
             seen.state(index.get(), table.state_hash(), id);
@@ -114,6 +120,13 @@ impl Seen {
             self.wrong(format!("I20: node {id} went back from term {before} to {term}"));
         } else {
             *highest = term;
+        }
+    }
+
+    fn voted(&mut self, vote: StoredVote, id: u64, life: u64) {
+        let before = self.votes.insert((id, life), vote);
+        if let Some(before) = before.filter(|before| !vote.covers(before)) {
+            self.wrong(format!("I20: node {id} went back from vote {before:?} to {vote:?}"));
         }
     }
 
