@@ -75,6 +75,7 @@ impl Setup {
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Node>,
+    setup: Setup,
     power: Option<PathBuf>,
     folder: Option<TempDir>,
     seams: Seams,
@@ -106,16 +107,29 @@ impl Cluster {
         let folder = tempfile::Builder::new().prefix("holdfast-test-").tempdir().unwrap();
         let nodes: Vec<Node> =
             (1..=setup.nodes).map(|id| Node::prepare(id as u64, folder.path())).collect();
-        let mut cluster = format!("\n[cluster]\n{}", setup.cluster_settings);
-        if nodes.len() > 1 {
-            cluster += &members(&nodes);
-        }
-        for node in &nodes {
-            let text = node.config_text() + &setup.node_settings + &cluster;
-            std::fs::write(&node.config, text).unwrap();
-        }
         let power = setup.power.then(lost_write_shim);
-        Self { nodes, power, folder: Some(folder), seams: Seams::system() }
+        let (setup, folder) = (setup.clone(), Some(folder));
+        let cluster = Self { nodes, setup, power, folder, seams: Seams::system() };
+        cluster.nodes.iter().for_each(|node| cluster.write_settings(node, ""));
+        cluster
+    }
+
+    fn write_settings(&self, node: &Node, own: &str) {
+        let members = if self.nodes.len() > 1 { members(&self.nodes) } else { String::new() };
+        let Setup { node_settings, cluster_settings, .. } = &self.setup;
+        let node_text = node.config_text();
+        let text =
+            format!("{node_text}{node_settings}{own}\n[cluster]\n{cluster_settings}{members}");
+        std::fs::write(&node.config, text).unwrap();
+    }
+
+    /// Writes the settings of one more node, which waits to be added to the cluster, without
+    /// starting it; says its place. Its settings name all nodes there were so far.
+    pub fn prepare_joining(&mut self, id: u64) -> usize {
+        self.nodes.push(Node::prepare(id, self.folder()));
+        let index = self.nodes.len() - 1;
+        self.write_settings(&self.nodes[index], "join = true\n");
+        index
     }
 
     /// Starts all nodes and waits until one leads and serves.
