@@ -17,7 +17,7 @@ use holdfast_tests::traffic::Plan;
 use serde_json::Value;
 
 /// Longer than any command's own limit.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 /// How often something is looked at until it is so.
 const LOOKS: usize = 300;
 
