@@ -21,6 +21,11 @@ demo *arguments:
     cargo build --release --locked --bins
     ./target/release/holdfast demo {{ arguments }}
 
+# Lives of whole clusters on virtual time: `just simulate SEED`, `just simulate --lives N`, see `just simulate --help`.
+simulate *arguments:
+    cargo build --profile simulate --locked -p holdfast-tests --bin holdfast-simulate
+    ./target/simulate/holdfast-simulate {{ arguments }}
+
 # The cells of the performance milestone, three runs each, beside their targets.
 bench-milestone *arguments:
     tests/benches/milestone.sh {{ arguments }}

@@ -33,6 +33,7 @@ use std::time::Duration;
 use clap::Parser;
 use holdfast_seams::Seams;
 
+use crate::check;
 use ending::Ending;
 use figures::Figures;
 use kind::Kind;
@@ -101,10 +102,9 @@ pub async fn run(options: &Options, seed: u64, folder: &Path, say: &dyn Fn(&str)
     let ends = Seams::system().clock.now() + Duration::from_secs_f64(options.minutes * 60.0);
     schedule.work(&mut stage, ends, say).await;
     say("everything is mended; the cluster has to serve, agree, and hold what it acknowledged");
-    let Ending { history, violations } = ending::end(stage, &mut schedule).await;
-    let (report, observed) =
-        (crate::check::check(&history, crate::check::Options::default()), schedule.into_observed());
-    let figures = Figures::of(&history, &report, observed);
+    let Ending { history, logs, violations } = ending::end(stage, &mut schedule).await;
+    let report = check::check(&history, check::Options::default());
+    let figures = Figures::of(&history, &logs, &report, schedule.observed());
     let judged = report.violations.iter().map(ToString::to_string);
     let violations = violations.into_iter().chain(judged).chain(figures.too_late()).collect();
     Outcome { figures, violations }

@@ -18,6 +18,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use holdfast_seams::simulated::Process;
 use holdfast_seams::{Clock, Moment};
@@ -440,6 +441,12 @@ impl Recorder {
         let writer = self.writer.as_ref();
         let moment = writer.map_or(moment, |process| process.on_the_worlds_clock(moment));
         u64::try_from(moment.since_origin().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// A length of time by the writer's clock as the run's clock shows it, whole milliseconds.
+    pub fn ms_of(&self, length: Duration) -> u64 {
+        let length = self.writer.as_ref().map_or(length, |process| process.true_length_of(length));
+        u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Writes one record, at the instant of this call.

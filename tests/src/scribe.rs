@@ -131,7 +131,7 @@ impl Scribe {
 
     fn asks(&self, wish: &Wish, wait: bool, within: Option<Duration>) -> u64 {
         let request = self.next_request();
-        let within_ms = within.map(|within| u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
+        let within_ms = within.map(|within| self.recorder.ms_of(within));
         let (items, any) = (wish.items.clone(), wish.any);
         self.write(What::Acquire { request, items, any, wait, within_ms });
         request

@@ -193,6 +193,14 @@ impl Process {
         Moment::from_origin(Duration::from_nanos(ORIGIN_NS.saturating_add(when)))
     }
 
+    /// How much true time passes while its clock shows `length` more, if its rate stays what it is
+    /// now.
+    pub fn true_length_of(&self, length: Duration) -> Duration {
+        let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+        let per_million = self.look(|process, _| process.clock.per_million);
+        Duration::from_nanos(scale(length, MILLION, per_million))
+    }
+
     fn look<R>(&self, look: impl FnOnce(&ProcessState, u64) -> R) -> R {
         let state = self.shared.lock();
         let process = state.processes.get(self.id);

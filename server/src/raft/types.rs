@@ -77,7 +77,7 @@ impl Addresses {
 }
 
 /// A batch as it stands in the log: `holdfast_core::Batch::encode`. Cloning shares the bytes.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct EncodedBatch(pub(super) Bytes);
 
 impl fmt::Debug for EncodedBatch {

@@ -394,7 +394,7 @@ fn slot_offset(sequence: u64) -> u64 {
 }
 
 /// The newer of the readable slots. One unreadable slot is what a power cut leaves.
-fn choose_slot(bytes: &[u8], path: &Path) -> Result<(u64, GuardState), OpenError> {
+pub(super) fn choose_slot(bytes: &[u8], path: &Path) -> Result<(u64, GuardState), OpenError> {
     let first = decode_slot(bytes.get(..SLOT_BYTES).unwrap_or(bytes));
     let second = decode_slot(bytes.get(SLOT_BYTES..2 * SLOT_BYTES).unwrap_or_default());
     for slot in [&first, &second] {
@@ -413,7 +413,7 @@ fn choose_slot(bytes: &[u8], path: &Path) -> Result<(u64, GuardState), OpenError
     }
 }
 
-fn encode(sequence: u64, state: &GuardState) -> Vec<u8> {
+pub(super) fn encode(sequence: u64, state: &GuardState) -> Vec<u8> {
     let identity = &state.identity;
     let mut body = sequence.to_be_bytes().to_vec();
     body.push(u8::from(state.created));
@@ -441,6 +441,20 @@ fn encode(sequence: u64, state: &GuardState) -> Vec<u8> {
         put_optional_log_id(id, &mut body);
     }
     seal(SLOT_MAGIC, VERSION, &body)
+}
+
+/// What stands in the frame of a slot.
+#[cfg(test)]
+pub(super) fn body(slot: &[u8]) -> Result<&[u8], DecodeError> {
+    unseal(SLOT_MAGIC, VERSION, slot)
+}
+
+/// A guard file whose first slot says `body`, with a checksum that is right.
+#[cfg(test)]
+pub(super) fn forge(body: &[u8]) -> Vec<u8> {
+    let mut file = seal(SLOT_MAGIC, VERSION, body);
+    file.resize(file.len().max(FILE_BYTES), 0);
+    file
 }
 
 fn decode_slot(bytes: &[u8]) -> Result<(u64, GuardState), DecodeError> {

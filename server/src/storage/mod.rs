@@ -36,6 +36,8 @@ mod counters;
 mod disk;
 mod error;
 mod files;
+#[cfg(test)]
+mod fuzz;
 mod guard;
 mod log_io;
 mod log_store;

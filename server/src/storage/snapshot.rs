@@ -396,7 +396,7 @@ impl Read for SnapshotReader {
     }
 }
 
-fn encode_header(
+pub(super) fn encode_header(
     cluster: Option<ClusterId>,
     incarnation: u64,
     last: Option<LogId>,
@@ -411,7 +411,7 @@ fn encode_header(
 }
 
 /// What a header says, and how long it is.
-struct Header {
+pub(super) struct Header {
     cluster: ClusterId,
     incarnation: u64,
     last: Option<LogId>,
@@ -439,7 +439,10 @@ fn verify(disk: &dyn Disk, path: &Path, guard: &Guard) -> Result<SnapshotInfo, O
     Ok(info)
 }
 
-fn check_file(file: Arc<dyn DiskFile>, path: &Path) -> Result<(Header, SnapshotInfo), OpenError> {
+pub(super) fn check_file(
+    file: Arc<dyn DiskFile>,
+    path: &Path,
+) -> Result<(Header, SnapshotInfo), OpenError> {
     let unreadable = |e| open_error("read", path, e);
     let whole = file.length().map_err(unreadable)?;
     let mut file = Place::beginning_of(file);
@@ -488,6 +491,26 @@ fn decode_header(frame: &[u8]) -> Result<Header, DecodeError> {
 fn decode_trailer(bytes: &[u8]) -> Result<(u64, [u8; 32]), DecodeError> {
     let mut fields = Fields(unseal(TRAILER_MAGIC, VERSION, bytes)?);
     Ok((fields.u64()?, fields.array()?))
+}
+
+/// What stands in the frame of a head.
+#[cfg(test)]
+pub(super) fn header_body(head: &[u8]) -> Result<&[u8], DecodeError> {
+    unseal(HEADER_MAGIC, VERSION, head)
+}
+
+/// A head that says `body`, with a checksum that is right.
+#[cfg(test)]
+pub(super) fn seal_header(body: &[u8]) -> Vec<u8> {
+    seal(HEADER_MAGIC, VERSION, body)
+}
+
+/// A whole file with that head and that content.
+#[cfg(test)]
+pub(super) fn forge(head: &[u8], content: &[u8]) -> Vec<u8> {
+    let hash: [u8; 32] = Sha256::digest(content).into();
+    let trailer = [&(content.len() as u64).to_be_bytes()[..], &hash].concat();
+    [head, content, &seal(TRAILER_MAGIC, VERSION, &trailer)].concat()
 }
 
 fn hash(source: &mut impl Read) -> io::Result<[u8; 32]> {

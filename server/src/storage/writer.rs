@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use holdfast_mutants::mutant;
 use holdfast_seams::Moment;
 
 use super::commit_queue::Commit;
@@ -59,6 +60,12 @@ pub(super) struct Written {
     begun: Moment,
     /// What the guard is to be told when it is durable; a truncation told it before.
     news: Option<News>,
+}
+
+impl Written {
+    fn has_vote(&self) -> bool {
+        self.news.is_some_and(|news| news.vote.is_some())
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -120,6 +127,9 @@ impl Writer {
 
     /// The second step: what was written is durable.
     pub(super) fn sync(&mut self, written: &Written) -> Result<(), Fault> {
+        if mutant!(FlushSkipped) || (written.has_vote() && mutant!(VoteNotSynced)) {
+            return Ok(());
+        }
         let blobs = self.tree.sync().map_err(|e| self.fault("sync", e))?;
         self.counters.committed(written.begun, blobs);
         Ok(())
@@ -129,6 +139,7 @@ impl Writer {
     /// is acknowledged only when the guard holds it as well (I20).
     pub(super) fn tell_guard(&mut self, written: &Written) -> Result<(), Fault> {
         let Some(News { vote }) = written.news else { return Ok(()) };
+        let vote = vote.filter(|_| !mutant!(VoteNotSynced));
         let last = self.last();
         if let Some(last) = last.filter(|_| last != self.guard.durable()) {
             self.guard.hint(last)?;

@@ -22,6 +22,7 @@
 mod cases;
 mod corpus;
 mod mutate;
+mod panics;
 pub mod script;
 mod tally;
 
@@ -107,31 +108,32 @@ impl Target {
     ///
     /// # Panics
     ///
-    /// An input made the target panic, or allocate too much: it is kept, and named. No seed was
+    /// An input made the target panic, in a task of the same thread too, or allocate too much: it is kept, and named. No seed was
     /// accepted: then the run would try nothing but the first check.
-    pub fn run(self, target: impl Fn(&[u8]) -> Outcome) {
+    pub fn run(self, mut target: impl FnMut(&[u8]) -> Outcome) {
+        panics::count();
         let seed = rand_seed();
         println!("fuzz {}: HOLDFAST_SEED={seed}", self.name);
         let begun = Instant::now();
         let mut tally = Tally::default();
         for (path, bytes) in cases::read(self.name) {
             println!("fuzz {}: again {}", self.name, path.display());
-            tally.add(&bytes, self.once(&target, &bytes));
+            tally.add(&bytes, self.once(&mut target, &bytes));
         }
-        self.try_seeds(&target, &mut tally);
+        self.try_seeds(&mut target, &mut tally);
         let mut corpus = Corpus::new(self.seeds.clone());
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let length = length();
         while begun.elapsed() < length {
             let bytes = mutate::mutate(&corpus, &mut rng);
-            if tally.add(&bytes, self.once(&target, &bytes)) {
+            if tally.add(&bytes, self.once(&mut target, &bytes)) {
                 corpus.add(bytes);
             }
         }
         println!("fuzz {}: {tally} in {} ms", self.name, begun.elapsed().as_millis());
     }
 
-    fn try_seeds(&self, target: &impl Fn(&[u8]) -> Outcome, tally: &mut Tally) {
+    fn try_seeds(&self, target: &mut impl FnMut(&[u8]) -> Outcome, tally: &mut Tally) {
         let mut accepted = false;
         for bytes in &self.seeds {
             let seen = self.once(target, bytes);
@@ -142,11 +144,13 @@ impl Target {
     }
 
     /// Hands one input to the target. What brings it down is kept before the panic goes on.
-    fn once(&self, target: &impl Fn(&[u8]) -> Outcome, bytes: &[u8]) -> Seen {
+    fn once(&self, target: &mut impl FnMut(&[u8]) -> Outcome, bytes: &[u8]) -> Seen {
         let mut caught = None;
+        let before = panics::of_this_thread();
         let used = measure(|| caught = Some(catch_unwind(AssertUnwindSafe(|| target(bytes)))));
         match caught.expect("measure runs its closure") {
             Ok(outcome) => {
+                self.check_panics(bytes, panics::of_this_thread() - before);
                 self.check_memory(bytes, used.bytes_max);
                 Seen { outcome, bytes_max: used.bytes_max }
             }
@@ -155,6 +159,14 @@ impl Target {
                 println!("fuzz {}: the input is kept in {}", self.name, path.display());
                 resume_unwind(panic);
             }
+        }
+    }
+
+    /// A task that panics is silent but for the hook: its runtime goes on.
+    fn check_panics(&self, bytes: &[u8], panics: u64) {
+        if panics > 0 {
+            let path = cases::keep(self.name, bytes);
+            panic!("fuzz {}: a task panicked, see above; kept in {}", self.name, path.display());
         }
     }
 

@@ -25,13 +25,12 @@ async fn main() -> ExitCode {
     };
     say(&format!("seed {seed}, logs and histories in {}", folder.display()));
     let ran = AssertUnwindSafe(run(&options, seed, &folder, &say)).catch_unwind().await;
-    let failed = match ran {
-        Ok(outcome) => tell(&outcome),
-        Err(_) => {
-            say("the run could not go on: see above");
-            say("0 grants, 0 faults, 1 violations");
-            true
-        }
+    let failed = if let Ok(outcome) = ran {
+        tell(&outcome)
+    } else {
+        say("the run could not go on: see above");
+        say("0 grants, 0 faults, 1 violations");
+        true
     };
     if !failed {
         return ExitCode::SUCCESS;

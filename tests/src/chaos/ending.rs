@@ -27,6 +27,8 @@ const AGREE_WITHIN: Duration = Duration::from_mins(1);
 pub struct Ending {
     /// Everything that was written down, in order.
     pub history: Vec<Record>,
+    /// What each node logged.
+    pub logs: Vec<String>,
     /// What is wrong besides what the judge finds in it.
     pub violations: Vec<String>,
 }
@@ -53,7 +55,8 @@ pub async fn end(mut stage: Stage, schedule: &mut Schedule) -> Ending {
     let own = folder.join("harness.jsonl");
     let files = clients.histories().iter().chain([&own]);
     let parts = files.map(|file| history::read(file).unwrap_or_else(|error| panic!("{error}")));
-    Ending { history: history::merge(parts.collect()), violations }
+    let logs = (0..cluster.nodes().len()).map(|node| cluster.log(node)).collect();
+    Ending { history: history::merge(parts.collect()), logs, violations }
 }
 
 /// Every name that was ever asked for is granted once more.

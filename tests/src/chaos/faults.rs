@@ -1,6 +1,7 @@
 //! What a fault does, and how it is undone.
 
 mod clocks;
+mod damage;
 mod disks;
 mod lines;
 mod processes;
@@ -14,6 +15,7 @@ pub use lines::LineRelays;
 use super::kind::Kind;
 use super::net::Rule;
 use super::stage::Stage;
+use damage::Damaged;
 use lines::Detour;
 
 /// Something that is broken until it is undone.
@@ -52,6 +54,8 @@ enum Undo {
     Empty(usize),
     /// A node's disk is as quick as before.
     Quicken(usize),
+    /// A node that refuses its damaged folder gets it back as it was.
+    Restore(Damaged),
 }
 
 impl Broken {
@@ -79,9 +83,9 @@ pub async fn begin(stage: &mut Stage, kind: Kind) -> Option<Broken> {
             processes::cut_power(stage, all).await
         }
         Kind::SplitMinority => lines::split_a_minority(stage),
-        Kind::SplitMajority => lines::split_the_majority(stage),
+        Kind::SplitMajority => Some(lines::split_the_majority(stage)),
         Kind::SplitLeader => lines::split_the_leader(stage),
-        Kind::SplitRing => lines::split_into_a_ring(stage),
+        Kind::SplitRing => Some(lines::split_into_a_ring(stage)),
         Kind::OneWay => lines::one_way(stage),
         Kind::Loss => lines::lose(stage),
         Kind::Reset => lines::reset(stage).await,
@@ -91,11 +95,12 @@ pub async fn begin(stage: &mut Stage, kind: Kind) -> Option<Broken> {
         Kind::ClockRate => clocks::rate(stage),
         Kind::FullDisk => disks::fill(stage),
         Kind::SlowDisk => disks::slow(stage),
+        Kind::Damage => damage::flip_a_bit(stage),
     }
 }
 
-/// Undoes it.
-pub async fn undo(stage: &mut Stage, broken: Broken) {
+/// Undoes it. What comes back is not over yet.
+pub fn undo(stage: &mut Stage, broken: Broken) -> Option<Broken> {
     match broken.undo {
         Undo::Nothing => {}
         Undo::Start(nodes) => processes::start(stage, &nodes),
@@ -108,5 +113,7 @@ pub async fn undo(stage: &mut Stage, broken: Broken) {
         Undo::SetRight(node) => clocks::set_right(stage, node),
         Undo::Empty(node) => disks::empty(stage, node),
         Undo::Quicken(node) => disks::quicken(stage, node),
+        Undo::Restore(damaged) => return damage::restore(stage, damaged),
     }
+    None
 }

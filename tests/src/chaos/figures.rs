@@ -1,5 +1,6 @@
 //! What a run measured, from its histories and what the harness saw, and the table of it.
 
+mod expiries;
 mod lateness;
 mod silence;
 
@@ -25,34 +26,38 @@ pub struct Figures {
     pub faults: BTreeMap<Kind, usize>,
     /// How often somebody else led, or the same one anew.
     pub changes_of_leader: usize,
-    /// Holds whose clients were told that their lease had run out.
-    pub holds_expired: usize,
+    /// Holds whose clients learned, by their own clock or from the store, that the lease was over.
+    pub holds_lost: usize,
     /// Times without any grant after a leader was killed while nothing else was broken,
     /// milliseconds, in order.
     pub silences_ms: Vec<u64>,
     /// How late the locks of killed clients passed on.
     late: Vec<Late>,
+    /// How late sessions were expired, milliseconds, in order.
+    pub expiries_ms: Vec<u64>,
     /// For how long faults came and went, seconds.
     seconds: u64,
 }
 
 impl Figures {
-    /// Of a run that was judged.
-    pub fn of(history: &[Record], report: &Report, observed: Observed) -> Self {
+    /// Of a run that was judged, and what its nodes logged.
+    pub fn of(history: &[Record], logs: &[String], report: &Report, observed: &Observed) -> Self {
         let mut faults = BTreeMap::new();
         for fault in &observed.faults {
             *faults.entry(fault.kind).or_default() += 1;
         }
-        let expired = |record: &&Record| {
-            matches!(record.what, What::Lost { cause: LostCause::Expired | LostCause::Gone, .. })
+        let lost = |record: &&Record| {
+            let What::Lost { cause, .. } = record.what else { return false };
+            cause != LostCause::Closed
         };
         Self {
             tally: report.tally,
             faults,
             changes_of_leader: observed.tenures.len().saturating_sub(1),
-            holds_expired: history.iter().filter(expired).count(),
-            silences_ms: silence::after_kills(history, &observed),
-            late: lateness::of_killed_clients(history, &observed),
+            holds_lost: history.iter().filter(lost).count(),
+            silences_ms: silence::after_kills(history, observed),
+            expiries_ms: expiries::in_logs(logs),
+            late: lateness::of_killed_clients(history, observed),
             seconds: (observed.chaos.1.saturating_sub(observed.chaos.0)) / (1_000 * MS),
         }
     }
@@ -88,10 +93,10 @@ impl Figures {
         rows.extend(self.faults.iter().map(|(kind, count)| (kind.name(), count.to_string())));
         rows.extend([
             row("changes of leader", self.changes_of_leader.to_string()),
-            row("holds whose lease ran out, told", self.holds_expired.to_string()),
-            row("locks of killed clients that passed on", self.late.len().to_string()),
+            row("expiries", expiries::told(&self.expiries_ms)),
+            row("holds lost with their lease", self.holds_lost.to_string()),
             row("without grants after a leader's death", silence::told(&self.silences_ms)),
-            row("lateness of expiry", lateness::told(&self.late)),
+            row("from the end of a dead lease to the next grant", lateness::told(&self.late)),
         ]);
         rows
     }

@@ -44,6 +44,9 @@ pub enum Kind {
     FullDisk,
     /// Each sync of a node's disk takes 10 to 400 ms.
     SlowDisk,
+    /// A bit of a dead node's log is flipped: the node refuses to start with it, or has lost nothing.
+    /// One that refuses gets its folder back as it was; nothing ran on it meanwhile.
+    Damage,
     /// A node loses its power, and with it all that was not synced.
     PowerNode,
     /// A minority loses its power at once.
@@ -88,6 +91,7 @@ impl Kind {
             | Self::StopLeader
             | Self::StopClient
             | Self::SlowDisk
+            | Self::Damage
             | Self::PowerNode
             | Self::PowerMinority
             | Self::PowerAll => Need::Nothing,

@@ -71,7 +71,7 @@ impl Schedule {
         let mut progress = Progress::default();
         let mut next_line = self.seams.clock.now() + PROGRESS_EVERY;
         while self.seams.clock.now() < ends {
-            self.undo_what_is_due(stage).await;
+            self.undo_what_is_due(stage);
             stage.watch_processes();
             if self.seams.clock.now() >= self.next {
                 self.begin_one(stage).await;
@@ -102,7 +102,7 @@ impl Schedule {
             stage.note(&format!("{}: {}", kind.name(), broken.note));
             let until = self.seams.clock.now() + broken.lasts;
             self.under_way.push((kind, broken, until, from_ns));
-            let pause = Duration::from_millis(self.draw.between(200, 2_500));
+            let pause = Duration::from_millis(self.draw.between(500, 4_000));
             self.next = self.seams.clock.now() + pause;
         }
     }
@@ -119,25 +119,33 @@ impl Schedule {
             && leads_since.max(undone).saturating_add(settled) < stage.recorder.now_ns()
     }
 
-    async fn undo_what_is_due(&mut self, stage: &mut Stage) {
+    fn undo_what_is_due(&mut self, stage: &mut Stage) {
         let now = self.seams.clock.now();
         for fault in
             self.under_way.extract_if(.., |(.., until, _)| *until <= now).collect::<Vec<_>>()
         {
-            self.undo(stage, fault).await;
+            self.undo(stage, fault);
         }
     }
 
     async fn undo_all(&mut self, stage: &mut Stage) {
-        for fault in std::mem::take(&mut self.under_way) {
-            self.undo(stage, fault).await;
+        while !self.under_way.is_empty() {
+            for fault in std::mem::take(&mut self.under_way) {
+                self.undo(stage, fault);
+            }
+            self.seams.sleep(TICK).await;
         }
     }
 
-    async fn undo(&mut self, stage: &mut Stage, fault: (Kind, Broken, Moment, u64)) {
+    fn undo(&mut self, stage: &mut Stage, fault: (Kind, Broken, Moment, u64)) {
         let (kind, broken, _, from_ns) = fault;
-        stage.note(&format!("over: {}: {}", kind.name(), broken.note));
-        faults::undo(stage, broken).await;
+        let note = broken.note.clone();
+        if let Some(broken) = faults::undo(stage, broken) {
+            let again = self.seams.clock.now() + broken.lasts;
+            self.under_way.push((kind, broken, again, from_ns));
+            return;
+        }
+        stage.note(&format!("over: {}: {note}", kind.name()));
         let until_ns = stage.recorder.now_ns();
         self.observed.faults.push(Span { kind, from_ns, until_ns });
     }
@@ -149,7 +157,7 @@ impl Schedule {
     }
 
     /// What was seen.
-    pub fn into_observed(self) -> Observed {
-        self.observed
+    pub fn observed(&self) -> &Observed {
+        &self.observed
     }
 }

@@ -36,8 +36,7 @@ const RESERVE_BYTES: u64 = 16 << 20;
 const FIRST_CLIENT_HOST: u8 = 101;
 /// How many client processes there are.
 const CLIENT_PROCESSES: u8 = 4;
-/// Where Debian has the library that shows a process another clock; other systems say so in
-/// `HOLDFAST_FAKETIME`.
+/// Where Debian has the library that shows a process another clock.
 const FAKETIME: [&str; 2] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
@@ -125,7 +124,11 @@ impl Stage {
         }
     }
 
-    /// Whether a kind of fault can be had here; otherwise why not.
+    /// Whether a kind of fault can be had here.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
     pub fn can(&self, kind: Kind) -> Result<(), &'static str> {
         match kind.needs() {
             Need::Network if self.hosts.is_none() => Err("needs a network of its own"),
@@ -218,8 +221,7 @@ fn small_disks(nodes: usize, folder: &Path, say: &dyn Fn(&str)) -> bool {
 }
 
 fn faketime(say: &dyn Fn(&str)) -> Option<PathBuf> {
-    let named = std::env::var_os("HOLDFAST_FAKETIME").map(PathBuf::from);
-    let found = named.into_iter().chain(FAKETIME.map(PathBuf::from)).find(|path| path.exists());
+    let found = FAKETIME.map(PathBuf::from).into_iter().find(|path| path.exists());
     if found.is_none() {
         say("libfaketime is missing (apt-get install libfaketime): no clock will be wrong");
     }

@@ -22,6 +22,7 @@ mod observer;
 mod peers;
 mod port;
 mod small;
+mod tap;
 mod trace;
 mod tree;
 mod votes;

@@ -17,8 +17,10 @@ use super::clients::endpoint_of;
 use super::disk::{Mount, VirtualDisk};
 use super::link::Host;
 use super::network::Network;
+use super::observer::Observer;
 use super::peers::NodeNetwork;
 use super::port::Port;
+use super::tap::Tapped;
 use super::tree::FileTree;
 
 /// Where a node's data lies on its disk.
@@ -81,6 +83,7 @@ pub(super) struct Start {
     pub(super) sessions: SessionSettings,
     pub(super) disk: VirtualDisk,
     pub(super) network: Network,
+    pub(super) observer: Arc<Observer>,
     pub(super) number: u64,
 }
 
@@ -91,7 +94,7 @@ pub fn member(id: u64) -> Member {
 
 impl Life {
     /// Starts a process; whether it gets anywhere shows later.
-    pub(super) fn begin(process: Process, start: Start) -> Arc<Self> {
+    pub(super) fn begin(process: &Process, start: Start) -> Arc<Self> {
         let host = Host::Node(start.config.node_id);
         start.network.set_silent(host, false);
         let mount = start.disk.mount();
@@ -203,7 +206,7 @@ impl Life {
         mount: Mount,
         seams: &Seams,
     ) -> Result<(Arc<Replica>, Arc<Hub>), Ended> {
-        let Start { config, sessions, network, .. } = start;
+        let Start { config, sessions, network, observer, .. } = start;
         let (node, patience_ms) = (config.node_id, config.election_max_ms);
         let store = self.open_store(node, mount, seams).map_err(Ended::Refused)?;
         let (log, snapshots) = (store.log(), store.snapshots());
@@ -213,7 +216,8 @@ impl Life {
             .await
             .map_err(|error| Ended::Refused(error.to_string()))?;
         let condition = Arc::new(Condition::new(replica.clone(), patience_ms));
-        let hub = Arc::new(Hub::start(replica.clone(), condition.clone(), sessions, seams.clone()));
+        let tapped = Arc::new(Tapped { replica: replica.clone(), node, observer });
+        let hub = Arc::new(Hub::start(tapped, condition.clone(), sessions, seams.clone()));
         let port = Port {
             seams: seams.clone(),
             peer: replica.peer(),

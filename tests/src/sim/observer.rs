@@ -1,9 +1,11 @@
 //! What must hold of the nodes at every moment, looked at from outside.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use holdfast_core::{EndCause, Event, LockTable, LogIndex, SessionId};
 use holdfast_server::consensus::Consensus as _;
+use holdfast_server::storage::StoredVote;
 
 use super::node::Parts;
 
@@ -20,14 +22,47 @@ struct Seen {
     leaders: BTreeMap<u64, (u64, u64)>,
     /// The highest term of a life of a node.
     terms: BTreeMap<(u64, u64), u64>,
+    /// The last vote of a life of a node.
+    votes: BTreeMap<(u64, u64), StoredVote>,
     /// The state after an index, and which node showed it first.
     hashes: BTreeMap<u64, ([u8; 32], u64)>,
     /// The highest index whose table was checked.
     checked: u64,
+    /// Sessions that were expired, on whichever node it was seen.
+    expired: BTreeSet<SessionId>,
+    /// States that were taken over whole from a leader.
+    restored: u64,
     violations: Vec<String>,
 }
 
 impl Observer {
+    /// Node `id` has applied an entry; `table` is the state after it.
+    pub(super) fn applied(&self, id: u64, index: LogIndex, events: &[Event], table: &LockTable) {
+        let mut seen = self.lock();
+        seen.state(index.get(), table.state_hash(), id);
+        let ended = events.iter().filter_map(|event| match event {
+            Event::SessionEnded { session, cause: EndCause::Expired } => Some(*session),
+            _ => None,
+        });
+        seen.expired.extend(ended);
+    }
+
+    /// Node `id` has taken over a whole state.
+    pub(super) fn restored(&self, id: u64, index: LogIndex, table: &LockTable) {
+        let mut seen = self.lock();
+        seen.restored += 1;
+        seen.state(index.get(), table.state_hash(), id);
+        if let Err(violation) = table.check() {
+            seen.wrong(format!("{violation} (node {id}, restored at index {})", index.get()));
+        }
+    }
+
+    /// How many sessions were expired, and how many states taken over from a leader.
+    pub(super) fn counted(&self) -> (u64, u64) {
+        let seen = self.lock();
+        (seen.expired.len() as u64, seen.restored)
+    }
+
     /// Looks at life `life` of node `id`.
     pub(super) fn look(&self, id: u64, life: u64, parts: &Parts) {
         let mut seen = self.lock();
@@ -36,6 +71,9 @@ impl Observer {
             seen.led(tenure.get(), id, life);
         }
         seen.in_term(term, id, life);
+        if let Some(vote) = parts.log.vote() {
+            seen.voted(vote, id, life);
+        }
         seen.purged(id, parts);
         parts.replica.read(&mut |table, index| {
             seen.state(index.get(), table.state_hash(), id);
@@ -82,6 +120,13 @@ impl Seen {
             self.wrong(format!("I20: node {id} went back from term {before} to {term}"));
         } else {
             *highest = term;
+        }
+    }
+
+    fn voted(&mut self, vote: StoredVote, id: u64, life: u64) {
+        let before = self.votes.insert((id, life), vote);
+        if let Some(before) = before.filter(|before| !vote.covers(before)) {
+            self.wrong(format!("I20: node {id} went back from vote {before:?} to {vote:?}"));
         }
     }
 

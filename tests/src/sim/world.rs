@@ -1,6 +1,7 @@
 //! A world: nodes with their disks, clients, and the network between them, on one machine.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use holdfast_seams::simulated::{Machine, Process};
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::raft::{Replica, ReplicaConfig};
 use holdfast_server::session::SessionSettings;
+use tokio::sync::oneshot;
 
 use super::clients::{ClientNetwork, endpoint_of};
 use super::disk::VirtualDisk;
@@ -51,7 +53,8 @@ pub struct World<'m> {
     network: Network,
     nodes: Mutex<BTreeMap<u64, Node>>,
     clients: Mutex<BTreeMap<u64, Process>>,
-    observer: Observer,
+    observer: Arc<Observer>,
+    last_id: AtomicU64,
 }
 
 struct Node {
@@ -68,6 +71,12 @@ impl std::fmt::Debug for World<'_> {
     }
 }
 
+impl Drop for World<'_> {
+    fn drop(&mut self) {
+        self.network.close();
+    }
+}
+
 impl<'m> World<'m> {
     /// A world whose nodes do not run yet.
     pub fn new(machine: &'m Machine, settings: Settings) -> Self {
@@ -80,9 +89,12 @@ impl<'m> World<'m> {
             network,
             nodes: Mutex::default(),
             clients: Mutex::default(),
-            observer: Observer::default(),
+            observer: Arc::default(),
+            last_id: AtomicU64::new(ids.len() as u64),
         };
-        ids.iter().for_each(|id| made.put(*id, &ids));
+        for id in &ids {
+            made.put(*id, &ids, false);
+        }
         made
     }
 
@@ -92,19 +104,23 @@ impl<'m> World<'m> {
         for id in world.nodes() {
             world.start_node(id).await.unwrap_or_else(|ended| panic!("node {id}: {ended:?}"));
         }
-        world.until_led(Duration::from_secs(60)).await.expect("a leader within a minute");
+        world.until_led(Duration::from_mins(1)).await.expect("a leader within a minute");
         world
     }
 
-    fn put(&self, id: u64, members: &[u64]) {
+    fn put(&self, id: u64, members: &[u64], join: bool) {
         let members = members.iter().copied().map(member).collect();
-        let config = ReplicaConfig { node_id: id, members, ..self.settings.replica.clone() };
+        let config = ReplicaConfig { node_id: id, members, join, ..self.settings.replica.clone() };
+        let disk = self.empty_disk(id);
+        let node = Node { config, disk, life: None, lives: 0, rate: 0 };
+        self.locked().insert(id, node);
+    }
+
+    fn empty_disk(&self, id: u64) -> VirtualDisk {
         // Disks differ from each other and from the network.
         let seed = self.settings.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(id);
         let trace = self.settings.trace.clone();
-        let disk = VirtualDisk::new(Host::Node(id), &self.machine.world(), seed, trace);
-        let node = Node { config, disk, life: None, lives: 0, rate: 0 };
-        self.locked().insert(id, node);
+        VirtualDisk::new(Host::Node(id), &self.machine.world(), seed, trace)
     }
 
     /// The world's own time, tasks and randomness.
@@ -176,9 +192,10 @@ impl<'m> World<'m> {
             sessions: self.settings.sessions.clone(),
             disk: node.disk.clone(),
             network: self.network.clone(),
+            observer: Arc::clone(&self.observer),
             number: node.lives,
         };
-        node.life = Some(Life::begin(process, start));
+        node.life = Some(Life::begin(&process, start));
     }
 
     /// Ends a node's process where it stands. Nothing happens if there is none.
@@ -190,7 +207,9 @@ impl<'m> World<'m> {
 
     /// Everybody loses power at once.
     pub fn power_cut(&self) {
-        self.nodes().into_iter().for_each(|id| self.crash(id, Crash::Power));
+        for id in self.nodes() {
+            self.crash(id, Crash::Power);
+        }
     }
 
     /// Asks a node to stop and waits until it has.
@@ -234,13 +253,42 @@ impl<'m> World<'m> {
         }
     }
 
-    /// A new node with an empty disk, under an id that nobody had; it does not run yet.
+    /// A new node with an empty disk, under an id that nobody had; it does not run yet. Once it
+    /// does, it waits to be added by the leader.
     pub fn new_node(&self) -> u64 {
         let mut ids = self.nodes();
-        let id = ids.last().copied().unwrap_or(0) + 1;
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         ids.push(id);
-        self.put(id, &ids);
+        self.put(id, &ids, true);
         id
+    }
+
+    /// Takes a node away for ever, with its disk. One that runs is killed.
+    pub fn remove_node(&self, id: u64) {
+        self.crash(id, Crash::Process);
+        self.locked().remove(&id);
+    }
+
+    /// The data of a node that does not run is gone; it comes back as one with an empty folder, and
+    /// nobody may let it take its place again (I22).
+    pub fn wipe(&self, id: u64) {
+        self.crash(id, Crash::Process);
+        let disk = self.empty_disk(id);
+        if let Some(node) = self.locked().get_mut(&id) {
+            node.disk = disk;
+        }
+    }
+
+    /// Asks the leader to do something to the members, in a task of its process. `None`: nobody
+    /// leads, or its process was gone meanwhile.
+    pub async fn ask_leader<T, F>(&self, ask: impl FnOnce(Arc<Replica>) -> F) -> Option<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let leader = self.leader()?;
+        let (life, replica) = (self.life(leader)?, self.replica(leader)?);
+        in_task_of(&life.process, "operator", ask(replica)).await
     }
 
     /// Who leads, as far as itself knows; of several, whoever has the latest term.
@@ -277,6 +325,11 @@ impl<'m> World<'m> {
         let mut found = self.observer.violations();
         found.extend(self.network.votes().broken());
         found
+    }
+
+    /// How many sessions were expired so far, and how many nodes took over a state whole.
+    pub fn counted(&self) -> (u64, u64) {
+        self.observer.counted()
     }
 
     /// A running node's last applied index and its state hash.
@@ -345,10 +398,7 @@ impl<'m> World<'m> {
         number: u64,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
-        let (tell, told) = tokio::sync::oneshot::channel();
-        let work = async move { drop(tell.send(work.await)) };
-        self.client_process(number).seams().spawn("client", work).detach();
-        told.await.ok()
+        in_task_of(&self.client_process(number), "client", work).await
     }
 
     fn life(&self, id: u64) -> Option<Arc<Life>> {
@@ -362,4 +412,15 @@ impl<'m> World<'m> {
     fn locked(&self) -> MutexGuard<'_, BTreeMap<u64, Node>> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Does `work` in a task of a process; `None` if that was killed meanwhile.
+async fn in_task_of<T: Send + 'static>(
+    process: &Process,
+    name: &'static str,
+    work: impl Future<Output = T> + Send + 'static,
+) -> Option<T> {
+    let (tell, told) = oneshot::channel();
+    process.seams().spawn(name, async move { drop(tell.send(work.await)) }).detach();
+    told.await.ok()
 }

@@ -506,7 +506,7 @@ async fn a_change_whose_leader_dies_is_finished_by_the_next_or_can_be_asked_for_
                     tokio::task::yield_now().await;
                 }
             };
-            tokio::select! { biased; _ = change => {}, () = dies => {} }
+            holdfast_seams::select! { _ = change => {}, () = dies => {} }
             let left = held.cluster.kill(old).await;
 
             held.cluster.leader_after(tenure).await;

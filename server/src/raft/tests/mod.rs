@@ -3,6 +3,7 @@
 mod cluster;
 mod divergence;
 mod first_start;
+mod fuzz;
 mod log_suite;
 mod membership;
 mod one_node;

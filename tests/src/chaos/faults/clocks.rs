@@ -76,8 +76,8 @@ pub(super) fn rate(stage: &mut Stage) -> Option<Broken> {
     stage.busy.insert(node);
     restart(stage, node, Clock::Rate(thousandths));
     let lasts = Duration::from_millis(stage.draw.between(4_000, 15_000));
-    let note = format!("node {}: {thousandths} thousandths", node + 1);
-    Some(Broken::new(note, lasts, Undo::SetRight(node)))
+    let what = format!("node {}: {thousandths} thousandths", node + 1);
+    Some(Broken::new(what, lasts, Undo::SetRight(node)))
 }
 
 pub(super) fn set_right(stage: &mut Stage, node: usize) {

@@ -38,8 +38,8 @@ pub(super) fn fill(stage: &mut Stage) -> Option<Broken> {
         let _ = fallocate(&file, FallocateFlags::empty(), 0, take);
     }
     let lasts = Duration::from_millis(stage.draw.between(2_000, 8_000));
-    let note = format!("node {}: {left} bytes left", node + 1);
-    Some(Broken::new(note, lasts, Undo::Empty(node)))
+    let what = format!("node {}: {left} bytes left", node + 1);
+    Some(Broken::new(what, lasts, Undo::Empty(node)))
 }
 
 pub(super) fn empty(stage: &mut Stage, node: usize) {

@@ -46,23 +46,30 @@ fn split_for(stage: &mut Stage) -> Duration {
 
 /// No two nodes of different groups hear each other. On loopback no node is heard by any other
 /// that is in a group of its own.
-fn split(stage: &mut Stage, apart: &[(usize, usize)], note: String) -> Option<Broken> {
+fn split(stage: &mut Stage, apart: &[(usize, usize)], note: String) -> Broken {
     let lasts = split_for(stage);
     let Some(hosts) = &stage.hosts else {
         let deaf: Vec<usize> = apart.iter().map(|(node, _)| *node).collect();
         for node in &deaf {
             stage.relays[*node].peers.set(Line::Silent);
         }
-        return Some(Broken::new(note, lasts, Undo::Mend(deaf)));
+        return Broken::new(note, lasts, Undo::Mend(deaf));
     };
     let both = apart.iter().flat_map(|&(one, other)| [(one, other), (other, one)]);
     let rules = both.map(|(one, other)| hosts[one].deaf_to(&hosts[other]));
-    in_force(rules.collect()).map(|rules| Broken::new(note, lasts, Undo::Lift(rules)))
+    Broken::new(note, lasts, in_force(rules))
 }
 
-/// All rules, or none: the first that fails ends the run with its reason.
-fn in_force(rules: Result<Vec<Rule>, NetError>) -> Option<Vec<Rule>> {
-    Some(rules.unwrap_or_else(|error| panic!("a fault cannot be injected: {error}")))
+/// The first rule that fails ends the run with its reason: it would test less than it says.
+fn in_force(rules: impl IntoIterator<Item = Result<Rule, NetError>>) -> Undo {
+    Undo::Lift(all(rules))
+}
+
+fn all(rules: impl IntoIterator<Item = Result<Rule, NetError>>) -> Vec<Rule> {
+    let made = |rule: Result<Rule, NetError>| {
+        rule.unwrap_or_else(|error| panic!("a fault cannot be injected: {error}"))
+    };
+    rules.into_iter().map(made).collect()
 }
 
 pub(super) fn split_a_minority(stage: &mut Stage) -> Option<Broken> {
@@ -75,15 +82,14 @@ pub(super) fn split_a_minority(stage: &mut Stage) -> Option<Broken> {
     }
     let others: Vec<usize> = (0..stage.nodes()).filter(|node| !apart.contains(node)).collect();
     let note = format!("nodes {apart:?}, from 0");
-    let pairs: Vec<(usize, usize)> = pairs(&apart, &others);
-    split(stage, &pairs, note)
+    Some(split(stage, &pairs(&apart, &others), note))
 }
 
-fn pairs(these: &[usize], those: &[usize]) -> Vec<(usize, usize)> {
-    these.iter().flat_map(|one| those.iter().map(move |other| (*one, *other))).collect()
+fn pairs(these: &[usize], others: &[usize]) -> Vec<(usize, usize)> {
+    these.iter().flat_map(|one| others.iter().map(move |other| (*one, *other))).collect()
 }
 
-pub(super) fn split_the_majority(stage: &mut Stage) -> Option<Broken> {
+pub(super) fn split_the_majority(stage: &mut Stage) -> Broken {
     let count = stage.nodes();
     let apart: Vec<(usize, usize)> = (0..count)
         .flat_map(|one| {
@@ -97,10 +103,10 @@ pub(super) fn split_the_majority(stage: &mut Stage) -> Option<Broken> {
 pub(super) fn split_the_leader(stage: &mut Stage) -> Option<Broken> {
     let leader = stage.pulse.leader()?;
     let others: Vec<usize> = (0..stage.nodes()).filter(|node| *node != leader).collect();
-    split(stage, &pairs(&[leader], &others), format!("node {}", leader + 1))
+    Some(split(stage, &pairs(&[leader], &others), format!("node {}", leader + 1)))
 }
 
-pub(super) fn split_into_a_ring(stage: &mut Stage) -> Option<Broken> {
+pub(super) fn split_into_a_ring(stage: &mut Stage) -> Broken {
     let count = stage.nodes();
     let first = usize::try_from(stage.draw.below(count as u64)).unwrap_or(0);
     // Of three, every two are neighbours.
@@ -121,12 +127,9 @@ pub(super) fn one_way(stage: &mut Stage) -> Option<Broken> {
     let others: Vec<usize> = (0..stage.nodes()).filter(|node| *node != from).collect();
     let to = stage.draw.one_of(&others)?;
     let hosts = stage.hosts.as_ref()?;
-    let rules = in_force(hosts[to].deaf_to(&hosts[from]).map(|rule| vec![rule]))?;
-    Some(Broken::new(
-        format!("node {} does not hear node {}", to + 1, from + 1),
-        lasts,
-        Undo::Lift(rules),
-    ))
+    let undo = in_force([hosts[to].deaf_to(&hosts[from])]);
+    let note = format!("node {} does not hear node {}", to + 1, from + 1);
+    Some(Broken::new(note, lasts, undo))
 }
 
 /// A node, or a client process, by its host and its name.
@@ -144,16 +147,14 @@ fn somebody(stage: &mut Stage) -> Option<(Arc<Host>, String)> {
 pub(super) fn lose(stage: &mut Stage) -> Option<Broken> {
     let (host, name) = somebody(stage)?;
     let percent = stage.draw.between(5, 50);
-    let rules = in_force(host.lose(percent).map(|rule| vec![rule]))?;
-    let note = format!("{name}: {percent} %");
-    Some(Broken::new(note, split_for(stage), Undo::Lift(rules)))
+    let undo = in_force([host.lose(percent)]);
+    Some(Broken::new(format!("{name}: {percent} %"), split_for(stage), undo))
 }
 
 pub(super) async fn reset(stage: &mut Stage) -> Option<Broken> {
     if stage.hosts.is_some() {
         let (host, name) = somebody(stage)?;
-        let rules = in_force(host.reset().map(|rule| vec![rule]))?;
-        return Some(Broken::new(name, RESET_FOR, Undo::Lift(rules)));
+        return Some(Broken::new(name, RESET_FOR, in_force([host.reset()])));
     }
     let node = usize::try_from(stage.draw.below(stage.nodes() as u64)).ok()?;
     let LineRelays { clients, peers } = &stage.relays[node];
@@ -164,8 +165,8 @@ pub(super) async fn reset(stage: &mut Stage) -> Option<Broken> {
 pub(super) fn throttle(stage: &mut Stage) -> Option<Broken> {
     let (host, name) = somebody(stage)?;
     let kbit = stage.draw.between(64, 1_024);
-    let rules = in_force(host.throttle(kbit).map(|rule| vec![rule]))?;
-    Some(Broken::new(format!("{name}: {kbit} kbit/s"), split_for(stage), Undo::Lift(rules)))
+    let undo = in_force([host.throttle(kbit)]);
+    Some(Broken::new(format!("{name}: {kbit} kbit/s"), split_for(stage), undo))
 }
 
 pub(super) async fn delay(stage: &mut Stage) -> Option<Broken> {
@@ -173,7 +174,7 @@ pub(super) async fn delay(stage: &mut Stage) -> Option<Broken> {
     let least = stage.draw.below(100);
     let most = least + stage.draw.below(300);
     let delay = Delay { least: Duration::from_millis(least), most: Duration::from_millis(most) };
-    let (note, lasts) = (format!("node {}: {least} to {most} ms", node + 1), split_for(stage));
+    let lasts = split_for(stage);
     let undo = if let Some(hosts) = &stage.hosts {
         Undo::Straighten(Detour::begin(&hosts[node], delay).await)
     } else {
@@ -182,7 +183,7 @@ pub(super) async fn delay(stage: &mut Stage) -> Option<Broken> {
         peers.set_delay(delay);
         Undo::Mend(vec![node])
     };
-    Some(Broken::new(note, lasts, undo))
+    Some(Broken::new(format!("node {}: {least} to {most} ms", node + 1), lasts, undo))
 }
 
 pub(super) fn lift(rules: Vec<Rule>) {
@@ -218,11 +219,11 @@ impl Detour {
         let thread = std::thread::spawn(move || carry(&there, delay, &ready, stopped));
         wait.recv().expect("the relays stand");
         let rules = PORTS.iter().map(|&(port, relay)| host.redirect(port, relay));
-        let rules = in_force(rules.collect()).unwrap_or_default();
+        let rules = all(rules);
         // Whoever is connected comes again, through the relay.
-        let reset = host.reset().unwrap_or_else(|error| panic!("{error}"));
+        let reset = all([host.reset()]);
         Seams::system().sleep(RESET_FOR / 2).await;
-        lift(vec![reset]);
+        lift(reset);
         Self { rules, stop, thread }
     }
 
