@@ -16,6 +16,10 @@ fix:
 test *arguments:
     tests/run {{ arguments }}
 
+# Every fuzz target, for so many minutes in all; fails below ten million executions.
+fuzz minutes="10" *arguments:
+    tests/fuzz/long {{ minutes }} {{ arguments }}
+
 # The main job on real processes: three nodes, two kills of the leader, no lost increment.
 demo *arguments:
     cargo build --release --locked --bins
