@@ -106,9 +106,8 @@ fn look_for(mutant: Mutant, first_seed: u64, arguments: &Arguments) -> Looked {
 
 /// Every mutant is found by one of the lives that found it before.
 fn replay(arguments: &Arguments, kept: &[(Mutant, u64)]) -> Vec<Looked> {
-    let seeds_of = |mutant: Mutant| {
-        kept.iter().filter(move |(of, _)| *of == mutant).map(|(_, seed)| *seed)
-    };
+    let seeds_of =
+        |mutant: Mutant| kept.iter().filter(move |(of, _)| *of == mutant).map(|(_, seed)| *seed);
     let look = |mutant: Mutant| {
         arm(Some(mutant));
         let mut looked = Looked { mutant, lives: 0, took: Duration::ZERO, found: None };

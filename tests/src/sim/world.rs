@@ -18,7 +18,7 @@ use super::disk::VirtualDisk;
 use super::link::Host;
 use super::network::Network;
 use super::node::{Crash, Ended, Life, Parts, Start, member};
-use super::observer::Observer;
+use super::observer::{Expiry, Observer};
 use super::trace::Trace;
 
 /// How a world is made.
@@ -89,7 +89,7 @@ impl<'m> World<'m> {
             network,
             nodes: Mutex::default(),
             clients: Mutex::default(),
-            observer: Arc::default(),
+            observer: Arc::new(Observer::new(machine.world().seams().clock)),
             last_id: AtomicU64::new(ids.len() as u64),
         };
         for id in &ids {
@@ -327,9 +327,14 @@ impl<'m> World<'m> {
         found
     }
 
-    /// How many sessions were expired so far, and how many nodes took over a state whole.
-    pub fn counted(&self) -> (u64, u64) {
-        self.observer.counted()
+    /// The sessions that were expired so far.
+    pub fn expiries(&self) -> Vec<Expiry> {
+        self.observer.expiries()
+    }
+
+    /// How many states nodes took over whole from a leader so far.
+    pub fn taken_over(&self) -> u64 {
+        self.observer.taken_over()
     }
 
     /// A running node's last applied index and its state hash.
