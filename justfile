@@ -21,13 +21,23 @@ demo *arguments:
     cargo build --release --locked --bins
     ./target/release/holdfast demo {{ arguments }}
 
+# Lives of whole clusters on virtual time: `just simulate SEED`, `just simulate --lives N`, see `just simulate --help`.
+simulate *arguments:
+    cargo build --profile simulate --locked -p holdfast-tests --bin holdfast-simulate
+    ./target/simulate/holdfast-simulate {{ arguments }}
+
+# Looks for each deliberate bug with the simulator, and says after how many lives it was found.
+mutants *arguments:
+    cargo build --profile simulate --locked -p holdfast-tests --features mutants --bin holdfast-mutants
+    ./target/simulate/holdfast-mutants {{ arguments }}
+
 # The cells of the performance milestone, three runs each, beside their targets.
 bench-milestone *arguments:
     tests/benches/milestone.sh {{ arguments }}
 
-# Benches of the parts (core, log, memory); `just bench --test` only sees that they run.
+# Benches of the parts (core, judge, log, memory); `just bench --test` only sees that they run.
 bench *arguments:
-    cargo bench --locked -p holdfast-tests --bench core --bench log_store --bench memory -- {{ arguments }}
+    cargo bench --locked -p holdfast-tests --bench core --bench judge --bench log_store --bench memory -- {{ arguments }}
 
 # Three nodes on this machine until Ctrl-C.
 three-nodes *arguments:

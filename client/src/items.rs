@@ -1,5 +1,8 @@
 //! Which locks are asked for, and how they are to be held.
 
+#[cfg(test)]
+mod fuzz;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;

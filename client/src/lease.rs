@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use holdfast_mutants::mutant;
 use holdfast_seams::{Clock, Moment};
 
 /// The TTL a server gives a session that asks for none, as long as the server has not told.
@@ -40,7 +41,8 @@ impl Terms {
 
     /// The safe deadline that an answer to a keepalive sent at `sent` gives.
     pub(crate) fn safe_until(&self, sent: Moment) -> Moment {
-        let certain = self.ttl.mul_f64(1.0 - self.allowance);
+        let allowance = if mutant!(DeadlineWithoutAllowance) { 0.0 } else { self.allowance };
+        let certain = self.ttl.mul_f64(1.0 - allowance);
         sent + certain.saturating_sub(DEADLINE_MARGIN)
     }
 
@@ -199,8 +201,9 @@ impl Lease {
     /// Notes a keepalive that is about to be queued: `now` is its send time, so it has to be read
     /// before (S2, DESIGN §5.4). Returns its seq.
     pub(crate) fn send_keepalive(&mut self, now: Moment) -> u64 {
-        let seq = self.next_seq;
-        self.next_seq += 1;
+        let again = if mutant!(SeqSentAgain) { self.unanswered.pop_front() } else { None };
+        let seq = again.map_or(self.next_seq, |(seq, _)| seq);
+        self.next_seq = self.next_seq.max(seq + 1);
         self.unanswered.push_back((seq, now));
         self.next_due = now + self.terms.keepalive_every();
         seq
@@ -227,6 +230,7 @@ impl Lease {
     /// Counts an answer to what was sent at `sent`. If the span is over, a new one begins: what
     /// was held in the old one stays lost.
     pub(crate) fn renew(&mut self, sent: Moment, clock: &dyn Clock) {
+        let sent = if mutant!(DeadlineFromReceipt) { clock.now() } else { sent };
         self.renewed = self.renewed.max(Some(sent));
         let safe_until = self.terms.safe_until(sent);
         if !self.span.extend(safe_until, clock) && clock.now() < safe_until {
@@ -245,6 +249,8 @@ impl Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FencingToken;
+    use crate::hold::Hold;
 
     const TTL: Duration = Duration::from_secs(10);
 
@@ -314,6 +320,7 @@ mod tests {
         let first = lease.send_keepalive(at(1));
         let second = lease.send_keepalive(at(2));
 
+        assert!(first < second, "the first is not answered, and its number is not sent again (S2)");
         assert_eq!(lease.answered(second), Some(at(2)));
         assert_eq!(lease.answered(first), None);
     }
@@ -329,6 +336,18 @@ mod tests {
         assert!(!span.is_alive(&clock));
         clock.0.store(50, Ordering::Relaxed);
         assert!(!span.is_alive(&clock), "not even a clock that went back revives it");
+    }
+
+    /// The executor stalls: no alarm has come, and nobody was told (I6).
+    #[test]
+    fn a_hold_looks_at_the_clock_itself() {
+        let clock = clock(99);
+        let hold = Hold::granted(Vec::new(), FencingToken::new(1), Span::new(at(100)));
+        let hold = hold.expect("its span is alive");
+
+        assert!(hold.is_safe(&clock));
+        clock.0.store(100, Ordering::Relaxed);
+        assert!(!hold.is_safe(&clock));
     }
 
     #[test]

@@ -76,5 +76,7 @@ pub use items::{LockItem, Mode};
 pub use queue_place::QueuePlace;
 pub use reader::Reader;
 pub use token::FencingToken;
+#[doc(hidden)]
+pub use transport::told;
 pub use value::Value;
 pub use watch::{ChangeKind, LockChange, Watch, WatchEvent};

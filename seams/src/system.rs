@@ -155,7 +155,7 @@ impl Spawn for TokioSpawn {
     }
 }
 
-pub(crate) struct TokioTask(pub(crate) tokio::task::JoinHandle<()>);
+struct TokioTask(tokio::task::JoinHandle<()>);
 
 impl TaskHandle for TokioTask {
     fn abort(&self) {

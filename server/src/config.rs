@@ -13,6 +13,8 @@
 
 mod address;
 mod check;
+#[cfg(test)]
+mod fuzz;
 mod key;
 mod source;
 

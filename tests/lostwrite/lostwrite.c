@@ -21,6 +21,8 @@
 //   LOSTWRITE_KEEP   each write that is not durable survives with this percentage; of the changes
 //                    of names, which a journal keeps in order, the oldest part survives
 //   LOSTWRITE_SEED   for the two choices above
+//   LOSTWRITE_DELAY  a file with a number: every sync takes so many milliseconds; looked at each time,
+//                    0 if it is not there
 //   LOSTWRITE_IGNORE syncs of files whose path ends like this do nothing: the same run as if the
 //                    program had forgotten them
 //
@@ -72,7 +74,7 @@ struct change {
 
 static struct change *newest;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static const char *dir, *trash, *ignored;
+static const char *dir, *trash, *ignored, *delay;
 static long calls_left = -1; // watched calls until the cut; negative: none is planned
 static unsigned keep, seed = 1;
 static unsigned long trash_count;
@@ -317,6 +319,7 @@ __attribute__((constructor)) static void start(void)
     dir = getenv("LOSTWRITE_DIR");
     trash = getenv("LOSTWRITE_TRASH");
     ignored = getenv("LOSTWRITE_IGNORE");
+    delay = getenv("LOSTWRITE_DELAY");
     if (getenv("LOSTWRITE_AT")) calls_left = atol(getenv("LOSTWRITE_AT"));
     if (getenv("LOSTWRITE_KEEP")) keep = (unsigned)atoi(getenv("LOSTWRITE_KEEP"));
     if (getenv("LOSTWRITE_SEED")) seed = (unsigned)atoi(getenv("LOSTWRITE_SEED"));
@@ -410,10 +413,23 @@ static int is_ignored(const char *path)
     return m && n >= m && !strcmp(path + n - m, ignored);
 }
 
+// A slow disk holds up who waits for it, and nobody else: called without the lock.
+static void take_time(void)
+{
+    char text[16];
+    int fd = delay ? real_open(delay, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) return;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = 0;
+    if (atoi(text) > 0) usleep((useconds_t)atoi(text) * 1000);
+}
+
 static int sync_with(int (*real)(int), int fd)
 {
     char path[PATH_BYTES];
     if (!watched_fd(fd, path)) return real(fd);
+    take_time();
     enter();
     int result = 0;
     if (!is_ignored(path)) {

@@ -8,24 +8,31 @@
 //!
 //! | module | proves |
 //! |---|---|
-//! | [`overlap`](self) | I24 (and with it I1, I6): no two safe holds of a name that do not fit, no older token after a newer one |
+//! | [`overlap`](self) | I24: no two safe holds of a name that do not fit, no older token after a newer one |
+//! | `fences` | I1: a resource that refuses older tokens sees no two holders' writes in turns, and refuses nobody who is safe |
 //! | `tokens` | I3: tokens never repeat, and rise over all that happened one after the other |
 //! | `order` | I9: first in, first out, and nobody barges, whatever is asked for |
 //! | `grants` | I14, I23: a set is granted whole, an `any` what it asked for |
 //! | `answers` | I10, I12, I23, I5: answers fit each other and what was asked |
 //! | `holds` | I6, I13, I19: a hold ends by its owner or its lease and by nothing else |
-//! | `survival` | I19: what was acknowledged is in every later state |
+//! | `expiry` | I6, I7: a lease ends neither before the safe deadline nor later than its bound |
+//! | `replicas` | I8, I16: nodes at one index are in one state, and stamps never go back |
+//! | `survival` | I4, I19: what was acknowledged is in every later state, as it was told |
 //! | `values` | I19, I18, I13: a value is the one that was left, and doubted when it has to be |
-//! | `reads` | I18, I11, I2: what a look shows |
-//! | `ending` | I31, I32: every call ends, nobody is forgotten |
+//! | `reads` | I18, I15, I11, I2: what a look shows |
+//! | `ending` | I31, I32: every call ends, nobody is forgotten, keepalives are answered |
 
 mod answers;
 mod ending;
+mod expiry;
+mod facts;
+mod fences;
 mod grants;
 mod holds;
 mod order;
 mod overlap;
 mod reads;
+mod replicas;
 mod story;
 mod survival;
 mod tell;
@@ -70,6 +77,8 @@ pub struct Tally {
     pub states: usize,
     /// Looks that ended.
     pub reads: usize,
+    /// Writes that a resource refused.
+    pub fenced: usize,
     /// Grants of which at least one name is shared.
     pub shared: usize,
     /// Safe holds that began beside another safe hold of the same name.
@@ -86,6 +95,14 @@ pub struct Tally {
     pub values_seen: usize,
     /// Values that came with a grant and were suspect.
     pub suspects: usize,
+    /// Writes that a resource outside of the store accepted.
+    pub accepted: usize,
+    /// Sessions that the store was seen to end because their lease had run out.
+    pub expiries: usize,
+    /// Clients whose lease had to end within its bound, because they were killed.
+    pub owed_expiries: usize,
+    /// Times that two nodes were seen at the same index.
+    pub compared: usize,
 }
 
 /// What the checker found.
@@ -123,11 +140,15 @@ impl fmt::Display for Report {
 pub struct Options {
     /// How much later than its own limit a call may end. A loaded machine needs some.
     pub grace: Duration,
+    /// After so long without faults everything has to move again: there is a leader, it has heard
+    /// from everybody, and everybody from it.
+    pub settle: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { grace: Duration::from_secs(10) }
+        // I31: three election time-outs, of at most two seconds by default.
+        Self { grace: Duration::from_secs(10), settle: Duration::from_secs(6) }
     }
 }
 
@@ -137,11 +158,14 @@ pub fn check(records: &[Record], options: Options) -> Report {
     let mut tally = story.tally();
     let mut violations = story.contradictions.clone();
     overlap::check(&story, &mut tally, &mut violations);
+    fences::check(&story, &mut violations);
     tokens::check(&story, &mut violations);
     order::check(&story, &mut violations);
     grants::check(&story, &mut violations);
     answers::check(&story, &mut violations);
     holds::check(&story, &mut violations);
+    expiry::check(&story, options, &mut tally, &mut violations);
+    replicas::check(&story, &mut tally, &mut violations);
     survival::check(&story, &mut violations);
     values::check(&story, &mut tally, &mut violations);
     reads::check(&story, &mut violations);

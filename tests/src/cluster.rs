@@ -6,17 +6,19 @@
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-
+use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_proto::v1::{StatusRequest, StatusResponse};
+use holdfast_proto::v1::StatusResponse;
 use holdfast_seams::Seams;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
+use crate::namespace::Namespace;
 use crate::wire;
 
 /// How long a cluster may take to have a leader that serves.
@@ -35,6 +37,40 @@ pub struct Setup {
     pub cluster_settings: String,
     /// Data folders lose what was not synced when the power is cut ([`Cluster::cut_power`]).
     pub power: bool,
+    /// Where the nodes are; empty: on loopback.
+    pub places: Vec<Place>,
+    /// Libraries that each node's process is started with.
+    pub preload: Vec<PathBuf>,
+    /// Where settings, data and logs go, and stay; `None`: a folder that is removed unless the test
+    /// fails.
+    pub folder: Option<PathBuf>,
+}
+
+/// Where a node listens, and where others find it.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Where clients reach it.
+    pub listen: String,
+    /// Where its peers reach it.
+    pub peer_listen: String,
+    /// Its admin port.
+    pub admin_listen: String,
+    /// Where clients are told to go.
+    pub advertise: String,
+    /// Where its peers are told to go.
+    pub peer_advertise: String,
+    /// The network it is in, if it is not the harness's own.
+    pub namespace: Option<Arc<Namespace>>,
+}
+
+impl Place {
+    /// Ports of its own on loopback.
+    pub fn on_loopback() -> Self {
+        let [listen, peer_listen, admin_listen] =
+            [(); 3].map(|()| format!("127.0.0.1:{}", free_port()));
+        let (advertise, peer_advertise) = (listen.clone(), peer_listen.clone());
+        Self { listen, peer_listen, admin_listen, advertise, peer_advertise, namespace: None }
+    }
 }
 
 impl Setup {
@@ -46,6 +82,9 @@ impl Setup {
             node_settings: "reserve_bytes = 0\n".into(),
             cluster_settings: String::new(),
             power: false,
+            places: Vec::new(),
+            preload: Vec::new(),
+            folder: None,
         }
     }
 
@@ -77,7 +116,9 @@ pub struct Cluster {
     nodes: Vec<Node>,
     setup: Setup,
     power: Option<PathBuf>,
-    folder: Option<TempDir>,
+    preload: Vec<PathBuf>,
+    folder: PathBuf,
+    temporary: Option<TempDir>,
     seams: Seams,
 }
 
@@ -92,25 +133,40 @@ pub struct Node {
     pub peer_listen: String,
     /// Its admin port.
     pub admin_listen: String,
+    /// Where clients are told to go.
+    pub advertise: String,
     /// Its settings.
     pub config: PathBuf,
+    /// The folder of all that is on its disk.
+    pub disk: PathBuf,
     /// Its data.
     pub data: PathBuf,
     /// What it prints.
     pub log: PathBuf,
+    peer_advertise: String,
+    namespace: Option<Arc<Namespace>>,
+    variables: Vec<(String, String)>,
     child: Option<Child>,
 }
 
 impl Cluster {
     /// Writes the settings of all nodes, without starting any.
     pub fn prepare(setup: &Setup) -> Self {
-        let folder = tempfile::Builder::new().prefix("holdfast-test-").tempdir().unwrap();
-        let nodes: Vec<Node> =
-            (1..=setup.nodes).map(|id| Node::prepare(id as u64, folder.path())).collect();
+        let temporary = setup.folder.is_none().then(temporary_folder);
+        let own = temporary.as_ref().map(|folder| folder.path().to_path_buf());
+        let folder = setup.folder.clone().or(own).expect("the one or the other");
+        let places = setup.places.iter().cloned().chain(std::iter::repeat_with(Place::on_loopback));
+        let nodes: Vec<Node> = (1..=setup.nodes as u64)
+            .zip(places)
+            .map(|(id, place)| Node::prepare(id, place, &folder))
+            .collect();
         let power = setup.power.then(lost_write_shim);
-        let (setup, folder) = (setup.clone(), Some(folder));
-        let cluster = Self { nodes, setup, power, folder, seams: Seams::system() };
-        cluster.nodes.iter().for_each(|node| cluster.write_settings(node, ""));
+        let preload = setup.preload.iter().cloned().chain(power.clone()).collect();
+        let (setup, seams) = (setup.clone(), Seams::system());
+        let cluster = Self { nodes, setup, power, preload, folder, temporary, seams };
+        for node in &cluster.nodes {
+            cluster.write_settings(node, "");
+        }
         cluster
     }
 
@@ -126,7 +182,9 @@ impl Cluster {
     /// Writes the settings of one more node, which waits to be added to the cluster, without
     /// starting it; says its place. Its settings name all nodes there were so far.
     pub fn prepare_joining(&mut self, id: u64) -> usize {
-        self.nodes.push(Node::prepare(id, self.folder()));
+        let place = self.setup.places.get(self.nodes.len()).cloned();
+        let place = place.unwrap_or_else(Place::on_loopback);
+        self.nodes.push(Node::prepare(id, place, &self.folder));
         let index = self.nodes.len() - 1;
         self.write_settings(&self.nodes[index], "join = true\n");
         index
@@ -149,34 +207,41 @@ impl Cluster {
 
     /// Every node's client address, comma-separated.
     pub fn endpoints(&self) -> String {
-        let all: Vec<&str> = self.nodes.iter().map(|node| node.listen.as_str()).collect();
+        let all: Vec<&str> = self.nodes.iter().map(|node| node.advertise.as_str()).collect();
         all.join(",")
     }
 
     /// The run's folder, for histories and the like.
     pub fn folder(&self) -> &Path {
-        self.folder.as_ref().expect("kept until drop").path()
+        &self.folder
     }
 
     /// Starts a node that does not run.
     pub fn start_node(&mut self, index: usize) {
-        let power = self.power.clone();
         let node = &mut self.nodes[index];
         assert!(node.child.is_none(), "node {} runs already", node.id);
         let log = OpenOptions::new().create(true).append(true).open(&node.log).unwrap();
         let mut command = Command::new(binary("holdfastd"));
-        command.arg("--config").arg(&node.config);
-        if let Some(shim) = power {
+        command.arg("--config").arg(&node.config).envs(node.variables.iter().cloned());
+        if !self.preload.is_empty() {
+            command.env("LD_PRELOAD", std::env::join_paths(&self.preload).unwrap());
+        }
+        if self.power.is_some() {
             let trash = node.data.with_extension("trash");
             for folder in [&node.data, &trash] {
                 std::fs::create_dir_all(folder).unwrap();
             }
-            command
-                .env("LD_PRELOAD", shim)
-                .env("LOSTWRITE_DIR", &node.data)
-                .env("LOSTWRITE_TRASH", trash);
+            command.env("LOSTWRITE_DIR", &node.data).env("LOSTWRITE_TRASH", trash);
+        }
+        if let Some(namespace) = &node.namespace {
+            namespace.admit(&mut command).unwrap();
         }
         node.child = Some(spawn(&mut command, &log));
+    }
+
+    /// What a node's process finds in its environment, from its next start on.
+    pub fn set_variables(&mut self, index: usize, variables: Vec<(String, String)>) {
+        self.nodes[index].variables = variables;
     }
 
     /// SIGKILL, and waits until the process is gone.
@@ -198,7 +263,12 @@ impl Cluster {
         }
         for &index in indexes {
             let status = self.wait_for_exit(index).await;
-            assert_eq!(status.code(), Some(99), "the shim ends what it rolls back");
+            // A process that has only just been started has no shim yet, and has written nothing.
+            let just_started = status.signal() == Some(Signal::SIGUSR2 as i32);
+            assert!(
+                status.code() == Some(99) || just_started,
+                "the shim ends what it rolls back: {status}"
+            );
         }
     }
 
@@ -228,6 +298,14 @@ impl Cluster {
         self.nodes[index].child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
     }
 
+    /// How a node's process has ended, if it has; it may then be started again.
+    pub fn exited(&mut self, index: usize) -> Option<ExitStatus> {
+        let node = &mut self.nodes[index];
+        let status = node.child.as_mut()?.try_wait().unwrap()?;
+        node.child = None;
+        Some(status)
+    }
+
     /// Waits until a node's process has ended by itself.
     pub async fn wait_for_exit(&mut self, index: usize) -> ExitStatus {
         let give_up = self.seams.clock.now() + EXIT_WITHIN;
@@ -247,11 +325,7 @@ impl Cluster {
 
     /// What a node says of itself, within a second.
     pub async fn status(&self, index: usize) -> Option<StatusResponse> {
-        let ask = async {
-            let mut client = wire::connect(&self.nodes[index].listen).await.ok()?;
-            client.status(StatusRequest {}).await.ok().map(tonic::Response::into_inner)
-        };
-        self.seams.timeout(Duration::from_secs(1), ask).await.ok().flatten()
+        wire::status(&self.nodes[index].listen, Duration::from_secs(1)).await
     }
 
     /// Waits until a node leads and serves, and says which.
@@ -300,31 +374,33 @@ impl Drop for Cluster {
         for index in 0..self.nodes.len() {
             self.kill(index);
         }
-        if std::thread::panicking()
-            && let Some(folder) = self.folder.take()
-        {
+        if std::thread::panicking() {
             for node in &self.nodes {
                 print_tail(&node.log);
             }
-            eprintln!(
-                "the cluster's settings, data and logs are kept in {}",
-                folder.keep().display()
-            );
+            let folder = self.temporary.take().map_or_else(|| self.folder.clone(), TempDir::keep);
+            eprintln!("the cluster's settings, data and logs are kept in {}", folder.display());
         }
     }
 }
 
 impl Node {
-    fn prepare(id: u64, folder: &Path) -> Self {
-        let address = || format!("127.0.0.1:{}", free_port());
+    fn prepare(id: u64, place: Place, folder: &Path) -> Self {
+        let disk = folder.join(format!("disk-{id}"));
+        std::fs::create_dir_all(&disk).unwrap();
         Self {
             id,
-            listen: address(),
-            peer_listen: address(),
-            admin_listen: address(),
+            listen: place.listen,
+            peer_listen: place.peer_listen,
+            admin_listen: place.admin_listen,
+            advertise: place.advertise,
             config: folder.join(format!("node-{id}.toml")),
-            data: folder.join(format!("data-{id}")),
+            data: disk.join("data"),
+            disk,
             log: folder.join(format!("node-{id}.log")),
+            peer_advertise: place.peer_advertise,
+            namespace: place.namespace,
+            variables: Vec::new(),
             child: None,
         }
     }
@@ -341,13 +417,17 @@ impl Node {
     }
 }
 
+fn temporary_folder() -> TempDir {
+    tempfile::Builder::new().prefix("holdfast-test-").tempdir().unwrap()
+}
+
 fn members(nodes: &[Node]) -> String {
     let mut text = String::from("members = [\n");
     for node in nodes {
         let _ = writeln!(
             text,
             "  {{ node_id = {}, advertise = {:?}, peer_advertise = {:?} }},",
-            node.id, node.listen, node.peer_listen
+            node.id, node.advertise, node.peer_advertise
         );
     }
     text + "]\n"

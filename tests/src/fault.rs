@@ -1,14 +1,16 @@
-//! Faults between a client and a node: a relay that can be cut or fall silent.
+//! Faults between a client and a node: a relay that can be cut, fall silent, or be slow.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use holdfast_seams::{Seams, Task};
+use holdfast_seams::{Moment, Seams, Task};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::cluster::free_port;
+use crate::draw::Draw;
 
 /// What a relay does with what it is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,23 +23,52 @@ pub enum Line {
     Cut,
 }
 
-/// A relay in front of a node's client port.
+/// How much later than it came something is passed on: drawn between the two, never overtaking.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delay {
+    /// At least.
+    pub least: Duration,
+    /// At most.
+    pub most: Duration,
+}
+
+impl Delay {
+    fn draw(self, draw: &mut Draw) -> Duration {
+        let micros = |length: Duration| u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
+        Duration::from_micros(draw.between(micros(self.least), micros(self.most)))
+    }
+}
+
+/// A relay in front of a node's port.
 #[derive(Debug)]
 pub struct Relay {
     address: String,
     line: watch::Sender<Line>,
+    delay: watch::Sender<Delay>,
     _accepting: Task,
 }
 
+/// What each connection through a relay looks at.
+#[derive(Clone)]
+struct Watched {
+    line: watch::Receiver<Line>,
+    delay: watch::Receiver<Delay>,
+}
+
 impl Relay {
-    /// Listens on a port of its own for what is meant for `target`.
+    /// Listens on a port of its own on loopback for what is meant for `target`.
     pub async fn before(target: &str) -> Self {
-        let address = format!("127.0.0.1:{}", free_port());
+        Self::at(format!("127.0.0.1:{}", free_port()), target).await
+    }
+
+    /// Listens at `address` for what is meant for `target`.
+    pub async fn at(address: String, target: &str) -> Self {
         let listener = TcpListener::bind(&address).await.unwrap();
-        let (line, watched) = watch::channel(Line::Open);
-        let accepting = accept(listener, target.into(), watched);
-        let task = Seams::system().spawn("relay", accepting);
-        Self { address, line, _accepting: task }
+        let (line, watched_line) = watch::channel(Line::Open);
+        let (delay, watched_delay) = watch::channel(Delay::default());
+        let watched = Watched { line: watched_line, delay: watched_delay };
+        let task = Seams::system().spawn("relay", accept(listener, target.into(), watched));
+        Self { address, line, delay, _accepting: task }
     }
 
     /// Where clients connect instead of the node.
@@ -50,50 +81,90 @@ impl Relay {
         self.line.send_replace(line);
     }
 
+    /// Holds up what comes from here on, in both directions.
+    pub fn set_delay(&self, delay: Delay) {
+        self.delay.send_replace(delay);
+    }
+
     /// Breaks every connection once; new ones pass.
     pub async fn cut_once(&self) {
         self.set(Line::Cut);
         // Long enough that every copier has seen it.
-        Seams::system().sleep(std::time::Duration::from_millis(20)).await;
+        Seams::system().sleep(Duration::from_millis(20)).await;
         self.set(Line::Open);
     }
 }
 
-async fn accept(listener: TcpListener, target: Arc<str>, line: watch::Receiver<Line>) {
+async fn accept(listener: TcpListener, target: Arc<str>, watched: Watched) {
     let seams = Seams::system();
     while let Ok((near, _)) = listener.accept().await {
-        if *line.borrow() == Line::Cut {
+        if *watched.line.borrow() == Line::Cut {
             continue;
         }
-        let (target, line) = (target.clone(), line.clone());
+        let (target, watched) = (target.clone(), watched.clone());
         let carry = async move {
             if let Ok(far) = TcpStream::connect(&*target).await {
-                carry(near, far, line).await;
+                carry(near, far, watched).await;
             }
         };
         seams.spawn("relayed", carry).detach();
     }
 }
 
-/// Copies both ways until one end is done or the line is cut.
-async fn carry(near: TcpStream, far: TcpStream, line: watch::Receiver<Line>) {
+/// Copies both ways until one end is done, the line is cut, or the relay is no more.
+async fn carry(near: TcpStream, far: TcpStream, watched: Watched) {
     let _ = (near.set_nodelay(true), far.set_nodelay(true));
     let (near_in, near_out) = near.into_split();
     let (far_in, far_out) = far.into_split();
-    let mut cut = line.clone();
+    let mut cut = watched.line.clone();
     holdfast_seams::select! {
         _ = cut.wait_for(|line| *line == Line::Cut) => {}
-        () = copy(near_in, far_out, line.clone()) => {}
-        () = copy(far_in, near_out, line) => {}
+        () = copy(near_in, far_out, watched.clone()) => {}
+        () = copy(far_in, near_out, watched) => {}
     }
 }
 
-async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut line: watch::Receiver<Line>) {
+/// What came, and when it may go on.
+type Chunk = (Moment, Vec<u8>);
+
+async fn copy(from: OwnedReadHalf, to: OwnedWriteHalf, watched: Watched) {
+    let (sender, receiver) = mpsc::channel(64);
+    holdfast_seams::select! {
+        () = pass_on(receiver, to, watched.line) => {}
+        // What was taken in is still passed on.
+        () = async { take_in(from, sender, watched.delay).await; std::future::pending().await } => {}
+    }
+}
+
+async fn take_in(
+    mut from: OwnedReadHalf,
+    sender: mpsc::Sender<Chunk>,
+    delay: watch::Receiver<Delay>,
+) {
+    let seams = Seams::system();
+    let mut draw = Draw::new(u64::from(std::process::id()));
     let mut buffer = vec![0; 64 << 10];
-    loop {
-        let Ok(length @ 1..) = from.read(&mut buffer).await else { return };
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        let held_up = delay.borrow().draw(&mut draw);
+        let chunk = (seams.clock.now() + held_up, buffer[..length].to_vec());
+        if sender.send(chunk).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn pass_on(
+    mut chunks: mpsc::Receiver<Chunk>,
+    mut to: OwnedWriteHalf,
+    mut line: watch::Receiver<Line>,
+) {
+    let seams = Seams::system();
+    while let Some((due, bytes)) = chunks.recv().await {
+        if seams.clock.now() < due {
+            seams.clock.sleep_until(due).await;
+        }
         if line.wait_for(|line| *line == Line::Open).await.is_err()
-            || to.write_all(&buffer[..length]).await.is_err()
+            || to.write_all(&bytes).await.is_err()
         {
             return;
         }

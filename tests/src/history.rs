@@ -18,8 +18,10 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use holdfast_seams::Clock;
+use holdfast_seams::simulated::Process;
+use holdfast_seams::{Clock, Moment};
 use serde::{Deserialize, Serialize};
 
 /// One client's life within a run.
@@ -49,6 +51,11 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum What {
+    /// The client's session is open.
+    Opened {
+        /// Its lease, milliseconds.
+        ttl_ms: u64,
+    },
     /// The client asks for one lock or several. Again with the same number: it asks again (I12).
     Acquire {
         /// The client's number for it, never used for another request.
@@ -202,6 +209,23 @@ pub enum What {
         /// The locks that the client believes it holds under that grant.
         names: Vec<String>,
     },
+    /// A resource outside of the store refused a write, for it had seen a larger token.
+    Fenced {
+        /// The grant under which the client wrote.
+        token: u64,
+        /// The lock that guards the resource.
+        name: String,
+        /// The token that the resource had seen.
+        newest: u64,
+    },
+    /// A resource outside of the store accepted the client's write: it had seen no larger token.
+    /// Written for the client by whoever keeps the resource, at the instant of its decision.
+    Accepted {
+        /// The grant under which the client wrote.
+        token: u64,
+        /// The lock that guards the resource.
+        name: String,
+    },
     /// A linearizable look at a lock begins.
     Read {
         /// The reader's number for it.
@@ -228,8 +252,26 @@ pub enum What {
         /// What.
         note: String,
     },
-    /// From here on nothing is broken: every call has to end.
+    /// From here on nothing is broken, until the next [`What::Fault`]; if there is none, every call
+    /// has to end.
     Healed,
+    /// The store ended a session because its lease had run out. Written by who watches the store,
+    /// when the first node applies it.
+    Expired {
+        /// Whose session.
+        of: ClientId,
+    },
+    /// A node has applied the log up to here. Written by who watches the nodes.
+    Applied {
+        /// The node.
+        node: u64,
+        /// The last index applied.
+        index: u64,
+        /// Its state hash then, as text.
+        hash: String,
+        /// The table's stamp then, Unix milliseconds.
+        stamp_ms: u64,
+    },
 }
 
 /// Why a hold or a session is over.
@@ -359,6 +401,8 @@ pub enum HistoryError {
 pub struct Recorder {
     clock: Arc<dyn Clock>,
     sink: Arc<Mutex<Sink>>,
+    /// Whose clock the moments are of that it is given; `None`: of the run's.
+    writer: Option<Process>,
 }
 
 enum Sink {
@@ -378,12 +422,31 @@ impl Recorder {
             .append(true)
             .open(path)
             .map_err(|source| HistoryError::File { path: path.into(), source })?;
-        Ok(Self { clock, sink: Arc::new(Mutex::new(Sink::File(file))) })
+        Ok(Self { clock, sink: Arc::new(Mutex::new(Sink::File(file))), writer: None })
     }
 
     /// Keeps the records, for [`Recorder::take`].
     pub fn in_memory(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, sink: Arc::new(Mutex::new(Sink::Memory(Vec::new()))) }
+        Self { clock, sink: Arc::new(Mutex::new(Sink::Memory(Vec::new()))), writer: None }
+    }
+
+    /// The same history, as a simulated process writes it whose clock is not the run's.
+    #[must_use]
+    pub fn of(&self, writer: Process) -> Self {
+        Self { writer: Some(writer), ..self.clone() }
+    }
+
+    /// A moment of the writer's clock as the run's clock shows it, nanoseconds.
+    pub fn ns_of(&self, moment: Moment) -> u64 {
+        let writer = self.writer.as_ref();
+        let moment = writer.map_or(moment, |process| process.on_the_worlds_clock(moment));
+        u64::try_from(moment.since_origin().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// A length of time by the writer's clock as the run's clock shows it, whole milliseconds.
+    pub fn ms_of(&self, length: Duration) -> u64 {
+        let length = self.writer.as_ref().map_or(length, |process| process.true_length_of(length));
+        u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Writes one record, at the instant of this call.

@@ -14,11 +14,16 @@
     reason = "a harness that cannot go on fails its test"
 )]
 
+pub mod chaos;
 pub mod check;
 pub mod cluster;
+pub mod draw;
 pub mod fault;
 pub mod history;
+pub mod life;
+pub mod namespace;
 pub mod program;
+pub mod resource;
 pub mod run;
 pub mod scribe;
 pub mod sim;

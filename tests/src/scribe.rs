@@ -104,6 +104,18 @@ impl Scribe {
         Self { client, id, recorder, seams, next_request: Arc::new(AtomicU64::new(1)) }
     }
 
+    /// Writes down that the client's session is open with this lease: from here on the judge knows
+    /// what is owed to it, and when it has to be over.
+    pub fn opened(&self, ttl: Duration) {
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        self.write(What::Opened { ttl_ms });
+    }
+
+    /// What it lives on.
+    pub fn seams(&self) -> &Seams {
+        &self.seams
+    }
+
     /// The library's client itself.
     pub fn client(&self) -> &Client {
         &self.client
@@ -119,7 +131,7 @@ impl Scribe {
 
     fn asks(&self, wish: &Wish, wait: bool, within: Option<Duration>) -> u64 {
         let request = self.next_request();
-        let within_ms = within.map(|within| u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
+        let within_ms = within.map(|within| self.recorder.ms_of(within));
         let (items, any) = (wish.items.clone(), wish.any);
         self.write(What::Acquire { request, items, any, wait, within_ms });
         request
@@ -254,8 +266,7 @@ impl Held {
         let state = *self.guard.state().borrow();
         match state {
             GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
-                let until_ns =
-                    u64::try_from(safe_until.since_origin().as_nanos()).unwrap_or(u64::MAX);
+                let until_ns = self.scribe.recorder.ns_of(safe_until);
                 self.scribe.write(What::Safe { until_ns });
             }
             GuardState::Lost(reason) => {
@@ -279,6 +290,17 @@ impl Held {
             seams.sleep(left.min(Duration::from_millis(100))).await;
         }
         self.note();
+    }
+
+    /// Writes down that a resource guarded by `name` accepts a write: to be called at the instant of
+    /// its decision.
+    pub fn accepted(&self, name: &str) {
+        self.scribe.write(What::Accepted { token: self.token(), name: name.into() });
+    }
+
+    /// Writes down that a resource guarded by `name` refused a write, for it had seen `newest`.
+    pub fn fenced_off(&self, name: &str, newest: u64) {
+        self.scribe.write(What::Fenced { token: self.token(), name: name.into(), newest });
     }
 
     /// Changes the value of `name`, one of those held.

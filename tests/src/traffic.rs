@@ -7,6 +7,7 @@ use std::time::Duration;
 use holdfast_seams::{Seams, Task};
 use tokio::sync::watch;
 
+use crate::draw::Draw;
 use crate::history::{Asked, Change, ClientId, Recorder};
 // Traffic is made of these.
 pub use crate::scribe::{Held, Scribe, Wish};
@@ -76,24 +77,29 @@ pub struct Traffic {
 impl Traffic {
     /// Connects all clients and sets them to work.
     pub async fn start(plan: &Plan, endpoints: &str, recorder: &Recorder) -> Self {
+        let mut scribes = Vec::new();
+        for number in 0..plan.clients {
+            let id = ClientId(plan.first + number);
+            let scribe = Scribe::connect(endpoints, plan.ttl, id, recorder.clone()).await;
+            scribes.push(scribe.unwrap_or_else(|error| panic!("{id} cannot connect: {error}")));
+        }
+        Self::of(plan, scribes)
+    }
+
+    /// Sets clients to work that are connected already.
+    pub fn of(plan: &Plan, scribes: Vec<Scribe>) -> Self {
         let seams = Seams::system();
         let (stop, stopped) = watch::channel(false);
         let grants = Arc::new(AtomicU64::new(0));
         let mut working = Vec::new();
-        for number in 0..plan.clients {
-            let id = ClientId(plan.first + number);
-            let scribe = Scribe::connect(endpoints, plan.ttl, id, recorder.clone()).await;
-            let worker = Worker {
-                scribe: scribe.unwrap_or_else(|error| panic!("{id} cannot connect: {error}")),
-                plan: plan.clone(),
-                draw: Draw(plan.seed.wrapping_mul(1_000_003).wrapping_add(number)),
-                grants: grants.clone(),
-                stopped: stopped.clone(),
-            };
+        for (number, scribe) in (0..).zip(scribes) {
+            let worker = Worker::new(scribe, plan, number, &grants, &stopped);
             let done = Arc::new(AtomicBool::new(false));
             let end = done.clone();
             let task = seams.spawn("traffic", async move {
+                let scribe = worker.scribe.clone();
                 worker.work().await;
+                scribe.close().await;
                 end.store(true, Ordering::Release);
             });
             working.push((task, done));
@@ -136,7 +142,9 @@ impl Traffic {
     }
 }
 
-struct Worker {
+/// One client at work, or one of several tasks of a client.
+#[derive(Debug)]
+pub struct Worker {
     scribe: Scribe,
     plan: Plan,
     draw: Draw,
@@ -153,7 +161,26 @@ enum Patience {
 }
 
 impl Worker {
-    async fn work(mut self) {
+    /// Worker `number` of a plan: it asks for locks through `scribe`, and counts what it is
+    /// granted, until it is told to stop.
+    pub fn new(
+        scribe: Scribe,
+        plan: &Plan,
+        number: u64,
+        grants: &Arc<AtomicU64>,
+        stopped: &watch::Receiver<bool>,
+    ) -> Self {
+        Self {
+            scribe,
+            plan: plan.clone(),
+            draw: Draw::new(plan.seed.wrapping_mul(1_000_003).wrapping_add(number)),
+            grants: grants.clone(),
+            stopped: stopped.clone(),
+        }
+    }
+
+    /// Asks, holds and gives back until told to stop. The session stays open.
+    pub async fn work(mut self) {
         while !*self.stopped.borrow() {
             match self.ask().await {
                 Some(held) => self.hold(held).await,
@@ -161,7 +188,6 @@ impl Worker {
                 None => self.pause(20).await,
             }
         }
-        self.scribe.close().await;
     }
 
     async fn ask(&mut self) -> Option<Held> {
@@ -262,19 +288,6 @@ impl Worker {
 
     async fn pause(&mut self, longest_ms: u64) {
         let length = Duration::from_millis(1 + self.draw.below(longest_ms));
-        Seams::system().sleep(length).await;
-    }
-}
-
-/// Small numbers from a seed (SplitMix64): a run's choices can be repeated.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % bound.max(1)
+        self.scribe.seams().sleep(length).await;
     }
 }

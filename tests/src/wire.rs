@@ -14,6 +14,7 @@ use holdfast_proto::v1::set_value::Change;
 use holdfast_proto::v1::{
     Acquire, AnyOf, Cancel, ClientFrame, ClientFrames, Close, Granted, Item, KeepAlive, Mode, Open,
     Opened, Refusal, Release, RequestState, Resume, ServerFrame, ServerFrames, SetValue, State,
+    StatusRequest, StatusResponse,
 };
 use holdfast_seams::Seams;
 use tokio::sync::mpsc;
@@ -41,6 +42,15 @@ pub async fn connect(address: &str) -> Result<LockServiceClient<Channel>, tonic:
         .initial_connection_window_size(16 << 20)
         .initial_stream_window_size(16 << 20);
     endpoint.connect().await.map(LockServiceClient::new)
+}
+
+/// What a node says of itself, if it does within `patience`.
+pub async fn status(address: &str, patience: Duration) -> Option<StatusResponse> {
+    let ask = async {
+        let mut client = connect(address).await.ok()?;
+        client.status(StatusRequest {}).await.ok().map(tonic::Response::into_inner)
+    };
+    Seams::system().timeout(patience, ask).await.ok().flatten()
 }
 
 /// What a client needs to take its session up again.

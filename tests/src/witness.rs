@@ -10,7 +10,7 @@ use crate::history::{ClientId, Recorder};
 use crate::wire::{Ticket, Wire, item};
 
 /// Long enough that no test outlasts it.
-const TTL_MS: u64 = 120_000;
+const TTL: Duration = Duration::from_mins(2);
 
 /// One session that holds `count` locks alone, one of them with a value, a set of which it gave
 /// one name back, and a lock that it would share; and one that stands second for each of these.
@@ -34,8 +34,19 @@ impl Witness {
     /// Takes the locks and the places at a node that leads; `first` and the id after it become
     /// the two sessions' ids in the history.
     pub async fn take(address: &str, recorder: &Recorder, first: u64, count: u64) -> Self {
-        let mut holder = Member::open(address, recorder, ClientId(first)).await;
-        let mut waiter = Member::open(address, recorder, ClientId(first + 1)).await;
+        Self::take_for(TTL, address, recorder, first, count).await
+    }
+
+    /// The same with a lease of this length, which is not renewed but by looking again.
+    pub async fn take_for(
+        ttl: Duration,
+        address: &str,
+        recorder: &Recorder,
+        first: u64,
+        count: u64,
+    ) -> Self {
+        let mut holder = Member::open(ttl, address, recorder, ClientId(first)).await;
+        let mut waiter = Member::open(ttl, address, recorder, ClientId(first + 1)).await;
         for request in 1..=count {
             let name = format!("witness/{first}/{request}");
             holder.wire.acquire(request, &name, true).await;
@@ -110,9 +121,9 @@ async fn share(holder: &mut Wire, waiter: &mut Wire, request: u64, name: &str) {
 }
 
 impl Member {
-    async fn open(address: &str, recorder: &Recorder, id: ClientId) -> Self {
+    async fn open(ttl: Duration, address: &str, recorder: &Recorder, id: ClientId) -> Self {
         let mut wire = Wire::dial(address).await.unwrap().recorded(recorder.clone(), id);
-        let ticket = wire.begin(TTL_MS).await;
+        let ticket = wire.begin(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)).await;
         Self { id, ticket, wire }
     }
 

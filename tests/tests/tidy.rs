@@ -23,7 +23,8 @@ const DOCUMENTS: [&str; 6] = [
 ];
 
 /// Every package, by its folder.
-const PACKAGES: [&str; 6] = ["proto", "seams", "server", "server/core", "client", "tests"];
+const PACKAGES: [&str; 7] =
+    ["proto", "seams", "mutants", "server", "server/core", "client", "tests"];
 
 const NONE: [String; 0] = [];
 
@@ -164,40 +165,46 @@ fn every_test_named_in_the_documents_exists() -> Result {
     Ok(())
 }
 
-/// What each package uses, but for what only its tests use.
-fn uses_by_package() -> Result<BTreeMap<String, BTreeSet<String>>> {
+/// What cargo says of each of our packages.
+fn packages() -> Result<Vec<serde_json::Value>> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
         .current_dir(root())
         .output()?;
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata names no packages")?;
+    Ok(packages.clone())
+}
+
+/// What each package uses, but for what only its tests use.
+fn uses_by_package() -> Result<BTreeMap<String, BTreeSet<String>>> {
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     let uses = |package: &serde_json::Value| {
         let dependencies = package["dependencies"].as_array().into_iter().flatten();
         dependencies.filter(|used| used["kind"] != "dev").map(|used| text(&used["name"])).collect()
     };
-    let packages = metadata["packages"].as_array().ok_or("cargo metadata names no packages")?;
-    Ok(packages.iter().map(|package| (text(&package["name"]), uses(package))).collect())
+    Ok(packages()?.iter().map(|package| (text(&package["name"]), uses(package))).collect())
 }
 
 #[test]
 fn packages_depend_downwards_only() -> Result {
-    let everything =
-        "holdfast-client holdfast-core holdfast-proto holdfast-seams holdfast-server".split(' ');
     let below = BTreeMap::from([
-        ("holdfast-proto", vec![]),
-        ("holdfast-core", vec![]),
-        ("holdfast-seams", vec!["holdfast-proto"]),
-        ("holdfast-server", vec!["holdfast-core", "holdfast-proto", "holdfast-seams"]),
-        ("holdfast-client", vec!["holdfast-proto", "holdfast-seams"]),
-        ("holdfast-tests", everything.collect()),
+        ("holdfast-mutants", ""),
+        ("holdfast-proto", ""),
+        ("holdfast-core", "mutants"),
+        ("holdfast-seams", "proto"),
+        ("holdfast-fuzz", ""),
+        ("holdfast-model", ""),
+        ("holdfast-server", "core mutants proto seams"),
+        ("holdfast-client", "mutants proto seams"),
+        ("holdfast-tests", "client core mutants proto seams server"),
     ]);
     for (package, uses) in uses_by_package()? {
         let below = below
             .get(package.as_str())
             .ok_or_else(|| format!("{package} has no place in the house yet: give it one here"))?;
-        for used in uses.iter().filter(|name| name.starts_with("holdfast-")) {
-            assert!(below.contains(&used.as_str()), "{package} must not use {used}");
+        for used in uses.iter().filter_map(|name| name.strip_prefix("holdfast-")) {
+            assert!(below.split(' ').any(|name| name == used), "{package} must not use {used}");
         }
     }
     Ok(())
@@ -207,10 +214,36 @@ fn packages_depend_downwards_only() -> Result {
 /// linked into it (I8, I16).
 #[test]
 fn the_core_links_only_what_is_pure() -> Result {
-    let pure = BTreeSet::from(["borsh", "crc32fast", "sha2", "thiserror"].map(str::to_owned));
+    let pure = ["borsh", "crc32fast", "holdfast-mutants", "sha2", "thiserror"];
+    let pure = BTreeSet::from(pure.map(str::to_owned));
     let packages = uses_by_package()?;
     let uses = packages.get("holdfast-core").ok_or("there is no holdfast-core")?;
     assert_eq!(uses.difference(&pure).cloned().collect::<Vec<_>>(), NONE);
+    Ok(())
+}
+
+/// A deliberate bug is compiled in by a feature of that name, which nothing sets but who asks for it
+/// on the command line: no default feature, and no dependency.
+#[test]
+fn no_default_build_has_a_deliberate_bug_in_it() -> Result {
+    for package in packages()? {
+        let name = &package["name"];
+        let features = package["features"].as_object().ok_or("a package without features")?;
+        let reached_from = |feature: &str| {
+            let enabled = features.get(feature).and_then(serde_json::Value::as_array);
+            enabled.into_iter().flatten().filter_map(serde_json::Value::as_str)
+        };
+        let switches = |feature: &str| feature.contains("mutants");
+        for (feature, _) in features.iter().filter(|(feature, _)| !switches(feature)) {
+            assert!(!reached_from(feature).any(switches), "{name}: {feature} has mutants in it");
+        }
+        for used in package["dependencies"].as_array().into_iter().flatten() {
+            let asked = used["features"].as_array().into_iter().flatten();
+            let on = |feature: &serde_json::Value| feature == "mutants" || feature == "on";
+            let ours = used["name"].as_str().is_some_and(|used| used.starts_with("holdfast-"));
+            assert!(!ours || !asked.clone().any(on), "{name} switches mutants on in {used}");
+        }
+    }
     Ok(())
 }
 

@@ -15,6 +15,8 @@
 
 mod answers;
 mod deadlines;
+#[cfg(test)]
+mod fuzz;
 mod holds;
 mod stream;
 mod synchronise;

@@ -165,8 +165,10 @@ pub(super) fn leader_of(status: &Status) -> Option<String> {
     leader.to_str().ok().map(str::to_owned)
 }
 
-/// The one table from gRPC codes to what a client does about them.
-fn told(endpoint: &str, status: &Status) -> TransportError {
+/// The one table from gRPC codes to what a client does about them. Public for simulations, whose
+/// servers answer as ours do, without a port.
+#[doc(hidden)]
+pub fn told(endpoint: &str, status: &Status) -> TransportError {
     let message = status.message().to_owned();
     match status.code() {
         // tonic makes an UNAVAILABLE of its own when a connection breaks; only a server's names

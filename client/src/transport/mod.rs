@@ -4,3 +4,4 @@ pub(crate) mod cluster;
 mod grpc;
 
 pub(crate) use grpc::GrpcTransport;
+pub use grpc::told;

@@ -1,6 +1,7 @@
 //! How a request comes in: it is granted, or stands in its queues, or is denied.
 
 use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_mutants::mutant;
 
 use crate::answer::{Acquired, Answer, Grant, Outcome};
 use crate::event::Event;
@@ -75,17 +76,25 @@ impl LockTable {
         let mut wish = Wish::new(ask.items, ask.need, ask.wait)?;
         let limit = self.limits.max_requests_per_session;
         let session = self.open(ask.session)?;
-        if let Some(record) = session.seen(ask.request)? {
+        let who = (ask.session, ask.request);
+        let seen = session.seen(ask.request)?.filter(|_| !mutant!(OutcomeNotKept));
+        if let Some(record) = seen {
+            if mutant!(RetryGoesToEnd)
+                && let Record::Asked { state: State::Waiting { ticket, .. }, .. } = *record
+            {
+                return self.queue_anew(who, wish, ticket, events);
+            }
             return self.answer_again(ask.request, &wish, record);
         }
         session.may_keep_another(ask.session, limit)?;
-        let who = (ask.session, ask.request);
         if !self.counters.has_tokens() && wish.takes(self.fitting(&wish)).is_some() {
             // Nobody holds what it asks for, and yet nobody can be granted it.
             return Err(self.counters.tokens_exhausted());
         }
         wish.share_names(|name| self.kept_name(name));
-        match wish.takes(self.free_to_newcomer(&wish)) {
+        let barges = mutant!(BargingTry) && !wish.waits();
+        let free = if barges { self.fitting(&wish) } else { self.free_to_newcomer(&wish) };
+        match wish.takes(free) {
             Some(part) => self.take_free(who, wish, part, events),
             None if wish.waits() => self.enqueue(who, wish, events),
             None => self.deny(who, wish, events),
@@ -173,6 +182,19 @@ impl LockTable {
         let waiting = State::Waiting { ticket, since_ms: self.stamp_ms };
         self.record(session, request, Record::Asked { wish, state: waiting });
         Ok(Answer::Acquired { request, state, fresh: true })
+    }
+
+    /// For a mutant: a waiting request loses its places and takes new ones.
+    fn queue_anew(
+        &mut self,
+        who: (SessionId, RequestId),
+        wish: Wish,
+        ticket: Ticket,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        self.leave_queues(&wish, ticket);
+        self.pass_on(wish.iter().map(|(name, _)| name), events);
+        self.enqueue(who, wish, events)
     }
 
     fn draw_ticket(&mut self, wish: &Wish) -> Result<Ticket, Rejection> {

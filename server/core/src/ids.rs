@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 use std::fmt;
-use std::io;
+use std::io::{self, Read};
 use std::sync::Arc;
 
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -257,6 +257,18 @@ pub(crate) fn read_bytes<R: io::Read>(reader: &mut R, max: usize) -> io::Result<
     }
     let mut bytes = vec![0; len];
     reader.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads borsh bytes of any length, with memory for those that come and not for those announced:
+/// borsh itself makes room for up to a mebibyte first.
+pub(crate) fn read_grown_bytes<R: io::Read>(reader: &mut R) -> io::Result<Vec<u8>> {
+    let claimed = u64::from(u32::deserialize_reader(reader)?);
+    let mut bytes = Vec::new();
+    reader.by_ref().take(claimed).read_to_end(&mut bytes)?;
+    if (bytes.len() as u64) < claimed {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
     Ok(bytes)
 }
 

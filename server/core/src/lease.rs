@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use holdfast_mutants::mutant;
+
 use crate::ids::SessionId;
 
 /// Why a keepalive does not renew: it must not be acknowledged.
@@ -195,7 +197,8 @@ impl LeaseTable {
         self.leases.clear();
         self.order.clear();
         for (session, ttl_ms) in sessions {
-            self.insert(session, ttl_ms, now_ms);
+            let cut_ms = if mutant!(NoFullTtl) { ttl_ms } else { 0 };
+            self.insert(session, ttl_ms, now_ms.saturating_sub(cut_ms));
         }
     }
 
@@ -221,7 +224,9 @@ impl LeaseTable {
     fn renewable(&mut self, session: SessionId) -> Result<&mut Lease, NotRenewed> {
         match self.leases.get_mut(&session) {
             None => Err(NotRenewed::Unknown),
-            Some(Lease { phase: Phase::Expiring, .. }) => Err(NotRenewed::Expiring),
+            Some(Lease { phase: Phase::Expiring, .. }) if !mutant!(KeepaliveWhileExpiring) => {
+                Err(NotRenewed::Expiring)
+            }
             Some(lease) => Ok(lease),
         }
     }

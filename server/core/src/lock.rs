@@ -2,6 +2,8 @@
 
 use std::collections::btree_map::Entry;
 
+use holdfast_mutants::mutant;
+
 use crate::LockTable;
 use crate::answer::Grant;
 use crate::holders::{Holder, Holders};
@@ -34,7 +36,8 @@ impl Lock {
     /// Whether a request that comes now may hold it: it fits, and nobody waits (I9: nobody is
     /// overtaken, also not a writer by a reader who would fit).
     fn is_free_to_newcomer(&self, mode: Mode) -> bool {
-        self.queue.is_empty() && self.holders.fits(mode)
+        let overtakes = mutant!(WriterOvertaken) && mode == Mode::Shared;
+        (self.queue.is_empty() || overtakes) && self.holders.fits(mode)
     }
 
     /// Whether the waiter with that ticket may hold it: it is next, and fits.
@@ -117,6 +120,7 @@ impl LockTable {
     pub(crate) fn tidy(&mut self, name: &LockName) {
         if let Entry::Occupied(lock) = self.locks.entry(name.clone())
             && lock.get().is_idle()
+            && !mutant!(LocksLeftBehind)
         {
             lock.remove();
         }

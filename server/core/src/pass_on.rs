@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use holdfast_mutants::mutant;
+
 use crate::LockTable;
 use crate::answer::{Acquired, Grant};
 use crate::event::Event;
@@ -79,7 +81,8 @@ impl LockTable {
             let Some(ready) = self.ready_head(&name, ticket) else { continue };
             let Ok(token) = self.counters.next_token() else { break };
             self.grant_waiting(&ready, token, events);
-            ready.wish.iter().for_each(|(name, _)| self.look_at(name, &mut heads));
+            let left = if mutant!(AnyQueueUnlooked) { ready.part } else { ready.wish.whole() };
+            ready.wish.iter_part(left).for_each(|(name, _)| self.look_at(name, &mut heads));
         }
         self.tell_contended(before, events);
     }

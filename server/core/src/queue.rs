@@ -4,6 +4,8 @@
 //! 100,000 waiters asks for its place, and counting for each would take minutes. Tickets only rise,
 //! so waiters are appended to a vector; who leaves makes a gap; a Fenwick tree counts who is left.
 
+use holdfast_mutants::mutant;
+
 use crate::ids::{RequestId, SessionId, Ticket};
 use crate::mode::Mode;
 
@@ -39,7 +41,8 @@ impl Queue {
 
     /// Who is next: the smallest ticket.
     pub(crate) fn first(&self) -> Option<(Ticket, Waiter)> {
-        self.0.as_ref()?.first()
+        let line = self.0.as_ref()?;
+        if mutant!(LastInQueueFirst) { line.iter().last() } else { line.first() }
     }
 
     /// How many wait with a smaller ticket.

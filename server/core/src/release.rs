@@ -1,5 +1,7 @@
 //! How a request ends: its grant is given back, in whole or in part, or it is cancelled.
 
+use holdfast_mutants::mutant;
+
 use crate::answer::{Answer, Grant, Outcome, Was};
 use crate::event::{EndCause, Event};
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
@@ -81,7 +83,10 @@ impl LockTable {
         events: &mut Vec<Event>,
     ) -> Outcome {
         self.confirm(session, done_below)?;
-        let (request, wish, held) = self.open(session)?.held_under(session, token)?;
+        let found = self.open(session)?;
+        let newest = found.holds.last_key_value().filter(|_| mutant!(ReleaseIgnoresToken));
+        let token = newest.map_or(token, |(&newest, _)| newest);
+        let (request, wish, held) = found.held_under(session, token)?;
         let named = || named_part(session, token, wish, held, locks);
         let part = if locks.is_empty() { held } else { named()? };
         let left = held.without(part);
@@ -99,7 +104,9 @@ impl LockTable {
         ticket: Ticket,
         events: &mut Vec<Event>,
     ) {
-        self.leave_queues(wish, ticket);
+        if !mutant!(CancelKeepsPlace) {
+            self.leave_queues(wish, ticket);
+        }
         if let Some(found) = self.sessions.get_mut(session) {
             found.finish(request);
         }
@@ -129,7 +136,7 @@ impl LockTable {
         let Grant { session, request, token } = *grant;
         let items = wish.items_of(*part);
         events.push(Event::Lost { session, request, token, items, over: true, cause });
-        if cause == EndCause::Expired {
+        if cause == EndCause::Expired && !mutant!(SuspectNotSet) {
             for (name, mode) in wish.iter_part(*part) {
                 if mode == Mode::Exclusive {
                     self.suspect_value(name, events);
@@ -141,7 +148,8 @@ impl LockTable {
 
     fn end_hold(&mut self, ending: &Ending, events: &mut Vec<Event>) {
         let Ending { grant, wish, part } = ending;
-        for (name, _) in wish.iter_part(*part) {
+        let kept = mutant!(SetKeepsOneName) && wish.iter_part(*part).count() > 1;
+        for (name, _) in wish.iter_part(*part).skip(usize::from(kept)) {
             self.take_holder(name, grant.token);
         }
         self.pass_on(wish.iter_part(*part).map(|(name, _)| name), events);

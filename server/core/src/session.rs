@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_mutants::mutant;
 
 use crate::acquire::Denial;
 use crate::answer::{Answer, Grant, Outcome};
@@ -249,7 +250,7 @@ impl LockTable {
         events: &mut Vec<Event>,
     ) -> Outcome {
         self.open(session)?;
-        if heard_in != proposed_in {
+        if heard_in != proposed_in && !mutant!(ExpiryFromOtherTenure) {
             return Err(Rejection::OtherTenure { session, heard_in, proposed_in });
         }
         self.end_session(session, EndCause::Expired, events)
@@ -276,7 +277,7 @@ impl LockTable {
             return Err(Rejection::UnknownSession { session });
         };
         self.counts.sessions -= 1;
-        let waits = ended.waits();
+        let waits = if mutant!(SessionEndKeepsWaits) { Vec::new() } else { ended.waits() };
         for &(ticket, request, wish) in &waits {
             self.leave_queues(wish, ticket);
             events.push(Event::Left { session, request, items: wish.items() });

@@ -13,6 +13,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_mutants::mutant;
 
 use crate::LockTable;
 use crate::answer::Grant;
@@ -21,7 +22,7 @@ use crate::chain::Chain;
 use crate::check::Violation;
 use crate::counters::Counters;
 use crate::holders::Holder;
-use crate::ids::{LockName, LogIndex, RequestId, SessionId, Ticket};
+use crate::ids::{FencingToken, LockName, LogIndex, RequestId, SessionId, Ticket};
 use crate::limits::Limits;
 use crate::queue::Waiter;
 use crate::session::{Record, Session, State};
@@ -165,6 +166,9 @@ impl LockTable {
         table.read_values(blocks, header.values)?;
         blocks.finish()?;
         table.restore_queues(waits)?;
+        if mutant!(SnapshotForgetsTokens) {
+            table.counters.token = table.largest_token_in_use();
+        }
         Ok(table)
     }
 
@@ -176,6 +180,12 @@ impl LockTable {
         mut session: Session,
         waits: &mut Vec<Wait>,
     ) -> Result<(), SnapshotError> {
+        if mutant!(DedupeLostInSnapshot) {
+            session.records.retain(|_, record| record.is_live());
+        }
+        if mutant!(SnapshotWithoutQueue) {
+            session.records.retain(|_, record| record.held().is_some() || !record.is_live());
+        }
         for (&request, record) in &mut session.records {
             let Record::Asked { wish, state } = record else { continue };
             match *state {
@@ -247,9 +257,21 @@ impl LockTable {
                 return Err(damaged(format!("the value of {name} is out of order")).into());
             }
             last = place;
-            self.keep_value(&name, Some(value));
+            if !mutant!(SnapshotWithoutValues) {
+                self.keep_value(&name, Some(value));
+            }
         }
         Ok(())
+    }
+}
+
+impl LockTable {
+    /// For a mutant: what is left of the token counter if it is not kept by itself.
+    fn largest_token_in_use(&self) -> u64 {
+        let holds = self.sessions.iter().filter_map(|(_, session)| session.holds.last_key_value());
+        let held = holds.map(|(&token, _)| token);
+        let wrote = self.values.iter().map(|(_, value)| value.set_by);
+        held.chain(wrote).max().map_or(0, FencingToken::counter)
     }
 }
 

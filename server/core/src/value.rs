@@ -4,12 +4,13 @@ use std::io;
 use std::sync::Arc;
 
 use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_mutants::mutant;
 use sha2::{Digest, Sha256};
 
 use crate::answer::{Answer, Outcome};
 use crate::chain::HashWriter;
 use crate::event::Event;
-use crate::ids::{FencingToken, LockName, RequestId, SessionId, read_bytes};
+use crate::ids::{FencingToken, LockName, RequestId, SessionId, read_bytes, read_grown_bytes};
 use crate::mode::{Item, Mode};
 use crate::session::Record;
 use crate::{LockTable, Rejection};
@@ -28,7 +29,7 @@ pub const VALUE_OVERHEAD_BYTES: u64 = 256;
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub enum ValueChange {
     /// Replaces it whole. No bytes are a value too.
-    Set(Vec<u8>),
+    Set(#[borsh(deserialize_with = "read_grown_bytes")] Vec<u8>),
     /// Removes it. Harmless if there is none.
     Clear,
     /// Says that it is as it should be: it is no longer suspect. Harmless if it was not.
@@ -133,6 +134,9 @@ impl LockTable {
 
     /// Only the holder's session with its token, and only if it holds alone (I13).
     fn may_write(&self, write: &Write<'_>) -> Result<(), Rejection> {
+        if mutant!(SetValueIgnoresToken) {
+            return Ok(());
+        }
         let Write { session, token, lock, .. } = *write;
         let (_, wish, part) = self.open(session)?.held_under(session, token)?;
         let held = wish.position(lock).filter(|&at| part.contains(at));

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_mutants::mutant;
 
 use crate::Rejection;
 use crate::blocks::damaged;
@@ -153,7 +154,8 @@ impl Wish {
 
     /// Which locks it is granted if it can have `free`; `None` if that is not enough.
     pub(crate) fn takes(&self, free: Part) -> Option<Part> {
-        let enough = if self.needs_all() { free == self.whole() } else { !free.is_empty() };
+        let whole = self.needs_all() && !mutant!(SetGrantedInParts);
+        let enough = if whole { free == self.whole() } else { !free.is_empty() };
         enough.then_some(free)
     }
 

@@ -1,39 +1,20 @@
 //! Bytes that nobody should have written: an error that says what is wrong, never a panic, never a
 //! table that was not there.
 
-#![expect(clippy::unwrap_used, reason = "what cannot be unwrapped here fails the test")]
-
 use std::io::{self, Read};
 
 use holdfast_core::{
-    Batch, COMMAND_VERSION, COMMAND_VERSION_OLDEST, Command, DecodeError, LockTable, LogIndex,
-    Need, SNAPSHOT_VERSION, SessionId, SnapshotError,
+    Batch, COMMAND_VERSION, COMMAND_VERSION_OLDEST, DecodeError, LockTable, SNAPSHOT_VERSION,
+    SnapshotError,
 };
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 mod support;
 use support::{
-    TENURE, acquire, acquire_many, apply, batch, busy_table, bytes_of, cancel, exclusive, open,
-    release, release_some, set_value,
+    MAGIC_AND_VERSION, apply, batch, busy_table, bytes_of, content_of, forge, put_to_work,
+    some_batch,
 };
-
-const MAGIC_AND_VERSION: usize = 10;
-const BLOCK_HEAD: usize = 8;
-
-fn some_batch() -> Batch {
-    let configure = Command::Configure { limits: holdfast_core::Limits::default() };
-    batch(vec![
-        configure,
-        open(),
-        acquire(1, 1, "orders/42"),
-        acquire_many(1, 2, exclusive(&["a", "b"]), Need::Any { min: 1 }),
-        set_value(1, 3, 2, "a", b"note"),
-        cancel(1, 1),
-        release_some(1, 2, &["a"]),
-        release(1, 1),
-    ])
-}
 
 /// Reads a batch; one that is accepted must be written as the same bytes, and be applied to a busy
 /// table without a panic (I28).
@@ -232,36 +213,4 @@ fn values_out_of_order_are_damage() {
         let read = LockTable::read_from(&mut forge(&harmed).as_slice());
         assert!(matches!(read, Err(SnapshotError::Damaged { .. })), "{read:?}");
     }
-}
-
-fn put_to_work(mut table: LockTable) {
-    let index = LogIndex::new(table.applied_index().get().saturating_add(1));
-    let commands = vec![
-        open(),
-        acquire(2, 9, "new"),
-        cancel(1, 1),
-        release(3, 2),
-        acquire(3, 9, "a"),
-        acquire_many(1, 9, exclusive(&["s", "y"]), Need::All),
-        set_value(3, 10, 6, "y", b"done"),
-        Command::ExpireSession { session: SessionId::new(3), tenure: TENURE },
-    ];
-    let mut applied = Vec::new();
-    if table.apply_batch(index, TENURE, &batch(commands), &mut applied).is_ok() {
-        table.check().unwrap();
-    }
-}
-
-/// What the only block of a small snapshot holds.
-fn content_of(snapshot: &[u8]) -> Vec<u8> {
-    let end = snapshot.len() - BLOCK_HEAD;
-    snapshot[MAGIC_AND_VERSION + BLOCK_HEAD..end].to_vec()
-}
-
-/// A snapshot of that content, as if a table had written it.
-fn forge(content: &[u8]) -> Vec<u8> {
-    let len = u32::try_from(content.len()).unwrap();
-    let crc = crc32fast::hash(content).to_le_bytes();
-    let version = SNAPSHOT_VERSION.to_le_bytes();
-    [b"HOLDFAST", &version[..], &len.to_le_bytes(), &crc, content, &[0; 4], &crc].concat()
 }

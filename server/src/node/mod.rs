@@ -35,7 +35,8 @@ use holdfast_seams::{Seams, Task};
 use self::announce::announce;
 use self::ports::Port;
 use self::signals::Signals;
-use self::view::{Condition, Phase, Running, View};
+pub use self::view::Condition;
+use self::view::{Phase, Running, View};
 use crate::config::Config;
 use crate::exit::{self, Exit};
 use crate::http::{self, AdminPort};
@@ -191,7 +192,7 @@ impl Node {
         let replica =
             Replica::start(settings::replica(config), Arc::new(store), network, seams.clone())
                 .await?;
-        let condition = Arc::new(Condition::new(config, replica.clone()));
+        let condition = Arc::new(Condition::new(replica.clone(), config.node.election_max_ms));
         let hub = Arc::new(Hub::start(
             replica.clone(),
             condition.clone(),

@@ -98,9 +98,9 @@ impl Running {
     }
 }
 
-/// Whether a replica can serve, or show the leader.
+/// Whether a replica can serve, and what it says of itself to those who ask.
 #[derive(Debug)]
-pub(super) struct Condition {
+pub struct Condition {
     replica: Arc<Replica>,
     /// A quorum or a leader that was not heard for this long is not counted on: by then the others
     /// have elected somebody else.
@@ -108,8 +108,9 @@ pub(super) struct Condition {
 }
 
 impl Condition {
-    pub(super) fn new(config: &Config, replica: Arc<Replica>) -> Self {
-        Self { replica, patience_ms: config.node.election_max_ms }
+    /// Of a replica that counts on nobody whom it has not heard for `patience_ms`.
+    pub fn new(replica: Arc<Replica>, patience_ms: u64) -> Self {
+        Self { replica, patience_ms }
     }
 
     pub(super) fn readiness(&self) -> Readiness {
@@ -122,16 +123,23 @@ impl NodeInfo for Condition {
         let status = self.replica.status();
         let ready = self.readiness().ready;
         let leader = status.leader.as_ref();
+        // Both as of one look, so that members can be compared.
+        let (mut applied_index, mut state_hash) = (0, Bytes::new());
+        self.replica.read(&mut |table, index| {
+            applied_index = index.get();
+            state_hash = Bytes::copy_from_slice(&table.state_hash());
+        });
         StatusResponse {
             cluster_id: status.cluster.map(|id| id.0.to_vec().into()).unwrap_or_default(),
             node_id: status.node_id,
             leader_id: leader.map(|leader| leader.node_id),
             leader: leader.map(|leader| leader.advertise.clone()),
             term: status.term,
-            applied_index: status.applied.unwrap_or(0),
+            applied_index,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             members: status.members.iter().map(member).collect(),
             ready,
+            state_hash,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_core::Tenure;
+use holdfast_mutants::mutant;
 use holdfast_seams::{BoxFuture, Seams};
 use openraft::LinearizerOption;
 use openraft::errors::{LinearizableReadError, RaftError};
@@ -121,7 +122,9 @@ impl Confirmer {
             // Deposed and elected again meanwhile: that is another tenure, not yet begun here.
             return Err(not_leader(&self.role));
         }
-        self.until_applied(read).await?;
+        if !mutant!(KeepaliveBeforeOwnEntry) {
+            self.until_applied(read).await?;
+        }
         if self.role.borrow().tenure() != Some(tenure) {
             return Err(not_leader(&self.role));
         }

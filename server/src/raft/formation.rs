@@ -39,6 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use holdfast_mutants::mutant;
 use holdfast_proto::v1 as proto;
 use holdfast_seams::Seams;
 use openraft::errors::{InitializeError, RaftError};
@@ -314,13 +315,25 @@ impl Formation {
 
     async fn look_for_cluster(&self) -> Result<(), Fault> {
         for member in self.others() {
-            let hello = self.hello(member).await;
-            let initialised = hello.is_ok_and(|hello| hello.initialised);
-            if initialised && self.me.cluster().is_none() {
+            let Ok(hello) = self.hello(member).await else { continue };
+            if hello.initialised && self.me.cluster().is_none() {
+                if mutant!(WipedNodeJoins) {
+                    self.take_place_again(&hello).await;
+                    return Ok(());
+                }
                 return Err(self.data_gone(member.node_id));
             }
         }
         Ok(())
+    }
+
+    /// For a mutant: this node takes what another one says of its cluster for its own memory.
+    async fn take_place_again(&self, hello: &proto::HelloResponse) {
+        let told = hello.cluster_id.as_deref().and_then(|id| <[u8; 16]>::try_from(id).ok());
+        if let Some(id) = told {
+            // Tried again with the next look.
+            let _ = self.promise_self(ClusterId(id), hello.incarnation, &self.members).await;
+        }
     }
 
     fn data_gone(&self, told_by: u64) -> Fault {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use futures_util::{FutureExt, TryFutureExt};
 use holdfast_core::COMMAND_VERSION;
+use holdfast_mutants::mutant;
 use holdfast_proto::v1 as proto;
 use holdfast_seams::{BoxFuture, Clock};
 use openraft::async_runtime::watch::WatchReceiver;
@@ -117,6 +118,10 @@ impl Handler {
         let responses = self.raft.stream_append(requests).map(move |result| {
             let below = below_reserve.load(Ordering::Relaxed);
             result
+                .map(|result| match result {
+                    Err(StreamAppendError::Conflict(at)) if mutant!(FalseQuorum) => Ok(Some(at)),
+                    result => result,
+                })
                 .map(|result| wire::append_result_to_wire(&result, below))
                 .map_err(|e| stopped(&e))
         });

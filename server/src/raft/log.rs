@@ -10,6 +10,7 @@ use std::io;
 use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 
+use holdfast_mutants::mutant;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 use tokio::sync::oneshot;
@@ -111,6 +112,10 @@ impl RaftLogStorage<Types> for Log {
         I::IntoIter: OptionalSend,
     {
         let records = entries.into_iter().map(|entry| record_of(&entry)).collect();
+        if mutant!(AppendAcknowledgedEarly) {
+            callback.io_completed(Ok(()));
+            return self.0.append(records, unawaited()).map_err(io::Error::other);
+        }
         let done = Box::new(move |result| callback.io_completed(result));
         self.0.append(records, done).map_err(io::Error::other)
     }

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt};
 use holdfast_core::{Applied, Batch, Event, Frozen, LockTable, LogIndex, Outcome, Tenure};
+use holdfast_mutants::mutant;
 use holdfast_proto::v1 as proto;
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
@@ -156,8 +157,13 @@ impl Machine {
         log_id: LogId,
         bytes: &EncodedBatch,
     ) -> io::Result<Vec<Outcome>> {
-        let batch = Batch::decode(&bytes.0)
+        let mut batch = Batch::decode(&bytes.0)
             .map_err(|source| self.stop(Fault::Unreadable { index, source }))?;
+        if mutant!(ReplicaActsOnOwnClock)
+            && let Some(own) = &self.snapshots
+        {
+            batch.stamp_ms = own.now().as_millis();
+        }
         self.scratch.clear();
         let mut state = self.shared.lock();
         let applied = state.table.apply_batch(index, tenure, &batch, &mut self.scratch);
@@ -349,6 +355,11 @@ impl RaftSnapshotBuilder<Types> for Builder {
         let written = off_runtime(store.may_block(), move || {
             let mut draft = store.begin_snapshot(last, bytes)?;
             frozen.write_to(&mut draft)?;
+            if mutant!(SnapshotNotKept)
+                && let Some(before) = store.newest_snapshot()?
+            {
+                return Ok(before);
+            }
             draft.finish()
         })
         .await;

@@ -42,6 +42,7 @@ mod peers;
 mod proposer;
 mod replica;
 mod roll;
+mod runtime;
 mod store;
 mod survey;
 mod tenure;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use holdfast_core::{Command, Limits, LockTable, LogIndex};
+use holdfast_mutants::mutant;
 use holdfast_seams::{BoxFuture, Seams, Task};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{Config, Instant, SnapshotPolicy};
@@ -696,7 +697,7 @@ fn engine_config(config: &ReplicaConfig) -> Result<Config, StartError> {
         election_timeout_max,
         // The default lets a crashed leader lead on in its old term with an empty memory: then a
         // term would not be a tenure.
-        enable_leader_restore: Some(false),
+        enable_leader_restore: Some(mutant!(LeaderRestored)),
         enable_pre_vote: Some(true),
         allow_log_reversion: Some(false),
         install_snapshot_timeout: SNAPSHOT_WITHIN_MS,

@@ -129,7 +129,7 @@ impl Read for BodyReader {
 
 impl ReplicaStore for Store {
     fn may_block(&self) -> bool {
-        true
+        Self::may_block(self)
     }
 
     fn log(&self) -> Arc<LogStore> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::{Command, Limits, Tenure};
+use holdfast_mutants::mutant;
 use holdfast_seams::Seams;
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -104,6 +105,9 @@ impl Tenures {
     /// Commits and applies an entry of this node's own in this tenure. openraft's word that this
     /// node leads is not enough: it says so for an instant while it forms a cluster, too.
     async fn first_entry(&self, tenure: Tenure) {
+        if mutant!(KeepaliveBeforeOwnEntry) {
+            return;
+        }
         loop {
             match self.raft.write_blank().await {
                 Ok(written) if written.log_id.leader_id.term == tenure.get() => return,

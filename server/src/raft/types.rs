@@ -11,10 +11,7 @@ use openraft::raft::responder::Responder;
 use openraft::{EntryPayload, OptionalSend, RaftTypeConfig, alias};
 
 use super::Member;
-
-/// The runtime openraft's own tasks, timers and random numbers come from. The one place to change
-/// when a simulation has to be repeatable to the step.
-pub(super) type Runtime = openraft::impls::TokioRuntime;
+use super::runtime::Runtime;
 
 /// Type configuration.
 ///
@@ -80,7 +77,7 @@ impl Addresses {
 }
 
 /// A batch as it stands in the log: `holdfast_core::Batch::encode`. Cloning shares the bytes.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct EncodedBatch(pub(super) Bytes);
 
 impl fmt::Debug for EncodedBatch {

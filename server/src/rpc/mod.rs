@@ -21,10 +21,12 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_proto::v1::StatusResponse;
+use futures_util::stream::BoxStream;
 use holdfast_proto::v1::cluster_service_server::ClusterServiceServer;
-use holdfast_proto::v1::lock_service_server::LockServiceServer;
+use holdfast_proto::v1::lock_service_server::{LockService, LockServiceServer};
+use holdfast_proto::v1::{ServerFrames, StatusResponse, WatchResponse};
 use holdfast_seams::{Seams, Task};
+use tonic::Status;
 use tonic::server::NamedService;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
@@ -92,6 +94,20 @@ pub fn client_port(
         .add_service(reflection);
     let health = seams.spawn("health", report_health(seams.clone(), reporter, info));
     Ok(ClientPort { router, health })
+}
+
+/// Every call of the service, with what its streams are made of.
+pub type LockCalls = Arc<
+    dyn LockService<
+            SessionStream = BoxStream<'static, Result<ServerFrames, Status>>,
+            WatchStream = BoxStream<'static, Result<WatchResponse, Status>>,
+        >,
+>;
+
+/// The service alone, without a port: for simulations, which call it as a port would. Its session
+/// streams need a port's messages; [`Hub::serve`] takes their place.
+pub fn lock_calls(hub: Arc<Hub>, info: Arc<dyn NodeInfo>) -> LockCalls {
+    Arc::new(LockApi::new(hub, info))
 }
 
 fn server(settings: &RpcSettings) -> Server {

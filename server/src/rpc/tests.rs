@@ -2,6 +2,7 @@
 
 mod calls;
 mod cluster;
+mod fuzz;
 mod watching;
 
 use std::net::SocketAddr;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::{Command, Rejection, SessionId, Tenure};
+use holdfast_mutants::mutant;
 use holdfast_proto::v1::KeptAlive;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_seams::Moment;
@@ -26,6 +27,8 @@ const GRACE: Duration = Duration::from_millis(20);
 const PAUSED: Duration = Duration::from_millis(100);
 /// The grace after a pause: there may be many frames by then.
 const GRACE_AFTER_PAUSE: Duration = Duration::from_millis(250);
+/// For a mutant: a quorum's word that is so old is taken for a new one.
+const OLD_CONTACT: Duration = Duration::from_secs(5);
 /// Expiries proposed at once; the rest follow after the next look.
 const EXPIRIES_AT_ONCE: usize = 1_024;
 
@@ -92,6 +95,8 @@ impl Lead {
     /// Acknowledges keepalives, each after a quorum round begun after it came in (§5.1). One round
     /// at a time serves all that wait. Ends only with the tenure.
     async fn answer_keepalives(&self, tenure: Tenure) {
+        // Only a mutant looks at it.
+        let mut last_round = Moment::from_origin(Duration::ZERO);
         loop {
             let Some(round) = self.registry.with_leases(tenure, Leases::take_waiting) else {
                 return;
@@ -100,7 +105,14 @@ impl Lead {
                 self.registry.keepalive_waits.notified().await;
                 continue;
             }
-            if self.confirm(tenure).await {
+            let begun = self.registry.seams.clock.now();
+            let is_lately = begun.saturating_since(last_round) < OLD_CONTACT;
+            let unasked =
+                mutant!(KeepaliveWithoutQuorum) || mutant!(KeepaliveOnOldContact) && is_lately;
+            if unasked {
+                self.acknowledge(tenure, &round);
+            } else if self.confirm(tenure).await {
+                last_round = begun;
                 self.acknowledge(tenure, &round);
             } else {
                 self.registry.with_leases(tenure, |leases| leases.put_back(round));
@@ -220,6 +232,8 @@ impl Lead {
     fn propose_expiry(&self, tenure: Tenure, session: SessionId) {
         let registry = self.registry.clone();
         let done = move |result| registry.expiry_ended(tenure, session, &result);
+        let other = u64::from(mutant!(ExpiryFromOtherTenure));
+        let tenure = Tenure::new(tenure.get().saturating_sub(other));
         self.consensus.submit(Command::ExpireSession { session, tenure }, Box::new(done));
     }
 }

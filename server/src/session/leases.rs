@@ -69,6 +69,24 @@ impl Leases {
         }
     }
 
+    /// For mutants: goes on in another tenure with the deadlines of this one.
+    pub(super) fn go_on_in(
+        &mut self,
+        tenure: Tenure,
+        now: Moment,
+        sessions: impl IntoIterator<Item = (SessionId, u64)>,
+    ) {
+        self.tenure = tenure;
+        self.clock = LeaseClock::default();
+        self.waiting.clear();
+        self.unsettled.clear();
+        for (session, ttl_ms) in sessions {
+            if self.table.deadline_of(session).is_none() {
+                self.table.insert(session, ttl_ms, self.clock.at(now));
+            }
+        }
+    }
+
     pub(super) fn tenure(&self) -> Tenure {
         self.tenure
     }

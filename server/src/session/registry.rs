@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use holdfast_core::{LockTable, LogIndex, RequestId, SessionId, Tenure};
+use holdfast_mutants::mutant;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{GoingAway, Redirect};
 use holdfast_seams::{Moment, Seams};
@@ -178,8 +179,14 @@ impl Registry {
         now: Moment,
         sessions: &mut dyn Iterator<Item = (SessionId, u64)>,
     ) {
-        let leases = Leases::begin(tenure, self.settings.margin_ms, now, sessions);
-        self.lock().leases = Some(leases);
+        if keeps_deadlines()
+            && let Some(former) = self.lock().leases.as_mut()
+        {
+            former.go_on_in(tenure, now, sessions);
+        } else {
+            let leases = Leases::begin(tenure, self.settings.margin_ms, now, sessions);
+            self.lock().leases = Some(leases);
+        }
         self.watches.begin_tenure(tenure);
     }
 
@@ -188,7 +195,9 @@ impl Registry {
     pub(super) fn end_tenure(&self, leader: Option<&str>) {
         self.watches.end_tenure(leader);
         let mut state = self.lock();
-        state.leases = None;
+        if !keeps_deadlines() {
+            state.leases = None;
+        }
         state.follows = Follows::default();
         state.waiting.elsewhere(leader);
         let redirect = Body::Redirect(Redirect { leader: leader.map(str::to_owned) });
@@ -285,6 +294,11 @@ impl Registry {
             self.metrics.outbox_overflows.inc();
         }
     }
+}
+
+/// For two mutants: whether the deadlines of a tenure outlive it.
+fn keeps_deadlines() -> bool {
+    mutant!(RegainedLeaderKeepsDeadlines) || mutant!(ExpiryFromOtherTenure)
 }
 
 impl State {

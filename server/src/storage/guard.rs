@@ -19,14 +19,12 @@
 //! - What the node is (ids, stage, members) stands in both slots, so that no single damaged slot
 //!   takes back a promise.
 
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::disk::{Disk, DiskFile, Place};
 use super::error::{Fault, OnFault, OpenError, open_error};
-use super::files::sync_folder;
 use super::record::{
     DecodeError, Fields, LogId, StoredVote, put_length, put_log_id, put_vote, seal, take_log_id,
     take_vote, unseal,
@@ -143,7 +141,7 @@ pub(super) struct GuardState {
 /// The open guard file. One writer at a time, whatever the thread.
 pub(super) struct Guard {
     path: PathBuf,
-    file: File,
+    file: Arc<dyn DiskFile>,
     current: Mutex<Current>,
     on_fault: OnFault,
 }
@@ -168,6 +166,7 @@ impl Guard {
     ///
     /// What the system said; there may be a temporary file, never half a guard.
     pub(super) fn create(
+        disk: &dyn Disk,
         folder: &Path,
         node_id: u64,
         store_id: [u8; 16],
@@ -190,10 +189,10 @@ impl Guard {
             durable: None,
             snapshot: None,
         };
-        let file = write_new(&temporary, &encode(1, &state))
+        let file = write_new(disk, &temporary, &encode(1, &state))
             .map_err(|e| open_error("create", &temporary, e))?;
-        std::fs::rename(&temporary, &path)
-            .and_then(|()| sync_folder(folder))
+        disk.rename(&temporary, &path)
+            .and_then(|()| disk.sync_folder(folder))
             .map_err(|e| open_error("create", &path, e))?;
         let current = Mutex::new(Current { sequence: 1, state, failed: false });
         Ok(Self { path, file, current, on_fault })
@@ -204,14 +203,18 @@ impl Guard {
     /// # Errors
     ///
     /// Neither slot can be read, or one was written by a newer release. Nothing was changed.
-    pub(super) fn open(folder: &Path, on_fault: OnFault) -> Result<Option<Self>, OpenError> {
+    pub(super) fn open(
+        disk: &dyn Disk,
+        folder: &Path,
+        on_fault: OnFault,
+    ) -> Result<Option<Self>, OpenError> {
         let path = guard_path(folder);
-        let file = match OpenOptions::new().read(true).write(true).open(&path) {
+        let file = match disk.open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(open_error("open", &path, error)),
         };
-        let bytes = read_all(&file).map_err(|e| open_error("read", &path, e))?;
+        let bytes = read_all(file.clone()).map_err(|e| open_error("read", &path, e))?;
         let (sequence, mut state) = choose_slot(&bytes, &path)?;
         if let Some(hint) = decode_hint(bytes.get(2 * SLOT_BYTES..).unwrap_or_default(), sequence) {
             state.durable = Some(hint);
@@ -372,24 +375,17 @@ pub(super) fn guard_path(folder: &Path) -> PathBuf {
 }
 
 /// The file at its full size from the start, so that a later `fdatasync` has no metadata to write.
-fn write_new(path: &Path, slot: &[u8]) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+fn write_new(disk: &dyn Disk, path: &Path, slot: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
+    let file = disk.create(path)?;
     file.write_all_at(&vec![0; FILE_BYTES], 0)?;
     file.write_all_at(slot, slot_offset(1))?;
     file.sync_all()?;
     Ok(file)
 }
 
-fn read_all(file: &File) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; FILE_BYTES];
-    let mut filled = 0;
-    while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match file.read_at(rest, filled as u64)? {
-            0 => break,
-            count => filled += count,
-        }
-    }
-    bytes.truncate(filled);
+fn read_all(file: Arc<dyn DiskFile>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(FILE_BYTES);
+    Place::beginning_of(file).take(FILE_BYTES as u64).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -398,7 +394,7 @@ fn slot_offset(sequence: u64) -> u64 {
 }
 
 /// The newer of the readable slots. One unreadable slot is what a power cut leaves.
-fn choose_slot(bytes: &[u8], path: &Path) -> Result<(u64, GuardState), OpenError> {
+pub(super) fn choose_slot(bytes: &[u8], path: &Path) -> Result<(u64, GuardState), OpenError> {
     let first = decode_slot(bytes.get(..SLOT_BYTES).unwrap_or(bytes));
     let second = decode_slot(bytes.get(SLOT_BYTES..2 * SLOT_BYTES).unwrap_or_default());
     for slot in [&first, &second] {
@@ -417,7 +413,7 @@ fn choose_slot(bytes: &[u8], path: &Path) -> Result<(u64, GuardState), OpenError
     }
 }
 
-fn encode(sequence: u64, state: &GuardState) -> Vec<u8> {
+pub(super) fn encode(sequence: u64, state: &GuardState) -> Vec<u8> {
     let identity = &state.identity;
     let mut body = sequence.to_be_bytes().to_vec();
     body.push(u8::from(state.created));
@@ -445,6 +441,20 @@ fn encode(sequence: u64, state: &GuardState) -> Vec<u8> {
         put_optional_log_id(id, &mut body);
     }
     seal(SLOT_MAGIC, VERSION, &body)
+}
+
+/// What stands in the frame of a slot.
+#[cfg(test)]
+pub(super) fn body(slot: &[u8]) -> Result<&[u8], DecodeError> {
+    unseal(SLOT_MAGIC, VERSION, slot)
+}
+
+/// A guard file whose first slot says `body`, with a checksum that is right.
+#[cfg(test)]
+pub(super) fn forge(body: &[u8]) -> Vec<u8> {
+    let mut file = seal(SLOT_MAGIC, VERSION, body);
+    file.resize(file.len().max(FILE_BYTES), 0);
+    file
 }
 
 fn decode_slot(bytes: &[u8]) -> Result<(u64, GuardState), DecodeError> {

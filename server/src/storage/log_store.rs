@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use holdfast_mutants::mutant;
+
 use super::log_io::{Done, LogIo, Operation};
 use super::mirror::{LogMirror, Misuse};
 use super::record::{LogId, Record, StoredVote};
@@ -65,7 +67,7 @@ impl LogStore {
     /// [`Misuse`] if no good snapshot reaches `upto` (I30); nothing was changed and `done` is
     /// dropped without being called.
     pub fn purge(&self, upto: LogId, done: Done) -> Result<(), Misuse> {
-        if let Some(snapshots) = &self.snapshots {
+        if let Some(snapshots) = self.snapshots.as_ref().filter(|_| !mutant!(SnapshotNotKept)) {
             let snapshot = snapshots.newest().and_then(|newest| newest.last);
             if snapshot.is_none_or(|last| last.index < upto.index) {
                 return Err(Misuse::PurgesBeyondSnapshot { upto: upto.index, snapshot });

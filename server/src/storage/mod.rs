@@ -31,31 +31,44 @@
 //! under an id that the cluster knows, and backups are restored as a new incarnation, never by
 //! copying a folder back.
 
+mod commit_queue;
+mod counters;
+mod disk;
 mod error;
 mod files;
+#[cfg(test)]
+mod fuzz;
 mod guard;
 mod log_io;
 mod log_store;
+mod log_task;
 mod memory_log;
 mod mirror;
 mod record;
+mod recover;
 mod sled_log;
 mod sled_open;
 mod sled_pool;
-mod sled_writer;
+mod sled_tree;
 mod snapshot;
 mod store;
+mod tree;
+mod writer;
 
+pub use counters::Counters;
+pub use disk::{Disk, DiskFile};
 pub use error::{Fault, OnFault, OpenError, SPACE_TO_GO_ON};
 pub use files::free_space;
 pub use guard::{ClusterId, Identity, Member, PromiseError, Stage};
 pub use log_io::{Done, LogIo, Operation};
 pub use log_store::LogStore;
+pub use log_task::{Pace, Step};
 pub use memory_log::{Completion, MemoryLog};
 pub use mirror::{LogMirror, Misuse};
 pub use record::{DecodeError, GROUP_BYTES, LogId, MAX_PAYLOAD, Record, RecordKind, StoredVote};
-pub use sled_log::{Counters, SledLog};
+pub use sled_log::SledLog;
 pub use snapshot::{
     MAX_SNAPSHOT_META, SNAPSHOT_CHUNK, SnapshotInfo, SnapshotReader, SnapshotWriter, Snapshots,
 };
-pub use store::{Store, StoreOptions};
+pub use store::{Ground, OpenTree, Store, StoreOptions};
+pub use tree::{Change, Items, Tree};

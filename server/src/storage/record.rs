@@ -317,6 +317,22 @@ pub(super) fn unseal(magic: [u8; 4], version: u32, bytes: &[u8]) -> Result<&[u8]
     Ok(body)
 }
 
+/// A record of `kind` whose checksum is right, of whatever stands in `fields`: a log id, and the
+/// payload.
+#[cfg(test)]
+pub(super) fn forge_record(kind: u8, fields: &[u8], out: &mut Vec<u8>) {
+    const LOG_ID_BYTES: usize = 24;
+    let mut fields = fields.to_vec();
+    fields.resize(fields.len().max(LOG_ID_BYTES), 0);
+    let (log_id, payload) = fields.split_at(LOG_ID_BYTES);
+    let mut header = [&RECORD_MAGIC[..], &[RECORD_VERSION, kind], log_id].concat();
+    put_length(payload.len(), &mut header);
+    let crc = record_crc(&header, payload);
+    out.extend_from_slice(&header);
+    out.extend_from_slice(&crc.to_be_bytes());
+    out.extend_from_slice(payload);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,12 +1,11 @@
-//! Opening sled and reading back what is in it, trusting nothing.
+//! Opening sled, trusting nothing.
 //!
 //! sled panics on some damage, silently drops the end of a damaged log, and opens a file that was
 //! cut off as an empty database. So it is opened on a thread of its own where a panic is caught,
-//! every record is checked, and the result is compared with the guard file (I21).
+//! and what it holds is checked (`recover.rs`).
 
 use std::any::Any;
 use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
@@ -15,23 +14,17 @@ use std::sync::{Arc, Once};
 use std::thread;
 use std::time::Duration;
 
-use bytes::Bytes;
+use holdfast_seams::Seams;
 
 use super::error::{OpenError, open_error};
 use super::files::{sync_folder, sync_tree};
 use super::guard::{Guard, GuardState};
 use super::mirror::LogMirror;
-use super::record::{
-    DecodeError, Fields, LogId, Record, StoredVote, decode_group, seal, take_log_id, take_vote,
-    unseal,
-};
-use super::sled_log::Counters;
+use super::recover::{recover, unreadable};
 use super::sled_pool::Idlers;
-use super::sled_writer::{
-    DataFile, GROUP_PREFIX, META_MAGIC, META_VERSION, PURGED_KEY, STORE_ID_KEY, VOTE_KEY, Writer,
-    group_key,
-};
+use super::sled_tree::{DataFile, SledTree, to_io};
 use super::store::FolderLock;
+use super::writer::Writer;
 
 /// Large enough that groups and the pages that hold them stay in sled's one file: with the default
 /// of 512 KiB, values of 17 KB already went to files of their own, which sled never syncs.
@@ -103,13 +96,14 @@ fn prepare(path: &Path) -> io::Result<()> {
     sync_tree(path)
 }
 
+/// sled, opened, and the log in it.
 fn read_store(
     path: &Path,
     state: &GuardState,
     guard: Arc<Guard>,
     lock: FolderLock,
 ) -> Result<(Writer, LogMirror), OpenError> {
-    let failed = |error| from_sled(path, error);
+    let failed = |error| unreadable(path, to_io(error));
     let config = sled::Config::new()
         .path(path)
         .flush_every_ms(None)
@@ -117,54 +111,12 @@ fn read_store(
         .cache_capacity(CACHE_BYTES);
     let db = open_when_released(&config).map_err(failed)?;
     let tree = db.open_tree("log").map_err(failed)?;
-    check_store_id(path, &db, &tree, state)?;
-    let vote = read_mark(path, &tree, VOTE_KEY, take_vote)?;
-    let purged = read_mark(path, &tree, PURGED_KEY, take_log_id)?;
-    let (groups, records) = read_log(path, &tree, purged)?;
-    let mirror = LogMirror::recovered(records, purged, vote);
-    check_guard(path, &mirror, state)?;
     let file = DataFile::open(path).map_err(|e| open_error("open", path, e))?;
-    let counters = Arc::new(Counters::default());
     let idlers = Idlers::of_process();
     idlers.thin_out(&tree);
-    let since_bound = 0;
-    let writer = Writer {
-        db,
-        tree,
-        idlers,
-        file,
-        guard,
-        groups,
-        purged,
-        since_bound,
-        counters,
-        _lock: lock,
-    };
-    Ok((writer, mirror))
-}
-
-/// The guard and the store were made together: without its id the store is empty, with another one
-/// it is another store.
-fn check_store_id(
-    path: &Path,
-    db: &sled::Db,
-    tree: &sled::Tree,
-    state: &GuardState,
-) -> Result<(), OpenError> {
-    if !state.created {
-        let id = seal(META_MAGIC, META_VERSION, &state.store_id);
-        let written = tree.insert(STORE_ID_KEY, id).and_then(|_| db.flush());
-        return written.map(|_| ()).map_err(|error| from_sled(path, error));
-    }
-    let stored = read_mark(path, tree, STORE_ID_KEY, take_store_id)?;
-    if stored == Some(state.store_id) {
-        return Ok(());
-    }
-    let what = match stored {
-        None => "it opens as an empty store".to_owned(),
-        Some(_) => "it is the store of another folder".to_owned(),
-    };
-    Err(OpenError::BehindGuard { path: path.to_path_buf(), what })
+    let tree = SledTree { db, tree, idlers, file, _lock: lock };
+    // The machine's own clock: what this thread does, no simulation repeats.
+    recover(Box::new(tree), path, state, guard, Seams::system().clock)
 }
 
 /// sled locks its file as well. We hold the folder, so nobody else has it open but what is left of
@@ -180,120 +132,6 @@ fn open_when_released(config: &sled::Config) -> Result<sled::Db, sled::Error> {
         }
     }
     config.open()
-}
-
-fn take_store_id(fields: &mut Fields<'_>) -> Result<[u8; 16], DecodeError> {
-    fields.array()
-}
-
-fn read_mark<T>(
-    path: &Path,
-    tree: &sled::Tree,
-    key: &[u8],
-    decode: impl FnOnce(&mut Fields<'_>) -> Result<T, DecodeError>,
-) -> Result<Option<T>, OpenError> {
-    let Some(stored) = tree.get(key).map_err(|error| from_sled(path, error))? else {
-        return Ok(None);
-    };
-    unseal(META_MAGIC, META_VERSION, &stored)
-        .and_then(|body| decode(&mut Fields(body)))
-        .map(Some)
-        .map_err(|error| damaged(path, &String::from_utf8_lossy(key), error))
-}
-
-type Log = (BTreeMap<u64, LogId>, VecDeque<Record>);
-
-/// Every group in order, every checksum; no gap after the purge mark.
-fn read_log(path: &Path, tree: &sled::Tree, purged: Option<LogId>) -> Result<Log, OpenError> {
-    let mut groups = BTreeMap::new();
-    let mut records: VecDeque<Record> = VecDeque::new();
-    let mut expected = purged.map_or(0, |purged| purged.index.saturating_add(1));
-    for entry in tree.scan_prefix(GROUP_PREFIX) {
-        let (key, value) = entry.map_err(|error| from_sled(path, error))?;
-        let value = Bytes::copy_from_slice(&value);
-        let group = decode_group(&value).map_err(|e| damaged(path, "a group of records", e))?;
-        let ends = group.first().zip(group.last()).map(|(a, b)| (a.log_id, b.log_id));
-        let Some((first, last)) = ends.filter(|(first, _)| key == group_key(first.index)) else {
-            let what = format!("a group of records stands under another key: {key:?}");
-            return Err(OpenError::Damaged { path: path.to_path_buf(), what });
-        };
-        groups.insert(first.index, last);
-        if purged.is_some_and(|purged| last.index <= purged.index) {
-            continue;
-        }
-        let fits =
-            if records.is_empty() { first.index <= expected } else { first.index == expected };
-        if !fits {
-            let what = format!("log index {expected} is missing before {}", first.index);
-            return Err(OpenError::Damaged { path: path.to_path_buf(), what });
-        }
-        let needed = |record: &Record| purged.is_none_or(|p| record.log_id.index > p.index);
-        records.extend(group.into_iter().filter(needed));
-        expected = last.index.saturating_add(1);
-    }
-    Ok((groups, records))
-}
-
-/// I21: the store holds at least what its guard says was durable.
-fn check_guard(path: &Path, log: &LogMirror, state: &GuardState) -> Result<(), OpenError> {
-    let behind = |what| Err(OpenError::BehindGuard { path: path.to_path_buf(), what });
-    if let Some(vote) = state.vote
-        && log.vote().is_none_or(|stored| !stored.covers(&vote))
-    {
-        return behind(format!(
-            "the vote is {}, the guard has {}",
-            show(log.vote()),
-            show(Some(vote))
-        ));
-    }
-    let Some(bound) = state.durable else { return Ok(()) };
-    if log.purged().is_some_and(|purged| purged.index >= bound.index) {
-        return Ok(());
-    }
-    match log.get(bound.index).map(|record| record.log_id) {
-        Some(found) if found == bound => Ok(()),
-        Some(found) => behind(format!(
-            "log index {} is of term {}, the guard has term {}",
-            bound.index, found.term, bound.term
-        )),
-        None => behind(format!(
-            "the log ends at {}, the guard has log index {}",
-            log.last().map_or_else(|| "nothing".to_owned(), |last| format!("index {}", last.index)),
-            bound.index
-        )),
-    }
-}
-
-fn show(vote: Option<StoredVote>) -> String {
-    vote.map_or_else(
-        || "missing".to_owned(),
-        |vote| match vote.node_id {
-            Some(node) => format!("for node {node} in term {}", vote.term),
-            None => format!("for nobody in term {}", vote.term),
-        },
-    )
-}
-
-fn damaged(path: &Path, item: &str, error: DecodeError) -> OpenError {
-    let path = path.to_path_buf();
-    match error {
-        DecodeError::Version { found, known } => OpenError::NewerFormat { path, found, known },
-        other => OpenError::Damaged { path, what: format!("{item}: {other}") },
-    }
-}
-
-/// What the system refused is told apart from what sled found in its files. sled hands out copies
-/// of a system error that have lost its number; the kind is still there.
-fn from_sled(path: &Path, error: sled::Error) -> OpenError {
-    use io::ErrorKind::{InvalidData, Other, UnexpectedEof};
-    let own_words = |error: &io::Error| {
-        error.raw_os_error().is_none()
-            && matches!(error.kind(), InvalidData | Other | UnexpectedEof)
-    };
-    match error {
-        sled::Error::Io(error) if !own_words(&error) => open_error("open", path, error),
-        other => OpenError::Damaged { path: path.to_path_buf(), what: other.to_string() },
-    }
 }
 
 /// Runs `work` on a thread of its own; a panic there becomes [`OpenError::Damaged`] with its

@@ -11,17 +11,15 @@
 //! - The newest snapshot of the guard file is on disk, or the log reaches from an older one
 //!   through it; otherwise the store does not open.
 
-use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
+use super::disk::{Disk, DiskFile, Place, read_exact_at};
 use super::error::{Fault, OnFault, OpenError, open_error};
-use super::files::sync_folder;
 use super::guard::{ClusterId, Guard, put_optional_log_id, take_optional_log_id};
 use super::record::{DecodeError, Fields, LogId, put_length, seal, unseal};
 
@@ -56,6 +54,7 @@ pub struct SnapshotInfo {
 
 /// The snapshots of one store. Methods that touch the disk block: call them off the runtime.
 pub struct Snapshots {
+    disk: Arc<dyn Disk>,
     folder: PathBuf,
     guard: Arc<Guard>,
     on_fault: OnFault,
@@ -80,16 +79,17 @@ impl Snapshots {
     ///
     /// What is damaged or lost. Nothing was changed but left-over temporary files, which are gone.
     pub(super) fn open(
+        disk: Arc<dyn Disk>,
         folder: PathBuf,
         guard: Arc<Guard>,
         log: (Option<u64>, Option<u64>),
         on_fault: OnFault,
     ) -> Result<Self, OpenError> {
-        let files = list(&folder).map_err(|e| open_error("read", &folder, e))?;
+        let files = list(&*disk, &folder).map_err(|e| open_error("read", &folder, e))?;
         let mut good: Vec<SnapshotInfo> = Vec::new();
         let mut damage: Vec<OpenError> = Vec::new();
         for path in files {
-            match verify(&path, &guard) {
+            match verify(&*disk, &path, &guard) {
                 Ok(info) => good.push(info),
                 Err(error @ (OpenError::Damaged { .. } | OpenError::OtherCluster { .. })) => {
                     damage.push(error);
@@ -111,7 +111,7 @@ impl Snapshots {
             tracing::warn!(%error, "a damaged snapshot is passed over: the log reaches past it");
         }
         let state = Mutex::new(State { good, next_temporary: 0 });
-        Ok(Self { folder, guard, on_fault, state })
+        Ok(Self { disk, folder, guard, on_fault, state })
     }
 
     /// The newest good snapshot.
@@ -138,11 +138,11 @@ impl Snapshots {
         let path = self.folder.join(format!("{number}.tmp"));
         let identity = self.guard.state().identity;
         let header = encode_header(identity.cluster, identity.incarnation, last, &meta);
-        let file = File::create(&path).map_err(|e| self.report("create", &path, e))?;
+        let file = self.disk.create(&path).map_err(|e| self.report("create", &path, e))?;
         let mut writer = SnapshotWriter {
             snapshots: Arc::clone(self),
             temporary: path,
-            file: BufWriter::with_capacity(SNAPSHOT_CHUNK, file),
+            file: BufWriter::with_capacity(SNAPSHOT_CHUNK, Place::beginning_of(file)),
             hash: Sha256::new(),
             info: SnapshotInfo { last, meta, length: 0, sha256: [0; 32], path: PathBuf::new() },
             finished: false,
@@ -157,8 +157,8 @@ impl Snapshots {
     ///
     /// As from the system; [`io::ErrorKind::NotFound`] if a newer snapshot has replaced it.
     pub fn read(&self, info: &SnapshotInfo) -> io::Result<SnapshotReader> {
-        let file = File::open(&info.path)?;
-        let whole = file.metadata()?.len();
+        let file = self.disk.open(&info.path)?;
+        let whole = file.length()?;
         let start = whole.checked_sub(info.length + TRAILER_BYTES).ok_or_else(cut_off)?;
         Ok(SnapshotReader { file, start, length: info.length, position: 0 })
     }
@@ -188,7 +188,7 @@ impl Snapshots {
             .map(|(_, info)| info.path.clone())
             .collect();
         for path in removed {
-            remove_if_there(&path)?;
+            self.disk.remove(&path)?;
             state.good.retain(|info| info.path != path);
         }
         Ok(())
@@ -198,8 +198,9 @@ impl Snapshots {
     /// snapshot that a power cut can take away.
     fn admit(&self, temporary: &Path, mut info: SnapshotInfo) -> io::Result<SnapshotInfo> {
         info.path = self.folder.join(file_name(info.last));
-        fs::rename(temporary, &info.path)
-            .and_then(|()| sync_folder(&self.folder))
+        self.disk
+            .rename(temporary, &info.path)
+            .and_then(|()| self.disk.sync_folder(&self.folder))
             .map_err(|e| self.report("rename", &info.path, e))?;
         let mut state = self.lock();
         state.good.retain(|other| other.path != info.path);
@@ -243,7 +244,7 @@ impl std::fmt::Debug for Snapshots {
 pub struct SnapshotWriter {
     snapshots: Arc<Snapshots>,
     temporary: PathBuf,
-    file: BufWriter<File>,
+    file: BufWriter<Place>,
     hash: Sha256,
     info: SnapshotInfo,
     finished: bool,
@@ -266,7 +267,7 @@ impl SnapshotWriter {
         let mut trailer = self.info.length.to_be_bytes().to_vec();
         trailer.extend_from_slice(&self.info.sha256);
         self.write_raw(&seal(TRAILER_MAGIC, VERSION, &trailer))?;
-        let synced = self.file.flush().and_then(|()| self.file.get_ref().sync_all());
+        let synced = self.file.flush().and_then(|()| self.file.get_ref().file.sync_all());
         synced.map_err(|e| self.report("sync", e))?;
         self.read_back()?;
         let info = self.snapshots.admit(&self.temporary, self.info.clone())?;
@@ -297,10 +298,8 @@ impl SnapshotWriter {
 
     /// I30: from the disk, not from the page cache, as far as the kernel heeds the advice.
     fn read_back(&self) -> io::Result<()> {
-        let advice = rustix::fs::Advice::DontNeed;
-        // Advice only: if it fails, the bytes are compared all the same.
-        let _ = rustix::fs::fadvise(self.file.get_ref(), 0, None, advice);
-        let read = verify(&self.temporary, &self.snapshots.guard);
+        self.file.get_ref().file.forget_cached();
+        let read = verify(&*self.snapshots.disk, &self.temporary, &self.snapshots.guard);
         let same = read.is_ok_and(|read| {
             (read.last, read.length, read.sha256)
                 == (self.info.last, self.info.length, self.info.sha256)
@@ -338,7 +337,7 @@ impl Drop for SnapshotWriter {
     fn drop(&mut self) {
         if !self.finished {
             // Left behind, it is removed at the next start.
-            drop(fs::remove_file(&self.temporary));
+            drop(self.snapshots.disk.remove(&self.temporary));
         }
     }
 }
@@ -350,9 +349,8 @@ impl std::fmt::Debug for SnapshotWriter {
 }
 
 /// Reads the body of a snapshot, by position or as a stream.
-#[derive(Debug)]
 pub struct SnapshotReader {
-    file: File,
+    file: Arc<dyn DiskFile>,
     start: u64,
     length: u64,
     position: u64,
@@ -373,8 +371,14 @@ impl SnapshotReader {
         let left = self.length.saturating_sub(offset);
         let size = usize::try_from(left).map_or(SNAPSHOT_CHUNK, |left| left.min(SNAPSHOT_CHUNK));
         let mut bytes = vec![0; size];
-        self.file.read_exact_at(&mut bytes, self.start.saturating_add(offset))?;
+        read_exact_at(&*self.file, &mut bytes, self.start.saturating_add(offset))?;
         Ok(bytes.into())
+    }
+}
+
+impl std::fmt::Debug for SnapshotReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SnapshotReader").field("length", &self.length).finish_non_exhaustive()
     }
 }
 
@@ -392,7 +396,7 @@ impl Read for SnapshotReader {
     }
 }
 
-fn encode_header(
+pub(super) fn encode_header(
     cluster: Option<ClusterId>,
     incarnation: u64,
     last: Option<LogId>,
@@ -407,7 +411,7 @@ fn encode_header(
 }
 
 /// What a header says, and how long it is.
-struct Header {
+pub(super) struct Header {
     cluster: ClusterId,
     incarnation: u64,
     last: Option<LogId>,
@@ -416,10 +420,10 @@ struct Header {
 }
 
 /// Reads the whole file and checks it against its own hash and the identity of this node (I22).
-fn verify(path: &Path, guard: &Guard) -> Result<SnapshotInfo, OpenError> {
-    let mut file = File::open(path).map_err(|e| open_error("open", path, e))?;
+fn verify(disk: &dyn Disk, path: &Path, guard: &Guard) -> Result<SnapshotInfo, OpenError> {
+    let file = disk.open(path).map_err(|e| open_error("open", path, e))?;
     let identity = guard.state().identity;
-    let (header, info) = check_file(&mut file, path)?;
+    let (header, info) = check_file(file, path)?;
     let expected = identity.cluster.unwrap_or(ClusterId([0; 16]));
     if header.cluster != expected {
         let (path, found) = (path.to_path_buf(), header.cluster);
@@ -435,14 +439,18 @@ fn verify(path: &Path, guard: &Guard) -> Result<SnapshotInfo, OpenError> {
     Ok(info)
 }
 
-fn check_file(file: &mut File, path: &Path) -> Result<(Header, SnapshotInfo), OpenError> {
+pub(super) fn check_file(
+    file: Arc<dyn DiskFile>,
+    path: &Path,
+) -> Result<(Header, SnapshotInfo), OpenError> {
     let unreadable = |e| open_error("read", path, e);
-    let whole = file.metadata().map_err(unreadable)?.len();
-    let header = read_header(file).map_err(unreadable)?.map_err(|e| damaged(path, e))?;
+    let whole = file.length().map_err(unreadable)?;
+    let mut file = Place::beginning_of(file);
+    let header = read_header(&mut file).map_err(unreadable)?.map_err(|e| damaged(path, e))?;
     let length = whole
         .checked_sub(header.bytes + TRAILER_BYTES)
         .ok_or_else(|| damaged(path, DecodeError::CutOff))?;
-    let sha256 = hash(&mut file.take(length)).map_err(unreadable)?;
+    let sha256 = hash(&mut Read::take(&mut file, length)).map_err(unreadable)?;
     let mut trailer = Vec::new();
     file.read_to_end(&mut trailer).map_err(unreadable)?;
     let (stored_length, stored_hash) = decode_trailer(&trailer).map_err(|e| damaged(path, e))?;
@@ -457,15 +465,15 @@ fn check_file(file: &mut File, path: &Path) -> Result<(Header, SnapshotInfo), Op
     Ok((header, info))
 }
 
-fn read_header(file: &mut File) -> io::Result<Result<Header, DecodeError>> {
+fn read_header(file: &mut Place) -> io::Result<Result<Header, DecodeError>> {
     let mut frame = Vec::new();
-    file.take(FRAME_HEAD as u64).read_to_end(&mut frame)?;
+    Read::take(&mut *file, FRAME_HEAD as u64).read_to_end(&mut frame)?;
     let length = frame.get(8..).and_then(|bytes| bytes.first_chunk::<4>());
     let length = length.map_or(0, |bytes| u64::from(u32::from_be_bytes(*bytes)));
     if length > (MAX_SNAPSHOT_META + 64) as u64 {
         return Ok(Err(DecodeError::Field { field: "header length", value: length }));
     }
-    file.take(length + 4).read_to_end(&mut frame)?;
+    Read::take(&mut *file, length + 4).read_to_end(&mut frame)?;
     Ok(decode_header(&frame))
 }
 
@@ -483,6 +491,26 @@ fn decode_header(frame: &[u8]) -> Result<Header, DecodeError> {
 fn decode_trailer(bytes: &[u8]) -> Result<(u64, [u8; 32]), DecodeError> {
     let mut fields = Fields(unseal(TRAILER_MAGIC, VERSION, bytes)?);
     Ok((fields.u64()?, fields.array()?))
+}
+
+/// What stands in the frame of a head.
+#[cfg(test)]
+pub(super) fn header_body(head: &[u8]) -> Result<&[u8], DecodeError> {
+    unseal(HEADER_MAGIC, VERSION, head)
+}
+
+/// A head that says `body`, with a checksum that is right.
+#[cfg(test)]
+pub(super) fn seal_header(body: &[u8]) -> Vec<u8> {
+    seal(HEADER_MAGIC, VERSION, body)
+}
+
+/// A whole file with that head and that content.
+#[cfg(test)]
+pub(super) fn forge(head: &[u8], content: &[u8]) -> Vec<u8> {
+    let hash: [u8; 32] = Sha256::digest(content).into();
+    let trailer = [&(content.len() as u64).to_be_bytes()[..], &hash].concat();
+    [head, content, &seal(TRAILER_MAGIC, VERSION, &trailer)].concat()
 }
 
 fn hash(source: &mut impl Read) -> io::Result<[u8; 32]> {
@@ -522,24 +550,16 @@ fn lost(
 }
 
 /// The snapshot files in `folder`; left-over temporary files are removed.
-fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
+fn list(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
+    for path in disk.list(folder)? {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some(EXTENSION) => files.push(path),
-            Some("tmp") => remove_if_there(&path)?,
+            Some("tmp") => disk.remove(&path)?,
             _ => {}
         }
     }
     Ok(files)
-}
-
-fn remove_if_there(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 fn file_name(last: Option<LogId>) -> String {

@@ -1,17 +1,27 @@
 //! One data folder, opened: guard, log and snapshots together.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use holdfast_seams::{Clock, Seams};
+
+use super::counters::Counters;
+use super::disk::{Disk, SystemDisk};
 use super::error::{OnFault, OpenError, open_error};
-use super::files::{create_folders, free_space};
+use super::files::create_folders;
 use super::guard::{ClusterId, Guard, Identity, Member, PromiseError, guard_path};
+use super::log_io::LogIo;
 use super::log_store::LogStore;
-use super::sled_log::{Counters, SledLog};
+use super::log_task::{LogTask, Pace};
+use super::mirror::LogMirror;
+use super::recover::{recover, unreadable};
+use super::sled_log::SledLog;
 use super::sled_open::open_sled;
 use super::snapshot::Snapshots;
+use super::tree::Tree;
+use super::writer::Writer;
 
 /// What a data folder is expected to be.
 #[derive(Clone)]
@@ -36,15 +46,46 @@ impl std::fmt::Debug for StoreOptions {
     }
 }
 
+/// Opens the log in the file given, or begins it there.
+pub type OpenTree = Box<dyn FnOnce(&Path) -> io::Result<Box<dyn Tree>>>;
+
+/// What a simulated store stands on instead of the machine.
+pub struct Ground {
+    /// Its files.
+    pub disk: Arc<dyn Disk>,
+    /// Its log.
+    pub open_tree: OpenTree,
+    /// How long its commits take.
+    pub pace: Pace,
+    /// What writes the log is a task of these.
+    pub seams: Seams,
+}
+
+impl std::fmt::Debug for Ground {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ground").finish_non_exhaustive()
+    }
+}
+
 /// An open data folder. Dropping it, and the last reference to its log, waits until everything
 /// queued is durable, and closes it.
-#[derive(Debug)]
 pub struct Store {
+    disk: Arc<dyn Disk>,
     folder: PathBuf,
     guard: Arc<Guard>,
     log: Arc<LogStore>,
     snapshots: Arc<Snapshots>,
     counters: Arc<Counters>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store")
+            .field("folder", &self.folder)
+            .field("guard", &self.guard)
+            .field("log", &self.log)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Store {
@@ -61,21 +102,36 @@ impl Store {
     pub fn open(folder: &Path, options: StoreOptions) -> Result<Self, OpenError> {
         create_folders(folder).map_err(|e| open_error("create", folder, e))?;
         let lock = lock_folder(folder)?;
-        let guard = Arc::new(open_guard(folder, &options)?);
-        let snapshot_folder = folder.join("snapshots");
+        let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
+        let guard = Arc::new(open_guard(&*disk, folder, &options)?);
         let (writer, mirror) = open_sled(folder, &guard, lock)?;
-        create_folders(&snapshot_folder).map_err(|e| open_error("create", &snapshot_folder, e))?;
-        let held = (mirror.purged().map(|id| id.index), mirror.last().map(|id| id.index));
+        let opened = Opened { disk, folder, guard, mirror, counters: writer.counters() };
         let on_fault = options.on_fault;
-        let snapshots =
-            Snapshots::open(snapshot_folder, Arc::clone(&guard), held, Arc::clone(&on_fault))?;
-        let snapshots = Arc::new(snapshots);
-        let io = SledLog::start(writer, on_fault)
-            .map_err(|e| open_error("start the writer of", folder, e))?;
-        let counters = io.counters();
-        let log = LogStore::new(mirror, Arc::new(io)).below_snapshots(Arc::clone(&snapshots));
-        let folder = folder.to_path_buf();
-        Ok(Self { folder, guard, log: Arc::new(log), snapshots, counters })
+        let start =
+            |on_fault| SledLog::start(writer, on_fault).map(|log| Arc::new(log) as Arc<dyn LogIo>);
+        opened.assemble(on_fault, start)
+    }
+
+    /// As [`open`](Self::open), on a simulation's disk. Does not block; nobody else may have the
+    /// folder open.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_simulated(
+        folder: &Path,
+        options: StoreOptions,
+        ground: Ground,
+    ) -> Result<Self, OpenError> {
+        let Ground { disk, open_tree, pace, seams } = ground;
+        disk.create_folders(folder).map_err(|e| open_error("create", folder, e))?;
+        let guard = Arc::new(open_guard(&*disk, folder, &options)?);
+        let (writer, mirror) =
+            open_tree_on(&*disk, folder, &guard, open_tree, seams.clock.clone())?;
+        let opened = Opened { disk, folder, guard, mirror, counters: writer.counters() };
+        opened.assemble(options.on_fault, |on_fault| {
+            Ok(Arc::new(LogTask::start(writer, on_fault, pace, &seams)))
+        })
     }
 
     /// Opens only the log of a folder, with purges unchecked: for suites that know no snapshots.
@@ -90,11 +146,16 @@ impl Store {
     ) -> Result<LogStore, OpenError> {
         create_folders(folder).map_err(|e| open_error("create", folder, e))?;
         let lock = lock_folder(folder)?;
-        let guard = Arc::new(open_guard(folder, &options)?);
+        let guard = Arc::new(open_guard(&SystemDisk, folder, &options)?);
         let (writer, mirror) = open_sled(folder, &guard, lock)?;
         let io = SledLog::start(writer, options.on_fault)
             .map_err(|e| open_error("start the writer of", folder, e))?;
         Ok(LogStore::new(mirror, Arc::new(io)))
+    }
+
+    /// Whether methods wait for a disk.
+    pub(crate) fn may_block(&self) -> bool {
+        self.disk.may_block()
     }
 
     /// The log.
@@ -159,8 +220,71 @@ impl Store {
     ///
     /// As from the system.
     pub fn free_space(&self) -> io::Result<u64> {
-        free_space(&self.folder)
+        self.disk.free_space(&self.folder)
     }
+}
+
+/// A folder whose guard and log were read.
+struct Opened<'a> {
+    disk: Arc<dyn Disk>,
+    folder: &'a Path,
+    guard: Arc<Guard>,
+    mirror: LogMirror,
+    counters: Arc<Counters>,
+}
+
+impl Opened<'_> {
+    /// Reads the snapshots, then lets the log be written.
+    fn assemble(
+        self,
+        on_fault: OnFault,
+        start: impl FnOnce(OnFault) -> io::Result<Arc<dyn LogIo>>,
+    ) -> Result<Store, OpenError> {
+        let Self { disk, folder, guard, mirror, counters } = self;
+        let snapshot_folder = folder.join("snapshots");
+        disk.create_folders(&snapshot_folder)
+            .map_err(|e| open_error("create", &snapshot_folder, e))?;
+        let held = (mirror.purged().map(|id| id.index), mirror.last().map(|id| id.index));
+        let snapshots = Snapshots::open(
+            Arc::clone(&disk),
+            snapshot_folder,
+            Arc::clone(&guard),
+            held,
+            Arc::clone(&on_fault),
+        )?;
+        let snapshots = Arc::new(snapshots);
+        let io = start(on_fault).map_err(|e| open_error("start the writer of", folder, e))?;
+        let log = Arc::new(LogStore::new(mirror, io).below_snapshots(Arc::clone(&snapshots)));
+        Ok(Store { disk, folder: folder.to_path_buf(), guard, log, snapshots, counters })
+    }
+}
+
+/// As [`open_sled`] does it, with another tree in the same place.
+fn open_tree_on(
+    disk: &dyn Disk,
+    folder: &Path,
+    guard: &Arc<Guard>,
+    open_tree: impl FnOnce(&Path) -> io::Result<Box<dyn Tree>>,
+    clock: Arc<dyn Clock>,
+) -> Result<(Writer, LogMirror), OpenError> {
+    let parent = folder.join("sled");
+    let path = parent.join("db");
+    let state = guard.state();
+    let there = disk.exists(&path).map_err(|e| open_error("read", &path, e))?;
+    if state.created && !there {
+        return Err(OpenError::Emptied { path });
+    }
+    if !state.created {
+        disk.remove(&path).map_err(|e| open_error("remove", &path, e))?;
+    }
+    disk.create_folders(&parent).map_err(|e| open_error("create", &parent, e))?;
+    let tree = open_tree(&path).map_err(|e| unreadable(&path, e))?;
+    let recovered = recover(tree, &path, &state, Arc::clone(guard), clock)?;
+    disk.sync_folder(&parent).map_err(|e| open_error("sync", &parent, e))?;
+    if !state.created {
+        guard.set_created().map_err(|f| open_error("write", guard.path(), f.to_io()))?;
+    }
+    Ok(recovered)
 }
 
 /// The folder belongs to this process until this is dropped.
@@ -203,17 +327,17 @@ fn lock_folder(folder: &Path) -> Result<FolderLock, OpenError> {
 }
 
 /// The guard of the folder, after a look at whose it is. Made anew only if nothing else is there.
-fn open_guard(folder: &Path, options: &StoreOptions) -> Result<Guard, OpenError> {
+fn open_guard(disk: &dyn Disk, folder: &Path, options: &StoreOptions) -> Result<Guard, OpenError> {
     let on_fault = Arc::clone(&options.on_fault);
-    let Some(guard) = Guard::open(folder, Arc::clone(&on_fault))? else {
+    let Some(guard) = Guard::open(disk, folder, Arc::clone(&on_fault))? else {
         for part in ["sled", "snapshots"] {
             let present =
-                fs::exists(folder.join(part)).map_err(|e| open_error("read", folder, e))?;
+                disk.exists(&folder.join(part)).map_err(|e| open_error("read", folder, e))?;
             if present {
                 return Err(OpenError::GuardMissing { path: guard_path(folder) });
             }
         }
-        return Guard::create(folder, options.node_id, options.new_store_id, on_fault);
+        return Guard::create(disk, folder, options.node_id, options.new_store_id, on_fault);
     };
     let identity = guard.state().identity;
     let path = guard.path().to_path_buf();

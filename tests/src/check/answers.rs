@@ -74,7 +74,7 @@ fn session_may_be_over(story: &Story, request: &Request, now_ns: u64) -> bool {
     story.clients.get(&request.client).is_none_or(|client| {
         client.closed_ns.is_some()
             || client.ended_ns.is_some()
-            || client.safe_until_ns.is_none_or(|until| until <= now_ns)
+            || client.leases.certain_until(now_ns).is_none_or(|until| until <= now_ns)
     })
 }
 

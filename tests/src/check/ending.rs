@@ -1,8 +1,9 @@
-//! I32, I31: every call ends, within its own limit, and in a run that was healed nobody is
-//! forgotten.
+//! I32, I31: every call ends, within its own limit, in a run that was healed nobody is forgotten,
+//! and while nothing is broken keepalives are answered.
 
 use super::story::{Hold, Over, Request, Story};
 use super::{Options, Violation, at, violation};
+use crate::history::LostCause;
 
 pub(super) fn check(story: &Story, options: Options, violations: &mut Vec<Violation>) {
     let grace_ns = u64::try_from(options.grace.as_nanos()).unwrap_or(u64::MAX);
@@ -12,6 +13,34 @@ pub(super) fn check(story: &Story, options: Options, violations: &mut Vec<Violat
     }
     for hold in &story.holds {
         release_without_answer(story, hold, violations);
+        keepalive_without_answer(story, options, hold, violations);
+    }
+}
+
+/// I31: a client that lives keeps its lease while nothing is broken and everything has settled.
+fn keepalive_without_answer(
+    story: &Story,
+    options: Options,
+    hold: &Hold,
+    violations: &mut Vec<Violation>,
+) {
+    let Some((told_ns, Over::Told(LostCause::Deadline))) = hold.over else { return };
+    let Some(ttl_ns) = story.clients.get(&hold.client).and_then(|client| client.ttl_ns) else {
+        return;
+    };
+    let settled = options.settle.saturating_add(options.grace).as_nanos();
+    let settled_ns = u64::try_from(settled).unwrap_or(u64::MAX).saturating_add(ttl_ns);
+    let from_ns = told_ns.saturating_sub(settled_ns);
+    if told_ns > settled_ns && story.facts.healthy_between(from_ns, told_ns) {
+        let message = format!(
+            "{}: token {} of {} passed its safe deadline at {}, with nothing broken since {}",
+            hold.name,
+            hold.token,
+            hold.client,
+            at(told_ns),
+            at(from_ns)
+        );
+        violations.push(violation(31, message));
     }
 }
 
@@ -33,7 +62,10 @@ fn late(request: &Request, grace_ns: u64, violations: &mut Vec<Violation>) {
 
 /// I31: after healing, a request without an answer belongs to a client that is no more.
 fn forgotten(story: &Story, request: &Request, violations: &mut Vec<Violation>) {
-    if request.ended_ns.is_some() || is_gone(story, request.client) || story.healed_ns.is_none() {
+    if request.ended_ns.is_some()
+        || is_gone(story, request.client)
+        || story.facts.healed_ns().is_none()
+    {
         return;
     }
     let invariant = if request.limit_ns.is_some() || !request.wait { 32 } else { 31 };
@@ -53,7 +85,7 @@ fn release_without_answer(story: &Story, hold: &Hold, violations: &mut Vec<Viola
     if asked
         && hold.release_told.is_none()
         && !is_gone(story, hold.client)
-        && story.healed_ns.is_some()
+        && story.facts.healed_ns().is_some()
     {
         let message = format!(
             "the release of token {} of {} for {} was never answered",

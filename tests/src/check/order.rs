@@ -65,7 +65,7 @@ fn by_index<'a>(story: &Story, request: &'a Request) -> Option<Ranked<'a>> {
 fn certainly_waits_until(story: &Story, request: &Request) -> u64 {
     let (Some(queued), None) = (request.queued, &request.granted) else { return 0 };
     let Some(client) = story.clients.get(&request.client) else { return queued.at_ns };
-    let lease = client.safe_until_ns.unwrap_or(queued.at_ns);
+    let lease = client.leases.certain_until(queued.at_ns).unwrap_or(queued.at_ns);
     let limit = request.limit_ns.map(|limit| limit.saturating_sub(TIMER_NS));
     let told = request.answers.iter().find(|(_, answer)| *answer != Answer::Queued);
     [limit, request.cancel_ns, client.closed_ns, client.killed_ns, client.ended_ns]

@@ -1,18 +1,29 @@
-//! I18, I11, I2: a linearizable look shows every hold that certainly held all the while, none older
-//! than one that had been seen and does not fit beside it, nothing of a session that had ended, and
-//! holders that fit together.
+//! I18, I15, I11, I2: a linearizable look shows every hold that certainly held all the while, none
+//! older than one that had been seen and does not fit beside it, nothing of a session that had
+//! ended, holders that fit together, and nobody who waits for a lock that he could have.
 
-use super::story::{Hold, Look, Seen, Story};
+use std::collections::BTreeMap;
+
+use super::story::{Answer, Hold, Look, Request, Seen, Story};
 use super::{Violation, at, violation};
 use crate::history::Holding;
 
 pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
     let by_name = story.holds_by_name();
+    let known: BTreeMap<&str, Known<'_>> =
+        by_name.into_iter().map(|(name, holds)| (name, Known::of(holds))).collect();
+    let sets = waiting_sets(story);
     for look in &story.reads {
         let Some(seen) = &look.done else { continue };
-        let holds = by_name.get(look.name.as_str()).map_or(&[][..], Vec::as_slice);
-        let contradicted = holds.iter().filter_map(|hold| contradicts(story, look, seen, hold));
-        for (invariant, how) in contradicted.chain(unfit(seen)) {
+        let mut found = Vec::new();
+        if let Some(known) = known.get(look.name.as_str()) {
+            known.left_out(look, seen, &mut found);
+            found.extend(known.is_older(look, seen));
+            known.is_over(story, look, seen, &mut found);
+        }
+        found.extend(unfit(seen));
+        found.extend(stuck(look, seen, sets.get(look.name.as_str())));
+        for (invariant, how) in found {
             let message = format!(
                 "{}: a look from {} to {} by {} showed {:?}; {how}",
                 look.name,
@@ -26,26 +37,125 @@ pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
     }
 }
 
-fn contradicts(story: &Story, look: &Look, seen: &Seen, hold: &Hold) -> Option<(u8, String)> {
-    let owner = format!("token {} of {}", hold.token, hold.client);
-    let shown = Holding { token: hold.token, shared: hold.shared };
-    let all_the_while = hold.from_ns <= look.called_ns && hold.safe_end_ns() >= seen.at_ns;
-    if all_the_while && !seen.holders.contains(&shown) {
-        return Some((18, format!("{owner} was safe all the while")));
+/// The holds of one name, in the order in which they were told, with what each look asks of those
+/// told before it: a look is judged without a walk over all of them.
+struct Known<'a> {
+    holds: Vec<&'a Hold>,
+    /// Up to when any of the holds up to this one was safe.
+    safe_end_ns: Vec<u64>,
+    /// The newest of the holds up to this one: of all, and of those that were alone.
+    newest: Vec<[Option<&'a Hold>; 2]>,
+    by_token: BTreeMap<u64, &'a Hold>,
+}
+
+impl<'a> Known<'a> {
+    fn of(mut holds: Vec<&'a Hold>) -> Self {
+        holds.sort_by_key(|hold| hold.from_ns);
+        let mut longest_ns = 0;
+        let mut newest: [Option<&Hold>; 2] = [None; 2];
+        let mut known = Self {
+            by_token: holds.iter().map(|hold| (hold.token, *hold)).collect(),
+            safe_end_ns: Vec::with_capacity(holds.len()),
+            newest: Vec::with_capacity(holds.len()),
+            holds: Vec::new(),
+        };
+        for &hold in &holds {
+            longest_ns = hold.safe_end_ns().max(longest_ns);
+            known.safe_end_ns.push(longest_ns);
+            let counts = [true, !hold.shared];
+            for (newest, _) in newest.iter_mut().zip(counts).filter(|(_, counts)| *counts) {
+                if newest.is_none_or(|kept| kept.token < hold.token) {
+                    *newest = Some(hold);
+                }
+            }
+            known.newest.push(newest);
+        }
+        known.holds = holds;
+        known
     }
-    let older = |other: &Holding| other.token < hold.token && !(other.shared && hold.shared);
-    if hold.from_ns < look.called_ns && seen.holders.iter().any(older) {
-        return Some((18, format!("{owner} had been seen before")));
+
+    /// I18: holds that were safe all the while, and are not shown.
+    fn left_out(&self, look: &Look, seen: &Seen, found: &mut Vec<(u8, String)>) {
+        let told = self.holds.partition_point(|hold| hold.from_ns <= look.called_ns);
+        for at in (0..told).rev().take_while(|&at| self.safe_end_ns[at] >= seen.at_ns) {
+            let hold = self.holds[at];
+            let shown = Holding { token: hold.token, shared: hold.shared };
+            if hold.safe_end_ns() >= seen.at_ns && !seen.holders.contains(&shown) {
+                found.push((18, format!("{} was safe all the while", owner(hold))));
+            }
+        }
     }
-    let ended = story.clients.get(&hold.client).and_then(|client| client.ended_ns);
-    if seen.holders.contains(&shown) && ended.is_some_and(|ended| ended < look.called_ns) {
-        return Some((11, format!("{owner}, whose session had ended")));
+
+    /// I18: a holder is shown with a token below one that had been seen, and does not fit beside it.
+    fn is_older(&self, look: &Look, seen: &Seen) -> Option<(u8, String)> {
+        let told = self.holds.partition_point(|hold| hold.from_ns < look.called_ns);
+        let newest = self.newest.get(told.checked_sub(1)?)?;
+        let newer = seen.holders.iter().find_map(|shown| {
+            newest[usize::from(shown.shared)].filter(|newer| newer.token > shown.token)
+        });
+        newer.map(|newer| (18, format!("{} had been seen before", owner(newer))))
     }
-    None
+
+    /// I11: a holder is shown whose session had ended.
+    fn is_over(&self, story: &Story, look: &Look, seen: &Seen, found: &mut Vec<(u8, String)>) {
+        for hold in seen.holders.iter().filter_map(|shown| self.by_token.get(&shown.token)) {
+            let told = story.clients.get(&hold.client).and_then(|client| client.ended_ns);
+            let expired = story.facts.expired_after(hold.client, hold.from_ns);
+            if told.into_iter().chain(expired).any(|ended_ns| ended_ns < look.called_ns) {
+                found.push((11, format!("{}, whose session had ended", owner(hold))));
+            }
+        }
+    }
+}
+
+fn owner(hold: &Hold) -> String {
+    format!("token {} of {}", hold.token, hold.client)
 }
 
 /// I2: one alone, or any number that share.
 fn unfit(seen: &Seen) -> Option<(u8, String)> {
     let alone = seen.holders.iter().any(|holder| !holder.shared);
     (alone && seen.holders.len() > 1).then(|| (2, "they do not fit together".into()))
+}
+
+/// I15: nobody holds it, and the first in its queue is not granted it. That may only be a set, which
+/// waits for another of its names.
+fn stuck(look: &Look, seen: &Seen, sets: Option<&Sets>) -> Option<(u8, String)> {
+    let free = seen.holders.is_empty() && seen.waiting > 0;
+    let by_a_set = sets.is_some_and(|sets| sets.may_have_waited(look.called_ns, seen.at_ns));
+    (free && !by_a_set).then(|| (15, format!("it is free, and {} wait for it", seen.waiting)))
+}
+
+/// The sets that ask for one name: when each was asked for, and up to when any up to that one may
+/// have waited.
+#[derive(Default)]
+struct Sets(Vec<(u64, u64)>);
+
+impl Sets {
+    fn may_have_waited(&self, from_ns: u64, until_ns: u64) -> bool {
+        let asked = self.0.partition_point(|(called_ns, _)| *called_ns < until_ns);
+        asked.checked_sub(1).is_some_and(|last| self.0[last].1 > from_ns)
+    }
+}
+
+fn waiting_sets(story: &Story) -> BTreeMap<&str, Sets> {
+    let mut sets: BTreeMap<&str, Sets> = BTreeMap::new();
+    // Requests stand in the order in which they were asked for.
+    for request in story.requests.iter().filter(|one| one.any.is_none() && one.items.len() > 1) {
+        for name in request.items.keys() {
+            let of_name = &mut sets.entry(name).or_default().0;
+            let longest = of_name.last().map_or(0, |(_, until)| *until);
+            of_name.push((request.called_ns, longest.max(may_wait_until(request))));
+        }
+    }
+    sets
+}
+
+/// When a request certainly waited no more.
+fn may_wait_until(request: &Request) -> u64 {
+    let over = |(told_ns, answer): &(u64, Answer)| match answer {
+        Answer::Granted { .. } => Some(*told_ns),
+        answer => answer.is_certainly_ungranted().then_some(*told_ns),
+    };
+    request.answers.iter().find_map(over).unwrap_or(u64::MAX)
 }

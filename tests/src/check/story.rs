@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::facts::Facts;
 use super::{Tally, Violation};
 use crate::history::{Change, ClientId, Holding, Kept, LostCause, Shown};
 
@@ -14,14 +15,17 @@ pub(super) struct Story {
     pub(super) writes: Vec<Write>,
     pub(super) states: Vec<State>,
     pub(super) reads: Vec<Look>,
+    pub(super) fences: Vec<Fence>,
     pub(super) clients: BTreeMap<ClientId, Client>,
-    /// From here on nothing was broken; `None` if something was at the end.
-    pub(super) healed_ns: Option<u64>,
+    /// What was seen beside the clients.
+    pub(super) facts: Facts,
     /// What is wrong before any question is asked: things told about what was never asked (I23),
     /// and beliefs in what was given back or told to be over (I24).
     pub(super) contradictions: Vec<Violation>,
     pub(super) request_of: BTreeMap<(ClientId, u64), usize>,
     pub(super) write_of: BTreeMap<(ClientId, u64), usize>,
+    /// Looks that have not ended.
+    pub(super) look_of: BTreeMap<(ClientId, u64), usize>,
     /// The holds of each grant.
     pub(super) holds_of: BTreeMap<(ClientId, u64), Vec<usize>>,
 }
@@ -171,36 +175,81 @@ pub(super) struct State {
 
 pub(super) struct Look {
     pub(super) client: ClientId,
-    pub(super) number: u64,
     pub(super) name: String,
     pub(super) called_ns: u64,
     pub(super) done: Option<Seen>,
+}
+
+/// A write that a resource refused.
+/// What a resource decided on a client's write.
+pub(super) struct Fence {
+    pub(super) client: ClientId,
+    pub(super) at_ns: u64,
+    pub(super) token: u64,
+    pub(super) name: String,
+    /// The larger token for which it refused; `None`: it accepted.
+    pub(super) refused_for: Option<u64>,
 }
 
 pub(super) struct Seen {
     pub(super) at_ns: u64,
     pub(super) holders: Vec<Holding>,
     pub(super) value: Option<Shown>,
+    pub(super) waiting: u64,
 }
 
 #[derive(Default)]
 pub(super) struct Client {
+    pub(super) ttl_ns: Option<u64>,
+    /// When its last session was opened.
+    pub(super) opened_ns: u64,
     pub(super) closed_ns: Option<u64>,
     pub(super) killed_ns: Option<u64>,
     pub(super) ended_ns: Option<u64>,
-    /// Its lease is certain until then, as last written.
-    pub(super) safe_until_ns: Option<u64>,
+    pub(super) leases: Leases,
     pub(super) open_holds: BTreeSet<usize>,
 }
 
-impl Client {
-    /// Whether its lease may have run out before `by_ns`, for all that is known.
-    pub(super) fn may_have_expired(&self, by_ns: u64) -> bool {
-        let certain_ns = self.safe_until_ns.unwrap_or(0);
-        if self.closed_ns.is_some_and(|closed| closed <= certain_ns) && self.ended_ns.is_none() {
-            return false;
+/// When a client's session was certainly alive: spans in order, each the life of one session as
+/// far as it was written down. Between two of them the session may have run out, and what comes
+/// after may be another one.
+#[derive(Default)]
+pub(super) struct Leases(Vec<(u64, u64)>);
+
+impl Leases {
+    /// At `at_ns` the client wrote that its session is certain until `until_ns`.
+    pub(super) fn renewed(&mut self, at_ns: u64, until_ns: u64) {
+        match self.0.last_mut() {
+            Some((_, until)) if at_ns <= *until => *until = until_ns.max(*until),
+            _ if at_ns <= until_ns => self.0.push((at_ns, until_ns)),
+            _ => {}
         }
-        self.killed_ns.is_some() || self.ended_ns.is_some() || certain_ns < by_ns
+    }
+
+    /// Up to when the session of the instant `at_ns` was certainly alive; `None` if it is not
+    /// certain even then.
+    pub(super) fn certain_until(&self, at_ns: u64) -> Option<u64> {
+        let later = self.0.partition_point(|(from, _)| *from <= at_ns);
+        let (_, until) = *self.0.get(later.checked_sub(1)?)?;
+        (at_ns <= until).then_some(until)
+    }
+
+    /// Up to when the newest session was last said to be certain.
+    pub(super) fn newest_until(&self) -> Option<u64> {
+        self.0.last().map(|(_, until)| *until)
+    }
+}
+
+impl Client {
+    /// From when on the lease of the session it had at `at_ns` may have run out, for all that is
+    /// known; `None`: it never did.
+    pub(super) fn may_expire_from_ns(&self, at_ns: u64) -> Option<u64> {
+        let certain_ns = self.leases.certain_until(at_ns).unwrap_or(0);
+        if self.closed_ns.is_some_and(|closed| closed <= certain_ns) && self.ended_ns.is_none() {
+            return None;
+        }
+        let at_any_time = self.killed_ns.is_some() || self.ended_ns.is_some();
+        Some(if at_any_time { 0 } else { certain_ns.saturating_add(1) })
     }
 }
 
@@ -236,6 +285,7 @@ impl Story {
             safe_holds: self.holds.iter().filter(|hold| hold.was_safe()).count(),
             unknown: self.requests.iter().filter(is_unknown).count(),
             states: self.states.len(),
+            fenced: self.fences.iter().filter(|fence| fence.refused_for.is_some()).count(),
             reads: self.reads.iter().filter(|look| look.done.is_some()).count(),
             shared: granted(|request| request.items.values().any(|shared| *shared)),
             sets: granted(|request| request.any.is_none() && request.items.len() > 1),
@@ -246,6 +296,8 @@ impl Story {
                 .filter(|hold| hold.in_part)
                 .filter(released)
                 .count(),
+            accepted: self.fences.iter().filter(|fence| fence.refused_for.is_none()).count(),
+            expiries: self.facts.expired.values().map(Vec::len).sum(),
             writes: self.writes.iter().filter(|write| write.fate == Fate::Done).count(),
             ..Tally::default()
         }

@@ -1,5 +1,6 @@
-//! I19, I4: what was acknowledged, and not ended by its own client, is in every later state of its
-//! session; what was given back and acknowledged as such is in none.
+//! I4, I19: what was acknowledged, and not ended by its own client, is in every later state of its
+//! session, under the token that was told (I4) and at all (a place: I4, a hold: I19); what was given
+//! back and acknowledged as such is in none.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
     }
     for state in &story.states {
         for request in by_client.get(&state.client).into_iter().flatten() {
-            if let Some(how) = wrong(story, state, request) {
+            if let Some((invariant, how)) = wrong(story, state, request) {
                 let message = format!(
                     "{}: request {} of {} {how}, and the state at {} shows {:?} (next request {})",
                     request.names(),
@@ -24,7 +25,7 @@ pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
                     shown(state, request),
                     state.next_request,
                 );
-                violations.push(violation(19, message));
+                violations.push(violation(invariant, message));
             }
         }
     }
@@ -35,7 +36,7 @@ fn shown<'a>(state: &'a State, request: &Request) -> Option<&'a KeptState> {
 }
 
 /// What is wrong with how `state` shows `request`, if anything.
-fn wrong(story: &Story, state: &State, request: &Request) -> Option<String> {
+fn wrong(story: &Story, state: &State, request: &Request) -> Option<(u8, String)> {
     let granted = request.granted.as_ref().filter(|grant| grant.at_ns < state.at_ns);
     if let Some(grant) = granted {
         return wrong_hold(story, state, request, grant);
@@ -43,10 +44,15 @@ fn wrong(story: &Story, state: &State, request: &Request) -> Option<String> {
     let waits = request.queued.is_some_and(|queued| queued.at_ns < state.at_ns);
     let kept = matches!(shown(state, request), Some(KeptState::Queued | KeptState::Granted { .. }));
     (waits && !kept && !ended_by_its_client(story, state, request))
-        .then(|| "was acknowledged as waiting".into())
+        .then(|| (4, "was acknowledged as waiting".into()))
 }
 
-fn wrong_hold(story: &Story, state: &State, request: &Request, grant: &Grant) -> Option<String> {
+fn wrong_hold(
+    story: &Story,
+    state: &State,
+    request: &Request,
+    grant: &Grant,
+) -> Option<(u8, String)> {
     let (token, names) = match shown(state, request) {
         Some(KeptState::Granted { token, names }) => (Some(*token), names.as_slice()),
         _ => (None, &[][..]),
@@ -56,10 +62,12 @@ fn wrong_hold(story: &Story, state: &State, request: &Request, grant: &Grant) ->
         let there = token == Some(grant.token) && names.contains(&hold.name);
         let given_up = ended || before(state, hold.over.map(|(at_ns, _)| at_ns));
         if !there && !given_up {
-            return Some(format!("was granted {} under token {}", hold.name, grant.token));
+            let invariant = if token.is_some_and(|shown| shown != grant.token) { 4 } else { 19 };
+            let how = format!("was granted {} under token {}", hold.name, grant.token);
+            return Some((invariant, how));
         }
         if there && given_back(state, hold) {
-            return Some(format!("gave back {}, acknowledged", hold.name));
+            return Some((19, format!("gave back {}, acknowledged", hold.name)));
         }
     }
     None

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::story::{
-    Answer, Client, Fate, Grant, Hold, Look, Over, Queued, ReleaseTold, Request, Seen, State,
-    Story, Write,
+    Answer, Client, Fate, Fence, Grant, Hold, Look, Over, Queued, ReleaseTold, Request, Seen,
+    State, Story, Write,
 };
 use super::violation;
 use crate::history::{ClientId, Kept, LostCause, Record, Shown, What};
@@ -18,6 +18,7 @@ impl Story {
         for record in records {
             story.take(record);
         }
+        story.facts.end_ns = records.last().map_or(0, |record| record.at_ns);
         story
     }
 
@@ -81,32 +82,48 @@ impl Story {
                 self.state(at_ns, client, requests, *next_request);
             }
             What::Killed => self.client(client).killed_ns = Some(at_ns),
-            What::Fault { .. } => self.healed_ns = None,
-            What::Healed => self.healed_ns = Some(at_ns),
-            _ => self.take_look(record),
+            What::Opened { ttl_ms } => {
+                let opened = self.client(client);
+                opened.ttl_ns = Some(ttl_ms.saturating_mul(1_000_000));
+                opened.opened_ns = at_ns;
+            }
+            What::Read { .. }
+            | What::ReadDone { .. }
+            | What::Fenced { .. }
+            | What::Accepted { .. } => self.take_look(record),
+            _ => self.facts.take(record),
         }
     }
 
     fn take_look(&mut self, record: &Record) {
         match &record.what {
-            What::Read { read, name } => self.reads.push(Look {
-                client: record.client,
-                number: *read,
-                name: name.clone(),
-                called_ns: record.at_ns,
-                done: None,
-            }),
-            What::ReadDone { read, holders, value, .. } => {
-                let look = self.reads.iter_mut().rev().find(|look| {
-                    look.client == record.client && look.number == *read && look.done.is_none()
+            What::Read { read, name } => {
+                self.look_of.insert((record.client, *read), self.reads.len());
+                self.reads.push(Look {
+                    client: record.client,
+                    name: name.clone(),
+                    called_ns: record.at_ns,
+                    done: None,
                 });
-                if let Some(look) = look {
-                    let (holders, value) = (holders.clone(), value.clone());
-                    look.done = Some(Seen { at_ns: record.at_ns, holders, value });
-                }
             }
+            What::ReadDone { read, holders, value, waiting } => {
+                let Some(look) = self.look_of.remove(&(record.client, *read)) else { return };
+                let (holders, value) = (holders.clone(), value.clone());
+                let seen = Seen { at_ns: record.at_ns, holders, value, waiting: *waiting };
+                self.reads[look].done = Some(seen);
+            }
+            What::Fenced { token, name, newest } => {
+                self.must_be_told(record.client, *token, "fenced off");
+                self.fence(record, (*token, name), Some(*newest));
+            }
+            What::Accepted { token, name } => self.fence(record, (*token, name), None),
             _ => {}
         }
+    }
+
+    fn fence(&mut self, record: &Record, (token, name): (u64, &str), refused_for: Option<u64>) {
+        let (client, at_ns) = (record.client, record.at_ns);
+        self.fences.push(Fence { client, at_ns, token, name: name.into(), refused_for });
     }
 
     fn client(&mut self, client: ClientId) -> &mut Client {
@@ -236,7 +253,7 @@ impl Story {
                 token: grant.token,
                 from_ns: grant.at_ns,
                 value: values.iter().find(|shown| shown.name == *name).cloned(),
-                until_ns: teller.safe_until_ns.filter(|until| *until > grant.at_ns),
+                until_ns: teller.leases.newest_until().filter(|until| *until > grant.at_ns),
                 over: given_up.then_some((grant.at_ns, Over::GivenUp)),
                 releases: 0,
                 in_part: false,
@@ -313,7 +330,7 @@ impl Story {
 
     fn safe(&mut self, at_ns: u64, client: ClientId, until_ns: u64) {
         let client = self.clients.entry(client).or_default();
-        client.safe_until_ns = Some(until_ns);
+        client.leases.renewed(at_ns, until_ns);
         let mut lapsed = Vec::new();
         for &index in &client.open_holds {
             let hold = &mut self.holds[index];

@@ -9,7 +9,9 @@
 
 use std::collections::BTreeMap;
 
-use super::story::{Fate, Hold, Look, Over, ReleaseTold, Request, Seen, Story, Write};
+use super::story::{
+    Answer, Client, Fate, Hold, Look, Over, ReleaseTold, Request, Seen, Story, Write,
+};
 use super::{Tally, Violation, at, violation};
 use crate::history::{Change, LostCause, Shown};
 
@@ -31,18 +33,21 @@ pub(super) fn check(story: &Story, tally: &mut Tally, violations: &mut Vec<Viola
     for look in &story.reads {
         looks.entry(&look.name).or_default().extend(look.done.as_ref().map(|seen| (look, seen)));
     }
+    let lost_unseen = lost_unseen_from(story);
     for (name, mut holds) in story.holds_by_name() {
         holds.sort_by_key(|hold| hold.token);
-        let unseen = unseen_grants(story, name);
+        let lost_unseen_ns = lost_unseen.get(name).copied().unwrap_or(u64::MAX);
+        let looks = looks.get(name).map_or(&[][..], Vec::as_slice);
         let mut value = Possible::nothing();
         for hold in holds {
-            value.is_seen(story, hold, &unseen, tally, violations);
+            value.is_seen(hold, lost_unseen_ns <= hold.from_ns, tally, violations);
             // Nobody changes a value while others share the lock.
             let writes = if hold.shared { Vec::new() } else { writes.under(hold) };
-            for (look, seen) in looks.get(name).into_iter().flatten() {
-                if hold.from_ns <= look.called_ns && hold.safe_end_ns() >= seen.at_ns {
-                    value.is_looked_at((look, seen), hold, &writes, tally, violations);
-                }
+            let (from_ns, until_ns) = (hold.from_ns, hold.safe_end_ns());
+            let during = looks.partition_point(|(look, _)| look.called_ns < from_ns);
+            let during = looks[during..].iter().take_while(|(look, _)| look.called_ns <= until_ns);
+            for &(look, seen) in during.filter(|(_, seen)| seen.at_ns <= until_ns) {
+                value.is_looked_at((look, seen), hold, &writes, tally, violations);
             }
             if !hold.shared {
                 value.change(writes.iter().map(|write| (*write, write.fate)));
@@ -90,15 +95,26 @@ impl<'a> Writes<'a> {
     }
 }
 
-/// Exclusive requests for `name` that may have been granted without their clients' knowing: such a
-/// hold changes no value, but its end may have made one suspect.
-fn unseen_grants<'a>(story: &'a Story, name: &str) -> Vec<&'a Request> {
-    let unseen = |request: &&Request| {
-        request.items.get(name) == Some(&false)
-            && request.granted.is_none()
-            && !request.answers.iter().any(|(_, answer)| answer.is_certainly_ungranted())
-    };
-    story.requests.iter().filter(unseen).collect()
+/// From when on an exclusive request for a name may have been granted without its client's knowing,
+/// and lost: such a hold changes no value, but its end may have made one suspect.
+fn lost_unseen_from(story: &Story) -> BTreeMap<&str, u64> {
+    let mut first: BTreeMap<&str, u64> = BTreeMap::new();
+    for request in story.requests.iter().filter(|request| may_be_held_unseen(request)) {
+        let client = story.clients.get(&request.client);
+        let expires = |client: &Client| client.may_expire_from_ns(request.called_ns);
+        let Some(expires_ns) = client.map_or(Some(0), expires) else { continue };
+        let from_ns = expires_ns.max(request.called_ns.saturating_add(1));
+        for (name, _) in request.items.iter().filter(|(_, shared)| !**shared) {
+            let kept = first.entry(name).or_insert(from_ns);
+            *kept = from_ns.min(*kept);
+        }
+    }
+    first
+}
+
+fn may_be_held_unseen(request: &Request) -> bool {
+    let certainly_not = |(_, answer): &(u64, Answer)| answer.is_certainly_ungranted();
+    request.granted.is_none() && !request.answers.iter().any(certainly_not)
 }
 
 /// A value as the store has it.
@@ -136,18 +152,12 @@ impl Possible {
     /// A grant showed the value. From here on it is that one.
     fn is_seen(
         &mut self,
-        story: &Story,
         hold: &Hold,
-        unseen: &[&Request],
+        lost_unseen: bool,
         tally: &mut Tally,
         violations: &mut Vec<Violation>,
     ) {
         let shown = hold.value.as_ref().map(Left::shown);
-        let lost_unseen = unseen.iter().any(|request| {
-            let client = story.clients.get(&request.client);
-            request.called_ns < hold.from_ns
-                && client.is_none_or(|client| client.may_have_expired(hold.from_ns))
-        });
         let is = |possible: &Option<Left>| match (possible, &shown) {
             (Some(possible), Some(shown)) if lost_unseen => {
                 (&possible.value, possible.token) == (&shown.value, shown.token)
@@ -261,7 +271,8 @@ fn ending(story: &Story, hold: &Hold) -> Ending {
     match hold.over {
         Some((_, Over::GivenUp)) => {
             let released = matches!(hold.release_told, Some((_, ReleaseTold::Released)));
-            let lives = client.is_some_and(|client| !client.may_have_expired(u64::MAX - 1));
+            let lives =
+                client.is_some_and(|client| client.may_expire_from_ns(hold.from_ns).is_none());
             if released || lives { Ending::Clean } else { Ending::Unknown }
         }
         Some((_, Over::Told(LostCause::Expired))) => Ending::Unclean,

@@ -16,7 +16,8 @@ pub(crate) fn judge(history: &str) -> Report {
     let lines = history.lines().map(str::trim).filter(|line| !line.is_empty());
     let records: Vec<Record> = lines.map(|line| reader.record(line)).collect();
     assert!(records.is_sorted_by_key(|record| record.at_ns), "the test's own lines are in order");
-    check(&records, Options { grace: Duration::from_millis(100) })
+    let (grace, settle) = (Duration::from_millis(100), Duration::from_millis(100));
+    check(&records, Options { grace, settle })
 }
 
 pub(crate) fn broken(history: &str) -> Vec<u8> {
@@ -55,7 +56,7 @@ impl Reader {
     fn record(&mut self, line: &str) -> Record {
         let words: Vec<&str> = line.split_whitespace().collect();
         let at_ns = number(words[0]) * MS;
-        let client = ClientId(u64::from(words[1].as_bytes()[0] - b'a'));
+        let client = client(words[1]);
         Record { at_ns, client, what: self.what(client, &words[2..]) }
     }
 
@@ -182,13 +183,37 @@ fn what_else(words: &[&str]) -> What {
             read: number(read),
             holders: holding(holders),
             value: rest.iter().find_map(|word| shown(word)),
-            waiting: 0,
+            waiting: option(rest, "waiting").map_or(0, number),
         },
+        ["fenced", token, name, newest] => {
+            What::Fenced { token: number(token), name: (*name).into(), newest: number(newest) }
+        }
+        ["accepted", token, name] => What::Accepted { token: number(token), name: (*name).into() },
         ["killed"] => What::Killed,
         ["fault"] => What::Fault { note: String::new() },
         ["healed"] => What::Healed,
+        _ => what_was_seen(words),
+    }
+}
+
+/// What is seen beside the clients.
+fn what_was_seen(words: &[&str]) -> What {
+    match words {
+        ["opened", ms] => What::Opened { ttl_ms: number(ms) },
+        ["expired", of] => What::Expired { of: client(of) },
+        ["applied", node, index, hash, stamp] => What::Applied {
+            node: number(node),
+            index: number(index),
+            hash: (*hash).into(),
+            stamp_ms: number(stamp),
+        },
         _ => panic!("{words:?} is no record"),
     }
+}
+
+/// A client, by a letter.
+fn client(word: &str) -> ClientId {
+    ClientId(u64::from(word.as_bytes()[0] - b'a'))
 }
 
 /// Tokens joined by `+`, those that share with `~`; `-` is nobody.

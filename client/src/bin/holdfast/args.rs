@@ -1,5 +1,8 @@
 //! What can be said on the command line.
 
+#[cfg(test)]
+mod fuzz;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -64,6 +64,10 @@ impl Machine {
                 return Some(StreamEnd::failed("the server resumed another session"));
             }
             Some(_) => self.stream = Stream::Resuming(sent),
+            // Keepalives would be due without end.
+            None if opened.ttl_ms == 0 => {
+                return Some(StreamEnd::failed("the server opened a session without a lease"));
+            }
             None => {
                 self.identity = Some(Identity {
                     session: opened.session_id,

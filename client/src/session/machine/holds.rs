@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use holdfast_mutants::mutant;
 use holdfast_proto::v1::{self, client_frame::Body};
 
 use super::{Intent, Machine, StreamEnd};
 use crate::hold::{GuardState, HeldLock, Hold};
 use crate::items::{Item, invalid};
+use crate::lease::Span;
 use crate::session::request::{Done, GivingBack, Key, Part, Phase, tell};
 use crate::{Error, FencingToken, LostReason, RefusalReason, Result, Value};
 
@@ -34,9 +36,12 @@ impl Machine {
         let items = self.requests.get(key).map(|request| request.wanted.granted(&granted.names));
         let items = items.filter(|items| !items.is_empty()).ok_or_else(strange_grant)?;
         let too_late = Error::SessionLost { reason: LostReason::DeadlinePassed };
-        let span = self.lease.span().clone();
+        let mut span = self.lease.span().clone();
         if !span.is_alive(&*self.clock) {
-            return Err(too_late);
+            if !mutant!(LateGrantDelivered) {
+                return Err(too_late);
+            }
+            span = Span::new(self.lease.terms().safe_until(self.clock.now()));
         }
         Hold::granted(locks(items, granted.values), token, span).map(Arc::new).ok_or(too_late)
     }
@@ -49,7 +54,9 @@ impl Machine {
         let Phase::Held(hold) = &request.phase else { return };
         let token = hold.token;
         // Unsafe before anything can be queued (S3).
-        hold.end(GuardState::Released);
+        if !mutant!(ReleaseStaysSafe) {
+            hold.end(GuardState::Released);
+        }
         request.phase = Phase::GivingBack(GivingBack { token, sent: 0, done });
         self.end_changes(key, LostReason::Revoked);
         self.queue(Intent::Release(key));
@@ -86,7 +93,9 @@ impl Machine {
     fn give_back_part(&mut self, key: Key, names: BTreeSet<Arc<str>>, done: Done) {
         let part = self.requests.next_key();
         let Some(request) = self.requests.get_mut(key) else { return };
-        if let Phase::Held(hold) = &request.phase {
+        if let Phase::Held(hold) = &request.phase
+            && !mutant!(ReleaseStaysSafe)
+        {
             // As with a whole hold, before anything can be queued (S3).
             for name in &names {
                 hold.give_up(name);
@@ -140,6 +149,9 @@ impl Machine {
             if part.names.is_empty() {
                 tell(part.done, Ok(()));
             } else {
+                if mutant!(StateRevivesReleased) {
+                    part.names.iter().for_each(|name| hold.revive(name));
+                }
                 request.parts.push(part);
             }
         }

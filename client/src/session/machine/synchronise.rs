@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use holdfast_mutants::mutant;
 use holdfast_proto::v1;
 
 use super::{Intent, Machine, Stream};
@@ -82,6 +83,12 @@ impl Machine {
             _ => None,
         };
         match entry.state {
+            Some(State::Queued(_))
+                if mutant!(ResumeLosesPlace)
+                    && matches!(phase, Some(Phase::Asked | Phase::Queued)) =>
+            {
+                self.ask_anew(key);
+            }
             Some(State::Queued(queued)) => {
                 self.queued(id, index, Place::new(queued.place, queued.holders));
             }
@@ -107,22 +114,25 @@ impl Machine {
             (Phase::Unsent, _) | (Phase::Asked, false) => {
                 self.queue(Intent::Acquire(key));
             }
-            // Refused before it was proposed, and the refusal was lost. The old id is spent, so
-            // that no copy under way can take a place, and the request asked anew.
-            (Phase::Asked, true) => {
-                if let Some(id) = self.requests.renumber(key) {
-                    self.queue(Intent::Forget(id));
-                }
-                if let Some(request) = self.requests.get_mut(key) {
-                    request.phase = Phase::Unsent;
-                }
-                self.queue(Intent::Acquire(key));
-            }
+            // Refused before it was proposed, and the refusal was lost.
+            (Phase::Asked, true) => self.ask_anew(key),
             // A copy of its Acquire may still be under way: the Cancel spends the id.
             (Phase::Cancelling, false) => self.queue(Intent::Cancel(key)),
             (Phase::Cancelling, true)
             | (Phase::Queued | Phase::Held(_) | Phase::GivingBack(_), _) => self.found_ended(key),
         }
+    }
+
+    /// Asks for a request under another id. The old one is spent, so that no copy under way can
+    /// take a place.
+    fn ask_anew(&mut self, key: Key) {
+        if let Some(id) = self.requests.renumber(key) {
+            self.queue(Intent::Forget(id));
+        }
+        if let Some(request) = self.requests.get_mut(key) {
+            request.phase = Phase::Unsent;
+        }
+        self.queue(Intent::Acquire(key));
     }
 
     /// The request has ended at the server, and the frame that said so never came.

@@ -5,8 +5,11 @@
 
 use holdfast_core::{
     Answer, Applied, Batch, Command, FencingToken, Item, Label, LockName, LockTable, LogIndex,
-    Need, RequestId, SessionId, Tenure, ValueChange,
+    Need, RequestId, SNAPSHOT_VERSION, SessionId, Tenure, ValueChange,
 };
+
+pub(crate) const MAGIC_AND_VERSION: usize = 10;
+const BLOCK_HEAD: usize = 8;
 
 pub(crate) const TENURE: Tenure = Tenure::new(1);
 
@@ -81,6 +84,21 @@ pub(crate) fn batch(commands: Vec<Command>) -> Batch {
     Batch { stamp_ms: 1_000, witness: None, commands }
 }
 
+/// A batch with most kinds of command.
+pub(crate) fn some_batch() -> Batch {
+    let configure = Command::Configure { limits: holdfast_core::Limits::default() };
+    batch(vec![
+        configure,
+        open(),
+        acquire(1, 1, "orders/42"),
+        acquire_many(1, 2, exclusive(&["a", "b"]), Need::Any { min: 1 }),
+        set_value(1, 3, 2, "a", b"note"),
+        cancel(1, 1),
+        release_some(1, 2, &["a"]),
+        release(1, 1),
+    ])
+}
+
 /// Applies one entry and returns what came of it.
 pub(crate) fn apply(table: &mut LockTable, index: u64, commands: Vec<Command>) -> Vec<Applied> {
     let mut applied = Vec::new();
@@ -129,4 +147,37 @@ pub(crate) fn bytes_of(table: &LockTable) -> Vec<u8> {
     let mut bytes = Vec::new();
     table.freeze().write_to(&mut bytes).unwrap();
     bytes
+}
+
+/// Whether a table goes on to work: most kinds of command, and every invariant after each.
+pub(crate) fn put_to_work(mut table: LockTable) {
+    let index = LogIndex::new(table.applied_index().get().saturating_add(1));
+    let commands = vec![
+        open(),
+        acquire(2, 9, "new"),
+        cancel(1, 1),
+        release(3, 2),
+        acquire(3, 9, "a"),
+        acquire_many(1, 9, exclusive(&["s", "y"]), Need::All),
+        set_value(3, 10, 6, "y", b"done"),
+        Command::ExpireSession { session: SessionId::new(3), tenure: TENURE },
+    ];
+    let mut applied = Vec::new();
+    if table.apply_batch(index, TENURE, &batch(commands), &mut applied).is_ok() {
+        table.check().unwrap();
+    }
+}
+
+/// What the only block of a small snapshot holds.
+pub(crate) fn content_of(snapshot: &[u8]) -> Vec<u8> {
+    let end = snapshot.len() - BLOCK_HEAD;
+    snapshot[MAGIC_AND_VERSION + BLOCK_HEAD..end].to_vec()
+}
+
+/// A snapshot of that content, as if a table had written it.
+pub(crate) fn forge(content: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(content.len()).unwrap();
+    let crc = crc32fast::hash(content).to_le_bytes();
+    let version = SNAPSHOT_VERSION.to_le_bytes();
+    [b"HOLDFAST", &version[..], &len.to_le_bytes(), &crc, content, &[0; 4], &crc].concat()
 }

@@ -3,9 +3,11 @@
 mod cluster;
 mod divergence;
 mod first_start;
+mod fuzz;
 mod log_suite;
 mod membership;
 mod one_node;
 mod over_grpc;
 mod peers;
+mod repeatable;
 mod three_nodes;

@@ -1,11 +1,17 @@
-//! A machine in which time is virtual, randomness is seeded and no socket exists.
+//! Machines in which time is virtual, randomness is seeded and no socket exists.
 //!
-//! To be used on a current-thread tokio runtime with paused time: whenever every task waits, the
-//! clock jumps to the next thing that is due.
+//! Two of them. [`Machine`] is for whole lives of a cluster: processes that pause, die and have
+//! clocks of their own, repeatable to the step. [`seams`] is for tests of one component, on a
+//! current-thread tokio runtime with paused time: whenever every task waits, the clock jumps to
+//! the next thing that is due.
 #![expect(
     clippy::disallowed_methods,
     reason = "this is where the seams end: virtual time is tokio's paused clock"
 )]
+
+mod machine;
+mod process;
+mod timers;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,8 +22,13 @@ use rand::rngs::StdRng;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::system::{TokioSpawn, TokioTask};
-use crate::{BoxFuture, Clock, Moment, Pipe, Rng, Seams, Task, Watchdog, WatchdogHandle};
+use crate::system::TokioSpawn;
+pub use machine::{Machine, current};
+pub use process::Process;
+
+use crate::{
+    BoxFuture, Clock, Moment, Pipe, Rng, Seams, Spawn as _, Task, Watchdog, WatchdogHandle,
+};
 
 /// Seams on virtual time. Call it inside the runtime; its clock begins at one hour, so that
 /// instants before now can be written down.
@@ -33,6 +44,7 @@ pub fn seams(seed: u64, wall_ms: u64) -> Seams {
 
 const ORIGIN: Duration = Duration::from_hours(1);
 
+#[derive(Clone)]
 struct VirtualClock {
     started: Instant,
     wall_ms: u64,
@@ -60,24 +72,25 @@ impl Clock for VirtualClock {
 
     fn watchdog(&self, on_due: Arc<dyn Fn() + Send + Sync>) -> Watchdog {
         let (set, due) = watch::channel(None);
-        let task = Task::new(Box::new(TokioTask(tokio::spawn(ring(due, on_due)))));
-        Watchdog::new(Box::new(VirtualWatchdog {
-            set,
-            clock: Self { started: self.started, wall_ms: self.wall_ms },
-            _task: task,
-        }))
+        let clock: Arc<dyn Clock> = Arc::new(self.clone());
+        let task = TokioSpawn.spawn("watchdog", Box::pin(ring(due, clock, on_due)));
+        Watchdog::new(Box::new(VirtualWatchdog { set, _task: task }))
     }
 }
 
 /// Calls `on_due` whenever the instant last set has come, until the watchdog is dropped.
-async fn ring(mut due: watch::Receiver<Option<Instant>>, on_due: Arc<dyn Fn() + Send + Sync>) {
+async fn ring(
+    mut due: watch::Receiver<Option<Moment>>,
+    clock: Arc<dyn Clock>,
+    on_due: Arc<dyn Fn() + Send + Sync>,
+) {
     loop {
         let at = *due.borrow_and_update();
         let rang = match at {
             None => due.changed().await.is_ok().then_some(false),
             Some(at) => crate::select! {
                 changed = due.changed() => changed.is_ok().then_some(false),
-                () = tokio::time::sleep_until(at) => Some(true),
+                () = clock.sleep_until(at) => Some(true),
             },
         };
         match rang {
@@ -94,14 +107,13 @@ async fn ring(mut due: watch::Receiver<Option<Instant>>, on_due: Arc<dyn Fn() + 
 }
 
 struct VirtualWatchdog {
-    set: watch::Sender<Option<Instant>>,
-    clock: VirtualClock,
+    set: watch::Sender<Option<Moment>>,
     _task: Task,
 }
 
 impl WatchdogHandle for VirtualWatchdog {
     fn set(&self, at: Option<Moment>) {
-        self.set.send_replace(at.map(|at| self.clock.instant_of(at)));
+        self.set.send_replace(at);
     }
 }
 

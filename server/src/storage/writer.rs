@@ -1,34 +1,28 @@
-//! What the writer thread does with sled: groups, marks, and making them durable.
+//! What a commit does: groups, marks, and making them durable.
 //!
-//! All of it is in one tree, because sled applies a batch to one tree as a whole or not at all, also
-//! over a crash: groups of records under `g` and the index of the first one, big-endian; vote, purge
-//! mark and store id under `m` and their names. A commit is one batch, or one change.
-//!
-//! sled's `flush` writes, but syncs neither metadata nor the device (measured: 60 of 60 simulated
-//! power cuts lost acknowledged keys). So each commit ends with our own `fdatasync` of sled's one
-//! file, through a handle of our own on the same inode (I19).
+//! All of it is in one tree, because a tree takes changes as a whole or not at all, also over a
+//! crash: groups of records under `g` and the index of the first one, big-endian; vote, purge mark
+//! and store id under `m` and their names. A commit is one list of changes.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
+use holdfast_mutants::mutant;
+use holdfast_seams::Moment;
 
+use super::commit_queue::Commit;
+use super::counters::Counters;
 use super::error::Fault;
-use super::files::sync_folder;
 use super::guard::Guard;
 use super::log_io::Operation;
 use super::record::{
     GROUP_BYTES, LogId, Record, StoredVote, decode_group, encode_record, encoded_len, put_log_id,
     put_vote, seal,
 };
-use super::sled_log::Counters;
-use super::sled_pool::Idlers;
-use super::store::FolderLock;
+use super::tree::{Change, Tree};
 
 pub(super) const META_MAGIC: [u8; 4] = *b"HFMT";
 pub(super) const META_VERSION: u32 = 1;
@@ -49,20 +43,9 @@ const PURGE_SLICE: usize = 8;
 /// only a power cut can take back.
 const BOUND_COMMITS: u32 = 1024;
 
-/// What goes to disk together.
-pub(super) enum Commit {
-    /// Appends, votes and purges. Empty: a slice of purge alone.
-    Changes(Vec<Operation>),
-    /// Removes every record after this index.
-    Truncate(Option<u64>),
-}
-
-/// sled, opened and read, with all that a commit needs to know about it.
+/// A tree, opened and read, with all that a commit needs to know about it.
 pub(super) struct Writer {
-    pub(super) db: sled::Db,
-    pub(super) tree: sled::Tree,
-    pub(super) idlers: Arc<Idlers>,
-    pub(super) file: DataFile,
+    pub(super) tree: Box<dyn Tree>,
     pub(super) guard: Arc<Guard>,
     /// The last record of each group, by the index of the first. Groups that lie below the purge
     /// mark as a whole are still to be removed.
@@ -70,14 +53,29 @@ pub(super) struct Writer {
     pub(super) purged: Option<LogId>,
     pub(super) since_bound: u32,
     pub(super) counters: Arc<Counters>,
-    /// Held as long as sled is open, so that no other process opens it; the last field, for the last
-    /// to be dropped.
-    pub(super) _lock: FolderLock,
 }
 
-/// What one commit does to the tree: keys, with their new values or none.
+/// A commit that was written, and not made durable yet.
+pub(super) struct Written {
+    begun: Moment,
+    /// What the guard is to be told when it is durable; a truncation told it before.
+    news: Option<News>,
+}
+
+impl Written {
+    fn has_vote(&self) -> bool {
+        self.news.is_some_and(|news| news.vote.is_some())
+    }
+}
+
+#[derive(Clone, Copy)]
+struct News {
+    vote: Option<StoredVote>,
+}
+
+/// What one commit does to the tree.
 #[derive(Default)]
-struct Changes(Vec<(Vec<u8>, Option<Vec<u8>>)>);
+struct Changes(Vec<Change>);
 
 impl Changes {
     fn insert(&mut self, key: impl Into<Vec<u8>>, value: Vec<u8>) {
@@ -87,84 +85,11 @@ impl Changes {
     fn remove(&mut self, key: Vec<u8>) {
         self.0.push((key, None));
     }
-
-    /// Hands the changes to sled. One alone needs no batch to be atomic, and most commits are one
-    /// group of records; for a batch sled writes a record of its own before the changes, by itself,
-    /// and waits for the disk for each.
-    fn write(mut self, tree: &sled::Tree) -> sled::Result<()> {
-        if self.0.len() > 1 {
-            return tree.apply_batch(self.into_batch());
-        }
-        match self.0.pop() {
-            Some((key, Some(value))) => tree.insert(key, value).map(drop),
-            Some((key, None)) => tree.remove(key).map(drop),
-            None => Ok(()),
-        }
-    }
-
-    fn into_batch(self) -> sled::Batch {
-        let mut batch = sled::Batch::default();
-        for (key, value) in self.0 {
-            match value {
-                Some(value) => batch.insert(key, value),
-                None => batch.remove(key),
-            }
-        }
-        batch
-    }
-}
-
-/// Handles on what sled writes, to be synced by us.
-pub(super) struct DataFile {
-    path: PathBuf,
-    db: File,
-    blobs: PathBuf,
-    blobs_changed: (i64, i64),
-}
-
-impl DataFile {
-    /// # Errors
-    ///
-    /// As from the system; nothing was changed.
-    pub(super) fn open(sled_folder: &Path) -> io::Result<Self> {
-        let path = sled_folder.join("db");
-        let db = File::open(&path)?;
-        let blobs = sled_folder.join("blobs");
-        let blobs_changed = changed(&blobs)?;
-        Ok(Self { path, db, blobs, blobs_changed })
-    }
-
-    /// Makes what sled has written durable. Returns whether `blobs/` had to be synced.
-    ///
-    /// Values are bounded so that sled keeps them in its file; but it decides by the size of a
-    /// page, so a look at the folder's time stamp, one system call, backs the bound up.
-    fn sync(&mut self) -> io::Result<bool> {
-        self.db.sync_data()?;
-        let now = changed(&self.blobs)?;
-        if now == self.blobs_changed {
-            return Ok(false);
-        }
-        for entry in fs::read_dir(&self.blobs)? {
-            match File::open(entry?.path()) {
-                Ok(blob) => blob.sync_all()?,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-        }
-        sync_folder(&self.blobs)?;
-        self.blobs_changed = now;
-        Ok(true)
-    }
-}
-
-fn changed(folder: &Path) -> io::Result<(i64, i64)> {
-    let metadata = fs::metadata(folder)?;
-    Ok((metadata.mtime(), metadata.mtime_nsec()))
 }
 
 impl Writer {
     pub(super) fn path(&self) -> &Path {
-        &self.file.path
+        self.tree.path()
     }
 
     pub(super) fn counters(&self) -> Arc<Counters> {
@@ -182,13 +107,52 @@ impl Writer {
     ///
     /// The fault: whether the commit survives is unknown; it does as a whole or not at all.
     pub(super) fn commit(&mut self, commit: &Commit) -> Result<(), Fault> {
-        match commit {
-            Commit::Changes(changes) => self.change(changes),
-            Commit::Truncate(keep) => self.truncate(*keep),
-        }
+        let written = self.write(commit)?;
+        self.sync(&written)?;
+        self.tell_guard(&written)
     }
 
-    fn change(&mut self, changes: &[Operation]) -> Result<(), Fault> {
+    /// The first step of [`commit`](Self::commit): the tree has it, the disk need not.
+    pub(super) fn write(&mut self, commit: &Commit) -> Result<Written, Fault> {
+        let begun = self.counters.now();
+        let news = match commit {
+            Commit::Changes(changes) => Some(self.change(changes)?),
+            Commit::Truncate(keep) => {
+                self.truncate(*keep)?;
+                None
+            }
+        };
+        Ok(Written { begun, news })
+    }
+
+    /// The second step: what was written is durable.
+    pub(super) fn sync(&mut self, written: &Written) -> Result<(), Fault> {
+        if mutant!(FlushSkipped) || (written.has_vote() && mutant!(VoteNotSynced)) {
+            return Ok(());
+        }
+        let blobs = self.tree.sync().map_err(|e| self.fault("sync", e))?;
+        self.counters.committed(written.begun, blobs);
+        Ok(())
+    }
+
+    /// The last step, after the commit is durable, never before: see the guard's invariants. A vote
+    /// is acknowledged only when the guard holds it as well (I20).
+    pub(super) fn tell_guard(&mut self, written: &Written) -> Result<(), Fault> {
+        let Some(News { vote }) = written.news else { return Ok(()) };
+        let vote = vote.filter(|_| !mutant!(VoteNotSynced));
+        let last = self.last();
+        if let Some(last) = last.filter(|_| last != self.guard.durable()) {
+            self.guard.hint(last)?;
+        }
+        self.since_bound += 1;
+        if vote.is_none() && self.since_bound < BOUND_COMMITS {
+            return Ok(());
+        }
+        self.since_bound = 0;
+        self.guard.update(|guard| guard.vote = vote.or(guard.vote))
+    }
+
+    fn change(&mut self, changes: &[Operation]) -> Result<News, Fault> {
         let mut batch = Changes::default();
         let mut vote = None;
         let mut records = Vec::new();
@@ -207,7 +171,7 @@ impl Writer {
         self.put_groups(&records, &mut batch);
         self.purge_slice(&mut batch);
         self.apply(batch)?;
-        self.tell_guard(vote)
+        Ok(News { vote })
     }
 
     /// Remembers the mark; the groups below it go in slices, with this commit and later ones.
@@ -291,10 +255,9 @@ impl Writer {
         keep: Option<u64>,
         batch: &mut Changes,
     ) -> Result<Option<LogId>, Fault> {
-        let stored = self.tree.get(group_key(first)).map_err(|e| self.fault("read", e))?;
-        let stored = Bytes::copy_from_slice(&stored.unwrap_or_default());
-        let records = decode_group(&stored)
-            .map_err(|error| Fault::new("read", self.path(), io::Error::other(error)))?;
+        let stored = self.tree.get(&group_key(first)).map_err(|e| self.fault("read", e))?;
+        let records = decode_group(&stored.unwrap_or_default())
+            .map_err(|error| self.fault("read", io::Error::other(error)))?;
         let mut group = Vec::new();
         let mut last = None;
         for record in records.iter().take_while(|record| Some(record.log_id.index) <= keep) {
@@ -305,36 +268,12 @@ impl Writer {
         Ok(last)
     }
 
-    /// Writes the changes, as a whole or not at all, and makes them durable.
+    /// Writes the changes, as a whole or not at all.
     fn apply(&mut self, changes: Changes) -> Result<(), Fault> {
-        let begun = self.counters.now();
-        let underway = self.idlers.underway();
-        changes
-            .write(&self.tree)
-            .and_then(|()| self.db.flush())
-            .map_err(|error| self.fault("write", error))?;
-        drop(underway);
-        let blobs = self.file.sync().map_err(|e| Fault::new("sync", self.path(), e))?;
-        self.counters.committed(begun, blobs);
-        Ok(())
+        self.tree.write(changes.0).map_err(|error| self.fault("write", error))
     }
 
-    /// After the commit is durable, never before: see the guard's invariants. A vote is
-    /// acknowledged only when the guard holds it as well (I20).
-    fn tell_guard(&mut self, vote: Option<StoredVote>) -> Result<(), Fault> {
-        let last = self.last();
-        if let Some(last) = last.filter(|_| last != self.guard.durable()) {
-            self.guard.hint(last)?;
-        }
-        self.since_bound += 1;
-        if vote.is_none() && self.since_bound < BOUND_COMMITS {
-            return Ok(());
-        }
-        self.since_bound = 0;
-        self.guard.update(|guard| guard.vote = vote.or(guard.vote))
-    }
-
-    /// Before sled is closed: the bound stands in a synced slot, so that it holds for whatever
+    /// Before the tree is closed: the bound stands in a synced slot, so that it holds for whatever
     /// happens to the folder until the next start.
     pub(super) fn close(&mut self) -> Result<(), Fault> {
         self.guard.update(|_| {})
@@ -350,15 +289,8 @@ impl Writer {
         self.purged.is_some_and(|purged| last.index <= purged.index)
     }
 
-    fn fault(&self, action: &'static str, error: sled::Error) -> Fault {
-        Fault::new(action, self.path(), to_io(error))
-    }
-}
-
-pub(super) fn to_io(error: sled::Error) -> io::Error {
-    match error {
-        sled::Error::Io(error) => error,
-        other => io::Error::other(other.to_string()),
+    fn fault(&self, action: &'static str, error: io::Error) -> Fault {
+        Fault::new(action, self.path(), error)
     }
 }
 

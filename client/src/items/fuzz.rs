@@ -1,0 +1,40 @@
+//! Mutated names and endpoints: refused in words, or taken as they are.
+
+use holdfast_fuzz::{Outcome, Target};
+
+use super::*;
+use crate::endpoints;
+
+/// Names separated by blanks; shared where they begin with a question mark.
+#[test]
+fn no_names_bring_a_request_down() {
+    let seeds = ["a b ?c", "orders/42", "ключ 🔑 a a ?a", ""].map(Into::into);
+    Target::new("lock-items", seeds).memory(256, 16 << 10).run(|bytes| {
+        let text = String::from_utf8_lossy(bytes);
+        let item = |name: &str| match name.strip_prefix('?') {
+            Some(name) => LockItem::shared(name),
+            None => LockItem::exclusive(name),
+        };
+        let items: Vec<LockItem> = text.split(' ').map(item).collect();
+        let wanted = Wanted::new(&items, Need::Any { min: 1 });
+        if let Ok(wanted) = &wanted {
+            let (wire, _) = wanted.to_wire();
+            assert_eq!(wire.len(), items.len());
+            assert!(wire.iter().all(|item| item.name.len() <= NAME_BYTES_MAX));
+        }
+        Outcome::of(&wanted)
+    });
+}
+
+#[test]
+fn no_list_of_endpoints_brings_its_reader_down() {
+    let seeds = ["127.0.0.1:7420", "a:1, b:2,", "[::1]:65535", "host:99999,:1"].map(Into::into);
+    Target::new("endpoints", seeds).memory(64, 16 << 10).run(|bytes| {
+        let parsed = endpoints::parse(&String::from_utf8_lossy(bytes));
+        if let Ok(endpoints) = &parsed {
+            assert!(!endpoints.is_empty());
+            assert!(endpoints.iter().all(|one| !one.contains(',') && one.contains(':')));
+        }
+        Outcome::of(&parsed)
+    });
+}

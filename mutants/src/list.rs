@@ -1,0 +1,203 @@
+//! The list: every deliberate bug, its name on the command line, and the rule that it breaks.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A name on the command line that no mutant has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownMutant {
+    /// The name that was given.
+    pub name: String,
+}
+
+impl fmt::Display for UnknownMutant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no mutant named {:?}", self.name)
+    }
+}
+
+impl std::error::Error for UnknownMutant {}
+
+/// Makes the enum and its tables from one list, so that no mutant is without name, rule or words.
+macro_rules! mutants {
+    ($($variant:ident, $name:literal, $rule:literal, $bug:literal;)*) => {
+        /// A deliberate bug. The rules named are those of DESIGN: its sections, and the invariants
+        /// of its §12.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Mutant {
+            $(
+                #[doc = concat!($bug, ". Breaks ", $rule, ".")]
+                $variant,
+            )*
+        }
+
+        impl Mutant {
+            /// Every mutant, in the order of the list.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// Its name on the command line and in tables.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+
+            /// The rules of DESIGN that it breaks.
+            pub const fn rule(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $rule,)*
+                }
+            }
+
+            /// What goes wrong, in one clause.
+            pub const fn bug(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $bug,)*
+                }
+            }
+        }
+    };
+}
+
+mutants! {
+    // The lock table.
+    ReleaseIgnoresToken, "release-ignores-token", "I13",
+        "a release ends the newest hold of its session, whatever its token says";
+    SetValueIgnoresToken, "set-value-ignores-token", "I13",
+        "a value is set by whoever asks for it, holder or not";
+    LastInQueueFirst, "last-in-queue-first", "I9",
+        "the last in the queue is granted first";
+    BargingTry, "barging-try", "I9",
+        "a request that would not wait is granted what fits, past those who wait";
+    WriterOvertaken, "writer-overtaken", "I9",
+        "a reader joins the readers although a writer waits";
+    RetryGoesToEnd, "retry-goes-to-end", "I9, I12",
+        "a waiting request that comes again goes to the end of its queues";
+    OutcomeNotKept, "outcome-not-kept", "I12",
+        "a request that comes again under its id is taken for a new one";
+    SetGrantedInParts, "set-granted-in-parts", "I14",
+        "a set is granted as soon as one of its locks is free";
+    SetKeepsOneName, "set-keeps-one-name", "I11, I15",
+        "a grant of several locks that ends leaves one of them held";
+    AnyQueueUnlooked, "any-queue-unlooked", "I15",
+        "nobody looks at the queues that an `any` leaves with its grant";
+    CancelKeepsPlace, "cancel-keeps-place", "I10, I12",
+        "a waiter that is cancelled stays in its queues";
+    SessionEndKeepsWaits, "session-end-keeps-waits", "I11, I15",
+        "the waits of a session that ended stay in their queues";
+    SuspectNotSet, "suspect-not-set", "§4, value",
+        "the value of a holder whose lease ran out is not suspect";
+    LocksLeftBehind, "locks-left-behind", "I33",
+        "a lock that nobody holds, waits for or left a value with stays in the table";
+    StampGoesBack, "stamp-goes-back", "I8",
+        "a leader whose wall clock lags sets the table's stamp back";
+    DedupeLostInSnapshot, "dedupe-lost-in-snapshot", "I12, I17",
+        "a snapshot is read without the outcomes kept for retries";
+    SnapshotWithoutQueue, "snapshot-without-queue", "I10, I17",
+        "a snapshot is read without those who wait";
+    SnapshotWithoutValues, "snapshot-without-values", "I17, I19",
+        "a snapshot is read without the values of locks";
+    SnapshotForgetsTokens, "snapshot-forgets-tokens", "I3, I17",
+        "the token counter of a snapshot is read as the largest token still in use";
+
+    // Leases, at the leader.
+    ExpiryFromOtherTenure, "expiry-from-other-tenure", "§5.2, I6",
+        "an expiry decided by the deadlines of an older tenure is proposed and accepted";
+    RegainedLeaderKeepsDeadlines, "regained-leader-keeps-deadlines", "§5.3, I6",
+        "a leader that led before goes on with its deadlines from then";
+    NoFullTtl, "no-full-ttl", "§5.3, I6",
+        "a new tenure gives sessions the margin, not a full TTL";
+    KeepaliveWithoutQuorum, "keepalive-without-quorum", "§5.1, I6",
+        "a keepalive is acknowledged without confirming leadership";
+    KeepaliveOnOldContact, "keepalive-on-old-contact", "§5.1, I6",
+        "a keepalive is acknowledged on a quorum round of up to five seconds before its receipt";
+    KeepaliveBeforeOwnEntry, "keepalive-before-own-entry", "§5.1, §7, I6",
+        "a tenure begins, and acknowledges, before an entry of its own is applied";
+    KeepaliveWhileExpiring, "keepalive-while-expiring", "§5.2, I6",
+        "a keepalive is acknowledged while the expiry of its session is on its way";
+    ResumeWithoutQuorum, "resume-without-quorum", "§5.1, I6, I23",
+        "a resume is answered, and renews, without confirming leadership";
+    StreamEndEndsSession, "stream-end-ends-session", "§6, I6",
+        "a stream that ends closes its session";
+    GhostPush, "ghost-push", "I4, I23",
+        "a request for a lock that seems free is told of its grant before that is committed";
+
+    // Replication.
+    LeaderRestored, "leader-restored", "§7, I19",
+        "a leader that crashed leads on in its old term";
+    ReadWithoutQuorum, "read-without-quorum", "I18",
+        "a read is answered without confirming leadership";
+    ReplicaActsOnOwnClock, "replica-acts-on-own-clock", "I8, I16",
+        "a replica stamps what it applies by its own wall clock";
+    SnapshotNotKept, "snapshot-not-kept", "I30",
+        "a snapshot is reported as kept, and the log purged below it, without being finished";
+    AppendAcknowledgedEarly, "append-acknowledged-early", "I19",
+        "an append is reported as stored before it is written";
+    FalseQuorum, "false-quorum", "I16, I19",
+        "a member that refused entries because its log conflicts is counted as having them";
+    WipedNodeJoins, "wiped-node-joins", "§7, I20, I22",
+        "a member that lost its data takes its place again under its old id";
+
+    // The disk, as the simulator has it.
+    FlushSkipped, "flush-skipped", "I19",
+        "a commit is acknowledged without being synced";
+    VoteNotSynced, "vote-not-synced", "I20",
+        "a vote is answered without being synced";
+    GuardIgnored, "guard-ignored", "I21, I22",
+        "a store that lies behind its guard file is opened, and votes under its old id";
+
+    // The client.
+    SeqSentAgain, "seq-sent-again", "§5.4, I6",
+        "an unanswered keepalive is sent again under its number, with a new send time";
+    DeadlineFromReceipt, "deadline-from-receipt", "§5.4, I6",
+        "the safe deadline counts from the receipt of the acknowledgement";
+    DeadlineWithoutAllowance, "deadline-without-allowance", "§5.4, I6",
+        "the safe deadline leaves no room for clocks of different rates";
+    IsSafeIgnoresClock, "is-safe-ignores-clock", "§5.6, I6",
+        "`is_safe` does not look at the clock";
+    LateGrantDelivered, "late-grant-delivered", "§5.6, I6",
+        "a grant that arrives after the safe deadline is handed out, as safe from its receipt";
+    ReleaseStaysSafe, "release-stays-safe", "§5.6, I24",
+        "what is being given back stays safe in its guard";
+    StateRevivesReleased, "state-revives-released", "§5.6, I24",
+        "a State composed before a release makes what was given back safe again";
+    ResumeLosesPlace, "resume-loses-place", "I9",
+        "a client that resumes asks anew for what it waits for";
+}
+
+impl fmt::Display for Mutant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Mutant {
+    type Err = UnknownMutant;
+
+    fn from_str(name: &str) -> Result<Self, UnknownMutant> {
+        let named = Self::ALL.iter().copied().find(|mutant| mutant.name() == name);
+        named.ok_or_else(|| UnknownMutant { name: name.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The name on the command line is the variant's own, in the command line's way of writing.
+    #[test]
+    fn every_mutant_is_found_by_its_name() {
+        for &mutant in Mutant::ALL {
+            let mut kebab = String::new();
+            for letter in format!("{mutant:?}").chars() {
+                if letter.is_uppercase() && !kebab.is_empty() {
+                    kebab.push('-');
+                }
+                kebab.extend(letter.to_lowercase());
+            }
+            assert_eq!(mutant.to_string(), kebab);
+            assert_eq!(kebab.parse(), Ok(mutant));
+        }
+        assert_eq!("nobody".parse::<Mutant>(), Err(UnknownMutant { name: "nobody".into() }));
+    }
+}

@@ -1,0 +1,112 @@
+//! Mutated bytes for everything the core decodes: an error, or what was written, never a panic
+//! (I28), and never memory for what bytes only claim.
+
+use holdfast_core::{
+    Applied, Batch, Command, Label, LockName, LockTable, LogIndex, NAME_BYTES_MAX, Need, SessionId,
+};
+use holdfast_fuzz::{Outcome, Target};
+
+mod support;
+use support::{
+    TENURE, acquire, acquire_many, batch, busy_table, bytes_of, cancel, content_of, exclusive,
+    forge, open, put_to_work, release, release_some, set_value, share, some_batch,
+};
+
+/// A decoded command takes more room than its bytes, and a growing vector twice that for a moment;
+/// applying it writes to a copy of the shards it touches.
+const PER_BYTE: u64 = 128;
+const BESIDES: u64 = 512 << 10;
+
+fn batches() -> Vec<Vec<u8>> {
+    let busy = vec![
+        vec![acquire(3, 9, "a"), release_some(3, 6, &["y"]), set_value(3, 10, 6, "y", b"done")],
+        vec![acquire_many(1, 9, exclusive(&["s", "y", "n"]), Need::Any { min: 0 }), cancel(1, 1)],
+        vec![share(1, 7, "s"), cancel(2, 6), release(2, 4), release(3, 2)],
+        vec![Command::ExpireSession { session: SessionId::new(3), tenure: TENURE }],
+        vec![Command::CloseSession { session: SessionId::new(1) }, open(), acquire(4, 1, "a")],
+    ];
+    let busy = busy.into_iter().map(|commands| batch(commands).encode());
+    busy.chain([some_batch().encode(), batch(Vec::new()).encode()]).collect()
+}
+
+/// What came of the last commands; names and numbers left out.
+fn kinds(applied: &[Applied]) -> String {
+    const LAST: usize = 2;
+    let kind = |one: &Applied| match &one.outcome {
+        Ok(answer) => format!("{answer:?}").chars().take_while(char::is_ascii_alphabetic).collect(),
+        Err(rejection) => format!("{:?}", std::mem::discriminant(rejection)),
+    };
+    applied.iter().rev().take(LAST).map(kind).collect::<Vec<String>>().join(" ")
+}
+
+/// Whatever decodes is written as the same bytes, gets an outcome for each command, and leaves a
+/// table in order (I16, I28).
+#[test]
+fn no_batch_brings_a_table_down() {
+    let table = busy_table();
+    Target::new("batches", batches()).memory(PER_BYTE, BESIDES).run(|bytes| {
+        let batch = match Batch::decode(bytes) {
+            Ok(batch) => batch,
+            Err(error) => return Outcome::refused(&error),
+        };
+        assert_eq!(batch.encode(), bytes);
+        let (mut table, mut applied) = (table.clone(), Vec::new());
+        match table.apply_batch(LogIndex::new(3), TENURE, &batch, &mut applied) {
+            Ok(()) => assert_eq!(applied.len(), batch.commands.len()),
+            Err(fault) => return Outcome::refused(&fault),
+        }
+        table.check().unwrap();
+        Outcome::came_to(kinds(&applied))
+    });
+}
+
+#[test]
+fn no_snapshot_brings_a_reader_down() {
+    let seeds = [bytes_of(&busy_table()), bytes_of(&LockTable::new())];
+    Target::new("snapshots", seeds).memory(PER_BYTE, BESIDES).run(|bytes| {
+        let read = LockTable::read_from(&mut &*bytes);
+        if let Ok(table) = &read {
+            assert_eq!(bytes_of(table), bytes);
+        }
+        Outcome::of(&read)
+    });
+}
+
+/// Every checksum is right, whatever the content: it is refused, or a table that is written as the
+/// same bytes and goes on to work (I17).
+#[test]
+fn no_forged_snapshot_brings_a_table_down() {
+    let seeds = [&busy_table(), &LockTable::new()].map(|table| content_of(&bytes_of(table)));
+    Target::new("snapshot-contents", seeds).memory(PER_BYTE, BESIDES).run(|content| {
+        if content.is_empty() {
+            // A block of nothing is the end.
+            return Outcome::refused(&"empty");
+        }
+        let bytes = forge(content);
+        let read = LockTable::read_from(&mut bytes.as_slice());
+        let outcome = Outcome::of(&read);
+        if let Ok(table) = read {
+            assert_eq!(bytes_of(&table), bytes);
+            put_to_work(table);
+        }
+        outcome
+    });
+}
+
+/// A name is what was given, or there is none (DESIGN §6).
+#[test]
+fn no_name_is_taken_that_breaks_a_rule() {
+    let seeds = ["orders/42", "a", "ключ/🔑", "jobs\u{202e}", "a\nb"].map(Into::into);
+    Target::new("names", seeds).memory(PER_BYTE, 4 << 10).run(|bytes| {
+        let name = LockName::parse_bytes(bytes);
+        if let Ok(name) = &name {
+            assert_eq!(name.as_str().as_bytes(), bytes);
+            assert!((1..=NAME_BYTES_MAX).contains(&bytes.len()));
+            assert!(!name.as_str().chars().any(char::is_control));
+        }
+        if let Ok(text) = std::str::from_utf8(bytes) {
+            let _ = Label::parse(text);
+        }
+        Outcome::of(&name)
+    });
+}

@@ -1,0 +1,128 @@
+//! The log's writer as a task, for simulations: what `sled_log.rs` does with a thread.
+//!
+//! The same queue, the same commits, the same order of steps; only the time that each takes comes
+//! from outside, so that a crash can fall between any two of them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use holdfast_seams::{BoxFuture, Seams, select};
+use tokio::sync::Notify;
+
+use super::commit_queue::{Commit, Queue};
+use super::error::{Fault, OnFault};
+use super::log_io::{Done, LogIo, Operation};
+use super::sled_log::IDLE;
+use super::writer::Writer;
+
+/// What a commit is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It hands its changes to the system.
+    Write,
+    /// It makes them durable. Until then a loss of power may take them away.
+    Sync,
+    /// It tells the guard file. Nothing is acknowledged before.
+    Guard,
+}
+
+/// How long a simulated disk takes over a step: the step is done when the future is. One that never
+/// is, is a disk that hangs.
+pub type Pace = Arc<dyn Fn(Step) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// [`LogIo`] on a task. Dropping it lets the task finish what is queued.
+pub(super) struct LogTask {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Without the bound that `sled_log.rs` has: a task cannot wait inside `submit`. openraft bounds
+    /// what it has under way.
+    queue: Mutex<Queue>,
+    /// Rung when there is work, or the log is being closed.
+    work: Notify,
+}
+
+impl LogTask {
+    pub(super) fn start(writer: Writer, on_fault: OnFault, pace: Pace, seams: &Seams) -> Self {
+        let shared = Arc::new(Shared { queue: Mutex::default(), work: Notify::new() });
+        let write = Arc::clone(&shared).run(writer, on_fault, pace, seams.clone());
+        seams.spawn("log", write).detach();
+        Self { shared }
+    }
+}
+
+impl LogIo for LogTask {
+    fn submit(&self, operation: Operation, done: Done) {
+        let refused = self.shared.lock().push(operation, done);
+        match refused {
+            Some((done, fault)) => done(Err(fault.to_io())),
+            None => self.shared.work.notify_one(),
+        }
+    }
+}
+
+impl Drop for LogTask {
+    fn drop(&mut self) {
+        self.shared.lock().closing = true;
+        self.shared.work.notify_one();
+    }
+}
+
+impl Shared {
+    /// Commit by commit until the log is closed or the first fault.
+    async fn run(self: Arc<Self>, mut writer: Writer, on_fault: OnFault, pace: Pace, seams: Seams) {
+        while let Some((commit, done)) = self.next_commit(writer.has_purge_left(), &seams).await {
+            match commit_at(&mut writer, &commit, &pace).await {
+                Ok(()) => done.into_iter().for_each(|done| done(Ok(()))),
+                Err(fault) => return self.fail(&fault, done, &on_fault),
+            }
+        }
+        if let Err(fault) = writer.close() {
+            self.fail(&fault, Vec::new(), &on_fault);
+        }
+    }
+
+    /// Waits for work, as the thread does.
+    async fn next_commit(&self, purge_left: bool, seams: &Seams) -> Option<(Commit, Vec<Done>)> {
+        loop {
+            {
+                let mut queue = self.lock();
+                if !queue.operations.is_empty() {
+                    return Some(queue.take_commit());
+                }
+                if queue.closing {
+                    return None;
+                }
+            }
+            if !purge_left {
+                self.work.notified().await;
+                continue;
+            }
+            select! {
+                () = self.work.notified() => {}
+                () = seams.sleep(IDLE) => return Some((Commit::Changes(Vec::new()), Vec::new())),
+            }
+        }
+    }
+
+    /// Tells the server, then everybody who waits. Whoever submits from now on is refused.
+    fn fail(&self, fault: &Fault, waiting: Vec<Done>, on_fault: &OnFault) {
+        let queued = self.lock().fail(fault);
+        on_fault(fault.clone());
+        waiting.into_iter().chain(queued).for_each(|done| done(Err(fault.to_io())));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// [`Writer::commit`], step by step.
+async fn commit_at(writer: &mut Writer, commit: &Commit, pace: &Pace) -> Result<(), Fault> {
+    pace(Step::Write).await;
+    let written = writer.write(commit)?;
+    pace(Step::Sync).await;
+    writer.sync(&written)?;
+    pace(Step::Guard).await;
+    writer.tell_guard(&written)
+}

@@ -1,0 +1,156 @@
+//! Lives whole lives of a cluster on virtual time: `just simulate SEED`, `just simulate --lives N`.
+#![allow(clippy::print_stdout, reason = "it talks to people")]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use holdfast_tests::life::{self, Clocks, Counts, Life, Many, Outcome, Plan, live_many, shrink};
+
+/// Lives whole lives of a cluster, each drawn from one seed, and judges them.
+///
+/// The last line is `N lives, M violations`. Exit codes: 0 no violation; 1 violations, or a demand
+/// not met; 2 wrong arguments.
+#[derive(Debug, Parser)]
+#[command(name = "simulate", arg_required_else_help = true)]
+struct Arguments {
+    /// One life, by its seed.
+    #[arg(conflicts_with_all = ["lives", "minutes"])]
+    seed: Option<u64>,
+    /// So many lives.
+    #[arg(long)]
+    lives: Option<u64>,
+    /// As many lives as fit into so many minutes; with --lives, whichever ends first.
+    #[arg(long)]
+    minutes: Option<f64>,
+    /// The seed of the first of many lives; the others follow. Drawn and printed if not given.
+    #[arg(long)]
+    first_seed: Option<u64>,
+    /// Lives side by side [default: as many as there are cores].
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Stop after so many lives that failed.
+    #[arg(long, default_value_t = 10)]
+    failures: u64,
+    /// Let the clocks of clients be slower than DESIGN §5.4 allows: the judge must find violations.
+    #[arg(long)]
+    beyond: bool,
+    /// Print every step that the life traces.
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// Write the life's history to this file, a line of JSON each.
+    #[arg(long, requires = "seed")]
+    history: Option<PathBuf>,
+    /// Make a life that fails shorter, and print its plan.
+    #[arg(long, requires = "seed")]
+    shrink: bool,
+    /// Live this plan instead of the one that the seed draws: a file as --shrink prints it.
+    #[arg(long, conflicts_with_all = ["seed", "lives", "minutes"])]
+    plan: Option<PathBuf>,
+    /// Fail if all lives together saw less than the figures of docs/reliability.md rest on.
+    #[arg(long)]
+    demand: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    life::quiet_panics();
+    let clocks = if arguments.beyond { Clocks::Beyond } else { Clocks::Within };
+    match (&arguments.plan, arguments.seed) {
+        (Some(path), _) => match read_plan(path) {
+            Ok(plan) => one(&plan, &arguments),
+            Err(error) => {
+                println!("{}: {error}", path.display());
+                ExitCode::from(2)
+            }
+        },
+        (None, Some(seed)) => one(&Plan::draw(seed, clocks), &arguments),
+        (None, None) => many(&arguments, clocks),
+    }
+}
+
+fn read_plan(path: &PathBuf) -> Result<Plan, Box<dyn std::error::Error>> {
+    Ok(serde_json::from_str(&std::fs::read_to_string(path)?)?)
+}
+
+fn one(plan: &Plan, arguments: &Arguments) -> ExitCode {
+    let life = life::live_traced(plan, arguments.trace);
+    life.trace.iter().for_each(|line| println!("{line}"));
+    print!("{}", life.counts);
+    println!("digest {:016x}", life.digest);
+    life.violations.iter().for_each(|violation| println!("{violation}"));
+    if let Some(path) = &arguments.history
+        && let Err(error) = holdfast_tests::history::save(&life.history, path)
+    {
+        println!("{error}");
+    }
+    if arguments.shrink && !life.violations.is_empty() {
+        print_shorter(plan);
+    }
+    println!("1 lives, {} violations", life.violations.len());
+    exit(life.violations.is_empty())
+}
+
+fn print_shorter(plan: &Plan) {
+    const TRIES: usize = 400;
+    let shorter = shrink(plan.clone(), TRIES, |plan| !life::live(plan).violations.is_empty());
+    match serde_json::to_string_pretty(&shorter) {
+        Ok(text) => println!("{text}\nrepeat it with --plan FILE"),
+        Err(error) => println!("the plan cannot be printed: {error}"),
+    }
+}
+
+fn many(arguments: &Arguments, clocks: Clocks) -> ExitCode {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let first_seed = arguments.first_seed.unwrap_or_else(life::fresh_seed);
+    let many = Many {
+        first_seed,
+        lives: arguments.lives,
+        within: arguments.minutes.map(|minutes| Duration::from_secs_f64(minutes.max(0.0) * 60.0)),
+        failures: arguments.failures,
+        jobs: arguments.jobs.unwrap_or(cores),
+        clocks,
+    };
+    println!("first seed {first_seed}, {} side by side", many.jobs);
+    let outcome = live_many(&many, || (), report);
+    print!("{}", outcome.counts);
+    println!("lives an hour: {:.0}", per_hour(&outcome));
+    let missing = if arguments.demand {
+        outcome.counts.short_of(&Counts::of_the_long_run())
+    } else {
+        Vec::new()
+    };
+    missing.iter().for_each(|line| println!("too little: {line}"));
+    for failed in &outcome.failed {
+        println!("seed {} failed; repeat: {}", failed.seed, repeat(failed.seed, clocks));
+    }
+    println!("{} lives, {} violations", outcome.counts.lives, outcome.violations());
+    exit(outcome.failed.is_empty() && missing.is_empty())
+}
+
+fn repeat(seed: u64, clocks: Clocks) -> String {
+    let beyond = if clocks == Clocks::Beyond { " --beyond" } else { "" };
+    format!("just simulate {seed}{beyond}")
+}
+
+fn report(life: &Life, so_far: &Outcome) {
+    const EVERY: u64 = 100;
+    if !life.violations.is_empty() {
+        println!("seed {}:", life.seed);
+        life.violations.iter().take(5).for_each(|violation| println!("  {violation}"));
+    }
+    if so_far.counts.lives.is_multiple_of(EVERY) {
+        println!("{} lives, {} violations so far", so_far.counts.lives, so_far.violations());
+    }
+}
+
+fn per_hour(outcome: &Outcome) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "it is printed for people")]
+    let lives = outcome.counts.lives as f64;
+    lives * 3_600.0 / outcome.took.as_secs_f64().max(0.001)
+}
+
+fn exit(clean: bool) -> ExitCode {
+    if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,169 @@
+//! The client processes of a run: started, killed, frozen, and told to finish.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::Arc;
+
+use holdfast_seams::Seams;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::net::Host;
+use super::workload::{FINISHES_WITHIN, IDS};
+use crate::cluster::{binary, spawn};
+use crate::history::{ClientId, Recorder, What};
+
+/// What all client processes are given.
+#[derive(Clone, Debug)]
+pub struct Given {
+    /// The nodes.
+    pub endpoints: String,
+    /// Where the fenced resource is.
+    pub resource: String,
+    /// Where histories and logs go.
+    pub folder: PathBuf,
+    /// What they draw from.
+    pub seed: u64,
+}
+
+/// The client processes, each in its place; killed, by their own ids, when this is dropped.
+#[derive(Debug)]
+pub struct Clients {
+    given: Given,
+    places: Vec<Place>,
+    histories: Vec<PathBuf>,
+    /// How many processes there have been.
+    started: u64,
+}
+
+#[derive(Debug)]
+struct Place {
+    host: Option<Arc<Host>>,
+    first: u64,
+    child: Child,
+}
+
+impl Clients {
+    /// Starts one process for each of these hosts (`None`: where the harness is).
+    pub fn start(given: Given, hosts: Vec<Option<Arc<Host>>>) -> Self {
+        let mut clients = Self { given, places: Vec::new(), histories: Vec::new(), started: 0 };
+        for host in hosts {
+            let (first, child) = clients.start_one(host.as_deref());
+            clients.places.push(Place { host, first, child });
+        }
+        clients
+    }
+
+    fn start_one(&mut self, host: Option<&Host>) -> (u64, Child) {
+        self.started += 1;
+        let number = self.started;
+        let first = number * IDS;
+        let Given { endpoints, resource, folder, seed } = &self.given;
+        let history = folder.join(format!("clients-{number}.jsonl"));
+        let log = File::create(folder.join(format!("clients-{number}.log"))).unwrap();
+        let mut command = Command::new(binary("holdfast-chaos-client"));
+        command.args(["--endpoints", endpoints, "--resource", resource]);
+        command.arg("--first").arg(first.to_string());
+        command.arg("--seed").arg(seed.wrapping_add(number).to_string());
+        command.arg("--history").arg(&history);
+        if let Some(host) = host {
+            host.namespace.admit(&mut command).unwrap();
+        }
+        self.histories.push(history);
+        (first, spawn(&mut command, &log))
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The host of one of them.
+    pub fn host(&self, index: usize) -> Option<&Arc<Host>> {
+        self.places[index].host.as_ref()
+    }
+
+    /// The histories of all that there have been.
+    pub fn histories(&self) -> &[PathBuf] {
+        &self.histories
+    }
+
+    /// Sends one of them a signal; one that has ended gets none.
+    pub fn signal(&mut self, index: usize, signal: Signal) {
+        let child = &mut self.places[index].child;
+        if child.try_wait().unwrap().is_none() {
+            kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
+        }
+    }
+
+    /// SIGKILL to one of them, and another one in its place.
+    pub fn replace(&mut self, index: usize, recorder: &Recorder) {
+        let first = self.places[index].first;
+        for id in first..first + IDS {
+            recorder.write(ClientId(id), What::Killed);
+        }
+        let ended = &mut self.places[index].child;
+        let _ = ended.kill();
+        let _ = ended.wait();
+        let host = self.places[index].host.clone();
+        let (first, child) = self.start_one(host.as_deref());
+        self.places[index] = Place { host, first, child };
+    }
+
+    /// Those that have ended by themselves, with what they say of it.
+    pub fn ended(&mut self) -> Vec<String> {
+        let mut ended = Vec::new();
+        for place in &mut self.places {
+            if let Some(status) = place.child.try_wait().unwrap() {
+                let log = self.given.folder.join(format!("clients-{}.log", place.first / IDS));
+                ended.push(format!("a client process ended ({status}): {}", last_line(&log)));
+            }
+        }
+        ended
+    }
+
+    /// Lets all of them finish what they are at. Those that do not in time, or fail, are named.
+    pub async fn finish(&mut self) -> Vec<String> {
+        let seams = Seams::system();
+        for index in 0..self.places.len() {
+            self.signal(index, Signal::SIGTERM);
+        }
+        let give_up = seams.clock.now() + FINISHES_WITHIN * 2;
+        let mut wrong = Vec::new();
+        for place in &mut self.places {
+            let log = self.given.folder.join(format!("clients-{}.log", place.first / IDS));
+            let status = loop {
+                match place.child.try_wait().unwrap() {
+                    None if seams.clock.now() < give_up => {
+                        seams.sleep(std::time::Duration::from_millis(50)).await;
+                    }
+                    status => break status,
+                }
+            };
+            match status {
+                Some(status) if status.success() => {}
+                Some(status) => {
+                    wrong.push(format!("a client process ended ({status}): {}", last_line(&log)));
+                }
+                None => wrong.push(format!("a client process did not finish: {}", log.display())),
+            }
+        }
+        wrong
+    }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        for place in &mut self.places {
+            // A frozen process dies of SIGKILL too.
+            let _ = place.child.kill();
+            let _ = place.child.wait();
+        }
+    }
+}
+
+fn last_line(log: &Path) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it printed nothing").to_owned()
+}

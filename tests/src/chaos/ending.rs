@@ -1,0 +1,105 @@
+//! The end of a run: nothing is broken any more. The cluster has to come back, serve every lock,
+//! hold all that it acknowledged, and agree on one state.
+
+use std::time::Duration;
+
+use holdfast_proto::v1::StatusResponse;
+use holdfast_seams::Seams;
+
+use super::schedule::Schedule;
+use super::stage::Stage;
+use super::workload;
+use crate::history::{self, ClientId, Record};
+use crate::scribe::Scribe;
+use crate::wire;
+
+/// How long clients go on once nothing is broken.
+const GOES_ON: Duration = Duration::from_secs(5);
+/// Who asks for every lock at the end. Client processes begin above.
+const LAST: ClientId = ClientId(1);
+/// Longest wait for one lock then: the longest lease of a dead client, and time to spare.
+const SERVED_WITHIN: Duration = Duration::from_mins(1);
+/// Longest time until all members have applied as much.
+const AGREE_WITHIN: Duration = Duration::from_mins(1);
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Ending {
+    /// Everything that was written down, in order.
+    pub history: Vec<Record>,
+    /// What each node logged.
+    pub logs: Vec<String>,
+    /// What is wrong besides what the judge finds in it.
+    pub violations: Vec<String>,
+}
+
+/// Ends a run whose faults are all undone.
+///
+/// # Panics
+///
+/// If no leader comes back, or a history cannot be read.
+pub async fn end(mut stage: Stage, schedule: &mut Schedule) -> Ending {
+    stage.cluster.all_ready().await;
+    stage.note_healed();
+    Seams::system().sleep(GOES_ON).await;
+    stage.watch_processes();
+    let mut violations = std::mem::take(&mut stage.wrong);
+    violations.extend(stage.clients.finish().await);
+    violations.extend(serves_every_lock(&stage).await);
+    schedule.note_leaders(&stage);
+    let leader = stage.cluster.leader().await;
+    let Stage { cluster, witness, clients, folder, .. } = stage;
+    witness.hand_over(&cluster.nodes()[leader].listen).await;
+    let addresses: Vec<&str> = cluster.nodes().iter().map(|node| &*node.listen).collect();
+    violations.extend(disagreement(&addresses).await);
+    let own = folder.join("harness.jsonl");
+    let files = clients.histories().iter().chain([&own]);
+    let parts = files.map(|file| history::read(file).unwrap_or_else(|error| panic!("{error}")));
+    let logs = (0..cluster.nodes().len()).map(|node| cluster.log(node)).collect();
+    Ending { history: history::merge(parts.collect()), logs, violations }
+}
+
+/// Every name that was ever asked for is granted once more.
+async fn serves_every_lock(stage: &Stage) -> Vec<String> {
+    let endpoints = stage.cluster.endpoints();
+    let ttl = Duration::from_secs(10);
+    let scribe = Scribe::connect(&endpoints, ttl, LAST, stage.recorder.clone()).await;
+    let scribe = match scribe {
+        Ok(scribe) => scribe,
+        Err(error) => return vec![format!("after everything was mended: {error}")],
+    };
+    let mut wrong = Vec::new();
+    for name in workload::names() {
+        match scribe.lock(&name, SERVED_WITHIN).await {
+            Ok(held) => {
+                let _ = held.release().await;
+            }
+            Err(error) => wrong.push(format!("{name} is not granted any more (I31): {error}")),
+        }
+    }
+    scribe.close().await;
+    wrong
+}
+
+/// Why the members do not agree, if they do not in time (I16).
+async fn disagreement(addresses: &[&str]) -> Option<String> {
+    let seams = Seams::system();
+    let give_up = seams.clock.now() + AGREE_WITHIN;
+    loop {
+        let asked = addresses.iter().map(|address| wire::status(address, Duration::from_secs(1)));
+        let answers = futures_util::future::join_all(asked).await;
+        let states: Option<Vec<(u64, String)>> =
+            answers.iter().map(|status| status.as_ref().map(state)).collect();
+        if states.as_ref().is_some_and(|states| states.windows(2).all(|two| two[0] == two[1])) {
+            return None;
+        }
+        if seams.clock.now() > give_up {
+            return Some(format!("the members do not agree (I16): {states:?}"));
+        }
+        seams.sleep(Duration::from_millis(200)).await;
+    }
+}
+
+fn state(status: &StatusResponse) -> (u64, String) {
+    (status.applied_index, hex::encode(&status.state_hash))
+}

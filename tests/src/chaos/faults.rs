@@ -1,0 +1,119 @@
+//! What a fault does, and how it is undone.
+
+mod clocks;
+mod damage;
+mod disks;
+mod lines;
+mod processes;
+
+use std::time::Duration;
+
+pub use clocks::Clock;
+pub(super) use clocks::set_wall_clock;
+pub use lines::LineRelays;
+
+use super::kind::Kind;
+use super::net::Rule;
+use super::stage::Stage;
+use damage::Damaged;
+use lines::Detour;
+
+/// Something that is broken until it is undone.
+#[derive(Debug)]
+#[must_use = "what is broken has to be undone"]
+pub struct Broken {
+    /// What, and to whom.
+    pub note: String,
+    /// For how long.
+    pub lasts: Duration,
+    undo: Undo,
+}
+
+/// How to undo it.
+#[derive(Debug)]
+enum Undo {
+    /// It was over at once.
+    Nothing,
+    /// These nodes are started again.
+    Start(Vec<usize>),
+    /// A frozen node goes on.
+    Thaw(usize),
+    /// A frozen client process goes on.
+    ThawClient(usize),
+    /// Rules of the network are lifted.
+    Lift(Vec<Rule>),
+    /// What is sent to a node goes straight to it again.
+    Straighten(Detour),
+    /// The relays before these nodes pass everything on again, at once.
+    Mend(Vec<usize>),
+    /// A node's wall clock goes back to where it was.
+    StepBack(usize),
+    /// A node is started again with the right clocks.
+    SetRight(usize),
+    /// A node's disk is emptied, and the node started again if that stopped it.
+    Empty(usize),
+    /// A node's disk is as quick as before.
+    Quicken(usize),
+    /// A node that refuses its damaged folder gets it back as it was.
+    Restore(Damaged),
+}
+
+impl Broken {
+    fn new(note: String, lasts: Duration, undo: Undo) -> Self {
+        Self { note, lasts, undo }
+    }
+}
+
+/// Breaks something of this kind; `None` if there is nothing to break right now.
+pub async fn begin(stage: &mut Stage, kind: Kind) -> Option<Broken> {
+    match kind {
+        Kind::KillNode => processes::kill_a_node(stage),
+        Kind::KillLeader => processes::kill_the_leader(stage),
+        Kind::KillClient => Some(processes::kill_a_client(stage)),
+        Kind::StopNode => processes::stop_a_follower(stage),
+        Kind::StopLeader => processes::stop_the_leader(stage),
+        Kind::StopClient => Some(processes::stop_a_client(stage)),
+        Kind::PowerNode => processes::cut_power(stage, 1).await,
+        Kind::PowerMinority => {
+            let minority = (stage.nodes().saturating_sub(1) / 2).max(1);
+            processes::cut_power(stage, minority).await
+        }
+        Kind::PowerAll => {
+            let all = stage.nodes();
+            processes::cut_power(stage, all).await
+        }
+        Kind::SplitMinority => lines::split_a_minority(stage),
+        Kind::SplitMajority => Some(lines::split_the_majority(stage)),
+        Kind::SplitLeader => lines::split_the_leader(stage),
+        Kind::SplitRing => Some(lines::split_into_a_ring(stage)),
+        Kind::OneWay => lines::one_way(stage),
+        Kind::Loss => lines::lose(stage),
+        Kind::Reset => lines::reset(stage).await,
+        Kind::Rate => lines::throttle(stage),
+        Kind::Delay => lines::delay(stage).await,
+        Kind::ClockStep => clocks::step(stage),
+        Kind::ClockRate => clocks::rate(stage),
+        Kind::FullDisk => disks::fill(stage),
+        Kind::SlowDisk => disks::slow(stage),
+        Kind::Damage => damage::flip_a_bit(stage),
+    }
+}
+
+/// Undoes it. What comes back is not over yet.
+pub fn undo(stage: &mut Stage, broken: Broken) -> Option<Broken> {
+    match broken.undo {
+        Undo::Nothing => {}
+        Undo::Start(nodes) => processes::start(stage, &nodes),
+        Undo::Thaw(node) => processes::thaw(stage, node),
+        Undo::ThawClient(client) => processes::thaw_client(stage, client),
+        Undo::Lift(rules) => lines::lift(rules),
+        Undo::Straighten(detour) => detour.straighten(),
+        Undo::Mend(nodes) => lines::mend(stage, &nodes),
+        Undo::StepBack(node) => clocks::step_back(stage, node),
+        Undo::SetRight(node) => clocks::set_right(stage, node),
+        Undo::Empty(node) => disks::empty(stage, node),
+        Undo::Quicken(node) => disks::quicken(stage, node),
+        Undo::Restore(damaged) => return damage::restore(stage, damaged),
+    }
+    None
+}

@@ -1,0 +1,67 @@
+//! Disks that are full or slow.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::statvfs::statvfs;
+
+use super::{Broken, Undo};
+use crate::chaos::stage::Stage;
+
+/// What a node exits with when its disk fails it (`server/src/exit.rs`).
+const DISK_EXITS: [i32; 2] = [73, 74];
+/// Left on a disk that is filled to below the reserve.
+const LEFT_BYTES: u64 = 8 << 20;
+
+/// The file that says how long each sync of a node takes.
+pub(super) fn delay_file(folder: &Path, node: usize) -> PathBuf {
+    folder.join(format!("sync-delay-{}", node + 1))
+}
+
+fn ballast(disk: &Path) -> PathBuf {
+    disk.join("ballast")
+}
+
+pub(super) fn fill(stage: &mut Stage) -> Option<Broken> {
+    let idle = stage.idle_nodes();
+    let node = stage.draw.one_of(&idle)?;
+    stage.busy.insert(node);
+    let left = if stage.draw.below(2) == 0 { 0 } else { LEFT_BYTES };
+    let disk = &stage.cluster.nodes()[node].disk;
+    let free = statvfs(disk).map(|disk| disk.blocks_available() * disk.fragment_size()).unwrap();
+    let file = File::create(ballast(disk)).unwrap();
+    let take = i64::try_from(free.saturating_sub(left)).unwrap();
+    if take > 0 {
+        // The node may take some of it meanwhile; then it is full with less.
+        let _ = fallocate(&file, FallocateFlags::empty(), 0, take);
+    }
+    let lasts = Duration::from_millis(stage.draw.between(2_000, 8_000));
+    let what = format!("node {}: {left} bytes left", node + 1);
+    Some(Broken::new(what, lasts, Undo::Empty(node)))
+}
+
+pub(super) fn empty(stage: &mut Stage, node: usize) {
+    std::fs::remove_file(ballast(&stage.cluster.nodes()[node].disk)).unwrap();
+    stage.busy.remove(&node);
+    if let Some(status) = stage.cluster.exited(node) {
+        if !status.code().is_some_and(|code| DISK_EXITS.contains(&code)) {
+            stage.wrong.push(format!("node {} ended on a full disk with {status}", node + 1));
+        }
+        stage.cluster.start_node(node);
+    }
+}
+
+pub(super) fn slow(stage: &mut Stage) -> Option<Broken> {
+    let idle = stage.idle_nodes();
+    let node = stage.draw.one_of(&idle)?;
+    let millis = stage.draw.between(10, 400);
+    std::fs::write(delay_file(&stage.folder, node), format!("{millis}\n")).unwrap();
+    let lasts = Duration::from_millis(stage.draw.between(2_000, 10_000));
+    Some(Broken::new(format!("node {}: {millis} ms", node + 1), lasts, Undo::Quicken(node)))
+}
+
+pub(super) fn quicken(stage: &Stage, node: usize) {
+    std::fs::write(delay_file(&stage.folder, node), "0\n").unwrap();
+}

@@ -1,0 +1,251 @@
+//! Lines between programs: cut, lossy, slow, reset.
+//!
+//! On a network of its own the rules of [`crate::chaos::net`] do it; on loopback a relay before
+//! each node's ports does what a relay can.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use holdfast_seams::Seams;
+use tokio::sync::oneshot;
+
+use super::{Broken, Undo};
+use crate::chaos::net::{Host, NetError, Rule};
+use crate::chaos::stage::Stage;
+use crate::cluster::Place;
+use crate::fault::{Delay, Line, Relay};
+
+/// The ports of a node on its own host, and where its relay listens while there is a detour.
+const PORTS: [(u16, u16); 2] = [(7420, 17_420), (7421, 17_421)];
+/// Long enough that something comes over every busy connection, and is answered with a reset.
+const RESET_FOR: Duration = Duration::from_millis(400);
+
+/// Relays before a node's two ports.
+#[derive(Debug)]
+pub struct LineRelays {
+    clients: Relay,
+    peers: Relay,
+}
+
+impl LineRelays {
+    /// Puts them before the node, so that it is found behind them.
+    pub async fn before(place: &mut Place) -> Self {
+        let clients = Relay::before(&place.listen).await;
+        let peers = Relay::before(&place.peer_listen).await;
+        clients.address().clone_into(&mut place.advertise);
+        peers.address().clone_into(&mut place.peer_advertise);
+        Self { clients, peers }
+    }
+}
+
+fn split_for(stage: &mut Stage) -> Duration {
+    Duration::from_millis(stage.draw.between(1_000, 10_000))
+}
+
+/// No two nodes of different groups hear each other. On loopback no node is heard by any other
+/// that is in a group of its own.
+fn split(stage: &mut Stage, apart: &[(usize, usize)], note: String) -> Broken {
+    let lasts = split_for(stage);
+    let Some(hosts) = &stage.hosts else {
+        let deaf: Vec<usize> = apart.iter().map(|(node, _)| *node).collect();
+        for node in &deaf {
+            stage.relays[*node].peers.set(Line::Silent);
+        }
+        return Broken::new(note, lasts, Undo::Mend(deaf));
+    };
+    let both = apart.iter().flat_map(|&(one, other)| [(one, other), (other, one)]);
+    let rules = both.map(|(one, other)| hosts[one].deaf_to(&hosts[other]));
+    Broken::new(note, lasts, in_force(rules))
+}
+
+/// The first rule that fails ends the run with its reason: it would test less than it says.
+fn in_force(rules: impl IntoIterator<Item = Result<Rule, NetError>>) -> Undo {
+    Undo::Lift(all(rules))
+}
+
+fn all(rules: impl IntoIterator<Item = Result<Rule, NetError>>) -> Vec<Rule> {
+    let made = |rule: Result<Rule, NetError>| {
+        rule.unwrap_or_else(|error| panic!("a fault cannot be injected: {error}"))
+    };
+    rules.into_iter().map(made).collect()
+}
+
+pub(super) fn split_a_minority(stage: &mut Stage) -> Option<Broken> {
+    let size = (stage.nodes().saturating_sub(1) / 2).max(1);
+    let leader = stage.pulse.leader();
+    let mut apart: Vec<usize> = (0..stage.nodes()).filter(|node| Some(*node) != leader).collect();
+    while apart.len() > size {
+        let spared = stage.draw.one_of(&apart)?;
+        apart.retain(|node| *node != spared);
+    }
+    let others: Vec<usize> = (0..stage.nodes()).filter(|node| !apart.contains(node)).collect();
+    let note = format!("nodes {apart:?}, from 0");
+    Some(split(stage, &pairs(&apart, &others), note))
+}
+
+fn pairs(these: &[usize], others: &[usize]) -> Vec<(usize, usize)> {
+    these.iter().flat_map(|one| others.iter().map(move |other| (*one, *other))).collect()
+}
+
+pub(super) fn split_the_majority(stage: &mut Stage) -> Broken {
+    let count = stage.nodes();
+    let apart: Vec<(usize, usize)> = (0..count)
+        .flat_map(|one| {
+            (0..count).filter(move |other| *other != one).map(move |other| (one, other))
+        })
+        .filter(|(one, other)| stage.hosts.is_none() || one < other)
+        .collect();
+    split(stage, &apart, "all nodes".into())
+}
+
+pub(super) fn split_the_leader(stage: &mut Stage) -> Option<Broken> {
+    let leader = stage.pulse.leader()?;
+    let others: Vec<usize> = (0..stage.nodes()).filter(|node| *node != leader).collect();
+    Some(split(stage, &pairs(&[leader], &others), format!("node {}", leader + 1)))
+}
+
+pub(super) fn split_into_a_ring(stage: &mut Stage) -> Broken {
+    let count = stage.nodes();
+    let first = usize::try_from(stage.draw.below(count as u64)).unwrap_or(0);
+    // Of three, every two are neighbours.
+    let apart: Vec<(usize, usize)> = if count < 4 {
+        vec![(first, (first + 1) % count)]
+    } else {
+        let neighbours = |one: usize, other: usize| other - one == 1 || other - one == count - 1;
+        let all = (0..count).flat_map(|one| (one + 1..count).map(move |other| (one, other)));
+        all.filter(|&(one, other)| !neighbours(one, other)).collect()
+    };
+    let note = format!("apart are {apart:?}, from 0");
+    split(stage, &apart, note)
+}
+
+pub(super) fn one_way(stage: &mut Stage) -> Option<Broken> {
+    let lasts = split_for(stage);
+    let from = usize::try_from(stage.draw.below(stage.nodes() as u64)).unwrap_or(0);
+    let others: Vec<usize> = (0..stage.nodes()).filter(|node| *node != from).collect();
+    let to = stage.draw.one_of(&others)?;
+    let hosts = stage.hosts.as_ref()?;
+    let undo = in_force([hosts[to].deaf_to(&hosts[from])]);
+    let note = format!("node {} does not hear node {}", to + 1, from + 1);
+    Some(Broken::new(note, lasts, undo))
+}
+
+/// A node, or a client process, by its host and its name.
+fn somebody(stage: &mut Stage) -> Option<(Arc<Host>, String)> {
+    let nodes = stage.hosts.as_ref()?.iter().cloned().zip(1..);
+    let mut all: Vec<(Arc<Host>, String)> =
+        nodes.map(|(host, id)| (host, format!("node {id}"))).collect();
+    let clients = (0..stage.clients.count())
+        .filter_map(|client| Some((stage.clients.host(client)?.clone(), client)));
+    all.extend(clients.map(|(host, client)| (host, format!("client process {client}"))));
+    let chosen = usize::try_from(stage.draw.below(all.len() as u64)).ok()?;
+    Some(all.swap_remove(chosen))
+}
+
+pub(super) fn lose(stage: &mut Stage) -> Option<Broken> {
+    let (host, name) = somebody(stage)?;
+    let percent = stage.draw.between(5, 50);
+    let undo = in_force([host.lose(percent)]);
+    Some(Broken::new(format!("{name}: {percent} %"), split_for(stage), undo))
+}
+
+pub(super) async fn reset(stage: &mut Stage) -> Option<Broken> {
+    if stage.hosts.is_some() {
+        let (host, name) = somebody(stage)?;
+        return Some(Broken::new(name, RESET_FOR, in_force([host.reset()])));
+    }
+    let node = usize::try_from(stage.draw.below(stage.nodes() as u64)).ok()?;
+    let LineRelays { clients, peers } = &stage.relays[node];
+    tokio::join!(clients.cut_once(), peers.cut_once());
+    Some(Broken::new(format!("node {}", node + 1), Duration::ZERO, Undo::Nothing))
+}
+
+pub(super) fn throttle(stage: &mut Stage) -> Option<Broken> {
+    let (host, name) = somebody(stage)?;
+    let kbit = stage.draw.between(64, 1_024);
+    let undo = in_force([host.throttle(kbit)]);
+    Some(Broken::new(format!("{name}: {kbit} kbit/s"), split_for(stage), undo))
+}
+
+pub(super) async fn delay(stage: &mut Stage) -> Option<Broken> {
+    let node = usize::try_from(stage.draw.below(stage.nodes() as u64)).ok()?;
+    let least = stage.draw.below(100);
+    let most = least + stage.draw.below(300);
+    let delay = Delay { least: Duration::from_millis(least), most: Duration::from_millis(most) };
+    let lasts = split_for(stage);
+    let undo = if let Some(hosts) = &stage.hosts {
+        Undo::Straighten(Detour::begin(&hosts[node], delay).await)
+    } else {
+        let LineRelays { clients, peers } = &stage.relays[node];
+        clients.set_delay(delay);
+        peers.set_delay(delay);
+        Undo::Mend(vec![node])
+    };
+    Some(Broken::new(format!("node {}: {least} to {most} ms", node + 1), lasts, undo))
+}
+
+pub(super) fn lift(rules: Vec<Rule>) {
+    for rule in rules {
+        rule.lift().unwrap_or_else(|error| panic!("a fault cannot be undone: {error}"));
+    }
+}
+
+pub(super) fn mend(stage: &Stage, nodes: &[usize]) {
+    for node in nodes {
+        let LineRelays { clients, peers } = &stage.relays[*node];
+        for relay in [clients, peers] {
+            relay.set(Line::Open);
+            relay.set_delay(Delay::default());
+        }
+    }
+}
+
+/// New connections to a node's ports lead through relays on its own host, which take their time.
+/// A thread of its own carries them: it has to be in the host's network.
+#[derive(Debug)]
+pub(super) struct Detour {
+    rules: Vec<Rule>,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Detour {
+    async fn begin(host: &Arc<Host>, delay: Delay) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let (ready, wait) = mpsc::sync_channel(1);
+        let there = host.clone();
+        let thread = std::thread::spawn(move || carry(&there, delay, &ready, stopped));
+        wait.recv().expect("the relays stand");
+        let rules = PORTS.iter().map(|&(port, relay)| host.redirect(port, relay));
+        let rules = all(rules);
+        // Whoever is connected comes again, through the relay.
+        let reset = all([host.reset()]);
+        Seams::system().sleep(RESET_FOR / 2).await;
+        lift(reset);
+        Self { rules, stop, thread }
+    }
+
+    pub(super) fn straighten(self) {
+        lift(self.rules);
+        let _ = self.stop.send(());
+        let _ = self.thread.join();
+    }
+}
+
+fn carry(host: &Host, delay: Delay, ready: &mpsc::SyncSender<()>, stopped: oneshot::Receiver<()>) {
+    host.namespace.enter().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut relays = Vec::new();
+        for (port, relay) in PORTS {
+            let [at, target] = [relay, port].map(|port| format!("{}:{port}", host.address));
+            let relay = Relay::at(at, &target).await;
+            relay.set_delay(delay);
+            relays.push(relay);
+        }
+        let _ = ready.send(());
+        let _ = stopped.await;
+    });
+}

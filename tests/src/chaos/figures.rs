@@ -1,0 +1,103 @@
+//! What a run measured, from its histories and what the harness saw, and the table of it.
+
+mod expiries;
+mod lateness;
+mod silence;
+
+use std::collections::BTreeMap;
+
+use comfy_table::{Table, presets};
+
+use super::kind::Kind;
+use super::schedule::Observed;
+use crate::check::{Report, Tally};
+use crate::history::{LostCause, Record, What};
+use lateness::Late;
+
+/// Nanoseconds of a millisecond.
+const MS: u64 = 1_000_000;
+
+/// What a run measured.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// What the judge looked at.
+    pub tally: Tally,
+    /// How many faults of each kind there were.
+    pub faults: BTreeMap<Kind, usize>,
+    /// How often somebody else led, or the same one anew.
+    pub changes_of_leader: usize,
+    /// Holds whose clients learned, by their own clock or from the store, that the lease was over.
+    pub holds_lost: usize,
+    /// Times without any grant after a leader was killed while nothing else was broken,
+    /// milliseconds, in order.
+    pub silences_ms: Vec<u64>,
+    /// How late the locks of killed clients passed on.
+    late: Vec<Late>,
+    /// How late sessions were expired, milliseconds, in order.
+    pub expiries_ms: Vec<u64>,
+    /// For how long faults came and went, seconds.
+    seconds: u64,
+}
+
+impl Figures {
+    /// Of a run that was judged, and what its nodes logged.
+    pub fn of(history: &[Record], logs: &[String], report: &Report, observed: &Observed) -> Self {
+        let mut faults = BTreeMap::new();
+        for fault in &observed.faults {
+            *faults.entry(fault.kind).or_default() += 1;
+        }
+        let lost = |record: &&Record| {
+            let What::Lost { cause, .. } = record.what else { return false };
+            cause != LostCause::Closed
+        };
+        Self {
+            tally: report.tally,
+            faults,
+            changes_of_leader: observed.tenures.len().saturating_sub(1),
+            holds_lost: history.iter().filter(lost).count(),
+            silences_ms: silence::after_kills(history, observed),
+            expiries_ms: expiries::in_logs(logs),
+            late: lateness::of_killed_clients(history, observed),
+            seconds: (observed.chaos.1.saturating_sub(observed.chaos.0)) / (1_000 * MS),
+        }
+    }
+
+    /// How many faults there were.
+    pub fn faults(&self) -> usize {
+        self.faults.values().sum()
+    }
+
+    /// Locks of dead clients that passed on later than DESIGN §5.3 allows (I7).
+    pub fn too_late(&self) -> Vec<String> {
+        self.late.iter().filter(|late| late.is_too_late()).map(ToString::to_string).collect()
+    }
+
+    /// The table.
+    pub fn table(&self, violations: usize) -> String {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        for (what, figure) in self.rows() {
+            table.add_row([what, figure]);
+        }
+        table.add_row(["violations".to_owned(), violations.to_string()]);
+        table.trim_fmt()
+    }
+
+    fn rows(&self) -> Vec<(String, String)> {
+        let row = |what: &str, figure: String| (what.to_owned(), figure);
+        let per_second = self.tally.grants as u64 / self.seconds.max(1);
+        let mut rows = vec![
+            row("grants", format!("{} ({per_second} a second)", self.tally.grants)),
+            row("looked at", format!("{:?}", self.tally)),
+        ];
+        rows.extend(self.faults.iter().map(|(kind, count)| (kind.name(), count.to_string())));
+        rows.extend([
+            row("changes of leader", self.changes_of_leader.to_string()),
+            row("expiries", expiries::told(&self.expiries_ms)),
+            row("holds lost with their lease", self.holds_lost.to_string()),
+            row("without grants after a leader's death", silence::told(&self.silences_ms)),
+            row("from the end of a dead lease to the next grant", lateness::told(&self.late)),
+        ]);
+        rows
+    }
+}

@@ -1,0 +1,127 @@
+//! Who leads, asked of all nodes a few times a second, and when that changed.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use holdfast_proto::v1::StatusResponse;
+use holdfast_seams::{Seams, Task};
+
+use crate::history::Recorder;
+use crate::wire::status;
+
+/// Between two rounds of questions.
+const EVERY: Duration = Duration::from_millis(100);
+/// Longest wait for one answer.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// A leader that was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenure {
+    /// Which node, by its place.
+    pub node: usize,
+    /// Its term.
+    pub term: u64,
+    /// When it was first seen to lead and serve.
+    pub from_ns: u64,
+}
+
+/// What was seen so far.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    tenures: Vec<Tenure>,
+    /// Who leads now, as far as anybody says.
+    leader: Option<usize>,
+    /// Spans without anybody who leads and serves; the last one may still go on.
+    leaderless: Vec<(u64, Option<u64>)>,
+}
+
+/// The questions, asked until this is dropped.
+#[derive(Debug)]
+pub struct Pulse {
+    seen: Arc<Mutex<Seen>>,
+    _asking: Task,
+}
+
+impl Pulse {
+    /// Asks the nodes at these addresses.
+    pub fn feel(addresses: Vec<String>, recorder: Recorder) -> Self {
+        let seen = Arc::<Mutex<Seen>>::default();
+        let asking = ask(addresses, recorder, seen.clone());
+        Self { seen, _asking: Seams::system().spawn("pulse", asking) }
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
+        look(&self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Who leads and serves, by its place.
+    pub fn leader(&self) -> Option<usize> {
+        self.look(|seen| seen.leader)
+    }
+
+    /// All leaders so far, in order.
+    pub fn tenures(&self) -> Vec<Tenure> {
+        self.look(|seen| seen.tenures.clone())
+    }
+
+    /// The spans in which nobody led and served; one that goes on ends for ever later.
+    pub fn leaderless(&self) -> Vec<(u64, u64)> {
+        let ended = |&(from, until): &(u64, Option<u64>)| (from, until.unwrap_or(u64::MAX));
+        self.look(|seen| seen.leaderless.iter().map(ended).collect())
+    }
+}
+
+async fn ask(addresses: Vec<String>, recorder: Recorder, seen: Arc<Mutex<Seen>>) {
+    loop {
+        let answers = join_all(addresses.iter().map(|address| status(address, PATIENCE))).await;
+        let leads =
+            |status: &StatusResponse| status.ready && status.leader_id == Some(status.node_id);
+        let leader = (0..)
+            .zip(&answers)
+            .filter_map(|(node, status)| Some((node, status.as_ref().filter(|s| leads(s))?.term)))
+            .max_by_key(|(_, term)| *term);
+        seen.lock().unwrap_or_else(PoisonError::into_inner).note(leader, recorder.now_ns());
+        Seams::system().sleep(EVERY).await;
+    }
+}
+
+impl Seen {
+    fn note(&mut self, leader: Option<(usize, u64)>, now_ns: u64) {
+        self.leader = leader.map(|(node, _)| node);
+        let open = self.leaderless.last_mut().filter(|(_, until)| until.is_none());
+        match (leader, open) {
+            (None, None) => self.leaderless.push((now_ns, None)),
+            (Some(_), Some((_, until))) => *until = Some(now_ns),
+            _ => {}
+        }
+        if let Some((node, term)) = leader
+            && self.tenures.last().is_none_or(|last| last.term < term)
+        {
+            self.tenures.push(Tenure { node, term, from_ns: now_ns });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leader_counts_once_a_term_and_time_without_one_is_noted() {
+        let mut seen = Seen::default();
+        for (leader, at_ns) in [
+            (Some((0, 1)), 10),
+            (Some((0, 1)), 20),
+            (None, 30),
+            (None, 40),
+            (Some((1, 2)), 50),
+            (None, 60),
+        ] {
+            seen.note(leader, at_ns);
+        }
+
+        assert_eq!(seen.tenures.iter().map(|tenure| tenure.node).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(seen.leaderless, [(30, Some(50)), (60, None)]);
+    }
+}

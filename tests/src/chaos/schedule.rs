@@ -1,0 +1,163 @@
+//! When which fault comes, and when it is over.
+
+use std::time::Duration;
+
+use holdfast_seams::{Moment, Seams};
+
+use super::faults::{self, Broken};
+use super::kind::Kind;
+use super::progress::Progress;
+use super::pulse::Tenure;
+use super::stage::Stage;
+use crate::draw::Draw;
+
+/// At most so many faults at a time, each of another kind.
+const AT_ONCE: usize = 2;
+/// Between two looks at what is due.
+const TICK: Duration = Duration::from_millis(50);
+/// Between two lines that say how far the run is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+/// A kill of the leader that is the only kind of the run waits until somebody else has led for so
+/// long: what is measured then is each kill by itself.
+const SETTLED_FOR: Duration = Duration::from_millis(1_500);
+
+/// A fault that was.
+#[derive(Clone, Debug)]
+pub struct Span {
+    /// Its kind.
+    pub kind: Kind,
+    /// When it began.
+    pub from_ns: u64,
+    /// When it was undone.
+    pub until_ns: u64,
+}
+
+/// What was seen of a run besides the histories.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// Every fault, in the order in which they were over.
+    pub faults: Vec<Span>,
+    /// Every leader.
+    pub tenures: Vec<Tenure>,
+    /// Spans without anybody who led and served.
+    pub leaderless: Vec<(u64, u64)>,
+    /// When faults came and went, and nothing else.
+    pub chaos: (u64, u64),
+}
+
+/// The faults of a run.
+#[derive(Debug)]
+pub struct Schedule {
+    kinds: Vec<Kind>,
+    draw: Draw,
+    under_way: Vec<(Kind, Broken, Moment, u64)>,
+    next: Moment,
+    observed: Observed,
+    seams: Seams,
+}
+
+impl Schedule {
+    /// Faults of these kinds, the first one soon.
+    pub fn new(kinds: Vec<Kind>, stage: &mut Stage) -> Self {
+        let seams = Seams::system();
+        let draw = Draw::new(stage.draw.below(u64::MAX));
+        let next = seams.clock.now() + Duration::from_secs(2);
+        let observed = Observed { chaos: (stage.recorder.now_ns(), 0), ..Observed::default() };
+        Self { kinds, draw, under_way: Vec::new(), next, observed, seams }
+    }
+
+    /// Lets faults come and go until `ends`, then undoes what is left.
+    pub async fn work(&mut self, stage: &mut Stage, ends: Moment, say: &dyn Fn(&str)) {
+        let mut progress = Progress::default();
+        let mut next_line = self.seams.clock.now() + PROGRESS_EVERY;
+        while self.seams.clock.now() < ends {
+            self.undo_what_is_due(stage);
+            stage.watch_processes();
+            if self.seams.clock.now() >= self.next {
+                self.begin_one(stage).await;
+            }
+            if self.seams.clock.now() >= next_line {
+                next_line = next_line + PROGRESS_EVERY;
+                say(&progress.line(stage, self.observed.faults.len() + self.under_way.len()));
+            }
+            self.seams.sleep(TICK).await;
+        }
+        self.undo_all(stage).await;
+        self.observed.chaos.1 = stage.recorder.now_ns();
+    }
+
+    async fn begin_one(&mut self, stage: &mut Stage) {
+        let free: Vec<Kind> = self
+            .kinds
+            .iter()
+            .filter(|kind| !self.under_way.iter().any(|(other, ..)| other == *kind))
+            .copied()
+            .collect();
+        if self.under_way.len() >= AT_ONCE || !self.is_settled(stage) {
+            return;
+        }
+        let Some(kind) = self.draw.one_of(&free) else { return };
+        let from_ns = stage.recorder.now_ns();
+        if let Some(broken) = faults::begin(stage, kind).await {
+            stage.note(&format!("{}: {}", kind.name(), broken.note));
+            let until = self.seams.clock.now() + broken.lasts;
+            self.under_way.push((kind, broken, until, from_ns));
+            let pause = Duration::from_millis(self.draw.between(500, 4_000));
+            self.next = self.seams.clock.now() + pause;
+        }
+    }
+
+    /// Where only leaders are killed, one has to be over before the next.
+    fn is_settled(&self, stage: &Stage) -> bool {
+        if self.kinds != [Kind::KillLeader] {
+            return true;
+        }
+        let settled = u64::try_from(SETTLED_FOR.as_nanos()).unwrap_or(u64::MAX);
+        let leads_since = stage.pulse.tenures().last().map_or(u64::MAX, |tenure| tenure.from_ns);
+        let undone = self.observed.faults.last().map_or(0, |span| span.until_ns);
+        self.under_way.is_empty()
+            && leads_since.max(undone).saturating_add(settled) < stage.recorder.now_ns()
+    }
+
+    fn undo_what_is_due(&mut self, stage: &mut Stage) {
+        let now = self.seams.clock.now();
+        for fault in
+            self.under_way.extract_if(.., |(.., until, _)| *until <= now).collect::<Vec<_>>()
+        {
+            self.undo(stage, fault);
+        }
+    }
+
+    async fn undo_all(&mut self, stage: &mut Stage) {
+        while !self.under_way.is_empty() {
+            for fault in std::mem::take(&mut self.under_way) {
+                self.undo(stage, fault);
+            }
+            self.seams.sleep(TICK).await;
+        }
+    }
+
+    fn undo(&mut self, stage: &mut Stage, fault: (Kind, Broken, Moment, u64)) {
+        let (kind, broken, _, from_ns) = fault;
+        let note = broken.note.clone();
+        if let Some(broken) = faults::undo(stage, broken) {
+            let again = self.seams.clock.now() + broken.lasts;
+            self.under_way.push((kind, broken, again, from_ns));
+            return;
+        }
+        stage.note(&format!("over: {}: {note}", kind.name()));
+        let until_ns = stage.recorder.now_ns();
+        self.observed.faults.push(Span { kind, from_ns, until_ns });
+    }
+
+    /// What was seen, with what `stage` saw of leaders.
+    pub fn note_leaders(&mut self, stage: &Stage) {
+        self.observed.tenures = stage.pulse.tenures();
+        self.observed.leaderless = stage.pulse.leaderless();
+    }
+
+    /// What was seen.
+    pub fn observed(&self) -> &Observed {
+        &self.observed
+    }
+}

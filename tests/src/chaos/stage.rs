@@ -1,0 +1,258 @@
+//! What the faults of a run act on: nodes and client processes, each on a host of its own where
+//! that can be had, and what the harness itself holds meanwhile.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::Seams;
+
+use super::Options;
+use super::clients::{Clients, Given};
+use super::faults::{Clock, LineRelays, set_wall_clock};
+use super::kind::{Kind, Need};
+use super::net::{self, Host};
+use super::pulse::Pulse;
+use super::resource::Resource;
+use crate::cluster::{Cluster, Place, Setup};
+use crate::draw::Draw;
+use crate::history::{ClientId, Recorder, What};
+use crate::witness::Witness;
+
+/// Who writes what the harness itself does.
+const HARNESS: ClientId = ClientId(0);
+/// Who is the witness; its waiter has the id after it. Client processes begin far below.
+const WITNESS: u64 = 1_000_000_000;
+/// How many locks the witness holds.
+const WITNESSED: u64 = 20;
+/// Long enough for any run.
+const WITNESS_TTL: Duration = Duration::from_hours(23);
+/// The disk of a node, bytes, where it is a small one.
+const DISK_BYTES: u64 = 256 << 20;
+/// What a node on a small disk keeps free.
+const RESERVE_BYTES: u64 = 16 << 20;
+/// Client hosts are numbered from here, node hosts from 1.
+const FIRST_CLIENT_HOST: u8 = 101;
+/// How many client processes there are.
+const CLIENT_PROCESSES: u8 = 4;
+/// Where Debian has the library that shows a process another clock.
+const FAKETIME: [&str; 2] = [
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
+];
+
+/// Everything a run is made of.
+#[derive(Debug)]
+pub struct Stage {
+    /// The nodes.
+    pub cluster: Cluster,
+    /// The client processes.
+    pub clients: Clients,
+    /// Writes down what the harness does.
+    pub recorder: Recorder,
+    /// Who leads.
+    pub pulse: Pulse,
+    /// What the run draws from.
+    pub draw: Draw,
+    /// The nodes' hosts; `None` on loopback.
+    pub hosts: Option<Vec<Arc<Host>>>,
+    /// What stands before the nodes on loopback.
+    pub relays: Vec<LineRelays>,
+    /// The library for other clocks, if there is one.
+    pub faketime: Option<PathBuf>,
+    /// Whether each node has a disk of its own that can be filled.
+    pub small_disks: bool,
+    /// Nodes that a fault has in hand: no other one touches their process, disk or clock.
+    pub busy: BTreeSet<usize>,
+    /// What was seen to be wrong besides what the histories show.
+    pub wrong: Vec<String>,
+    /// The fenced resource.
+    pub resource: Resource,
+    /// What was acknowledged before the first fault.
+    pub witness: Witness,
+    /// Where everything is kept.
+    pub folder: PathBuf,
+}
+
+impl Stage {
+    /// Starts nodes and clients. What this machine lacks is told through `say`.
+    pub async fn set(options: &Options, folder: &Path, seed: u64, say: &dyn Fn(&str)) -> Self {
+        let hosts = own_hosts(options.nodes, say);
+        let small_disks = hosts.is_some() && small_disks(options.nodes, folder, say);
+        let faketime = faketime(say);
+        let (relays, setup) =
+            setup(options, folder, hosts.as_deref(), small_disks, faketime.clone()).await;
+        let mut cluster = Cluster::prepare(&setup);
+        for index in 0..options.nodes {
+            set_wall_clock(folder, index, 0);
+            cluster.set_variables(index, Clock::Right.variables(folder, index));
+            cluster.start_node(index);
+        }
+        let leader = cluster.leader().await;
+        let recorder =
+            Recorder::to_file(Seams::system().clock, &folder.join("harness.jsonl")).unwrap();
+        let leader = &cluster.nodes()[leader].listen;
+        let witness = Witness::take_for(WITNESS_TTL, leader, &recorder, WITNESS, WITNESSED).await;
+        let own_address =
+            if hosts.is_some() { net::harness().to_string() } else { "127.0.0.1".to_owned() };
+        let resource = Resource::open(&own_address).await;
+        let given = Given {
+            endpoints: cluster.endpoints(),
+            resource: resource.address().to_owned(),
+            folder: folder.to_path_buf(),
+            seed,
+        };
+        let clients = Clients::start(given, client_hosts(hosts.is_some()));
+        let listening = cluster.nodes().iter().map(|node| node.listen.clone()).collect();
+        let pulse = Pulse::feel(listening, recorder.clone());
+        Self {
+            cluster,
+            clients,
+            recorder,
+            pulse,
+            draw: Draw::new(seed),
+            hosts,
+            relays,
+            faketime,
+            small_disks,
+            busy: BTreeSet::new(),
+            wrong: Vec::new(),
+            resource,
+            witness,
+            folder: folder.to_path_buf(),
+        }
+    }
+
+    /// Whether a kind of fault can be had here.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub fn can(&self, kind: Kind) -> Result<(), &'static str> {
+        match kind.needs() {
+            Need::Network if self.hosts.is_none() => Err("needs a network of its own"),
+            Need::Clocks if self.faketime.is_none() => Err("needs libfaketime"),
+            Need::Disks if !self.small_disks => Err("needs a small disk for each node"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes down that something is broken from here on.
+    pub fn note(&self, note: &str) {
+        self.recorder.write(HARNESS, What::Fault { note: note.into() });
+    }
+
+    /// Writes down that nothing is broken any more.
+    pub fn note_healed(&self) {
+        self.recorder.write(HARNESS, What::Healed);
+    }
+
+    /// How many nodes there are.
+    pub fn nodes(&self) -> usize {
+        self.cluster.nodes().len()
+    }
+
+    /// Nodes that no fault has in hand.
+    pub fn idle_nodes(&self) -> Vec<usize> {
+        (0..self.nodes()).filter(|node| !self.busy.contains(node)).collect()
+    }
+
+    /// The leader, if no fault has it in hand.
+    pub fn idle_leader(&self) -> Option<usize> {
+        self.pulse.leader().filter(|leader| !self.busy.contains(leader))
+    }
+
+    /// A node that no fault has in hand and that does not lead.
+    pub fn idle_follower(&mut self) -> Option<usize> {
+        let leader = self.pulse.leader();
+        let mut idle = self.idle_nodes();
+        idle.retain(|node| Some(*node) != leader);
+        self.draw.one_of(&idle)
+    }
+
+    /// Processes that ended although nothing was done to them are wrong, and come back.
+    pub fn watch_processes(&mut self) {
+        for node in self.idle_nodes() {
+            if let Some(status) = self.cluster.exited(node) {
+                let said = self.cluster.log(node);
+                let last = said.lines().last().unwrap_or_default();
+                let id = node + 1;
+                self.wrong.push(format!("node {id} ended by itself ({status}): {last}"));
+                self.cluster.start_node(node);
+            }
+        }
+        for ended in self.clients.ended() {
+            if !self.wrong.contains(&ended) {
+                self.wrong.push(ended);
+            }
+        }
+    }
+}
+
+fn own_hosts(nodes: usize, say: &dyn Fn(&str)) -> Option<Vec<Arc<Host>>> {
+    let laid = net::leave_for_an_own_network().and_then(|()| {
+        let numbers = 1..=u8::try_from(nodes).map_err(|error| error.to_string())?;
+        numbers.map(|number| Host::new(number).map_err(|error| error.to_string())).collect()
+    });
+    laid.inspect_err(|why| {
+        say(&format!(
+            "no network namespaces ({why}): on loopback, with relays; kinds of faults that need \
+             more are left out"
+        ));
+    })
+    .ok()
+}
+
+fn client_hosts(own_network: bool) -> Vec<Option<Arc<Host>>> {
+    (0..CLIENT_PROCESSES)
+        .map(|nth| own_network.then(|| Host::new(FIRST_CLIENT_HOST + nth).unwrap()))
+        .collect()
+}
+
+fn small_disks(nodes: usize, folder: &Path, say: &dyn Fn(&str)) -> bool {
+    let disk = |id: usize| {
+        let disk = folder.join(format!("disk-{id}"));
+        std::fs::create_dir_all(&disk).map_err(|error| error.to_string())?;
+        net::small_disk(&disk, DISK_BYTES).map_err(|error| error.to_string())
+    };
+    let mounted: Result<Vec<()>, String> = (1..=nodes).map(disk).collect();
+    mounted.inspect_err(|why| say(&format!("no small disks ({why}): none will be full"))).is_ok()
+}
+
+fn faketime(say: &dyn Fn(&str)) -> Option<PathBuf> {
+    let found = FAKETIME.map(PathBuf::from).into_iter().find(|path| path.exists());
+    if found.is_none() {
+        say("libfaketime is missing (apt-get install libfaketime): no clock will be wrong");
+    }
+    found
+}
+
+async fn setup(
+    options: &Options,
+    folder: &Path,
+    hosts: Option<&[Arc<Host>]>,
+    small_disks: bool,
+    faketime: Option<PathBuf>,
+) -> (Vec<LineRelays>, Setup) {
+    let mut setup = Setup::nodes(options.nodes).with_power_cuts();
+    setup.folder = Some(folder.to_path_buf());
+    setup.preload = faketime.into_iter().collect();
+    setup = setup.cluster("ttl_max_ms", 24 * 3_600 * 1_000).node("snapshot_every", 2_000);
+    if small_disks {
+        setup.node_settings = setup.node_settings.replace("reserve_bytes = 0\n", "");
+        setup = setup.node("reserve_bytes", RESERVE_BYTES);
+    }
+    let mut relays = Vec::new();
+    if let Some(hosts) = hosts {
+        setup = setup.node("insecure", true);
+        setup.places = hosts.iter().map(|host| host.place()).collect();
+    } else {
+        for _ in 0..options.nodes {
+            let mut place = Place::on_loopback();
+            relays.push(LineRelays::before(&mut place).await);
+            setup.places.push(place);
+        }
+    }
+    (relays, setup)
+}

@@ -1,0 +1,71 @@
+//! What was seen beside the clients: faults, expiries, nodes.
+
+use std::collections::BTreeMap;
+
+use crate::history::{ClientId, Record, What};
+
+/// What was seen beside the clients.
+#[derive(Default)]
+pub(super) struct Facts {
+    /// When nothing was broken: from, until. The last one has no end if the run ended healed.
+    pub(super) healthy: Vec<(u64, Option<u64>)>,
+    /// When the store ended sessions of which client.
+    pub(super) expired: BTreeMap<ClientId, Vec<u64>>,
+    /// How far nodes were seen to have come, in order.
+    pub(super) applied: Vec<Applied>,
+    /// The last instant of the history.
+    pub(super) end_ns: u64,
+}
+
+/// A node at an index.
+pub(super) struct Applied {
+    pub(super) node: u64,
+    pub(super) index: u64,
+    pub(super) hash: String,
+    pub(super) stamp_ms: u64,
+}
+
+impl Facts {
+    pub(super) fn take(&mut self, record: &Record) {
+        let at_ns = record.at_ns;
+        match &record.what {
+            What::Fault { .. } => {
+                if let Some((_, end @ None)) = self.healthy.last_mut() {
+                    *end = Some(at_ns);
+                }
+            }
+            What::Healed if self.healed_ns().is_none() => self.healthy.push((at_ns, None)),
+            What::Expired { of } => self.expired.entry(*of).or_default().push(at_ns),
+            What::Applied { node, index, hash, stamp_ms } => self.applied.push(Applied {
+                node: *node,
+                index: *index,
+                hash: hash.clone(),
+                stamp_ms: *stamp_ms,
+            }),
+            _ => {}
+        }
+    }
+
+    /// From here on nothing was broken; `None` if something was at the end.
+    pub(super) fn healed_ns(&self) -> Option<u64> {
+        self.healthy.last().and_then(|(from, end)| end.is_none().then_some(*from))
+    }
+
+    /// Whether nothing was broken from `from_ns` to `until_ns`.
+    pub(super) fn healthy_between(&self, from_ns: u64, until_ns: u64) -> bool {
+        let after = self.healthy.partition_point(|(from, _)| *from <= from_ns);
+        let window = after.checked_sub(1).map(|at| self.healthy[at]);
+        window.is_some_and(|(_, end)| end.is_none_or(|end| end >= until_ns))
+    }
+
+    /// When the session was ended that `client` had at `from_ns`.
+    pub(super) fn expired_after(&self, client: ClientId, from_ns: u64) -> Option<u64> {
+        let ended = self.expired.get(&client)?;
+        ended.get(ended.partition_point(|ended_ns| *ended_ns <= from_ns)).copied()
+    }
+
+    /// Whether somebody watched the store, and so would have seen sessions end.
+    pub(super) fn watched(&self) -> bool {
+        !self.applied.is_empty() || !self.expired.is_empty()
+    }
+}

@@ -1,0 +1,151 @@
+//! The clients of a life: processes that use the real library.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use holdfast::{Builder, Client};
+use holdfast_seams::Seams;
+use holdfast_seams::simulated::Process;
+use tokio::sync::watch;
+
+use super::plan::ClientPlan;
+use crate::history::{ClientId, Recorder, What};
+use crate::scribe::{Scribe, Wish};
+use crate::traffic::{self, Worker};
+
+/// Between two tries to connect.
+const AGAIN: Duration = Duration::from_millis(200);
+/// How long the last visitor waits for a lock.
+const VISIT: Duration = Duration::from_secs(30);
+
+/// A client as the life sees it.
+pub(super) struct Actor {
+    process: Process,
+    id: ClientId,
+    recorder: Recorder,
+    done: Arc<AtomicBool>,
+}
+
+impl Actor {
+    /// Whether its process was not killed.
+    pub(super) fn lives(&self) -> bool {
+        self.process.is_alive()
+    }
+
+    /// Whether it has finished everything and closed its session.
+    pub(super) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it is about to be killed.
+    pub(super) fn dies(&self) {
+        self.recorder.write(self.id, What::Killed);
+    }
+}
+
+/// Starts a client in its process: it connects, works until it is told to stop, and closes its
+/// session.
+pub(super) fn begin_client(
+    builder: &Builder,
+    process: &Process,
+    (traffic, plan): (&traffic::Plan, &ClientPlan),
+    (recorder, grants, stopped): (&Recorder, &Arc<AtomicU64>, &watch::Receiver<bool>),
+) -> Actor {
+    let (id, done) = (ClientId(traffic.first), Arc::new(AtomicBool::new(false)));
+    let actor =
+        Actor { process: process.clone(), id, recorder: recorder.clone(), done: Arc::clone(&done) };
+    let work = Work {
+        builder: builder.clone().ttl(traffic.ttl),
+        id,
+        recorder: recorder.of(process.clone()),
+        seams: process.seams(),
+        traffic: traffic.clone(),
+        workers: plan.workers,
+        grants: Arc::clone(grants),
+        stopped: stopped.clone(),
+    };
+    let end = async move {
+        work.all().await;
+        done.store(true, Ordering::Relaxed);
+    };
+    process.seams().spawn("client", end).detach();
+    actor
+}
+
+struct Work {
+    builder: Builder,
+    id: ClientId,
+    recorder: Recorder,
+    seams: Seams,
+    traffic: traffic::Plan,
+    workers: u64,
+    grants: Arc<AtomicU64>,
+    stopped: watch::Receiver<bool>,
+}
+
+impl Work {
+    async fn all(self) {
+        let Some(client) = self.connected().await else { return };
+        let scribe = Scribe::of(client, self.id, self.recorder.clone(), self.seams.clone());
+        let working: Vec<_> = (0..self.workers)
+            .map(|number| {
+                let scribe = scribe.clone();
+                let worker =
+                    Worker::new(scribe, &self.traffic, number, &self.grants, &self.stopped);
+                let (tell, told) = tokio::sync::oneshot::channel::<()>();
+                let work = async move {
+                    worker.work().await;
+                    let _ = tell.send(());
+                };
+                self.seams.spawn("worker", work).detach();
+                told
+            })
+            .collect();
+        for told in working {
+            let _ = told.await;
+        }
+        scribe.close().await;
+    }
+
+    /// Tries until it is told to stop: the cluster may be down.
+    async fn connected(&self) -> Option<Client> {
+        loop {
+            if let Ok(client) = self.builder.clone().connect().await {
+                return Some(client);
+            }
+            if *self.stopped.borrow() {
+                return None;
+            }
+            self.seams.sleep(AGAIN).await;
+        }
+    }
+}
+
+/// A client that comes when all is over: it looks at every name, takes each, and gives it back.
+///
+/// # Errors
+///
+/// What it did not get, in words.
+pub(super) async fn visit(
+    builder: Builder,
+    process: Process,
+    recorder: Recorder,
+    id: ClientId,
+    names: Vec<String>,
+) -> Result<(), String> {
+    let seams = process.seams();
+    let client = builder.ttl(Duration::from_secs(10)).connect().await;
+    let client = client.map_err(|error| format!("nobody can connect: {error}"))?;
+    let scribe = Scribe::of(client, id, recorder.of(process), seams);
+    for name in names {
+        let failed = |error: holdfast::Error| format!("{name} cannot be used: {error}");
+        scribe.inspect(&name).await.map_err(failed)?;
+        let held = scribe.acquire(&Wish::exclusive(&name), VISIT).await.map_err(failed)?;
+        held.note();
+        scribe.inspect(&name).await.map_err(failed)?;
+        held.release().await.map_err(failed)?;
+    }
+    scribe.close().await;
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! What was lived: counted, added up, and compared with what a long run has to reach.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::fault::Kind;
+
+/// What one life saw, or many together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Lives.
+    pub lives: u64,
+    /// True time after the first leader, milliseconds.
+    pub lived_ms: u64,
+    /// Times another node began to lead, or the same in another term.
+    pub leaders: u64,
+    /// Requests granted.
+    pub grants: u64,
+    /// Requests that were acknowledged as waiting first.
+    pub waits: u64,
+    /// Requests of unknown outcome.
+    pub unknown: u64,
+    /// Sessions that a leader expired.
+    pub expiries: u64,
+    /// Times a node came back without something that it had written and not synced.
+    pub lost_writes: u64,
+    /// Snapshots that a leader sent and a follower took.
+    pub snapshots: u64,
+    /// Changes of members that were committed.
+    pub member_changes: u64,
+    /// Damaged stores that refused to open.
+    pub refused_stores: u64,
+    /// Longest time from a lease's end, by the rules of DESIGN §5.3, to its session's expiry,
+    /// milliseconds.
+    pub latest_expiry_ms: u64,
+    /// Faults that struck, by kind; one that found nothing to strike does not count.
+    pub faults: BTreeMap<Kind, u64>,
+}
+
+impl Counts {
+    /// What the figures of `docs/reliability.md` rest on.
+    pub fn of_the_long_run() -> Self {
+        Self {
+            lives: 20_000,
+            lived_ms: 300 * 3_600_000,
+            leaders: 40_000,
+            expiries: 40_000,
+            lost_writes: 20_000,
+            member_changes: 5_000,
+            faults: Kind::ALL.iter().map(|kind| (*kind, 1_000)).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Adds what another life, or others, saw.
+    pub fn add(&mut self, other: &Self) {
+        self.lives += other.lives;
+        self.lived_ms += other.lived_ms;
+        self.leaders += other.leaders;
+        self.grants += other.grants;
+        self.waits += other.waits;
+        self.unknown += other.unknown;
+        self.expiries += other.expiries;
+        self.lost_writes += other.lost_writes;
+        self.snapshots += other.snapshots;
+        self.member_changes += other.member_changes;
+        self.refused_stores += other.refused_stores;
+        self.latest_expiry_ms = self.latest_expiry_ms.max(other.latest_expiry_ms);
+        for (kind, count) in &other.faults {
+            *self.faults.entry(*kind).or_default() += count;
+        }
+    }
+
+    /// One more fault of this kind.
+    pub fn struck(&mut self, kind: Kind) {
+        *self.faults.entry(kind).or_default() += 1;
+    }
+
+    /// What is missing to `least`, a line each.
+    pub fn short_of(&self, least: &Self) -> Vec<String> {
+        let wanted = least.rows().into_iter().zip(self.rows());
+        let mut missing: Vec<String> = wanted
+            .filter(|((_, least), (_, seen))| seen < least)
+            .map(|((name, least), (_, seen))| format!("{name}: {seen} of {least}"))
+            .collect();
+        for (kind, least) in &least.faults {
+            let seen = self.faults.get(kind).copied().unwrap_or(0);
+            if seen < *least {
+                missing.push(format!("fault {kind}: {seen} of {least}"));
+            }
+        }
+        missing
+    }
+
+    fn rows(&self) -> [(&'static str, u64); 11] {
+        [
+            ("lives", self.lives),
+            ("simulated seconds", self.lived_ms / 1_000),
+            ("changes of leader", self.leaders),
+            ("grants", self.grants),
+            ("waits", self.waits),
+            ("unknown outcomes", self.unknown),
+            ("expiries", self.expiries),
+            ("restarts with lost writes", self.lost_writes),
+            ("snapshots installed", self.snapshots),
+            ("membership changes", self.member_changes),
+            ("stores refused", self.refused_stores),
+        ]
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, count) in self.rows() {
+            writeln!(f, "{name:<28}{count:>12}")?;
+        }
+        writeln!(f, "{:<28}{:>12}", "latest expiry, ms", self.latest_expiry_ms)?;
+        for (kind, count) in &self.faults {
+            writeln!(f, "{:<28}{count:>12}", format!("fault {kind}"))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_saw_too_little_says_of_what() {
+        let mut seen = Counts::of_the_long_run();
+        assert_eq!(seen.short_of(&Counts::of_the_long_run()), Vec::<String>::new());
+
+        seen.expiries -= 1;
+        seen.faults.remove(&Kind::Wipe);
+
+        let missing = seen.short_of(&Counts::of_the_long_run());
+        assert_eq!(missing, ["expiries: 39999 of 40000", "fault wipe: 0 of 1000"]);
+    }
+}

@@ -1,0 +1,210 @@
+//! Faults that change who the members are: damaged and lost disks, growing, shrinking, handing over.
+
+use std::time::Duration;
+
+use holdfast_server::raft::{Fault as NodeFault, MembershipError, Replica};
+
+use super::fault::{Damage, Who};
+use super::stage::{Stage, lock};
+use crate::sim::{self, Crash, Ended, member};
+
+/// How long one change of the members is tried for.
+const CHANGE_WITHIN: Duration = Duration::from_secs(40);
+/// Between two tries.
+const ASK_AGAIN: Duration = Duration::from_millis(300);
+/// Most nodes at once.
+const CREW_MAX: usize = 6;
+/// How long a node that was removed may take to learn of it.
+const LEARNS_WITHIN: Duration = Duration::from_secs(20);
+
+/// One change of the members.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Add(u64),
+    Promote(u64),
+    Remove(u64),
+}
+
+impl Stage<'_> {
+    /// A node is killed, and its disk damaged: it refuses to start, or has lost nothing. If it
+    /// refuses, another one takes its place.
+    pub(super) async fn damage(&self, who: Who, damage: Damage, lasts: Duration) -> Option<()> {
+        let _crew = self.crew.try_lock().ok()?;
+        let id = self.pick(who).filter(|_| self.may_lose_one())?;
+        self.world.crash(id, Crash::Process);
+        let disk = self.world.disk(id);
+        let files = disk.files();
+        let chosen = usize::try_from(self.draw().below(files.len() as u64)).unwrap_or(0);
+        let damage = match damage {
+            Damage::FlippedBit => sim::Damage::FlippedBit,
+            Damage::CutFile => sim::Damage::Cut,
+            Damage::OldFile => sim::Damage::Older,
+        };
+        let damaged = files.get(chosen).is_some_and(|file| disk.damage(file, damage));
+        self.seams.sleep(lasts).await;
+        match self.bring_back(id).await {
+            Err(Ended::Refused(_)) => {
+                self.counts().refused_stores += 1;
+                self.replace(id).await;
+            }
+            Err(ended @ Ended::Fault(_)) => {
+                self.wrong(format!("I21: node {id} did not refuse a damaged disk: {ended:?}"));
+            }
+            _ => {}
+        }
+        damaged.then_some(())
+    }
+
+    /// A node comes back with an empty disk, under its old id: nobody lets it in (I22). Another one
+    /// takes its place.
+    pub(super) async fn wipe(&self, who: Who, lasts: Duration) -> Option<()> {
+        let _crew = self.crew.try_lock().ok()?;
+        let id = self.pick(who).filter(|_| self.may_lose_one())?;
+        lock(&self.lost).insert(id);
+        self.world.wipe(id);
+        self.world.begin_node(id);
+        self.seams.sleep(lasts).await;
+        if self.world.is_running(id) {
+            // It reaches nobody who could tell it.
+            self.world.crash(id, Crash::Process);
+        }
+        self.replace(id).await;
+        Some(())
+    }
+
+    /// Another node joins, learns, and then votes.
+    pub(super) async fn grow(&self, lasts: Duration) -> Option<()> {
+        let _crew = self.crew.try_lock().ok()?;
+        if self.world.nodes().len() >= CREW_MAX || self.plan.nodes == 1 {
+            return None;
+        }
+        let id = self.join().await?;
+        self.seams.sleep(lasts).await;
+        // It may not have caught up before the end: then it stays a learner.
+        self.change(Change::Promote(id)).await;
+        Some(())
+    }
+
+    /// A node leaves for good; if few are left, another one comes first.
+    pub(super) async fn shrink_by(&self, who: Who) -> Option<()> {
+        let _crew = self.crew.try_lock().ok()?;
+        let id = self.pick(who).filter(|_| self.may_lose_one())?;
+        if self.world.nodes().len() <= 3 {
+            let joined = self.join().await?;
+            self.change(Change::Promote(joined)).await.then_some(())?;
+        }
+        self.change(Change::Remove(id)).await.then_some(())?;
+        let learns = async {
+            while self.world.is_running(id) {
+                self.seams.sleep(ASK_AGAIN).await;
+            }
+        };
+        lock(&self.lost).insert(id);
+        // If it is cut off it cannot learn of it.
+        let _ = self.seams.timeout(LEARNS_WITHIN, learns).await;
+        self.world.remove_node(id);
+        Some(())
+    }
+
+    /// Leadership is handed over, to whoever has caught up.
+    pub(super) async fn transfer(&self) -> Option<()> {
+        let asked =
+            self.world.ask_leader(|leader| async move { leader.transfer_leader(None).await });
+        let patience = self.seams.timeout(CHANGE_WITHIN, asked);
+        patience.await.ok()??.ok()
+    }
+
+    /// One node may be lost for good while nobody else is, and clients still know somebody.
+    fn may_lose_one(&self) -> bool {
+        let known = self.world.nodes().into_iter().filter(|id| *id <= self.plan.nodes);
+        self.plan.nodes > 1 && known.count() > 1 && lock(&self.lost).is_empty()
+    }
+
+    /// A new node is added in place of `lost`, which is removed. Until both are done, `lost` counts
+    /// as lost: no other is.
+    async fn replace(&self, lost: u64) {
+        lock(&self.lost).insert(lost);
+        if let Some(joined) = self.join().await {
+            self.change(Change::Promote(joined)).await;
+        }
+        self.remove_lost(lost).await;
+    }
+
+    /// Removes a node that will not come back.
+    pub(super) async fn remove_lost(&self, lost: u64) -> bool {
+        let removed = self.change(Change::Remove(lost)).await;
+        if removed {
+            self.world.remove_node(lost);
+            lock(&self.lost).remove(&lost);
+        }
+        removed
+    }
+
+    /// A new node that is a learner.
+    async fn join(&self) -> Option<u64> {
+        let id = self.world.new_node();
+        self.furnish(id);
+        self.world.begin_node(id);
+        if self.change(Change::Add(id)).await {
+            return Some(id);
+        }
+        // It may still be added: an answer that was lost. Then it is a member that is removed again.
+        lock(&self.lost).insert(id);
+        self.remove_lost(id).await;
+        None
+    }
+
+    /// Asks whoever leads until the change is made, or for a while.
+    async fn change(&self, change: Change) -> bool {
+        let asks = async {
+            loop {
+                match self.ask(change).await {
+                    Some(Ok(())) => return true,
+                    Some(Err(MembershipError::Refused(refusal))) if is_final(change, &refusal) => {
+                        return matches!(change, Change::Remove(_));
+                    }
+                    _ => self.seams.sleep(ASK_AGAIN).await,
+                }
+            }
+        };
+        let made = self.seams.timeout(CHANGE_WITHIN, asks).await.unwrap_or(false);
+        if made {
+            self.counts().member_changes += 1;
+        }
+        made
+    }
+
+    async fn ask(&self, change: Change) -> Option<Result<(), MembershipError>> {
+        self.world
+            .ask_leader(|leader: std::sync::Arc<Replica>| async move {
+                match change {
+                    Change::Add(id) => leader.add_learner(member(id)).await,
+                    Change::Promote(id) => leader.promote(id).await,
+                    Change::Remove(id) => leader.remove(id).await,
+                }
+            })
+            .await
+    }
+
+    /// Whether a node may end by itself with this fault.
+    pub(super) fn may_end_with(&self, id: u64, fault: &NodeFault) -> bool {
+        let lost = lock(&self.lost).contains(&id);
+        match fault {
+            NodeFault::DataGone { .. } | NodeFault::Removed { .. } => lost,
+            NodeFault::Snapshot { .. } | NodeFault::Stopped { .. } => {
+                lock(&self.starved).contains(&id)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Whether asking again cannot change the answer.
+fn is_final(change: Change, refusal: &holdfast_server::raft::MembershipRefusal) -> bool {
+    use holdfast_server::raft::MembershipRefusal as Refusal;
+    match change {
+        Change::Remove(_) => matches!(refusal, Refusal::NotAMember { .. }),
+        Change::Promote(_) => matches!(refusal, Refusal::NotAMember { .. }),
+        Change::Add(_) => matches!(refusal, Refusal::IdUsed { .. }),
+    }
+}

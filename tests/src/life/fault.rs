@@ -1,0 +1,234 @@
+//! What can go wrong in a life.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Which node a fault strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Who {
+    /// Whoever leads when it strikes.
+    Leader,
+    /// Some node that does not lead then.
+    Follower,
+    /// Any node, by its place among those there are.
+    Node(u64),
+}
+
+/// The shape of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shape {
+    /// The leader alone on one side, clients too.
+    LeaderAlone,
+    /// The leader with as many others as make a minority.
+    LeaderInMinority,
+    /// Some follower alone.
+    FollowerAlone,
+    /// Each node reaches its two neighbours only.
+    Ring,
+    /// Two halves that one node reaches both of.
+    Bridge,
+    /// Every node alone.
+    Shattered,
+    /// What the leader sends is lost, what is sent to it arrives.
+    LeaderMute,
+    /// What is sent to the leader is lost, what it sends arrives.
+    LeaderDeaf,
+}
+
+/// What happens to a disk's bytes while its node is down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Damage {
+    /// One bit of a file is another one.
+    FlippedBit,
+    /// A file ends too early.
+    CutFile,
+    /// A file is as it was some time ago.
+    OldFile,
+}
+
+/// One thing that goes wrong, for a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// A node's process is gone; what it wrote is there.
+    Kill(Who),
+    /// A node's process is gone, with what it had not synced; if there is something like that within
+    /// a moment, that moment is chosen.
+    Crash(Who),
+    /// All nodes are gone at once, with what they had not synced.
+    PowerCut,
+    /// A node is asked to stop, and stops.
+    Stop(Who),
+    /// A node does nothing for a time.
+    Pause(Who),
+    /// A client does nothing for a time.
+    PauseClient(u64),
+    /// A client is gone, for good; another one comes.
+    KillClient(u64),
+    /// Nodes do not reach each other.
+    Partition(Shape),
+    /// Messages between nodes, and between nodes and clients, are late and lost.
+    Loss,
+    /// Messages are late by times that differ much.
+    Delay,
+    /// Calls between nodes arrive twice.
+    Duplication,
+    /// Links carry few bytes a second.
+    SlowLinks,
+    /// Every connection of a node breaks at once.
+    Break(Who),
+    /// A client's line falls silent: nothing arrives, and nobody is told.
+    Silence(u64),
+    /// What a client sends arrives, what is sent to it does not.
+    DeafClient(u64),
+    /// A disk syncs slowly.
+    SlowDisk(Who),
+    /// A disk syncs nothing more until its node is killed.
+    StuckDisk(Who),
+    /// A disk takes no more bytes; the node stops, and comes back when there is space.
+    FullDisk(Who),
+    /// A node is killed and its disk damaged.
+    Damage(Who, Damage),
+    /// A node's data is gone: it comes back under a new id.
+    Wipe(Who),
+    /// The clocks of all nodes take new rates. Those of clients keep theirs: the deadlines that they
+    /// write down are told on the world's clock by the rate they have then.
+    Rates,
+    /// A node's wall clock steps.
+    WallStep(Who),
+    /// Another node joins, and learns; then it votes.
+    Grow,
+    /// A node leaves for good.
+    Shrink(Who),
+    /// Leadership is handed over.
+    Transfer,
+}
+
+/// A fault without what it strikes, for counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "as of the fault with the same name")]
+pub enum Kind {
+    Kill,
+    Crash,
+    PowerCut,
+    Stop,
+    Pause,
+    PauseClient,
+    KillClient,
+    Partition,
+    OneWay,
+    Loss,
+    Delay,
+    Duplication,
+    SlowLinks,
+    Break,
+    Silence,
+    DeafClient,
+    SlowDisk,
+    StuckDisk,
+    FullDisk,
+    FlippedBit,
+    CutFile,
+    OldFile,
+    Wipe,
+    Rates,
+    WallStep,
+    Grow,
+    Shrink,
+    Transfer,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 28] = [
+        Self::Kill,
+        Self::Crash,
+        Self::PowerCut,
+        Self::Stop,
+        Self::Pause,
+        Self::PauseClient,
+        Self::KillClient,
+        Self::Partition,
+        Self::OneWay,
+        Self::Loss,
+        Self::Delay,
+        Self::Duplication,
+        Self::SlowLinks,
+        Self::Break,
+        Self::Silence,
+        Self::DeafClient,
+        Self::SlowDisk,
+        Self::StuckDisk,
+        Self::FullDisk,
+        Self::FlippedBit,
+        Self::CutFile,
+        Self::OldFile,
+        Self::Wipe,
+        Self::Rates,
+        Self::WallStep,
+        Self::Grow,
+        Self::Shrink,
+        Self::Transfer,
+    ];
+
+    /// Whether it changes who the members are.
+    pub const fn changes_members(self) -> bool {
+        matches!(
+            self,
+            Self::FlippedBit
+                | Self::CutFile
+                | Self::OldFile
+                | Self::Wipe
+                | Self::Grow
+                | Self::Shrink
+        )
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = serde_json::to_string(self).unwrap_or_default();
+        f.write_str(name.trim_matches('"'))
+    }
+}
+
+impl Fault {
+    /// What it counts as.
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::Kill(_) => Kind::Kill,
+            Self::Crash(_) => Kind::Crash,
+            Self::PowerCut => Kind::PowerCut,
+            Self::Stop(_) => Kind::Stop,
+            Self::Pause(_) => Kind::Pause,
+            Self::PauseClient(_) => Kind::PauseClient,
+            Self::KillClient(_) => Kind::KillClient,
+            Self::Partition(Shape::LeaderMute | Shape::LeaderDeaf) => Kind::OneWay,
+            Self::Partition(_) => Kind::Partition,
+            Self::Loss => Kind::Loss,
+            Self::Delay => Kind::Delay,
+            Self::Duplication => Kind::Duplication,
+            Self::SlowLinks => Kind::SlowLinks,
+            Self::Break(_) => Kind::Break,
+            Self::Silence(_) => Kind::Silence,
+            Self::DeafClient(_) => Kind::DeafClient,
+            Self::SlowDisk(_) => Kind::SlowDisk,
+            Self::StuckDisk(_) => Kind::StuckDisk,
+            Self::FullDisk(_) => Kind::FullDisk,
+            Self::Damage(_, Damage::FlippedBit) => Kind::FlippedBit,
+            Self::Damage(_, Damage::CutFile) => Kind::CutFile,
+            Self::Damage(_, Damage::OldFile) => Kind::OldFile,
+            Self::Wipe(_) => Kind::Wipe,
+            Self::Rates => Kind::Rates,
+            Self::WallStep(_) => Kind::WallStep,
+            Self::Grow => Kind::Grow,
+            Self::Shrink(_) => Kind::Shrink,
+            Self::Transfer => Kind::Transfer,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Whole lives of a cluster, drawn from seeds: what `just simulate` lives.
+//!
+//! A life is drawn as a [`Plan`], lived on a simulated machine, healed at its end, and judged by the
+//! one judge of all runs ([`crate::check`]) and by probes on the state of every node.
+
+mod client;
+mod counts;
+mod crew;
+mod fault;
+mod many;
+mod plan;
+mod shrink;
+mod stage;
+mod strike;
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+
+use holdfast_seams::Seams;
+use holdfast_seams::simulated::Machine;
+
+pub use counts::Counts;
+pub use fault::{Damage, Fault, Kind, Shape, Who};
+pub use many::{Failed, Many, Outcome, live_many};
+pub use plan::{Air, ClientPlan, Clocks, DiskPace, Knobs, Plan, Strike};
+pub use shrink::shrink;
+
+use crate::history::Record;
+use crate::sim::Trace;
+use stage::Stage;
+
+/// A life that was lived.
+#[derive(Clone, Debug, Default)]
+pub struct Life {
+    /// Its seed.
+    pub seed: u64,
+    /// What it saw.
+    pub counts: Counts,
+    /// What was wrong, a line each, with the number of the invariant where it is one.
+    pub violations: Vec<String>,
+    /// Equal for equal lives: every step and everything that passed.
+    pub digest: u64,
+    /// What passed, a line each, if it was kept.
+    pub trace: Vec<String>,
+    /// What its clients wrote.
+    pub history: Vec<Record>,
+}
+
+/// Lives a plan.
+pub fn live(plan: &Plan) -> Life {
+    live_traced(plan, false)
+}
+
+/// Lives a plan, and keeps what passes if asked to. A panic in it is a violation (I28).
+pub fn live_traced(plan: &Plan, keep: bool) -> Life {
+    quiet_panics();
+    let lived = panic::catch_unwind(AssertUnwindSafe(|| {
+        let machine = Machine::new(plan.seed);
+        let trace = if keep { Trace::kept() } else { Trace::default() };
+        Stage::live(&machine, plan, trace)
+    }));
+    match lived {
+        Ok(lived) => Life {
+            seed: plan.seed,
+            counts: lived.counts,
+            violations: lived.violations,
+            digest: lived.digest,
+            trace: lived.trace,
+            history: lived.history,
+        },
+        Err(payload) => Life {
+            seed: plan.seed,
+            counts: Counts { lives: 1, ..Counts::default() },
+            violations: vec![format!("I28: panic: {}", last_panic(payload.as_ref()))],
+            ..Life::default()
+        },
+    }
+}
+
+/// A seed that nobody has lived before.
+pub fn fresh_seed() -> u64 {
+    // Short enough to be typed.
+    Seams::system().rng.next_u64() % 1_000_000_000_000
+}
+
+thread_local! {
+    static LAST_PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// From here on a panic inside a life prints nothing: it becomes a violation, with its place.
+pub fn quiet_panics() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if holdfast_seams::simulated::current().is_none() {
+                usual(info);
+            }
+            LAST_PANIC.set(Some(info.to_string()));
+        }));
+    });
+}
+
+fn last_panic(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    LAST_PANIC.take().or(text).unwrap_or_else(|| "without a message".to_owned())
+}

@@ -1,0 +1,344 @@
+//! A life as it is drawn from its seed, before anything runs.
+//!
+//! A plan is plain data, so that a life that fails can be made shorter by leaving things out.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::fault::{Damage, Fault, Kind, Shape, Who};
+use crate::draw::Draw;
+use crate::traffic::{self, Mix};
+
+/// How much longer a life is than its faults need, at least: after the last one has ended the store
+/// is still used.
+const SHORTEST_MS: u64 = 60_000;
+/// Largest rate of a clock above or below true time, parts of a million. A client that runs as
+/// slowly and a server that runs as fast differ by less than the allowance of DESIGN §5.4, a
+/// tenth.
+const RATE_WITHIN: u64 = 47_000;
+/// The rate of a client beyond the allowance: it loses more than a tenth on everybody.
+const RATE_BEYOND: i32 = -250_000;
+
+/// One whole life.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// What it was drawn from; what happens at random within it comes from here too.
+    pub seed: u64,
+    /// How long the store is used after the first leader, milliseconds of true time.
+    pub length_ms: u64,
+    /// Nodes at the beginning.
+    pub nodes: u64,
+    /// Settings of the nodes.
+    pub knobs: Knobs,
+    /// How the network is when nothing is wrong with it.
+    pub air: Air,
+    /// How the disks are when nothing is wrong with them.
+    pub disk: DiskPace,
+    /// How much faster than true time each node's clock is, parts of a million; the nodes that come
+    /// later begin again with the first.
+    pub node_rates: Vec<i32>,
+    /// The clients at the beginning.
+    pub clients: Vec<ClientPlan>,
+    /// How many names they share.
+    pub names: u64,
+    /// What goes wrong, in order.
+    pub strikes: Vec<Strike>,
+}
+
+/// Settings of the nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "as of the setting with the same name")]
+pub struct Knobs {
+    pub heartbeat_ms: u64,
+    pub election_min_ms: u64,
+    pub election_max_ms: u64,
+    pub propose_deadline_ms: u64,
+    pub snapshot_every: u64,
+    pub log_kept: u64,
+}
+
+/// How a link is, in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Air {
+    /// Shortest way of a message, microseconds.
+    pub delay_min_us: u64,
+    /// Longest.
+    pub delay_max_us: u64,
+    /// Of a million messages, so many are lost, or late by a retransmission.
+    pub lost_per_million: u32,
+    /// Of a million calls, so many arrive twice.
+    pub twice_per_million: u32,
+}
+
+/// How long a disk takes to sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the two say it")]
+pub struct DiskPace {
+    pub sync_min_us: u64,
+    pub sync_max_us: u64,
+}
+
+/// One client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientPlan {
+    /// Its lease.
+    pub ttl_ms: u64,
+    /// How much faster than true time its clock is, parts of a million.
+    pub rate: i32,
+    /// Its tasks that ask for locks.
+    pub workers: u64,
+    /// Longest hold, milliseconds.
+    pub hold_ms: u64,
+    /// The limit of a waiting call, milliseconds.
+    pub within_ms: u64,
+    /// Whether it asks for everything there is, or for one lock at a time.
+    pub everything: bool,
+    /// Whether it watches what happens.
+    pub watches: bool,
+}
+
+/// One fault, when it begins and how long it lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Strike {
+    /// Milliseconds after the first leader.
+    pub at_ms: u64,
+    /// Milliseconds until it is mended, where it is something that lasts.
+    pub lasts_ms: u64,
+    /// What.
+    pub fault: Fault,
+}
+
+/// What kind of lives are lived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clocks {
+    /// Their rates differ by up to the allowance.
+    #[default]
+    Within,
+    /// One client's clock is slower than the allowance: the judge has to find what comes of it.
+    Beyond,
+}
+
+impl Plan {
+    /// The life of `seed`.
+    pub fn draw(seed: u64, clocks: Clocks) -> Self {
+        let mut draw = Draw::new(seed);
+        let nodes = match draw.below(20) {
+            0..=1 => 1,
+            2..=16 => 3,
+            _ => 5,
+        };
+        let length_ms = SHORTEST_MS + draw.below(15_000);
+        let knobs = Knobs::draw(&mut draw);
+        let air = Air::draw(&mut draw);
+        let disk = DiskPace::draw(&mut draw);
+        let node_rates = (0..nodes + 2).map(|_| rate(&mut draw)).collect();
+        let mut clients: Vec<_> =
+            (0..3 + draw.below(8)).map(|_| ClientPlan::draw(&mut draw)).collect();
+        if let (Clocks::Beyond, Some(client)) = (clocks, clients.first_mut()) {
+            client.rate = RATE_BEYOND;
+        }
+        let names = 1 + draw.below(8);
+        let strikes = strikes(&mut draw, nodes, clients.len() as u64, length_ms);
+        Self { seed, length_ms, nodes, knobs, air, disk, node_rates, clients, names, strikes }
+    }
+
+    /// How long it is.
+    pub const fn length(&self) -> Duration {
+        Duration::from_millis(self.length_ms)
+    }
+
+    /// What client `number` asks for.
+    pub fn traffic(&self, number: u64, client: &ClientPlan) -> traffic::Plan {
+        traffic::Plan {
+            clients: 1,
+            first: number,
+            names: self.names,
+            ttl: Duration::from_millis(client.ttl_ms),
+            hold: Duration::from_millis(client.hold_ms),
+            within: Duration::from_millis(client.within_ms),
+            seed: self.seed ^ (number << 32),
+            mix: if client.everything { Mix::Everything } else { Mix::Exclusive },
+        }
+    }
+}
+
+impl Knobs {
+    fn draw(draw: &mut Draw) -> Self {
+        let election_min_ms = 600 + draw.below(600);
+        let election_max_ms = election_min_ms + 400 + draw.below(800);
+        Self {
+            heartbeat_ms: 60 + draw.below(120),
+            election_min_ms,
+            election_max_ms,
+            propose_deadline_ms: election_max_ms + 1_000 + draw.below(3_000),
+            // Small, so that snapshots and purges happen within a minute.
+            snapshot_every: 20 << draw.below(6),
+            log_kept: draw.below(100),
+        }
+    }
+}
+
+impl Air {
+    fn draw(draw: &mut Draw) -> Self {
+        let delay_min_us = 50 + draw.below(1_000);
+        let delay_max_us = delay_min_us + 100 + draw.below(10_000);
+        let lost_per_million = if draw.below(2) == 0 { 0 } else { small(draw, 3_000) };
+        let twice_per_million = if draw.below(2) == 0 { 0 } else { small(draw, 5_000) };
+        Self { delay_min_us, delay_max_us, lost_per_million, twice_per_million }
+    }
+}
+
+impl DiskPace {
+    fn draw(draw: &mut Draw) -> Self {
+        let sync_min_us = 50 + draw.below(1_000);
+        Self { sync_min_us, sync_max_us: sync_min_us + 100 + draw.below(20_000) }
+    }
+}
+
+impl ClientPlan {
+    /// Leases are short, so that some run out within a minute.
+    fn draw(draw: &mut Draw) -> Self {
+        Self {
+            ttl_ms: 1_000 + draw.below(5_000),
+            rate: rate(draw),
+            workers: 1 + draw.below(2),
+            hold_ms: 20 + draw.below(800),
+            within_ms: 2_000 + draw.below(20_000),
+            everything: draw.below(3) != 0,
+            watches: draw.below(6) == 0,
+        }
+    }
+}
+
+fn small(draw: &mut Draw, below: u64) -> u32 {
+    u32::try_from(draw.below(below)).unwrap_or(0)
+}
+
+fn rate(draw: &mut Draw) -> i32 {
+    let offset = draw.below(2 * RATE_WITHIN + 1);
+    i32::try_from(offset).unwrap_or(0) - i32::try_from(RATE_WITHIN).unwrap_or(0)
+}
+
+/// Six to fourteen faults. Some lives see one kind over and over.
+fn strikes(draw: &mut Draw, nodes: u64, clients: u64, length_ms: u64) -> Vec<Strike> {
+    let count = 6 + draw.below(9);
+    let favourite = (draw.below(4) == 0).then(|| pick(draw, &Kind::ALL));
+    let last_ms = length_ms - 10_000;
+    let mut strikes: Vec<_> = (0..count)
+        .map(|_| {
+            let kind = favourite.filter(|_| draw.below(2) == 0);
+            let kind = kind.unwrap_or_else(|| pick(draw, &Kind::ALL));
+            let longest_ms = if draw.below(3) == 0 { 9_000 } else { 2_500 };
+            Strike {
+                at_ms: draw.below(last_ms),
+                lasts_ms: 50 + draw.below(longest_ms),
+                fault: fault(draw, kind, clients),
+            }
+        })
+        .filter(|strike| nodes > 1 || !strike.fault.kind().changes_members())
+        .collect();
+    strikes.sort_by_key(|strike| strike.at_ms);
+    strikes
+}
+
+fn pick<T: Copy>(draw: &mut Draw, from: &[T]) -> T {
+    let chosen = usize::try_from(draw.below(from.len() as u64)).unwrap_or(0);
+    from[chosen]
+}
+
+fn who(draw: &mut Draw) -> Who {
+    match draw.below(4) {
+        0..=1 => Who::Leader,
+        2 => Who::Follower,
+        _ => Who::Node(draw.below(5)),
+    }
+}
+
+fn fault(draw: &mut Draw, kind: Kind, clients: u64) -> Fault {
+    let shapes = [
+        Shape::LeaderAlone,
+        Shape::LeaderInMinority,
+        Shape::FollowerAlone,
+        Shape::Ring,
+        Shape::Bridge,
+        Shape::Shattered,
+    ];
+    match kind {
+        Kind::Kill => Fault::Kill(who(draw)),
+        Kind::Crash => Fault::Crash(who(draw)),
+        Kind::PowerCut => Fault::PowerCut,
+        Kind::Stop => Fault::Stop(who(draw)),
+        Kind::Pause => Fault::Pause(who(draw)),
+        Kind::PauseClient => Fault::PauseClient(draw.below(clients)),
+        Kind::KillClient => Fault::KillClient(draw.below(clients)),
+        Kind::Partition => Fault::Partition(pick(draw, &shapes)),
+        Kind::OneWay => Fault::Partition(pick(draw, &[Shape::LeaderMute, Shape::LeaderDeaf])),
+        Kind::Loss => Fault::Loss,
+        Kind::Delay => Fault::Delay,
+        Kind::Duplication => Fault::Duplication,
+        Kind::SlowLinks => Fault::SlowLinks,
+        Kind::Break => Fault::Break(who(draw)),
+        Kind::Silence => Fault::Silence(draw.below(clients)),
+        Kind::DeafClient => Fault::DeafClient(draw.below(clients)),
+        Kind::SlowDisk => Fault::SlowDisk(who(draw)),
+        Kind::StuckDisk => Fault::StuckDisk(who(draw)),
+        Kind::FullDisk => Fault::FullDisk(who(draw)),
+        Kind::FlippedBit => Fault::Damage(who(draw), Damage::FlippedBit),
+        Kind::CutFile => Fault::Damage(who(draw), Damage::CutFile),
+        Kind::OldFile => Fault::Damage(who(draw), Damage::OldFile),
+        Kind::Wipe => Fault::Wipe(who(draw)),
+        Kind::Rates => Fault::Rates,
+        Kind::WallStep => Fault::WallStep(who(draw)),
+        Kind::Grow => Fault::Grow,
+        Kind::Shrink => Fault::Shrink(who(draw)),
+        Kind::Transfer => Fault::Transfer,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn the_same_seed_draws_the_same_life_and_another_one_another() {
+        let plan = Plan::draw(7, Clocks::Within);
+
+        assert_eq!(Plan::draw(7, Clocks::Within), plan);
+        assert_ne!(Plan::draw(8, Clocks::Within), plan);
+        let text = serde_json::to_string(&plan).unwrap();
+        assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
+    }
+
+    /// Otherwise the long run would never see a thousand of each.
+    #[test]
+    fn every_kind_of_fault_is_drawn_about_as_often_as_the_others() {
+        let mut counts: BTreeMap<Kind, u64> = BTreeMap::new();
+        for seed in 0..2_000 {
+            for strike in Plan::draw(seed, Clocks::Within).strikes {
+                *counts.entry(strike.fault.kind()).or_default() += 1;
+            }
+        }
+
+        for kind in Kind::ALL {
+            let count = counts.get(&kind).copied().unwrap_or(0);
+            assert!(count > 400, "{kind}: {count} in 2,000 lives");
+        }
+    }
+
+    /// DESIGN §5.4: both errors together.
+    #[test]
+    fn no_two_clocks_of_a_life_differ_by_more_than_the_allowance() {
+        for seed in 0..500 {
+            let plan = Plan::draw(seed, Clocks::Within);
+            let rates =
+                plan.node_rates.iter().chain(plan.clients.iter().map(|client| &client.rate));
+            let rates: Vec<i64> = rates.map(|rate| 1_000_000 + i64::from(*rate)).collect();
+            let (slowest, fastest) = (rates.iter().min().unwrap(), rates.iter().max().unwrap());
+
+            assert!((fastest - slowest) * 10 <= *fastest, "{slowest} and {fastest}");
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! A life as it is lived: the world of a plan, its clients, and the acts from the first start to
+//! the last look.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{LocalBoxFuture, join_all};
+use holdfast_seams::Seams;
+use holdfast_seams::simulated::Machine;
+use holdfast_server::consensus::Consensus as _;
+use holdfast_server::raft::ReplicaConfig;
+use holdfast_server::session::SessionSettings;
+use tokio::sync::watch;
+
+use super::client::{Actor, begin_client};
+use super::counts::Counts;
+use super::plan::{Air, Plan};
+use crate::check::{Options, check};
+use crate::draw::Draw;
+use crate::history::{ClientId, Record, Recorder, What, merge};
+use crate::sim::{Ended, Link, Settings, Trace, World};
+
+/// Who writes what the life itself does.
+const STAGE: ClientId = ClientId(0);
+/// Between two looks at every node.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long a start may take on a disk that works.
+const START_WITHIN: Duration = Duration::from_secs(30);
+/// I31: with a majority connected and nothing broken, somebody leads after so long.
+const LEADER_WITHIN: Duration = Duration::from_secs(30);
+
+/// What a life leaves to its judges.
+pub(super) struct Lived {
+    pub(super) counts: Counts,
+    pub(super) violations: Vec<String>,
+    pub(super) digest: u64,
+    pub(super) trace: Vec<String>,
+    pub(super) history: Vec<Record>,
+}
+
+/// Everybody who takes part.
+pub(super) struct Stage<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) world: World<'a>,
+    pub(super) seams: Seams,
+    pub(super) recorder: Recorder,
+    pub(super) counts: Mutex<Counts>,
+    pub(super) draw: Mutex<Draw>,
+    /// Every client that was ever there, by number.
+    pub(super) actors: Mutex<BTreeMap<u64, Actor>>,
+    /// What was found wrong by looking, each with its invariant's number.
+    wrong: Mutex<Vec<String>>,
+    leaders: Mutex<Option<(u64, u64)>>,
+    /// One change of the members at a time.
+    pub(super) crew: tokio::sync::Mutex<()>,
+    /// Nodes that never come back, as long as they are members.
+    pub(super) lost: Mutex<BTreeSet<u64>>,
+    /// Nodes whose disk is full.
+    pub(super) starved: Mutex<BTreeSet<u64>>,
+    /// Ends that were found wrong already.
+    told_ends: Mutex<BTreeSet<(u64, String)>>,
+    grants: Arc<AtomicU64>,
+    stop: watch::Sender<bool>,
+}
+
+impl<'a> Stage<'a> {
+    fn set(machine: &'a Machine, plan: &'a Plan, trace: Trace) -> Self {
+        let world = World::new(machine, settings(plan, trace));
+        world.network().set_usual(usual(&plan.air));
+        let seams = world.seams();
+        let recorder = Recorder::in_memory(seams.clock.clone());
+        Self {
+            plan,
+            world,
+            recorder,
+            counts: Mutex::new(Counts { lives: 1, ..Counts::default() }),
+            draw: Mutex::new(Draw::new(plan.seed ^ 0x5741_4745)),
+            actors: Mutex::default(),
+            wrong: Mutex::default(),
+            leaders: Mutex::default(),
+            crew: tokio::sync::Mutex::default(),
+            lost: Mutex::default(),
+            starved: Mutex::default(),
+            told_ends: Mutex::default(),
+            grants: Arc::default(),
+            stop: watch::Sender::new(false),
+            seams,
+        }
+    }
+
+    /// Lives the whole plan.
+    pub(super) fn live(machine: &'a Machine, plan: &'a Plan, trace: Trace) -> Lived {
+        let stage = Self::set(machine, plan, trace);
+        machine.run(async {
+            if stage.first_start().await {
+                stage.act().await;
+                stage.heal().await;
+                stage.last_act().await;
+            }
+        });
+        stage.judge(machine)
+    }
+
+    /// The nodes start, not all at once, and one of them leads.
+    async fn first_start(&self) -> bool {
+        for id in self.world.nodes() {
+            self.furnish(id);
+            self.world.begin_node(id);
+            let pause = self.draw().below(400);
+            self.seams.sleep(Duration::from_millis(pause)).await;
+        }
+        let led = self.world.until_led(2 * LEADER_WITHIN).await.is_some();
+        if !led {
+            self.wrong(format!("I31: nobody leads within {:?} of the start", 2 * LEADER_WITHIN));
+        }
+        led
+    }
+
+    /// A node's clock and disk are as the plan has them.
+    pub(super) fn furnish(&self, id: u64) {
+        let place = usize::try_from(id).unwrap_or(0) % self.plan.node_rates.len().max(1);
+        self.world.set_rate(id, self.plan.node_rates.get(place).copied().unwrap_or(0));
+        self.usual_pace(id);
+    }
+
+    /// The disk is as it usually is.
+    pub(super) fn usual_pace(&self, id: u64) {
+        let pace = self.plan.disk;
+        let us = Duration::from_micros;
+        self.world.disk(id).set_pace(us(pace.sync_min_us), us(pace.sync_max_us));
+    }
+
+    /// Clients work while everything goes wrong that the plan has.
+    async fn act(&self) {
+        let begun = self.seams.clock.now();
+        for number in 0..self.plan.clients.len() as u64 {
+            self.begin_client(number);
+        }
+        let strikes =
+            self.plan.strikes.iter().map(|strike| self.strike(begun, strike).boxed_local());
+        let end = self.seams.sleep(self.plan.length()).boxed_local();
+        let acts: Vec<LocalBoxFuture<'_, ()>> = strikes.chain([end]).collect();
+        self.watched(join_all(acts)).await;
+        let lived = self.seams.clock.now().saturating_since(begun);
+        self.counts().lived_ms = u64::try_from(lived.as_millis()).unwrap_or(0);
+    }
+
+    /// Looks at every node again and again while something goes on.
+    pub(super) async fn watched<T>(&self, something: impl Future<Output = T>) -> T {
+        holdfast_seams::select! {
+            done = something => done,
+            () = self.look_on() => unreachable!("looking on never ends"),
+        }
+    }
+
+    async fn look_on(&self) {
+        loop {
+            self.look();
+            self.seams.sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn look(&self) {
+        self.world.observe();
+        self.look_for_ends();
+        let Some(leader) = self.world.leader() else { return };
+        let term = self.world.replica(leader).and_then(|replica| replica.role().borrow().tenure());
+        let now = term.map(|term| (term.get(), leader));
+        let mut leaders = lock(&self.leaders);
+        if now.is_some() && *leaders != now {
+            *leaders = now;
+            self.counts().leaders += 1;
+        }
+    }
+
+    /// Nobody ends by itself without a reason that was given to it.
+    fn look_for_ends(&self) {
+        for id in self.world.nodes() {
+            let Some(Ended::Fault(fault)) = self.world.ended(id) else { continue };
+            if !self.may_end_with(id, &fault)
+                && lock(&self.told_ends).insert((id, fault.to_string()))
+            {
+                self.wrong(format!("I16: node {id} ended by itself: {fault}"));
+            }
+        }
+    }
+
+    /// Client `number`, or whoever comes in its place, begins to work.
+    pub(super) fn begin_client(&self, number: u64) {
+        let place = usize::try_from(number).unwrap_or(0) % self.plan.clients.len();
+        let plan = self.plan.clients[place];
+        let process = self.world.client_process(number);
+        process.set_rate(plan.rate);
+        // The stage itself is client 0 of the history.
+        let id = number + 1;
+        let actor = begin_client(
+            &self.world.client_builder(number),
+            &process,
+            (&self.plan.traffic(id, &plan), &plan),
+            (&self.recorder, &self.grants, &self.stop.subscribe()),
+        );
+        lock(&self.actors).insert(number, actor);
+    }
+
+    /// A node runs that should; says why it does not.
+    pub(super) async fn bring_back(&self, id: u64) -> Result<(), Ended> {
+        if self.world.is_running(id) {
+            return Ok(());
+        }
+        let started = self.seams.timeout(START_WITHIN, self.world.start_node(id)).await;
+        match started {
+            Ok(result) => result,
+            // Somebody else's fault holds it up: it is looked at again when all is healed.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Every fault is over: nothing is cut off, slow, full, paused or down.
+    async fn heal(&self) {
+        self.world.network().heal();
+        self.world.network().set_usual(usual(&self.plan.air));
+        for id in self.world.nodes() {
+            self.world.resume(id);
+            self.world.disk(id).set_free_space(None);
+            self.usual_pace(id);
+        }
+        for number in self.living_clients() {
+            self.world.resume_client(number);
+        }
+        self.note("healed");
+        self.watched(async {
+            for id in self.world.nodes() {
+                if !self.has_left(id)
+                    && let Err(ended) = self.bring_back(id).await
+                {
+                    self.wrong(format!("I19: node {id} does not start after all: {ended:?}"));
+                }
+            }
+            let lost: Vec<u64> = lock(&self.lost).iter().copied().collect();
+            for id in lost {
+                self.remove_lost(id).await;
+            }
+        })
+        .await;
+        self.recorder.write(STAGE, What::Healed);
+    }
+
+    /// The cluster serves, forgets nothing, and comes to rest in one state.
+    async fn last_act(&self) {
+        self.watched(async {
+            if self.world.until_led(LEADER_WITHIN).await.is_none() {
+                self.wrong(format!("I31: nobody leads within {LEADER_WITHIN:?} after healing"));
+                return;
+            }
+            // Long enough for waits to be granted and keepalives answered.
+            self.seams.sleep(Duration::from_secs(5)).await;
+            self.stop.send_replace(true);
+            self.everybody_finishes().await;
+            self.serves_every_name().await;
+            self.comes_to_rest().await;
+        })
+        .await;
+    }
+
+    fn living_clients(&self) -> Vec<u64> {
+        let actors = lock(&self.actors);
+        actors.iter().filter(|(_, actor)| actor.lives()).map(|(number, _)| *number).collect()
+    }
+
+    /// Every call of every client ends (I32), and every client closes its session.
+    async fn everybody_finishes(&self) {
+        let longest = self.plan.clients.iter().map(|client| client.within_ms).max().unwrap_or(0);
+        let within = Duration::from_millis(longest) + Duration::from_secs(60);
+        let unfinished = || {
+            let actors = lock(&self.actors);
+            let left = actors.iter().filter(|(_, actor)| actor.lives() && !actor.is_done());
+            left.map(|(number, _)| *number).collect::<Vec<u64>>()
+        };
+        let all = async {
+            while !unfinished().is_empty() {
+                self.seams.sleep(LOOK_EVERY).await;
+            }
+        };
+        if self.seams.timeout(within, all).await.is_err() {
+            self.wrong(format!("I32: clients {:?} never finish", unfinished()));
+        }
+    }
+
+    /// A client that comes now is granted every name, and sees it free before.
+    async fn serves_every_name(&self) {
+        let number = 1_000_000;
+        let names: Vec<String> = (0..self.plan.names).map(|n| format!("traffic/{n}")).collect();
+        let recorder = self.recorder.clone();
+        let process = self.world.client_process(number);
+        let builder = self.world.client_builder(number);
+        let work = super::client::visit(builder, process, recorder, ClientId(number), names);
+        match self.seams.timeout(Duration::from_secs(120), self.world.as_client(number, work)).await
+        {
+            Ok(Some(Ok(()))) => {}
+            Ok(Some(Err(wrong))) => self.wrong(format!("I31: after healing {wrong}")),
+            Ok(None) | Err(_) => self.wrong("I32: the last visitor's calls never end".to_owned()),
+        }
+    }
+
+    /// All sessions end, and every node shows the same state, with nothing left behind (I16, I33).
+    async fn comes_to_rest(&self) {
+        let within = Duration::from_secs(60);
+        let give_up = self.seams.clock.now() + within;
+        loop {
+            match self.unrest() {
+                None => return,
+                Some(why) if self.seams.clock.now() > give_up => {
+                    return self.wrong(format!("{why}, {within:?} after the last client left"));
+                }
+                Some(_) => self.seams.sleep(LOOK_EVERY).await,
+            }
+        }
+    }
+
+    /// What is not yet as it has to be in the end.
+    fn unrest(&self) -> Option<String> {
+        let states: BTreeMap<u64, _> = (self.world.nodes().into_iter())
+            .filter(|id| !self.has_left(*id))
+            .map(|id| (id, self.world.state_of(id)))
+            .collect();
+        let first = states.values().next().copied().flatten();
+        if first.is_none() || states.values().any(|state| *state != first) {
+            let indexes: Vec<_> =
+                states.iter().map(|(id, state)| (id, state.map(|(index, _)| index))).collect();
+            return Some(format!("I16: nodes are not of one state: {indexes:?}"));
+        }
+        let leader = self.world.replica(self.world.leader()?)?;
+        let mut counts = None;
+        leader.read(&mut |table, _| counts = Some(table.counts()));
+        let counts = counts?;
+        let left = (counts.sessions, counts.held, counts.waiting);
+        (left != (0, 0, 0)).then(|| format!("I33: sessions, holds and waits are left: {left:?}"))
+    }
+
+    /// Whether a node is no member any more.
+    pub(super) fn has_left(&self, id: u64) -> bool {
+        lock(&self.lost).contains(&id) || !self.world.nodes().contains(&id)
+    }
+
+    /// Judges the history, and puts everything together that was found wrong.
+    fn judge(self, machine: &Machine) -> Lived {
+        let history = merge(vec![self.recorder.take()]);
+        let report = check(&history, Options::default());
+        let mut violations = std::mem::take(&mut *lock(&self.wrong));
+        violations.extend(self.world.violations());
+        violations.extend(report.violations.iter().map(ToString::to_string));
+        let mut counts = self.counts().clone();
+        counts.grants = report.tally.grants as u64;
+        counts.waits = report.tally.waits as u64;
+        counts.unknown = report.tally.unknown as u64;
+        let disks = self.world.nodes().into_iter().map(|id| self.world.disk(id).injected());
+        (counts.expiries, counts.snapshots) = self.world.counted();
+        counts.lost_writes = disks.map(|disk| u64::from(disk.writes_lost > 0)).sum();
+        let trace = self.world.trace().lines();
+        let digest = machine.digest() ^ self.world.trace().digest().rotate_left(32);
+        Lived { counts, violations, digest, trace, history }
+    }
+
+    pub(super) fn wrong(&self, what: String) {
+        lock(&self.wrong).push(what);
+    }
+
+    /// Something is broken or mended from here on: for people who read the history.
+    pub(super) fn note(&self, note: &str) {
+        self.recorder.write(STAGE, What::Fault { note: note.to_owned() });
+    }
+
+    pub(super) fn counts(&self) -> MutexGuard<'_, Counts> {
+        lock(&self.counts)
+    }
+
+    pub(super) fn draw(&self) -> MutexGuard<'_, Draw> {
+        lock(&self.draw)
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn settings(plan: &Plan, trace: Trace) -> Settings {
+    let knobs = plan.knobs;
+    let replica = ReplicaConfig {
+        heartbeat_ms: knobs.heartbeat_ms,
+        election_min_ms: knobs.election_min_ms,
+        election_max_ms: knobs.election_max_ms,
+        propose_deadline_ms: knobs.propose_deadline_ms,
+        snapshot_every: knobs.snapshot_every,
+        log_kept: knobs.log_kept,
+        reserve_bytes: 1 << 20,
+        ..ReplicaConfig::new(0, Vec::new())
+    };
+    let sessions = SessionSettings::default();
+    Settings { seed: plan.seed, nodes: plan.nodes, replica, sessions, trace }
+}
+
+/// How links are when nothing is wrong.
+pub(super) fn usual(air: &Air) -> Link {
+    Link {
+        delay_min: Duration::from_micros(air.delay_min_us),
+        delay_max: Duration::from_micros(air.delay_max_us),
+        lost_per_million: air.lost_per_million,
+        twice_per_million: air.twice_per_million,
+        ..Link::default()
+    }
+}

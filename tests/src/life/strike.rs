@@ -1,0 +1,312 @@
+//! What each fault does to the world, and how it is mended.
+
+use std::time::Duration;
+
+use holdfast_seams::Moment;
+
+use super::fault::{Fault, Shape, Who};
+use super::plan::Strike;
+use super::stage::{Stage, lock, usual};
+use crate::sim::{Crash, Cuts, Ended, Host, Link, apart, bridge, one_way, ring};
+
+/// How long a crash waits for a moment at which something is not synced.
+const SOMETHING_UNSYNCED_WITHIN: Duration = Duration::from_millis(500);
+/// Largest rate a clock is given, above or below true time: as the plan's.
+const RATE_WITHIN: u64 = 47_000;
+
+impl Stage<'_> {
+    /// Waits for its time, strikes, and mends what can be mended.
+    pub(super) async fn strike(&self, begun: Moment, strike: &Strike) {
+        let at = begun + Duration::from_millis(strike.at_ms);
+        self.seams.clock.sleep_until(at).await;
+        let lasts = Duration::from_millis(strike.lasts_ms);
+        self.note(&format!("{:?} for {lasts:?}", strike.fault));
+        if self.strikes(strike.fault, lasts).await.is_some() {
+            self.counts().struck(strike.fault.kind());
+            self.note(&format!("{:?} is over", strike.fault));
+        }
+    }
+
+    /// `None` if there was nothing to strike.
+    async fn strikes(&self, fault: Fault, lasts: Duration) -> Option<()> {
+        match fault {
+            Fault::Kill(who) => self.down(who, Crash::Process, lasts).await,
+            Fault::Crash(who) => self.crash(who, lasts).await,
+            Fault::PowerCut => self.power_cut(lasts).await,
+            Fault::Stop(who) => self.stop_node(who, lasts).await,
+            Fault::Pause(who) => self.pause(who, lasts).await,
+            Fault::PauseClient(number) => self.pause_client(number, lasts).await,
+            Fault::KillClient(number) => self.kill_client(number, lasts).await,
+            Fault::Partition(shape) => self.cut(self.cuts_of(shape)?, lasts).await,
+            Fault::Loss => {
+                let lost_per_million = self.below(300_000);
+                self.air(lasts, |link| link.lost_per_million = lost_per_million).await
+            }
+            Fault::Delay => {
+                let spikes_per_million = self.below(500_000);
+                let spike = Duration::from_millis(20 + u64::from(self.below(1_500)));
+                self.air(lasts, |link| {
+                    (link.spikes_per_million, link.spike) = (spikes_per_million, spike);
+                })
+                .await
+            }
+            Fault::Duplication => {
+                let twice_per_million = self.below(500_000);
+                self.air(lasts, |link| link.twice_per_million = twice_per_million).await
+            }
+            Fault::SlowLinks => {
+                let bytes_per_second = 2_000 + u64::from(self.below(60_000));
+                self.air(lasts, |link| link.bytes_per_second = Some(bytes_per_second)).await
+            }
+            Fault::Break(who) => self.break_connections(who),
+            Fault::Silence(number) => {
+                let cuts = apart(&[Host::Client(number)], &self.all_nodes());
+                self.cut(cuts, lasts).await
+            }
+            Fault::DeafClient(number) => {
+                let cuts = one_way(&self.all_nodes(), &[Host::Client(number)]);
+                self.cut(cuts, lasts).await
+            }
+            Fault::SlowDisk(who) => self.slow_disk(who, lasts).await,
+            Fault::StuckDisk(who) => self.stuck_disk(who, lasts).await,
+            Fault::FullDisk(who) => self.full_disk(who, lasts).await,
+            Fault::Rates => self.rates(),
+            Fault::WallStep(who) => self.wall_step(who),
+            Fault::Damage(who, damage) => self.damage(who, damage, lasts).await,
+            Fault::Wipe(who) => self.wipe(who, lasts).await,
+            Fault::Grow => self.grow(lasts).await,
+            Fault::Shrink(who) => self.shrink_by(who).await,
+            Fault::Transfer => self.transfer().await,
+        }
+    }
+
+    fn below(&self, bound: u64) -> u32 {
+        u32::try_from(self.draw().below(bound)).unwrap_or(0)
+    }
+
+    /// A running node.
+    pub(super) fn pick(&self, who: Who) -> Option<u64> {
+        let leader = self.world.leader();
+        let running = self.world.running();
+        let from: Vec<u64> = match who {
+            Who::Leader => return leader,
+            Who::Follower => running.into_iter().filter(|id| Some(*id) != leader).collect(),
+            Who::Node(_) => running,
+        };
+        let place = match who {
+            Who::Node(place) => place,
+            Who::Leader | Who::Follower => self.draw().below(from.len() as u64),
+        };
+        let place = usize::try_from(place).unwrap_or(0) % from.len().max(1);
+        from.get(place).copied()
+    }
+
+    async fn down(&self, who: Who, crash: Crash, lasts: Duration) -> Option<()> {
+        let id = self.pick(who)?;
+        self.world.crash(id, crash);
+        self.seams.sleep(lasts).await;
+        self.returns(id).await;
+        Some(())
+    }
+
+    /// A node that was down comes back; that it does not is a violation.
+    pub(super) async fn returns(&self, id: u64) {
+        if self.has_left(id) {
+            return;
+        }
+        if let Err(ended) = self.bring_back(id).await {
+            // Somebody else may strike it while it starts.
+            if !matches!(ended, Ended::Killed | Ended::Stopped | Ended::Storage(_)) {
+                self.wrong(format!("I19: node {id} does not come back: {ended:?}"));
+            }
+        }
+    }
+
+    async fn crash(&self, who: Who, lasts: Duration) -> Option<()> {
+        let id = self.pick(who)?;
+        let disk = self.world.disk(id);
+        let unsynced = async {
+            while disk.unsynced() == 0 {
+                self.seams.sleep(Duration::from_micros(200)).await;
+            }
+        };
+        // None within a moment: then a loss of power that takes nothing.
+        let _ = self.seams.timeout(SOMETHING_UNSYNCED_WITHIN, unsynced).await;
+        self.world.crash(id, Crash::Power);
+        self.seams.sleep(lasts).await;
+        self.returns(id).await;
+        Some(())
+    }
+
+    async fn power_cut(&self, lasts: Duration) -> Option<()> {
+        self.world.power_cut();
+        self.seams.sleep(lasts).await;
+        for id in self.world.nodes() {
+            self.returns(id).await;
+        }
+        Some(())
+    }
+
+    async fn stop_node(&self, who: Who, lasts: Duration) -> Option<()> {
+        let id = self.pick(who)?;
+        // A stop ends within its own deadline (I32), unless the process is held up.
+        let limit = Duration::from_secs(30);
+        if self.seams.timeout(limit, self.world.stop(id)).await.is_err() {
+            self.world.crash(id, Crash::Process);
+        }
+        self.seams.sleep(lasts).await;
+        self.returns(id).await;
+        Some(())
+    }
+
+    async fn pause(&self, who: Who, lasts: Duration) -> Option<()> {
+        let id = self.pick(who)?;
+        self.world.pause(id);
+        self.seams.sleep(lasts).await;
+        self.world.resume(id);
+        Some(())
+    }
+
+    async fn pause_client(&self, number: u64, lasts: Duration) -> Option<()> {
+        self.living(number)?;
+        self.world.pause_client(number);
+        self.seams.sleep(lasts).await;
+        self.living(number)?;
+        self.world.resume_client(number);
+        Some(())
+    }
+
+    fn living(&self, number: u64) -> Option<()> {
+        lock(&self.actors).get(&number).filter(|actor| actor.lives()).map(|_| ())
+    }
+
+    /// It is gone for good; a while later another one comes in its place.
+    async fn kill_client(&self, number: u64, lasts: Duration) -> Option<()> {
+        {
+            let actors = lock(&self.actors);
+            let actor = actors.get(&number).filter(|actor| actor.lives())?;
+            actor.dies();
+        }
+        self.world.kill_client(number);
+        self.seams.sleep(lasts).await;
+        let clients = self.plan.clients.len() as u64;
+        let last = lock(&self.actors).keys().next_back().copied().unwrap_or(0);
+        // The place in the plan stays the same, the number is a new one.
+        let next = last + clients - (last % clients) + number % clients;
+        self.begin_client(next);
+        Some(())
+    }
+
+    fn all_nodes(&self) -> Vec<Host> {
+        self.world.nodes().into_iter().map(Host::Node).collect()
+    }
+
+    fn cuts_of(&self, shape: Shape) -> Option<Cuts> {
+        let leader = Host::Node(self.world.leader()?);
+        let others: Vec<Host> =
+            self.all_nodes().into_iter().filter(|host| *host != leader).collect();
+        let clients: Vec<Host> = lock(&self.actors).keys().copied().map(Host::Client).collect();
+        if others.is_empty() {
+            return None;
+        }
+        let with_leader: Vec<Host> = [leader].into_iter().chain(others.iter().copied()).collect();
+        let minority = with_leader.len().saturating_sub(1) / 2;
+        let (few, many) = with_leader.split_at(minority.max(1));
+        Some(match shape {
+            Shape::LeaderAlone => {
+                let everybody: Vec<Host> = others.into_iter().chain(clients).collect();
+                apart(&[leader], &everybody)
+            }
+            Shape::LeaderInMinority => apart(few, many),
+            Shape::FollowerAlone => apart(&others[..1], &with_leader),
+            Shape::Ring => ring(&with_leader),
+            Shape::Bridge => bridge(&with_leader),
+            Shape::Shattered => {
+                with_leader.iter().flat_map(|one| apart(&[*one], &with_leader)).collect()
+            }
+            Shape::LeaderMute => one_way(&[leader], &others),
+            Shape::LeaderDeaf => one_way(&others, &[leader]),
+        })
+    }
+
+    async fn cut(&self, cuts: Cuts, lasts: Duration) -> Option<()> {
+        self.world.network().cut(cuts.clone());
+        self.seams.sleep(lasts).await;
+        self.world.network().mend(&cuts);
+        Some(())
+    }
+
+    /// Every link is another one for a time.
+    async fn air(&self, lasts: Duration, change: impl FnOnce(&mut Link)) -> Option<()> {
+        let mut link = usual(&self.plan.air);
+        change(&mut link);
+        self.world.network().set_usual(link);
+        self.seams.sleep(lasts).await;
+        self.world.network().set_usual(usual(&self.plan.air));
+        Some(())
+    }
+
+    fn break_connections(&self, who: Who) -> Option<()> {
+        let host = Host::Node(self.pick(who)?);
+        if self.draw().below(2) == 0 {
+            self.world.network().break_connections(host);
+            return Some(());
+        }
+        // Half-open: the others notice only when keepalives are missed.
+        let clients: Vec<Host> = lock(&self.actors).keys().copied().map(Host::Client).collect();
+        for other in self.all_nodes().into_iter().chain(clients).filter(|other| *other != host) {
+            let told = if self.draw().below(2) == 0 { (host, other) } else { (other, host) };
+            self.world.network().half_open(told.0, told.1);
+        }
+        Some(())
+    }
+
+    async fn slow_disk(&self, who: Who, lasts: Duration) -> Option<()> {
+        let id = self.pick(who)?;
+        let slowest = Duration::from_millis(50 + u64::from(self.below(2_000)));
+        self.world.disk(id).set_pace(Duration::from_millis(10), slowest);
+        self.seams.sleep(lasts).await;
+        self.usual_pace(id);
+        Some(())
+    }
+
+    async fn stuck_disk(&self, who: Who, lasts: Duration) -> Option<()> {
+        let id = self.pick(who)?;
+        self.world.disk(id).stick();
+        self.seams.sleep(lasts).await;
+        // What waits for such a disk ends with the power, or with the process alone.
+        let crash = if self.draw().below(2) == 0 { Crash::Power } else { Crash::Process };
+        self.world.crash(id, crash);
+        self.seams.sleep(lasts / 2).await;
+        self.returns(id).await;
+        Some(())
+    }
+
+    async fn full_disk(&self, who: Who, lasts: Duration) -> Option<()> {
+        let id = self.pick(who)?;
+        let left = u64::from(self.below(200_000));
+        lock(&self.starved).insert(id);
+        self.world.disk(id).set_free_space(Some(left));
+        self.seams.sleep(lasts).await;
+        self.world.disk(id).set_free_space(None);
+        self.returns(id).await;
+        lock(&self.starved).remove(&id);
+        Some(())
+    }
+
+    fn rates(&self) -> Option<()> {
+        for id in self.world.nodes() {
+            let rate = self.draw().below(2 * RATE_WITHIN + 1);
+            let rate = i32::try_from(rate).unwrap_or(0) - i32::try_from(RATE_WITHIN).unwrap_or(0);
+            self.world.set_rate(id, rate);
+        }
+        Some(())
+    }
+
+    fn wall_step(&self, who: Who) -> Option<()> {
+        let id = self.pick(who)?;
+        let step = i64::try_from(self.draw().below(2 * 86_400_000)).unwrap_or(0) - 86_400_000;
+        self.world.set_wall_skew(id, step);
+        Some(())
+    }
+}

@@ -1,0 +1,79 @@
+//! Network namespaces of this process: hosts of their own for the programs of a run.
+//!
+//! They have no names. One lives as long as a descriptor of it or a process in it does, so
+//! whatever becomes of a run, nothing of it is left on the machine.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+
+/// One network namespace.
+#[derive(Debug)]
+pub struct Namespace(File);
+
+impl Namespace {
+    /// Makes an empty one.
+    ///
+    /// # Errors
+    ///
+    /// The system's: it takes rights that not every user has.
+    pub fn new() -> io::Result<Self> {
+        // A thread takes the namespace it makes with it: one that ends at once.
+        let made = std::thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET)?;
+            File::open("/proc/thread-self/ns/net")
+        });
+        made.join()
+            .map_err(|_| io::Error::other("the thread that makes a namespace panicked"))?
+            .map(Self)
+    }
+
+    /// Moves the calling thread into it, for the rest of the thread's life.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn enter(&self) -> io::Result<()> {
+        Ok(setns(&self.0, CloneFlags::CLONE_NEWNET)?)
+    }
+
+    /// Lets `command` start its process in it.
+    ///
+    /// # Errors
+    ///
+    /// The system's, out of descriptors.
+    pub fn admit(&self, command: &mut Command) -> io::Result<()> {
+        use std::os::unix::process::CommandExt as _;
+        let namespace = self.0.try_clone()?;
+        // SAFETY: between fork and exec only setns is called, which is safe there.
+        #[expect(unsafe_code, reason = "no safe way to start a process in a namespace")]
+        unsafe {
+            command.pre_exec(move || Ok(setns(&namespace, CloneFlags::CLONE_NEWNET)?));
+        }
+        Ok(())
+    }
+
+    /// Where it can be named to other programs, while this process lives.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()).into()
+    }
+}
+
+/// Moves the calling thread into a network and a set of mounts of its own; what it starts from
+/// here on is there too. What is mounted and changed there is seen by nobody else, and gone with
+/// the last of these processes.
+///
+/// # Errors
+///
+/// The system's: it takes rights that not every user has.
+pub fn leave_the_machines_own() -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)?;
+    let nothing = None::<&str>;
+    mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)?;
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! How clients reach nodes on the virtual network.
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::StreamExt as _;
+use futures_util::{FutureExt as _, TryStreamExt as _};
+use holdfast_proto::v1::{
+    CheckTokenRequest, CheckTokenResponse, ClientFrames, InspectRequest, InspectResponse,
+    ListRequest, ListResponse, ServerFrames, StatusRequest, StatusResponse, WatchRequest,
+    WatchResponse,
+};
+use holdfast_seams::{Pipe, Transport, TransportError, Watched};
+use holdfast_server::rpc::LockCalls;
+use holdfast_server::rpc::status::of_stream_error;
+use holdfast_server::session::StreamError;
+use prost::Message;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use super::connection::{Frame, Reply, pump};
+use super::link::Host;
+use super::network::Network;
+use super::port::{Call, Port};
+
+/// Messages between a node's session layer and a connection, as over gRPC.
+const IN_HAND: usize = 4;
+
+type Answered<T> = BoxFuture<'static, Result<T, TransportError>>;
+type Asked<T> = BoxFuture<'static, Result<Response<T>, Status>>;
+
+/// The network as one client sees it.
+pub(super) struct ClientNetwork {
+    pub(super) network: Network,
+    pub(super) client: u64,
+}
+
+/// Where clients reach a node.
+pub(super) fn endpoint_of(node: u64) -> String {
+    format!("node-{node}:7420")
+}
+
+fn node_at(endpoint: &str) -> Result<u64, TransportError> {
+    let id = endpoint.strip_prefix("node-").and_then(|rest| rest.strip_suffix(":7420"));
+    id.and_then(|id| id.parse().ok()).ok_or_else(|| unreachable(endpoint))
+}
+
+fn unreachable(endpoint: &str) -> TransportError {
+    let detail = "no answer on the virtual network".to_owned();
+    TransportError::Unreachable { endpoint: endpoint.to_owned(), detail }
+}
+
+impl ClientNetwork {
+    fn host(&self) -> Host {
+        Host::Client(self.client)
+    }
+
+    fn ask<Q, A>(
+        &self,
+        endpoint: &str,
+        kind: &'static str,
+        request: Q,
+        invoke: impl Fn(LockCalls, Request<Q>) -> Asked<A> + Send + Sync + 'static,
+    ) -> Answered<A>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + 'static,
+    {
+        let (network, from, endpoint) = (self.network.clone(), self.host(), endpoint.to_owned());
+        async move {
+            let to = node_at(&endpoint)?;
+            let bytes = request.encode_to_vec();
+            let call = Call { from, to, kind, bytes, may_come_twice: false };
+            let at = endpoint.clone();
+            let answer = network.ask(call, move |port: Port| {
+                let (asked, at) = (invoke(port.calls, Request::new(request.clone())), at.clone());
+                async move {
+                    let answer = asked.await.map(Response::into_inner);
+                    answer.map_err(|status| holdfast::told(&at, &status))
+                }
+                .boxed()
+            });
+            answer.await.unwrap_or_else(|| Err(unreachable(&endpoint)))
+        }
+        .boxed()
+    }
+}
+
+macro_rules! asked {
+    ($name:ident) => {
+        |calls: LockCalls, request| async move { calls.$name(request).await }.boxed()
+    };
+}
+
+impl Transport for ClientNetwork {
+    fn open(&self, endpoint: &str) -> Answered<Pipe<ClientFrames, ServerFrames>> {
+        let (network, host, endpoint) = (self.network.clone(), self.host(), endpoint.to_owned());
+        async move {
+            let node = node_at(&endpoint)?;
+            let at = endpoint.clone();
+            let dialled = network.dial(host, node, "session", |port, frames, answers| {
+                serve_session(port, at, frames, answers).boxed()
+            });
+            let (outgoing, incoming) = dialled.await.ok_or_else(|| unreachable(&endpoint))?;
+            Ok(Pipe { outgoing, incoming: ReceiverStream::new(incoming).boxed() })
+        }
+        .boxed()
+    }
+
+    fn inspect(&self, endpoint: &str, request: InspectRequest) -> Answered<InspectResponse> {
+        self.ask(endpoint, "inspect", request, asked!(inspect))
+    }
+
+    fn list(&self, endpoint: &str, request: ListRequest) -> Answered<ListResponse> {
+        self.ask(endpoint, "list", request, asked!(list))
+    }
+
+    fn check_token(
+        &self,
+        endpoint: &str,
+        request: CheckTokenRequest,
+    ) -> Answered<CheckTokenResponse> {
+        self.ask(endpoint, "check-token", request, asked!(check_token))
+    }
+
+    fn watch(&self, endpoint: &str, request: WatchRequest) -> Answered<Watched> {
+        let (network, host, endpoint) = (self.network.clone(), self.host(), endpoint.to_owned());
+        async move {
+            let node = node_at(&endpoint)?;
+            let at = endpoint.clone();
+            let dialled = network.dial(host, node, "watch", |port, requests, news| {
+                serve_watch(port, at, requests, news).boxed()
+            });
+            let (asking, mut incoming) = dialled.await.ok_or_else(|| unreachable(&endpoint))?;
+            if asking.send(request).await.is_err() {
+                return Err(unreachable(&endpoint));
+            }
+            match incoming.recv().await {
+                // That it began; what it tells comes behind it.
+                Some(Ok(_)) => Ok(ReceiverStream::new(incoming).boxed()),
+                Some(Err(error)) => Err(error),
+                None => Err(unreachable(&endpoint)),
+            }
+        }
+        .boxed()
+    }
+
+    fn status(&self, endpoint: &str, request: StatusRequest) -> Answered<StatusResponse> {
+        self.ask(endpoint, "status", request, asked!(status))
+    }
+}
+
+/// As the port for clients does it.
+async fn serve_session(
+    port: Port,
+    endpoint: String,
+    frames: mpsc::Receiver<ClientFrames>,
+    answers: mpsc::Sender<Result<ServerFrames, TransportError>>,
+) {
+    let (outgoing, said) = mpsc::channel(IN_HAND);
+    let incoming = ReceiverStream::new(frames).map(Ok).boxed();
+    let (tell, end) = oneshot::channel();
+    let hub = port.hub.clone();
+    let serve = async move {
+        // Nobody listens any more: then the client is gone.
+        let _ = tell.send(hub.serve(Pipe { outgoing, incoming }).await);
+    };
+    port.seams.spawn("session-stream", serve).detach();
+    pump(ReceiverStream::new(said).map(Ok).boxed(), &answers).await;
+    if let Ok(Err(error)) = end.await {
+        let _ = answers.send(Err(last_word(&endpoint, &error))).await;
+    }
+}
+
+async fn serve_watch(
+    port: Port,
+    endpoint: String,
+    mut requests: mpsc::Receiver<WatchRequest>,
+    news: mpsc::Sender<Result<WatchResponse, TransportError>>,
+) {
+    let Some(request) = requests.recv().await else { return };
+    match port.calls.watch(Request::new(request)).await {
+        Ok(response) => {
+            if news.send(Ok(WatchResponse::default())).await.is_ok() {
+                let told = response.into_inner();
+                let told = told.map_err(move |status| holdfast::told(&endpoint, &status));
+                pump(told.boxed(), &news).await;
+            }
+        }
+        Err(status) => drop(news.send(Err(holdfast::told(&endpoint, &status))).await),
+    }
+}
+
+/// What a stream of a session that was not ended by its last frame says, as it comes over gRPC.
+fn last_word(endpoint: &str, error: &StreamError) -> TransportError {
+    holdfast::told(endpoint, &of_stream_error(error))
+}
+
+macro_rules! frames {
+    ($($message:ty),*) => {$(
+        impl Frame for $message {
+            fn bytes(&self) -> Vec<u8> {
+                self.encode_to_vec()
+            }
+        }
+    )*};
+}
+
+frames!(ClientFrames, WatchRequest);
+
+impl<T: Message + 'static> Frame for Result<T, TransportError> {
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Ok(message) => message.encode_to_vec(),
+            Err(error) => error.to_string().into_bytes(),
+        }
+    }
+}
+
+impl<T: Message + 'static> Reply for Result<T, TransportError> {
+    fn broken() -> Self {
+        Err(unreachable("the node"))
+    }
+}

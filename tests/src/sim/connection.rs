@@ -1,0 +1,378 @@
+//! Connections: frames each way, in order, and every way in which they end.
+//!
+//! Each end learns by itself that a connection is over: by the other's reset, if that arrives, or
+//! because its keepalives are not answered. Until then it sends into the void. What was on its way
+//! to an end that was not told yet may still arrive there, also after a newer connection was made.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{BoxStream, StreamExt as _};
+use holdfast_seams::{Moment, select};
+use tokio::sync::{mpsc, watch};
+
+use super::link::Host;
+use super::network::{Fate, Network};
+use super::port::Port;
+use super::trace::digest_of;
+
+/// Frames that lie at each end, not taken yet.
+const AT_AN_END: usize = 64;
+/// Frames under way in one direction; the sender waits then.
+const UNDER_WAY: usize = 256;
+/// How long it takes to find that nobody is there, where nobody says so.
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// Bytes of what opens, refuses or resets a connection.
+const SMALL: usize = 64;
+
+/// What is sent on a connection.
+pub(super) trait Frame: Send + Sync + 'static {
+    /// As it travels.
+    fn bytes(&self) -> Vec<u8>;
+}
+
+/// What a caller receives.
+pub(super) trait Reply: Frame {
+    /// What its stream ends with when the connection broke.
+    fn broken() -> Self;
+}
+
+/// One connection, whoever carries it.
+pub(super) struct Connection {
+    id: u64,
+    caller: Host,
+    server: Host,
+    ends: watch::Sender<Ends>,
+}
+
+/// What the two ends know.
+#[derive(Clone, Copy, Default)]
+struct Ends {
+    caller_told: bool,
+    server_told: bool,
+    /// Of what is under way to the server, nothing later arrives.
+    up_until: Option<Moment>,
+    /// The same to the caller.
+    down_until: Option<Moment>,
+}
+
+impl Connection {
+    pub(super) fn has(&self, host: Host) -> bool {
+        self.caller == host || self.server == host
+    }
+
+    pub(super) fn is_between(&self, one: Host, other: Host) -> bool {
+        self.has(one) && self.has(other)
+    }
+
+    fn other(&self, host: Host) -> Host {
+        if self.caller == host { self.server } else { self.caller }
+    }
+
+    /// `host` learns that it is over.
+    pub(super) fn tell(&self, host: Host) {
+        self.ends.send_modify(|ends| {
+            if host == self.caller {
+                ends.caller_told = true;
+            } else {
+                ends.server_told = true;
+            }
+        });
+    }
+
+    fn knows(&self, ends: Ends, host: Host) -> bool {
+        if host == self.caller { ends.caller_told } else { ends.server_told }
+    }
+}
+
+impl Network {
+    /// `by` gives a connection up and says so; the other end learns of it if that arrives.
+    pub(super) fn reset(&self, connection: &Arc<Connection>, by: Host) {
+        connection.tell(by);
+        let other = connection.other(by);
+        if let Fate::Arrives(at, _) = self.send(by, other, SMALL, false) {
+            let (network, connection) = (self.clone(), Arc::clone(connection));
+            self.spawn("reset", async move {
+                network.until(at).await;
+                connection.tell(other);
+            });
+        }
+    }
+
+    /// Breaks a connection for both; some of what is under way may arrive before each end notices.
+    pub(super) fn break_off(&self, connection: &Arc<Connection>, within: Duration) {
+        let now = self.now();
+        let (up, down) = (now + self.some_of(within), now + self.some_of(within));
+        connection.ends.send_modify(|ends| {
+            ends.up_until = Some(up);
+            ends.down_until = Some(down);
+        });
+        for (host, at) in [(connection.server, up), (connection.caller, down)] {
+            let (network, connection) = (self.clone(), Arc::clone(connection));
+            self.spawn("break", async move {
+                network.until(at).await;
+                connection.tell(host);
+            });
+        }
+    }
+
+    /// Connects to a node. Once that arrives there, `serve` runs as a task of its process. `None`:
+    /// nobody is there, or nothing passes.
+    pub(super) async fn dial<U: Frame, D: Reply>(
+        &self,
+        caller: Host,
+        server: u64,
+        kind: &'static str,
+        serve: impl FnOnce(Port, mpsc::Receiver<U>, mpsc::Sender<D>) -> BoxFuture<'static, ()> + Send,
+    ) -> Option<(mpsc::Sender<U>, mpsc::Receiver<D>)> {
+        let host = Host::Node(server);
+        let port = self.reach(caller, server).await?;
+        let connection = self.register(|id| {
+            Arc::new(Connection { id, caller, server: host, ends: watch::Sender::default() })
+        });
+        let (outgoing, sent_up) = mpsc::channel(AT_AN_END);
+        let (deliver_up, requests) = mpsc::channel(AT_AN_END);
+        let (responses, sent_down) = mpsc::channel(AT_AN_END);
+        let (deliver_down, incoming) = mpsc::channel(AT_AN_END);
+        let up = Way::new(self, &connection, (caller, host), kind).carry(sent_up, deliver_up, None);
+        let down = Way::new(self, &connection, (host, caller), kind).carry(
+            sent_down,
+            deliver_down,
+            Some(D::broken()),
+        );
+        self.spawn("connection", self.clone().keep(connection, up.boxed(), down.boxed()));
+        port.seams.spawn(kind, serve(port.clone(), requests, responses)).detach();
+        self.answered(caller, server).await;
+        Some((outgoing, incoming))
+    }
+
+    /// The way there, until it is known whether somebody listens.
+    async fn reach(&self, caller: Host, server: u64) -> Option<Port> {
+        let Fate::Arrives(at, _) = self.send(caller, Host::Node(server), SMALL, false) else {
+            self.0.world.sleep(CONNECT_WITHIN).await;
+            return None;
+        };
+        self.until(at).await;
+        let port = self.port(server);
+        if port.is_none() {
+            self.answered(caller, server).await;
+        }
+        port
+    }
+
+    /// The way back.
+    async fn answered(&self, caller: Host, server: u64) {
+        let host = Host::Node(server);
+        match self.send(host, caller, SMALL, false) {
+            Fate::Arrives(at, _) if !self.is_dark(server) => self.until(at).await,
+            _ => self.0.world.sleep(CONNECT_WITHIN).await,
+        }
+    }
+
+    /// Carries frames both ways until both ends know that it is over.
+    async fn keep(
+        self,
+        connection: Arc<Connection>,
+        up: BoxFuture<'static, ()>,
+        down: BoxFuture<'static, ()>,
+    ) {
+        let (caller, server) = (connection.caller, connection.server);
+        let notices = |host: Host, other: Host| {
+            let (network, connection) = (self.clone(), Arc::clone(&connection));
+            async move {
+                network.until_missed(host, other).await;
+                network.reset(&connection, host);
+                std::future::pending::<()>().await;
+            }
+        };
+        select! {
+            _ = futures_util::future::join(up, down) => {}
+            () = notices(caller, server) => {}
+            () = notices(server, caller) => {}
+        }
+        self.forget(connection.id);
+    }
+}
+
+/// One direction of a connection.
+struct Way<T> {
+    network: Network,
+    connection: Arc<Connection>,
+    from: Host,
+    to: Host,
+    kind: &'static str,
+    flying: VecDeque<(Moment, T)>,
+    /// The sender has said all it had to say.
+    ended: bool,
+}
+
+/// What happens next in one direction.
+enum Next<T> {
+    /// An end was told something.
+    Ends,
+    /// The sender says this, or no more.
+    Sent(Option<T>),
+    /// The first frame under way has arrived.
+    Arrived,
+    /// It is sent again, and arrives then.
+    Again(Moment),
+    /// The receiver wants no more.
+    Unwanted,
+}
+
+impl<T: Frame> Way<T> {
+    fn new(
+        network: &Network,
+        connection: &Arc<Connection>,
+        (from, to): (Host, Host),
+        kind: &'static str,
+    ) -> Self {
+        let (network, connection) = (network.clone(), Arc::clone(connection));
+        Self { network, connection, from, to, kind, flying: VecDeque::new(), ended: false }
+    }
+
+    /// `last` is what the receiver is given when it is told that the connection broke.
+    async fn carry(
+        mut self,
+        mut sent: mpsc::Receiver<T>,
+        deliver: mpsc::Sender<T>,
+        mut last: Option<T>,
+    ) {
+        let mut ends = self.connection.ends.subscribe();
+        let mut deliver = Some(deliver);
+        loop {
+            let known = *ends.borrow_and_update();
+            let sender_gone = self.connection.knows(known, self.from);
+            if self.connection.knows(known, self.to)
+                && let Some(receiver) = deliver.take()
+            {
+                self.flying.clear();
+                if let Some(last) = last.take() {
+                    // A receiver that takes nothing is not waited for.
+                    let _ = receiver.try_send(last);
+                }
+            }
+            if sender_gone {
+                sent.close();
+            }
+            match (&deliver, sender_gone || self.ended) {
+                (None, true) => return,
+                (Some(_), _) if self.ended && self.flying.is_empty() => return self.say_so(),
+                _ => {}
+            }
+            let until = self.until(known);
+            match self.next(&mut ends, &mut sent, deliver.as_ref(), until, sender_gone).await {
+                Next::Ends => {}
+                Next::Sent(Some(frame)) => self.take(frame, deliver.is_some()),
+                Next::Sent(None) => self.ended = true,
+                Next::Arrived => self.arrive(deliver.as_ref()),
+                Next::Again(at) => self.delay(at),
+                Next::Unwanted => self.unwanted(&mut deliver),
+            }
+        }
+    }
+
+    async fn next(
+        &self,
+        ends: &mut watch::Receiver<Ends>,
+        sent: &mut mpsc::Receiver<T>,
+        deliver: Option<&mpsc::Sender<T>>,
+        until: Option<Moment>,
+        sender_gone: bool,
+    ) -> Next<T> {
+        let first = self.flying.front().map(|(at, _)| *at);
+        let first = first.filter(|at| until.is_none_or(|until| *at <= until));
+        let taking = !sender_gone && !self.ended && self.flying.len() < UNDER_WAY;
+        select! {
+            _ = ends.changed() => Next::Ends,
+            () = closed(deliver) => Next::Unwanted,
+            next = self.arrival(first, deliver) => next,
+            frame = sent.recv(), if taking => Next::Sent(frame),
+        }
+    }
+
+    /// Waits until the first frame can be handed over.
+    async fn arrival(&self, first: Option<Moment>, deliver: Option<&mpsc::Sender<T>>) -> Next<T> {
+        let (Some(at), Some(deliver)) = (first, deliver) else {
+            return std::future::pending().await;
+        };
+        self.network.until(at).await;
+        if self.network.is_cut(self.from, self.to) {
+            self.network.until_passes(self.from, self.to).await;
+            return Next::Again(self.network.now() + self.network.sent_again());
+        }
+        match deliver.reserve().await {
+            Ok(_) => Next::Arrived,
+            Err(_) => Next::Unwanted,
+        }
+    }
+
+    fn take(&mut self, frame: T, wanted: bool) {
+        let bytes = frame.bytes();
+        let arrives = self.network.stream_arrival(self.from, self.to, bytes.len());
+        let (Self { from, to, kind, .. }, id) = (&*self, self.connection.id);
+        self.network.note(format_args!("{from}>{to} {kind} #{id} {:016x}", digest_of(&bytes)));
+        if wanted {
+            let behind = self.flying.back().map(|(at, _)| *at);
+            let at = arrives
+                .unwrap_or(self.network.now())
+                .max(behind.unwrap_or(Moment::from_origin(Duration::ZERO)));
+            self.flying.push_back((at, frame));
+        }
+    }
+
+    fn arrive(&mut self, deliver: Option<&mpsc::Sender<T>>) {
+        if let (Some((_, frame)), Some(deliver)) = (self.flying.pop_front(), deliver) {
+            // There was room a moment ago, and nobody else sends.
+            let _ = deliver.try_send(frame);
+        }
+    }
+
+    fn delay(&mut self, until: Moment) {
+        self.flying.iter_mut().for_each(|(at, _)| *at = until.max(*at));
+    }
+
+    /// A caller that listens no more resets the connection; a server may go on answering.
+    fn unwanted(&mut self, deliver: &mut Option<mpsc::Sender<T>>) {
+        self.flying.clear();
+        *deliver = None;
+        if self.to == self.connection.caller {
+            self.network.reset(&self.connection, self.to);
+        }
+    }
+
+    /// The sender was done and all of it arrived. An answer that is complete ends the call.
+    fn say_so(&self) {
+        if self.from == self.connection.server {
+            self.connection.tell(self.connection.caller);
+            self.connection.tell(self.connection.server);
+        }
+    }
+
+    fn until(&self, known: Ends) -> Option<Moment> {
+        if self.to == self.connection.server { known.up_until } else { known.down_until }
+    }
+}
+
+async fn closed<T>(deliver: Option<&mpsc::Sender<T>>) {
+    match deliver {
+        Some(deliver) => deliver.closed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Hands on what `source` has until either end is done.
+pub(super) async fn pump<T>(mut source: BoxStream<'static, T>, into: &mpsc::Sender<T>) {
+    loop {
+        select! {
+            () = into.closed() => return,
+            item = source.next() => match item {
+                Some(item) => if into.send(item).await.is_err() { return },
+                None => return,
+            }
+        }
+    }
+}

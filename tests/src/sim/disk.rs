@@ -1,0 +1,482 @@
+//! The virtual disk of a node: files that outlive processes, and what a crash leaves of them.
+//!
+//! A write lies in the system's memory until its file is synced; a name until its folder is. A
+//! process that is killed loses nothing of that. With the power it goes: of each file some first
+//! writes survive, and the one behind them in part.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use holdfast_seams::Seams;
+use holdfast_seams::simulated::Process;
+use holdfast_server::storage::{Disk, DiskFile, Pace, Step};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::link::Host;
+use super::trace::{Trace, digest_of};
+
+/// One node's disk. Cheap to clone.
+#[derive(Clone)]
+pub struct VirtualDisk(Arc<Shared>);
+
+struct Shared {
+    owner: Host,
+    world: Seams,
+    trace: Trace,
+    state: Mutex<State>,
+}
+
+struct State {
+    rng: StdRng,
+    /// Raised when the process that had the disk is gone: it writes nothing any more.
+    mount: u64,
+    folders: BTreeSet<PathBuf>,
+    names: BTreeMap<PathBuf, Arc<Mutex<Content>>>,
+    /// The names that survive the loss of power.
+    durable_names: BTreeMap<PathBuf, Arc<Mutex<Content>>>,
+    /// Changes of names that were not synced, oldest first.
+    renamed: Vec<Vec<Named>>,
+    /// Files as they were when the process before the present one began.
+    older: BTreeMap<PathBuf, Vec<u8>>,
+    free: Option<u64>,
+    sync_min: Duration,
+    sync_max: Duration,
+    stuck: bool,
+    ignores_syncs: bool,
+    injected: DiskFaults,
+}
+
+type Named = (PathBuf, Option<Arc<Mutex<Content>>>);
+
+/// The bytes of a file.
+#[derive(Clone, Default)]
+struct Content {
+    current: Vec<u8>,
+    durable: Vec<u8>,
+    /// Not synced, oldest first.
+    writes: Vec<(usize, Vec<u8>)>,
+}
+
+/// What was done to a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskFaults {
+    /// Losses of power.
+    pub power_lost: u64,
+    /// Writes that such a loss took away.
+    pub writes_lost: u64,
+    /// Writes of which it left a part.
+    pub torn: u64,
+    /// Writes refused for want of space.
+    pub full: u64,
+    /// Damaged files.
+    pub damaged: u64,
+}
+
+/// How a file is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// One bit of it is another one.
+    FlippedBit,
+    /// It ends too early.
+    Cut,
+    /// It is as it was when the process before the last one began.
+    Older,
+}
+
+impl std::fmt::Debug for VirtualDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VirtualDisk").field("owner", &self.0.owner).finish_non_exhaustive()
+    }
+}
+
+impl VirtualDisk {
+    /// An empty disk. What happens to it at random is drawn from `seed`.
+    pub fn new(owner: Host, world: &Process, seed: u64, trace: Trace) -> Self {
+        let state = State {
+            rng: StdRng::seed_from_u64(seed),
+            mount: 0,
+            folders: BTreeSet::new(),
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            renamed: Vec::new(),
+            older: BTreeMap::new(),
+            free: None,
+            sync_min: Duration::from_micros(100),
+            sync_max: Duration::from_millis(1),
+            stuck: false,
+            ignores_syncs: false,
+            injected: DiskFaults::default(),
+        };
+        Self(Arc::new(Shared { owner, world: world.seams(), trace, state: Mutex::new(state) }))
+    }
+
+    /// How long a sync takes from here on.
+    pub fn set_pace(&self, sync_min: Duration, sync_max: Duration) {
+        let mut state = self.lock();
+        (state.sync_min, state.sync_max) = (sync_min, sync_max);
+    }
+
+    /// Finishes no write any more, until its process is gone.
+    pub fn stick(&self) {
+        self.lock().stuck = true;
+    }
+
+    /// Takes only so many more bytes; `None`: as many as there are.
+    pub fn set_free_space(&self, bytes: Option<u64>) {
+        self.lock().free = bytes;
+    }
+
+    /// Says that it has synced, and has not, from here on.
+    pub fn ignore_syncs(&self, ignores: bool) {
+        self.lock().ignores_syncs = ignores;
+    }
+
+    /// Writes that a loss of power now could take away.
+    pub fn unsynced(&self) -> usize {
+        self.lock().names.values().map(|content| lock(content).writes.len()).sum()
+    }
+
+    /// What was done to it so far.
+    pub fn injected(&self) -> DiskFaults {
+        self.lock().injected
+    }
+
+    /// The files on it that are not empty.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let state = self.lock();
+        let filled = state.names.iter().filter(|(_, content)| !lock(content).current.is_empty());
+        filled.map(|(path, _)| path.clone()).collect()
+    }
+
+    /// Bytes of a file.
+    pub fn length(&self, path: &Path) -> usize {
+        self.lock().names.get(path).map_or(0, |content| lock(content).current.len())
+    }
+
+    /// The disk in the hands of a new process.
+    pub(super) fn mount(&self) -> Mount {
+        let mut state = self.lock();
+        state.mount += 1;
+        state.stuck = false;
+        let files = state.names.iter();
+        state.older =
+            files.map(|(path, file)| (path.clone(), lock(file).durable.clone())).collect();
+        Mount { disk: self.clone(), number: state.mount }
+    }
+
+    /// The process that had it is gone.
+    pub(super) fn unmount(&self) {
+        self.lock().mount += 1;
+    }
+
+    /// The power is gone, and with it what was not synced, wholly or in part.
+    pub(super) fn lose_power(&self) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        state.mount += 1;
+        state.injected.power_lost += 1;
+        let renamed = std::mem::take(&mut state.renamed);
+        let kept = state.rng.random_range(0..=renamed.len());
+        for (path, content) in renamed.into_iter().take(kept).flatten() {
+            set_name(&mut state.durable_names, path, content);
+        }
+        state.names = state.durable_names.clone();
+        for content in state.names.values() {
+            lock(content).lose_unsynced(&mut state.rng, &mut state.injected);
+        }
+    }
+
+    /// Damages a file, to be done while no process has it. Says whether there was anything to
+    /// damage.
+    pub fn damage(&self, path: &Path, damage: Damage) -> bool {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let Some(content) = state.names.get(path) else { return false };
+        let mut content = lock(content);
+        let before = content.current.clone();
+        match damage {
+            Damage::FlippedBit if !content.current.is_empty() => {
+                let at = state.rng.random_range(0..content.current.len());
+                content.current[at] ^= 1 << state.rng.random_range(0..8_u32);
+            }
+            Damage::Cut if !content.current.is_empty() => {
+                let left = state.rng.random_range(0..content.current.len());
+                content.current.truncate(left);
+            }
+            Damage::Older => {
+                if let Some(older) = state.older.get(path) {
+                    content.current.clone_from(older);
+                }
+            }
+            Damage::FlippedBit | Damage::Cut => {}
+        }
+        let Content { current, durable, .. } = &mut *content;
+        durable.clone_from(current);
+        content.writes.clear();
+        let damaged = before != content.current;
+        state.injected.damaged += u64::from(damaged);
+        damaged
+    }
+
+    /// How long the steps of a commit take, on the world's clock.
+    pub(super) fn pace(&self) -> Pace {
+        let disk = self.clone();
+        Arc::new(move |step| {
+            let wait = disk.step(step);
+            let world = disk.0.world.clone();
+            async move {
+                match wait {
+                    Some(length) => world.sleep(length).await,
+                    None => std::future::pending().await,
+                }
+            }
+            .boxed()
+        })
+    }
+
+    fn step(&self, step: Step) -> Option<Duration> {
+        let mut state = self.lock();
+        if state.stuck {
+            return None;
+        }
+        let (least, most) = match step {
+            Step::Write => (Duration::ZERO, Duration::from_micros(50)),
+            Step::Sync | Step::Guard => (state.sync_min, state.sync_max),
+        };
+        let spread = u64::try_from(most.saturating_sub(least).as_nanos()).unwrap_or(u64::MAX);
+        Some(least + Duration::from_nanos(state.rng.random_range(0..=spread)))
+    }
+
+    fn note(&self, line: std::fmt::Arguments<'_>) {
+        self.0.trace.note(self.0.world.clock.now().since_origin(), line);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Content {
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        put(&mut self.current, at, bytes);
+        self.writes.push((at, bytes.to_vec()));
+    }
+
+    fn digest_of_writes(&self) -> u64 {
+        let mut bytes = Vec::new();
+        for (at, written) in &self.writes {
+            bytes.extend_from_slice(&at.to_be_bytes());
+            bytes.extend_from_slice(written);
+        }
+        digest_of(&bytes)
+    }
+
+    fn sync(&mut self) {
+        for (at, bytes) in self.writes.drain(..) {
+            put(&mut self.durable, at, &bytes);
+        }
+    }
+
+    /// Some first writes survive, and of the next one its beginning.
+    fn lose_unsynced(&mut self, rng: &mut StdRng, injected: &mut DiskFaults) {
+        let writes = std::mem::take(&mut self.writes);
+        let whole = rng.random_range(0..=writes.len());
+        for (at, bytes) in &writes[..whole] {
+            put(&mut self.durable, *at, bytes);
+        }
+        if let Some((at, bytes)) = writes.get(whole) {
+            injected.writes_lost += (writes.len() - whole) as u64;
+            let part = rng.random_range(0..=bytes.len());
+            injected.torn += u64::from(part > 0 && part < bytes.len());
+            put(&mut self.durable, *at, &bytes[..part]);
+        }
+        self.current = self.durable.clone();
+    }
+}
+
+fn put(into: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+    let end = at + bytes.len();
+    if into.len() < end {
+        into.resize(end, 0);
+    }
+    into[at..end].copy_from_slice(bytes);
+}
+
+fn set_name(
+    names: &mut BTreeMap<PathBuf, Arc<Mutex<Content>>>,
+    path: PathBuf,
+    content: Option<Arc<Mutex<Content>>>,
+) {
+    match content {
+        Some(content) => drop(names.insert(path, content)),
+        None => drop(names.remove(&path)),
+    }
+}
+
+/// The disk as one process has it.
+#[derive(Clone)]
+pub(super) struct Mount {
+    disk: VirtualDisk,
+    number: u64,
+}
+
+impl Mount {
+    fn state(&self) -> io::Result<MutexGuard<'_, State>> {
+        let state = self.disk.lock();
+        if state.mount == self.number {
+            return Ok(state);
+        }
+        Err(io::Error::other("this process is gone"))
+    }
+
+    fn rename_all(&self, changes: Vec<Named>) -> io::Result<()> {
+        let mut state = self.state()?;
+        for (path, content) in &changes {
+            set_name(&mut state.names, path.clone(), content.clone());
+        }
+        state.renamed.push(changes);
+        Ok(())
+    }
+
+    fn content(&self, path: &Path) -> io::Result<Arc<Mutex<Content>>> {
+        let state = self.state()?;
+        state.names.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn file(&self, path: &Path, content: Arc<Mutex<Content>>) -> Arc<dyn DiskFile> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Arc::new(VirtualFile { mount: self.clone(), name, content })
+    }
+}
+
+impl Disk for Mount {
+    fn may_block(&self) -> bool {
+        false
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(self.file(path, self.content(path)?))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let content = Arc::new(Mutex::new(Content::default()));
+        self.rename_all(vec![(path.to_path_buf(), Some(Arc::clone(&content)))])?;
+        Ok(self.file(path, content))
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        let state = self.state()?;
+        Ok(state.names.contains_key(path) || state.folders.contains(path))
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        let state = self.state()?;
+        let inside = |path: &&PathBuf| path.parent() == Some(folder);
+        Ok(state.names.keys().chain(&state.folders).filter(inside).cloned().collect())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let content = self.content(from)?;
+        self.rename_all(vec![(to.to_path_buf(), Some(content)), (from.to_path_buf(), None)])
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let Ok(content) = self.content(path) else { return Ok(()) };
+        if let Some(free) = &mut self.state()?.free {
+            *free += lock(&content).current.len() as u64;
+        }
+        self.rename_all(vec![(path.to_path_buf(), None)])
+    }
+
+    fn create_folders(&self, folder: &Path) -> io::Result<()> {
+        let mut state = self.state()?;
+        state.folders.extend(folder.ancestors().map(Path::to_path_buf));
+        Ok(())
+    }
+
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        let mut state = self.state()?;
+        if state.ignores_syncs {
+            return Ok(());
+        }
+        let here =
+            |changes: &Vec<Named>| changes.iter().any(|(path, _)| path.parent() == Some(folder));
+        let (synced, rest) = std::mem::take(&mut state.renamed).into_iter().partition(here);
+        state.renamed = rest;
+        let synced: Vec<Vec<Named>> = synced;
+        for (path, content) in synced.into_iter().flatten() {
+            set_name(&mut state.durable_names, path, content);
+        }
+        Ok(())
+    }
+
+    fn free_space(&self, _folder: &Path) -> io::Result<u64> {
+        Ok(self.state()?.free.unwrap_or(u64::MAX))
+    }
+}
+
+struct VirtualFile {
+    mount: Mount,
+    name: String,
+    content: Arc<Mutex<Content>>,
+}
+
+impl DiskFile for VirtualFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let _mounted = self.mount.state()?;
+        let content = lock(&self.content);
+        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(content.current.len());
+        let count = buffer.len().min(content.current.len() - from);
+        buffer[..count].copy_from_slice(&content.current[from..from + count]);
+        Ok(count)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut state = self.mount.state()?;
+        let mut content = lock(&self.content);
+        let at = usize::try_from(offset).unwrap_or(usize::MAX);
+        let grows = (at + bytes.len()).saturating_sub(content.current.len()) as u64;
+        if let Some(free) = &mut state.free {
+            if *free < grows {
+                state.injected.full += 1;
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            *free -= grows;
+        }
+        content.write(at, bytes);
+        Ok(())
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        let _mounted = self.mount.state()?;
+        Ok(lock(&self.content).current.len() as u64)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let state = self.mount.state()?;
+        let mut content = lock(&self.content);
+        let (length, digest) = (content.current.len(), content.digest_of_writes());
+        if !state.ignores_syncs {
+            content.sync();
+        }
+        drop((state, content));
+        let (owner, name) = (self.mount.disk.0.owner, &self.name);
+        self.mount.disk.note(format_args!("{owner} syncs {name} {length} {digest:016x}"));
+        Ok(())
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn forget_cached(&self) {}
+}
+
+fn lock(content: &Mutex<Content>) -> MutexGuard<'_, Content> {
+    content.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,38 @@
+//! A simulated world: nodes, disks, clients and a network, in one thread, from one seed.
+//!
+//! Everything that decides is the real thing: the core, openraft, the proposer, sessions, the store
+//! with its guard file and snapshots, the client library. Simulated is what lies beneath: the
+//! machine with its processes and clocks (`holdfast_seams::simulated`), the network ([`Network`]) and
+//! the disks ([`VirtualDisk`]).
+//!
+//! # Rules
+//!
+//! - Nothing of a process runs outside its own tasks: so pausing and killing it stops all of it.
+//! - What travels is a task of the world, and arrives whatever the processes do.
+//! - Everything that is drawn comes from the seed; nothing iterates in an order that is not the same
+//!   every time.
+
+mod clients;
+mod connection;
+mod disk;
+mod link;
+mod network;
+mod node;
+mod observer;
+mod peers;
+mod port;
+mod small;
+mod tap;
+mod trace;
+mod tree;
+mod votes;
+mod world;
+
+pub use disk::{Damage, DiskFaults, VirtualDisk};
+pub use link::{Cuts, Host, Injected, Link, apart, bridge, one_way, ring};
+pub use network::Network;
+pub use node::{Crash, DATA, Ended, member};
+pub use small::Sim;
+pub use trace::Trace;
+pub use votes::Votes;
+pub use world::{Settings, World};

@@ -1,0 +1,425 @@
+//! The virtual network: who is on it, how long messages take, what of them is lost.
+//!
+//! Everything here happens on the world's clock and in the world's tasks, whatever the hosts do:
+//! messages arrive at a process that is paused, and wait there. What a message makes a process do is
+//! a task of that process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use holdfast_seams::simulated::Process;
+use holdfast_seams::{Moment, Seams, select};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::sync::watch;
+
+use super::connection::Connection;
+use super::link::{Cuts, Host, Injected, Link};
+use super::port::Port;
+use super::trace::Trace;
+use super::votes::Votes;
+
+/// Keepalives of a connection come and are missed within so much time.
+const KEEPALIVE_MIN: Duration = Duration::from_secs(5);
+const KEEPALIVE_MAX: Duration = Duration::from_secs(10);
+/// TCP sends again after about so much time.
+const SENT_AGAIN_MIN: Duration = Duration::from_millis(200);
+const SENT_AGAIN_MAX: Duration = Duration::from_secs(1);
+/// The second copy of a call comes up to so much later.
+const SECOND_COPY: Duration = Duration::from_secs(3);
+
+/// The network of one run. Cheap to clone.
+#[derive(Clone)]
+pub struct Network(pub(super) Arc<Shared>);
+
+pub(super) struct Shared {
+    pub(super) world: Seams,
+    state: Mutex<State>,
+    /// Rung when a link, or what a host is able to do, has changed.
+    changed: watch::Sender<u64>,
+    pub(super) trace: Trace,
+    /// What was voted, as the messages say.
+    pub(super) votes: Votes,
+}
+
+struct State {
+    rng: StdRng,
+    usual: Link,
+    links: BTreeMap<(Host, Host), Link>,
+    cuts: BTreeSet<(Host, Host)>,
+    ports: BTreeMap<u64, Port>,
+    /// Hosts that answer nothing, not even a keepalive: paused, or without power.
+    silent: BTreeSet<Host>,
+    connections: BTreeMap<u64, Arc<Connection>>,
+    last_connection: u64,
+    injected: Injected,
+    /// When a link that carries little is free again.
+    busy_until: BTreeMap<(Host, Host), Moment>,
+}
+
+/// What becomes of a message.
+pub(super) enum Fate {
+    /// It arrives then, and perhaps once more.
+    Arrives(Moment, Option<Moment>),
+    Lost,
+}
+
+impl std::fmt::Debug for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Network").field("injected", &self.injected()).finish_non_exhaustive()
+    }
+}
+
+impl Network {
+    /// A network without hosts. What happens on it at random is drawn from `seed`.
+    pub fn new(world: &Process, seed: u64, trace: Trace) -> Self {
+        let state = State {
+            rng: StdRng::seed_from_u64(seed),
+            usual: Link::default(),
+            links: BTreeMap::new(),
+            cuts: BTreeSet::new(),
+            ports: BTreeMap::new(),
+            silent: BTreeSet::new(),
+            connections: BTreeMap::new(),
+            last_connection: 0,
+            injected: Injected::default(),
+            busy_until: BTreeMap::new(),
+        };
+        Self(Arc::new(Shared {
+            world: world.seams(),
+            state: Mutex::new(state),
+            changed: watch::Sender::new(0),
+            trace,
+            votes: Votes::default(),
+        }))
+    }
+
+    /// How every link is that was not set by itself.
+    pub fn set_usual(&self, link: Link) {
+        self.lock().usual = link;
+        self.ring();
+    }
+
+    /// Sets one direction between two hosts.
+    pub fn set_link(&self, from: Host, to: Host, link: Link) {
+        self.lock().links.insert((from, to), link);
+        self.ring();
+    }
+
+    /// How messages pass from one host to another now.
+    pub fn link(&self, from: Host, to: Host) -> Link {
+        self.lock().link(from, to)
+    }
+
+    /// Nothing passes between these any more. Those cut before stay so.
+    pub fn cut(&self, cuts: Cuts) {
+        self.lock().cuts.extend(cuts);
+        self.ring();
+    }
+
+    /// Everything passes again as usual. Broken connections stay broken.
+    pub fn heal(&self) {
+        let mut state = self.lock();
+        state.cuts.clear();
+        state.links.clear();
+        drop(state);
+        self.ring();
+    }
+
+    /// Lets these pass again.
+    pub fn mend(&self, cuts: &Cuts) {
+        let mut state = self.lock();
+        for cut in cuts {
+            state.cuts.remove(cut);
+        }
+        drop(state);
+        self.ring();
+    }
+
+    /// Every connection between `host` and others breaks. Of what is on its way some may arrive,
+    /// also after newer connections were made.
+    pub fn break_connections(&self, host: Host) {
+        for connection in self.connections_of(host) {
+            self.lock().injected.broken += 1;
+            self.break_off(&connection, SENT_AGAIN_MAX);
+        }
+    }
+
+    /// Every connection between the two is dead, and only `told` is told; the other notices when its
+    /// keepalive is not answered.
+    pub fn half_open(&self, told: Host, unaware: Host) {
+        for connection in self.connections_of(told) {
+            if connection.is_between(told, unaware) {
+                self.lock().injected.half_open += 1;
+                connection.tell(told);
+                let network = self.clone();
+                self.spawn("keepalive", async move {
+                    network.0.world.sleep(network.patience()).await;
+                    network.note_missed();
+                    connection.tell(unaware);
+                });
+            }
+        }
+    }
+
+    /// What was done so far.
+    pub fn injected(&self) -> Injected {
+        self.lock().injected
+    }
+
+    /// What was voted so far, as the messages say.
+    pub fn votes(&self) -> &Votes {
+        &self.0.votes
+    }
+
+    /// Open connections of a host.
+    pub fn connections(&self, host: Host) -> usize {
+        self.connections_of(host).len()
+    }
+
+    /// A node serves from here on. Connections that an earlier process of it had are reset.
+    pub(super) fn open_port(&self, node: u64, port: Port) {
+        let before = self.connections_of(Host::Node(node));
+        let mut state = self.lock();
+        state.ports.insert(node, port);
+        state.silent.remove(&Host::Node(node));
+        drop(state);
+        for connection in before {
+            self.reset(&connection, Host::Node(node));
+        }
+        self.ring();
+    }
+
+    /// The process of `host` is gone, and its system says so to whoever is connected.
+    pub(super) fn gone(&self, host: Host) {
+        if let Host::Node(id) = host {
+            self.lock().ports.remove(&id);
+        }
+        for connection in self.connections_of(host) {
+            self.reset(&connection, host);
+        }
+        self.ring();
+    }
+
+    /// `host` is without power: nobody is told anything.
+    pub(super) fn dark(&self, host: Host) {
+        if let Host::Node(id) = host {
+            self.lock().ports.remove(&id);
+        }
+        self.lock().silent.insert(host);
+        for connection in self.connections_of(host) {
+            connection.tell(host);
+        }
+        self.ring();
+    }
+
+    /// Nobody is on it any more. What it holds would hold it, otherwise.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        let ports = std::mem::take(&mut state.ports);
+        drop(state);
+        drop(ports);
+    }
+
+    /// Whether `host` answers keepalives.
+    pub(super) fn set_silent(&self, host: Host, silent: bool) {
+        let mut state = self.lock();
+        if silent {
+            state.silent.insert(host);
+        } else {
+            state.silent.remove(&host);
+        }
+        drop(state);
+        self.ring();
+    }
+
+    /// Whether a node has no power.
+    pub(super) fn is_dark(&self, node: u64) -> bool {
+        let state = self.lock();
+        !state.ports.contains_key(&node) && state.silent.contains(&Host::Node(node))
+    }
+
+    pub(super) fn port(&self, node: u64) -> Option<Port> {
+        self.lock().ports.get(&node).cloned()
+    }
+
+    /// Sends a message of `length` bytes, if that is worth while: what becomes of it.
+    pub(super) fn send(&self, from: Host, to: Host, length: usize, twice: bool) -> Fate {
+        let now = self.now();
+        let mut state = self.lock();
+        state.injected.messages += 1;
+        let link = state.link(from, to);
+        if link.cut {
+            state.injected.cut += 1;
+            return Fate::Lost;
+        }
+        if state.happens(link.lost_per_million) {
+            state.injected.lost += 1;
+            return Fate::Lost;
+        }
+        let arrives = state.arrival(now, from, to, &link, length);
+        let second = (twice && state.happens(link.twice_per_million)).then(|| {
+            state.injected.twice += 1;
+            arrives + state.below(SECOND_COPY)
+        });
+        Fate::Arrives(arrives, second)
+    }
+
+    /// When a message on a stream arrives: what is lost is sent again. `None` while it is cut off.
+    pub(super) fn stream_arrival(&self, from: Host, to: Host, length: usize) -> Option<Moment> {
+        let now = self.now();
+        let mut state = self.lock();
+        state.injected.messages += 1;
+        let link = state.link(from, to);
+        if link.cut {
+            state.injected.cut += 1;
+            return None;
+        }
+        let arrives = state.arrival(now, from, to, &link, length);
+        if !state.happens(link.lost_per_million) {
+            return Some(arrives);
+        }
+        state.injected.lost += 1;
+        Some(arrives + state.between(SENT_AGAIN_MIN, SENT_AGAIN_MAX))
+    }
+
+    /// How long TCP takes to send again.
+    pub(super) fn sent_again(&self) -> Duration {
+        self.lock().between(SENT_AGAIN_MIN, SENT_AGAIN_MAX)
+    }
+
+    /// A length of time below `bound`.
+    pub(super) fn some_of(&self, bound: Duration) -> Duration {
+        self.lock().below(bound)
+    }
+
+    pub(super) fn is_cut(&self, from: Host, to: Host) -> bool {
+        self.lock().link(from, to).cut
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.0.world.clock.now()
+    }
+
+    pub(super) async fn until(&self, at: Moment) {
+        self.0.world.clock.sleep_until(at).await;
+    }
+
+    /// Waits until nothing cuts `from` off from `to`.
+    pub(super) async fn until_passes(&self, from: Host, to: Host) {
+        self.until_that(|state| !state.link(from, to).cut).await;
+    }
+
+    /// Waits until `host` has missed keepalives of `other` for as long as it lets them be missed.
+    pub(super) async fn until_missed(&self, host: Host, other: Host) {
+        let well = move |state: &mut State| state.hears(host, other);
+        loop {
+            self.until_that(move |state| !well(state)).await;
+            select! {
+                () = self.until_that(well) => {}
+                () = self.0.world.sleep(self.patience()) => return self.note_missed(),
+            }
+        }
+    }
+
+    /// How long keepalives may be missed.
+    fn patience(&self) -> Duration {
+        self.lock().between(KEEPALIVE_MIN, KEEPALIVE_MAX)
+    }
+
+    fn note_missed(&self) {
+        self.lock().injected.missed += 1;
+    }
+
+    async fn until_that(&self, holds: impl Fn(&mut State) -> bool) {
+        let mut changed = self.0.changed.subscribe();
+        loop {
+            changed.borrow_and_update();
+            if holds(&mut self.lock()) {
+                return;
+            }
+            // The sender lives as long as this network.
+            let _ = changed.changed().await;
+        }
+    }
+
+    /// Starts a task of the world, which no process can hold up.
+    pub(super) fn spawn(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.0.world.spawn(name, task).detach();
+    }
+
+    pub(super) fn register(&self, connect: impl FnOnce(u64) -> Arc<Connection>) -> Arc<Connection> {
+        let mut state = self.lock();
+        state.last_connection += 1;
+        let id = state.last_connection;
+        let connection = connect(id);
+        state.connections.insert(id, Arc::clone(&connection));
+        connection
+    }
+
+    pub(super) fn forget(&self, connection: u64) {
+        self.lock().connections.remove(&connection);
+    }
+
+    pub(super) fn note(&self, line: std::fmt::Arguments<'_>) {
+        self.0.trace.note(self.now().since_origin(), line);
+    }
+
+    fn connections_of(&self, host: Host) -> Vec<Arc<Connection>> {
+        let state = self.lock();
+        state.connections.values().filter(|connection| connection.has(host)).cloned().collect()
+    }
+
+    fn ring(&self) {
+        self.0.changed.send_modify(|count| *count += 1);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn link(&self, from: Host, to: Host) -> Link {
+        let mut link = self.links.get(&(from, to)).unwrap_or(&self.usual).clone();
+        link.cut |= self.cuts.contains(&(from, to));
+        link
+    }
+
+    /// Whether `host` gets answers to its keepalives from `other`.
+    fn hears(&self, host: Host, other: Host) -> bool {
+        !self.silent.contains(&other) && !self.link(host, other).cut && !self.link(other, host).cut
+    }
+
+    fn arrival(&mut self, now: Moment, from: Host, to: Host, link: &Link, length: usize) -> Moment {
+        let mut delay = self.between(link.delay_min, link.delay_max);
+        if self.happens(link.spikes_per_million) {
+            self.injected.delayed += 1;
+            delay += self.below(link.spike);
+        }
+        let Some(rate) = link.bytes_per_second else { return now + delay };
+        let nanos = (length as u64).saturating_mul(1_000_000_000) / rate.max(1);
+        let free = self.busy_until.entry((from, to)).or_insert(now);
+        *free = now.max(*free) + Duration::from_nanos(nanos);
+        *free + delay
+    }
+
+    fn happens(&mut self, per_million: u32) -> bool {
+        per_million > 0 && self.rng.random_range(0..1_000_000) < per_million
+    }
+
+    fn between(&mut self, least: Duration, most: Duration) -> Duration {
+        least + self.below(most.saturating_sub(least))
+    }
+
+    fn below(&mut self, bound: Duration) -> Duration {
+        let bound = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
+        Duration::from_nanos(if bound == 0 { 0 } else { self.rng.random_range(0..bound) })
+    }
+}

@@ -1,0 +1,283 @@
+//! A node of the world: its disk, and the process that runs on it now, if one does.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use holdfast_seams::simulated::Process;
+use holdfast_seams::{Seams, select};
+use holdfast_server::node::Condition;
+use holdfast_server::raft::{Fault, Member, Replica, ReplicaConfig, ReplicaStore};
+use holdfast_server::rpc::lock_calls;
+use holdfast_server::session::{Hub, SessionSettings};
+use holdfast_server::storage::{Ground, LogStore, Snapshots, Store, StoreOptions};
+use tokio::sync::{Notify, watch};
+
+use super::clients::endpoint_of;
+use super::disk::{Mount, VirtualDisk};
+use super::link::Host;
+use super::network::Network;
+use super::observer::Observer;
+use super::peers::NodeNetwork;
+use super::port::Port;
+use super::tap::Tapped;
+use super::tree::FileTree;
+
+/// Where a node's data lies on its disk.
+pub const DATA: &str = "/data";
+/// As `holdfastd` hands its leadership over when it stops.
+const HAND_OVER_WITHIN: Duration = Duration::from_secs(5);
+/// As `holdfastd` stops in any case.
+const STOP_WITHIN: Duration = Duration::from_secs(9);
+/// As `holdfastd` waits for what it leaves behind.
+const LEFT_BEHIND_WITHIN: Duration = Duration::from_millis(500);
+
+/// Why a process of a node is there no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was killed, or lost its power.
+    Killed,
+    /// It was asked to stop, and stopped.
+    Stopped,
+    /// It did not open its data folder, or did not start on it; why, in its words.
+    Refused(String),
+    /// A write or sync failed, and it ended at once, as `holdfastd` does.
+    Storage(String),
+    /// Its replica stopped.
+    Fault(Fault),
+}
+
+/// How a process ends that is not asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    /// As by kill -9: what it wrote is there, and its connections are reset.
+    Process,
+    /// With the power: what was not synced is lost, and nobody is told.
+    Power,
+}
+
+/// One process of a node.
+pub(super) struct Life {
+    pub(super) process: Process,
+    pub(super) number: u64,
+    host: Host,
+    disk: VirtualDisk,
+    network: Network,
+    parts: Mutex<Option<Parts>>,
+    started: watch::Sender<bool>,
+    ended: watch::Sender<Option<Ended>>,
+    stop: Notify,
+}
+
+/// What can be looked at from outside.
+#[derive(Clone)]
+pub(super) struct Parts {
+    pub(super) replica: Arc<Replica>,
+    pub(super) log: Arc<LogStore>,
+    pub(super) snapshots: Arc<Snapshots>,
+}
+
+/// Everything a process needs to start.
+pub(super) struct Start {
+    pub(super) config: ReplicaConfig,
+    pub(super) sessions: SessionSettings,
+    pub(super) disk: VirtualDisk,
+    pub(super) network: Network,
+    pub(super) observer: Arc<Observer>,
+    pub(super) number: u64,
+}
+
+/// The member that node `id` is.
+pub fn member(id: u64) -> Member {
+    Member { node_id: id, advertise: endpoint_of(id), peer_advertise: format!("node-{id}:7421") }
+}
+
+impl Life {
+    /// Starts a process; whether it gets anywhere shows later.
+    pub(super) fn begin(process: &Process, start: Start) -> Arc<Self> {
+        let host = Host::Node(start.config.node_id);
+        start.network.set_silent(host, false);
+        let mount = start.disk.mount();
+        let life = Arc::new(Self {
+            process: process.clone(),
+            number: start.number,
+            host,
+            disk: start.disk.clone(),
+            network: start.network.clone(),
+            parts: Mutex::default(),
+            started: watch::Sender::new(false),
+            ended: watch::Sender::new(None),
+            stop: Notify::new(),
+        });
+        let living = Arc::clone(&life).live(start, mount, process.seams());
+        process.seams().spawn("main", living).detach();
+        let (network, ending) = (life.network.clone(), Arc::clone(&life));
+        network.spawn("the system", async move { ending.clean_up().await });
+        life
+    }
+
+    /// Waits until it serves, or has ended.
+    pub(super) async fn until_started(&self) -> Result<(), Ended> {
+        let (mut started, mut ended) = (self.started.subscribe(), self.ended.subscribe());
+        select! {
+            _ = started.wait_for(|started| *started) => Ok(()),
+            _ = ended.wait_for(Option::is_some) => Err(self.ended().unwrap_or(Ended::Killed)),
+        }
+    }
+
+    /// Why it ended, if it did.
+    pub(super) fn ended(&self) -> Option<Ended> {
+        self.ended.borrow().clone()
+    }
+
+    pub(super) fn parts(&self) -> Option<Parts> {
+        self.locked().clone()
+    }
+
+    pub(super) fn crash(&self, crash: Crash) {
+        match crash {
+            Crash::Process => self.network.gone(self.host),
+            Crash::Power => self.network.dark(self.host),
+        }
+        self.end(Ended::Killed);
+        self.vanish();
+        if crash == Crash::Power {
+            self.disk.lose_power();
+        }
+    }
+
+    /// Asks it to stop, as by SIGTERM, and waits until it has.
+    pub(super) async fn stop(&self) {
+        self.stop.notify_one();
+        // The sender is ours.
+        let _ = self.ended.subscribe().wait_for(Option::is_some).await;
+    }
+
+    /// The first reason counts.
+    fn end(&self, why: Ended) {
+        self.ended.send_if_modified(|ended| {
+            let first = ended.is_none();
+            if first {
+                *ended = Some(why);
+            }
+            first
+        });
+    }
+
+    fn vanish(&self) {
+        self.disk.unmount();
+        // Not while the lock is held: what ends may look at it.
+        let parts = self.locked().take();
+        self.process.kill();
+        drop(parts);
+    }
+
+    /// What the system does with a process that has ended by itself.
+    async fn clean_up(&self) {
+        // The sender is ours.
+        let _ = self.ended.subscribe().wait_for(Option::is_some).await;
+        if self.process.is_alive() {
+            self.network.gone(self.host);
+            self.vanish();
+        }
+    }
+
+    /// The process from its start to its end.
+    async fn live(self: Arc<Self>, start: Start, mount: Mount, seams: Seams) {
+        let ended = match self.start(start, mount, &seams).await {
+            Err(refused) => refused,
+            Ok((replica, hub)) => {
+                self.started.send_replace(true);
+                let why = self.serve(&replica).await;
+                // What does not end in time is left behind, as in `holdfastd`.
+                let _ = seams.timeout(STOP_WITHIN, self.take_down(&replica, &hub)).await;
+                drop((replica, hub));
+                seams.sleep(LEFT_BEHIND_WITHIN).await;
+                why
+            }
+        };
+        self.end(ended);
+    }
+
+    /// As `holdfastd` starts: folder, replica, sessions, ports.
+    async fn start(
+        self: &Arc<Self>,
+        start: Start,
+        mount: Mount,
+        seams: &Seams,
+    ) -> Result<(Arc<Replica>, Arc<Hub>), Ended> {
+        let Start { config, sessions, network, observer, .. } = start;
+        let (node, patience_ms) = (config.node_id, config.election_max_ms);
+        let store = self.open_store(node, mount, seams).map_err(Ended::Refused)?;
+        let (log, snapshots) = (store.log(), store.snapshots());
+        let peers = NodeNetwork { network: network.clone(), node, seams: seams.clone() };
+        let store: Arc<dyn ReplicaStore> = Arc::new(store);
+        let replica = Replica::start(config, store, Arc::new(peers), seams.clone())
+            .await
+            .map_err(|error| Ended::Refused(error.to_string()))?;
+        let condition = Arc::new(Condition::new(replica.clone(), patience_ms));
+        let tapped = Arc::new(Tapped { replica: replica.clone(), node, observer });
+        let hub = Arc::new(Hub::start(tapped, condition.clone(), sessions, seams.clone()));
+        let port = Port {
+            seams: seams.clone(),
+            peer: replica.peer(),
+            hub: hub.clone(),
+            calls: lock_calls(hub.clone(), condition),
+        };
+        network.open_port(node, port);
+        *self.locked() = Some(Parts { replica: replica.clone(), log, snapshots });
+        Ok((replica, hub))
+    }
+
+    fn open_store(
+        self: &Arc<Self>,
+        node_id: u64,
+        mount: Mount,
+        seams: &Seams,
+    ) -> Result<Store, String> {
+        let mut new_store_id = [0; 16];
+        seams.rng.fill(&mut new_store_id);
+        let life = Arc::downgrade(self);
+        let on_fault = Arc::new(move |fault: holdfast_server::storage::Fault| {
+            if let Some(life) = life.upgrade() {
+                life.disk.unmount();
+                life.end(Ended::Storage(fault.to_string()));
+            }
+        });
+        let tree = mount.clone();
+        let ground = Ground {
+            disk: Arc::new(mount),
+            open_tree: Box::new(move |path| Ok(Box::new(FileTree::open(&tree, path)?))),
+            pace: self.disk.pace(),
+            seams: seams.clone(),
+        };
+        let options = StoreOptions { node_id, cluster: None, new_store_id, on_fault };
+        let opened = Store::open_simulated(Path::new(DATA), options, ground);
+        opened.map_err(|error| error.to_string())
+    }
+
+    /// Until somebody wants it to stop, or it must.
+    async fn serve(&self, replica: &Replica) -> Ended {
+        let mut faults = replica.faults();
+        select! {
+            () = self.stop.notified() => Ended::Stopped,
+            fault = faults.wait_for(Option::is_some) => match fault.as_deref() {
+                Ok(Some(fault)) => Ended::Fault(fault.clone()),
+                _ => Ended::Stopped,
+            },
+        }
+    }
+
+    /// As `holdfastd` is taken down.
+    async fn take_down(&self, replica: &Replica, hub: &Hub) {
+        replica.hand_over(HAND_OVER_WITHIN).await;
+        hub.shutdown().await;
+        replica.shutdown().await;
+        self.network.gone(self.host);
+        drop(self.locked().take());
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Option<Parts>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

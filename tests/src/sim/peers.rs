@@ -1,0 +1,227 @@
+//! How members reach each other on the virtual network.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::stream::{BoxStream, StreamExt as _};
+use holdfast_proto::v1 as proto;
+use holdfast_seams::{BoxFuture, Seams};
+use holdfast_server::raft::{Lane, Member, Peer, PeerError, PeerNetwork, PeerStream};
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::connection::{Frame, Reply, pump};
+use super::link::Host;
+use super::network::Network;
+use super::port::{Call, Port};
+
+/// The network as one process of a node sees it.
+pub(super) struct NodeNetwork {
+    pub(super) network: Network,
+    pub(super) node: u64,
+    /// The process: what it sends on a stream is polled by its own tasks.
+    pub(super) seams: Seams,
+}
+
+impl PeerNetwork for NodeNetwork {
+    fn peer(&self, member: &Member, _lane: Lane) -> Arc<dyn Peer> {
+        Arc::new(Wire {
+            network: self.network.clone(),
+            from: self.node,
+            to: member.node_id,
+            seams: self.seams.clone(),
+        })
+    }
+}
+
+/// One node's way to another.
+struct Wire {
+    network: Network,
+    from: u64,
+    to: u64,
+    seams: Seams,
+}
+
+type Answered<T> = BoxFuture<'static, Result<T, PeerError>>;
+
+impl Wire {
+    fn ask<Q, A>(
+        &self,
+        kind: &'static str,
+        may_come_twice: bool,
+        request: Q,
+        invoke: impl Fn(Port, Q) -> Answered<A> + Send + Sync + 'static,
+    ) -> Answered<A>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + 'static,
+    {
+        let (network, from) = (self.network.clone(), Host::Node(self.from));
+        let bytes = request.encode_to_vec();
+        let call = Call { from, to: self.to, kind, bytes, may_come_twice };
+        async move {
+            let answer = network.ask(call, move |port| invoke(port, request.clone())).await;
+            answer.unwrap_or_else(|| Err(unreachable()))
+        }
+        .boxed()
+    }
+
+    /// Sends `requests` on a connection of their own, from a task of this process; `serve` answers.
+    async fn stream<Q, A>(
+        network: Network,
+        (from, to): (u64, u64),
+        seams: Seams,
+        kind: &'static str,
+        requests: BoxStream<'static, Q>,
+        serve: impl FnOnce(
+            Port,
+            BoxStream<'static, Q>,
+            mpsc::Sender<Result<A, PeerError>>,
+        ) -> BoxFuture<'static, ()>
+        + Send,
+    ) -> Result<mpsc::Receiver<Result<A, PeerError>>, PeerError>
+    where
+        Q: Frame,
+        A: Message + 'static,
+    {
+        let dialled = network.dial(Host::Node(from), to, kind, |port, requests, responses| {
+            serve(port, ReceiverStream::new(requests).boxed(), responses)
+        });
+        let (outgoing, incoming) = dialled.await.ok_or_else(unreachable)?;
+        seams.spawn(kind, async move { pump(requests, &outgoing).await }).detach();
+        Ok(incoming)
+    }
+}
+
+impl Peer for Wire {
+    fn promise(&self, request: proto::PromiseRequest) -> Answered<proto::PromiseResponse> {
+        self.ask("promise", false, request, |port, request| port.peer.promise(request))
+    }
+
+    fn hello(&self, request: proto::HelloRequest) -> Answered<proto::HelloResponse> {
+        self.ask("hello", false, request, |port, request| port.peer.hello(request))
+    }
+
+    fn append(&self, request: proto::AppendRequest) -> Answered<proto::AppendResponse> {
+        self.ask("append", true, request, |port, request| port.peer.append(request))
+    }
+
+    fn vote(&self, request: proto::VoteRequest) -> Answered<proto::VoteResponse> {
+        let (network, voter) = (self.network.clone(), self.to);
+        let asked = request.vote.and_then(|vote| Some((vote.term, vote.node_id?)));
+        if let Some((term, candidate)) = asked {
+            // Whoever stands has voted for itself.
+            network.votes().given(candidate, term, candidate);
+        }
+        self.ask("vote", true, request, move |port, request| {
+            let (network, answer) = (network.clone(), port.peer.vote(request));
+            async move {
+                let answer = answer.await?;
+                if let Some((term, candidate)) = asked.filter(|_| answer.granted) {
+                    network.votes().given(voter, term, candidate);
+                }
+                Ok(answer)
+            }
+            .boxed()
+        })
+    }
+
+    fn pre_vote(&self, request: proto::VoteRequest) -> Answered<proto::VoteResponse> {
+        self.ask("pre-vote", true, request, |port, request| port.peer.pre_vote(request))
+    }
+
+    fn transfer_leader(
+        &self,
+        request: proto::TransferLeaderRequest,
+    ) -> Answered<proto::TransferLeaderResponse> {
+        self.ask("transfer", true, request, |port, request| port.peer.transfer_leader(request))
+    }
+
+    fn stream_append(
+        &self,
+        requests: BoxStream<'static, proto::AppendRequest>,
+    ) -> Answered<PeerStream<proto::AppendResponse>> {
+        let (network, way, seams) =
+            (self.network.clone(), (self.from, self.to), self.seams.clone());
+        async move {
+            let serve = |port: Port, requests, responses| answer_appends(port, requests, responses);
+            let incoming = Self::stream(
+                network,
+                way,
+                seams,
+                "appends",
+                requests,
+                |port, requests, responses| serve(port, requests, responses).boxed(),
+            );
+            Ok(ReceiverStream::new(incoming.await?).boxed())
+        }
+        .boxed()
+    }
+
+    fn install_snapshot(
+        &self,
+        chunks: BoxStream<'static, proto::SnapshotChunk>,
+    ) -> Answered<proto::SnapshotResponse> {
+        let (network, way, seams) =
+            (self.network.clone(), (self.from, self.to), self.seams.clone());
+        async move {
+            let incoming =
+                Self::stream(network, way, seams, "snapshot", chunks, |port, chunks, responses| {
+                    async move {
+                        let answer = port.peer.install_snapshot(chunks).await;
+                        // Nobody waits for it any more.
+                        let _ = responses.send(answer).await;
+                    }
+                    .boxed()
+                });
+            incoming.await?.recv().await.unwrap_or_else(|| Err(unreachable()))
+        }
+        .boxed()
+    }
+}
+
+async fn answer_appends(
+    port: Port,
+    requests: BoxStream<'static, proto::AppendRequest>,
+    responses: mpsc::Sender<Result<proto::AppendResponse, PeerError>>,
+) {
+    match port.peer.stream_append(requests).await {
+        Ok(answers) => pump(answers, &responses).await,
+        Err(error) => {
+            // Nobody waits for it any more.
+            let _ = responses.send(Err(error)).await;
+        }
+    }
+}
+
+fn unreachable() -> PeerError {
+    PeerError::Unreachable("no answer on the virtual network".to_owned())
+}
+
+impl Frame for proto::AppendRequest {
+    fn bytes(&self) -> Vec<u8> {
+        self.encode_to_vec()
+    }
+}
+
+impl Frame for proto::SnapshotChunk {
+    fn bytes(&self) -> Vec<u8> {
+        self.encode_to_vec()
+    }
+}
+
+impl<T: Message + 'static> Frame for Result<T, PeerError> {
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Ok(message) => message.encode_to_vec(),
+            Err(error) => error.to_string().into_bytes(),
+        }
+    }
+}
+
+impl<T: Message + 'static> Reply for Result<T, PeerError> {
+    fn broken() -> Self {
+        Err(unreachable())
+    }
+}

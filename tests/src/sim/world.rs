@@ -1,0 +1,426 @@
+//! A world: nodes with their disks, clients, and the network between them, on one machine.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use holdfast::{Builder, Client};
+use holdfast_seams::Seams;
+use holdfast_seams::simulated::{Machine, Process};
+use holdfast_server::consensus::Consensus as _;
+use holdfast_server::raft::{Replica, ReplicaConfig};
+use holdfast_server::session::SessionSettings;
+use tokio::sync::oneshot;
+
+use super::clients::{ClientNetwork, endpoint_of};
+use super::disk::VirtualDisk;
+use super::link::Host;
+use super::network::Network;
+use super::node::{Crash, Ended, Life, Parts, Start, member};
+use super::observer::Observer;
+use super::trace::Trace;
+
+/// How a world is made.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What its network and disks do at random is drawn from it.
+    pub seed: u64,
+    /// Nodes at the beginning, with ids from 1 on.
+    pub nodes: u64,
+    /// Settings of each node; its id and the members are put in.
+    pub replica: ReplicaConfig,
+    /// Settings of each node's session layer.
+    pub sessions: SessionSettings,
+    /// What passes is written there.
+    pub trace: Trace,
+}
+
+impl Settings {
+    /// So many nodes with their usual settings.
+    pub fn new(seed: u64, nodes: u64) -> Self {
+        let replica = ReplicaConfig { reserve_bytes: 1 << 20, ..ReplicaConfig::new(0, Vec::new()) };
+        let (sessions, trace) = (SessionSettings::default(), Trace::default());
+        Self { seed, nodes, replica, sessions, trace }
+    }
+}
+
+/// Everything that lives on one machine. To be used by the future given to [`Machine::run`], not
+/// inside tasks; methods take `&self`, so that several parts of that future can share it.
+pub struct World<'m> {
+    machine: &'m Machine,
+    settings: Settings,
+    network: Network,
+    nodes: Mutex<BTreeMap<u64, Node>>,
+    clients: Mutex<BTreeMap<u64, Process>>,
+    observer: Arc<Observer>,
+    last_id: AtomicU64,
+}
+
+struct Node {
+    config: ReplicaConfig,
+    disk: VirtualDisk,
+    life: Option<Arc<Life>>,
+    lives: u64,
+    rate: i32,
+}
+
+impl std::fmt::Debug for World<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Drop for World<'_> {
+    fn drop(&mut self) {
+        self.network.close();
+    }
+}
+
+impl<'m> World<'m> {
+    /// A world whose nodes do not run yet.
+    pub fn new(machine: &'m Machine, settings: Settings) -> Self {
+        let world = machine.world();
+        let network = Network::new(&world, settings.seed, settings.trace.clone());
+        let ids: Vec<u64> = (1..=settings.nodes).collect();
+        let made = Self {
+            machine,
+            settings,
+            network,
+            nodes: Mutex::default(),
+            clients: Mutex::default(),
+            observer: Arc::default(),
+            last_id: AtomicU64::new(ids.len() as u64),
+        };
+        for id in &ids {
+            made.put(*id, &ids, false);
+        }
+        made
+    }
+
+    /// As [`new`](Self::new), with every node running and one of them leading.
+    pub async fn start(machine: &'m Machine, settings: Settings) -> Self {
+        let world = Self::new(machine, settings);
+        for id in world.nodes() {
+            world.start_node(id).await.unwrap_or_else(|ended| panic!("node {id}: {ended:?}"));
+        }
+        world.until_led(Duration::from_mins(1)).await.expect("a leader within a minute");
+        world
+    }
+
+    fn put(&self, id: u64, members: &[u64], join: bool) {
+        let members = members.iter().copied().map(member).collect();
+        let config = ReplicaConfig { node_id: id, members, join, ..self.settings.replica.clone() };
+        let disk = self.empty_disk(id);
+        let node = Node { config, disk, life: None, lives: 0, rate: 0 };
+        self.locked().insert(id, node);
+    }
+
+    fn empty_disk(&self, id: u64) -> VirtualDisk {
+        // Disks differ from each other and from the network.
+        let seed = self.settings.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(id);
+        let trace = self.settings.trace.clone();
+        VirtualDisk::new(Host::Node(id), &self.machine.world(), seed, trace)
+    }
+
+    /// The world's own time, tasks and randomness.
+    pub fn seams(&self) -> Seams {
+        self.machine.world().seams()
+    }
+
+    /// The network.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// What passed so far.
+    pub fn trace(&self) -> &Trace {
+        &self.settings.trace
+    }
+
+    /// Every node there is, running or not.
+    pub fn nodes(&self) -> Vec<u64> {
+        self.locked().keys().copied().collect()
+    }
+
+    /// Those that run, and have not ended by themselves.
+    pub fn running(&self) -> Vec<u64> {
+        self.nodes().into_iter().filter(|id| self.is_running(*id)).collect()
+    }
+
+    /// Whether a node's process is there.
+    pub fn is_running(&self, id: u64) -> bool {
+        self.life(id).is_some_and(|life| life.ended().is_none())
+    }
+
+    /// Why a node's last process ended; `None` if it runs or never did.
+    pub fn ended(&self, id: u64) -> Option<Ended> {
+        self.life(id)?.ended()
+    }
+
+    /// A node's disk.
+    pub fn disk(&self, id: u64) -> VirtualDisk {
+        self.locked().get(&id).expect("there is such a node").disk.clone()
+    }
+
+    /// A running node's replica, to be looked at, not to be asked for anything.
+    pub fn replica(&self, id: u64) -> Option<Arc<Replica>> {
+        Some(self.parts(id)?.replica)
+    }
+
+    /// Starts a process on a node's disk, and waits until it serves.
+    ///
+    /// # Errors
+    ///
+    /// Why it ended before.
+    pub async fn start_node(&self, id: u64) -> Result<(), Ended> {
+        self.begin_node(id);
+        let life = self.life(id).expect("it was just begun");
+        life.until_started().await
+    }
+
+    /// Starts a process on a node's disk. One that is there is killed before.
+    pub fn begin_node(&self, id: u64) {
+        self.crash(id, Crash::Process);
+        let mut nodes = self.locked();
+        let node = nodes.get_mut(&id).expect("there is such a node");
+        node.lives += 1;
+        let process = self.machine.process(&format!("node {id}, life {}", node.lives));
+        process.set_rate(node.rate);
+        let start = Start {
+            config: node.config.clone(),
+            sessions: self.settings.sessions.clone(),
+            disk: node.disk.clone(),
+            network: self.network.clone(),
+            observer: Arc::clone(&self.observer),
+            number: node.lives,
+        };
+        node.life = Some(Life::begin(&process, start));
+    }
+
+    /// Ends a node's process where it stands. Nothing happens if there is none.
+    pub fn crash(&self, id: u64, crash: Crash) {
+        if let Some(life) = self.life(id).filter(|life| life.ended().is_none()) {
+            life.crash(crash);
+        }
+    }
+
+    /// Everybody loses power at once.
+    pub fn power_cut(&self) {
+        for id in self.nodes() {
+            self.crash(id, Crash::Power);
+        }
+    }
+
+    /// Asks a node to stop and waits until it has.
+    pub async fn stop(&self, id: u64) {
+        if let Some(life) = self.life(id).filter(|life| life.ended().is_none()) {
+            life.stop().await;
+        }
+    }
+
+    /// A node does nothing until it is resumed; its clock goes on.
+    pub fn pause(&self, id: u64) {
+        if let Some(life) = self.life(id) {
+            life.process.pause();
+            self.network.set_silent(Host::Node(id), true);
+        }
+    }
+
+    /// A node goes on where it stood.
+    pub fn resume(&self, id: u64) {
+        if let Some(life) = self.life(id).filter(|life| life.ended().is_none()) {
+            life.process.resume();
+            self.network.set_silent(Host::Node(id), false);
+        }
+    }
+
+    /// A node's clock, and those of its later processes, run so much faster than true time from
+    /// here on, parts of a million.
+    pub fn set_rate(&self, id: u64, faster_by: i32) {
+        let mut nodes = self.locked();
+        let node = nodes.get_mut(&id).expect("there is such a node");
+        node.rate = faster_by;
+        if let Some(life) = &node.life {
+            life.process.set_rate(faster_by);
+        }
+    }
+
+    /// A node's wall clock shows so much more than the true one, milliseconds.
+    pub fn set_wall_skew(&self, id: u64, milliseconds: i64) {
+        if let Some(life) = self.life(id) {
+            life.process.set_wall_skew(milliseconds);
+        }
+    }
+
+    /// A new node with an empty disk, under an id that nobody had; it does not run yet. Once it
+    /// does, it waits to be added by the leader.
+    pub fn new_node(&self) -> u64 {
+        let mut ids = self.nodes();
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        ids.push(id);
+        self.put(id, &ids, true);
+        id
+    }
+
+    /// Takes a node away for ever, with its disk. One that runs is killed.
+    pub fn remove_node(&self, id: u64) {
+        self.crash(id, Crash::Process);
+        self.locked().remove(&id);
+    }
+
+    /// The data of a node that does not run is gone; it comes back as one with an empty folder, and
+    /// nobody may let it take its place again (I22).
+    pub fn wipe(&self, id: u64) {
+        self.crash(id, Crash::Process);
+        let disk = self.empty_disk(id);
+        if let Some(node) = self.locked().get_mut(&id) {
+            node.disk = disk;
+        }
+    }
+
+    /// Asks the leader to do something to the members, in a task of its process. `None`: nobody
+    /// leads, or its process was gone meanwhile.
+    pub async fn ask_leader<T, F>(&self, ask: impl FnOnce(Arc<Replica>) -> F) -> Option<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let leader = self.leader()?;
+        let (life, replica) = (self.life(leader)?, self.replica(leader)?);
+        in_task_of(&life.process, "operator", ask(replica)).await
+    }
+
+    /// Who leads, as far as itself knows; of several, whoever has the latest term.
+    pub fn leader(&self) -> Option<u64> {
+        let tenure = |id: &u64| self.replica(*id)?.role().borrow().tenure();
+        let leading = self.running().into_iter().filter_map(|id| Some((tenure(&id)?, id)));
+        leading.max().map(|(_, id)| id)
+    }
+
+    /// Waits until somebody leads; `None` if that takes too long.
+    pub async fn until_led(&self, within: Duration) -> Option<u64> {
+        let seams = self.seams();
+        let give_up = seams.clock.now() + within;
+        while seams.clock.now() < give_up {
+            if let Some(leader) = self.leader() {
+                return Some(leader);
+            }
+            seams.sleep(Duration::from_millis(10)).await;
+        }
+        None
+    }
+
+    /// Looks at every node. What it finds wrong is kept ([`violations`](Self::violations)).
+    pub fn observe(&self) {
+        for id in self.running() {
+            if let (Some(life), Some(parts)) = (self.life(id), self.parts(id)) {
+                self.observer.look(id, life.number, &parts);
+            }
+        }
+    }
+
+    /// What was found wrong so far, each with its invariant's number.
+    pub fn violations(&self) -> Vec<String> {
+        let mut found = self.observer.violations();
+        found.extend(self.network.votes().broken());
+        found
+    }
+
+    /// How many sessions were expired so far, and how many nodes took over a state whole.
+    pub fn counted(&self) -> (u64, u64) {
+        self.observer.counted()
+    }
+
+    /// A running node's last applied index and its state hash.
+    pub fn state_of(&self, id: u64) -> Option<(u64, [u8; 32])> {
+        let mut state = None;
+        self.replica(id)?.read(&mut |table, index| state = Some((index.get(), table.state_hash())));
+        state
+    }
+
+    /// The process of client `number`; it is made when it is first asked for, and anew after it was
+    /// killed.
+    pub fn client_process(&self, number: u64) -> Process {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = clients.entry(number).or_insert_with(|| self.machine.process("client"));
+        if !process.is_alive() {
+            *process = self.machine.process("client");
+            self.network.set_silent(Host::Client(number), false);
+        }
+        process.clone()
+    }
+
+    /// Ends client `number` where it stands.
+    pub fn kill_client(&self, number: u64) {
+        self.network.gone(Host::Client(number));
+        self.client_process(number).kill();
+    }
+
+    /// Client `number` does nothing until it is resumed.
+    pub fn pause_client(&self, number: u64) {
+        self.network.set_silent(Host::Client(number), true);
+        self.client_process(number).pause();
+    }
+
+    /// Client `number` goes on where it stood.
+    pub fn resume_client(&self, number: u64) {
+        self.network.set_silent(Host::Client(number), false);
+        self.client_process(number).resume();
+    }
+
+    /// How client `number` is made; to be connected inside a task of its process.
+    pub fn client_builder(&self, number: u64) -> Builder {
+        let endpoints: Vec<String> = self.nodes().into_iter().map(endpoint_of).collect();
+        let transport = ClientNetwork { network: self.network.clone(), client: number };
+        Client::builder()
+            .endpoints(&endpoints.join(","))
+            .expect("these are endpoints")
+            .label(format!("client {number}"))
+            .seams(self.client_process(number).seams())
+            .transport(Arc::new(transport))
+    }
+
+    /// Connects client `number`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::connect`]; [`holdfast::Error::Closed`] if its process was killed meanwhile.
+    pub async fn connect(&self, number: u64, ttl: Duration) -> holdfast::Result<Client> {
+        let builder = self.client_builder(number).ttl(ttl);
+        self.as_client(number, builder.connect()).await.unwrap_or(Err(holdfast::Error::Closed))
+    }
+
+    /// Does `work` as client `number`, in a task of its process; `None` if that was killed
+    /// meanwhile.
+    pub async fn as_client<T: Send + 'static>(
+        &self,
+        number: u64,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        in_task_of(&self.client_process(number), "client", work).await
+    }
+
+    fn life(&self, id: u64) -> Option<Arc<Life>> {
+        self.locked().get(&id)?.life.clone()
+    }
+
+    fn parts(&self, id: u64) -> Option<Parts> {
+        self.life(id).filter(|life| life.ended().is_none())?.parts()
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<u64, Node>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Does `work` in a task of a process; `None` if that was killed meanwhile.
+async fn in_task_of<T: Send + 'static>(
+    process: &Process,
+    name: &'static str,
+    work: impl Future<Output = T> + Send + 'static,
+) -> Option<T> {
+    let (tell, told) = oneshot::channel();
+    process.seams().spawn(name, async move { drop(tell.send(work.await)) }).detach();
+    told.await.ok()
+}

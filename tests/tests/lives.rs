@@ -1,0 +1,99 @@
+//! Whole lives of clusters on virtual time, judged: the slice of `just simulate` that belongs to
+//! every run of the tests.
+#![allow(clippy::unwrap_used, reason = "helpers of a test fail it by a panic")]
+
+use std::time::Duration;
+
+use holdfast_tests::life::{
+    Clocks, Life, Many, Outcome, Plan, fresh_seed, live, live_many, live_traced,
+};
+
+/// What the slice takes, seconds; `HOLDFAST_SIMULATE_SECONDS` says otherwise.
+const SECONDS: u64 = 150;
+/// Lives in which something was once wrong, one seed a line, with what it was.
+const KEPT: &str = include_str!("lives/kept.txt");
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+fn seconds() -> u64 {
+    let asked = std::env::var("HOLDFAST_SIMULATE_SECONDS").ok();
+    asked.and_then(|seconds| seconds.parse().ok()).unwrap_or(SECONDS)
+}
+
+fn told(life: &Life, _: &Outcome) {
+    for violation in &life.violations {
+        println!("seed {}: {violation}", life.seed);
+    }
+}
+
+/// From seeds that nobody has lived before; they are printed.
+#[test]
+fn fresh_lives_break_no_invariant() {
+    let many = Many {
+        first_seed: fresh_seed(),
+        lives: None,
+        within: Some(Duration::from_secs(seconds())),
+        failures: 3,
+        jobs: cores(),
+        clocks: Clocks::Within,
+    };
+    println!("first seed {}", many.first_seed);
+
+    let outcome = live_many(&many, || (), told);
+
+    println!("{}", outcome.counts);
+    println!("{} lives, {} violations", outcome.counts.lives, outcome.violations());
+    for failed in &outcome.failed {
+        println!("repeat: just simulate {}", failed.seed);
+    }
+    assert_eq!(outcome.violations(), 0);
+    let counts = outcome.counts;
+    assert!(counts.lives >= 10 && counts.grants > 1_000 && counts.leaders > 10, "too little");
+}
+
+#[test]
+fn the_same_seed_twice_is_the_same_life_to_the_byte() {
+    for seed in [1, 2] {
+        let plan = Plan::draw(seed, Clocks::Within);
+        let (one, other) = (live_traced(&plan, true), live_traced(&plan, true));
+
+        assert!(one.trace.len() > 1_000, "{} lines are no trace", one.trace.len());
+        let differ = one.trace.iter().zip(&other.trace).position(|(one, other)| one != other);
+        assert_eq!(differ.map(|line| (&one.trace[line], &other.trace[line])), None);
+        assert_eq!((one.trace.len(), one.digest), (other.trace.len(), other.digest));
+        assert_eq!(one.history, other.history);
+    }
+}
+
+/// Otherwise the judge proves nothing about clocks.
+#[test]
+fn a_client_whose_clock_is_slower_than_allowed_is_found_to_believe_too_long() {
+    let many = Many {
+        first_seed: 1,
+        lives: Some(200),
+        within: None,
+        failures: 1,
+        jobs: cores(),
+        clocks: Clocks::Beyond,
+    };
+
+    let outcome = live_many(&many, || (), |_, _| ());
+
+    let failed = outcome.failed.first();
+    println!("found after {} lives: {failed:?}", outcome.counts.lives);
+    let about_time =
+        |violation: &String| violation.starts_with("I6:") || violation.starts_with("I24:");
+    assert!(failed.is_some_and(|failed| failed.violations.iter().any(about_time)));
+}
+
+#[test]
+fn lives_in_which_something_was_once_wrong_go_well() {
+    let seeds = KEPT.lines().filter(|line| !line.starts_with('#'));
+    for line in seeds {
+        let seed = line.split_whitespace().next().unwrap().parse().unwrap();
+        let life = live(&Plan::draw(seed, Clocks::Within));
+        assert_eq!(life.violations, Vec::<String>::new(), "seed {line}");
+    }
+}
