@@ -177,7 +177,7 @@ fn line(looked: &Looked) -> String {
 
 fn table(all: &[Looked]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN);
+    table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(["mutant", "found after (lives)", "seed", "broke"]);
     for looked in all {
         let (seed, broke) = match &looked.found {

@@ -9,6 +9,7 @@ mod crew;
 mod fault;
 mod many;
 mod plan;
+mod rogue;
 mod shrink;
 mod stage;
 mod strike;

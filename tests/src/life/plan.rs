@@ -42,6 +42,8 @@ pub struct Plan {
     pub clients: Vec<ClientPlan>,
     /// How many names they share.
     pub names: u64,
+    /// Whether somebody is there who speaks frames himself, and does what the library never would.
+    pub rogue: bool,
     /// What goes wrong, in order.
     pub strikes: Vec<Strike>,
 }
@@ -140,7 +142,20 @@ impl Plan {
         }
         let names = 1 + draw.below(8);
         let strikes = strikes(&mut draw, nodes, clients.len() as u64, length_ms);
-        Self { seed, length_ms, nodes, knobs, air, disk, node_rates, clients, names, strikes }
+        let rogue = draw.below(4) == 0;
+        Self {
+            seed,
+            length_ms,
+            nodes,
+            knobs,
+            air,
+            disk,
+            node_rates,
+            clients,
+            names,
+            rogue,
+            strikes,
+        }
     }
 
     /// How long it is.

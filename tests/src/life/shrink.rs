@@ -71,7 +71,8 @@ impl Search {
 
     /// Fewer tasks, simpler wishes, fewer names, a quiet network.
     fn simplify(&mut self, fails: &mut impl FnMut(&Plan) -> bool) {
-        let simpler: [fn(&mut Plan); 5] = [
+        let simpler: [fn(&mut Plan); 6] = [
+            |plan| plan.rogue = false,
             |plan| each_client(plan, |client| client.workers = 1),
             |plan| each_client(plan, |client| client.everything = false),
             |plan| each_client(plan, |client| client.watches = false),

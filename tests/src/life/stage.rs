@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use super::client::{Actor, begin_client};
 use super::counts::Counts;
 use super::plan::{Air, Plan};
+use super::rogue::Rogue;
 use crate::check::{Options, check};
 use crate::draw::Draw;
 use crate::history::{ClientId, Record, Recorder, What, merge};
@@ -52,7 +53,7 @@ pub(super) struct Stage<'a> {
     /// Every client that was ever there, by number.
     pub(super) actors: Mutex<BTreeMap<u64, Actor>>,
     /// What was found wrong by looking, each with its invariant's number.
-    wrong: Mutex<Vec<String>>,
+    wrong: Arc<Mutex<Vec<String>>>,
     leaders: Mutex<Option<(u64, u64)>>,
     /// One change of the members at a time.
     pub(super) crew: tokio::sync::Mutex<()>,
@@ -79,7 +80,7 @@ impl<'a> Stage<'a> {
             counts: Mutex::new(Counts { lives: 1, ..Counts::default() }),
             draw: Mutex::new(Draw::new(plan.seed ^ 0x5741_4745)),
             actors: Mutex::default(),
-            wrong: Mutex::default(),
+            wrong: Arc::default(),
             leaders: Mutex::default(),
             crew: tokio::sync::Mutex::default(),
             lost: Mutex::default(),
@@ -138,6 +139,9 @@ impl<'a> Stage<'a> {
         let begun = self.seams.clock.now();
         for number in 0..self.plan.clients.len() as u64 {
             self.begin_client(number);
+        }
+        if self.plan.rogue {
+            self.begin_rogue();
         }
         let strikes =
             self.plan.strikes.iter().map(|strike| self.strike(begun, strike).boxed_local());
@@ -203,6 +207,23 @@ impl<'a> Stage<'a> {
             (&self.recorder, &self.grants, &self.stop.subscribe()),
         );
         lock(&self.actors).insert(number, actor);
+    }
+
+    /// Somebody who does what the library never would.
+    fn begin_rogue(&self) {
+        const NUMBER: u64 = 2_000_000;
+        let process = self.world.client_process(NUMBER);
+        let (transport, endpoints) = self.world.line_of(NUMBER);
+        let rogue = Rogue {
+            transport,
+            endpoints,
+            seams: process.seams(),
+            draw: Draw::new(self.plan.seed ^ NUMBER),
+            names: self.plan.names,
+            stopped: self.stop.subscribe(),
+            wrong: Arc::clone(&self.wrong),
+        };
+        process.seams().spawn("rogue", rogue.work()).detach();
     }
 
     /// A node runs that should; says why it does not.

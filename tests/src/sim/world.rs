@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast::{Builder, Client};
-use holdfast_seams::Seams;
 use holdfast_seams::simulated::{Machine, Process};
+use holdfast_seams::{Seams, Transport};
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::raft::{Replica, ReplicaConfig};
 use holdfast_server::session::SessionSettings;
@@ -372,6 +372,13 @@ impl<'m> World<'m> {
     pub fn resume_client(&self, number: u64) {
         self.network.set_silent(Host::Client(number), false);
         self.client_process(number).resume();
+    }
+
+    /// The network as client `number` sees it, and where the nodes are: for what the library would
+    /// never send.
+    pub fn line_of(&self, number: u64) -> (Arc<dyn Transport>, Vec<String>) {
+        let transport = ClientNetwork { network: self.network.clone(), client: number };
+        (Arc::new(transport), self.nodes().into_iter().map(endpoint_of).collect())
     }
 
     /// How client `number` is made; to be connected inside a task of its process.

@@ -1,0 +1,197 @@
+//! A client that speaks frames itself and does what the library never would: asks twice, gives back
+//! what others hold, changes values of others, forgets to renew.
+//!
+//! It takes only names of its own, so its holds are nobody's business; what it does to the others
+//! shows in their histories. What it is told itself it judges on the spot.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use holdfast_proto::v1::client_frame::Body as Ask;
+use holdfast_proto::v1::server_frame::Body as Told;
+use holdfast_proto::v1::set_value::Change;
+use holdfast_proto::v1::{
+    Acquire, Cancel, ClientFrame, ClientFrames, Item, KeepAlive, Mode, Open, Release, ServerFrames,
+    SetValue,
+};
+use holdfast_seams::{Pipe, Seams, Transport};
+use tokio::sync::{mpsc, watch};
+
+use super::stage::lock;
+use crate::draw::Draw;
+
+/// Its leases are short: some of them it lets run out.
+const TTL_MS: u64 = 2_000;
+/// Steps of one session.
+const STEPS: u64 = 60;
+/// Longest pause between two steps, milliseconds.
+const PAUSE_MS: u64 = 150;
+/// How far its guesses at tokens of others are from one of its own.
+const GUESSES: u64 = 12;
+
+/// Everything a rogue needs.
+pub(super) struct Rogue {
+    pub(super) transport: Arc<dyn Transport>,
+    pub(super) endpoints: Vec<String>,
+    pub(super) seams: Seams,
+    pub(super) draw: Draw,
+    /// How many names the others share.
+    pub(super) names: u64,
+    pub(super) stopped: watch::Receiver<bool>,
+    /// What it found wrong.
+    pub(super) wrong: Arc<Mutex<Vec<String>>>,
+}
+
+/// What it was told in one session.
+#[derive(Default)]
+struct Known {
+    next_request: u64,
+    seq: u64,
+    newest_token: u64,
+    tokens: BTreeMap<u64, u64>,
+    places: BTreeMap<u64, u64>,
+    /// Changes of values that are nobody's right.
+    stolen: BTreeSet<u64>,
+}
+
+type Line = Pipe<ClientFrames, ServerFrames>;
+
+impl Rogue {
+    /// One session after another until it is told to stop.
+    pub(super) async fn work(mut self) {
+        while !*self.stopped.borrow() {
+            let node = self.draw.below(self.endpoints.len() as u64);
+            let endpoint = usize::try_from(node).ok().and_then(|node| self.endpoints.get(node));
+            let Some(endpoint) = endpoint else { return };
+            let opened = self.seams.timeout(Duration::from_secs(5), self.transport.open(endpoint));
+            if let Ok(Ok(line)) = opened.await {
+                self.session(line).await;
+            }
+            let pause = self.draw.below(1_000);
+            self.seams.sleep(Duration::from_millis(pause)).await;
+        }
+    }
+
+    async fn session(&mut self, mut line: Line) {
+        let mut known = Known { next_request: 1, ..Known::default() };
+        let open = Open { ttl_ms: Some(TTL_MS), label: "rogue".into(), resume: None };
+        if send(&line.outgoing, vec![Ask::Open(open)]).await.is_none() {
+            return;
+        }
+        for _ in 0..STEPS {
+            let asks = self.step(&mut known);
+            if send(&line.outgoing, asks).await.is_none() {
+                return;
+            }
+            let pause = Duration::from_millis(1 + self.draw.below(PAUSE_MS));
+            if !self.listen(&mut line, pause, &mut known).await || *self.stopped.borrow() {
+                return;
+            }
+        }
+    }
+
+    /// What it does next.
+    fn step(&mut self, known: &mut Known) -> Vec<Ask> {
+        match self.draw.below(8) {
+            0..=2 => {
+                let request_id = known.next_request;
+                known.next_request += 1;
+                let ask = self.acquire(request_id);
+                vec![ask.clone(), ask]
+            }
+            3 => vec![self.acquire(1 + self.draw.clone().below(known.next_request))],
+            4 => vec![Ask::Release(Release { token: self.guess(known), names: Vec::new() })],
+            5 => {
+                let request_id = known.next_request;
+                known.next_request += 1;
+                known.stolen.insert(request_id);
+                let name = format!("traffic/{}", self.draw.below(self.names)).into_bytes().into();
+                let change = Some(Change::Value(b"stolen".to_vec().into()));
+                let token = self.guess(known);
+                vec![Ask::SetValue(SetValue { request_id, token, name, change })]
+            }
+            6 => {
+                let request_id = 1 + self.draw.below(known.next_request);
+                vec![Ask::Cancel(Cancel { request_id })]
+            }
+            _ => {
+                known.seq += 1;
+                vec![Ask::KeepAlive(KeepAlive { seq: known.seq })]
+            }
+        }
+    }
+
+    /// The same request asks for the same name each time.
+    fn acquire(&self, request_id: u64) -> Ask {
+        let name = format!("rogue/{}", request_id % 3).into_bytes().into();
+        let items = vec![Item { name, mode: Mode::Exclusive.into(), ..Item::default() }];
+        Ask::Acquire(Acquire { request_id, items, wait: true, ..Acquire::default() })
+    }
+
+    /// A token that is somebody else's, most likely.
+    fn guess(&mut self, known: &Known) -> u64 {
+        let offset = self.draw.below(GUESSES);
+        known.newest_token.saturating_add(GUESSES / 2).saturating_sub(offset)
+    }
+
+    /// Hears what it is told for a while. Says whether the line still stands.
+    async fn listen(&self, line: &mut Line, pause: Duration, known: &mut Known) -> bool {
+        let until = self.seams.clock.now() + pause;
+        loop {
+            let left = until.saturating_since(self.seams.clock.now());
+            match self.seams.timeout(left, line.incoming.next()).await {
+                Ok(Some(Ok(frames))) => {
+                    for told in frames.frames.into_iter().filter_map(|frame| frame.body) {
+                        self.hears(told, known);
+                    }
+                }
+                Ok(_) => return false,
+                Err(_) => return true,
+            }
+        }
+    }
+
+    fn hears(&self, told: Told, known: &mut Known) {
+        match told {
+            Told::Granted(granted) => {
+                known.newest_token = known.newest_token.max(granted.token);
+                let first = *known.tokens.entry(granted.request_id).or_insert(granted.token);
+                if first != granted.token {
+                    let request = granted.request_id;
+                    let second = granted.token;
+                    self.wrong(format!(
+                        "I12: the rogue's request {request} was granted under token {first}, and \
+                         again under {second}"
+                    ));
+                }
+            }
+            Told::Queued(queued) => {
+                let (request, place) = (queued.request_id, queued.place);
+                let before = known.places.insert(request, place);
+                if before.is_some_and(|before| before < place) {
+                    self.wrong(format!(
+                        "I9: the rogue's request {request} fell back from place {before:?} to {place}"
+                    ));
+                }
+            }
+            Told::ValueSet(set) if known.stolen.contains(&set.request_id) => {
+                self.wrong(
+                    "I13: the rogue changed a value of a lock it never asked for".to_owned(),
+                );
+            }
+            _ => {}
+        }
+    }
+
+    fn wrong(&self, what: String) {
+        lock(&self.wrong).push(what);
+    }
+}
+
+async fn send(line: &mpsc::Sender<ClientFrames>, asks: Vec<Ask>) -> Option<()> {
+    let frame = |ask| ClientFrame { done_below: 0, body: Some(ask) };
+    let frames = asks.into_iter().map(frame).collect();
+    line.send(ClientFrames { frames }).await.ok()
+}
