@@ -16,6 +16,10 @@ fix:
 test *arguments:
     tests/run {{ arguments }}
 
+# Every fuzz target, for so many minutes in all; fails below ten million executions.
+fuzz minutes="10" *arguments:
+    tests/fuzz/long {{ minutes }} {{ arguments }}
+
 # The main job on real processes: three nodes, two kills of the leader, no lost increment.
 demo *arguments:
     cargo build --release --locked --bins
@@ -35,6 +39,11 @@ chaos minutes *arguments:
 recovery *arguments:
     cargo build --release --locked --bins
     ./target/release/holdfast-recovery {{ arguments }}
+
+# Looks for each deliberate bug with the simulator, and says after how many lives it was found.
+mutants *arguments:
+    cargo build --profile simulate --locked -p holdfast-tests --features mutants --bin holdfast-mutants
+    ./target/simulate/holdfast-mutants {{ arguments }}
 
 # The cells of the performance milestone, three runs each, beside their targets.
 bench-milestone *arguments:

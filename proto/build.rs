@@ -3,7 +3,8 @@
 
 use std::path::PathBuf;
 
-const FILES: [&str; 2] = ["holdfast/v1/lock.proto", "holdfast/v1/peer.proto"];
+const FILES: [&str; 3] =
+    ["holdfast/v1/lock.proto", "holdfast/v1/cluster.proto", "holdfast/v1/peer.proto"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     for file in FILES {

@@ -8,7 +8,7 @@ use holdfast_seams::{Seams, Transport, select};
 
 use crate::session::{Opening, Session, Wishes};
 use crate::transport::GrpcTransport;
-use crate::{Client, Error, Reader, Result, endpoints};
+use crate::{Client, ClusterAdmin, Error, Reader, Result, endpoints};
 
 /// Settings of a client; [`Client::builder`] makes one with the defaults.
 #[derive(Clone)]
@@ -95,6 +95,12 @@ impl Builder {
         let transport =
             self.transport.clone().unwrap_or_else(|| Arc::new(GrpcTransport::default()));
         Reader::new(self.endpoints.clone(), transport, self.seams.clone(), self.connect_timeout)
+    }
+
+    /// For operators: who the members are, and how that changes. `limit` bounds each call. No
+    /// session is opened.
+    pub fn cluster_admin(&self, limit: Duration) -> ClusterAdmin {
+        ClusterAdmin::new(self.endpoints.clone(), self.seams.clone(), limit)
     }
 
     /// Opens a session at whichever server leads. Has to be called inside a tokio runtime, whose

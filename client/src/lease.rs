@@ -249,6 +249,8 @@ impl Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FencingToken;
+    use crate::hold::Hold;
 
     const TTL: Duration = Duration::from_secs(10);
 
@@ -318,6 +320,7 @@ mod tests {
         let first = lease.send_keepalive(at(1));
         let second = lease.send_keepalive(at(2));
 
+        assert!(first < second, "the first is not answered, and its number is not sent again (S2)");
         assert_eq!(lease.answered(second), Some(at(2)));
         assert_eq!(lease.answered(first), None);
     }
@@ -333,6 +336,18 @@ mod tests {
         assert!(!span.is_alive(&clock));
         clock.0.store(50, Ordering::Relaxed);
         assert!(!span.is_alive(&clock), "not even a clock that went back revives it");
+    }
+
+    /// The executor stalls: no alarm has come, and nobody was told (I6).
+    #[test]
+    fn a_hold_looks_at_the_clock_itself() {
+        let clock = clock(99);
+        let hold = Hold::granted(Vec::new(), FencingToken::new(1), Span::new(at(100)));
+        let hold = hold.expect("its span is alive");
+
+        assert!(hold.is_safe(&clock));
+        clock.0.store(100, Ordering::Relaxed);
+        assert!(!hold.is_safe(&clock));
     }
 
     #[test]

@@ -47,6 +47,7 @@
 mod acquire;
 mod builder;
 mod client;
+mod cluster;
 mod endpoints;
 mod error;
 mod guard;
@@ -65,6 +66,7 @@ mod watch;
 pub use acquire::Acquire;
 pub use builder::Builder;
 pub use client::Client;
+pub use cluster::{ClusterAdmin, ClusterMember, ClusterStatus};
 pub use error::{Error, RefusalReason, Result};
 pub use guard::Guard;
 pub use hold::{GuardState, LostReason};

@@ -50,7 +50,7 @@ settings! {
     /// and never an unspecified address such as 0.0.0.0, which no client can reach.
     advertise: Advertised = Advertised::unset(), "HOLDFAST_ADVERTISE";
 
-    /// Where the other members connect: IP address and port. Not opened by a cluster of one.
+    /// Where the other members connect: IP address and port. Opened only with `members`.
     ///
     /// Default: 127.0.0.1:7421. Outside loopback only with `insecure`.
     peer_listen: ListenAddress = ListenAddress::loopback(7421), "HOLDFAST_PEER_LISTEN";
@@ -59,6 +59,14 @@ settings! {
     ///
     /// Default: what `members` says of this node, otherwise `peer_listen`.
     peer_advertise: Advertised = Advertised::unset(), "HOLDFAST_PEER_ADVERTISE";
+
+    /// Wait to be added to a cluster that is there already (`holdfast cluster add`), instead of
+    /// forming one with `members`.
+    ///
+    /// Default: false. Only with `members`, which then names who is asked. Changes nothing once the
+    /// node belongs to a cluster.
+    join: bool = false, "HOLDFAST_JOIN",
+        arg(num_args = 0..=1, require_equals = true, default_missing_value = "true");
 
     /// Where health, readiness and metrics are served over HTTP: IP address and port.
     ///
@@ -171,7 +179,8 @@ settings! {
     ClusterConfig,
     /// What one source says about [`ClusterConfig`].
     ClusterLayer,
-    /// The members of the cluster as it is first formed.
+    /// The members of the cluster as it is first formed; with `join` those there are, and this
+    /// node. Later, whom the log names counts, and addresses given here win over those in the log.
     ///
     /// In a file: `members = [{ node_id = 1, advertise = "a:7420", peer_advertise = "a:7421" }, …]`;
     /// as a flag or variable: `"1=a:7420/a:7421 2=b:7420/b:7421 3=c:7420/c:7421"`.
@@ -256,13 +265,8 @@ pub struct Config {
     pub cluster: ClusterConfig,
     /// This node as the others see it.
     pub own: Member,
-}
-
-impl Config {
-    /// Whether there is nobody else: then no peer port is opened.
-    pub fn is_single(&self) -> bool {
-        self.cluster.members.0.len() == 1
-    }
+    /// Whether members were named: then there are, or may be, others, and the peer port is opened.
+    pub has_peers: bool,
 }
 
 /// Why a node cannot run with its settings. Each says which setting and what to do; `holdfastd`

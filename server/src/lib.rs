@@ -12,6 +12,7 @@ pub mod error;
 pub mod exit;
 pub mod http;
 pub mod listen;
+pub mod members;
 pub mod metrics;
 pub mod node;
 pub mod raft;

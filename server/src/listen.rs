@@ -94,7 +94,7 @@ impl Claim {
 pub struct Claims {
     /// For health, readiness and metrics.
     pub admin: Claim,
-    /// For the other members; a cluster of one has none.
+    /// For the other members, if any were named.
     pub peers: Option<Claim>,
     /// For clients.
     pub clients: Claim,
@@ -108,10 +108,10 @@ impl Claims {
     /// [`ListenError`] names the first that cannot be had.
     pub fn new(config: &Config) -> Result<Self, ListenError> {
         let node = &config.node;
-        let peers = if config.is_single() {
-            None
-        } else {
+        let peers = if config.has_peers {
             Some(Claim::new("peer_listen", node.peer_listen.get())?)
+        } else {
+            None
         };
         Ok(Self {
             clients: Claim::new("listen", node.listen.get())?,

@@ -240,6 +240,31 @@ fn a_cluster_of_one_is_not_asked_about_its_peer_port() {
     Question::new().flags(&["--peer-listen", "10.0.0.1:7421"]).accepted();
 }
 
+/// Whoever names members, if only himself, may have others one day.
+#[test]
+fn a_node_that_names_members_opens_its_peer_port_also_when_it_is_the_only_one() {
+    let alone = ["--members", "1=127.0.0.1:7420/10.0.0.1:7421"];
+    let said = Question::new().flags(&alone).flags(&["--peer-listen", "10.0.0.1:7421"]).refused();
+    assert_holds(&said, &["peer_listen = 10.0.0.1:7421", "--insecure"]);
+
+    // What is printed without any settings names none, and means the same again.
+    let printed = Question::new().accepted();
+    assert_holds(&printed, &["# members = "]);
+    Question::new().file(&printed).flags(&["--peer-listen", "10.0.0.1:7421"]).accepted();
+}
+
+#[test]
+fn a_node_joins_only_where_it_knows_somebody_to_ask() {
+    let said = Question::new().flags(&["--join"]).refused();
+    assert_holds(&said, &["join = true (command line)", "needs `members`"]);
+    let itself = ["--node-id", "4", "--members", "4=c:1/p:1"];
+    Question::new().flags(&["--join"]).flags(&itself).refused();
+
+    let others = ["--node-id", "4", "--members", "1=a:1/b:1 4=c:1/p:1"];
+    let said = Question::new().flags(&["--join"]).flags(&others).accepted();
+    assert_holds(&said, &["join = true  # command line"]);
+}
+
 #[test]
 fn listening_everywhere_needs_an_address_to_tell_others() {
     let said = Question::new().flags(&["--insecure", "--listen", "0.0.0.0:7420"]).refused();
@@ -288,7 +313,7 @@ fn every_setting_is_in_the_help_with_its_variable() {
     let said = Question::new().accepted();
 
     let keys = said.lines().filter_map(|line| line.split_once(" = ")).map(|(key, _)| key);
-    for key in keys {
+    for key in keys.map(|key| key.trim_start_matches("# ")) {
         let flag = format!("--{}", key.replace('_', "-"));
         assert_holds(&help, &[&flag, &format!("[env: HOLDFAST_{}]", key.to_uppercase())]);
     }

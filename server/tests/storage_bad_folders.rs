@@ -19,76 +19,14 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use bytes::Bytes;
 use holdfast_server::storage::{
-    ClusterId, Fault, LogId, Member, OpenError, PromiseError, Record, SNAPSHOT_CHUNK, Stage, Store,
+    ClusterId, Fault, LogId, Member, OpenError, PromiseError, SNAPSHOT_CHUNK, Stage, Store,
     StoreOptions, StoredVote,
+};
+use storage_support::folders::{
+    CLUSTER, Image, RECORDS, VOTE, assert_whole, filled, filled_and_open, open, snapshot,
 };
 use storage_support::{Draw, ignore, options, options_with, record, wait};
 use tempfile::TempDir;
-
-const CLUSTER: ClusterId = ClusterId([3; 16]);
-const VOTE: StoredVote = StoredVote { term: 9, node_id: Some(1), committed: false };
-/// Records of the folder that [`filled`] makes; purged are those up to [`PURGED`].
-const RECORDS: u64 = 400;
-const PURGED: u64 = 99;
-const RECORDS_BEFORE_VOTE: usize = 390;
-
-/// A closed folder with a log over several segments, a vote, a promise, a purge and a snapshot:
-/// everything in it was acknowledged.
-fn filled() -> TempDir {
-    filled_and_open().0
-}
-
-/// As [`filled`], still open: what a process leaves that is killed now.
-fn filled_and_open() -> (TempDir, Store) {
-    let folder = TempDir::new().unwrap();
-    let store = Store::open(folder.path(), options()).unwrap();
-    let members = vec![Member { id: 1, address: b"here".to_vec() }];
-    store.promise(CLUSTER, 5, members).unwrap();
-    store.set_initialised().unwrap();
-    let log = store.log();
-    let all = expected_records();
-    for group in all[..RECORDS_BEFORE_VOTE].chunks(5) {
-        wait(|done| log.append(group.to_vec(), done)).unwrap();
-        if group[0].log_id.index == PURGED + 1 {
-            let last = LogId { term: 1, node_id: 1, index: PURGED };
-            snapshot(&store, last, b"state at 99");
-            wait(|done| log.purge(last, done)).unwrap();
-        }
-    }
-    wait(|done| log.save_vote(VOTE, done)).unwrap();
-    // After the vote, so that the guard's hint alone knows of them.
-    wait(|done| log.append(all[RECORDS_BEFORE_VOTE..].to_vec(), done)).unwrap();
-    (folder, store)
-}
-
-/// Enough bytes to span two of sled's segments.
-fn expected_records() -> Vec<Record> {
-    (0..RECORDS).map(|index| record(1 + index / 300, index, 13_000)).collect()
-}
-
-fn snapshot(store: &Store, last: LogId, body: &[u8]) {
-    let mut writer = store.snapshots().begin(Some(last), Bytes::from("meta")).unwrap();
-    writer.write_all(body).unwrap();
-    writer.finish().unwrap();
-}
-
-fn open(folder: &Path) -> Result<Store, OpenError> {
-    Store::open(folder, options())
-}
-
-/// What [`filled`] has acknowledged, compared byte by byte.
-fn assert_whole(store: &Store, case: &str) {
-    let log = store.log();
-    let first = usize::try_from(PURGED).unwrap() + 1;
-    assert!(log.entries(0..u64::MAX, usize::MAX) == expected_records()[first..], "{case}: the log");
-    assert_eq!(log.vote(), Some(VOTE), "{case}");
-    assert_eq!(store.identity().cluster, Some(CLUSTER), "{case}");
-    assert_eq!(store.identity().stage, Stage::Initialised, "{case}");
-    let newest = store.snapshots().newest().unwrap();
-    assert_eq!(newest.last.map(|last| last.index), Some(PURGED), "{case}");
-    let body = store.snapshots().read(&newest).unwrap().chunk(0).unwrap();
-    assert_eq!(body, "state at 99", "{case}");
-}
 
 /// The refusal, with its message; a folder that opens must be whole.
 fn refused(folder: &Path, case: &str) -> OpenError {
@@ -104,45 +42,6 @@ fn assert_tells_of_damage(error: &OpenError, case: &str) {
         matches!(error, Damaged { .. } | BehindGuard { .. } | Emptied { .. } | GuardDamaged { .. });
     assert!(right, "{case}: {error}");
     assert!(error.to_string().contains("joins as a learner"), "{case}: {error}");
-}
-
-/// Every file of a folder with its bytes, to damage it again and again from the same start.
-struct Image(Vec<(PathBuf, Vec<u8>)>);
-
-impl Image {
-    fn of(folder: &Path) -> Self {
-        let mut files = Vec::new();
-        let mut folders = vec![folder.to_path_buf()];
-        while let Some(next) = folders.pop() {
-            for entry in fs::read_dir(next).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_dir() {
-                    folders.push(path);
-                } else {
-                    let bytes = fs::read(&path).unwrap();
-                    files.push((path.strip_prefix(folder).unwrap().to_path_buf(), bytes));
-                }
-            }
-        }
-        files.sort();
-        Self(files)
-    }
-
-    fn restore(&self) -> TempDir {
-        let folder = TempDir::new().unwrap();
-        for (path, bytes) in &self.0 {
-            let path = folder.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, bytes).unwrap();
-        }
-        fs::create_dir_all(folder.path().join("sled/blobs")).unwrap();
-        folder
-    }
-
-    fn bytes(&self, name: &str) -> &[u8] {
-        let found = self.0.iter().find(|(path, _)| path == Path::new(name));
-        &found.unwrap_or_else(|| panic!("{name} is in the folder")).1
-    }
 }
 
 #[test]

@@ -114,6 +114,7 @@ impl Setup {
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Node>,
+    setup: Setup,
     power: Option<PathBuf>,
     preload: Vec<PathBuf>,
     folder: PathBuf,
@@ -159,17 +160,34 @@ impl Cluster {
             .zip(places)
             .map(|(id, place)| Node::prepare(id, place, &folder))
             .collect();
-        let mut cluster = format!("\n[cluster]\n{}", setup.cluster_settings);
-        if nodes.len() > 1 {
-            cluster += &members(&nodes);
-        }
-        for node in &nodes {
-            let text = node.config_text() + &setup.node_settings + &cluster;
-            std::fs::write(&node.config, text).unwrap();
-        }
         let power = setup.power.then(lost_write_shim);
         let preload = setup.preload.iter().cloned().chain(power.clone()).collect();
-        Self { nodes, power, preload, folder, temporary, seams: Seams::system() }
+        let (setup, seams) = (setup.clone(), Seams::system());
+        let cluster = Self { nodes, setup, power, preload, folder, temporary, seams };
+        for node in &cluster.nodes {
+            cluster.write_settings(node, "");
+        }
+        cluster
+    }
+
+    fn write_settings(&self, node: &Node, own: &str) {
+        let members = if self.nodes.len() > 1 { members(&self.nodes) } else { String::new() };
+        let Setup { node_settings, cluster_settings, .. } = &self.setup;
+        let node_text = node.config_text();
+        let text =
+            format!("{node_text}{node_settings}{own}\n[cluster]\n{cluster_settings}{members}");
+        std::fs::write(&node.config, text).unwrap();
+    }
+
+    /// Writes the settings of one more node, which waits to be added to the cluster, without
+    /// starting it; says its place. Its settings name all nodes there were so far.
+    pub fn prepare_joining(&mut self, id: u64) -> usize {
+        let place = self.setup.places.get(self.nodes.len()).cloned();
+        let place = place.unwrap_or_else(Place::on_loopback);
+        self.nodes.push(Node::prepare(id, place, &self.folder));
+        let index = self.nodes.len() - 1;
+        self.write_settings(&self.nodes[index], "join = true\n");
+        index
     }
 
     /// Starts all nodes and waits until one leads and serves.

@@ -23,6 +23,7 @@ pub mod history;
 pub mod life;
 pub mod namespace;
 pub mod program;
+pub mod resource;
 pub mod run;
 pub mod scribe;
 pub mod sim;

@@ -104,6 +104,13 @@ impl Scribe {
         Self { client, id, recorder, seams, next_request: Arc::new(AtomicU64::new(1)) }
     }
 
+    /// Writes down that the client's session is open with this lease: from here on the judge knows
+    /// what is owed to it, and when it has to be over.
+    pub fn opened(&self, ttl: Duration) {
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        self.write(What::Opened { ttl_ms });
+    }
+
     /// What it lives on.
     pub fn seams(&self) -> &Seams {
         &self.seams
@@ -288,6 +295,12 @@ impl Held {
             seams.sleep(left.min(Duration::from_millis(100))).await;
         }
         self.note();
+    }
+
+    /// Writes down that a resource guarded by `name` accepts a write: to be called at the instant of
+    /// its decision.
+    pub fn accepted(&self, name: &str) {
+        self.scribe.write(What::Accepted { token: self.token(), name: name.into() });
     }
 
     /// Writes down that a resource guarded by `name` refused a write, for it had seen `newest`.

@@ -1,4 +1,4 @@
-//! gRPC: the only module that names tonic.
+//! gRPC: sessions and questions. Beside it only `cluster.rs` names tonic.
 
 use std::time::Duration;
 
@@ -36,11 +36,21 @@ const READER_LIMITS: [&str; 2] = ["outbox_frames", "watch_backlog"];
 pub(crate) struct GrpcTransport {}
 
 async fn connect(endpoint: String) -> Result<LockServiceClient<Channel>, TransportError> {
+    let channel = channel(endpoint).await?;
+    Ok(LockServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX))
+}
+
+/// A connection to a server.
+///
+/// # Errors
+///
+/// [`TransportError::Unreachable`]; nothing was asked.
+pub(super) async fn channel(endpoint: String) -> Result<Channel, TransportError> {
     let unreachable = |error: tonic::transport::Error| TransportError::Unreachable {
         endpoint: endpoint.clone(),
         detail: innermost(&error),
     };
-    let channel = Endpoint::from_shared(format!("http://{endpoint}"))
+    Endpoint::from_shared(format!("http://{endpoint}"))
         .map_err(unreachable)?
         .tcp_nodelay(true)
         .initial_connection_window_size(WINDOW_BYTES)
@@ -50,8 +60,7 @@ async fn connect(endpoint: String) -> Result<LockServiceClient<Channel>, Transpo
         .keep_alive_while_idle(true)
         .connect()
         .await
-        .map_err(unreachable)?;
-    Ok(LockServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX))
+        .map_err(unreachable)
 }
 
 /// What the network said, without the layers it came through.
@@ -150,6 +159,12 @@ impl Transport for GrpcTransport {
     }
 }
 
+/// Who leads, if the node that answered said so.
+pub(super) fn leader_of(status: &Status) -> Option<String> {
+    let leader = status.metadata().get(LEADER_METADATA)?;
+    leader.to_str().ok().map(str::to_owned)
+}
+
 /// The one table from gRPC codes to what a client does about them. Public for simulations, whose
 /// servers answer as ours do, without a port.
 #[doc(hidden)]
@@ -159,9 +174,8 @@ pub fn told(endpoint: &str, status: &Status) -> TransportError {
         // tonic makes an UNAVAILABLE of its own when a connection breaks; only a server's names
         // the leader.
         Code::Unavailable => {
-            let leader = status.metadata().get(LEADER_METADATA);
-            let leader = leader.and_then(|leader| leader.to_str().ok()).map(str::to_owned);
-            TransportError::Unavailable { message: format!("{endpoint}: {message}"), leader }
+            let message = format!("{endpoint}: {message}");
+            TransportError::Unavailable { message, leader: leader_of(status) }
         }
         Code::Aborted => TransportError::AttachedElsewhere,
         Code::ResourceExhausted if READER_LIMITS.iter().any(|limit| message.contains(limit)) => {

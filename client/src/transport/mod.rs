@@ -1,5 +1,6 @@
 //! The ways to a server.
 
+pub(crate) mod cluster;
 mod grpc;
 
 pub(crate) use grpc::GrpcTransport;

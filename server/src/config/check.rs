@@ -9,10 +9,7 @@ use super::{
     Advertised, ClusterConfig, Config, ConfigError, ListenAddress, Member, Members, NodeConfig,
     Origin, log_filter,
 };
-
-/// More members would make every commit wait for more disks, for nothing: nine already survive
-/// the loss of four.
-const MEMBERS_MAX: usize = 9;
+use crate::members::MEMBERS_MAX;
 
 /// How many heartbeats fit into the shortest election time-out, at least: fewer, and two lost
 /// packets depose a leader.
@@ -32,9 +29,11 @@ impl Config {
         let own = check.own_member(&node, &cluster.members)?;
         node.advertise = own.advertise.clone();
         node.peer_advertise = own.peer_advertise.clone();
+        let has_peers = !cluster.members.0.is_empty();
         check.members(&mut cluster.members, &own)?;
-        check.listeners(&node, cluster.members.0.len() > 1)?;
-        Ok(Self { node, cluster, own })
+        check.join(&node, &cluster.members)?;
+        check.listeners(&node, has_peers)?;
+        Ok(Self { node, cluster, own, has_peers })
     }
 }
 
@@ -176,6 +175,15 @@ impl Check<'_> {
             return Ok(());
         };
         Err(self.refuse("members", zero, "node ids begin at 1".to_owned()))
+    }
+
+    /// Who joins has to know somebody to ask.
+    fn join(&self, node: &NodeConfig, members: &Members) -> Result<(), ConfigError> {
+        if !node.join || members.0.len() > 1 {
+            return Ok(());
+        }
+        let problem = "needs `members`: those of the cluster that is to be joined, and this node";
+        Err(self.refuse("join", true, problem.to_owned()))
     }
 
     /// Nothing is encrypted and nobody is asked who they are yet, so outside loopback everybody

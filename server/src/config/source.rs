@@ -87,7 +87,9 @@ impl Settings {
     fn line(&self, key: &str, table: &toml::Table) -> String {
         let origin = self.origins.get(key).copied().unwrap_or(Origin::Default);
         let value = table.get(key).map(ToString::to_string).unwrap_or_default();
-        format!("{key} = {value}  # {origin}")
+        // Whether members are named decides about the peer port; nobody named this one.
+        let unnamed = key == "members" && origin == Origin::Default;
+        format!("{}{key} = {value}  # {origin}", if unnamed { "# " } else { "" })
     }
 }
 

@@ -173,7 +173,6 @@ struct Node {
     hub: Arc<Hub>,
     /// For the other members, if there are any, and for clients.
     ports: Vec<Port>,
-    has_peers: bool,
     seams: Seams,
     /// Keep the health service and the log's readers told; they end with the node.
     _tellers: [Task; 2],
@@ -203,15 +202,14 @@ impl Node {
         let running = Running::new(config, condition.clone(), hub.metrics(), counters);
         view.set(Phase::Running(Arc::new(running)));
         let announcer = seams.spawn("announcer", announce(replica.clone()));
-        let has_peers = peers.is_some();
         let mut ports = Vec::new();
         if let Some(claim) = peers {
             ports.push(Port::open("members", claim, peer_server(replica.peer()), &seams)?);
         }
         let ClientPort { router, health } =
-            client_port(hub.clone(), condition, &RpcSettings::default())?;
+            client_port(hub.clone(), condition, replica.clone(), &RpcSettings::default())?;
         ports.push(Port::open("clients", clients, router, &seams)?);
-        Ok(Self { replica, hub, ports, has_peers, seams, _tellers: [announcer, health] })
+        Ok(Self { replica, hub, ports, seams, _tellers: [announcer, health] })
     }
 
     /// Serves until a signal comes, or something fails that the node cannot do without.
@@ -246,7 +244,7 @@ impl Node {
     /// Leadership first, so that clients are served elsewhere at once; then the streams, told where
     /// to go; then the replica, which ends the streams of its peers; then the ports.
     async fn take_down(&mut self) {
-        if self.has_peers && !self.replica.hand_over(HAND_OVER_WITHIN).await {
+        if !self.replica.hand_over(HAND_OVER_WITHIN).await {
             tracing::warn!("nobody took the leadership over in time");
         }
         self.hub.shutdown().await;

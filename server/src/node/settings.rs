@@ -9,6 +9,7 @@ pub(super) fn replica(config: &Config) -> ReplicaConfig {
     let Config { node, cluster, .. } = config;
     let members = cluster.members.0.iter().map(member).collect();
     ReplicaConfig {
+        join: node.join,
         limits: cluster.limits(),
         heartbeat_ms: node.heartbeat_ms,
         election_min_ms: node.election_min_ms,

@@ -33,9 +33,9 @@ pub enum Fault {
     /// its old id the node could vote a second time in one term (I20, I22).
     #[error(
         "node {node_id} has an empty data folder, but its cluster is running (so says node {told_by}). \
-         Its data is gone, and under this node id it could undo what it once promised. \
-         Remove this id (holdfast cluster remove {node_id}), give the node a new node id, start it \
-         with --join and add it as a new member"
+         If the node is new, start it with --join and add it. If it was a member, its data is gone, \
+         and under this node id it could undo what it once promised: remove this id (holdfast \
+         cluster remove {node_id}), give the node a new node id, start it with --join and add it"
     )]
     DataGone {
         /// This node.

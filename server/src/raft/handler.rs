@@ -73,7 +73,9 @@ impl Handler {
         request: proto::AppendRequest,
     ) -> Result<proto::AppendResponse, PeerError> {
         self.me.admit(request.header.as_ref())?;
+        let from = sender(request.header.as_ref());
         let request = wire::append_from_wire(request).map_err(malformed)?;
+        speaks_for_itself(from, &request.vote).map_err(malformed)?;
         self.contact.note();
         let prev = request.prev_log_id;
         let last = request.entries.last().map_or(prev, |entry| Some(entry.log_id));
@@ -97,6 +99,7 @@ impl Handler {
     ) -> Result<PeerStream<proto::AppendResponse>, PeerError> {
         let Some(first) = requests.next().await else { return Ok(stream::empty().boxed()) };
         self.me.admit(first.header.as_ref())?;
+        let from = sender(first.header.as_ref());
         let (contact, stopping) = (Arc::clone(&self.contact), self.stopping.clone());
         let requests = stream::once(std::future::ready(first))
             .chain(requests)
@@ -104,7 +107,8 @@ impl Handler {
             .take_until(async move { stopping.cancelled().await })
             .map(move |request| {
                 contact.note();
-                wire::append_from_wire(request)
+                let request = wire::append_from_wire(request)?;
+                speaks_for_itself(from, &request.vote).map(|()| request)
             })
             .take_while(|request| {
                 // The stream ends there; its caller sees the end and begins anew.
@@ -165,6 +169,7 @@ impl Handler {
     ) -> Result<(Vote, SnapshotMeta), PeerError> {
         self.me.admit(head.header.as_ref())?;
         let vote = wire::vote_from_wire(head.vote.as_ref()).map_err(malformed)?;
+        speaks_for_itself(sender(head.header.as_ref()), &vote).map_err(malformed)?;
         let meta = head.meta.clone().ok_or_else(|| refused("a snapshot without meta"))?;
         let belongs = self.me.cluster().is_some_and(|(cluster, incarnation)| {
             meta.cluster_id == cluster.0.as_slice() && meta.incarnation == incarnation
@@ -217,7 +222,9 @@ impl Handler {
         pre_vote: bool,
     ) -> Result<proto::VoteResponse, PeerError> {
         self.me.admit(request.header.as_ref())?;
+        let from = sender(request.header.as_ref());
         let request = wire::vote_request_from_wire(&request).map_err(malformed)?;
+        speaks_for_itself(from, &request.vote).map_err(malformed)?;
         let response = if pre_vote {
             self.raft.pre_vote(request).await.map_err(|e| stopped(&e))?
         } else {
@@ -231,7 +238,9 @@ impl Handler {
         request: proto::TransferLeaderRequest,
     ) -> Result<proto::TransferLeaderResponse, PeerError> {
         self.me.admit(request.header.as_ref())?;
+        let from = sender(request.header.as_ref());
         let request = wire::transfer_from_wire(&request).map_err(malformed)?;
+        speaks_for_itself(from, request.from_leader()).map_err(malformed)?;
         let answer = self.raft.handle_transfer_leader(request).await.map_err(|e| stopped(&e))?;
         answer.map_err(|error| refused(error.to_string()))?;
         Ok(proto::TransferLeaderResponse {})
@@ -321,6 +330,20 @@ impl Peer for Handler {
         request: proto::TransferLeaderRequest,
     ) -> BoxFuture<'static, Result<proto::TransferLeaderResponse, PeerError>> {
         self.clone().take_over(request).boxed()
+    }
+}
+
+fn sender(header: Option<&proto::PeerHeader>) -> Option<u64> {
+    header.map(|header| header.from_node)
+}
+
+/// A leader appends in its own name, and a candidate asks for itself. openraft takes that for
+/// granted: told that this node itself was elected, it would follow itself.
+fn speaks_for_itself(from: Option<u64>, vote: &Vote) -> Result<(), Malformed> {
+    if from == Some(vote.leader_id.voted_for) {
+        Ok(())
+    } else {
+        Err(Malformed("a message in the name of another node"))
     }
 }
 

@@ -27,21 +27,16 @@ use openraft::errors::{ClientWriteError, RaftError};
 use openraft::{ChangeMembers, Instant, Precondition};
 use tokio::sync::{Mutex, OwnedMutexGuard, oneshot, watch};
 
-use super::Member;
 use super::confirm::Confirmer;
 use super::formation::own_cluster;
 use super::hand_over::{HandOver, HandedOver};
 use super::handler::Raft;
 use super::machine::Replicated;
-use super::membership_error::{MembershipError, MembershipRefusal};
 use super::peers::{Heard, Lane, Me, PeerNetwork};
-use super::types::{Addresses, CommittedLeaderId, StoredMembership, Types};
+use super::types::{Addresses, CommittedLeaderId, LogId, StoredMembership, Types};
 use super::wire::member_to_wire;
 use crate::consensus::{LeaderHint, Role};
-
-/// Most members, learners among them. More would make every commit wait for more disks, for
-/// nothing: nine voters survive the loss of four.
-pub const MEMBERS_MAX: usize = 9;
+use crate::members::{MEMBERS_MAX, Member, MembershipError, MembershipRefusal};
 
 /// Entries that a learner may lag behind when it is promoted. From then on a commit may have to
 /// wait for it, so it must be able to make them up within a heartbeat or two.
@@ -387,7 +382,10 @@ impl Changes {
         let waited = self.seams.clock.now().saturating_since(begun);
         let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         match written {
-            Ok(_) => Ok(()),
+            Ok(written) => {
+                self.until_seen(&written.log_id).await;
+                Ok(())
+            }
             Err(RaftError::Fatal(_)) => Err(MembershipError::ShuttingDown),
             // Both steps of a change end like this; after the first, the change is made in part.
             Err(RaftError::APIError(
@@ -403,6 +401,25 @@ impl Changes {
                 Err(MembershipError::Busy)
             }
         }
+    }
+
+    /// Waits until what this node tells of itself has the change: openraft says a little later who
+    /// the members are than that they are. The next change is decided on that.
+    async fn until_seen(&self, change: &LogId) {
+        let seen = async {
+            let mut metrics = self.raft.metrics();
+            loop {
+                let settled = {
+                    let metrics = metrics.borrow_watched();
+                    metrics.committed_membership_config.log_id().as_ref() >= Some(change)
+                };
+                if settled || metrics.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        // Without it the next change is refused as too early, and nothing is wrong.
+        let _ = self.seams.timeout(LOOK_AGAIN, seen).await;
     }
 
     /// Runs a change to its end, whatever becomes of its caller, who waits for a while.

@@ -1,55 +1,11 @@
 //! The members as their leader knows them, for operators.
 
-use super::Member;
-use super::membership::{Changes, is_joint};
-use super::membership_error::MembershipError;
-use super::peers::Progress;
-use crate::storage::ClusterId;
 use openraft::Instant;
 use openraft::async_runtime::watch::WatchReceiver;
 
-/// A cluster as its leader knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClusterStatus {
-    /// The cluster.
-    pub cluster: Option<ClusterId>,
-    /// Who leads: the node that answers.
-    pub leader: u64,
-    /// The term it leads in.
-    pub term: u64,
-    /// Milliseconds since a quorum last acknowledged it; 0 if it is a quorum alone.
-    pub millis_since_quorum: Option<u64>,
-    /// Whether a change of the members is under way.
-    pub changing: bool,
-    /// The highest node id that was ever a member's: a new one's is above it (I22).
-    pub highest_node_id: u64,
-    /// The members, by rising id.
-    pub members: Vec<MemberStatus>,
-}
-
-/// A member as its leader knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberStatus {
-    /// Who it is and where it is reached.
-    pub member: Member,
-    /// Whether it votes; a learner does not.
-    pub votes: bool,
-    /// Milliseconds since it last acknowledged the leader; 0 for the leader itself. `None` if it
-    /// never did since this leader leads.
-    pub silent_ms: Option<u64>,
-    /// Whether that was lately enough to count on it.
-    pub answers: bool,
-    /// The last entry known to be in its log.
-    pub last_log: Option<u64>,
-    /// How many of the leader's entries it is short of.
-    pub lag: u64,
-    /// The last entry it has applied, as of about a second ago.
-    pub applied: Option<u64>,
-    /// The last entry in its newest snapshot, as of about a second ago.
-    pub snapshot: Option<u64>,
-    /// Its release; `None` if it was not asked yet.
-    pub version: Option<String>,
-}
+use super::membership::{Changes, is_joint};
+use super::peers::Progress;
+use crate::members::{ClusterStatus, Member, MemberStatus, MembershipError};
 
 impl Changes {
     /// The members as this node knows them, if it leads.

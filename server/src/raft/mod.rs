@@ -33,7 +33,6 @@ mod handler;
 mod log;
 mod machine;
 mod membership;
-mod membership_error;
 mod membership_status;
 mod memory_network;
 mod memory_store;
@@ -50,29 +49,16 @@ mod tenure;
 mod types;
 mod wire;
 
+pub use crate::members::{ClusterStatus, Member, MemberStatus, MembershipError, MembershipRefusal};
 pub use fault::Fault;
 pub use formation::Forming;
 pub use grpc::{GrpcNetwork, peer_server};
-pub use membership::MEMBERS_MAX;
-pub use membership_error::{MembershipError, MembershipRefusal};
-pub use membership_status::{ClusterStatus, MemberStatus};
 pub use memory_network::MemoryNetwork;
 pub use memory_store::MemoryStore;
 pub use metrics::ReplicationMetrics;
 pub use peers::{Lane, Peer, PeerError, PeerNetwork, PeerStream};
 pub use replica::{Replica, ReplicaConfig, ReplicaStatus, StartError};
 pub use store::{KeptSnapshot, ReplicaStore, SnapshotDraft};
-
-/// A member of the cluster: who it is, and where it is reached.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Member {
-    /// Its node id.
-    pub node_id: u64,
-    /// Where clients reach it, `host:port`.
-    pub advertise: String,
-    /// Where other members reach it, `host:port`.
-    pub peer_advertise: String,
-}
 
 #[cfg(test)]
 mod tests;

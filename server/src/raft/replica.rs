@@ -23,8 +23,6 @@ use super::handler::{Handler, LeaderContact, Raft};
 use super::log::Log;
 use super::machine::{Machine, Replicated, off_runtime};
 use super::membership::Changes;
-use super::membership_error::MembershipError;
-use super::membership_status::ClusterStatus;
 use super::metrics::{ReplicationMetrics, Stopwatch};
 use super::network::Network;
 use super::peers::{Heard, Me, Peer, PeerNetwork};
@@ -35,6 +33,7 @@ use super::tenure::Tenures;
 use super::types::Addresses;
 use crate::consensus::{Confirmed, Consensus, Done, Listener, Role};
 use crate::error::ProposeError;
+use crate::members::{Change, ClusterStatus, Members, MembershipError};
 use crate::storage::ClusterId;
 
 /// What a replica is told at its start.
@@ -607,6 +606,23 @@ impl Consensus for Replica {
 
     fn attach(&self, listener: Arc<dyn Listener>) {
         self.shared.attach(listener);
+    }
+}
+
+impl Members for Replica {
+    fn members(&self) -> Result<ClusterStatus, MembershipError> {
+        Self::members(self)
+    }
+
+    fn change(&self, change: Change) -> BoxFuture<'_, Result<(), MembershipError>> {
+        Box::pin(async move {
+            match change {
+                Change::AddLearner(member) => self.add_learner(member).await,
+                Change::Promote { node_id } => self.promote(node_id).await,
+                Change::Remove { node_id } => self.remove(node_id).await,
+                Change::TransferLeader { to } => self.transfer_leader(to).await,
+            }
+        })
     }
 }
 

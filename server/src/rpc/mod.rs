@@ -9,6 +9,7 @@
 //! and frames of a stream by [`SessionSettings`](crate::session::SessionSettings). Compression is
 //! off.
 
+mod cluster_service;
 mod lock_service;
 mod reads;
 mod settings;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::BoxStream;
+use holdfast_proto::v1::cluster_service_server::ClusterServiceServer;
 use holdfast_proto::v1::lock_service_server::{LockService, LockServiceServer};
 use holdfast_proto::v1::{ServerFrames, StatusResponse, WatchResponse};
 use holdfast_seams::{Seams, Task};
@@ -33,7 +35,9 @@ use tonic_health::server::HealthReporter;
 
 pub use settings::RpcSettings;
 
+use crate::members::Members;
 use crate::session::Hub;
+use cluster_service::ClusterApi;
 use lock_service::LockApi;
 
 /// How often the health service looks whether the node is ready.
@@ -51,7 +55,7 @@ pub trait NodeInfo: Send + Sync + 'static {
 /// [`Hub::shutdown`], which ends the session streams: tonic would wait for them for ever.
 #[derive(Debug)]
 pub struct ClientPort {
-    /// `LockService`, health and reflection.
+    /// `LockService`, `ClusterService`, health and reflection.
     pub router: Router,
     /// Keeps the health service true: SERVING while the node is ready.
     pub health: Task,
@@ -70,6 +74,7 @@ pub struct BadDescriptors(#[from] tonic_reflection::server::Error);
 pub fn client_port(
     hub: Arc<Hub>,
     info: Arc<dyn NodeInfo>,
+    members: Arc<dyn Members>,
     settings: &RpcSettings,
 ) -> Result<ClientPort, BadDescriptors> {
     let seams = hub.seams().clone();
@@ -80,8 +85,13 @@ pub fn client_port(
         .register_encoded_file_descriptor_set(holdfast_proto::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
-    let router =
-        server(settings).add_service(lock_service).add_service(health).add_service(reflection);
+    let cluster_service = ClusterServiceServer::new(ClusterApi::new(members))
+        .max_decoding_message_size(settings.max_message_bytes);
+    let router = server(settings)
+        .add_service(lock_service)
+        .add_service(cluster_service)
+        .add_service(health)
+        .add_service(reflection);
     let health = seams.spawn("health", report_health(seams.clone(), reporter, info));
     Ok(ClientPort { router, health })
 }

@@ -6,7 +6,7 @@
 
 use futures_util::{Stream, StreamExt, stream};
 use holdfast_core::TextError;
-use holdfast_proto::v1::{Refusal, RefusalReason};
+use holdfast_proto::v1::{ClusterRefusal, ClusterRefusalReason, Refusal, RefusalReason};
 use prost::Message;
 use prost_types::Any;
 use tokio::sync::oneshot;
@@ -14,6 +14,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
 use crate::error::ProposeError;
+use crate::members::{MembershipError, MembershipRefusal};
 use crate::session::StreamError;
 use crate::session::call_error::CallError;
 use crate::session::refusals;
@@ -23,6 +24,8 @@ pub const LEADER: &str = "holdfast-leader";
 
 /// What a [`Refusal`] is called among the details of a status.
 const REFUSAL_TYPE: &str = "type.googleapis.com/holdfast.v1.Refusal";
+/// The same of a [`ClusterRefusal`].
+const CLUSTER_REFUSAL_TYPE: &str = "type.googleapis.com/holdfast.v1.ClusterRefusal";
 
 /// The code that each reason for a refusal has; the comments of the wire format repeat it.
 const fn code_of(reason: RefusalReason) -> Code {
@@ -98,6 +101,53 @@ pub fn of_propose_error(error: &ProposeError) -> Status {
     }
 }
 
+/// Why a change of the members was not made, or who they are not told.
+pub(super) fn of_membership_error(error: &MembershipError) -> Status {
+    let message = error.to_string();
+    match error {
+        MembershipError::NotLeader { leader } => {
+            let leader = leader.as_ref().map(|leader| leader.advertise.as_str());
+            with_leader(Status::unavailable(message), leader)
+        }
+        MembershipError::Unavailable { .. } => Status::unavailable(message),
+        MembershipError::Busy => of_cluster_refusal(ClusterRefusalReason::Busy, &message),
+        MembershipError::Refused(refusal) => of_cluster_refusal(reason_of(refusal), &message),
+        MembershipError::OutcomeUnknown { .. } | MembershipError::ShuttingDown => {
+            Status::deadline_exceeded(message)
+        }
+    }
+}
+
+const fn reason_of(refusal: &MembershipRefusal) -> ClusterRefusalReason {
+    use ClusterRefusalReason as Reason;
+    use MembershipRefusal as Refused;
+    match refusal {
+        Refused::IdUsed { .. } => Reason::NodeIdUsed,
+        Refused::OtherAddresses { .. } | Refused::AddressTaken { .. } => Reason::Address,
+        Refused::TooManyMembers { .. } => Reason::Limit,
+        Refused::NotReached { .. } | Refused::DoesNotJoin { .. } | Refused::OldRelease { .. } => {
+            Reason::NodeNotReady
+        }
+        Refused::NotAMember { .. } => Reason::NotAMember,
+        Refused::NotAVoter { .. } => Reason::NotAVoter,
+        Refused::Silent { .. } => Reason::Silent,
+        Refused::Lags { .. } | Refused::NobodyCaughtUp { .. } => Reason::Behind,
+        Refused::LastVoter { .. } => Reason::LastVoter,
+        Refused::NoMajority { .. } => Reason::NoMajority,
+        Refused::NobodyElse => Reason::NobodyElse,
+    }
+}
+
+/// A change that was refused; nothing was changed.
+pub(super) fn of_cluster_refusal(reason: ClusterRefusalReason, message: &str) -> Status {
+    let code = match reason {
+        ClusterRefusalReason::Invalid => Code::InvalidArgument,
+        _ => Code::FailedPrecondition,
+    };
+    let refusal = ClusterRefusal { reason: reason.into(), message: message.to_owned() };
+    with_detail(code, message, (CLUSTER_REFUSAL_TYPE, refusal.encode_to_vec()))
+}
+
 /// A text in a request is not usable.
 pub fn of_text_error(field: &str, error: &TextError) -> Status {
     invalid(format!("the {field} is not usable: {error}"))
@@ -113,13 +163,16 @@ fn of_refusal(refusal: &Refusal) -> Status {
 }
 
 fn with_details(code: Code, refusal: &Refusal) -> Status {
-    let detail = Any { type_url: REFUSAL_TYPE.to_owned(), value: refusal.encode_to_vec() };
+    with_detail(code, &refusal.message, (REFUSAL_TYPE, refusal.encode_to_vec()))
+}
+
+fn with_detail(code: Code, message: &str, (type_url, value): (&str, Vec<u8>)) -> Status {
     let status = tonic_types::Status {
         code: code.into(),
-        message: refusal.message.clone(),
-        details: vec![detail],
+        message: message.to_owned(),
+        details: vec![Any { type_url: type_url.to_owned(), value }],
     };
-    Status::with_details(code, &refusal.message, status.encode_to_vec().into())
+    Status::with_details(code, message, status.encode_to_vec().into())
 }
 
 fn with_leader(mut status: Status, leader: Option<&str>) -> Status {

@@ -1,6 +1,7 @@
 //! The port over real connections, with a fake replica behind the hub.
 
 mod calls;
+mod cluster;
 mod fuzz;
 mod watching;
 
@@ -42,6 +43,7 @@ struct Node {
     fake: Arc<Fake>,
     hub: Arc<Hub>,
     info: Arc<Info>,
+    members: Arc<cluster::Operated>,
     address: SocketAddr,
     _port: (Task, Task),
 }
@@ -68,7 +70,9 @@ async fn node_with(settings: SessionSettings) -> Node {
     let handle = Arc::new(Handle(fake.clone()));
     let hub = Arc::new(Hub::start(handle, Arc::new(CLUSTER), settings, seams.clone()));
     let info = Arc::new(Info { ready: AtomicBool::new(true) });
-    let port = client_port(hub.clone(), info.clone(), &RpcSettings::default()).unwrap();
+    let members = Arc::new(cluster::Operated::default());
+    let port = client_port(hub.clone(), info.clone(), members.clone(), &RpcSettings::default());
+    let port = port.unwrap();
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = incoming.local_addr().unwrap();
     let serve = async move {
@@ -77,7 +81,7 @@ async fn node_with(settings: SessionSettings) -> Node {
     let serve = seams.spawn("port", serve);
     // The hub learns of its role.
     seams.sleep(Duration::from_millis(10)).await;
-    Node { fake, hub, info, address, _port: (serve, port.health) }
+    Node { fake, hub, info, members, address, _port: (serve, port.health) }
 }
 
 impl Node {
@@ -382,6 +386,7 @@ async fn reflection_lists_the_services() {
     };
     let names: Vec<_> = service.iter().map(|service| service.name.as_str()).collect();
     assert!(names.contains(&"holdfast.v1.LockService"), "{names:?}");
+    assert!(names.contains(&"holdfast.v1.ClusterService"), "{names:?}");
     assert!(names.contains(&"grpc.health.v1.Health"), "{names:?}");
 }
 

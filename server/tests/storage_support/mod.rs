@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each suite uses its part")]
 
+pub(crate) mod folders;
+
 use std::io;
 use std::sync::{Arc, mpsc};
 

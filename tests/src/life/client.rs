@@ -88,6 +88,7 @@ impl Work {
     async fn all(self) {
         let Some(client) = self.connected().await else { return };
         let scribe = Scribe::of(client, self.id, self.recorder.clone(), self.seams.clone());
+        scribe.opened(self.traffic.ttl);
         let working: Vec<_> = (0..self.workers)
             .map(|number| {
                 let scribe = scribe.clone();

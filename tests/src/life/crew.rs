@@ -34,13 +34,15 @@ impl Stage<'_> {
         self.world.crash(id, Crash::Process);
         let disk = self.world.disk(id);
         let files = disk.files();
-        let chosen = usize::try_from(self.draw().below(files.len() as u64)).unwrap_or(0);
+        let first = usize::try_from(self.draw().below(files.len() as u64)).unwrap_or(0);
         let damage = match damage {
             Damage::FlippedBit => sim::Damage::FlippedBit,
             Damage::CutFile => sim::Damage::Cut,
             Damage::OldFile => sim::Damage::Older,
         };
-        let damaged = files.get(chosen).is_some_and(|file| disk.damage(file, damage));
+        // An older copy may be the file as it is: then another one.
+        let damaged = (files.iter().cycle().skip(first).take(files.len()))
+            .any(|file| disk.damage(file, damage));
         self.seams.sleep(lasts).await;
         match self.bring_back(id).await {
             Err(Ended::Refused(_)) => {

@@ -200,7 +200,7 @@ impl ClientPlan {
     /// Leases are short, so that some run out within a minute.
     fn draw(draw: &mut Draw) -> Self {
         Self {
-            ttl_ms: 1_000 + draw.below(5_000),
+            ttl_ms: 1_000 + draw.below(3_000),
             rate: rate(draw),
             workers: 1 + draw.below(2),
             hold_ms: 20 + draw.below(800),

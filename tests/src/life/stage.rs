@@ -21,7 +21,7 @@ use super::plan::{Air, Plan};
 use crate::check::{Options, check};
 use crate::draw::Draw;
 use crate::history::{ClientId, Record, Recorder, What, merge};
-use crate::sim::{Ended, Link, Settings, Trace, World};
+use crate::sim::{Ended, Expiry, Link, Settings, Trace, World};
 
 /// Who writes what the life itself does.
 const STAGE: ClientId = ClientId(0);
@@ -347,7 +347,8 @@ impl<'a> Stage<'a> {
 
     /// Judges the history, and puts everything together that was found wrong.
     fn judge(self, machine: &Machine) -> Lived {
-        let history = merge(vec![self.recorder.take()]);
+        let expiries = self.world.expiries();
+        let history = merge(vec![self.recorder.take(), expiries.iter().filter_map(told).collect()]);
         let report = check(&history, Options::default());
         let mut violations = std::mem::take(&mut *lock(&self.wrong));
         violations.extend(self.world.violations());
@@ -356,9 +357,8 @@ impl<'a> Stage<'a> {
         counts.grants = report.tally.grants as u64;
         counts.waits = report.tally.waits as u64;
         counts.unknown = report.tally.unknown as u64;
-        let disks = self.world.nodes().into_iter().map(|id| self.world.disk(id).injected());
-        (counts.expiries, counts.snapshots) = self.world.counted();
-        counts.lost_writes = disks.map(|disk| u64::from(disk.writes_lost > 0)).sum();
+        counts.expiries = expiries.len() as u64;
+        counts.snapshots = self.world.taken_over();
         let trace = self.world.trace().lines();
         let digest = machine.digest() ^ self.world.trace().digest().rotate_left(32);
         Lived { counts, violations, digest, trace, history }
@@ -380,6 +380,13 @@ impl<'a> Stage<'a> {
     pub(super) fn draw(&self) -> MutexGuard<'_, Draw> {
         lock(&self.draw)
     }
+}
+
+/// What the judge is told of an expiry. Sessions of nobody in the history are left out.
+fn told(expiry: &Expiry) -> Option<Record> {
+    let number: u64 = expiry.label.strip_prefix("client ")?.parse().ok()?;
+    let at_ns = u64::try_from(expiry.at.since_origin().as_nanos()).unwrap_or(u64::MAX);
+    Some(Record { at_ns, client: STAGE, what: What::Expired { of: ClientId(number + 1) } })
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

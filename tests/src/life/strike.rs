@@ -132,14 +132,24 @@ impl Stage<'_> {
         };
         // None within a moment: then a loss of power that takes nothing.
         let _ = self.seams.timeout(SOMETHING_UNSYNCED_WITHIN, unsynced).await;
-        self.world.crash(id, Crash::Power);
+        self.cut_power(id);
         self.seams.sleep(lasts).await;
         self.returns(id).await;
         Some(())
     }
 
+    /// Cuts a node's power, and counts whether that lost something.
+    fn cut_power(&self, id: u64) {
+        let lost = || self.world.disk(id).injected().writes_lost;
+        let before = lost();
+        self.world.crash(id, Crash::Power);
+        self.counts().lost_writes += u64::from(lost() > before);
+    }
+
     async fn power_cut(&self, lasts: Duration) -> Option<()> {
-        self.world.power_cut();
+        for id in self.world.nodes() {
+            self.cut_power(id);
+        }
         self.seams.sleep(lasts).await;
         for id in self.world.nodes() {
             self.returns(id).await;
@@ -275,8 +285,11 @@ impl Stage<'_> {
         self.world.disk(id).stick();
         self.seams.sleep(lasts).await;
         // What waits for such a disk ends with the power, or with the process alone.
-        let crash = if self.draw().below(2) == 0 { Crash::Power } else { Crash::Process };
-        self.world.crash(id, crash);
+        if self.draw().below(2) == 0 {
+            self.cut_power(id);
+        } else {
+            self.world.crash(id, Crash::Process);
+        }
         self.seams.sleep(lasts / 2).await;
         self.returns(id).await;
         Some(())

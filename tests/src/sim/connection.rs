@@ -44,7 +44,7 @@ pub(super) trait Reply: Frame {
 pub(super) struct Connection {
     id: u64,
     caller: Host,
-    callee: Host,
+    server: Host,
     ends: watch::Sender<Ends>,
 }
 
@@ -52,8 +52,8 @@ pub(super) struct Connection {
 #[derive(Clone, Copy, Default)]
 struct Ends {
     caller_told: bool,
-    callee_told: bool,
-    /// Of what is under way to the callee, nothing later arrives.
+    server_told: bool,
+    /// Of what is under way to the server, nothing later arrives.
     up_until: Option<Moment>,
     /// The same to the caller.
     down_until: Option<Moment>,
@@ -61,7 +61,7 @@ struct Ends {
 
 impl Connection {
     pub(super) fn has(&self, host: Host) -> bool {
-        self.caller == host || self.callee == host
+        self.caller == host || self.server == host
     }
 
     pub(super) fn is_between(&self, one: Host, other: Host) -> bool {
@@ -69,7 +69,7 @@ impl Connection {
     }
 
     fn other(&self, host: Host) -> Host {
-        if self.caller == host { self.callee } else { self.caller }
+        if self.caller == host { self.server } else { self.caller }
     }
 
     /// `host` learns that it is over.
@@ -78,13 +78,13 @@ impl Connection {
             if host == self.caller {
                 ends.caller_told = true;
             } else {
-                ends.callee_told = true;
+                ends.server_told = true;
             }
         });
     }
 
     fn knows(&self, ends: Ends, host: Host) -> bool {
-        if host == self.caller { ends.caller_told } else { ends.callee_told }
+        if host == self.caller { ends.caller_told } else { ends.server_told }
     }
 }
 
@@ -110,7 +110,7 @@ impl Network {
             ends.up_until = Some(up);
             ends.down_until = Some(down);
         });
-        for (host, at) in [(connection.callee, up), (connection.caller, down)] {
+        for (host, at) in [(connection.server, up), (connection.caller, down)] {
             let (network, connection) = (self.clone(), Arc::clone(connection));
             self.spawn("break", async move {
                 network.until(at).await;
@@ -124,14 +124,14 @@ impl Network {
     pub(super) async fn dial<U: Frame, D: Reply>(
         &self,
         caller: Host,
-        callee: u64,
+        server: u64,
         kind: &'static str,
         serve: impl FnOnce(Port, mpsc::Receiver<U>, mpsc::Sender<D>) -> BoxFuture<'static, ()> + Send,
     ) -> Option<(mpsc::Sender<U>, mpsc::Receiver<D>)> {
-        let host = Host::Node(callee);
-        let port = self.reach(caller, callee).await?;
+        let host = Host::Node(server);
+        let port = self.reach(caller, server).await?;
         let connection = self.register(|id| {
-            Arc::new(Connection { id, caller, callee: host, ends: watch::Sender::default() })
+            Arc::new(Connection { id, caller, server: host, ends: watch::Sender::default() })
         });
         let (outgoing, sent_up) = mpsc::channel(AT_AN_END);
         let (deliver_up, requests) = mpsc::channel(AT_AN_END);
@@ -145,29 +145,29 @@ impl Network {
         );
         self.spawn("connection", self.clone().keep(connection, up.boxed(), down.boxed()));
         port.seams.spawn(kind, serve(port.clone(), requests, responses)).detach();
-        self.answered(caller, callee).await;
+        self.answered(caller, server).await;
         Some((outgoing, incoming))
     }
 
     /// The way there, until it is known whether somebody listens.
-    async fn reach(&self, caller: Host, callee: u64) -> Option<Port> {
-        let Fate::Arrives(at, _) = self.send(caller, Host::Node(callee), SMALL, false) else {
+    async fn reach(&self, caller: Host, server: u64) -> Option<Port> {
+        let Fate::Arrives(at, _) = self.send(caller, Host::Node(server), SMALL, false) else {
             self.0.world.sleep(CONNECT_WITHIN).await;
             return None;
         };
         self.until(at).await;
-        let port = self.port(callee);
+        let port = self.port(server);
         if port.is_none() {
-            self.answered(caller, callee).await;
+            self.answered(caller, server).await;
         }
         port
     }
 
     /// The way back.
-    async fn answered(&self, caller: Host, callee: u64) {
-        let host = Host::Node(callee);
+    async fn answered(&self, caller: Host, server: u64) {
+        let host = Host::Node(server);
         match self.send(host, caller, SMALL, false) {
-            Fate::Arrives(at, _) if !self.is_dark(callee) => self.until(at).await,
+            Fate::Arrives(at, _) if !self.is_dark(server) => self.until(at).await,
             _ => self.0.world.sleep(CONNECT_WITHIN).await,
         }
     }
@@ -179,7 +179,7 @@ impl Network {
         up: BoxFuture<'static, ()>,
         down: BoxFuture<'static, ()>,
     ) {
-        let (caller, callee) = (connection.caller, connection.callee);
+        let (caller, server) = (connection.caller, connection.server);
         let notices = |host: Host, other: Host| {
             let (network, connection) = (self.clone(), Arc::clone(&connection));
             async move {
@@ -190,8 +190,8 @@ impl Network {
         };
         select! {
             _ = futures_util::future::join(up, down) => {}
-            () = notices(caller, callee) => {}
-            () = notices(callee, caller) => {}
+            () = notices(caller, server) => {}
+            () = notices(server, caller) => {}
         }
         self.forget(connection.id);
     }
@@ -204,7 +204,7 @@ struct Way<T> {
     from: Host,
     to: Host,
     kind: &'static str,
-    under_way: VecDeque<(Moment, T)>,
+    flying: VecDeque<(Moment, T)>,
     /// The sender has said all it had to say.
     ended: bool,
 }
@@ -231,7 +231,7 @@ impl<T: Frame> Way<T> {
         kind: &'static str,
     ) -> Self {
         let (network, connection) = (network.clone(), Arc::clone(connection));
-        Self { network, connection, from, to, kind, under_way: VecDeque::new(), ended: false }
+        Self { network, connection, from, to, kind, flying: VecDeque::new(), ended: false }
     }
 
     /// `last` is what the receiver is given when it is told that the connection broke.
@@ -249,7 +249,7 @@ impl<T: Frame> Way<T> {
             if self.connection.knows(known, self.to)
                 && let Some(receiver) = deliver.take()
             {
-                self.under_way.clear();
+                self.flying.clear();
                 if let Some(last) = last.take() {
                     // A receiver that takes nothing is not waited for.
                     let _ = receiver.try_send(last);
@@ -260,7 +260,7 @@ impl<T: Frame> Way<T> {
             }
             match (&deliver, sender_gone || self.ended) {
                 (None, true) => return,
-                (Some(_), _) if self.ended && self.under_way.is_empty() => return self.say_so(),
+                (Some(_), _) if self.ended && self.flying.is_empty() => return self.say_so(),
                 _ => {}
             }
             let until = self.until(known);
@@ -283,9 +283,9 @@ impl<T: Frame> Way<T> {
         until: Option<Moment>,
         sender_gone: bool,
     ) -> Next<T> {
-        let first = self.under_way.front().map(|(at, _)| *at);
+        let first = self.flying.front().map(|(at, _)| *at);
         let first = first.filter(|at| until.is_none_or(|until| *at <= until));
-        let taking = !sender_gone && !self.ended && self.under_way.len() < UNDER_WAY;
+        let taking = !sender_gone && !self.ended && self.flying.len() < UNDER_WAY;
         select! {
             _ = ends.changed() => Next::Ends,
             () = closed(deliver) => Next::Unwanted,
@@ -316,28 +316,28 @@ impl<T: Frame> Way<T> {
         let (Self { from, to, kind, .. }, id) = (&*self, self.connection.id);
         self.network.note(format_args!("{from}>{to} {kind} #{id} {:016x}", digest_of(&bytes)));
         if wanted {
-            let behind = self.under_way.back().map(|(at, _)| *at);
+            let behind = self.flying.back().map(|(at, _)| *at);
             let at = arrives
                 .unwrap_or(self.network.now())
                 .max(behind.unwrap_or(Moment::from_origin(Duration::ZERO)));
-            self.under_way.push_back((at, frame));
+            self.flying.push_back((at, frame));
         }
     }
 
     fn arrive(&mut self, deliver: Option<&mpsc::Sender<T>>) {
-        if let (Some((_, frame)), Some(deliver)) = (self.under_way.pop_front(), deliver) {
+        if let (Some((_, frame)), Some(deliver)) = (self.flying.pop_front(), deliver) {
             // There was room a moment ago, and nobody else sends.
             let _ = deliver.try_send(frame);
         }
     }
 
     fn delay(&mut self, until: Moment) {
-        self.under_way.iter_mut().for_each(|(at, _)| *at = until.max(*at));
+        self.flying.iter_mut().for_each(|(at, _)| *at = until.max(*at));
     }
 
-    /// A caller that listens no more resets the connection; a callee may go on answering.
+    /// A caller that listens no more resets the connection; a server may go on answering.
     fn unwanted(&mut self, deliver: &mut Option<mpsc::Sender<T>>) {
-        self.under_way.clear();
+        self.flying.clear();
         *deliver = None;
         if self.to == self.connection.caller {
             self.network.reset(&self.connection, self.to);
@@ -346,14 +346,14 @@ impl<T: Frame> Way<T> {
 
     /// The sender was done and all of it arrived. An answer that is complete ends the call.
     fn say_so(&self) {
-        if self.from == self.connection.callee {
+        if self.from == self.connection.server {
             self.connection.tell(self.connection.caller);
-            self.connection.tell(self.connection.callee);
+            self.connection.tell(self.connection.server);
         }
     }
 
     fn until(&self, known: Ends) -> Option<Moment> {
-        if self.to == self.connection.callee { known.up_until } else { known.down_until }
+        if self.to == self.connection.server { known.up_until } else { known.down_until }
     }
 }
 

@@ -215,7 +215,8 @@ impl VirtualDisk {
             }
             Damage::FlippedBit | Damage::Cut => {}
         }
-        content.durable = content.current.clone();
+        let Content { current, durable, .. } = &mut *content;
+        durable.clone_from(current);
         content.writes.clear();
         let damaged = before != content.current;
         state.injected.damaged += u64::from(damaged);
@@ -264,6 +265,15 @@ impl Content {
     fn write(&mut self, at: usize, bytes: &[u8]) {
         put(&mut self.current, at, bytes);
         self.writes.push((at, bytes.to_vec()));
+    }
+
+    fn digest_of_writes(&self) -> u64 {
+        let mut bytes = Vec::new();
+        for (at, written) in &self.writes {
+            bytes.extend_from_slice(&at.to_be_bytes());
+            bytes.extend_from_slice(written);
+        }
+        digest_of(&bytes)
     }
 
     fn sync(&mut self) {
@@ -450,10 +460,10 @@ impl DiskFile for VirtualFile {
     fn sync_data(&self) -> io::Result<()> {
         let state = self.mount.state()?;
         let mut content = lock(&self.content);
+        let (length, digest) = (content.current.len(), content.digest_of_writes());
         if !state.ignores_syncs {
             content.sync();
         }
-        let (length, digest) = (content.current.len(), digest_of(&content.current));
         drop((state, content));
         let (owner, name) = (self.mount.disk.0.owner, &self.name);
         self.mount.disk.note(format_args!("{owner} syncs {name} {length} {digest:016x}"));

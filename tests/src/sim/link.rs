@@ -77,6 +77,8 @@ pub struct Injected {
     pub broken: u64,
     /// Connections of which one end was told nothing.
     pub half_open: u64,
+    /// Ends that noticed by their keepalives that the other one is gone.
+    pub missed: u64,
 }
 
 /// Who is cut off from whom: pairs (from, to) between which nothing passes.

@@ -32,6 +32,7 @@ pub use disk::{Damage, DiskFaults, VirtualDisk};
 pub use link::{Cuts, Host, Injected, Link, apart, bridge, one_way, ring};
 pub use network::Network;
 pub use node::{Crash, DATA, Ended, member};
+pub use observer::Expiry;
 pub use small::Sim;
 pub use trace::Trace;
 pub use votes::Votes;

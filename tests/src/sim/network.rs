@@ -131,9 +131,9 @@ impl Network {
     /// Lets these pass again.
     pub fn mend(&self, cuts: &Cuts) {
         let mut state = self.lock();
-        cuts.iter().for_each(|cut| {
+        for cut in cuts {
             state.cuts.remove(cut);
-        });
+        }
         drop(state);
         self.ring();
     }
@@ -154,6 +154,12 @@ impl Network {
             if connection.is_between(told, unaware) {
                 self.lock().injected.half_open += 1;
                 connection.tell(told);
+                let network = self.clone();
+                self.spawn("keepalive", async move {
+                    network.0.world.sleep(network.patience()).await;
+                    network.note_missed();
+                    connection.tell(unaware);
+                });
             }
         }
     }
@@ -180,7 +186,9 @@ impl Network {
         state.ports.insert(node, port);
         state.silent.remove(&Host::Node(node));
         drop(state);
-        before.iter().for_each(|connection| self.reset(connection, Host::Node(node)));
+        for connection in before {
+            self.reset(&connection, Host::Node(node));
+        }
         self.ring();
     }
 
@@ -189,7 +197,9 @@ impl Network {
         if let Host::Node(id) = host {
             self.lock().ports.remove(&id);
         }
-        self.connections_of(host).iter().for_each(|connection| self.reset(connection, host));
+        for connection in self.connections_of(host) {
+            self.reset(&connection, host);
+        }
         self.ring();
     }
 
@@ -199,8 +209,18 @@ impl Network {
             self.lock().ports.remove(&id);
         }
         self.lock().silent.insert(host);
-        self.connections_of(host).iter().for_each(|connection| connection.tell(host));
+        for connection in self.connections_of(host) {
+            connection.tell(host);
+        }
         self.ring();
+    }
+
+    /// Nobody is on it any more. What it holds would hold it, otherwise.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        let ports = std::mem::take(&mut state.ports);
+        drop(state);
+        drop(ports);
     }
 
     /// Whether `host` answers keepalives.
@@ -297,12 +317,20 @@ impl Network {
         let well = move |state: &mut State| state.hears(host, other);
         loop {
             self.until_that(move |state| !well(state)).await;
-            let patience = self.lock().between(KEEPALIVE_MIN, KEEPALIVE_MAX);
             select! {
                 () = self.until_that(well) => {}
-                () = self.0.world.sleep(patience) => return,
+                () = self.0.world.sleep(self.patience()) => return self.note_missed(),
             }
         }
+    }
+
+    /// How long keepalives may be missed.
+    fn patience(&self) -> Duration {
+        self.lock().between(KEEPALIVE_MIN, KEEPALIVE_MAX)
+    }
+
+    fn note_missed(&self) {
+        self.lock().injected.missed += 1;
     }
 
     async fn until_that(&self, holds: impl Fn(&mut State) -> bool) {

@@ -94,7 +94,7 @@ pub fn member(id: u64) -> Member {
 
 impl Life {
     /// Starts a process; whether it gets anywhere shows later.
-    pub(super) fn begin(process: Process, start: Start) -> Arc<Self> {
+    pub(super) fn begin(process: &Process, start: Start) -> Arc<Self> {
         let host = Host::Node(start.config.node_id);
         start.network.set_silent(host, false);
         let mount = start.disk.mount();

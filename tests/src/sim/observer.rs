@@ -1,19 +1,28 @@
 //! What must hold of the nodes at every moment, looked at from outside.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use holdfast_core::{EndCause, Event, LockTable, LogIndex, SessionId};
+use holdfast_seams::{Clock, Moment};
 use holdfast_server::consensus::Consensus as _;
+use holdfast_server::storage::StoredVote;
+
+use sha2::{Digest as _, Sha256};
 
 use super::node::Parts;
 
 /// State hashes that are remembered, by index.
 const HASHES: usize = 4_096;
 
+/// Every so many entries the whole content of a table is compared, not only its hash.
+const CONTENT_EVERY: u64 = 32;
+
 /// Compares what nodes show, over all of their lives.
-#[derive(Debug, Default)]
-pub(super) struct Observer(Mutex<Seen>);
+pub(super) struct Observer {
+    clock: Arc<dyn Clock>,
+    seen: Mutex<Seen>,
+}
 
 #[derive(Debug, Default)]
 struct Seen {
@@ -21,27 +30,55 @@ struct Seen {
     leaders: BTreeMap<u64, (u64, u64)>,
     /// The highest term of a life of a node.
     terms: BTreeMap<(u64, u64), u64>,
+    /// The last vote of a life of a node.
+    votes: BTreeMap<(u64, u64), StoredVote>,
     /// The state after an index, and which node showed it first.
     hashes: BTreeMap<u64, ([u8; 32], u64)>,
-    /// The highest index whose table was checked.
-    checked: u64,
-    /// Sessions that were expired, on whichever node it was seen.
-    expired: BTreeSet<SessionId>,
+    /// The content after an index, and which node showed it first.
+    contents: BTreeMap<u64, ([u8; 32], u64)>,
+    /// What the clients of sessions call themselves.
+    labels: BTreeMap<SessionId, String>,
+    /// Sessions that were expired, as first seen on some node.
+    expired: BTreeMap<SessionId, Expiry>,
     /// States that were taken over whole from a leader.
     restored: u64,
     violations: Vec<String>,
 }
 
+/// A session that a leader expired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expiry {
+    /// True time, when the first node applied it.
+    pub at: Moment,
+    /// What its client had called itself.
+    pub label: String,
+}
+
 impl Observer {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, seen: Mutex::default() }
+    }
+
     /// Node `id` has applied an entry; `table` is the state after it.
     pub(super) fn applied(&self, id: u64, index: LogIndex, events: &[Event], table: &LockTable) {
         let mut seen = self.lock();
         seen.state(index.get(), table.state_hash(), id);
-        let ended = events.iter().filter_map(|event| match event {
-            Event::SessionEnded { session, cause: EndCause::Expired } => Some(*session),
-            _ => None,
-        });
-        seen.expired.extend(ended);
+        seen.content(index, table, id);
+        seen.checked(index.get(), table, id);
+        for event in events {
+            match event {
+                Event::SessionOpened { session } => {
+                    let label = table.session(*session).map(|view| view.label.as_str().to_owned());
+                    seen.labels.insert(*session, label.unwrap_or_default());
+                }
+                Event::SessionEnded { session, cause: EndCause::Expired } => {
+                    let label = seen.labels.get(session).cloned().unwrap_or_default();
+                    let at = self.clock.now();
+                    seen.expired.entry(*session).or_insert(Expiry { at, label });
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Node `id` has taken over a whole state.
@@ -49,15 +86,17 @@ impl Observer {
         let mut seen = self.lock();
         seen.restored += 1;
         seen.state(index.get(), table.state_hash(), id);
-        if let Err(violation) = table.check() {
-            seen.wrong(format!("{violation} (node {id}, restored at index {})", index.get()));
-        }
+        seen.checked(index.get(), table, id);
     }
 
-    /// How many sessions were expired, and how many states taken over from a leader.
-    pub(super) fn counted(&self) -> (u64, u64) {
-        let seen = self.lock();
-        (seen.expired.len() as u64, seen.restored)
+    /// The sessions that were expired so far.
+    pub(super) fn expiries(&self) -> Vec<Expiry> {
+        self.lock().expired.values().cloned().collect()
+    }
+
+    /// How many states were taken over from a leader.
+    pub(super) fn taken_over(&self) -> u64 {
+        self.lock().restored
     }
 
     /// Looks at life `life` of node `id`.
@@ -68,16 +107,10 @@ impl Observer {
             seen.led(tenure.get(), id, life);
         }
         seen.in_term(term, id, life);
+        if let Some(vote) = parts.log.vote() {
+            seen.voted(vote, id, life);
+        }
         seen.purged(id, parts);
-        parts.replica.read(&mut |table, index| {
-            seen.state(index.get(), table.state_hash(), id);
-            if index.get() > seen.checked {
-                seen.checked = index.get();
-                if let Err(violation) = table.check() {
-                    seen.wrong(format!("{violation} (node {id}, index {})", index.get()));
-                }
-            }
-        });
     }
 
     pub(super) fn violations(&self) -> Vec<String> {
@@ -85,7 +118,7 @@ impl Observer {
     }
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -117,6 +150,13 @@ impl Seen {
         }
     }
 
+    fn voted(&mut self, vote: StoredVote, id: u64, life: u64) {
+        let before = self.votes.insert((id, life), vote);
+        if let Some(before) = before.filter(|before| !vote.covers(before)) {
+            self.wrong(format!("I20: node {id} went back from vote {before:?} to {vote:?}"));
+        }
+    }
+
     fn purged(&mut self, id: u64, parts: &Parts) {
         let Some(purged) = parts.log.purged() else { return };
         let snapshot = parts.snapshots.newest().and_then(|newest| newest.last);
@@ -126,6 +166,35 @@ impl Seen {
                 purged.index,
                 snapshot.map(|last| last.index)
             ));
+        }
+    }
+
+    /// I2, I11, I15, I33 and the rest of what holds of every state.
+    fn checked(&mut self, index: u64, table: &LockTable, id: u64) {
+        if let Err(violation) = table.check() {
+            self.wrong(format!("{violation} (node {id}, index {index})"));
+        }
+    }
+
+    /// I16, I17: whatever a node came from, a snapshot or the log, it holds the same.
+    fn content(&mut self, index: LogIndex, table: &LockTable, id: u64) {
+        if !index.get().is_multiple_of(CONTENT_EVERY) {
+            return;
+        }
+        let mut bytes = Vec::new();
+        if let Err(error) = table.freeze().write_to(&mut bytes) {
+            return self.wrong(format!("I17: node {id} cannot be written down: {error}"));
+        }
+        let digest: [u8; 32] = Sha256::digest(&bytes).into();
+        let (first, by) = *self.contents.entry(index.get()).or_insert((digest, id));
+        if first != digest {
+            self.wrong(format!(
+                "I17: nodes {by} and {id} hold different things after index {}",
+                index.get()
+            ));
+        }
+        while self.contents.len() > HASHES {
+            self.contents.pop_first();
         }
     }
 

@@ -26,10 +26,12 @@ impl FileTree {
     /// Opens the log in the file at `path`, or begins one there.
     pub(super) fn open(disk: &dyn Disk, path: &Path) -> io::Result<Self> {
         let old = if disk.exists(path)? { read(&*disk.open(path)?)? } else { Bytes::new() };
-        let (values, end) = replay(&old);
-        // What does not fit must not stand behind what is written next.
-        let file = rewrite(disk, path, &old.slice(..end))?;
-        Ok(Self { path: path.to_path_buf(), file, end: end as u64, values })
+        let (values, _) = replay(&old);
+        // What does not fit must not stand behind what is written next; what was replaced is left out.
+        let live = values.iter().map(|(key, value)| (key.clone(), Some(value.to_vec())));
+        let bytes = encode(&live.collect::<Vec<_>>());
+        let file = rewrite(disk, path, &bytes)?;
+        Ok(Self { path: path.to_path_buf(), file, end: bytes.len() as u64, values })
     }
 }
 

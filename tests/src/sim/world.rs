@@ -18,7 +18,7 @@ use super::disk::VirtualDisk;
 use super::link::Host;
 use super::network::Network;
 use super::node::{Crash, Ended, Life, Parts, Start, member};
-use super::observer::Observer;
+use super::observer::{Expiry, Observer};
 use super::trace::Trace;
 
 /// How a world is made.
@@ -71,6 +71,12 @@ impl std::fmt::Debug for World<'_> {
     }
 }
 
+impl Drop for World<'_> {
+    fn drop(&mut self) {
+        self.network.close();
+    }
+}
+
 impl<'m> World<'m> {
     /// A world whose nodes do not run yet.
     pub fn new(machine: &'m Machine, settings: Settings) -> Self {
@@ -83,10 +89,12 @@ impl<'m> World<'m> {
             network,
             nodes: Mutex::default(),
             clients: Mutex::default(),
-            observer: Arc::default(),
+            observer: Arc::new(Observer::new(machine.world().seams().clock)),
             last_id: AtomicU64::new(ids.len() as u64),
         };
-        ids.iter().for_each(|id| made.put(*id, &ids, false));
+        for id in &ids {
+            made.put(*id, &ids, false);
+        }
         made
     }
 
@@ -96,7 +104,7 @@ impl<'m> World<'m> {
         for id in world.nodes() {
             world.start_node(id).await.unwrap_or_else(|ended| panic!("node {id}: {ended:?}"));
         }
-        world.until_led(Duration::from_secs(60)).await.expect("a leader within a minute");
+        world.until_led(Duration::from_mins(1)).await.expect("a leader within a minute");
         world
     }
 
@@ -187,7 +195,7 @@ impl<'m> World<'m> {
             observer: Arc::clone(&self.observer),
             number: node.lives,
         };
-        node.life = Some(Life::begin(process, start));
+        node.life = Some(Life::begin(&process, start));
     }
 
     /// Ends a node's process where it stands. Nothing happens if there is none.
@@ -199,7 +207,9 @@ impl<'m> World<'m> {
 
     /// Everybody loses power at once.
     pub fn power_cut(&self) {
-        self.nodes().into_iter().for_each(|id| self.crash(id, Crash::Power));
+        for id in self.nodes() {
+            self.crash(id, Crash::Power);
+        }
     }
 
     /// Asks a node to stop and waits until it has.
@@ -317,9 +327,14 @@ impl<'m> World<'m> {
         found
     }
 
-    /// How many sessions were expired so far, and how many nodes took over a state whole.
-    pub fn counted(&self) -> (u64, u64) {
-        self.observer.counted()
+    /// The sessions that were expired so far.
+    pub fn expiries(&self) -> Vec<Expiry> {
+        self.observer.expiries()
+    }
+
+    /// How many states nodes took over whole from a leader so far.
+    pub fn taken_over(&self) -> u64 {
+        self.observer.taken_over()
     }
 
     /// A running node's last applied index and its state hash.

@@ -128,7 +128,7 @@ fn a_deadline_that_passes_while_something_is_broken_is_right() {
          1 a asks 1 jobs
          1 a granted 1 5
          1 a safe-until 800
-         1300 a safe-until 2000
+         700 a safe-until 2000
          1400 z fault
          2001 a lost 5 deadline
          3000 z healed";

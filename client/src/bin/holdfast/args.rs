@@ -94,6 +94,14 @@ pub(crate) enum Command {
     /// itself: it says so, and shows the locks anew. Exit codes: 0 asked to end; 122 the store
     /// refused; 123 no server could be reached; 125 an error of holdfast itself.
     Watch(WatchArgs),
+    /// Who the members of the cluster are; add one, give it a vote, remove one, change who leads.
+    ///
+    /// Every change is named by its end: that it was made before is no error, and asking again is
+    /// harmless. One is made at a time. Exit codes: 0 done, or so already; 122 refused, nothing was
+    /// changed, the message says what to do; 123 no leader was reached, or no outcome was seen in
+    /// time; 125 an error of holdfast itself, or a wrong command line.
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// Three servers, 64 workers, four files, and a leader that is killed twice.
     Demo(DemoArgs),
     /// Measure locks: rates, latencies, fairness, what they cost, how fast a dead holder is replaced.
@@ -177,6 +185,73 @@ pub(crate) struct WatchArgs {
     /// Only locks whose names begin with this.
     #[arg(default_value = "")]
     pub(crate) prefix: String,
+}
+
+/// Of `cluster`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// The members as the leader knows them: who votes, who leads, how far each has come.
+    Status(ClusterLimit),
+    /// Add a node that was started with `--join`. It learns, and does not vote yet.
+    Add(AddArgs),
+    /// Give a learner that has caught up a vote.
+    Promote(MemberArgs),
+    /// Remove a member, for ever: its node id is never used again. The leader hands over first.
+    ///
+    /// Nothing is asked back: what would leave the cluster without a majority is refused, and a
+    /// machine that was removed by mistake comes back under a new node id.
+    Remove(MemberArgs),
+    /// Let another voter lead.
+    TransferLeader(TransferArgs),
+}
+
+/// How long any of `cluster` may take.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ClusterLimit {
+    /// Give up after this long, e.g. 30s; covers finding the leader and asking again.
+    #[arg(long, value_parser = duration, default_value = "15s")]
+    pub(crate) timeout: Duration,
+}
+
+/// Of `cluster add`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AddArgs {
+    /// The node's id: above every id ever used, which `cluster status` shows.
+    #[arg(value_name = "NODE_ID", value_parser = node_id())]
+    pub(crate) node: u64,
+    /// Where clients reach it: host:port, as in its settings.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) advertise: String,
+    /// Where the other members reach it: host:port, as in its settings.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) peer_advertise: String,
+    #[command(flatten)]
+    pub(crate) limit: ClusterLimit,
+}
+
+/// Of `cluster promote` and `remove`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct MemberArgs {
+    /// The member's node id.
+    #[arg(value_name = "NODE_ID", value_parser = node_id())]
+    pub(crate) node: u64,
+    #[command(flatten)]
+    pub(crate) limit: ClusterLimit,
+}
+
+/// Of `cluster transfer-leader`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TransferArgs {
+    /// The voter that is to lead [default: any that has caught up].
+    #[arg(value_name = "NODE_ID", value_parser = node_id())]
+    pub(crate) to: Option<u64>,
+    #[command(flatten)]
+    pub(crate) limit: ClusterLimit,
+}
+
+/// The bounds of the server's setting `node_id`.
+fn node_id() -> clap::builder::RangedU64ValueParser {
+    value_parser!(u64).range(1..=i64::MAX.unsigned_abs())
 }
 
 /// Of `demo`.

@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod check_token;
 mod cluster;
+mod cluster_admin;
 mod demo;
 mod failure;
 mod fairness;
@@ -51,6 +52,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Inspect(args) => inspect::run(&cli.global, &args),
         Command::CheckToken(args) => check_token::run(&cli.global, &args),
         Command::Watch(args) => watch::run(&cli.global, &args),
+        Command::Cluster(command) => cluster_admin::run(&cli.global, &command),
         Command::Demo(args) => demo::run(&cli.global, &args),
         Command::Bench(args) => bench::run(&cli.global, &args),
         Command::BenchHolder(args) => bench::hold(&cli.global, &args),

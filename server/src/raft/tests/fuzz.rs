@@ -109,6 +109,7 @@ fn snapshot_of(table: Vec<u8>, last: proto::LogId) -> proto::SnapshotChunk {
         membership: Some(membership()),
         cluster_id: Bytes::new(),
         incarnation: 0,
+        highest_node_id: 3,
     };
     let head = proto::SnapshotHead {
         header: None,
@@ -158,7 +159,7 @@ fn translate(kind: u8, bytes: &[u8]) -> Result<(), String> {
         2 => wire::transfer_from_wire(&decode(bytes)?).map(|_| ()).map_err(bad)?,
         3 => {
             let meta = wire::snapshot_meta_from_wire(decode(bytes)?).map_err(bad)?;
-            let again = wire::snapshot_meta_to_wire(&meta, (Bytes::new(), 0));
+            let again = wire::snapshot_meta_to_wire(&meta, 3, (Bytes::new(), 0));
             assert_eq!(wire::snapshot_meta_from_wire(again), Ok(meta));
         }
         4 => wire::append_result_from_wire(&decode(bytes)?).map(|_| ()).map_err(bad)?,
@@ -343,6 +344,8 @@ fn no_sequence_of_messages_brings_a_member_down() {
         from_node: 1,
         to_node: TARGET,
         members: (1..=3).map(|id| wire::member_to_wire(&member(id))).collect(),
+        incarnation: 0,
+        start_id: None,
     };
     script::push(&mut snapshot, PROMISE, &promise.encode_to_vec());
     Target::new("peer-messages", [log, snapshot]).run(|bytes| {

@@ -1,10 +1,13 @@
 //! Members come and go while commands go on: learners, votes, leaders, ids that are never used
 //! again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::{LockName, SessionId};
+use futures_util::stream::BoxStream;
+use holdfast_core::{COMMAND_VERSION, LockName, SessionId};
 use holdfast_proto::v1 as proto;
+use holdfast_seams::BoxFuture;
 use openraft::async_runtime::watch::WatchReceiver;
 
 use super::cluster::{Cluster, acquire, commit, fault_of, has_session, member, open};
@@ -13,8 +16,8 @@ use crate::raft::formation::stored_member;
 use crate::raft::types::Membership;
 use crate::raft::wire::member_to_wire;
 use crate::raft::{
-    Fault, Forming, MembershipError, MembershipRefusal, MemoryStore, Replica, ReplicaConfig,
-    ReplicaStore,
+    Fault, Forming, MembershipError, MembershipRefusal, MemoryStore, Peer, PeerError, PeerStream,
+    Replica, ReplicaConfig, ReplicaStore,
 };
 use crate::storage::Stage;
 
@@ -82,7 +85,7 @@ async fn members(cluster: &Cluster) -> (Vec<u64>, Vec<u64>) {
 /// Asks whoever leads, again as long as what is certain allows it, as the command line does.
 async fn ask<F, R>(cluster: &Cluster, mut change: F) -> Result<(), MembershipError>
 where
-    F: FnMut(std::sync::Arc<Replica>) -> R,
+    F: FnMut(Arc<Replica>) -> R,
     R: Future<Output = Result<(), MembershipError>>,
 {
     for _ in 0..50 {
@@ -244,57 +247,66 @@ fn fault_words(held: &Held, node_id: u64) -> String {
     fault.map(|fault| fault.to_string()).unwrap_or_default()
 }
 
-/// The log forgets who left; the snapshot's meta does not.
+/// Whoever was a member is refused, and so is an id below it that never was; a member under other
+/// addresses is named.
 #[tokio::test(start_paused = true)]
-async fn an_id_stays_spent_when_the_log_that_named_it_is_gone_and_everybody_was_restarted() {
+async fn an_id_is_refused_if_it_was_used_or_lies_below_one_that_was() {
     let mut held = Held::new(little_log).await;
     join(&mut held.cluster, 7).await;
     remove(&held.cluster, 7).await.unwrap();
     drop(held.cluster.kill(7).await);
+    join(&mut held.cluster, 8).await;
+
+    for id in [4, 7, 8] {
+        let mut elsewhere = member(id);
+        elsewhere.peer_advertise = "elsewhere:1".to_owned();
+        let answer = ask(&held.cluster, |leader| {
+            let elsewhere = elsewhere.clone();
+            async move { leader.add_learner(elsewhere).await }
+        });
+        let expected = match id {
+            8 => MembershipRefusal::OtherAddresses { member: member(8) },
+            node_id => MembershipRefusal::IdUsed { node_id, highest: 8 },
+        };
+        assert_eq!(refusal(answer.await), expected);
+    }
+    held.cluster.shutdown().await;
+}
+
+/// The log forgets who left; the snapshot's meta does not. One member is away and learns of it by a
+/// snapshot that is sent, the others by their own.
+#[tokio::test(start_paused = true)]
+async fn an_id_stays_spent_when_the_log_that_named_it_is_gone_and_everybody_was_restarted() {
+    let mut held = Held::new(little_log).await;
+    join(&mut held.cluster, 8).await;
     let (leader, _) = held.cluster.leader().await;
-    for _ in 0..60 {
+    let away = leader % 3 + 1;
+    let left = held.cluster.kill(away).await;
+    remove(&held.cluster, 8).await.unwrap();
+    drop(held.cluster.kill(8).await);
+    let (leader, _) = held.cluster.leader().await;
+    let removed_at = held.cluster.replica(leader).status().last_log.unwrap();
+    for _ in 0..100 {
         open(held.cluster.replica(leader)).await;
     }
-    // One of them learns of it by a snapshot that was sent.
-    join(&mut held.cluster, 8).await;
+    let purged = |cluster: &Cluster| {
+        let purged = cluster.nodes[&leader].store.log().purged();
+        purged.is_some_and(|purged| purged.index > removed_at)
+    };
+    held.cluster.until("the removal was purged", purged).await;
+    held.cluster.start(away, left).await;
+    held.cluster.level().await;
     for node_id in 1..=3 {
         held.cluster.restart(node_id).await;
     }
-    let left = held.cluster.kill(8).await;
-    held.cluster.start_joining(8, left).await;
-    held.cluster.level().await;
-    for (node_id, node) in &held.cluster.nodes {
-        let first = node.store.log().purged().map(|id| id.index);
-        assert!(first > Some(20), "node {node_id} still has the whole log");
-    }
 
-    for spent in [4, 7, 8] {
-        let (leader, _) = held.cluster.leader().await;
-        let leader = held.cluster.replica(leader);
-        let mut elsewhere = member(spent);
-        elsewhere.peer_advertise = "elsewhere:1".to_owned();
-        let refused = ask(&held.cluster, |_| {
-            let (leader, elsewhere) = (leader.clone(), elsewhere.clone());
-            async move { leader.add_learner(elsewhere).await }
-        });
-        match refusal(refused.await) {
-            MembershipRefusal::IdUsed { highest: 8, .. } if spent != 8 => {}
-            MembershipRefusal::OtherAddresses { member } if spent == 8 => {
-                assert_eq!(member.node_id, 8);
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-    remove(&held.cluster, 8).await.unwrap();
-    drop(held.cluster.kill(8).await);
-    held.cluster.level().await;
-    // Led by each of them: what the new node was sent in a snapshot counts as well.
     for leads in 1..=3 {
         ask(&held.cluster, |leader| async move { leader.transfer_leader(Some(leads)).await })
             .await
             .unwrap();
         let (leader, _) = held.cluster.leader().await;
         assert_eq!(held.cluster.replica(leader).members().unwrap().highest_node_id, 8);
+        assert_eq!(members(&held.cluster).await, (vec![1, 2, 3], vec![]));
     }
     held.cluster.shutdown().await;
 }
@@ -428,6 +440,111 @@ async fn voters_that_do_not_answer_are_counted_before_one_is_removed_or_added() 
     held.cluster.shutdown().await;
 }
 
+/// Its disk finishes nothing, so it stays behind for as long as anybody looks.
+#[tokio::test(start_paused = true)]
+async fn a_learner_that_is_far_behind_gets_no_vote() {
+    let mut held = Held::new(|_| ()).await;
+    join(&mut held.cluster, 4).await;
+    held.cluster.network.isolate(4);
+    let (leader, _) = held.cluster.leader().await;
+    for _ in 0..1_100 {
+        open(held.cluster.replica(leader)).await;
+    }
+    held.cluster.nodes[&4].store.stall();
+    held.cluster.network.heal();
+
+    let refused = async {
+        loop {
+            // Until it is heard again it is silent.
+            match held.cluster.replica(leader).promote(4).await {
+                Err(MembershipError::Refused(MembershipRefusal::Silent { .. })) => {
+                    held.cluster.seams.sleep(Duration::from_millis(5)).await;
+                }
+                other => return refusal(other),
+            }
+        }
+    };
+    let refused = held.cluster.seams.timeout(Duration::from_mins(1), refused).await.unwrap();
+
+    let MembershipRefusal::Lags { node_id: 4, lag, bound } = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(lag > bound, "{lag} of {bound}");
+    held.cluster.shutdown().await;
+}
+
+/// I29: it would stop at the first entry that it does not know.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_cannot_read_what_the_leader_writes_is_not_added() {
+    let mut held = Held::new(little_log).await;
+    held.cluster.start_joining(4, MemoryStore::new(4)).await;
+    let own = held.cluster.replica(4).peer();
+    held.cluster.network.join(4, Arc::new(OlderRelease(own)));
+    let (leader, _) = held.cluster.leader().await;
+
+    let refused = held.cluster.replica(leader).add_learner(member(4)).await;
+
+    let needed = COMMAND_VERSION;
+    let MembershipRefusal::OldRelease { node_id: 4, knows, .. } = refusal(refused) else {
+        panic!("not refused for its release");
+    };
+    assert_eq!(knows, u32::from(needed) - 1);
+    assert_eq!(held.cluster.nodes[&4].store.identity().cluster, None, "it was invited");
+    held.cluster.shutdown().await;
+}
+
+/// A member that knows one command version less than this build.
+struct OlderRelease(Arc<dyn Peer>);
+
+impl Peer for OlderRelease {
+    fn hello(&self, request: proto::HelloRequest) -> Answer<proto::HelloResponse> {
+        let hello = self.0.hello(request);
+        Box::pin(async move {
+            let command_version = u32::from(COMMAND_VERSION) - 1;
+            Ok(proto::HelloResponse { command_version, ..hello.await? })
+        })
+    }
+
+    fn promise(&self, request: proto::PromiseRequest) -> Answer<proto::PromiseResponse> {
+        self.0.promise(request)
+    }
+
+    fn stream_append(
+        &self,
+        requests: BoxStream<'static, proto::AppendRequest>,
+    ) -> Answer<PeerStream<proto::AppendResponse>> {
+        self.0.stream_append(requests)
+    }
+
+    fn append(&self, request: proto::AppendRequest) -> Answer<proto::AppendResponse> {
+        self.0.append(request)
+    }
+
+    fn vote(&self, request: proto::VoteRequest) -> Answer<proto::VoteResponse> {
+        self.0.vote(request)
+    }
+
+    fn pre_vote(&self, request: proto::VoteRequest) -> Answer<proto::VoteResponse> {
+        self.0.pre_vote(request)
+    }
+
+    fn install_snapshot(
+        &self,
+        chunks: BoxStream<'static, proto::SnapshotChunk>,
+    ) -> Answer<proto::SnapshotResponse> {
+        self.0.install_snapshot(chunks)
+    }
+
+    fn transfer_leader(
+        &self,
+        request: proto::TransferLeaderRequest,
+    ) -> Answer<proto::TransferLeaderResponse> {
+        self.0.transfer_leader(request)
+    }
+}
+
+type Answer<T> = BoxFuture<'static, Result<T, PeerError>>;
+
 #[tokio::test(start_paused = true)]
 async fn the_last_voter_stays() {
     let cluster = Cluster::started(1, |_| ()).await;
@@ -506,7 +623,7 @@ async fn a_change_whose_leader_dies_is_finished_by_the_next_or_can_be_asked_for_
                     tokio::task::yield_now().await;
                 }
             };
-            tokio::select! { biased; _ = change => {}, () = dies => {} }
+            holdfast_seams::select! { _ = change => {}, () = dies => {} }
             let left = held.cluster.kill(old).await;
 
             held.cluster.leader_after(tenure).await;

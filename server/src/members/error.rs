@@ -57,7 +57,7 @@ impl MembershipError {
     }
 
     /// Why a question to a quorum, before anything was changed, was not answered.
-    pub(super) fn of_question(error: ProposeError) -> Self {
+    pub(crate) fn of_question(error: ProposeError) -> Self {
         match error {
             ProposeError::NotLeader { leader } => Self::NotLeader { leader },
             ProposeError::Unavailable { waited_ms }

@@ -1,0 +1,134 @@
+//! `holdfast.v1.ClusterService`: who the members are, for operators.
+
+use std::sync::Arc;
+
+use holdfast_proto::v1;
+use holdfast_proto::v1::ClusterRefusalReason as Reason;
+use holdfast_proto::v1::cluster_service_server::ClusterService;
+use tonic::{Request, Response, Status};
+
+use super::status;
+use crate::config::Advertised;
+use crate::members::{Change, ClusterStatus, Member, MemberStatus, Members};
+
+/// The service.
+#[derive(Debug)]
+pub(super) struct ClusterApi {
+    members: Arc<dyn Members>,
+}
+
+impl ClusterApi {
+    pub(super) fn new(members: Arc<dyn Members>) -> Self {
+        Self { members }
+    }
+
+    async fn change(&self, change: Change) -> Result<(), Status> {
+        self.members.change(change).await.map_err(|error| status::of_membership_error(&error))
+    }
+}
+
+#[tonic::async_trait]
+impl ClusterService for ClusterApi {
+    async fn cluster_status(
+        &self,
+        _request: Request<v1::ClusterStatusRequest>,
+    ) -> Result<Response<v1::ClusterStatusResponse>, Status> {
+        let status = self.members.members();
+        let status = status.map_err(|error| status::of_membership_error(&error))?;
+        Ok(Response::new(cluster(&status)))
+    }
+
+    async fn add_learner(
+        &self,
+        request: Request<v1::AddLearnerRequest>,
+    ) -> Result<Response<v1::AddLearnerResponse>, Status> {
+        let v1::AddLearnerRequest { node_id, advertise, peer_advertise } = request.into_inner();
+        let member = Member {
+            node_id: id(node_id)?,
+            advertise: address("advertise", &advertise)?,
+            peer_advertise: address("peer_advertise", &peer_advertise)?,
+        };
+        if member.advertise == member.peer_advertise {
+            return Err(invalid("clients and members need an address each"));
+        }
+        self.change(Change::AddLearner(member)).await?;
+        Ok(Response::new(v1::AddLearnerResponse {}))
+    }
+
+    async fn promote(
+        &self,
+        request: Request<v1::PromoteRequest>,
+    ) -> Result<Response<v1::PromoteResponse>, Status> {
+        let node_id = id(request.into_inner().node_id)?;
+        self.change(Change::Promote { node_id }).await?;
+        Ok(Response::new(v1::PromoteResponse {}))
+    }
+
+    async fn remove(
+        &self,
+        request: Request<v1::RemoveRequest>,
+    ) -> Result<Response<v1::RemoveResponse>, Status> {
+        let node_id = id(request.into_inner().node_id)?;
+        self.change(Change::Remove { node_id }).await?;
+        Ok(Response::new(v1::RemoveResponse {}))
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<v1::TransferLeadershipRequest>,
+    ) -> Result<Response<v1::TransferLeadershipResponse>, Status> {
+        let to = request.into_inner().to.map(id).transpose()?;
+        self.change(Change::TransferLeader { to }).await?;
+        Ok(Response::new(v1::TransferLeadershipResponse {}))
+    }
+}
+
+/// A node id within the bounds of the setting `node_id`.
+fn id(node_id: u64) -> Result<u64, Status> {
+    if (1..=i64::MAX.unsigned_abs()).contains(&node_id) {
+        return Ok(node_id);
+    }
+    Err(invalid(&format!("{node_id} is no node id; they go from 1 to {}", i64::MAX)))
+}
+
+/// An address as the settings take it.
+fn address(field: &str, text: &str) -> Result<String, Status> {
+    match text.parse::<Advertised>() {
+        Ok(address) => Ok(address.to_string()),
+        Err(problem) => Err(invalid(&format!("the {field} address is not usable: {problem}"))),
+    }
+}
+
+fn invalid(message: &str) -> Status {
+    status::of_cluster_refusal(Reason::Invalid, message)
+}
+
+fn cluster(status: &ClusterStatus) -> v1::ClusterStatusResponse {
+    v1::ClusterStatusResponse {
+        cluster_id: status.cluster.map(|id| id.0.to_vec().into()).unwrap_or_default(),
+        leader_id: status.leader,
+        term: status.term,
+        quorum_ms: status.millis_since_quorum,
+        changing: status.changing,
+        highest_node_id: status.highest_node_id,
+        members: status.members.iter().map(|member| of_member(member, status.leader)).collect(),
+    }
+}
+
+fn of_member(status: &MemberStatus, leader: u64) -> v1::ClusterMember {
+    let Member { node_id, advertise, peer_advertise } = status.member.clone();
+    v1::ClusterMember {
+        node_id,
+        advertise,
+        peer_advertise,
+        votes: status.votes,
+        leads: node_id == leader,
+        last_log_index: status.last_log,
+        applied_index: status.applied,
+        snapshot_index: status.snapshot,
+        lag: status.lag,
+        silent_ms: status.silent_ms,
+        answers: status.answers,
+        version: status.version.clone(),
+    }
+}

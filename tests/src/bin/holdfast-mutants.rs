@@ -1,0 +1,193 @@
+//! Looks for each deliberate bug of `mutants/` with the simulator and its judge: `just mutants`.
+#![allow(clippy::print_stdout, reason = "it talks to people")]
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use comfy_table::{Table, presets};
+use holdfast_mutants::{Mutant, arm};
+use holdfast_tests::life::{Clocks, Many, Plan, fresh_seed, live, live_many, quiet_panics};
+
+/// Lives lives with one deliberate bug after another until the judge finds it.
+///
+/// Exit codes: 0 every one was found; 1 at least one was not; 2 wrong arguments.
+#[derive(Debug, Parser)]
+#[command(name = "mutants")]
+struct Arguments {
+    /// Look for these only; may be repeated.
+    #[arg(long)]
+    only: Vec<Mutant>,
+    /// How long each is looked for, minutes.
+    #[arg(long, default_value_t = 10.0)]
+    minutes: f64,
+    /// The seed of the first life of each. Drawn and printed if not given.
+    #[arg(long)]
+    first_seed: Option<u64>,
+    /// Lives side by side [default: as many as there are cores].
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Live only the lives that found them before: a file of lines `mutant seed`. Each must be found
+    /// by one of its seeds.
+    #[arg(long)]
+    replay: Option<PathBuf>,
+    /// Add the seeds that find them to this file.
+    #[arg(long)]
+    keep: Option<PathBuf>,
+}
+
+/// What came of looking for one.
+struct Looked {
+    mutant: Mutant,
+    lives: u64,
+    took: Duration,
+    found: Option<(u64, String)>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    quiet_panics();
+    let looked = match &arguments.replay {
+        None => look_for_all(&arguments),
+        Some(path) => match kept(path) {
+            Ok(seeds) => replay(&arguments, &seeds),
+            Err(error) => {
+                println!("{}: {error}", path.display());
+                return ExitCode::from(2);
+            }
+        },
+    };
+    println!("{}", table(&looked));
+    let missed: Vec<String> = (looked.iter().filter(|looked| looked.found.is_none()))
+        .map(|looked| looked.mutant.to_string())
+        .collect();
+    println!("{} mutants, {} not found {}", looked.len(), missed.len(), missed.join(" "));
+    if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn chosen(arguments: &Arguments) -> Vec<Mutant> {
+    if arguments.only.is_empty() { Mutant::ALL.to_vec() } else { arguments.only.clone() }
+}
+
+fn look_for_all(arguments: &Arguments) -> Vec<Looked> {
+    let first_seed = arguments.first_seed.unwrap_or_else(fresh_seed);
+    println!("first seed {first_seed}");
+    let mut all = Vec::new();
+    for mutant in chosen(arguments) {
+        let looked = look_for(mutant, first_seed, arguments);
+        println!("{}", line(&looked));
+        if let (Some(path), Some((seed, _))) = (&arguments.keep, &looked.found)
+            && let Err(error) = keep(path, mutant, *seed)
+        {
+            println!("{}: {error}", path.display());
+        }
+        all.push(looked);
+    }
+    all
+}
+
+fn look_for(mutant: Mutant, first_seed: u64, arguments: &Arguments) -> Looked {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let many = Many {
+        first_seed,
+        lives: None,
+        within: Some(Duration::from_secs_f64(arguments.minutes.max(0.0) * 60.0)),
+        failures: 1,
+        jobs: arguments.jobs.unwrap_or(cores),
+        clocks: Clocks::Within,
+    };
+    let outcome = live_many(&many, || arm(Some(mutant)), |_, _| ());
+    let found = outcome.failed.into_iter().next();
+    let found = found.map(|failed| (failed.seed, failed.violations.into_iter().next()));
+    let found = found.map(|(seed, violation)| (seed, violation.unwrap_or_default()));
+    Looked { mutant, lives: outcome.counts.lives, took: outcome.took, found }
+}
+
+/// Every mutant is found by one of the lives that found it before.
+fn replay(arguments: &Arguments, kept: &[(Mutant, u64)]) -> Vec<Looked> {
+    let seeds_of =
+        |mutant: Mutant| kept.iter().filter(move |(of, _)| *of == mutant).map(|(_, seed)| *seed);
+    let look = |mutant: Mutant| {
+        arm(Some(mutant));
+        let mut looked = Looked { mutant, lives: 0, took: Duration::ZERO, found: None };
+        for seed in seeds_of(mutant) {
+            looked.lives += 1;
+            let life = live(&Plan::draw(seed, Clocks::Within));
+            if let Some(violation) = life.violations.into_iter().next() {
+                looked.found = Some((seed, violation));
+                break;
+            }
+        }
+        looked
+    };
+    let mutants = chosen(arguments);
+    let jobs = arguments.jobs.unwrap_or(2).max(1);
+    let (next, all) = (std::sync::atomic::AtomicUsize::new(0), std::sync::Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                loop {
+                    let place = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    let Some(mutant) = mutants.get(place) else { return };
+                    let looked = look(*mutant);
+                    println!("{}", line(&looked));
+                    if let Ok(mut all) = all.lock() {
+                        all.push(looked);
+                    }
+                }
+            });
+        }
+    });
+    let mut all = all.into_inner().unwrap_or_default();
+    all.sort_by_key(|looked| looked.mutant.to_string());
+    all
+}
+
+fn kept(path: &Path) -> Result<Vec<(Mutant, u64)>, Box<dyn std::error::Error>> {
+    let text = std::fs::read_to_string(path)?;
+    let lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+    let mut all = Vec::new();
+    for line in lines {
+        let mut words = line.split_whitespace();
+        let (Some(name), Some(seed)) = (words.next(), words.next()) else {
+            return Err(format!("'{line}' is not `mutant seed`").into());
+        };
+        all.push((name.parse()?, seed.parse()?));
+    }
+    Ok(all)
+}
+
+fn keep(path: &Path, mutant: Mutant, seed: u64) -> std::io::Result<()> {
+    use std::io::Write as _;
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
+    writeln!(file, "{mutant} {seed}")
+}
+
+fn line(looked: &Looked) -> String {
+    let Looked { mutant, lives, took, found } = looked;
+    let seconds = took.as_secs_f64();
+    match found {
+        Some((seed, violation)) => {
+            format!("{mutant}: found after {lives} lives, {seconds:.0} s, seed {seed}: {violation}")
+        }
+        None => format!("{mutant}: NOT FOUND in {lives} lives, {seconds:.0} s"),
+    }
+}
+
+fn table(all: &[Looked]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN);
+    table.set_header(["mutant", "found after (lives)", "seed", "broke"]);
+    for looked in all {
+        let (seed, broke) = match &looked.found {
+            Some((seed, violation)) => {
+                let number = violation.split(':').next().unwrap_or_default().to_owned();
+                (seed.to_string(), number)
+            }
+            None => ("-".to_owned(), "not found".to_owned()),
+        };
+        table.add_row([looked.mutant.to_string(), looked.lives.to_string(), seed, broke]);
+    }
+    table
+}
