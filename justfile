@@ -30,6 +30,16 @@ simulate *arguments:
     cargo build --profile simulate --locked -p holdfast-tests --bin holdfast-simulate
     ./target/simulate/holdfast-simulate {{ arguments }}
 
+# Chaos on real processes for so many minutes; `--help` after it lists the faults. Root sees more of them.
+chaos minutes *arguments:
+    cargo build --release --locked --bins
+    ./target/release/holdfast-chaos --minutes {{ minutes }} {{ arguments }}
+
+# A node with a million held locks is killed; how long until it serves.
+recovery *arguments:
+    cargo build --release --locked --bins
+    ./target/release/holdfast-recovery {{ arguments }}
+
 # Looks for each deliberate bug with the simulator, and says after how many lives it was found.
 mutants *arguments:
     cargo build --profile simulate --locked -p holdfast-tests --features mutants --bin holdfast-mutants

@@ -116,6 +116,11 @@ impl Scribe {
         &self.seams
     }
 
+    /// Whose history it writes.
+    pub fn id(&self) -> ClientId {
+        self.id
+    }
+
     /// The library's client itself.
     pub fn client(&self) -> &Client {
         &self.client

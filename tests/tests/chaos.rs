@@ -26,7 +26,7 @@ async fn chaos(minutes: f64) -> (usize, usize) {
 async fn a_minute_of_every_fault_there_is_breaks_no_invariant() {
     let (grants, faults) = chaos(1.0).await;
 
-    assert!(grants >= 500 && faults >= 10, "{grants} grants, {faults} faults");
+    assert!(grants >= 200 && faults >= 6, "{grants} grants, {faults} faults");
 }
 
 #[tokio::test]
@@ -34,5 +34,5 @@ async fn a_minute_of_every_fault_there_is_breaks_no_invariant() {
 async fn twenty_minutes_of_every_fault_there_is_break_no_invariant() {
     let (grants, faults) = chaos(20.0).await;
 
-    assert!(grants >= 10_000 && faults >= 300, "{grants} grants, {faults} faults");
+    assert!(grants >= 5_000 && faults >= 200, "{grants} grants, {faults} faults");
 }

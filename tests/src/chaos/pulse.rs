@@ -1,8 +1,10 @@
-//! Who leads, asked of all nodes a few times a second, and when that changed.
+//! Who leads and in which state the nodes are, asked of all of them a few times a second.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::join_all;
 use holdfast_proto::v1::StatusResponse;
 use holdfast_seams::{Seams, Task};
@@ -12,6 +14,8 @@ use crate::wire::status;
 
 /// Between two rounds of questions.
 const EVERY: Duration = Duration::from_millis(100);
+/// How many states are remembered, to be compared with those of nodes that lag behind.
+const REMEMBERED: usize = 10_000;
 /// Longest wait for one answer.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -34,6 +38,10 @@ struct Seen {
     leader: Option<usize>,
     /// Spans without anybody who leads and serves; the last one may still go on.
     leaderless: Vec<(u64, Option<u64>)>,
+    /// By index, the state hash of whoever showed it first, and who that was.
+    states: BTreeMap<u64, (u64, Bytes)>,
+    /// Nodes that showed another state at the same index.
+    differ: Vec<String>,
 }
 
 /// The questions, asked until this is dropped.
@@ -60,6 +68,12 @@ impl Pulse {
         self.look(|seen| seen.leader)
     }
 
+    /// Nodes that were seen in different states at one index (I16), each time once.
+    pub fn take_differences(&self) -> Vec<String> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut seen.differ)
+    }
+
     /// All leaders so far, in order.
     pub fn tenures(&self) -> Vec<Tenure> {
         self.look(|seen| seen.tenures.clone())
@@ -81,12 +95,30 @@ async fn ask(addresses: Vec<String>, recorder: Recorder, seen: Arc<Mutex<Seen>>)
             .zip(&answers)
             .filter_map(|(node, status)| Some((node, status.as_ref().filter(|s| leads(s))?.term)))
             .max_by_key(|(_, term)| *term);
-        seen.lock().unwrap_or_else(PoisonError::into_inner).note(leader, recorder.now_ns());
+        {
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.note(leader, recorder.now_ns());
+            answers.into_iter().flatten().for_each(|status| seen.compare(status));
+        }
         Seams::system().sleep(EVERY).await;
     }
 }
 
 impl Seen {
+    fn compare(&mut self, status: StatusResponse) {
+        let StatusResponse { applied_index, node_id, state_hash, .. } = status;
+        let first = self.states.entry(applied_index).or_insert((node_id, state_hash.clone()));
+        if first.1 != state_hash {
+            self.differ.push(format!(
+                "nodes {} and {node_id} are in different states at index {applied_index} (I16)",
+                first.0
+            ));
+        }
+        while self.states.len() > REMEMBERED {
+            self.states.pop_first();
+        }
+    }
+
     fn note(&mut self, leader: Option<(usize, u64)>, now_ns: u64) {
         self.leader = leader.map(|(node, _)| node);
         let open = self.leaderless.last_mut().filter(|(_, until)| until.is_none());
@@ -123,5 +155,24 @@ mod tests {
 
         assert_eq!(seen.tenures.iter().map(|tenure| tenure.node).collect::<Vec<_>>(), [0, 1]);
         assert_eq!(seen.leaderless, [(30, Some(50)), (60, None)]);
+    }
+
+    #[test]
+    fn another_state_at_the_same_index_is_seen() {
+        let mut seen = Seen::default();
+        let shown = |node_id, applied_index, hash: &'static [u8]| StatusResponse {
+            node_id,
+            applied_index,
+            state_hash: Bytes::from_static(hash),
+            ..StatusResponse::default()
+        };
+        for status in [shown(1, 7, b"a"), shown(2, 7, b"a"), shown(2, 8, b"b")] {
+            seen.compare(status);
+        }
+        assert!(seen.differ.is_empty());
+
+        seen.compare(shown(3, 8, b"c"));
+
+        assert_eq!(seen.differ.len(), 1);
     }
 }

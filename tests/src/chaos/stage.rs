@@ -96,7 +96,7 @@ impl Stage {
         let witness = Witness::take_for(WITNESS_TTL, leader, &recorder, WITNESS, WITNESSED).await;
         let own_address =
             if hosts.is_some() { net::harness().to_string() } else { "127.0.0.1".to_owned() };
-        let resource = Resource::open(&own_address).await;
+        let resource = Resource::open(&own_address, recorder.clone()).await;
         let given = Given {
             endpoints: cluster.endpoints(),
             resource: resource.address().to_owned(),
@@ -171,7 +171,8 @@ impl Stage {
         self.draw.one_of(&idle)
     }
 
-    /// Processes that ended although nothing was done to them are wrong, and come back.
+    /// Processes that ended although nothing was done to them are wrong, and come back; so are nodes
+    /// in different states.
     pub fn watch_processes(&mut self) {
         for node in self.idle_nodes() {
             if let Some(status) = self.cluster.exited(node) {
@@ -182,6 +183,7 @@ impl Stage {
                 self.cluster.start_node(node);
             }
         }
+        self.wrong.extend(self.pulse.take_differences());
         for ended in self.clients.ended() {
             if !self.wrong.contains(&ended) {
                 self.wrong.push(ended);

@@ -147,7 +147,8 @@ impl Holder {
 
     async fn hold(&mut self, held: Held, name: &str) {
         for _ in 0..=self.draw.below(4) {
-            if let Written::Refused(newest) = write_to(&self.resource, name, held.token()).await {
+            let written = write_to(&self.resource, name, held.token(), self.scribe.id()).await;
+            if let Written::Refused(newest) = written {
                 held.fenced_off(name, newest);
             }
             held.keep(Duration::from_millis(self.draw.below(LONGEST_HOLD_MS / 4))).await;

@@ -86,13 +86,29 @@ fn check_ranked(name: &str, ranked: &[Ranked<'_>], violations: &mut Vec<Violatio
     let mut entered = by_entry.into_iter().peekable();
     let mut last_granted: Option<&Ranked<'_>> = None;
     let mut longest_waiting: Option<&Ranked<'_>> = None;
+    let mut longest_apart: Option<&Ranked<'_>> = None;
     for later in by_ask {
         while let Some(earlier) = entered.next_if(|earlier| earlier.entered < Some(later.asked)) {
             last_granted = later_granted(last_granted, earlier);
             longest_waiting = longer_waiting(longest_waiting, earlier);
+            if !may_share_unseen(name, earlier.request) {
+                longest_apart = longer_waiting(longest_apart, earlier);
+            }
         }
-        judge(name, later, last_granted, longest_waiting, violations);
+        let waiting = if shares(name, later.request) { longest_apart } else { longest_waiting };
+        judge(name, later, last_granted, waiting, violations);
     }
+}
+
+fn shares(name: &str, request: &Request) -> bool {
+    request.items.get(name) == Some(&true)
+}
+
+/// Whether it may have been granted without its client's knowing, as a reader: then another reader
+/// that is granted the name stands beside it. Whoever is alone still may not.
+fn may_share_unseen(name: &str, request: &Request) -> bool {
+    let ungranted = request.answers.iter().any(|(_, answer)| answer.is_certainly_ungranted());
+    shares(name, request) && !ungranted
 }
 
 fn token(ranked: &Ranked<'_>) -> Option<u64> {

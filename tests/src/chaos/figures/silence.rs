@@ -8,7 +8,7 @@ use crate::history::{Record, What};
 /// A pause that a kill began, begins within this time of it.
 const BEGINS_WITHIN_NS: u64 = 1_000 * MS;
 /// Nothing else was broken from so long before a kill …
-const BEFORE_NS: u64 = 2_000 * MS;
+const BEFORE_NS: u64 = 1_000 * MS;
 /// … until so long after it.
 const AFTER_NS: u64 = 5_000 * MS;
 
@@ -26,9 +26,14 @@ pub(super) fn after_kills(history: &[Record], observed: &Observed) -> Vec<u64> {
 }
 
 fn is_alone(kill: &Span, faults: &[Span]) -> bool {
-    let (from, until) = (kill.from_ns.saturating_sub(BEFORE_NS), kill.from_ns + AFTER_NS);
-    let overlaps = |other: &&Span| other.from_ns < until && other.until_ns > from;
-    faults.iter().filter(overlaps).count() == 1
+    let from = kill.from_ns.saturating_sub(BEFORE_NS);
+    let disturbs = |other: &&Span| {
+        // The next kill waits until the one before has settled: it comes after the pause.
+        let until =
+            if other.kind == Kind::KillLeader { kill.from_ns } else { kill.from_ns + AFTER_NS };
+        other.from_ns < until && other.until_ns > from
+    };
+    !faults.iter().any(|other| disturbs(&other))
 }
 
 /// The longest time between two grants that begins at the kill or soon after it: a grant or two of
@@ -80,7 +85,7 @@ mod tests {
         };
         let kill = span(Kind::KillLeader, 10_000, 11_000);
         let alone = [kill.clone(), span(Kind::Loss, 5_000, 7_000)];
-        let beside = [kill.clone(), span(Kind::Loss, 5_000, 9_000)];
+        let beside = [kill.clone(), span(Kind::Loss, 5_000, 9_500)];
 
         assert!(is_alone(&kill, &alone));
         assert!(!is_alone(&kill, &beside));
