@@ -260,6 +260,10 @@ pub enum What {
     Expired {
         /// Whose session.
         of: ClientId,
+        /// Every token that this session was ever granted: the client may have another session by
+        /// then. `None`: not known, and the client had only one.
+        #[serde(default)]
+        tokens: Option<Vec<u64>>,
     },
     /// A node has applied the log up to here. Written by who watches the nodes.
     Applied {

@@ -10,7 +10,8 @@ use holdfast_tests::life::{self, Clocks, Counts, Life, Many, Outcome, Plan, live
 
 /// Lives whole lives of a cluster, each drawn from one seed, and judges them.
 ///
-/// The last line is `N lives, M violations`. Exit codes: 0 no violation; 1 violations, or a demand
+/// The last line is `N lives, M violations`. With `RUST_LOG=debug` a life shows what the nodes and
+/// clients log. Exit codes: 0 no violation; 1 violations, or a demand
 /// not met; 2 wrong arguments.
 #[derive(Debug, Parser)]
 #[command(name = "simulate", arg_required_else_help = true)]
@@ -56,6 +57,8 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     life::quiet_panics();
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false).init();
     let clocks = if arguments.beyond { Clocks::Beyond } else { Clocks::Within };
     match (&arguments.plan, arguments.seed) {
         (Some(path), _) => match read_plan(path) {

@@ -45,7 +45,7 @@ pub(super) fn check(
 /// I6: some hold of the session was certain beyond its end.
 fn early(story: &Story, violations: &mut Vec<Violation>) {
     for hold in &story.holds {
-        let ended = story.facts.expired_after(hold.client, hold.from_ns);
+        let ended = story.facts.expired_holding(hold.client, hold.token, hold.from_ns);
         if let Some(ended_ns) = ended.filter(|ended_ns| *ended_ns < hold.safe_end_ns()) {
             let message = format!(
                 "{}: {} was expired at {}, and its token {} was safe until {}",

@@ -9,12 +9,19 @@ use crate::history::{ClientId, Record, What};
 pub(super) struct Facts {
     /// When nothing was broken: from, until. The last one has no end if the run ended healed.
     pub(super) healthy: Vec<(u64, Option<u64>)>,
-    /// When the store ended sessions of which client.
-    pub(super) expired: BTreeMap<ClientId, Vec<u64>>,
+    /// The sessions of each client that the store ended, in order.
+    pub(super) expired: BTreeMap<ClientId, Vec<Expired>>,
     /// How far nodes were seen to have come, in order.
     pub(super) applied: Vec<Applied>,
     /// The last instant of the history.
     pub(super) end_ns: u64,
+}
+
+/// A session that the store ended.
+pub(super) struct Expired {
+    at_ns: u64,
+    /// What it was ever granted; `None`: whatever its client had.
+    tokens: Option<Vec<u64>>,
 }
 
 /// A node at an index.
@@ -35,7 +42,10 @@ impl Facts {
                 }
             }
             What::Healed if self.healed_ns().is_none() => self.healthy.push((at_ns, None)),
-            What::Expired { of } => self.expired.entry(*of).or_default().push(at_ns),
+            What::Expired { of, tokens } => {
+                let expired = Expired { at_ns, tokens: tokens.clone() };
+                self.expired.entry(*of).or_default().push(expired);
+            }
             What::Applied { node, index, hash, stamp_ms } => self.applied.push(Applied {
                 node: *node,
                 index: *index,
@@ -58,10 +68,26 @@ impl Facts {
         window.is_some_and(|(_, end)| end.is_none_or(|end| end >= until_ns))
     }
 
-    /// When the session was ended that `client` had at `from_ns`.
+    /// When a session of `client` was ended, the first time after `from_ns`.
     pub(super) fn expired_after(&self, client: ClientId, from_ns: u64) -> Option<u64> {
-        let ended = self.expired.get(&client)?;
-        ended.get(ended.partition_point(|ended_ns| *ended_ns <= from_ns)).copied()
+        self.ended_after(client, from_ns).map(|ended| ended.at_ns).next()
+    }
+
+    /// When the session was ended that was granted `token` before `from_ns`.
+    pub(super) fn expired_holding(
+        &self,
+        client: ClientId,
+        token: u64,
+        from_ns: u64,
+    ) -> Option<u64> {
+        let held =
+            |ended: &&Expired| ended.tokens.as_ref().is_none_or(|tokens| tokens.contains(&token));
+        self.ended_after(client, from_ns).find(held).map(|ended| ended.at_ns)
+    }
+
+    fn ended_after(&self, client: ClientId, from_ns: u64) -> impl Iterator<Item = &Expired> {
+        let ended = self.expired.get(&client).map_or(&[][..], Vec::as_slice);
+        ended[ended.partition_point(|ended| ended.at_ns <= from_ns)..].iter()
     }
 
     /// Whether somebody watched the store, and so would have seen sessions end.

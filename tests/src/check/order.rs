@@ -64,6 +64,9 @@ fn by_index<'a>(story: &Story, request: &'a Request) -> Option<Ranked<'a>> {
 /// Up to when an ungranted request was certainly in the queue; 0 if that is not known at all.
 fn certainly_waits_until(story: &Story, request: &Request) -> u64 {
     let (Some(queued), None) = (request.queued, &request.granted) else { return 0 };
+    if may_have_left_unseen(request) {
+        return queued.at_ns;
+    }
     let Some(client) = story.clients.get(&request.client) else { return queued.at_ns };
     let lease = client.leases.certain_until(queued.at_ns).unwrap_or(queued.at_ns);
     let limit = request.limit_ns.map(|limit| limit.saturating_sub(TIMER_NS));
@@ -74,6 +77,12 @@ fn certainly_waits_until(story: &Story, request: &Request) -> u64 {
         .flatten()
         .fold(lease, u64::min)
         .max(queued.at_ns)
+}
+
+/// Whether it may have been granted another of its names without its client's knowing, and so have
+/// left the queues of the rest.
+fn may_have_left_unseen(request: &Request) -> bool {
+    request.any.is_some() && request.items.len() > 1 && !request.is_certainly_ungranted()
 }
 
 fn check_ranked(name: &str, ranked: &[Ranked<'_>], violations: &mut Vec<Violation>) {
@@ -107,8 +116,7 @@ fn shares(name: &str, request: &Request) -> bool {
 /// Whether it may have been granted without its client's knowing, as a reader: then another reader
 /// that is granted the name stands beside it. Whoever is alone still may not.
 fn may_share_unseen(name: &str, request: &Request) -> bool {
-    let ungranted = request.answers.iter().any(|(_, answer)| answer.is_certainly_ungranted());
-    shares(name, request) && !ungranted
+    shares(name, request) && !request.is_certainly_ungranted()
 }
 
 fn token(ranked: &Ranked<'_>) -> Option<u64> {

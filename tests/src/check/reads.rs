@@ -100,7 +100,7 @@ impl<'a> Known<'a> {
     fn is_over(&self, story: &Story, look: &Look, seen: &Seen, found: &mut Vec<(u8, String)>) {
         for hold in seen.holders.iter().filter_map(|shown| self.by_token.get(&shown.token)) {
             let told = story.clients.get(&hold.client).and_then(|client| client.ended_ns);
-            let expired = story.facts.expired_after(hold.client, hold.from_ns);
+            let expired = story.facts.expired_holding(hold.client, hold.token, hold.from_ns);
             if told.into_iter().chain(expired).any(|ended_ns| ended_ns < look.called_ns) {
                 found.push((11, format!("{}, whose session had ended", owner(hold))));
             }

@@ -55,6 +55,16 @@ pub(super) struct Request {
 }
 
 impl Request {
+    /// Whether it was certainly never granted. What waited and was denied was given up by its own
+    /// limit: a client that was stopped meanwhile may have been granted it, unseen, and have lost it.
+    pub(super) fn is_certainly_ungranted(&self) -> bool {
+        self.granted.is_none()
+            && self.answers.iter().any(|(_, answer)| match answer {
+                Answer::Denied => !self.wait,
+                answer => answer.is_certainly_ungranted(),
+            })
+    }
+
     /// Its names, for people.
     pub(super) fn names(&self) -> String {
         let names: Vec<&str> = self.items.keys().map(String::as_str).collect();

@@ -9,9 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use super::story::{
-    Answer, Client, Fate, Hold, Look, Over, ReleaseTold, Request, Seen, Story, Write,
-};
+use super::story::{Client, Fate, Hold, Look, Over, ReleaseTold, Request, Seen, Story, Write};
 use super::{Tally, Violation, at, violation};
 use crate::history::{Change, LostCause, Shown};
 
@@ -113,8 +111,7 @@ fn lost_unseen_from(story: &Story) -> BTreeMap<&str, u64> {
 }
 
 fn may_be_held_unseen(request: &Request) -> bool {
-    let certainly_not = |(_, answer): &(u64, Answer)| answer.is_certainly_ungranted();
-    request.granted.is_none() && !request.answers.iter().any(certainly_not)
+    request.granted.is_none() && !request.is_certainly_ungranted()
 }
 
 /// A value as the store has it.

@@ -31,6 +31,8 @@ impl Stage<'_> {
     pub(super) async fn damage(&self, who: Who, damage: Damage, lasts: Duration) -> Option<()> {
         let _crew = self.crew.try_lock().ok()?;
         let id = self.pick(who).filter(|_| self.may_lose_one())?;
+        // Until it is known whether it starts, nobody else's fault brings it back.
+        lock(&self.lost).insert(id);
         self.world.crash(id, Crash::Process);
         let disk = self.world.disk(id);
         let files = disk.files();
@@ -52,7 +54,9 @@ impl Stage<'_> {
             Err(ended @ Ended::Fault(_)) => {
                 self.wrong(format!("I21: node {id} did not refuse a damaged disk: {ended:?}"));
             }
-            _ => {}
+            _ => {
+                lock(&self.lost).remove(&id);
+            }
         }
         damaged.then_some(())
     }
@@ -192,7 +196,9 @@ impl Stage<'_> {
     pub(super) fn may_end_with(&self, id: u64, fault: &NodeFault) -> bool {
         let lost = lock(&self.lost).contains(&id);
         match fault {
-            NodeFault::DataGone { .. } | NodeFault::Removed { .. } => lost,
+            NodeFault::DataGone { .. } | NodeFault::IdUsed { .. } | NodeFault::Removed { .. } => {
+                lost
+            }
             NodeFault::Snapshot { .. } | NodeFault::Stopped { .. } => {
                 lock(&self.starved).contains(&id)
             }

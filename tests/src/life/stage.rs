@@ -407,7 +407,8 @@ impl<'a> Stage<'a> {
 fn told(expiry: &Expiry) -> Option<Record> {
     let number: u64 = expiry.label.strip_prefix("client ")?.parse().ok()?;
     let at_ns = u64::try_from(expiry.at.since_origin().as_nanos()).unwrap_or(u64::MAX);
-    Some(Record { at_ns, client: STAGE, what: What::Expired { of: ClientId(number + 1) } })
+    let (of, tokens) = (ClientId(number + 1), Some(expiry.tokens.clone()));
+    Some(Record { at_ns, client: STAGE, what: What::Expired { of, tokens } })
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,6 +1,6 @@
 //! What must hold of the nodes at every moment, looked at from outside.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use holdfast_core::{EndCause, Event, LockTable, LogIndex, SessionId};
@@ -38,6 +38,8 @@ struct Seen {
     contents: BTreeMap<u64, ([u8; 32], u64)>,
     /// What the clients of sessions call themselves.
     labels: BTreeMap<SessionId, String>,
+    /// The tokens that sessions were granted.
+    granted: BTreeMap<SessionId, BTreeSet<u64>>,
     /// Sessions that were expired, as first seen on some node.
     expired: BTreeMap<SessionId, Expiry>,
     /// States that were taken over whole from a leader.
@@ -52,6 +54,8 @@ pub struct Expiry {
     pub at: Moment,
     /// What its client had called itself.
     pub label: String,
+    /// Every token that it was ever granted.
+    pub tokens: Vec<u64>,
 }
 
 impl Observer {
@@ -73,8 +77,12 @@ impl Observer {
                 }
                 Event::SessionEnded { session, cause: EndCause::Expired } => {
                     let label = seen.labels.get(session).cloned().unwrap_or_default();
+                    let tokens = seen.granted.get(session).into_iter().flatten().copied().collect();
                     let at = self.clock.now();
-                    seen.expired.entry(*session).or_insert(Expiry { at, label });
+                    seen.expired.entry(*session).or_insert(Expiry { at, label, tokens });
+                }
+                Event::Granted { session, token, .. } => {
+                    seen.granted.entry(*session).or_default().insert(token.get());
                 }
                 _ => {}
             }

@@ -63,6 +63,8 @@ struct Node {
     life: Option<Arc<Life>>,
     lives: u64,
     rate: i32,
+    /// It was taken away for ever.
+    gone: bool,
 }
 
 impl std::fmt::Debug for World<'_> {
@@ -112,7 +114,7 @@ impl<'m> World<'m> {
         let members = members.iter().copied().map(member).collect();
         let config = ReplicaConfig { node_id: id, members, join, ..self.settings.replica.clone() };
         let disk = self.empty_disk(id);
-        let node = Node { config, disk, life: None, lives: 0, rate: 0 };
+        let node = Node { config, disk, life: None, lives: 0, rate: 0, gone: false };
         self.locked().insert(id, node);
     }
 
@@ -140,7 +142,7 @@ impl<'m> World<'m> {
 
     /// Every node there is, running or not.
     pub fn nodes(&self) -> Vec<u64> {
-        self.locked().keys().copied().collect()
+        self.locked().iter().filter(|(_, node)| !node.gone).map(|(id, _)| *id).collect()
     }
 
     /// Those that run, and have not ended by themselves.
@@ -266,7 +268,9 @@ impl<'m> World<'m> {
     /// Takes a node away for ever, with its disk. One that runs is killed.
     pub fn remove_node(&self, id: u64) {
         self.crash(id, Crash::Process);
-        self.locked().remove(&id);
+        if let Some(node) = self.locked().get_mut(&id) {
+            node.gone = true;
+        }
     }
 
     /// The data of a node that does not run is gone; it comes back as one with an empty folder, and

@@ -200,7 +200,11 @@ fn what_else(words: &[&str]) -> What {
 fn what_was_seen(words: &[&str]) -> What {
     match words {
         ["opened", ms] => What::Opened { ttl_ms: number(ms) },
-        ["expired", of] => What::Expired { of: client(of) },
+        ["expired", of] => What::Expired { of: client(of), tokens: None },
+        ["expired", of, tokens] => {
+            let tokens = tokens.split('+').map(|token| token.parse().unwrap()).collect();
+            What::Expired { of: client(of), tokens: Some(tokens) }
+        }
         ["applied", node, index, hash, stamp] => What::Applied {
             node: number(node),
             index: number(index),

@@ -81,6 +81,34 @@ fn a_hold_of_a_session_opened_after_an_expiry_is_right() {
     assert_eq!(broken(history), RIGHT);
 }
 
+/// The client opened two sessions, because it never heard of the first; that one runs out while the
+/// second holds.
+#[test]
+fn an_expiry_of_a_session_that_held_something_else_is_right() {
+    let history = "0 a opened 1000
+         1 a asks 1 jobs
+         1 a granted 1 6
+         1 a safe-until 900
+         500 z expired a 3+4
+         800 a is-safe 6
+         850 a releases 6
+         860 a released 6";
+
+    assert_eq!(broken(history), RIGHT);
+}
+
+#[test]
+fn an_expiry_of_the_very_session_that_was_certain_is_found() {
+    let history = "0 a opened 1000
+         1 a asks 1 jobs
+         1 a granted 1 6
+         1 a safe-until 900
+         500 z expired a 3+6
+         800 a is-safe 6";
+
+    assert_eq!(broken(history), [6]);
+}
+
 #[test]
 fn a_client_that_closed_its_session_owes_no_expiry() {
     let history = "0 z healed

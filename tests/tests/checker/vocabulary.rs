@@ -281,6 +281,25 @@ fn a_reader_beside_one_that_was_granted_unseen_is_right() {
     assert_eq!(broken(history), RIGHT);
 }
 
+/// The first was granted its other name, and frozen before it could be told: it stood in no queue
+/// any more.
+#[test]
+fn somebody_behind_an_any_that_was_granted_elsewhere_unseen_is_right() {
+    let history = "0 a asks 1 stock
+         1 a granted 1 5
+         1 a safe-until 900
+         2 a releases 5
+         3 a released 5
+         4 a asks 2 jobs stock any=1
+         5 a queued 2
+         6 b asks 1 jobs
+         7 b granted 1 7
+         7 b safe-until 900
+         950 a session-lost 2";
+
+    assert_eq!(broken(history), RIGHT);
+}
+
 #[test]
 fn a_writer_overtaken_by_a_reader_is_found() {
     let history = "0 a asks 1 jobs~
