@@ -49,7 +49,7 @@ async fn follower(world: &World<'_>) -> u64 {
 async fn pairs(world: &World<'_>, client: Client, count: u64) -> Client {
     let work = async move {
         for number in 0..count {
-            client.lock(&format!("lock-{number}")).await.unwrap().release().await.unwrap();
+            client.lock(format!("lock-{number}")).await.unwrap().release().await.unwrap();
         }
         client
     };

@@ -57,7 +57,9 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     life::quiet_panics();
-    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    let filter = tracing_subscriber::EnvFilter::builder()
+        .with_default_directive(tracing_subscriber::filter::LevelFilter::OFF.into())
+        .from_env_lossy();
     tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false).init();
     let clocks = if arguments.beyond { Clocks::Beyond } else { Clocks::Within };
     match (&arguments.plan, arguments.seed) {

@@ -54,12 +54,12 @@ impl Outcome {
     }
 }
 
-/// Lives them all. `prepare` runs on each thread before its first life; `seen` after each life,
+/// Lives them all. `prepare` runs on each thread before its first life; `lived` after each,
 /// with what came of all so far.
 pub fn live_many(
     many: &Many,
     prepare: impl Fn() + Sync,
-    seen: impl Fn(&Life, &Outcome) + Sync,
+    lived: impl Fn(&Life, &Outcome) + Sync,
 ) -> Outcome {
     let clock = Seams::system().clock;
     let begun = clock.now();
@@ -83,7 +83,7 @@ pub fn live_many(
             if outcome.failed.len() as u64 >= many.failures {
                 stop.store(true, Ordering::Relaxed);
             }
-            seen(&life, &outcome);
+            lived(&life, &outcome);
         }
     };
     std::thread::scope(|scope| {

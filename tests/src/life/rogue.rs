@@ -98,10 +98,10 @@ impl Rogue {
             0..=2 => {
                 let request_id = known.next_request;
                 known.next_request += 1;
-                let ask = self.acquire(request_id);
+                let ask = Self::acquire(request_id);
                 vec![ask.clone(), ask]
             }
-            3 => vec![self.acquire(1 + self.draw.clone().below(known.next_request))],
+            3 => vec![Self::acquire(1 + self.draw.clone().below(known.next_request))],
             4 => vec![Ask::Release(Release { token: self.guess(known), names: Vec::new() })],
             5 => {
                 let request_id = known.next_request;
@@ -124,9 +124,9 @@ impl Rogue {
     }
 
     /// The same request asks for the same name each time.
-    fn acquire(&self, request_id: u64) -> Ask {
+    fn acquire(request_id: u64) -> Ask {
         let name = format!("rogue/{}", request_id % 3).into_bytes().into();
-        let items = vec![Item { name, mode: Mode::Exclusive.into(), ..Item::default() }];
+        let items = vec![Item { name, mode: Mode::Exclusive.into() }];
         Ask::Acquire(Acquire { request_id, items, wait: true, ..Acquire::default() })
     }
 

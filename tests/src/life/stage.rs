@@ -294,7 +294,7 @@ impl<'a> Stage<'a> {
     /// Every call of every client ends (I32), and every client closes its session.
     async fn everybody_finishes(&self) {
         let longest = self.plan.clients.iter().map(|client| client.within_ms).max().unwrap_or(0);
-        let within = Duration::from_millis(longest) + Duration::from_secs(60);
+        let within = Duration::from_millis(longest) + Duration::from_mins(1);
         let unfinished = || {
             let actors = lock(&self.actors);
             let left = actors.iter().filter(|(_, actor)| actor.lives() && !actor.is_done());
@@ -318,8 +318,7 @@ impl<'a> Stage<'a> {
         let process = self.world.client_process(number);
         let builder = self.world.client_builder(number);
         let work = super::client::visit(builder, process, recorder, ClientId(number), names);
-        match self.seams.timeout(Duration::from_secs(120), self.world.as_client(number, work)).await
-        {
+        match self.seams.timeout(Duration::from_mins(2), self.world.as_client(number, work)).await {
             Ok(Some(Ok(()))) => {}
             Ok(Some(Err(wrong))) => self.wrong(format!("I31: after healing {wrong}")),
             Ok(None) | Err(_) => self.wrong("I32: the last visitor's calls never end".to_owned()),
@@ -328,7 +327,7 @@ impl<'a> Stage<'a> {
 
     /// All sessions end, and every node shows the same state, with nothing left behind (I16, I33).
     async fn comes_to_rest(&self) {
-        let within = Duration::from_secs(60);
+        let within = Duration::from_mins(1);
         let give_up = self.seams.clock.now() + within;
         loop {
             match self.unrest() {

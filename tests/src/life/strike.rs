@@ -70,7 +70,10 @@ impl Stage<'_> {
             Fault::SlowDisk(who) => self.slow_disk(who, lasts).await,
             Fault::StuckDisk(who) => self.stuck_disk(who, lasts).await,
             Fault::FullDisk(who) => self.full_disk(who, lasts).await,
-            Fault::Rates => self.rates(),
+            Fault::Rates => {
+                self.rates();
+                Some(())
+            }
             Fault::WallStep(who) => self.wall_step(who),
             Fault::Damage(who, damage) => self.damage(who, damage, lasts).await,
             Fault::Wipe(who) => self.wipe(who, lasts).await,
@@ -307,13 +310,12 @@ impl Stage<'_> {
         Some(())
     }
 
-    fn rates(&self) -> Option<()> {
+    fn rates(&self) {
         for id in self.world.nodes() {
             let rate = self.draw().below(2 * RATE_WITHIN + 1);
             let rate = i32::try_from(rate).unwrap_or(0) - i32::try_from(RATE_WITHIN).unwrap_or(0);
             self.world.set_rate(id, rate);
         }
-        Some(())
     }
 
     fn wall_step(&self, who: Who) -> Option<()> {

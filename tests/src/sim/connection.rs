@@ -93,12 +93,17 @@ impl Network {
     pub(super) fn reset(&self, connection: &Arc<Connection>, by: Host) {
         connection.tell(by);
         let other = connection.other(by);
-        if let Fate::Arrives(at, _) = self.send(by, other, SMALL, false) {
-            let (network, connection) = (self.clone(), Arc::clone(connection));
-            self.spawn("reset", async move {
+        let (network, connection) = (self.clone(), Arc::clone(connection));
+        match self.send(by, other, SMALL, false) {
+            Fate::Arrives(at, _) => self.spawn("reset", async move {
                 network.until(at).await;
                 connection.tell(other);
-            });
+            }),
+            // Nobody answers its keepalives there any more, whatever else passes.
+            Fate::Lost => self.spawn("keepalive", async move {
+                network.until_unanswered().await;
+                connection.tell(other);
+            }),
         }
     }
 

@@ -156,8 +156,7 @@ impl Network {
                 connection.tell(told);
                 let network = self.clone();
                 self.spawn("keepalive", async move {
-                    network.0.world.sleep(network.patience()).await;
-                    network.note_missed();
+                    network.until_unanswered().await;
                     connection.tell(unaware);
                 });
             }
@@ -322,6 +321,12 @@ impl Network {
                 () = self.0.world.sleep(self.patience()) => return self.note_missed(),
             }
         }
+    }
+
+    /// Waits until keepalives that nobody answers have been missed for long enough.
+    pub(super) async fn until_unanswered(&self) {
+        self.0.world.sleep(self.patience()).await;
+        self.note_missed();
     }
 
     /// How long keepalives may be missed.

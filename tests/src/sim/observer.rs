@@ -34,6 +34,8 @@ struct Seen {
     votes: BTreeMap<(u64, u64), StoredVote>,
     /// The state after an index, and which node showed it first.
     hashes: BTreeMap<u64, ([u8; 32], u64)>,
+    /// The latest index that was applied anywhere, and the stamp after it.
+    stamp: (u64, u64),
     /// The content after an index, and which node showed it first.
     contents: BTreeMap<u64, ([u8; 32], u64)>,
     /// What the clients of sessions call themselves.
@@ -68,6 +70,7 @@ impl Observer {
         let mut seen = self.lock();
         seen.state(index.get(), table.state_hash(), id);
         seen.content(index, table, id);
+        seen.stamped(index.get(), table.stamp_ms(), id);
         seen.checked(index.get(), table, id);
         for event in events {
             match event {
@@ -175,6 +178,20 @@ impl Seen {
                 snapshot.map(|last| last.index)
             ));
         }
+    }
+
+    /// I8: the stamp of a later state is no earlier one.
+    fn stamped(&mut self, index: u64, stamp_ms: u64, id: u64) {
+        let (latest, before_ms) = self.stamp;
+        if index <= latest {
+            return;
+        }
+        if stamp_ms < before_ms {
+            self.wrong(format!(
+                "I8: the stamp went back from {before_ms} to {stamp_ms} at index {index} (node {id})"
+            ));
+        }
+        self.stamp = (index, stamp_ms);
     }
 
     /// I2, I11, I15, I33 and the rest of what holds of every state.
