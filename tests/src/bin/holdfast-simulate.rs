@@ -15,6 +15,7 @@ use holdfast_tests::life::{self, Clocks, Counts, Life, Many, Outcome, Plan, live
 /// not met; 2 wrong arguments.
 #[derive(Debug, Parser)]
 #[command(name = "simulate", arg_required_else_help = true)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 struct Arguments {
     /// One life, by its seed.
     #[arg(conflicts_with_all = ["lives", "minutes"])]
@@ -81,10 +82,14 @@ fn read_plan(path: &PathBuf) -> Result<Plan, Box<dyn std::error::Error>> {
 
 fn one(plan: &Plan, arguments: &Arguments) -> ExitCode {
     let life = life::live_traced(plan, arguments.trace);
-    life.trace.iter().for_each(|line| println!("{line}"));
+    for line in &life.trace {
+        println!("{line}");
+    }
     print!("{}", life.counts);
     println!("digest {:016x}", life.digest);
-    life.violations.iter().for_each(|violation| println!("{violation}"));
+    for violation in &life.violations {
+        println!("{violation}");
+    }
     if let Some(path) = &arguments.history
         && let Err(error) = holdfast_tests::history::save(&life.history, path)
     {
@@ -126,7 +131,9 @@ fn many(arguments: &Arguments, clocks: Clocks) -> ExitCode {
     } else {
         Vec::new()
     };
-    missing.iter().for_each(|line| println!("too little: {line}"));
+    for line in &missing {
+        println!("too little: {line}");
+    }
     for failed in &outcome.failed {
         println!("seed {} failed; repeat: {}", failed.seed, repeat(failed.seed, clocks));
     }
@@ -143,7 +150,9 @@ fn report(life: &Life, so_far: &Outcome) {
     const EVERY: u64 = 100;
     if !life.violations.is_empty() {
         println!("seed {}:", life.seed);
-        life.violations.iter().take(5).for_each(|violation| println!("  {violation}"));
+        for violation in life.violations.iter().take(5) {
+            println!("  {violation}");
+        }
     }
     if so_far.counts.lives.is_multiple_of(EVERY) {
         println!("{} lives, {} violations so far", so_far.counts.lives, so_far.violations());
