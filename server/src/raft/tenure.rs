@@ -55,7 +55,11 @@ impl Tenures {
                 Standing::Leads(tenure) => {
                     self.follow(None);
                     holdfast_seams::select! {
-                        () = self.until_deposed(tenure) => continue,
+                        engine_runs = self.until_deposed(tenure) => {
+                            if !engine_runs {
+                                return;
+                            }
+                        }
                         () = self.first_entry(tenure) => self.lead(tenure),
                     }
                     continue;
@@ -90,14 +94,16 @@ impl Tenures {
         Some(LeaderHint { node_id: leader, advertise })
     }
 
-    async fn until_deposed(&self, tenure: Tenure) {
+    /// Waits until this node leads that term no more. `false`: openraft has stopped; what it said
+    /// last stands for ever, also that this node leads.
+    async fn until_deposed(&self, tenure: Tenure) -> bool {
         let mut metrics = self.raft.server_metrics();
         loop {
             if self.standing(&metrics.borrow_watched()) != Standing::Leads(tenure) {
-                return;
+                return true;
             }
             if metrics.changed().await.is_err() {
-                return;
+                return false;
             }
         }
     }
