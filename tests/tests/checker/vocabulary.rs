@@ -290,7 +290,7 @@ fn somebody_behind_an_any_that_was_granted_elsewhere_unseen_is_right() {
          1 a safe-until 900
          2 a releases 5
          3 a released 5
-         4 a asks 2 jobs stock any=1
+         4 a asks 2 jobs|stock any=1
          5 a queued 2
          6 b asks 1 jobs
          7 b granted 1 7
