@@ -1,6 +1,10 @@
 //! Whole lives of clusters on virtual time, judged: the slice of `just simulate` that belongs to
 //! every run of the tests.
-#![allow(clippy::unwrap_used, reason = "helpers of a test fail it by a panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of a test tell what they find, and fail it by a panic"
+)]
 
 use std::time::Duration;
 

@@ -1,14 +1,22 @@
 //! Many lives, side by side on as many threads as there are cores; one life is one thread.
 
+#![allow(clippy::print_stdout, reason = "a life that does not end is told before the process is")]
+
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_seams::{Clock, Moment, Seams};
 
 use super::counts::Counts;
 use super::plan::{Clocks, Plan};
 use super::{Life, live};
+
+/// How long one life may take, wall time: a hundred times what it takes.
+const ENDS_WITHIN: Duration = Duration::from_mins(5);
+/// Between two looks at the lives that are being lived.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Which lives, and when to stop.
 #[derive(Clone, Debug)]
@@ -69,6 +77,7 @@ pub fn live_many(
         let late = many.within.is_some_and(|within| clock.now().saturating_since(begun) >= within);
         late || stop.load(Ordering::Relaxed)
     };
+    let living = Living::default();
     let work = || {
         prepare();
         while !over() {
@@ -77,7 +86,9 @@ pub fn live_many(
                 return;
             }
             let seed = many.first_seed.wrapping_add(number);
+            let living = living.begin(seed);
             let life = live(&Plan::draw(seed, many.clocks));
+            drop(living);
             let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
             outcome.take(&life);
             if outcome.failed.len() as u64 >= many.failures {
@@ -87,14 +98,60 @@ pub fn live_many(
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..many.jobs.max(1) {
-            scope.spawn(work);
+        let workers: Vec<_> = (0..many.jobs.max(1)).map(|_| scope.spawn(work)).collect();
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            std::thread::sleep(LOOK_EVERY);
+            living.give_up_the_endless();
         }
     });
     let mut outcome = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
     outcome.took = clock.now().saturating_since(begun);
     outcome.failed.sort_by_key(|failed| failed.seed);
     outcome
+}
+
+/// Lives that are being lived, with the instant at which each began.
+struct Living {
+    clock: Arc<dyn Clock>,
+    seeds: Mutex<BTreeMap<u64, Moment>>,
+}
+
+/// A life that is being lived.
+struct Begun<'a>(&'a Living, u64);
+
+impl Default for Living {
+    fn default() -> Self {
+        Self { clock: Seams::system().clock, seeds: Mutex::default() }
+    }
+}
+
+impl Living {
+    fn begin(&self, seed: u64) -> Begun<'_> {
+        self.lock().insert(seed, self.clock.now());
+        Begun(self, seed)
+    }
+
+    /// A task that never waits holds up its whole life, and its thread cannot be ended: the process
+    /// is, with the seed.
+    fn give_up_the_endless(&self) {
+        let now = self.clock.now();
+        let endless = |begun: &Moment| now.saturating_since(*begun) > ENDS_WITHIN;
+        let found = self.lock().iter().find(|(_, begun)| endless(begun)).map(|(seed, _)| *seed);
+        if let Some(seed) = found {
+            println!("I32: the life of seed {seed} does not end; repeat: just simulate {seed}");
+            std::process::exit(1);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Moment>> {
+        self.seeds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.0.lock().remove(&self.1);
+    }
 }
 
 impl Outcome {
