@@ -82,7 +82,7 @@ pub fn lay_switch() -> Result<(), NetError> {
 }
 
 impl Host {
-    /// Puts a new host behind the switch; `number` is below [`HARNESS`] and used once at a time.
+    /// Puts a new host behind the switch; `number` is below `HARNESS` and used once at a time.
     ///
     /// # Errors
     ///
