@@ -87,14 +87,17 @@ fn look_for_all(arguments: &Arguments) -> Vec<Looked> {
     all
 }
 
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 fn look_for(mutant: Mutant, first_seed: u64, arguments: &Arguments) -> Looked {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let many = Many {
         first_seed,
         lives: None,
         within: Some(Duration::from_secs_f64(arguments.minutes.max(0.0) * 60.0)),
         failures: 1,
-        jobs: arguments.jobs.unwrap_or(cores),
+        jobs: arguments.jobs.unwrap_or_else(cores),
         clocks: Clocks::Within,
     };
     let outcome = live_many(&many, || arm(Some(mutant)), |_, _| ());
@@ -121,8 +124,9 @@ fn replay(arguments: &Arguments, kept: &[(Mutant, u64)]) -> Vec<Looked> {
         }
         looked
     };
-    let mutants = chosen(arguments);
-    let jobs = arguments.jobs.unwrap_or(2).max(1);
+    let mutants: Vec<Mutant> =
+        chosen(arguments).into_iter().filter(|mutant| seeds_of(*mutant).next().is_some()).collect();
+    let jobs = arguments.jobs.unwrap_or_else(cores).max(1);
     let (next, all) = (std::sync::atomic::AtomicUsize::new(0), std::sync::Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..jobs {

@@ -114,7 +114,8 @@ impl Stage<'_> {
 
     /// A node that was down comes back; that it does not is a violation.
     pub(super) async fn returns(&self, id: u64) {
-        if self.has_left(id) {
+        // A full disk is made larger by whoever filled it.
+        if self.has_left(id) || lock(&self.starved).contains(&id) {
             return;
         }
         if let Err(ended) = self.bring_back(id).await {
@@ -305,8 +306,8 @@ impl Stage<'_> {
         self.world.disk(id).set_free_space(Some(left));
         self.seams.sleep(lasts).await;
         self.world.disk(id).set_free_space(None);
-        self.returns(id).await;
         lock(&self.starved).remove(&id);
+        self.returns(id).await;
         Some(())
     }
 
