@@ -30,9 +30,6 @@ pub struct Counts {
     pub member_changes: u64,
     /// Damaged stores that refused to open.
     pub refused_stores: u64,
-    /// Longest time from a lease's end, by the rules of DESIGN §5.3, to its session's expiry,
-    /// milliseconds.
-    pub latest_expiry_ms: u64,
     /// Faults that struck, by kind; one that found nothing to strike does not count.
     pub faults: BTreeMap<Kind, u64>,
 }
@@ -65,7 +62,6 @@ impl Counts {
         self.snapshots += other.snapshots;
         self.member_changes += other.member_changes;
         self.refused_stores += other.refused_stores;
-        self.latest_expiry_ms = self.latest_expiry_ms.max(other.latest_expiry_ms);
         for (kind, count) in &other.faults {
             *self.faults.entry(*kind).or_default() += count;
         }
@@ -114,7 +110,6 @@ impl fmt::Display for Counts {
         for (name, count) in self.rows() {
             writeln!(f, "{name:<28}{count:>12}")?;
         }
-        writeln!(f, "{:<28}{:>12}", "latest expiry, ms", self.latest_expiry_ms)?;
         for (kind, count) in &self.faults {
             writeln!(f, "{:<28}{count:>12}", format!("fault {kind}"))?;
         }
