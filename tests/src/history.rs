@@ -209,7 +209,8 @@ pub enum What {
         /// The locks that the client believes it holds under that grant.
         names: Vec<String>,
     },
-    /// A resource outside of the store refused a write, for it had seen a larger token.
+    /// A resource outside of the store refused a write, for it had seen a larger token. Written for
+    /// the client by whoever keeps the resource, at the instant of its decision.
     Fenced {
         /// The grant under which the client wrote.
         token: u64,

@@ -297,17 +297,6 @@ impl Held {
         self.note();
     }
 
-    /// Writes down that a resource guarded by `name` accepts a write: to be called at the instant of
-    /// its decision.
-    pub fn accepted(&self, name: &str) {
-        self.scribe.write(What::Accepted { token: self.token(), name: name.into() });
-    }
-
-    /// Writes down that a resource guarded by `name` refused a write, for it had seen `newest`.
-    pub fn fenced_off(&self, name: &str, newest: u64) {
-        self.scribe.write(What::Fenced { token: self.token(), name: name.into(), newest });
-    }
-
     /// Changes the value of `name`, one of those held.
     ///
     /// # Errors

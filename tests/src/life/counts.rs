@@ -20,6 +20,10 @@ pub struct Counts {
     pub waits: u64,
     /// Requests of unknown outcome.
     pub unknown: u64,
+    /// Writes that resources behind fencing tokens took.
+    pub writes: u64,
+    /// Writes that such resources refused: under an older token than one they had seen.
+    pub refused_writes: u64,
     /// Sessions that a leader expired.
     pub expiries: u64,
     /// Times a node came back without something that it had written and not synced.
@@ -57,6 +61,8 @@ impl Counts {
         self.grants += other.grants;
         self.waits += other.waits;
         self.unknown += other.unknown;
+        self.writes += other.writes;
+        self.refused_writes += other.refused_writes;
         self.expiries += other.expiries;
         self.lost_writes += other.lost_writes;
         self.snapshots += other.snapshots;
@@ -88,7 +94,7 @@ impl Counts {
         missing
     }
 
-    fn rows(&self) -> [(&'static str, u64); 11] {
+    fn rows(&self) -> [(&'static str, u64); 13] {
         [
             ("lives", self.lives),
             ("simulated seconds", self.lived_ms / 1_000),
@@ -96,6 +102,8 @@ impl Counts {
             ("grants", self.grants),
             ("waits", self.waits),
             ("unknown outcomes", self.unknown),
+            ("fenced writes taken", self.writes),
+            ("fenced writes refused", self.refused_writes),
             ("expiries", self.expiries),
             ("restarts with lost writes", self.lost_writes),
             ("snapshots installed", self.snapshots),

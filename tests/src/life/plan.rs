@@ -174,6 +174,7 @@ impl Plan {
             within: Duration::from_millis(client.within_ms),
             seed: self.seed ^ (number << 32),
             mix: if client.everything { Mix::Everything } else { Mix::Exclusive },
+            resources: None,
         }
     }
 }

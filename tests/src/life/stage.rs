@@ -22,7 +22,9 @@ use super::rogue::Rogue;
 use crate::check::{Options, check};
 use crate::draw::Draw;
 use crate::history::{ClientId, Record, Recorder, What, merge};
+use crate::resource::Resources;
 use crate::sim::{Ended, Expiry, Link, Settings, Trace, World};
+use crate::traffic;
 
 /// Who writes what the life itself does.
 const STAGE: ClientId = ClientId(0);
@@ -48,6 +50,8 @@ pub(super) struct Stage<'a> {
     pub(super) world: World<'a>,
     pub(super) seams: Seams,
     pub(super) recorder: Recorder,
+    /// What holders write to.
+    resources: Resources,
     pub(super) counts: Mutex<Counts>,
     pub(super) draw: Mutex<Draw>,
     /// Every client that was ever there, by number.
@@ -76,6 +80,7 @@ impl<'a> Stage<'a> {
         Self {
             plan,
             world,
+            resources: Resources::new(recorder.clone()),
             recorder,
             counts: Mutex::new(Counts { lives: 1, ..Counts::default() }),
             draw: Mutex::new(Draw::new(plan.seed ^ 0x5741_4745)),
@@ -200,10 +205,11 @@ impl<'a> Stage<'a> {
         process.set_rate(plan.rate);
         // The stage itself is client 0 of the history.
         let id = number + 1;
+        let resources = Some(self.resources.clone());
         let actor = begin_client(
             &self.world.client_builder(number),
             &process,
-            (&self.plan.traffic(id, &plan), &plan),
+            (&traffic::Plan { resources, ..self.plan.traffic(id, &plan) }, &plan),
             (&self.recorder, &self.grants, &self.stop.subscribe()),
         );
         lock(&self.actors).insert(number, actor);
@@ -377,6 +383,8 @@ impl<'a> Stage<'a> {
         counts.grants = report.tally.grants as u64;
         counts.waits = report.tally.waits as u64;
         counts.unknown = report.tally.unknown as u64;
+        counts.writes = report.tally.accepted as u64;
+        counts.refused_writes = report.tally.fenced as u64;
         counts.expiries = expiries.len() as u64;
         counts.snapshots = self.world.taken_over();
         let trace = self.world.trace().lines();
