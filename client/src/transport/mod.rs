@@ -2,6 +2,7 @@
 
 pub(crate) mod cluster;
 mod grpc;
+mod verdict;
 
 pub(crate) use grpc::GrpcTransport;
 pub use grpc::told;
