@@ -5,7 +5,7 @@ use holdfast_proto::v1::cluster_service_client::ClusterServiceClient;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
-use super::grpc::{channel, leader_of};
+use super::grpc::{channel, leader_of, tcp};
 
 /// Why a call was not answered with what it asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) enum Failure {
 type Answer<T> = Result<T, Failure>;
 
 async fn connect(endpoint: String) -> Answer<ClusterServiceClient<Channel>> {
-    let channel = channel(endpoint).await;
+    let channel = channel(&tcp, &endpoint).await;
     let channel = channel.map_err(|error| Failure::NotConnected { detail: error.to_string() })?;
     Ok(ClusterServiceClient::new(channel))
 }

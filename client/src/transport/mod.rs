@@ -3,5 +3,4 @@
 pub(crate) mod cluster;
 mod grpc;
 
-pub(crate) use grpc::GrpcTransport;
-pub use grpc::told;
+pub use grpc::{GrpcTransport, told};
