@@ -44,13 +44,28 @@ impl Actor {
     }
 }
 
+/// What clients are told of the end of a life.
+#[derive(Default)]
+pub(super) struct Ends {
+    /// Finish what you are at.
+    pub(super) stop: watch::Sender<bool>,
+    /// Nobody does anything any more.
+    pub(super) at_rest: watch::Sender<bool>,
+}
+
+/// Some watch all names, some a part of them.
+fn watched_prefix(client: u64) -> String {
+    if client.is_multiple_of(3) { "traffic/0".to_owned() } else { "traffic/".to_owned() }
+}
+
 /// Starts a client in its process: it connects, works until it is told to stop, and closes its
 /// session.
 pub(super) fn begin_client(
     builder: &Builder,
     process: &Process,
     (traffic, plan): (&traffic::Plan, &ClientPlan),
-    (recorder, grants, stopped): (&Recorder, &Arc<AtomicU64>, &watch::Receiver<bool>),
+    (recorder, grants): (&Recorder, &Arc<AtomicU64>),
+    ends: &Ends,
 ) -> Actor {
     let (id, done) = (ClientId(traffic.first), Arc::new(AtomicBool::new(false)));
     let actor =
@@ -62,8 +77,10 @@ pub(super) fn begin_client(
         seams: process.seams(),
         traffic: traffic.clone(),
         workers: plan.workers,
+        watches: plan.watches.then(|| watched_prefix(traffic.first)),
         grants: Arc::clone(grants),
-        stopped: stopped.clone(),
+        stopped: ends.stop.subscribe(),
+        at_rest: ends.at_rest.subscribe(),
     };
     let end = async move {
         work.all().await;
@@ -80,8 +97,11 @@ struct Work {
     seams: Seams,
     traffic: traffic::Plan,
     workers: u64,
+    watches: Option<String>,
     grants: Arc<AtomicU64>,
     stopped: watch::Receiver<bool>,
+    /// Nobody does anything any more.
+    at_rest: watch::Receiver<bool>,
 }
 
 impl Work {
@@ -89,6 +109,11 @@ impl Work {
         let Some(client) = self.connected().await else { return };
         let scribe = Scribe::of(client, self.id, self.recorder.clone(), self.seams.clone());
         scribe.opened(self.traffic.ttl);
+        if let Some(prefix) = self.watches {
+            let (scribe, at_rest) = (scribe.clone(), self.at_rest);
+            let watching = async move { scribe.watch(&prefix, at_rest).await };
+            self.seams.spawn("watching", watching).detach();
+        }
         let working: Vec<_> = (0..self.workers)
             .map(|number| {
                 let scribe = scribe.clone();
@@ -146,6 +171,8 @@ pub(super) async fn visit(
         held.note();
         scribe.inspect(&name).await.map_err(failed)?;
         held.release().await.map_err(failed)?;
+        // What is true in the end: what watchers were told has to be the same.
+        scribe.inspect(&name).await.map_err(failed)?;
     }
     scribe.close().await;
     Ok(())
