@@ -9,9 +9,12 @@ use holdfast_seams::Seams;
 use holdfast_seams::simulated::Process;
 use tokio::sync::watch;
 
+use super::caller::{Caller, Line};
 use super::plan::ClientPlan;
+use crate::draw::Draw;
 use crate::history::{ClientId, Recorder, What};
 use crate::scribe::{Scribe, Wish};
+use crate::sim::Calls;
 use crate::traffic::{self, Worker};
 
 /// Between two tries to connect.
@@ -44,6 +47,35 @@ impl Actor {
     }
 }
 
+/// Starts a client without a stream in its process, as [`begin_client`] does one of our library.
+pub(super) fn begin_caller(
+    process: &Process,
+    ways: (Calls, Vec<String>),
+    traffic: &traffic::Plan,
+    (recorder, grants): (&Recorder, &Arc<AtomicU64>),
+    ends: &Ends,
+) -> Actor {
+    let (id, seams) = (ClientId(traffic.first), process.seams());
+    let caller = Caller {
+        line: Line::new(ways, seams.clone()),
+        label: label_of(id),
+        id,
+        recorder: recorder.of(process.clone()),
+        seams: seams.clone(),
+        traffic: traffic.clone(),
+        draw: Draw::new(traffic.seed),
+        grants: Arc::clone(grants),
+        stopped: ends.stop.subscribe(),
+        next_request: 0,
+    };
+    begin(process, recorder, id, caller.work())
+}
+
+/// What a client's sessions call themselves: who sees them end knows by it whose they were.
+fn label_of(ClientId(id): ClientId) -> String {
+    format!("client {}", id - 1)
+}
+
 /// What clients are told of the end of a life.
 #[derive(Default)]
 pub(super) struct Ends {
@@ -67,9 +99,7 @@ pub(super) fn begin_client(
     (recorder, grants): (&Recorder, &Arc<AtomicU64>),
     ends: &Ends,
 ) -> Actor {
-    let (id, done) = (ClientId(traffic.first), Arc::new(AtomicBool::new(false)));
-    let actor =
-        Actor { process: process.clone(), id, recorder: recorder.clone(), done: Arc::clone(&done) };
+    let id = ClientId(traffic.first);
     let work = Work {
         builder: builder.clone().ttl(traffic.ttl),
         id,
@@ -82,8 +112,20 @@ pub(super) fn begin_client(
         stopped: ends.stop.subscribe(),
         at_rest: ends.at_rest.subscribe(),
     };
+    begin(process, recorder, id, work.all())
+}
+
+fn begin(
+    process: &Process,
+    recorder: &Recorder,
+    id: ClientId,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> Actor {
+    let done = Arc::new(AtomicBool::new(false));
+    let actor =
+        Actor { process: process.clone(), id, recorder: recorder.clone(), done: Arc::clone(&done) };
     let end = async move {
-        work.all().await;
+        work.await;
         done.store(true, Ordering::Relaxed);
     };
     process.seams().spawn("client", end).detach();

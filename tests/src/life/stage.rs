@@ -14,7 +14,7 @@ use holdfast_server::consensus::Consensus as _;
 use holdfast_server::raft::ReplicaConfig;
 use holdfast_server::session::SessionSettings;
 
-use super::client::{Actor, Ends, begin_client};
+use super::client::{Actor, Ends, begin_caller, begin_client};
 use super::counts::Counts;
 use super::plan::{Air, Plan};
 use super::rogue::Rogue;
@@ -208,13 +208,15 @@ impl<'a> Stage<'a> {
         // The stage itself is client 0 of the history.
         let id = number + 1;
         let resources = Some(self.resources.clone());
-        let actor = begin_client(
-            &self.world.client_builder(number),
-            &process,
-            (&traffic::Plan { resources, ..self.plan.traffic(id, &plan) }, &plan),
-            (&self.recorder, &self.grants),
-            &self.ends,
-        );
+        let traffic = traffic::Plan { resources, ..self.plan.traffic(id, &plan) };
+        let written = (&self.recorder, &self.grants);
+        let actor = if plan.calls {
+            let calls = self.world.calls_of(number);
+            begin_caller(&process, calls, &traffic, written, &self.ends)
+        } else {
+            let builder = self.world.client_builder(number);
+            begin_client(&builder, &process, (&traffic, &plan), written, &self.ends)
+        };
         lock(&self.actors).insert(number, actor);
     }
 
