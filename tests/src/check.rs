@@ -20,6 +20,7 @@
 //! | `survival` | I4, I19: what was acknowledged is in every later state, as it was told |
 //! | `values` | I19, I18, I13: a value is the one that was left, and doubted when it has to be |
 //! | `reads` | I18, I15, I11, I2: what a look shows |
+//! | `watches` | I23, I18, I14, I6, I13, I31: a watch tells every change once and in order, or that it broke |
 //! | `ending` | I31, I32: every call ends, nobody is forgotten, keepalives are answered |
 
 mod answers;
@@ -38,6 +39,7 @@ mod survival;
 mod tell;
 mod tokens;
 mod values;
+mod watches;
 
 use std::fmt;
 use std::time::Duration;
@@ -101,6 +103,10 @@ pub struct Tally {
     pub expiries: usize,
     /// Clients whose lease had to end within its bound, because they were killed.
     pub owed_expiries: usize,
+    /// What watches told: locks, changes, breaks.
+    pub watch_news: usize,
+    /// Times that a watch said that it broke, and told the state anew.
+    pub watches_begun_anew: usize,
     /// Times that two nodes were seen at the same index.
     pub compared: usize,
 }
@@ -169,6 +175,7 @@ pub fn check(records: &[Record], options: Options) -> Report {
     survival::check(&story, &mut violations);
     values::check(&story, &mut tally, &mut violations);
     reads::check(&story, &mut violations);
+    watches::check(&story, options, &mut tally, &mut violations);
     ending::check(&story, options, &mut violations);
     Report { violations, tally }
 }

@@ -14,6 +14,8 @@
 //! - A [`ClientId`] is one client's life: after a restart it is another one. A client that speaks
 //!   frames itself takes a new id for each session.
 
+mod news;
+
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,6 +25,8 @@ use std::time::Duration;
 use holdfast_seams::simulated::Process;
 use holdfast_seams::{Clock, Moment};
 use serde::{Deserialize, Serialize};
+
+pub use news::{Happened, News};
 
 /// One client's life within a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -233,6 +237,27 @@ pub enum What {
         read: u64,
         /// The lock.
         name: String,
+    },
+    /// The client begins to watch the locks below a prefix.
+    Watch {
+        /// The watcher's number for it.
+        watch: u64,
+        /// What their names begin with.
+        prefix: String,
+    },
+    /// What a watch told.
+    WatchTold {
+        /// The number of the watch.
+        watch: u64,
+        /// What.
+        news: News,
+    },
+    /// A watch is over.
+    WatchOver {
+        /// Its number.
+        watch: u64,
+        /// Whether it failed; otherwise its client wanted no more.
+        failed: bool,
     },
     /// What the look showed.
     ReadDone {

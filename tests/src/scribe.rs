@@ -2,6 +2,8 @@
 //!
 //! What a [`Scribe`] does goes into the history before it is done, what it is told after.
 
+mod watching;
+
 use std::future::IntoFuture as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -158,7 +158,7 @@ pub struct Worker {
 
 /// A write to a resource, as often as it is sent.
 #[derive(Debug)]
-struct Write {
+pub struct Write {
     resources: Resources,
     client: ClientId,
     token: u64,
@@ -167,8 +167,21 @@ struct Write {
 }
 
 impl Write {
+    /// What is written under a hold: to the resource behind each of these locks.
+    pub fn all(
+        plan: &Plan,
+        seams: &Seams,
+        (client, token): (ClientId, u64),
+        names: Vec<String>,
+    ) -> Vec<Self> {
+        let Some(resources) = &plan.resources else { return Vec::new() };
+        let of =
+            |name| Self { resources: resources.clone(), client, token, name, seams: seams.clone() };
+        names.into_iter().map(of).collect()
+    }
+
     /// Arrives at once. Whether it is taken is the resource's business, which writes it down.
-    fn now(&self) {
+    pub fn now(&self) {
         let _ = self.resources.write(self.client, &self.name, self.token);
     }
 
@@ -273,7 +286,8 @@ impl Worker {
         self.grants.fetch_add(1, Ordering::Relaxed);
         let longest = u64::try_from(self.plan.hold.as_millis()).unwrap_or(u64::MAX);
         let length = Duration::from_millis(self.draw.below(longest + 1));
-        let writes = self.writes_of(&held);
+        let under = (self.scribe.id(), held.token());
+        let writes = Write::all(&self.plan, self.scribe.seams(), under, held.alone());
         writes.iter().for_each(Write::now);
         held.keep(length).await;
         // Whoever was stopped meanwhile does not look before it writes on: the resource decides.
@@ -295,21 +309,6 @@ impl Worker {
         } else {
             let _ = held.release().await;
         }
-    }
-
-    /// What is written under a hold: to the resource behind each lock that is held alone.
-    fn writes_of(&self, held: &Held) -> Vec<Write> {
-        let Some(resources) = &self.plan.resources else { return Vec::new() };
-        let (client, token) = (self.scribe.id(), held.token());
-        let seams = self.scribe.seams();
-        let write = |name| Write {
-            resources: resources.clone(),
-            client,
-            token,
-            name,
-            seams: seams.clone(),
-        };
-        held.alone().into_iter().map(write).collect()
     }
 
     /// Changes the values of some of the locks that are held alone.

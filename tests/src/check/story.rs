@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::Facts;
+use super::watches::Watched;
 use super::{Tally, Violation};
 use crate::history::{Change, ClientId, Holding, Kept, LostCause, Shown};
 
@@ -16,6 +17,7 @@ pub(super) struct Story {
     pub(super) states: Vec<State>,
     pub(super) reads: Vec<Look>,
     pub(super) fences: Vec<Fence>,
+    pub(super) watches: Vec<Watched>,
     pub(super) clients: BTreeMap<ClientId, Client>,
     /// What was seen beside the clients.
     pub(super) facts: Facts,
@@ -24,6 +26,8 @@ pub(super) struct Story {
     pub(super) contradictions: Vec<Violation>,
     pub(super) request_of: BTreeMap<(ClientId, u64), usize>,
     pub(super) write_of: BTreeMap<(ClientId, u64), usize>,
+    /// The watches of each client, by their numbers.
+    pub(super) watch_of: BTreeMap<(ClientId, u64), usize>,
     /// Looks that have not ended.
     pub(super) look_of: BTreeMap<(ClientId, u64), usize>,
     /// The holds of each grant.
@@ -190,7 +194,6 @@ pub(super) struct Look {
     pub(super) done: Option<Seen>,
 }
 
-/// A write that a resource refused.
 /// What a resource decided on a client's write.
 pub(super) struct Fence {
     pub(super) client: ClientId,

@@ -7,6 +7,7 @@ use super::story::{
     State, Story, Write,
 };
 use super::violation;
+use super::watches::Watched;
 use crate::history::{ClientId, Kept, LostCause, Record, Shown, What};
 
 /// Refusals that are about a copy of a request and say nothing about the request itself.
@@ -91,6 +92,9 @@ impl Story {
             | What::ReadDone { .. }
             | What::Fenced { .. }
             | What::Accepted { .. } => self.take_look(record),
+            What::Watch { .. } | What::WatchTold { .. } | What::WatchOver { .. } => {
+                self.take_watch(record);
+            }
             _ => self.facts.take(record),
         }
     }
@@ -117,6 +121,27 @@ impl Story {
                 self.fence(record, (*token, name), Some(*newest));
             }
             What::Accepted { token, name } => self.fence(record, (*token, name), None),
+            _ => {}
+        }
+    }
+
+    fn take_watch(&mut self, record: &Record) {
+        let (client, at_ns) = (record.client, record.at_ns);
+        match &record.what {
+            What::Watch { watch, prefix } => {
+                self.watch_of.insert((client, *watch), self.watches.len());
+                let (prefix, told) = (prefix.clone(), Vec::new());
+                let watched = Watched { client, prefix, begun_ns: at_ns, told, stopped_ns: None };
+                self.watches.push(watched);
+            }
+            What::WatchTold { watch, news } => {
+                let Some(&watch) = self.watch_of.get(&(client, *watch)) else { return };
+                self.watches[watch].told.push((at_ns, news.clone()));
+            }
+            What::WatchOver { watch, failed: false } => {
+                let Some(&watch) = self.watch_of.get(&(client, *watch)) else { return };
+                self.watches[watch].stopped_ns = Some(at_ns);
+            }
             _ => {}
         }
     }

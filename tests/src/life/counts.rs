@@ -24,6 +24,10 @@ pub struct Counts {
     pub writes: u64,
     /// Writes that such resources refused: under an older token than one they had seen.
     pub refused_writes: u64,
+    /// What watchers were told: locks and changes.
+    pub watch_news: u64,
+    /// Times that a watch broke and told the state anew.
+    pub watches_begun_anew: u64,
     /// Sessions that a leader expired.
     pub expiries: u64,
     /// Times a node came back without something that it had written and not synced.
@@ -63,6 +67,8 @@ impl Counts {
         self.unknown += other.unknown;
         self.writes += other.writes;
         self.refused_writes += other.refused_writes;
+        self.watch_news += other.watch_news;
+        self.watches_begun_anew += other.watches_begun_anew;
         self.expiries += other.expiries;
         self.lost_writes += other.lost_writes;
         self.snapshots += other.snapshots;
@@ -94,7 +100,7 @@ impl Counts {
         missing
     }
 
-    fn rows(&self) -> [(&'static str, u64); 13] {
+    fn rows(&self) -> [(&'static str, u64); 15] {
         [
             ("lives", self.lives),
             ("simulated seconds", self.lived_ms / 1_000),
@@ -104,6 +110,8 @@ impl Counts {
             ("unknown outcomes", self.unknown),
             ("fenced writes taken", self.writes),
             ("fenced writes refused", self.refused_writes),
+            ("news to watchers", self.watch_news),
+            ("watches begun anew", self.watches_begun_anew),
             ("expiries", self.expiries),
             ("restarts with lost writes", self.lost_writes),
             ("snapshots installed", self.snapshots),

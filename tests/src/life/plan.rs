@@ -98,6 +98,8 @@ pub struct ClientPlan {
     pub everything: bool,
     /// Whether it watches what happens.
     pub watches: bool,
+    /// Whether it does everything by unary calls, without a stream and without our library.
+    pub calls: bool,
 }
 
 /// One fault, when it begins and how long it lasts.
@@ -143,6 +145,10 @@ impl Plan {
         let names = 1 + draw.below(8);
         let strikes = strikes(&mut draw, nodes, clients.len() as u64, length_ms);
         let rogue = draw.below(4) == 0;
+        // The first client is the one whose clock may be beyond the allowance.
+        for client in clients.iter_mut().skip(1) {
+            client.calls = draw.below(6) == 0;
+        }
         Self {
             seed,
             length_ms,
@@ -223,6 +229,7 @@ impl ClientPlan {
             within_ms: 2_000 + draw.below(20_000),
             everything: draw.below(3) != 0,
             watches: draw.below(6) == 0,
+            calls: false,
         }
     }
 }

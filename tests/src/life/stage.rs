@@ -13,9 +13,8 @@ use holdfast_seams::simulated::Machine;
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::raft::ReplicaConfig;
 use holdfast_server::session::SessionSettings;
-use tokio::sync::watch;
 
-use super::client::{Actor, begin_client};
+use super::client::{Actor, Ends, begin_caller, begin_client};
 use super::counts::Counts;
 use super::plan::{Air, Plan};
 use super::rogue::Rogue;
@@ -34,6 +33,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const START_WITHIN: Duration = Duration::from_secs(30);
 /// I31: with a majority connected and nothing broken, somebody leads after so long.
 const LEADER_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long the judge leaves a watch to learn of the last change, and a little more.
+const WATCHERS_LEARN_WITHIN: Duration = Duration::from_secs(7);
 
 /// What a life leaves to its judges.
 pub(super) struct Lived {
@@ -68,7 +70,7 @@ pub(super) struct Stage<'a> {
     /// Ends that were found wrong already.
     told_ends: Mutex<BTreeSet<(u64, String)>>,
     grants: Arc<AtomicU64>,
-    stop: watch::Sender<bool>,
+    ends: Ends,
 }
 
 impl<'a> Stage<'a> {
@@ -92,7 +94,7 @@ impl<'a> Stage<'a> {
             starved: Mutex::default(),
             told_ends: Mutex::default(),
             grants: Arc::default(),
-            stop: watch::Sender::new(false),
+            ends: Ends::default(),
             seams,
         }
     }
@@ -206,12 +208,15 @@ impl<'a> Stage<'a> {
         // The stage itself is client 0 of the history.
         let id = number + 1;
         let resources = Some(self.resources.clone());
-        let actor = begin_client(
-            &self.world.client_builder(number),
-            &process,
-            (&traffic::Plan { resources, ..self.plan.traffic(id, &plan) }, &plan),
-            (&self.recorder, &self.grants, &self.stop.subscribe()),
-        );
+        let traffic = traffic::Plan { resources, ..self.plan.traffic(id, &plan) };
+        let written = (&self.recorder, &self.grants);
+        let actor = if plan.calls {
+            let calls = self.world.calls_of(number);
+            begin_caller(&process, calls, &traffic, written, &self.ends)
+        } else {
+            let builder = self.world.client_builder(number);
+            begin_client(&builder, &process, (&traffic, &plan), written, &self.ends)
+        };
         lock(&self.actors).insert(number, actor);
     }
 
@@ -226,7 +231,7 @@ impl<'a> Stage<'a> {
             seams: process.seams(),
             draw: Draw::new(self.plan.seed ^ NUMBER),
             names: self.plan.names,
-            stopped: self.stop.subscribe(),
+            stopped: self.ends.stop.subscribe(),
             wrong: Arc::clone(&self.wrong),
         };
         process.seams().spawn("rogue", rogue.work()).detach();
@@ -284,10 +289,11 @@ impl<'a> Stage<'a> {
             }
             // Long enough for waits to be granted and keepalives answered.
             self.seams.sleep(Duration::from_secs(5)).await;
-            self.stop.send_replace(true);
+            self.ends.stop.send_replace(true);
             self.everybody_finishes().await;
             self.serves_every_name().await;
             self.comes_to_rest().await;
+            self.watchers_see_it().await;
         })
         .await;
     }
@@ -346,6 +352,15 @@ impl<'a> Stage<'a> {
         }
     }
 
+    /// Who watches learns of the last change, and of nothing more.
+    async fn watchers_see_it(&self) {
+        if self.plan.clients.iter().any(|client| client.watches) {
+            self.seams.sleep(WATCHERS_LEARN_WITHIN).await;
+            self.ends.at_rest.send_replace(true);
+            self.seams.sleep(LOOK_EVERY).await;
+        }
+    }
+
     /// What is not yet as it has to be in the end.
     fn unrest(&self) -> Option<String> {
         let states: BTreeMap<u64, _> = (self.world.nodes().into_iter())
@@ -383,6 +398,8 @@ impl<'a> Stage<'a> {
         counts.grants = report.tally.grants as u64;
         counts.waits = report.tally.waits as u64;
         counts.unknown = report.tally.unknown as u64;
+        counts.watch_news = report.tally.watch_news as u64;
+        counts.watches_begun_anew = report.tally.watches_begun_anew as u64;
         counts.writes = report.tally.accepted as u64;
         counts.refused_writes = report.tally.fenced as u64;
         counts.expiries = expiries.len() as u64;

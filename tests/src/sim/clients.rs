@@ -4,9 +4,11 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::StreamExt as _;
 use futures_util::{FutureExt as _, TryStreamExt as _};
 use holdfast_proto::v1::{
-    CheckTokenRequest, CheckTokenResponse, ClientFrames, InspectRequest, InspectResponse,
-    ListRequest, ListResponse, ServerFrames, StatusRequest, StatusResponse, WatchRequest,
-    WatchResponse,
+    AcquireRequest, AcquireResponse, CancelRequest, CancelResponse, CheckTokenRequest,
+    CheckTokenResponse, ClientFrames, CloseSessionRequest, CloseSessionResponse, InspectRequest,
+    InspectResponse, KeepAliveRequest, KeepAliveResponse, ListRequest, ListResponse,
+    OpenSessionRequest, OpenSessionResponse, ReleaseRequest, ReleaseResponse, ServerFrames,
+    SetValueRequest, SetValueResponse, StatusRequest, StatusResponse, WatchRequest, WatchResponse,
 };
 use holdfast_seams::{Pipe, Transport, TransportError, Watched};
 use holdfast_server::rpc::LockCalls;
@@ -29,6 +31,7 @@ type Answered<T> = BoxFuture<'static, Result<T, TransportError>>;
 type Asked<T> = BoxFuture<'static, Result<Response<T>, Status>>;
 
 /// The network as one client sees it.
+#[derive(Clone)]
 pub(super) struct ClientNetwork {
     pub(super) network: Network,
     pub(super) client: u64,
@@ -54,6 +57,7 @@ impl ClientNetwork {
         Host::Client(self.client)
     }
 
+    /// What the library does with an answer.
     fn ask<Q, A>(
         &self,
         endpoint: &str,
@@ -65,21 +69,38 @@ impl ClientNetwork {
         Q: Message + Clone + 'static,
         A: Message + 'static,
     {
-        let (network, from, endpoint) = (self.network.clone(), self.host(), endpoint.to_owned());
+        let at = endpoint.to_owned();
+        let answer = self.call(endpoint, kind, request, invoke);
         async move {
-            let to = node_at(&endpoint)?;
+            match answer.await {
+                Some(answer) => answer.map_err(|status| holdfast::told(&at, &status)),
+                None => Err(unreachable(&at)),
+            }
+        }
+        .boxed()
+    }
+
+    /// One unary call; `None`: no answer came, and what was asked for may have been done.
+    fn call<Q, A>(
+        &self,
+        endpoint: &str,
+        kind: &'static str,
+        request: Q,
+        invoke: impl Fn(LockCalls, Request<Q>) -> Asked<A> + Send + Sync + 'static,
+    ) -> BoxFuture<'static, Option<Result<A, Status>>>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + 'static,
+    {
+        let (network, from, node) = (self.network.clone(), self.host(), node_at(endpoint));
+        async move {
             let bytes = request.encode_to_vec();
-            let call = Call { from, to, kind, bytes, may_come_twice: false };
-            let at = endpoint.clone();
+            let call = Call { from, to: node.ok()?, kind, bytes, may_come_twice: false };
             let answer = network.ask(call, move |port: Port| {
-                let (asked, at) = (invoke(port.calls, Request::new(request.clone())), at.clone());
-                async move {
-                    let answer = asked.await.map(Response::into_inner);
-                    answer.map_err(|status| holdfast::told(&at, &status))
-                }
-                .boxed()
+                let asked = invoke(port.calls, Request::new(request.clone()));
+                async move { asked.await.map(Response::into_inner) }.boxed()
             });
-            answer.await.unwrap_or_else(|| Err(unreachable(&endpoint)))
+            answer.await
         }
         .boxed()
     }
@@ -89,6 +110,52 @@ macro_rules! asked {
     ($name:ident) => {
         |calls: LockCalls, request| async move { calls.$name(request).await }.boxed()
     };
+}
+
+/// The unary calls of a client without a stream. Cheap to clone.
+#[derive(Clone)]
+pub struct Calls(ClientNetwork);
+
+impl std::fmt::Debug for Calls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Calls").field(&self.0.client).finish()
+    }
+}
+
+macro_rules! calls {
+    ($($name:ident: $request:ty => $answer:ty;)*) => {
+        impl Calls {
+            pub(super) fn of(network: &Network, client: u64) -> Self {
+                Self(ClientNetwork { network: network.clone(), client })
+            }
+
+            $(
+                /// As the call of that name says; "unavailable" if no answer came.
+                ///
+                /// # Errors
+                ///
+                /// The status with which the node answered, or that of the connection.
+                pub async fn $name(
+                    &self,
+                    endpoint: &str,
+                    request: $request,
+                ) -> Result<$answer, Status> {
+                    let answer = self.0.call(endpoint, stringify!($name), request, asked!($name));
+                    answer.await.unwrap_or_else(|| Err(Status::unavailable("no answer")))
+                }
+            )*
+        }
+    };
+}
+
+calls! {
+    open_session: OpenSessionRequest => OpenSessionResponse;
+    keep_alive: KeepAliveRequest => KeepAliveResponse;
+    acquire: AcquireRequest => AcquireResponse;
+    cancel: CancelRequest => CancelResponse;
+    release: ReleaseRequest => ReleaseResponse;
+    set_value: SetValueRequest => SetValueResponse;
+    close_session: CloseSessionRequest => CloseSessionResponse;
 }
 
 impl Transport for ClientNetwork {
@@ -212,6 +279,15 @@ impl<T: Message + 'static> Frame for Result<T, TransportError> {
         match self {
             Ok(message) => message.encode_to_vec(),
             Err(error) => error.to_string().into_bytes(),
+        }
+    }
+}
+
+impl<T: Message + 'static> Frame for Result<T, Status> {
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Ok(message) => message.encode_to_vec(),
+            Err(status) => status.message().as_bytes().to_vec(),
         }
     }
 }

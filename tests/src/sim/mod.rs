@@ -28,6 +28,7 @@ mod tree;
 mod votes;
 mod world;
 
+pub use clients::Calls;
 pub use disk::{Damage, DiskFaults, VirtualDisk};
 pub use link::{Cuts, Host, Injected, Link, apart, bridge, one_way, ring};
 pub use network::Network;

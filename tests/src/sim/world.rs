@@ -13,7 +13,7 @@ use holdfast_server::raft::{Replica, ReplicaConfig};
 use holdfast_server::session::SessionSettings;
 use tokio::sync::oneshot;
 
-use super::clients::{ClientNetwork, endpoint_of};
+use super::clients::{Calls, ClientNetwork, endpoint_of};
 use super::disk::VirtualDisk;
 use super::link::Host;
 use super::network::Network;
@@ -383,6 +383,12 @@ impl<'m> World<'m> {
     pub fn line_of(&self, number: u64) -> (Arc<dyn Transport>, Vec<String>) {
         let transport = ClientNetwork { network: self.network.clone(), client: number };
         (Arc::new(transport), self.nodes().into_iter().map(endpoint_of).collect())
+    }
+
+    /// The unary calls of client `number`, and where the nodes are.
+    pub fn calls_of(&self, number: u64) -> (Calls, Vec<String>) {
+        let endpoints = self.nodes().into_iter().map(endpoint_of).collect();
+        (Calls::of(&self.network, number), endpoints)
     }
 
     /// How client `number` is made; to be connected inside a task of its process.
