@@ -1,5 +1,7 @@
 //! The real HTTP/2 under faults of TCP: servers and clients as they are, tonic, hyper and h2 among
 //! them, over the simulated TCP of turmoil.
+//!
+//! `HOLDFAST_HTTP2_SEED` has the lives begin with this seed, and end with it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,6 +10,8 @@
     reason = "helpers of a test tell what they find, and fail it by a panic"
 )]
 
+#[path = "http2/life.rs"]
+mod life;
 #[path = "http2/node.rs"]
 mod node;
 #[path = "http2/stage.rs"]
@@ -24,6 +28,7 @@ use holdfast::{Error, LostReason, WatchEvent};
 use holdfast_server::raft::ReplicaConfig;
 use holdfast_tests::history::Asked;
 use holdfast_tests::scribe::{Held, Scribe, Wish};
+use holdfast_tests::life::fresh_seed;
 use stage::{LONG, Pending, Settings, Stage, TTL, host_of_client, host_of_node};
 use unary::Session;
 
@@ -383,4 +388,29 @@ fn unary_calls_pass_and_a_follower_says_who_leads() {
     release(&mut stage, 1, held);
     stage.finish(&waits);
     stage.verdict();
+}
+
+/// Lives of every run.
+const KEPT: [u64; 4] = [1, 2, 3, 4];
+/// Lives from seeds that nobody has lived before.
+const FRESH: u64 = 6;
+
+/// Clients at work while links are cut, held and mended, and hosts crash, stop and come back.
+#[test]
+fn lives_over_real_http2_break_no_invariant() {
+    let asked = std::env::var("HOLDFAST_HTTP2_SEED").ok();
+    let seeds: Vec<u64> = match asked {
+        Some(seed) => vec![seed.parse().expect("HOLDFAST_HTTP2_SEED is a seed")],
+        None => KEPT.into_iter().chain((0..FRESH).map(|next| fresh_seed() + next)).collect(),
+    };
+    let (mut grants, mut terms) = (0, 0);
+    for seed in seeds {
+        println!("repeat with HOLDFAST_HTTP2_SEED={seed}");
+        let outcome = life::live(seed);
+        println!("{outcome:?}");
+        grants += outcome.tally.grants;
+        terms += outcome.term - 1;
+    }
+    println!("{grants} grants, {terms} changes of leader");
+    assert!(grants > 100 && terms > 0, "too little was done");
 }

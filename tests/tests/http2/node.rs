@@ -20,8 +20,9 @@ const CLIENTS: u16 = 7420;
 const MEMBERS: u16 = 7421;
 /// What the nodes' wall clocks show at the beginning, Unix milliseconds.
 pub(super) const WALL_MS: u64 = 1_700_000_000_000;
-/// As `holdfastd` hands its leadership over, and closes its ports.
+/// As `holdfastd` hands its leadership over, stops in any case, and closes its ports.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(5);
+const STOP_WITHIN: Duration = Duration::from_secs(9);
 const CLOSES_WITHIN: Duration = Duration::from_millis(500);
 
 /// A node through all lives of its process.
@@ -88,12 +89,16 @@ impl Node {
             client_port(hub.clone(), condition, replica.clone(), &RpcSettings::default())?;
         let clients = Port::open("clients", CLIENTS, router, &seams).await?;
         self.until_stopped(&replica).await?;
-        replica.hand_over(HAND_OVER_WITHIN).await;
-        hub.shutdown().await;
-        replica.shutdown().await;
-        for port in [members, clients] {
-            port.close(&seams).await;
-        }
+        let take_down = async {
+            replica.hand_over(HAND_OVER_WITHIN).await;
+            hub.shutdown().await;
+            replica.shutdown().await;
+            for port in [members, clients] {
+                port.close(&seams).await;
+            }
+        };
+        // What does not end in time is left behind.
+        let _ = seams.timeout(STOP_WITHIN, take_down).await;
         self.died();
         Ok(())
     }

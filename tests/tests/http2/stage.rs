@@ -51,7 +51,8 @@ pub(super) struct Settings {
     pub(super) clients: u64,
     /// What a message takes, milliseconds: least and most.
     pub(super) latency_ms: (u64, u64),
-    /// Segments of one direction of a connection that may be on their way or unread.
+    /// Segments of one direction of a connection that may be on their way or unread; as many
+    /// connections may wait to be accepted, and turmoil panics beyond.
     pub(super) segments: usize,
     /// Settings of the nodes; id and members are put in.
     pub(super) replica: ReplicaConfig,
@@ -120,8 +121,12 @@ impl Desk {
 
     /// Opens a session that writes down what it does.
     pub(super) async fn connect(&self, ttl: Duration) -> Result<Scribe, Error> {
+        self.connect_as(ClientId(self.number), ttl).await
+    }
+
+    /// As [`connect`](Self::connect), under another name in the history.
+    pub(super) async fn connect_as(&self, id: ClientId, ttl: Duration) -> Result<Scribe, Error> {
         let client = self.builder().ttl(ttl).connect().await?;
-        let id = ClientId(self.number);
         let scribe = Scribe::of(client, id, self.recorder.clone(), self.seams.clone());
         scribe.opened(ttl);
         Ok(scribe)
@@ -298,11 +303,26 @@ impl Stage {
     }
 
     fn note(&self, what: What) {
-        let Some(host) = self.clients.values().next() else { return };
+        self.note_of(HARNESS, what);
+    }
+
+    fn note_of(&self, who: ClientId, what: What) {
+        let host = self.clients.values().next().expect("a stage has a client");
         // As every client's clock, which begin at one hour.
         let now = Moment::from_origin(self.sim.elapsed() + Duration::from_hours(1));
         let recorder = &host.desk.get().expect("it runs").recorder;
-        recorder.write_at(recorder.ns_of(now), HARNESS, what);
+        recorder.write_at(recorder.ns_of(now), who, what);
+    }
+
+    /// Whether a node's process is gone.
+    pub(super) fn is_down(&self, id: u64) -> bool {
+        self.down.contains(&id)
+    }
+
+    /// Ends a client's process, as by kill -9.
+    pub(super) fn kill_client(&mut self, number: u64) {
+        self.note_of(ClientId(number), What::Killed);
+        self.sim.crash(host_of_client(number));
     }
 
     /// Ends a node's process, as by kill -9: its connections are ended by its system.
