@@ -10,6 +10,7 @@ use holdfast_server::node::Condition;
 use holdfast_server::raft::{GrpcNetwork, MemoryStore, Replica, ReplicaConfig, peer_server};
 use holdfast_server::rpc::{ClientPort, RpcSettings, client_port};
 use holdfast_server::session::{Hub, SessionSettings};
+use holdfast_tests::history::What;
 use tokio::sync::{Notify, watch};
 use tonic::transport::server::Router;
 
@@ -126,6 +127,16 @@ impl Node {
         let role = self.replica()?.role();
         let tenure = role.borrow().tenure();
         tenure.map(|tenure| tenure.get())
+    }
+
+    /// How far it has come, and its state then, as the history has it.
+    pub(super) fn applied(&self) -> Option<What> {
+        let (node, mut applied) = (self.config.node_id, None);
+        self.replica()?.read(&mut |table, index| {
+            let (index, hash) = (index.get(), hex::encode(table.state_hash()));
+            applied = Some(What::Applied { node, index, hash, stamp_ms: table.stamp_ms() });
+        });
+        applied
     }
 
     /// Its last applied index and its state hash then.

@@ -35,6 +35,8 @@ pub(super) const STUCK_LINES_ARE_GONE: Duration = Duration::from_secs(12);
 const LED_WITHIN: Duration = Duration::from_secs(20);
 /// What a job of a client may take, unless a test says otherwise.
 const JOB_WITHIN: Duration = Duration::from_mins(2);
+/// How often the states of the nodes are written down.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Who writes what the harness does.
 const HARNESS: ClientId = ClientId(0);
 /// Jobs that a client may be given before it begins one.
@@ -72,6 +74,7 @@ pub(super) struct Stage {
     nodes: BTreeMap<u64, Arc<Node>>,
     down: BTreeSet<u64>,
     clients: BTreeMap<u64, Host>,
+    look_at: Duration,
     panics: u64,
 }
 
@@ -146,6 +149,8 @@ impl Stage {
     pub(super) fn set(settings: &Settings) -> Self {
         println!("seed {}", settings.seed);
         panics::count();
+        // openraft's draws, of all nodes: one thread, one order.
+        simulated::draw_from(simulated::rng(settings.seed));
         let (least, most) = settings.latency_ms;
         let sim = turmoil::Builder::new()
             .rng_seed(settings.seed)
@@ -160,6 +165,7 @@ impl Stage {
             nodes: BTreeMap::new(),
             down: BTreeSet::new(),
             clients: BTreeMap::new(),
+            look_at: LOOK_EVERY,
             panics: panics::of_this_thread(),
         };
         for id in 1..=3 {
@@ -204,6 +210,12 @@ impl Stage {
         self.sim.step().unwrap_or_else(|error| panic!("a host ended: {error}"));
         let panicked = panics::of_this_thread() > self.panics;
         assert!(!panicked, "a task panicked; above is where");
+        if self.sim.elapsed() >= self.look_at {
+            self.look_at += LOOK_EVERY;
+            for applied in self.nodes.values().filter_map(|node| node.applied()) {
+                self.note(applied);
+            }
+        }
     }
 
     /// Lets time pass.
