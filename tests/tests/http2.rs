@@ -1,5 +1,7 @@
 //! The real HTTP/2 under faults of TCP: servers and clients as they are, tonic, hyper and h2 among
 //! them, over the simulated TCP of turmoil.
+//!
+//! `HOLDFAST_HTTP2_SEED` has the lives begin with this seed, and end with it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,6 +10,8 @@
     reason = "helpers of a test tell what they find, and fail it by a panic"
 )]
 
+#[path = "http2/life.rs"]
+mod life;
 #[path = "http2/node.rs"]
 mod node;
 #[path = "http2/stage.rs"]
@@ -23,6 +27,7 @@ use futures_util::future::try_join_all;
 use holdfast::{Error, LostReason, WatchEvent};
 use holdfast_server::raft::ReplicaConfig;
 use holdfast_tests::history::Asked;
+use holdfast_tests::life::fresh_seed;
 use holdfast_tests::scribe::{Held, Scribe, Wish};
 use stage::{LONG, Pending, Settings, Stage, TTL, host_of_client, host_of_node};
 use unary::Session;
@@ -294,7 +299,7 @@ fn a_member_whose_connection_is_stuck_is_reached_over_a_new_one() {
 }
 
 /// Locks of the slow client, in sets of the most that one may have.
-const SETS: usize = 10;
+const SETS: usize = 17;
 const SET: usize = 64;
 /// The largest value.
 const VALUE: usize = 4_096;
@@ -313,9 +318,9 @@ async fn fill(scribe: Scribe) -> Vec<Held> {
     sets
 }
 
-/// A client with 640 locks, of which each has a value of 4 KiB, loses its line and takes its session
-/// up over a slow one: State is 2.6 MB. A member that was away gets the table as a snapshot over
-/// a slow one too, and the page of all locks goes over it.
+/// A client with 1,088 locks, of which each has a value of 4 KiB, loses its line and takes its session
+/// up over a slow one: State is 4.6 MB, and comes after the client gave up for the first time. A
+/// member that was away gets the table as a snapshot over a slow line, too.
 #[test]
 fn large_messages_pass_slow_lines() {
     let replica = ReplicaConfig {
@@ -325,14 +330,14 @@ fn large_messages_pass_slow_lines() {
         ..ReplicaConfig::new(0, Vec::new())
     };
     let mut stage = Stage::set(&Settings { segments: 16, replica, ..Settings::new(11, 1) });
-    let first = stage.connect(1, TTL);
+    let first = stage.connect(1, 3 * TTL);
     let leader = stage.until_led();
     let away = if leader == 1 { 2 } else { 1 };
     stage.crash(away);
     let scribe = first.clone();
     let sets = stage.job(1, |_| fill(scribe));
     for id in 1..=3 {
-        stage.slow(&host_of_client(1), &host_of_node(id), Duration::from_millis(50));
+        stage.slow(&host_of_client(1), &host_of_node(id), Duration::from_millis(100));
     }
     stage.slow(&host_of_node(leader), &host_of_node(away), Duration::from_millis(100));
 
@@ -346,7 +351,7 @@ fn large_messages_pass_slow_lines() {
     assert_eq!(locks.len(), SETS * SET);
     let scribe = first.clone();
     stage.job(1, |_| async move {
-        scribe.lock("after", TTL).await.unwrap().release().await.unwrap();
+        scribe.lock("after", LONG).await.unwrap().release().await.unwrap();
         for held in sets {
             assert!(held.note());
             held.release().await.unwrap();
@@ -383,4 +388,29 @@ fn unary_calls_pass_and_a_follower_says_who_leads() {
     release(&mut stage, 1, held);
     stage.finish(&waits);
     stage.verdict();
+}
+
+/// Lives of every run.
+const KEPT: [u64; 2] = [1, 2];
+/// Lives from seeds that nobody has lived before.
+const FRESH: u64 = 4;
+
+/// Clients at work while links are cut, held and mended, and hosts crash, stop and come back.
+#[test]
+fn lives_over_real_http2_break_no_invariant() {
+    let asked = std::env::var("HOLDFAST_HTTP2_SEED").ok();
+    let seeds: Vec<u64> = match asked {
+        Some(seed) => vec![seed.parse().expect("HOLDFAST_HTTP2_SEED is a seed")],
+        None => KEPT.into_iter().chain((0..FRESH).map(|next| fresh_seed() + next)).collect(),
+    };
+    let (mut grants, mut terms) = (0, 0);
+    for seed in seeds {
+        println!("repeat with HOLDFAST_HTTP2_SEED={seed}");
+        let outcome = life::live(seed);
+        println!("{outcome:?}");
+        grants += outcome.tally.grants;
+        terms += outcome.term - 1;
+    }
+    println!("{grants} grants, {terms} changes of leader");
+    assert!(grants > 100 && terms > 0, "too little was done");
 }

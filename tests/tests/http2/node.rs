@@ -10,6 +10,7 @@ use holdfast_server::node::Condition;
 use holdfast_server::raft::{GrpcNetwork, MemoryStore, Replica, ReplicaConfig, peer_server};
 use holdfast_server::rpc::{ClientPort, RpcSettings, client_port};
 use holdfast_server::session::{Hub, SessionSettings};
+use holdfast_tests::history::What;
 use tokio::sync::{Notify, watch};
 use tonic::transport::server::Router;
 
@@ -20,8 +21,9 @@ const CLIENTS: u16 = 7420;
 const MEMBERS: u16 = 7421;
 /// What the nodes' wall clocks show at the beginning, Unix milliseconds.
 pub(super) const WALL_MS: u64 = 1_700_000_000_000;
-/// As `holdfastd` hands its leadership over, and closes its ports.
+/// As `holdfastd` hands its leadership over, stops in any case, and closes its ports.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(5);
+const STOP_WITHIN: Duration = Duration::from_secs(9);
 const CLOSES_WITHIN: Duration = Duration::from_millis(500);
 
 /// A node through all lives of its process.
@@ -88,12 +90,16 @@ impl Node {
             client_port(hub.clone(), condition, replica.clone(), &RpcSettings::default())?;
         let clients = Port::open("clients", CLIENTS, router, &seams).await?;
         self.until_stopped(&replica).await?;
-        replica.hand_over(HAND_OVER_WITHIN).await;
-        hub.shutdown().await;
-        replica.shutdown().await;
-        for port in [members, clients] {
-            port.close(&seams).await;
-        }
+        let take_down = async {
+            replica.hand_over(HAND_OVER_WITHIN).await;
+            hub.shutdown().await;
+            replica.shutdown().await;
+            for port in [members, clients] {
+                port.close(&seams).await;
+            }
+        };
+        // What does not end in time is left behind.
+        let _ = seams.timeout(STOP_WITHIN, take_down).await;
         self.died();
         Ok(())
     }
@@ -121,6 +127,16 @@ impl Node {
         let role = self.replica()?.role();
         let tenure = role.borrow().tenure();
         tenure.map(|tenure| tenure.get())
+    }
+
+    /// How far it has come, and its state then, as the history has it.
+    pub(super) fn applied(&self) -> Option<What> {
+        let (node, mut applied) = (self.config.node_id, None);
+        self.replica()?.read(&mut |table, index| {
+            let (index, hash) = (index.get(), hex::encode(table.state_hash()));
+            applied = Some(What::Applied { node, index, hash, stamp_ms: table.stamp_ms() });
+        });
+        applied
     }
 
     /// Its last applied index and its state hash then.

@@ -35,6 +35,8 @@ pub(super) const STUCK_LINES_ARE_GONE: Duration = Duration::from_secs(12);
 const LED_WITHIN: Duration = Duration::from_secs(20);
 /// What a job of a client may take, unless a test says otherwise.
 const JOB_WITHIN: Duration = Duration::from_mins(2);
+/// How often the states of the nodes are written down.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Who writes what the harness does.
 const HARNESS: ClientId = ClientId(0);
 /// Jobs that a client may be given before it begins one.
@@ -51,7 +53,8 @@ pub(super) struct Settings {
     pub(super) clients: u64,
     /// What a message takes, milliseconds: least and most.
     pub(super) latency_ms: (u64, u64),
-    /// Segments of one direction of a connection that may be on their way or unread.
+    /// Segments of one direction of a connection that may be on their way or unread; as many
+    /// connections may wait to be accepted, and turmoil panics beyond.
     pub(super) segments: usize,
     /// Settings of the nodes; id and members are put in.
     pub(super) replica: ReplicaConfig,
@@ -71,6 +74,7 @@ pub(super) struct Stage {
     nodes: BTreeMap<u64, Arc<Node>>,
     down: BTreeSet<u64>,
     clients: BTreeMap<u64, Host>,
+    look_at: Duration,
     panics: u64,
 }
 
@@ -120,8 +124,12 @@ impl Desk {
 
     /// Opens a session that writes down what it does.
     pub(super) async fn connect(&self, ttl: Duration) -> Result<Scribe, Error> {
+        self.connect_as(ClientId(self.number), ttl).await
+    }
+
+    /// As [`connect`](Self::connect), under another name in the history.
+    pub(super) async fn connect_as(&self, id: ClientId, ttl: Duration) -> Result<Scribe, Error> {
         let client = self.builder().ttl(ttl).connect().await?;
-        let id = ClientId(self.number);
         let scribe = Scribe::of(client, id, self.recorder.clone(), self.seams.clone());
         scribe.opened(ttl);
         Ok(scribe)
@@ -141,6 +149,8 @@ impl Stage {
     pub(super) fn set(settings: &Settings) -> Self {
         println!("seed {}", settings.seed);
         panics::count();
+        // openraft's draws, of all nodes: one thread, one order.
+        simulated::draw_from(simulated::rng(settings.seed));
         let (least, most) = settings.latency_ms;
         let sim = turmoil::Builder::new()
             .rng_seed(settings.seed)
@@ -155,6 +165,7 @@ impl Stage {
             nodes: BTreeMap::new(),
             down: BTreeSet::new(),
             clients: BTreeMap::new(),
+            look_at: LOOK_EVERY,
             panics: panics::of_this_thread(),
         };
         for id in 1..=3 {
@@ -199,6 +210,12 @@ impl Stage {
         self.sim.step().unwrap_or_else(|error| panic!("a host ended: {error}"));
         let panicked = panics::of_this_thread() > self.panics;
         assert!(!panicked, "a task panicked; above is where");
+        if self.sim.elapsed() >= self.look_at {
+            self.look_at += LOOK_EVERY;
+            for applied in self.nodes.values().filter_map(|node| node.applied()) {
+                self.note(applied);
+            }
+        }
     }
 
     /// Lets time pass.
@@ -298,11 +315,26 @@ impl Stage {
     }
 
     fn note(&self, what: What) {
-        let Some(host) = self.clients.values().next() else { return };
+        self.note_of(HARNESS, what);
+    }
+
+    fn note_of(&self, who: ClientId, what: What) {
+        let host = self.clients.values().next().expect("a stage has a client");
         // As every client's clock, which begin at one hour.
         let now = Moment::from_origin(self.sim.elapsed() + Duration::from_hours(1));
         let recorder = &host.desk.get().expect("it runs").recorder;
-        recorder.write_at(recorder.ns_of(now), HARNESS, what);
+        recorder.write_at(recorder.ns_of(now), who, what);
+    }
+
+    /// Whether a node's process is gone.
+    pub(super) fn is_down(&self, id: u64) -> bool {
+        self.down.contains(&id)
+    }
+
+    /// Ends a client's process, as by kill -9.
+    pub(super) fn kill_client(&mut self, number: u64) {
+        self.note_of(ClientId(number), What::Killed);
+        self.sim.crash(host_of_client(number));
     }
 
     /// Ends a node's process, as by kill -9: its connections are ended by its system.
