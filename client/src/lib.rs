@@ -45,6 +45,7 @@
 //! what the token is for.
 
 mod acquire;
+mod backoff;
 mod builder;
 mod client;
 mod cluster;

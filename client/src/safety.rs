@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_mutants::mutant;
-use holdfast_seams::Clock;
+use holdfast_seams::{Clock, Moment};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +35,16 @@ impl Safety {
     pub(crate) fn is_safe(&self, clock: &dyn Clock) -> bool {
         let in_time = mutant!(IsSafeIgnoresClock) || self.span.is_alive(clock);
         in_time && !self.over.load(Ordering::Acquire)
+    }
+
+    /// The safe deadline; `None` if it is known to have passed.
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        self.span.deadline()
+    }
+
+    /// Moves the safe deadline on; false if it is over.
+    pub(crate) fn extend(&self, to: Moment, clock: &dyn Clock) -> bool {
+        self.span.extend(to, clock)
     }
 
     pub(crate) fn state(&self) -> watch::Receiver<GuardState> {

@@ -112,6 +112,23 @@ pub enum Patience {
     NoneButAnswer(Duration),
 }
 
+#[cfg(any(test, feature = "cassandra"))]
+impl Patience {
+    /// Whether somebody else's hold is waited for.
+    pub(crate) fn waits(self) -> bool {
+        matches!(self, Self::Endless | Self::AtMost(_))
+    }
+
+    /// After how long the call is over; `own` is the locker's limit for an answer.
+    pub(crate) fn limit(self, own: Duration) -> Option<Duration> {
+        match self {
+            Self::Endless => None,
+            Self::AtMost(limit) | Self::NoneButAnswer(limit) => Some(limit),
+            Self::None => Some(own),
+        }
+    }
+}
+
 /// What stands behind a [`RemoteGuard`]. Dropping it gives the lock back without waiting.
 pub(crate) trait Held: Send + Sync {
     fn safety(&self) -> &Safety;
