@@ -64,6 +64,23 @@ fn connections_at(stage: &mut Stage, host: String) -> usize {
     stage.job(1, |_| async move { turmoil::established_tcp_stream_count_on(host) })
 }
 
+/// The histories of the clients are merged by their clocks.
+#[test]
+fn the_clocks_of_all_clients_show_the_same_whatever_happens() {
+    let mut stage = Stage::set(&Settings::new(13, 2));
+    stage.crash(1);
+    stage.pass(10 * SECOND + SECOND / 3);
+    stage.start(1);
+    let clocks = [1, 2].map(|client| {
+        stage.begin(client, |desk| async move { (desk.seams.clock.now(), turmoil::sim_elapsed()) })
+    });
+    let [one, other] = clocks.map(|pending| stage.finish(&pending));
+
+    assert_eq!(one, other);
+    let (now, elapsed) = one;
+    assert_eq!(now.since_origin(), elapsed.unwrap() + stage::CLOCKS_BEGIN_AT);
+}
+
 #[test]
 fn a_lock_is_handed_over_to_the_client_that_waits() {
     let mut stage = Stage::set(&Settings::new(1, 2));
@@ -137,7 +154,7 @@ fn hold_and_place_outlive_a_leader_that_loses_its_power_and_comes_back() {
     hold_and_place_outlive(5, |stage, leader| {
         stage.power_off(leader);
         stage.pass(SECOND / 2);
-        stage.start(leader);
+        stage.power_on(leader);
     });
 }
 
@@ -343,15 +360,18 @@ fn large_messages_pass_slow_lines() {
 
     let client = host_of_client(1);
     stage.cut(&client, &host_of_node(leader));
+    let scribe = first.clone();
+    let after = stage.begin(1, |_| async move {
+        scribe.lock("after", LONG).await.unwrap().release().await.unwrap();
+    });
     stage.pass(3 * SECOND);
     stage.mend(&client, &host_of_node(leader));
     stage.start(away);
+    stage.finish(&after);
     let scribe = first.clone();
     let locks = stage.job(1, |_| async move { scribe.client().list("large/").await.unwrap() });
     assert_eq!(locks.len(), SETS * SET);
-    let scribe = first.clone();
     stage.job(1, |_| async move {
-        scribe.lock("after", LONG).await.unwrap().release().await.unwrap();
         for held in sets {
             assert!(held.note());
             held.release().await.unwrap();
