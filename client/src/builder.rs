@@ -155,7 +155,7 @@ impl fmt::Debug for Builder {
 }
 
 /// `host:pid`.
-fn default_label() -> String {
+pub(crate) fn default_label() -> String {
     let uname = rustix::system::uname();
     format!("{}:{}", uname.nodename().to_string_lossy(), std::process::id())
 }

@@ -45,9 +45,11 @@
 //! what the token is for.
 
 mod acquire;
+mod backoff;
 mod builder;
 mod client;
 mod cluster;
+pub mod compat;
 mod endpoints;
 mod error;
 mod guard;
@@ -57,6 +59,7 @@ mod items;
 mod lease;
 mod queue_place;
 mod reader;
+mod safety;
 mod session;
 mod token;
 mod transport;

@@ -9,6 +9,8 @@
 #[expect(unreachable_pub, reason = "a helper's items are as public as its users are many")]
 mod scripted;
 
+#[path = "session/lockers.rs"]
+mod lockers;
 #[path = "session/places.rs"]
 mod places;
 #[path = "session/several.rs"]

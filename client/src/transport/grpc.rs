@@ -13,8 +13,10 @@ use holdfast_proto::v1::{
 use holdfast_seams::{BoxFuture, Pipe, Transport, TransportError, Watched};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Status};
+
+use super::verdict::Verdict;
 
 /// Messages that may lie between the session task and the connection.
 const OUTGOING_MAX: usize = 64;
@@ -27,11 +29,6 @@ const WINDOW_BYTES: u32 = 4 << 20;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// As above.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Where a node that does not lead says who does.
-const LEADER_METADATA: &str = "holdfast-leader";
-/// The server's settings whose overflow cuts a slow reader's stream or watch; the name of the one
-/// is in the message.
-const READER_LIMITS: [&str; 2] = ["outbox_frames", "watch_backlog"];
 
 /// A connection that is being made.
 type Connecting = BoxFuture<'static, Result<Channel, tonic::transport::Error>>;
@@ -191,43 +188,19 @@ impl Transport for GrpcTransport {
     }
 }
 
-/// Who leads, if the node that answered said so.
-pub(super) fn leader_of(status: &Status) -> Option<String> {
-    let leader = status.metadata().get(LEADER_METADATA)?;
-    leader.to_str().ok().map(str::to_owned)
-}
-
-/// The one table from gRPC codes to what a client does about them. Public for simulations, whose
-/// servers answer as ours do, without a port.
+/// What a status means to a session or a question. Public for simulations, whose servers answer as
+/// ours do, without a port.
 #[doc(hidden)]
 pub fn told(endpoint: &str, status: &Status) -> TransportError {
     let message = status.message().to_owned();
-    match status.code() {
-        // tonic makes an UNAVAILABLE of its own when a connection breaks; only a server's names
-        // the leader.
-        Code::Unavailable => {
-            let message = format!("{endpoint}: {message}");
-            TransportError::Unavailable { message, leader: leader_of(status) }
+    match Verdict::of(status) {
+        Verdict::NotHere { leader } => {
+            TransportError::Unavailable { message: format!("{endpoint}: {message}"), leader }
         }
-        Code::Aborted => TransportError::AttachedElsewhere,
-        Code::ResourceExhausted if READER_LIMITS.iter().any(|limit| message.contains(limit)) => {
-            TransportError::TooSlow
-        }
-        Code::InvalidArgument
-        | Code::FailedPrecondition
-        | Code::OutOfRange
-        | Code::NotFound
-        | Code::AlreadyExists
-        | Code::PermissionDenied
-        | Code::Unauthenticated
-        | Code::ResourceExhausted
-        | Code::Unimplemented => TransportError::Refused { message },
-        Code::Ok
-        | Code::Cancelled
-        | Code::Unknown
-        | Code::DeadlineExceeded
-        | Code::Internal
-        | Code::DataLoss => {
+        Verdict::TakenOver => TransportError::AttachedElsewhere,
+        Verdict::TooSlow => TransportError::TooSlow,
+        Verdict::Refused => TransportError::Refused { message },
+        Verdict::Unknown => {
             TransportError::Unreachable { endpoint: endpoint.to_owned(), detail: message }
         }
     }
@@ -238,24 +211,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_is_unavailable_may_name_the_leader() {
-        let mut status = Status::unavailable("this node follows");
-        status.metadata_mut().insert(LEADER_METADATA, "leader:7420".parse().expect("it is ascii"));
+    fn a_session_learns_who_leads_that_it_was_refused_or_that_it_lost_its_server() {
+        let of = |status| told("a:1", &status);
 
-        let TransportError::Unavailable { leader, .. } = told("a:1", &status) else {
-            panic!("{status:?}");
-        };
-        assert_eq!(leader.as_deref(), Some("leader:7420"));
-    }
-
-    #[test]
-    fn being_cut_for_reading_slowly_is_told_from_other_limits() {
-        let cut = Status::resource_exhausted("8192 frames are unread (outbox_frames)");
-        let watch = Status::resource_exhausted("it was not read (watch_backlog = 8192)");
-        let limit = Status::resource_exhausted("100000 sessions are open (max_sessions)");
-
-        assert_eq!(told("a:1", &cut), TransportError::TooSlow);
-        assert_eq!(told("a:1", &watch), TransportError::TooSlow);
-        assert!(matches!(told("a:1", &limit), TransportError::Refused { .. }));
+        assert!(matches!(
+            of(Status::unavailable("follows")),
+            TransportError::Unavailable { leader: None, .. }
+        ));
+        assert!(matches!(of(Status::not_found("gone")), TransportError::Refused { .. }));
+        assert!(matches!(of(Status::cancelled("stops")), TransportError::Unreachable { .. }));
+        assert_eq!(of(Status::aborted("over")), TransportError::AttachedElsewhere);
+        assert_eq!(of(Status::resource_exhausted("watch_backlog")), TransportError::TooSlow);
     }
 }

@@ -2,5 +2,6 @@
 
 pub(crate) mod cluster;
 mod grpc;
+mod verdict;
 
 pub use grpc::{GrpcTransport, told};
