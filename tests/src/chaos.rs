@@ -6,7 +6,7 @@
 //! | [`stage`] | nodes, client processes, the network between them, what the harness holds |
 //! | [`kind`], [`faults`] | what can go wrong, how it is done and undone |
 //! | [`schedule`] | when which fault comes |
-//! | [`workload`], [`clients`], [`resource`] | what the clients do, in processes of their own |
+//! | [`workload`], [`clients`] | what the clients do, in processes of their own |
 //! | [`pulse`], [`progress`] | what is seen while it runs |
 //! | [`ending`] | mended: everything is served, nothing lost, all members agree |
 //! | [`figures`] | what a run measured, and its table |
@@ -22,7 +22,6 @@ pub mod kind;
 pub mod net;
 pub mod progress;
 pub mod pulse;
-pub mod resource;
 pub mod schedule;
 pub mod stage;
 pub mod workload;

@@ -5,7 +5,7 @@ use holdfast_proto::v1::cluster_service_client::ClusterServiceClient;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-use super::grpc::channel;
+use super::grpc::{channel, tcp};
 use super::verdict::Verdict;
 
 /// Why a call was not answered with what it asked for.
@@ -38,7 +38,7 @@ pub(crate) enum Failure {
 type Answer<T> = Result<T, Failure>;
 
 async fn connect(endpoint: String) -> Answer<ClusterServiceClient<Channel>> {
-    let channel = channel(endpoint).await;
+    let channel = channel(&tcp, &endpoint).await;
     let channel = channel.map_err(|error| Failure::NotConnected { detail: error.to_string() })?;
     Ok(ClusterServiceClient::new(channel))
 }

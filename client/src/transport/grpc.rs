@@ -1,5 +1,7 @@
 //! gRPC: sessions and questions. Beside it only `cluster.rs` names tonic.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -28,13 +30,45 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// As above.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reaches servers by gRPC; each stream or question has a connection of its own.
-#[derive(Debug, Default)]
-pub(crate) struct GrpcTransport {}
+/// A connection that is being made.
+type Connecting = BoxFuture<'static, Result<Channel, tonic::transport::Error>>;
+/// How the connection that an endpoint describes is made.
+type Connect = dyn Fn(Endpoint) -> Connecting + Send + Sync;
 
-async fn connect(endpoint: String) -> Result<LockServiceClient<Channel>, TransportError> {
-    let channel = channel(endpoint).await?;
-    Ok(LockServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX))
+/// Reaches servers by gRPC; each stream or question has a connection of its own. Public for
+/// simulations, which put a network of their own beneath it.
+#[doc(hidden)]
+#[derive(Clone)]
+pub struct GrpcTransport {
+    connect: Arc<Connect>,
+}
+
+impl GrpcTransport {
+    /// Over TCP.
+    pub(crate) fn new() -> Self {
+        Self::over(tcp)
+    }
+
+    /// Over whatever `connect` makes of an endpoint: its settings of HTTP/2 are to be kept.
+    pub fn over(connect: impl Fn(Endpoint) -> Connecting + Send + Sync + 'static) -> Self {
+        Self { connect: Arc::new(connect) }
+    }
+
+    async fn client(self, endpoint: String) -> Result<LockServiceClient<Channel>, TransportError> {
+        let channel = channel(&*self.connect, &endpoint).await?;
+        Ok(LockServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX))
+    }
+}
+
+impl fmt::Debug for GrpcTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrpcTransport").finish_non_exhaustive()
+    }
+}
+
+/// As [`Connect`], over TCP.
+pub(super) fn tcp(endpoint: Endpoint) -> Connecting {
+    Box::pin(async move { endpoint.connect().await })
 }
 
 /// A connection to a server.
@@ -42,22 +76,20 @@ async fn connect(endpoint: String) -> Result<LockServiceClient<Channel>, Transpo
 /// # Errors
 ///
 /// [`TransportError::Unreachable`]; nothing was asked.
-pub(super) async fn channel(endpoint: String) -> Result<Channel, TransportError> {
+pub(super) async fn channel(connect: &Connect, endpoint: &str) -> Result<Channel, TransportError> {
     let unreachable = |error: tonic::transport::Error| TransportError::Unreachable {
-        endpoint: endpoint.clone(),
+        endpoint: endpoint.to_owned(),
         detail: innermost(&error),
     };
-    Endpoint::from_shared(format!("http://{endpoint}"))
+    let described = Endpoint::from_shared(format!("http://{endpoint}"))
         .map_err(unreachable)?
         .tcp_nodelay(true)
         .initial_connection_window_size(WINDOW_BYTES)
         .initial_stream_window_size(WINDOW_BYTES)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .keep_alive_while_idle(true)
-        .connect()
-        .await
-        .map_err(unreachable)
+        .keep_alive_while_idle(true);
+    connect(described).await.map_err(unreachable)
 }
 
 /// What the network said, without the layers it came through.
@@ -74,9 +106,9 @@ impl Transport for GrpcTransport {
         &self,
         endpoint: &str,
     ) -> BoxFuture<'static, Result<Pipe<ClientFrames, ServerFrames>, TransportError>> {
-        let endpoint = endpoint.to_owned();
+        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
         Box::pin(async move {
-            let mut client = connect(endpoint.clone()).await?;
+            let mut client = transport.client(endpoint.clone()).await?;
             let (outgoing, frames) = mpsc::channel(OUTGOING_MAX);
             // The call begins with the first poll: a server may answer only to the first frame,
             // which the caller sends once it has the pipe.
@@ -95,9 +127,9 @@ impl Transport for GrpcTransport {
         endpoint: &str,
         request: InspectRequest,
     ) -> BoxFuture<'static, Result<InspectResponse, TransportError>> {
-        let endpoint = endpoint.to_owned();
+        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
         Box::pin(async move {
-            let answer = connect(endpoint.clone()).await?.inspect(request).await;
+            let answer = transport.client(endpoint.clone()).await?.inspect(request).await;
             answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
         })
     }
@@ -107,9 +139,9 @@ impl Transport for GrpcTransport {
         endpoint: &str,
         request: ListRequest,
     ) -> BoxFuture<'static, Result<ListResponse, TransportError>> {
-        let endpoint = endpoint.to_owned();
+        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
         Box::pin(async move {
-            let answer = connect(endpoint.clone()).await?.list(request).await;
+            let answer = transport.client(endpoint.clone()).await?.list(request).await;
             answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
         })
     }
@@ -119,9 +151,9 @@ impl Transport for GrpcTransport {
         endpoint: &str,
         request: CheckTokenRequest,
     ) -> BoxFuture<'static, Result<CheckTokenResponse, TransportError>> {
-        let endpoint = endpoint.to_owned();
+        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
         Box::pin(async move {
-            let answer = connect(endpoint.clone()).await?.check_token(request).await;
+            let answer = transport.client(endpoint.clone()).await?.check_token(request).await;
             answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
         })
     }
@@ -131,9 +163,9 @@ impl Transport for GrpcTransport {
         endpoint: &str,
         request: WatchRequest,
     ) -> BoxFuture<'static, Result<Watched, TransportError>> {
-        let endpoint = endpoint.to_owned();
+        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
         Box::pin(async move {
-            match connect(endpoint.clone()).await?.watch(request).await {
+            match transport.client(endpoint.clone()).await?.watch(request).await {
                 Ok(response) => {
                     let watched = response.into_inner();
                     Ok(watched.map_err(move |status| told(&endpoint, &status)).boxed())
@@ -148,9 +180,9 @@ impl Transport for GrpcTransport {
         endpoint: &str,
         request: StatusRequest,
     ) -> BoxFuture<'static, Result<StatusResponse, TransportError>> {
-        let endpoint = endpoint.to_owned();
+        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
         Box::pin(async move {
-            let answer = connect(endpoint.clone()).await?.status(request).await;
+            let answer = transport.client(endpoint.clone()).await?.status(request).await;
             answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
         })
     }

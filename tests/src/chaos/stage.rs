@@ -15,10 +15,10 @@ use super::faults::{Clock, LineRelays, set_wall_clock};
 use super::kind::{Kind, Need};
 use super::net::{self, Host};
 use super::pulse::Pulse;
-use super::resource::Resource;
 use crate::cluster::{Cluster, Place, Setup};
 use crate::draw::Draw;
 use crate::history::{ClientId, Recorder, What};
+use crate::resource::Served;
 use crate::witness::Witness;
 
 /// Who writes what the harness itself does.
@@ -73,7 +73,7 @@ pub struct Stage {
     /// What was seen to be wrong besides what the histories show.
     pub wrong: Vec<String>,
     /// The fenced resource.
-    pub resource: Resource,
+    pub resource: Served,
     /// What was acknowledged before the first fault.
     pub witness: Witness,
     /// Where everything is kept.
@@ -110,7 +110,7 @@ impl Stage {
         let witness = Witness::take_for(WITNESS_TTL, leader, &recorder, WITNESS, WITNESSED).await;
         let own_address =
             if hosts.is_some() { net::harness().to_string() } else { "127.0.0.1".to_owned() };
-        let resource = Resource::open(&own_address, recorder.clone()).await;
+        let resource = Served::open(&own_address, recorder.clone()).await;
         let given = Given {
             endpoints: cluster.endpoints(),
             resource: resource.address().to_owned(),
