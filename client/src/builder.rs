@@ -92,8 +92,7 @@ impl Builder {
 
     /// For questions only: no session is opened.
     pub fn reader(&self) -> Reader {
-        let transport =
-            self.transport.clone().unwrap_or_else(|| Arc::new(GrpcTransport::default()));
+        let transport = self.transport.clone().unwrap_or_else(|| Arc::new(GrpcTransport::new()));
         Reader::new(self.endpoints.clone(), transport, self.seams.clone(), self.connect_timeout)
     }
 

@@ -80,6 +80,6 @@ pub use queue_place::QueuePlace;
 pub use reader::Reader;
 pub use token::FencingToken;
 #[doc(hidden)]
-pub use transport::told;
+pub use transport::{GrpcTransport, told};
 pub use value::Value;
 pub use watch::{ChangeKind, LockChange, Watch, WatchEvent};

@@ -6,7 +6,7 @@
 //! | [`stage`] | nodes, client processes, the network between them, what the harness holds |
 //! | [`kind`], [`faults`] | what can go wrong, how it is done and undone |
 //! | [`schedule`] | when which fault comes |
-//! | [`workload`], [`clients`], [`resource`] | what the clients do, in processes of their own |
+//! | [`workload`], [`clients`] | what the clients do, in processes of their own |
 //! | [`pulse`], [`progress`] | what is seen while it runs |
 //! | [`ending`] | mended: everything is served, nothing lost, all members agree |
 //! | [`figures`] | what a run measured, and its table |
@@ -22,7 +22,6 @@ pub mod kind;
 pub mod net;
 pub mod progress;
 pub mod pulse;
-pub mod resource;
 pub mod schedule;
 pub mod stage;
 pub mod workload;
@@ -53,7 +52,7 @@ pub struct Options {
     /// Only these kinds of faults, separated by commas.
     #[arg(long, value_delimiter = ',', value_enum)]
     pub faults: Vec<Kind>,
-    /// How many nodes, 3 to 9.
+    /// How many nodes, 3 to 8; one more may join them.
     #[arg(long, default_value_t = 3, value_parser = nodes)]
     pub nodes: usize,
     /// Keep settings, logs and histories in a folder below this one, also of a run without a
@@ -72,8 +71,8 @@ fn minutes(text: &str) -> Result<f64, String> {
 
 fn nodes(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(nodes @ 3..=9) => Ok(nodes),
-        _ => Err("3 to 9".into()),
+        Ok(nodes @ 3..=8) => Ok(nodes),
+        _ => Err("3 to 8".into()),
     }
 }
 

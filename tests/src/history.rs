@@ -14,6 +14,8 @@
 //! - A [`ClientId`] is one client's life: after a restart it is another one. A client that speaks
 //!   frames itself takes a new id for each session.
 
+mod news;
+
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,6 +25,8 @@ use std::time::Duration;
 use holdfast_seams::simulated::Process;
 use holdfast_seams::{Clock, Moment};
 use serde::{Deserialize, Serialize};
+
+pub use news::{Happened, News};
 
 /// One client's life within a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -209,7 +213,8 @@ pub enum What {
         /// The locks that the client believes it holds under that grant.
         names: Vec<String>,
     },
-    /// A resource outside of the store refused a write, for it had seen a larger token.
+    /// A resource outside of the store refused a write, for it had seen a larger token. Written for
+    /// the client by whoever keeps the resource, at the instant of its decision.
     Fenced {
         /// The grant under which the client wrote.
         token: u64,
@@ -232,6 +237,27 @@ pub enum What {
         read: u64,
         /// The lock.
         name: String,
+    },
+    /// The client begins to watch the locks below a prefix.
+    Watch {
+        /// The watcher's number for it.
+        watch: u64,
+        /// What their names begin with.
+        prefix: String,
+    },
+    /// What a watch told.
+    WatchTold {
+        /// The number of the watch.
+        watch: u64,
+        /// What.
+        news: News,
+    },
+    /// A watch is over.
+    WatchOver {
+        /// Its number.
+        watch: u64,
+        /// Whether it failed; otherwise its client wanted no more.
+        failed: bool,
     },
     /// What the look showed.
     ReadDone {
@@ -264,6 +290,18 @@ pub enum What {
         /// then. `None`: not known, and the client had only one.
         #[serde(default)]
         tokens: Option<Vec<u64>>,
+        /// Which session, as the store numbers it. `None`: not known.
+        #[serde(default)]
+        session: Option<u64>,
+    },
+    /// The store has told a client that its session is alive: what was asked by that gives it the
+    /// right to believe in its holds until then (DESIGN §5.4). Written by who watches its line, when
+    /// the client is told.
+    Acknowledged {
+        /// The session, as the store numbers it.
+        session: u64,
+        /// The safe deadline that follows, nanoseconds of the run's clock.
+        until_ns: u64,
     },
     /// A node has applied the log up to here. Written by who watches the nodes.
     Applied {

@@ -1,46 +1,69 @@
-//! Resources outside of the store that refuse older tokens (DESIGN §5.7), kept in memory: what the
-//! clients of one process write to, and the judge looks at (I1).
+//! Resources outside of the store that refuse older tokens (DESIGN §5.7): what holders write to, and
+//! the judge looks at (I1). Kept in memory; [`Served`] is the same for clients of other processes.
+
+mod served;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::scribe::Held;
+pub use served::{Served, Written, write_to};
+
+use crate::history::{ClientId, Recorder, What};
 
 /// The resources of one run, each guarded by the lock of the same name. Cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub struct Resources(Arc<Mutex<BTreeMap<String, u64>>>);
-
-impl Resources {
-    /// A client writes to the resource `name` under what it holds, safe or not any more: the
-    /// resource decides by the token alone. Says whether it accepted.
-    pub fn write(&self, held: &Held, name: &str) -> bool {
-        let mut largest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let decision = decide(&mut largest, name, held.token());
-        // Under the lock: the history has the decisions in their order.
-        match decision {
-            Ok(()) => held.accepted(name),
-            Err(newest) => held.fenced_off(name, newest),
-        }
-        decision.is_ok()
-    }
+#[derive(Clone, Debug)]
+pub struct Resources {
+    recorder: Recorder,
+    largest: Arc<Mutex<BTreeMap<String, u64>>>,
 }
 
-/// Refuses a token lower than the largest seen, and names that one.
-fn decide(largest: &mut BTreeMap<String, u64>, name: &str, token: u64) -> Result<(), u64> {
-    let newest = largest.entry(name.to_owned()).or_insert(token);
-    *newest = token.max(*newest);
-    if token < *newest { Err(*newest) } else { Ok(()) }
+impl Resources {
+    /// Resources that nobody has written to. What they decide they write into the history, in the
+    /// client's name, at the instant of the decision.
+    pub fn new(recorder: Recorder) -> Self {
+        Self { recorder, largest: Arc::default() }
+    }
+
+    /// A client writes to the resource `name` under `token`, safe or not any more: the resource
+    /// decides by the token alone.
+    ///
+    /// # Errors
+    ///
+    /// The larger token for which the write is refused.
+    pub fn write(&self, client: ClientId, name: &str, token: u64) -> Result<(), u64> {
+        let mut largest = self.largest.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = largest.entry(name.to_owned()).or_default();
+        let (name, newest_seen) = (name.to_owned(), *newest);
+        // Under the lock: the history has the decisions in their order.
+        if token < newest_seen {
+            self.recorder.write(client, What::Fenced { token, name, newest: newest_seen });
+            return Err(newest_seen);
+        }
+        *newest = token;
+        self.recorder.write(client, What::Accepted { token, name });
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use holdfast_seams::Seams;
+
     use super::*;
 
     #[test]
-    fn a_token_below_the_largest_seen_is_refused() {
-        let mut largest = BTreeMap::new();
-        let mut decided = |name, token| decide(&mut largest, name, token);
-        assert_eq!([decided("jobs", 5), decided("jobs", 5), decided("jobs", 7)], [Ok(()); 3]);
-        assert_eq!((decided("jobs", 6), decided("stock", 6)), (Err(7), Ok(())));
+    fn a_token_below_the_largest_seen_is_refused_name_by_name_and_all_is_written_down() {
+        let recorder = Recorder::in_memory(Seams::system().clock);
+        let resources = Resources::new(recorder.clone());
+        let write = |name, token| resources.write(ClientId(3), name, token);
+
+        assert_eq!([write("a", 5), write("a", 5), write("a", 7)], [Ok(()); 3]);
+        assert_eq!((write("a", 6), write("b", 6)), (Err(7), Ok(())));
+        let written: Vec<What> = recorder.take().into_iter().map(|record| record.what).collect();
+        let accepted = |name: &str, token| What::Accepted { token, name: name.into() };
+        let fenced = What::Fenced { token: 6, name: "a".into(), newest: 7 };
+        let expected =
+            [accepted("a", 5), accepted("a", 5), accepted("a", 7), fenced, accepted("b", 6)];
+        assert_eq!(written, expected);
     }
 }

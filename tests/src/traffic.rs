@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use crate::draw::Draw;
 use crate::history::{Asked, Change, ClientId, Recorder};
+use crate::resource::Resources;
 // Traffic is made of these.
 pub use crate::scribe::{Held, Scribe, Wish};
 
@@ -31,6 +32,8 @@ pub struct Plan {
     pub seed: u64,
     /// What the clients ask for.
     pub mix: Mix,
+    /// What holders write to under their tokens, if to anything.
+    pub resources: Option<Resources>,
 }
 
 /// What clients ask for.
@@ -61,6 +64,7 @@ impl Default for Plan {
             within: Duration::from_secs(30),
             seed: 1,
             mix: Mix::Exclusive,
+            resources: None,
         }
     }
 }
@@ -150,6 +154,42 @@ pub struct Worker {
     draw: Draw,
     grants: Arc<AtomicU64>,
     stopped: watch::Receiver<bool>,
+}
+
+/// A write to a resource, as often as it is sent.
+#[derive(Debug)]
+pub struct Write {
+    resources: Resources,
+    client: ClientId,
+    token: u64,
+    name: String,
+    seams: Seams,
+}
+
+impl Write {
+    /// What is written under a hold: to the resource behind each of these locks.
+    pub fn all(
+        plan: &Plan,
+        seams: &Seams,
+        (client, token): (ClientId, u64),
+        names: Vec<String>,
+    ) -> Vec<Self> {
+        let Some(resources) = &plan.resources else { return Vec::new() };
+        let of =
+            |name| Self { resources: resources.clone(), client, token, name, seams: seams.clone() };
+        names.into_iter().map(of).collect()
+    }
+
+    /// Arrives at once. Whether it is taken is the resource's business, which writes it down.
+    pub fn now(&self) {
+        let _ = self.resources.write(self.client, &self.name, self.token);
+    }
+
+    /// Was on its way for so long, whatever became of the hold.
+    async fn after(self, delay: Duration) {
+        self.seams.sleep(delay).await;
+        self.now();
+    }
 }
 
 /// How a request waits.
@@ -246,7 +286,12 @@ impl Worker {
         self.grants.fetch_add(1, Ordering::Relaxed);
         let longest = u64::try_from(self.plan.hold.as_millis()).unwrap_or(u64::MAX);
         let length = Duration::from_millis(self.draw.below(longest + 1));
+        let under = (self.scribe.id(), held.token());
+        let writes = Write::all(&self.plan, self.scribe.seams(), under, held.alone());
+        writes.iter().for_each(Write::now);
         held.keep(length).await;
+        // Whoever was stopped meanwhile does not look before it writes on: the resource decides.
+        writes.iter().for_each(Write::now);
         if self.plan.mix == Mix::Everything {
             self.use_values(&held).await;
             self.give_back_some(&held, length).await;
@@ -254,6 +299,10 @@ impl Worker {
         if self.draw.below(8) == 0 {
             // A look that fails is a look without an answer.
             let _ = self.scribe.inspect(held.guard().name()).await;
+        }
+        for late in writes {
+            let delay = Duration::from_millis(self.draw.below(2 * longest + 1));
+            self.scribe.seams().spawn("late write", late.after(delay)).detach();
         }
         if self.draw.below(8) == 0 {
             held.drop_guard();

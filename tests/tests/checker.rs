@@ -11,6 +11,8 @@ mod lines;
 mod store;
 #[path = "checker/vocabulary.rs"]
 mod vocabulary;
+#[path = "checker/watches.rs"]
+mod watches;
 
 use lines::{RIGHT, broken, judge};
 

@@ -53,6 +53,8 @@ fn fresh_lives_break_no_invariant() {
     assert_eq!(outcome.violations(), 0);
     let counts = outcome.counts;
     assert!(counts.lives >= 10 && counts.grants > 1_000 && counts.leaders > 10, "too little");
+    assert!(counts.writes > 1_000 && counts.refused_writes > 100, "too few writes to resources");
+    assert!(counts.watch_news > 1_000, "watchers were told too little");
 }
 
 #[test]

@@ -12,9 +12,9 @@ use holdfast::{ChangeKind, Client, WatchEvent};
 use holdfast_seams::{Seams, Task};
 use tokio::sync::watch;
 
-use super::resource::{Written, write_to};
 use crate::draw::Draw;
 use crate::history::{ClientId, Recorder};
+use crate::resource::write_to;
 use crate::traffic::{Held, Mix, Plan, Scribe, Traffic};
 
 /// How many clients of a process are the crowd.
@@ -147,10 +147,8 @@ impl Holder {
 
     async fn hold(&mut self, held: Held, name: &str) {
         for _ in 0..=self.draw.below(4) {
-            let written = write_to(&self.resource, name, held.token(), self.scribe.id()).await;
-            if let Written::Refused(newest) = written {
-                held.fenced_off(name, newest);
-            }
+            // The resource writes down what it decided.
+            let _ = write_to(&self.resource, name, held.token(), self.scribe.id()).await;
             held.keep(Duration::from_millis(self.draw.below(LONGEST_HOLD_MS / 4))).await;
         }
         // Some let it go without waiting for the answer.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::Facts;
+use super::watches::Watched;
 use super::{Tally, Violation};
 use crate::history::{Change, ClientId, Holding, Kept, LostCause, Shown};
 
@@ -16,6 +17,7 @@ pub(super) struct Story {
     pub(super) states: Vec<State>,
     pub(super) reads: Vec<Look>,
     pub(super) fences: Vec<Fence>,
+    pub(super) watches: Vec<Watched>,
     pub(super) clients: BTreeMap<ClientId, Client>,
     /// What was seen beside the clients.
     pub(super) facts: Facts,
@@ -24,6 +26,8 @@ pub(super) struct Story {
     pub(super) contradictions: Vec<Violation>,
     pub(super) request_of: BTreeMap<(ClientId, u64), usize>,
     pub(super) write_of: BTreeMap<(ClientId, u64), usize>,
+    /// The watches of each client, by their numbers.
+    pub(super) watch_of: BTreeMap<(ClientId, u64), usize>,
     /// Looks that have not ended.
     pub(super) look_of: BTreeMap<(ClientId, u64), usize>,
     /// The holds of each grant.
@@ -190,7 +194,6 @@ pub(super) struct Look {
     pub(super) done: Option<Seen>,
 }
 
-/// A write that a resource refused.
 /// What a resource decided on a client's write.
 pub(super) struct Fence {
     pub(super) client: ClientId,
@@ -217,7 +220,25 @@ pub(super) struct Client {
     pub(super) killed_ns: Option<u64>,
     pub(super) ended_ns: Option<u64>,
     pub(super) leases: Leases,
+    /// What it said of its leases, and what it was told of them.
+    pub(super) rights: Rights,
     pub(super) open_holds: BTreeSet<usize>,
+}
+
+/// What a client believed of its leases, and what gave it the right to.
+#[derive(Default)]
+pub(super) struct Rights {
+    /// At an instant the client said that its holds are certain until another.
+    pub(super) beliefs: Vec<(u64, u64)>,
+    /// Each acknowledgement that it was told.
+    pub(super) given: Vec<Right>,
+}
+
+/// An acknowledgement.
+pub(super) struct Right {
+    pub(super) at_ns: u64,
+    pub(super) session: u64,
+    pub(super) until_ns: u64,
 }
 
 /// When a client's session was certainly alive: spans in order, each the life of one session as

@@ -9,9 +9,12 @@ use holdfast_seams::Seams;
 use holdfast_seams::simulated::Process;
 use tokio::sync::watch;
 
+use super::caller::{Caller, Line};
 use super::plan::ClientPlan;
+use crate::draw::Draw;
 use crate::history::{ClientId, Recorder, What};
 use crate::scribe::{Scribe, Wish};
+use crate::sim::Calls;
 use crate::traffic::{self, Worker};
 
 /// Between two tries to connect.
@@ -44,17 +47,59 @@ impl Actor {
     }
 }
 
+/// Starts a client without a stream in its process, as [`begin_client`] does one of our library.
+pub(super) fn begin_caller(
+    process: &Process,
+    ways: (Calls, Vec<String>),
+    traffic: &traffic::Plan,
+    (recorder, grants): (&Recorder, &Arc<AtomicU64>),
+    ends: &Ends,
+) -> Actor {
+    let (id, seams) = (ClientId(traffic.first), process.seams());
+    let caller = Caller {
+        line: Line::new(ways, seams.clone()),
+        label: label_of(id),
+        id,
+        recorder: recorder.of(process.clone()),
+        seams: seams.clone(),
+        traffic: traffic.clone(),
+        draw: Draw::new(traffic.seed),
+        grants: Arc::clone(grants),
+        stopped: ends.stop.subscribe(),
+        next_request: 0,
+    };
+    begin(process, recorder, id, caller.work())
+}
+
+/// What a client's sessions call themselves: who sees them end knows by it whose they were.
+fn label_of(ClientId(id): ClientId) -> String {
+    format!("client {}", id - 1)
+}
+
+/// What clients are told of the end of a life.
+#[derive(Default)]
+pub(super) struct Ends {
+    /// Finish what you are at.
+    pub(super) stop: watch::Sender<bool>,
+    /// Nobody does anything any more.
+    pub(super) at_rest: watch::Sender<bool>,
+}
+
+/// Some watch all names, some a part of them.
+fn watched_prefix(client: u64) -> String {
+    if client.is_multiple_of(3) { "traffic/0".to_owned() } else { "traffic/".to_owned() }
+}
+
 /// Starts a client in its process: it connects, works until it is told to stop, and closes its
 /// session.
 pub(super) fn begin_client(
     builder: &Builder,
     process: &Process,
     (traffic, plan): (&traffic::Plan, &ClientPlan),
-    (recorder, grants, stopped): (&Recorder, &Arc<AtomicU64>, &watch::Receiver<bool>),
+    (recorder, grants): (&Recorder, &Arc<AtomicU64>),
+    ends: &Ends,
 ) -> Actor {
-    let (id, done) = (ClientId(traffic.first), Arc::new(AtomicBool::new(false)));
-    let actor =
-        Actor { process: process.clone(), id, recorder: recorder.clone(), done: Arc::clone(&done) };
+    let id = ClientId(traffic.first);
     let work = Work {
         builder: builder.clone().ttl(traffic.ttl),
         id,
@@ -62,11 +107,25 @@ pub(super) fn begin_client(
         seams: process.seams(),
         traffic: traffic.clone(),
         workers: plan.workers,
+        watches: plan.watches.then(|| watched_prefix(traffic.first)),
         grants: Arc::clone(grants),
-        stopped: stopped.clone(),
+        stopped: ends.stop.subscribe(),
+        at_rest: ends.at_rest.subscribe(),
     };
+    begin(process, recorder, id, work.all())
+}
+
+fn begin(
+    process: &Process,
+    recorder: &Recorder,
+    id: ClientId,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> Actor {
+    let done = Arc::new(AtomicBool::new(false));
+    let actor =
+        Actor { process: process.clone(), id, recorder: recorder.clone(), done: Arc::clone(&done) };
     let end = async move {
-        work.all().await;
+        work.await;
         done.store(true, Ordering::Relaxed);
     };
     process.seams().spawn("client", end).detach();
@@ -80,8 +139,11 @@ struct Work {
     seams: Seams,
     traffic: traffic::Plan,
     workers: u64,
+    watches: Option<String>,
     grants: Arc<AtomicU64>,
     stopped: watch::Receiver<bool>,
+    /// Nobody does anything any more.
+    at_rest: watch::Receiver<bool>,
 }
 
 impl Work {
@@ -89,6 +151,11 @@ impl Work {
         let Some(client) = self.connected().await else { return };
         let scribe = Scribe::of(client, self.id, self.recorder.clone(), self.seams.clone());
         scribe.opened(self.traffic.ttl);
+        if let Some(prefix) = self.watches {
+            let (scribe, at_rest) = (scribe.clone(), self.at_rest);
+            let watching = async move { scribe.watch(&prefix, at_rest).await };
+            self.seams.spawn("watching", watching).detach();
+        }
         let working: Vec<_> = (0..self.workers)
             .map(|number| {
                 let scribe = scribe.clone();
@@ -146,6 +213,8 @@ pub(super) async fn visit(
         held.note();
         scribe.inspect(&name).await.map_err(failed)?;
         held.release().await.map_err(failed)?;
+        // What is true in the end: what watchers were told has to be the same.
+        scribe.inspect(&name).await.map_err(failed)?;
     }
     scribe.close().await;
     Ok(())

@@ -20,6 +20,14 @@ pub struct Counts {
     pub waits: u64,
     /// Requests of unknown outcome.
     pub unknown: u64,
+    /// Writes that resources behind fencing tokens took.
+    pub writes: u64,
+    /// Writes that such resources refused: under an older token than one they had seen.
+    pub refused_writes: u64,
+    /// What watchers were told: locks and changes.
+    pub watch_news: u64,
+    /// Times that a watch broke and told the state anew.
+    pub watches_begun_anew: u64,
     /// Sessions that a leader expired.
     pub expiries: u64,
     /// Times a node came back without something that it had written and not synced.
@@ -57,6 +65,10 @@ impl Counts {
         self.grants += other.grants;
         self.waits += other.waits;
         self.unknown += other.unknown;
+        self.writes += other.writes;
+        self.refused_writes += other.refused_writes;
+        self.watch_news += other.watch_news;
+        self.watches_begun_anew += other.watches_begun_anew;
         self.expiries += other.expiries;
         self.lost_writes += other.lost_writes;
         self.snapshots += other.snapshots;
@@ -88,7 +100,7 @@ impl Counts {
         missing
     }
 
-    fn rows(&self) -> [(&'static str, u64); 11] {
+    fn rows(&self) -> [(&'static str, u64); 15] {
         [
             ("lives", self.lives),
             ("simulated seconds", self.lived_ms / 1_000),
@@ -96,6 +108,10 @@ impl Counts {
             ("grants", self.grants),
             ("waits", self.waits),
             ("unknown outcomes", self.unknown),
+            ("fenced writes taken", self.writes),
+            ("fenced writes refused", self.refused_writes),
+            ("news to watchers", self.watch_news),
+            ("watches begun anew", self.watches_begun_anew),
             ("expiries", self.expiries),
             ("restarts with lost writes", self.lost_writes),
             ("snapshots installed", self.snapshots),

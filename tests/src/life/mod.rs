@@ -3,6 +3,7 @@
 //! A life is drawn as a [`Plan`], lived on a simulated machine, healed at its end, and judged by the
 //! one judge of all runs ([`crate::check`]) and by probes on the state of every node.
 
+mod caller;
 mod client;
 mod counts;
 mod crew;

@@ -71,11 +71,12 @@ impl Search {
 
     /// Fewer tasks, simpler wishes, fewer names, a quiet network.
     fn simplify(&mut self, fails: &mut impl FnMut(&Plan) -> bool) {
-        let simpler: [fn(&mut Plan); 6] = [
+        let simpler: [fn(&mut Plan); 7] = [
             |plan| plan.rogue = false,
             |plan| each_client(plan, |client| client.workers = 1),
             |plan| each_client(plan, |client| client.everything = false),
             |plan| each_client(plan, |client| client.watches = false),
+            |plan| each_client(plan, |client| client.calls = false),
             |plan| plan.names = 1,
             |plan| {
                 plan.air.lost_per_million = 0;

@@ -8,21 +8,22 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, join_all};
-use holdfast_seams::Seams;
 use holdfast_seams::simulated::Machine;
+use holdfast_seams::{Moment, Seams};
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::raft::ReplicaConfig;
 use holdfast_server::session::SessionSettings;
-use tokio::sync::watch;
 
-use super::client::{Actor, begin_client};
+use super::client::{Actor, Ends, begin_caller, begin_client};
 use super::counts::Counts;
 use super::plan::{Air, Plan};
 use super::rogue::Rogue;
 use crate::check::{Options, check};
 use crate::draw::Draw;
 use crate::history::{ClientId, Record, Recorder, What, merge};
-use crate::sim::{Ended, Expiry, Link, Settings, Trace, World};
+use crate::resource::Resources;
+use crate::sim::{Ended, Expiry, Link, Right, Settings, Trace, World, client_of, label_of};
+use crate::traffic;
 
 /// Who writes what the life itself does.
 const STAGE: ClientId = ClientId(0);
@@ -32,6 +33,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const START_WITHIN: Duration = Duration::from_secs(30);
 /// I31: with a majority connected and nothing broken, somebody leads after so long.
 const LEADER_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long the judge leaves a watch to learn of the last change, and a little more.
+const WATCHERS_LEARN_WITHIN: Duration = Duration::from_secs(7);
 
 /// What a life leaves to its judges.
 pub(super) struct Lived {
@@ -48,6 +52,8 @@ pub(super) struct Stage<'a> {
     pub(super) world: World<'a>,
     pub(super) seams: Seams,
     pub(super) recorder: Recorder,
+    /// What holders write to.
+    resources: Resources,
     pub(super) counts: Mutex<Counts>,
     pub(super) draw: Mutex<Draw>,
     /// Every client that was ever there, by number.
@@ -64,7 +70,7 @@ pub(super) struct Stage<'a> {
     /// Ends that were found wrong already.
     told_ends: Mutex<BTreeSet<(u64, String)>>,
     grants: Arc<AtomicU64>,
-    stop: watch::Sender<bool>,
+    ends: Ends,
 }
 
 impl<'a> Stage<'a> {
@@ -76,6 +82,7 @@ impl<'a> Stage<'a> {
         Self {
             plan,
             world,
+            resources: Resources::new(recorder.clone()),
             recorder,
             counts: Mutex::new(Counts { lives: 1, ..Counts::default() }),
             draw: Mutex::new(Draw::new(plan.seed ^ 0x5741_4745)),
@@ -87,7 +94,7 @@ impl<'a> Stage<'a> {
             starved: Mutex::default(),
             told_ends: Mutex::default(),
             grants: Arc::default(),
-            stop: watch::Sender::new(false),
+            ends: Ends::default(),
             seams,
         }
     }
@@ -198,14 +205,16 @@ impl<'a> Stage<'a> {
         let plan = self.plan.clients[place];
         let process = self.world.client_process(number);
         process.set_rate(plan.rate);
-        // The stage itself is client 0 of the history.
-        let id = number + 1;
-        let actor = begin_client(
-            &self.world.client_builder(number),
-            &process,
-            (&self.plan.traffic(id, &plan), &plan),
-            (&self.recorder, &self.grants, &self.stop.subscribe()),
-        );
+        let resources = Some(self.resources.clone());
+        let traffic = traffic::Plan { resources, ..self.plan.traffic(in_history(number).0, &plan) };
+        let written = (&self.recorder, &self.grants);
+        let actor = if plan.calls {
+            let calls = self.world.calls_of(number);
+            begin_caller(&process, calls, &traffic, written, &self.ends)
+        } else {
+            let builder = self.world.client_builder(number);
+            begin_client(&builder, &process, (&traffic, &plan), written, &self.ends)
+        };
         lock(&self.actors).insert(number, actor);
     }
 
@@ -219,8 +228,9 @@ impl<'a> Stage<'a> {
             endpoints,
             seams: process.seams(),
             draw: Draw::new(self.plan.seed ^ NUMBER),
+            label: label_of(NUMBER),
             names: self.plan.names,
-            stopped: self.stop.subscribe(),
+            stopped: self.ends.stop.subscribe(),
             wrong: Arc::clone(&self.wrong),
         };
         process.seams().spawn("rogue", rogue.work()).detach();
@@ -278,15 +288,16 @@ impl<'a> Stage<'a> {
             }
             // Long enough for waits to be granted and keepalives answered.
             self.seams.sleep(Duration::from_secs(5)).await;
-            self.stop.send_replace(true);
+            self.ends.stop.send_replace(true);
             self.everybody_finishes().await;
             self.serves_every_name().await;
             self.comes_to_rest().await;
+            self.watchers_see_it().await;
         })
         .await;
     }
 
-    fn living_clients(&self) -> Vec<u64> {
+    pub(super) fn living_clients(&self) -> Vec<u64> {
         let actors = lock(&self.actors);
         actors.iter().filter(|(_, actor)| actor.lives()).map(|(number, _)| *number).collect()
     }
@@ -317,7 +328,7 @@ impl<'a> Stage<'a> {
         let recorder = self.recorder.clone();
         let process = self.world.client_process(number);
         let builder = self.world.client_builder(number);
-        let work = super::client::visit(builder, process, recorder, ClientId(number), names);
+        let work = super::client::visit(builder, process, recorder, in_history(number), names);
         match self.seams.timeout(Duration::from_mins(2), self.world.as_client(number, work)).await {
             Ok(Some(Ok(()))) => {}
             Ok(Some(Err(wrong))) => self.wrong(format!("I31: after healing {wrong}")),
@@ -337,6 +348,15 @@ impl<'a> Stage<'a> {
                 }
                 Some(_) => self.seams.sleep(LOOK_EVERY).await,
             }
+        }
+    }
+
+    /// Who watches learns of the last change, and of nothing more.
+    async fn watchers_see_it(&self) {
+        if self.plan.clients.iter().any(|client| client.watches) {
+            self.seams.sleep(WATCHERS_LEARN_WITHIN).await;
+            self.ends.at_rest.send_replace(true);
+            self.seams.sleep(LOOK_EVERY).await;
         }
     }
 
@@ -368,7 +388,10 @@ impl<'a> Stage<'a> {
     /// Judges the history, and puts everything together that was found wrong.
     fn judge(self, machine: &Machine) -> Lived {
         let expiries = self.world.expiries();
-        let history = merge(vec![self.recorder.take(), expiries.iter().filter_map(told).collect()]);
+        // What a client was told stands before what it makes of it at that instant.
+        let rights = self.world.rights().iter().map(given).collect();
+        let expired = expiries.iter().filter_map(told).collect();
+        let history = merge(vec![rights, self.recorder.take(), expired]);
         let report = check(&history, Options::default());
         let mut violations = std::mem::take(&mut *lock(&self.wrong));
         violations.extend(self.world.violations());
@@ -377,6 +400,10 @@ impl<'a> Stage<'a> {
         counts.grants = report.tally.grants as u64;
         counts.waits = report.tally.waits as u64;
         counts.unknown = report.tally.unknown as u64;
+        counts.watch_news = report.tally.watch_news as u64;
+        counts.watches_begun_anew = report.tally.watches_begun_anew as u64;
+        counts.writes = report.tally.accepted as u64;
+        counts.refused_writes = report.tally.fenced as u64;
         counts.expiries = expiries.len() as u64;
         counts.snapshots = self.world.taken_over();
         let trace = self.world.trace().lines();
@@ -404,10 +431,25 @@ impl<'a> Stage<'a> {
 
 /// What the judge is told of an expiry. Sessions of nobody in the history are left out.
 fn told(expiry: &Expiry) -> Option<Record> {
-    let number: u64 = expiry.label.strip_prefix("client ")?.parse().ok()?;
-    let at_ns = u64::try_from(expiry.at.since_origin().as_nanos()).unwrap_or(u64::MAX);
-    let (of, tokens) = (ClientId(number + 1), Some(expiry.tokens.clone()));
-    Some(Record { at_ns, client: STAGE, what: What::Expired { of, tokens } })
+    let number = client_of(&expiry.label)?;
+    let (of, tokens) = (in_history(number), Some(expiry.tokens.clone()));
+    let what = What::Expired { of, tokens, session: Some(expiry.session) };
+    Some(Record { at_ns: nanos(expiry.at), client: STAGE, what })
+}
+
+/// What the judge is told of an acknowledgement.
+fn given(right: &Right) -> Record {
+    let what = What::Acknowledged { session: right.session, until_ns: nanos(right.until) };
+    Record { at_ns: nanos(right.at), client: in_history(right.client), what }
+}
+
+/// A client by its number. The stage itself is client 0 of the history.
+fn in_history(number: u64) -> ClientId {
+    ClientId(number + 1)
+}
+
+fn nanos(at: Moment) -> u64 {
+    u64::try_from(at.since_origin().as_nanos()).unwrap_or(u64::MAX)
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

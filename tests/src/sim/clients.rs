@@ -1,13 +1,18 @@
 //! How clients reach nodes on the virtual network.
 
+use std::sync::Arc;
+
 use futures_util::future::BoxFuture;
 use futures_util::stream::StreamExt as _;
 use futures_util::{FutureExt as _, TryStreamExt as _};
 use holdfast_proto::v1::{
-    CheckTokenRequest, CheckTokenResponse, ClientFrames, InspectRequest, InspectResponse,
-    ListRequest, ListResponse, ServerFrames, StatusRequest, StatusResponse, WatchRequest,
-    WatchResponse,
+    AcquireRequest, AcquireResponse, CancelRequest, CancelResponse, CheckTokenRequest,
+    CheckTokenResponse, ClientFrames, CloseSessionRequest, CloseSessionResponse, InspectRequest,
+    InspectResponse, KeepAliveRequest, KeepAliveResponse, ListRequest, ListResponse,
+    OpenSessionRequest, OpenSessionResponse, ReleaseRequest, ReleaseResponse, ServerFrames,
+    SetValueRequest, SetValueResponse, StatusRequest, StatusResponse, WatchRequest, WatchResponse,
 };
+use holdfast_seams::simulated::Process;
 use holdfast_seams::{Pipe, Transport, TransportError, Watched};
 use holdfast_server::rpc::LockCalls;
 use holdfast_server::rpc::status::of_stream_error;
@@ -21,7 +26,10 @@ use super::connection::{Frame, Reply, pump};
 use super::link::Host;
 use super::network::Network;
 use super::port::{Call, Port};
+use super::rights::Rights;
 
+/// Messages that a client has handed over and that have not left it.
+const AT_HAND: usize = 1;
 /// Messages between a node's session layer and a connection, as over gRPC.
 const IN_HAND: usize = 4;
 
@@ -29,14 +37,28 @@ type Answered<T> = BoxFuture<'static, Result<T, TransportError>>;
 type Asked<T> = BoxFuture<'static, Result<Response<T>, Status>>;
 
 /// The network as one client sees it.
+#[derive(Clone)]
 pub(super) struct ClientNetwork {
     pub(super) network: Network,
     pub(super) client: u64,
+    pub(super) process: Process,
+    /// Where it is written down what its lines tell it.
+    pub(super) rights: Rights,
 }
 
 /// Where clients reach a node.
 pub(super) fn endpoint_of(node: u64) -> String {
     format!("node-{node}:7420")
+}
+
+/// What client `number` calls itself to the store.
+pub fn label_of(number: u64) -> String {
+    format!("client {number}")
+}
+
+/// Which client calls itself so.
+pub fn client_of(label: &str) -> Option<u64> {
+    label.strip_prefix("client ")?.parse().ok()
 }
 
 fn node_at(endpoint: &str) -> Result<u64, TransportError> {
@@ -54,6 +76,7 @@ impl ClientNetwork {
         Host::Client(self.client)
     }
 
+    /// What the library does with an answer.
     fn ask<Q, A>(
         &self,
         endpoint: &str,
@@ -65,21 +88,38 @@ impl ClientNetwork {
         Q: Message + Clone + 'static,
         A: Message + 'static,
     {
-        let (network, from, endpoint) = (self.network.clone(), self.host(), endpoint.to_owned());
+        let at = endpoint.to_owned();
+        let answer = self.call(endpoint, kind, request, invoke);
         async move {
-            let to = node_at(&endpoint)?;
+            match answer.await {
+                Some(answer) => answer.map_err(|status| holdfast::told(&at, &status)),
+                None => Err(unreachable(&at)),
+            }
+        }
+        .boxed()
+    }
+
+    /// One unary call; `None`: no answer came, and what was asked for may have been done.
+    fn call<Q, A>(
+        &self,
+        endpoint: &str,
+        kind: &'static str,
+        request: Q,
+        invoke: impl Fn(LockCalls, Request<Q>) -> Asked<A> + Send + Sync + 'static,
+    ) -> BoxFuture<'static, Option<Result<A, Status>>>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + 'static,
+    {
+        let (network, from, node) = (self.network.clone(), self.host(), node_at(endpoint));
+        async move {
             let bytes = request.encode_to_vec();
-            let call = Call { from, to, kind, bytes, may_come_twice: false };
-            let at = endpoint.clone();
+            let call = Call { from, to: node.ok()?, kind, bytes, may_come_twice: false };
             let answer = network.ask(call, move |port: Port| {
-                let (asked, at) = (invoke(port.calls, Request::new(request.clone())), at.clone());
-                async move {
-                    let answer = asked.await.map(Response::into_inner);
-                    answer.map_err(|status| holdfast::told(&at, &status))
-                }
-                .boxed()
+                let asked = invoke(port.calls, Request::new(request.clone()));
+                async move { asked.await.map(Response::into_inner) }.boxed()
             });
-            answer.await.unwrap_or_else(|| Err(unreachable(&endpoint)))
+            answer.await
         }
         .boxed()
     }
@@ -91,17 +131,75 @@ macro_rules! asked {
     };
 }
 
+/// The unary calls of a client without a stream. Cheap to clone.
+#[derive(Clone)]
+pub struct Calls(ClientNetwork);
+
+impl std::fmt::Debug for Calls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Calls").field(&self.0.client).finish()
+    }
+}
+
+macro_rules! calls {
+    ($($name:ident: $request:ty => $answer:ty;)*) => {
+        impl Calls {
+            pub(super) fn of(client: ClientNetwork) -> Self {
+                Self(client)
+            }
+
+            $(
+                /// As the call of that name says; "unavailable" if no answer came.
+                ///
+                /// # Errors
+                ///
+                /// The status with which the node answered, or that of the connection.
+                pub async fn $name(
+                    &self,
+                    endpoint: &str,
+                    request: $request,
+                ) -> Result<$answer, Status> {
+                    let answer = self.0.call(endpoint, stringify!($name), request, asked!($name));
+                    answer.await.unwrap_or_else(|| Err(Status::unavailable("no answer")))
+                }
+            )*
+        }
+    };
+}
+
+calls! {
+    open_session: OpenSessionRequest => OpenSessionResponse;
+    keep_alive: KeepAliveRequest => KeepAliveResponse;
+    acquire: AcquireRequest => AcquireResponse;
+    cancel: CancelRequest => CancelResponse;
+    release: ReleaseRequest => ReleaseResponse;
+    set_value: SetValueRequest => SetValueResponse;
+    close_session: CloseSessionRequest => CloseSessionResponse;
+}
+
 impl Transport for ClientNetwork {
     fn open(&self, endpoint: &str) -> Answered<Pipe<ClientFrames, ServerFrames>> {
         let (network, host, endpoint) = (self.network.clone(), self.host(), endpoint.to_owned());
+        let line = self.rights.line(self.client, self.process.clone());
         async move {
             let node = node_at(&endpoint)?;
             let at = endpoint.clone();
             let dialled = network.dial(host, node, "session", |port, frames, answers| {
                 serve_session(port, at, frames, answers).boxed()
             });
-            let (outgoing, incoming) = dialled.await.ok_or_else(|| unreachable(&endpoint))?;
-            Ok(Pipe { outgoing, incoming: ReceiverStream::new(incoming).boxed() })
+            let (to_node, incoming) = dialled.await.ok_or_else(|| unreachable(&endpoint))?;
+            let (outgoing, asked) = mpsc::channel(AT_HAND);
+            let told = Arc::clone(&line);
+            network.spawn("line", async move {
+                let asked = ReceiverStream::new(asked).inspect(move |frames| line.asks(frames));
+                pump(asked.boxed(), &to_node).await;
+            });
+            let incoming = ReceiverStream::new(incoming).inspect(move |frames| {
+                if let Ok(frames) = frames {
+                    told.is_told(frames);
+                }
+            });
+            Ok(Pipe { outgoing, incoming: incoming.boxed() })
         }
         .boxed()
     }
@@ -212,6 +310,15 @@ impl<T: Message + 'static> Frame for Result<T, TransportError> {
         match self {
             Ok(message) => message.encode_to_vec(),
             Err(error) => error.to_string().into_bytes(),
+        }
+    }
+}
+
+impl<T: Message + 'static> Frame for Result<T, Status> {
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Ok(message) => message.encode_to_vec(),
+            Err(status) => status.message().as_bytes().to_vec(),
         }
     }
 }

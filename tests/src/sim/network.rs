@@ -17,6 +17,7 @@ use tokio::sync::watch;
 
 use super::connection::Connection;
 use super::link::{Cuts, Host, Injected, Link};
+use super::pledges::Pledges;
 use super::port::Port;
 use super::trace::Trace;
 use super::votes::Votes;
@@ -42,6 +43,8 @@ pub(super) struct Shared {
     pub(super) trace: Trace,
     /// What was voted, as the messages say.
     pub(super) votes: Votes,
+    /// What members said that they keep.
+    pub(super) pledges: Pledges,
 }
 
 struct State {
@@ -93,6 +96,7 @@ impl Network {
             changed: watch::Sender::new(0),
             trace,
             votes: Votes::default(),
+            pledges: Pledges::new(world.seams()),
         }))
     }
 
@@ -171,6 +175,11 @@ impl Network {
     /// What was voted so far, as the messages say.
     pub fn votes(&self) -> &Votes {
         &self.0.votes
+    }
+
+    /// What members said that they keep.
+    pub(super) fn pledges(&self) -> &Pledges {
+        &self.0.pledges
     }
 
     /// Open connections of a host.

@@ -252,8 +252,10 @@ impl Life {
             seams: seams.clone(),
         };
         let options = StoreOptions { node_id, cluster: None, new_store_id, on_fault };
-        let opened = Store::open_simulated(Path::new(DATA), options, ground);
-        opened.map_err(|error| error.to_string())
+        let store = Store::open_simulated(Path::new(DATA), options, ground)
+            .map_err(|error| error.to_string())?;
+        self.network.pledges().opened(node_id, &store);
+        Ok(store)
     }
 
     /// Until somebody wants it to stop, or it must.

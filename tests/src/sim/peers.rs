@@ -1,6 +1,6 @@
 //! How members reach each other on the virtual network.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt as _;
 use futures_util::stream::{BoxStream, StreamExt as _};
@@ -104,7 +104,17 @@ impl Peer for Wire {
     }
 
     fn append(&self, request: proto::AppendRequest) -> Answered<proto::AppendResponse> {
-        self.ask("append", true, request, |port, request| port.peer.append(request))
+        let (network, member) = (self.network.clone(), self.to);
+        self.ask("append", true, request, move |port, request| {
+            let (network, term) = (network.clone(), term_of(&request));
+            let answer = port.peer.append(request);
+            async move {
+                let answer = answer.await?;
+                network.pledges().answered(member, term, &answer);
+                Ok(answer)
+            }
+            .boxed()
+        })
     }
 
     fn vote(&self, request: proto::VoteRequest) -> Answered<proto::VoteResponse> {
@@ -120,6 +130,7 @@ impl Peer for Wire {
                 let answer = answer.await?;
                 if let Some((term, candidate)) = asked.filter(|_| answer.granted) {
                     network.votes().given(voter, term, candidate);
+                    network.pledges().voted(voter, term, candidate);
                 }
                 Ok(answer)
             }
@@ -145,7 +156,9 @@ impl Peer for Wire {
         let (network, way, seams) =
             (self.network.clone(), (self.from, self.to), self.seams.clone());
         async move {
-            let serve = |port: Port, requests, responses| answer_appends(port, requests, responses);
+            let kept = (network.clone(), way.1);
+            let serve =
+                |port: Port, requests, responses| answer_appends(port, kept, requests, responses);
             let incoming = Self::stream(
                 network,
                 way,
@@ -181,18 +194,38 @@ impl Peer for Wire {
     }
 }
 
+/// What is answered is a pledge of `member`. All requests of a stream are of one leader; what is
+/// answered to it was asked in the term of its first request or later.
 async fn answer_appends(
     port: Port,
+    (network, member): (Network, u64),
     requests: BoxStream<'static, proto::AppendRequest>,
     responses: mpsc::Sender<Result<proto::AppendResponse, PeerError>>,
 ) {
-    match port.peer.stream_append(requests).await {
-        Ok(answers) => pump(answers, &responses).await,
+    let first = Arc::new(OnceLock::new());
+    let asked = Arc::clone(&first);
+    let requests = requests.inspect(move |request| {
+        asked.get_or_init(|| term_of(request));
+    });
+    match port.peer.stream_append(requests.boxed()).await {
+        Ok(answers) => {
+            let answers = answers.inspect(move |answer| {
+                if let (Some(term), Ok(answer)) = (first.get(), answer) {
+                    network.pledges().answered(member, *term, answer);
+                }
+            });
+            pump(answers.boxed(), &responses).await;
+        }
         Err(error) => {
             // Nobody waits for it any more.
             let _ = responses.send(Err(error)).await;
         }
     }
+}
+
+/// The term of whoever asks.
+fn term_of(request: &proto::AppendRequest) -> u64 {
+    request.vote.as_ref().map_or(0, |vote| vote.term)
 }
 
 fn unreachable() -> PeerError {

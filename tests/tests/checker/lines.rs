@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use holdfast_tests::check::{Options, Report, check};
 use holdfast_tests::history::{
-    Asked, Change, ClientId, Holding, Kept, KeptState, LostCause, Record, Shown, What,
+    Asked, Change, ClientId, Happened, Holding, Kept, KeptState, LostCause, News, Record, Shown,
+    What,
 };
 
 const MS: u64 = 1_000_000;
@@ -199,11 +200,23 @@ fn what_else(words: &[&str]) -> What {
 /// What is seen beside the clients.
 fn what_was_seen(words: &[&str]) -> What {
     match words {
+        ["watches", watch, prefix] => {
+            What::Watch { watch: number(watch), prefix: (*prefix).into() }
+        }
+        ["watch-over", watch] => What::WatchOver { watch: number(watch), failed: false },
+        ["told", watch, rest @ ..] => What::WatchTold { watch: number(watch), news: news(rest) },
         ["opened", ms] => What::Opened { ttl_ms: number(ms) },
-        ["expired", of] => What::Expired { of: client(of), tokens: None },
+        ["expired", of] => What::Expired { of: client(of), tokens: None, session: None },
+        ["expired", of, "session", session] => {
+            let session = Some(number(session));
+            What::Expired { of: client(of), tokens: Some(Vec::new()), session }
+        }
         ["expired", of, tokens] => {
             let tokens = tokens.split('+').map(|token| token.parse().unwrap()).collect();
-            What::Expired { of: client(of), tokens: Some(tokens) }
+            What::Expired { of: client(of), tokens: Some(tokens), session: None }
+        }
+        ["acknowledged", session, until] => {
+            What::Acknowledged { session: number(session), until_ns: number(until) * MS }
         }
         ["applied", node, index, hash, stamp] => What::Applied {
             node: number(node),
@@ -212,6 +225,40 @@ fn what_was_seen(words: &[&str]) -> What {
             stamp_ms: number(stamp),
         },
         _ => panic!("{words:?} is no record"),
+    }
+}
+
+/// `lock NAME HOLDERS`, `synced`, `restarted`, or `INDEX NAME` and what happened.
+fn news(words: &[&str]) -> News {
+    let waiting = option(words, "waiting").map_or(0, number);
+    match words {
+        ["restarted"] => News::Restarted,
+        ["synced"] => News::Synced,
+        ["lock", name, holders, rest @ ..] => News::Lock {
+            name: (*name).into(),
+            holders: holding(holders),
+            waiting,
+            value: rest.iter().find_map(|word| shown(word)),
+        },
+        [index, name, what @ ..] => News::Change {
+            name: (*name).into(),
+            index: number(index),
+            waiting,
+            what: happened(what),
+        },
+        _ => panic!("{words:?} is no news"),
+    }
+}
+
+fn happened(words: &[&str]) -> Happened {
+    match words {
+        ["queued", ..] => Happened::Queued,
+        ["left", ..] => Happened::Left,
+        ["granted", holder, ..] => Happened::Granted(holding(holder)[0]),
+        ["released", holder, ..] => Happened::Released(holding(holder)[0]),
+        ["lost", holder, ..] => Happened::Lost(holding(holder)[0]),
+        ["value", rest @ ..] => Happened::Value(rest.iter().find_map(|word| shown(word))),
+        _ => panic!("{words:?} is nothing that happens"),
     }
 }
 

@@ -1,0 +1,339 @@
+//! A client that has no stream and not our library: it opens a session, keeps it alive, asks, holds
+//! and gives back by unary calls, one question and one answer at a time.
+//!
+//! It believes what the wire format promises such a client, and no more: a hold is certain until
+//! the send time of the last answered keepalive, plus the lease, less a tenth and 20 ms. A call
+//! that ended without an answer is sent again under its number, to whoever leads.
+
+mod session;
+
+pub(super) use session::Line;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use holdfast_proto::v1::set_value::Change as Wanted;
+use holdfast_proto::v1::{
+    Acquire, AcquireRequest, Cancel, CancelRequest, Granted, Item, Mode, Release, ReleaseRequest,
+    SetValue, SetValueRequest,
+};
+use holdfast_seams::Seams;
+use tokio::sync::watch;
+use tonic::{Code, Status};
+
+use crate::draw::Draw;
+use crate::history::{Asked, Change, ClientId, LostCause, Recorder, Shown, What};
+use crate::traffic::{self, Write};
+use session::Session;
+
+/// Before a call without an answer is sent again.
+const AGAIN: Duration = Duration::from_millis(50);
+/// How long an answer to anything but a wait is waited for.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
+/// Between two looks at a hold.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A client of unary calls.
+pub(super) struct Caller {
+    pub(super) line: Line,
+    /// What its sessions call themselves.
+    pub(super) label: String,
+    pub(super) id: ClientId,
+    pub(super) recorder: Recorder,
+    pub(super) seams: Seams,
+    pub(super) traffic: traffic::Plan,
+    pub(super) draw: Draw,
+    pub(super) grants: Arc<AtomicU64>,
+    pub(super) stopped: watch::Receiver<bool>,
+    /// Used once over all of its sessions, so that a history can tell its requests apart.
+    pub(super) next_request: u64,
+}
+
+/// What it holds under one token.
+struct Holding {
+    token: u64,
+    items: Vec<Asked>,
+}
+
+impl Caller {
+    /// One session after the other, until it is told to stop; the last one it closes.
+    pub(super) async fn work(mut self) {
+        while !*self.stopped.borrow() {
+            let asked = (self.traffic.ttl, self.label.as_str());
+            let Some(session) = Session::open(&self.line, &self.seams, asked).await else {
+                self.seams.sleep(AGAIN).await;
+                continue;
+            };
+            self.write(What::Opened { ttl_ms: session.ttl_ms() });
+            while session.is_safe() && !*self.stopped.borrow() {
+                match self.ask(&session).await {
+                    Some(holding) => self.hold(&session, holding).await,
+                    None => self.seams.sleep(Duration::from_millis(1 + self.draw.below(20))).await,
+                }
+            }
+            if session.is_safe() {
+                self.write(What::Close);
+                session.close(&self.line).await;
+                return;
+            }
+        }
+    }
+
+    fn write(&self, what: What) {
+        self.recorder.write(self.id, what);
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_request += 1;
+        self.next_request
+    }
+
+    /// One lock alone or shared, or two of them whole.
+    fn wish(&mut self) -> Vec<Asked> {
+        let first = self.draw.below(self.traffic.names);
+        let name = |number: u64| format!("traffic/{number}");
+        let mut items = vec![Asked { name: name(first), shared: self.draw.below(4) == 0 }];
+        let second = (first + 1 + self.draw.below(2)) % self.traffic.names;
+        if second != first && self.draw.below(3) == 0 {
+            items.push(Asked { name: name(second), shared: self.draw.below(3) == 0 });
+        }
+        items
+    }
+
+    /// Asks for locks until there is an answer, its own limit has passed, or its session may be
+    /// over.
+    async fn ask(&mut self, session: &Session) -> Option<Holding> {
+        let (request, items, wait) = (self.number(), self.wish(), self.draw.below(5) != 0);
+        let within_ms = wait.then(|| self.recorder.ms_of(self.traffic.within));
+        let asked = items.clone();
+        self.write(What::Acquire { request, items: asked, any: None, wait, within_ms });
+        let until = self.seams.clock.now() + self.traffic.within;
+        while session.is_safe() {
+            let left = until.saturating_since(self.seams.clock.now());
+            if left.is_zero() {
+                self.give_up(session, request).await;
+                return None;
+            }
+            match self.acquire(session, (request, &items, wait), left).await {
+                Ok(granted) => return Some(self.granted(session, request, items, &granted)),
+                Err(status) => match after(&status, request, wait) {
+                    Some(what) => {
+                        self.write(what);
+                        return None;
+                    }
+                    None => self.seams.sleep(AGAIN).await,
+                },
+            }
+        }
+        self.write(What::SessionLost { request });
+        None
+    }
+
+    /// One call. Some give it up early: their place, and what they are granted, stays (DESIGN §6).
+    async fn acquire(
+        &mut self,
+        session: &Session,
+        (request, items, wait): (u64, &[Asked], bool),
+        left: Duration,
+    ) -> Result<Granted, Status> {
+        let patience = match self.draw.below(4) {
+            0 => Duration::from_millis(self.draw.below(500)),
+            _ => left + ANSWERED_WITHIN,
+        };
+        let items = items.iter().map(|item| Item {
+            name: item.name.clone().into_bytes().into(),
+            mode: if item.shared { Mode::Shared } else { Mode::Exclusive }.into(),
+        });
+        let acquire =
+            Acquire { request_id: request, items: items.collect(), wait, ..Acquire::default() };
+        let wait_ms = wait.then(|| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+        let asked = AcquireRequest {
+            session: Some(session.key()),
+            done_below: request,
+            acquire: Some(acquire),
+            wait_ms,
+        };
+        let call =
+            self.line.ask(patience, |calls, node| async move { calls.acquire(&node, asked).await });
+        let answer = call.await?;
+        answer.granted.ok_or_else(|| Status::internal("an answer without a grant"))
+    }
+
+    /// Ends a request whatever its state, and does not let go before that is certain.
+    async fn give_up(&self, session: &Session, request: u64) {
+        self.write(What::Cancel { request });
+        self.write(What::Unknown { request });
+        while session.is_safe() {
+            let cancel = Some(Cancel { request_id: request });
+            let asked = CancelRequest { session: Some(session.key()), done_below: request, cancel };
+            let call = self.line.ask(ANSWERED_WITHIN, |calls, node| async move {
+                calls.cancel(&node, asked).await
+            });
+            match call.await {
+                Err(status) if may_be_asked_again(&status) => self.seams.sleep(AGAIN).await,
+                _ => return,
+            }
+        }
+    }
+
+    fn granted(
+        &self,
+        session: &Session,
+        request: u64,
+        mut items: Vec<Asked>,
+        granted: &Granted,
+    ) -> Holding {
+        let names: Vec<String> = granted.names.iter().map(text).collect();
+        let values = granted.values.iter().filter_map(|named| {
+            let value = named.value.as_ref()?;
+            let (name, shown) = (text(&named.name), text(&value.value));
+            Some(Shown { name, value: shown, token: value.token, suspect: value.suspect })
+        });
+        let (token, values) = (granted.token, values.collect());
+        items.retain(|item| names.contains(&item.name));
+        self.write(What::Granted { request, token, names, values });
+        let holding = Holding { token, items };
+        self.note(session, &holding);
+        self.grants.fetch_add(1, Ordering::Relaxed);
+        holding
+    }
+
+    /// Writes down what it believes of a hold, and says whether that is that it is safe.
+    fn note(&self, session: &Session, holding: &Holding) -> bool {
+        let (token, at_ns) = (holding.token, self.recorder.now_ns());
+        let safe = session.safe_until();
+        match safe {
+            Some(until) => self.write(What::Safe { until_ns: self.recorder.ns_of(until) }),
+            None => {
+                let cause =
+                    if session.is_unknown() { LostCause::Gone } else { LostCause::Deadline };
+                self.write(What::Lost { token, cause });
+            }
+        }
+        let names = holding.items.iter().map(|item| item.name.clone()).collect();
+        let look = What::IsSafe { token, safe: safe.is_some(), names };
+        self.recorder.write_at(at_ns, self.id, look);
+        safe.is_some()
+    }
+
+    async fn hold(&mut self, session: &Session, holding: Holding) {
+        let longest_ms = u64::try_from(self.traffic.hold.as_millis()).unwrap_or(u64::MAX);
+        let length = Duration::from_millis(self.draw.below(longest_ms + 1));
+        let writes = self.writes_of(&holding);
+        writes.iter().for_each(Write::now);
+        let until = self.seams.clock.now() + length;
+        while self.note(session, &holding) {
+            let left = until.saturating_since(self.seams.clock.now());
+            if left.is_zero() {
+                break;
+            }
+            self.seams.sleep(left.min(LOOK_EVERY)).await;
+        }
+        // Safe or not: the resource decides.
+        writes.iter().for_each(Write::now);
+        if self.draw.below(3) == 0 {
+            self.set_values(session, &holding).await;
+        }
+        self.release(session, &holding).await;
+    }
+
+    fn writes_of(&self, holding: &Holding) -> Vec<Write> {
+        let alone = holding.items.iter().filter(|item| !item.shared);
+        let names = alone.map(|item| item.name.clone()).collect();
+        Write::all(&self.traffic, &self.seams, (self.id, holding.token), names)
+    }
+
+    async fn set_values(&mut self, session: &Session, holding: &Holding) {
+        let alone: Vec<&Asked> = holding.items.iter().filter(|item| !item.shared).collect();
+        for Asked { name, .. } in alone {
+            let (request, token) = (self.number(), holding.token);
+            let value = format!("{token} {}", self.draw.below(1_000_000));
+            let change = Change::Set(value.clone());
+            self.write(What::SetValue { request, token, name: name.clone(), change });
+            let set = SetValue {
+                request_id: request,
+                token,
+                name: name.clone().into_bytes().into(),
+                change: Some(Wanted::Value(value.into_bytes().into())),
+            };
+            let what = self.set_value(session, &set).await;
+            self.write(what);
+        }
+    }
+
+    /// Asks for a change until there is an answer, or the session may be over.
+    async fn set_value(&self, session: &Session, set: &SetValue) -> What {
+        let request = set.request_id;
+        while session.is_safe() {
+            let asked = SetValueRequest {
+                session: Some(session.key()),
+                done_below: request,
+                set_value: Some(set.clone()),
+            };
+            let call = self.line.ask(ANSWERED_WITHIN, |calls, node| async move {
+                calls.set_value(&node, asked).await
+            });
+            match call.await {
+                Ok(_) => return What::ValueSet { request },
+                Err(status) if may_be_asked_again(&status) => self.seams.sleep(AGAIN).await,
+                Err(status) if status.code() == Code::NotFound => break,
+                Err(status) => return What::Refused { request, reason: reason(&status) },
+            }
+        }
+        What::Unknown { request }
+    }
+
+    /// Gives back until that is answered, or the session may be over. Of several calls the first may
+    /// have done it.
+    async fn release(&self, session: &Session, holding: &Holding) {
+        let token = holding.token;
+        loop {
+            self.write(What::Release { token, names: Vec::new() });
+            let release = Some(Release { token, names: Vec::new() });
+            let asked = ReleaseRequest { session: Some(session.key()), done_below: 0, release };
+            let call = self.line.ask(ANSWERED_WITHIN, |calls, node| async move {
+                calls.release(&node, asked).await
+            });
+            let told = match call.await {
+                Ok(_) => What::Released { token, names: Vec::new() },
+                Err(status) if status.code() == Code::FailedPrecondition => {
+                    What::NotHolder { token }
+                }
+                Err(status) if may_be_asked_again(&status) && session.is_safe() => {
+                    self.seams.sleep(AGAIN).await;
+                    continue;
+                }
+                Err(_) => What::ReleaseUnknown { token },
+            };
+            self.write(told);
+            return;
+        }
+    }
+}
+
+/// What a status says of a request; `None`: nothing, it has to be asked again.
+fn after(status: &Status, request: u64, wait: bool) -> Option<What> {
+    match status.code() {
+        Code::FailedPrecondition if !wait => Some(What::Denied { request }),
+        // Its own limit passed at the node that served it, or at one before.
+        Code::DeadlineExceeded | Code::Cancelled => Some(What::Denied { request }),
+        Code::NotFound => Some(What::SessionLost { request }),
+        _ if may_be_asked_again(status) => None,
+        _ => Some(What::Refused { request, reason: reason(status) }),
+    }
+}
+
+/// Whether the same call may find what it asks for elsewhere, or later.
+fn may_be_asked_again(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal)
+}
+
+fn reason(status: &Status) -> String {
+    format!("{:?}", status.code()).to_lowercase()
+}
+
+fn text(bytes: &Bytes) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
