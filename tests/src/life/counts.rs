@@ -34,6 +34,8 @@ pub struct Counts {
     pub lost_writes: u64,
     /// Snapshots that a leader sent and a follower took.
     pub snapshots: u64,
+    /// Nodes that were killed while they wrote a snapshot.
+    pub torn_snapshots: u64,
     /// Changes of members that were committed.
     pub member_changes: u64,
     /// Damaged stores that refused to open.
@@ -72,6 +74,7 @@ impl Counts {
         self.expiries += other.expiries;
         self.lost_writes += other.lost_writes;
         self.snapshots += other.snapshots;
+        self.torn_snapshots += other.torn_snapshots;
         self.member_changes += other.member_changes;
         self.refused_stores += other.refused_stores;
         for (kind, count) in &other.faults {
@@ -100,7 +103,7 @@ impl Counts {
         missing
     }
 
-    fn rows(&self) -> [(&'static str, u64); 15] {
+    fn rows(&self) -> [(&'static str, u64); 16] {
         [
             ("lives", self.lives),
             ("simulated seconds", self.lived_ms / 1_000),
@@ -115,6 +118,7 @@ impl Counts {
             ("expiries", self.expiries),
             ("restarts with lost writes", self.lost_writes),
             ("snapshots installed", self.snapshots),
+            ("snapshots cut short", self.torn_snapshots),
             ("membership changes", self.member_changes),
             ("stores refused", self.refused_stores),
         ]

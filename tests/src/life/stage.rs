@@ -404,6 +404,7 @@ impl<'a> Stage<'a> {
         counts.refused_writes = report.tally.fenced as u64;
         counts.expiries = expiries.len() as u64;
         counts.snapshots = self.world.taken_over();
+        counts.torn_snapshots = self.world.torn_snapshots();
         let trace = self.world.trace().lines();
         let digest = machine.digest() ^ self.world.trace().digest().rotate_left(32);
         Lived { counts, violations, digest, trace, history }

@@ -1,6 +1,7 @@
 //! A world: nodes with their disks, clients, and the network between them, on one machine.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -55,6 +56,8 @@ pub struct World<'m> {
     clients: Mutex<BTreeMap<u64, Process>>,
     observer: Arc<Observer>,
     last_id: AtomicU64,
+    /// Processes that were killed while they wrote a snapshot.
+    torn_snapshots: AtomicU64,
 }
 
 struct Node {
@@ -93,6 +96,7 @@ impl<'m> World<'m> {
             clients: Mutex::default(),
             observer: Arc::new(Observer::new(machine.world().seams().clock)),
             last_id: AtomicU64::new(ids.len() as u64),
+            torn_snapshots: AtomicU64::new(0),
         };
         for id in &ids {
             made.put(*id, &ids, false);
@@ -203,8 +207,16 @@ impl<'m> World<'m> {
     /// Ends a node's process where it stands. Nothing happens if there is none.
     pub fn crash(&self, id: u64, crash: Crash) {
         if let Some(life) = self.life(id).filter(|life| life.ended().is_none()) {
+            let unfinished = |file: &PathBuf| file.extension().is_some_and(|end| end == "tmp");
+            let torn = self.disk(id).files().iter().any(unfinished);
+            self.torn_snapshots.fetch_add(u64::from(torn), Ordering::Relaxed);
             life.crash(crash);
         }
+    }
+
+    /// How many processes were killed while they wrote a snapshot.
+    pub fn torn_snapshots(&self) -> u64 {
+        self.torn_snapshots.load(Ordering::Relaxed)
     }
 
     /// Everybody loses power at once.
