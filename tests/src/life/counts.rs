@@ -40,6 +40,8 @@ pub struct Counts {
     pub member_changes: u64,
     /// Damaged stores that refused to open.
     pub refused_stores: u64,
+    /// Times that the schedule of a regression life happened.
+    pub scheduled: u64,
     /// Faults that struck, by kind; one that found nothing to strike does not count.
     pub faults: BTreeMap<Kind, u64>,
 }
@@ -77,6 +79,7 @@ impl Counts {
         self.torn_snapshots += other.torn_snapshots;
         self.member_changes += other.member_changes;
         self.refused_stores += other.refused_stores;
+        self.scheduled += other.scheduled;
         for (kind, count) in &other.faults {
             *self.faults.entry(*kind).or_default() += count;
         }
@@ -103,7 +106,7 @@ impl Counts {
         missing
     }
 
-    fn rows(&self) -> [(&'static str, u64); 16] {
+    fn rows(&self) -> [(&'static str, u64); 17] {
         [
             ("lives", self.lives),
             ("simulated seconds", self.lived_ms / 1_000),
@@ -121,6 +124,7 @@ impl Counts {
             ("snapshots cut short", self.torn_snapshots),
             ("membership changes", self.member_changes),
             ("stores refused", self.refused_stores),
+            ("schedules happened", self.scheduled),
         ]
     }
 }

@@ -12,6 +12,7 @@
 //! - Everything that is drawn comes from the seed; nothing iterates in an order that is not the same
 //!   every time.
 
+mod answers;
 mod clients;
 mod connection;
 mod disk;
@@ -27,6 +28,7 @@ mod tree;
 mod votes;
 mod world;
 
+pub use answers::Answers;
 pub use clients::Calls;
 pub use disk::{Damage, DiskFaults, VirtualDisk};
 pub use link::{Cuts, Host, Injected, Link, apart, bridge, one_way, ring};

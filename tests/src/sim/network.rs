@@ -15,6 +15,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::watch;
 
+use super::answers::Answers;
 use super::connection::Connection;
 use super::link::{Cuts, Host, Injected, Link};
 use super::port::Port;
@@ -42,6 +43,7 @@ pub(super) struct Shared {
     pub(super) trace: Trace,
     /// What was voted, as the messages say.
     pub(super) votes: Votes,
+    pub(super) answers: Answers,
 }
 
 struct State {
@@ -93,6 +95,7 @@ impl Network {
             changed: watch::Sender::new(0),
             trace,
             votes: Votes::default(),
+            answers: Answers::default(),
         }))
     }
 
@@ -171,6 +174,11 @@ impl Network {
     /// What was voted so far, as the messages say.
     pub fn votes(&self) -> &Votes {
         &self.0.votes
+    }
+
+    /// What members answered so far.
+    pub fn answers(&self) -> &Answers {
+        &self.0.answers
     }
 
     /// Open connections of a host.

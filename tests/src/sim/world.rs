@@ -85,8 +85,18 @@ impl Drop for World<'_> {
 impl<'m> World<'m> {
     /// A world whose nodes do not run yet.
     pub fn new(machine: &'m Machine, settings: Settings) -> Self {
-        let world = machine.world();
-        let network = Network::new(&world, settings.seed, settings.trace.clone());
+        let network = Network::new(&machine.world(), settings.seed, settings.trace.clone());
+        Self::on(machine, network, settings)
+    }
+
+    /// Another world on the same network: its nodes have disks of their own, and stand at the same
+    /// addresses as this one's while those do not run.
+    #[must_use]
+    pub fn beside(&self, settings: Settings) -> Self {
+        Self::on(self.machine, self.network.clone(), settings)
+    }
+
+    fn on(machine: &'m Machine, network: Network, settings: Settings) -> Self {
         let ids: Vec<u64> = (1..=settings.nodes).collect();
         let made = Self {
             machine,
