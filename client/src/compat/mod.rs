@@ -44,9 +44,19 @@ mod statement;
 #[cfg(any(test, feature = "cassandra"))]
 mod terms;
 
+#[cfg(feature = "cassandra")]
+mod driver;
+#[cfg(feature = "cassandra")]
+mod schema;
+
 pub use locker::{Patience, RemoteGuard, RemoteLocker};
 #[cfg(any(test, feature = "cassandra"))]
 pub use {
     cassandra::{Cassandra, LockerOptions},
     lease::{Leader, Leadership, Lease, LeaseTable, Observer, Sequence},
+};
+#[cfg(feature = "cassandra")]
+pub use {
+    driver::{Credentials, SerialScope},
+    schema::Schema,
 };

@@ -227,8 +227,8 @@ impl ClientPlan {
             ttl_ms,
             rate: rate(draw),
             workers: 1 + draw.below(2),
-            // Some hold on for longer than a lease that nobody renews.
-            hold_ms: if draw.below(6) == 0 { 2 * ttl_ms } else { hold_ms },
+            // A few hold on for longer than a lease that nobody renews; more would leave little to others.
+            hold_ms: if draw.below(16) == 0 { 2 * ttl_ms } else { hold_ms },
             within_ms: 2_000 + draw.below(20_000),
             everything: draw.below(3) != 0,
             watches: draw.below(6) == 0,
