@@ -39,6 +39,7 @@ enum Mend {
     Link(String, String),
     Node(u64),
     Process(u64),
+    Power(u64),
 }
 
 /// Lives the life of this seed, and judges it.
@@ -140,18 +141,27 @@ fn strike(stage: &mut Stage, draw: &mut Draw) -> Option<Mend> {
     match draw.below(11) {
         0 => stage.cut_off(node),
         1 => stage.hold_off(node),
-        2 if !stage.is_down(node) => stage.crash(node),
-        3 if !stage.is_down(node) => stage.power_off(node),
-        4 if !stage.is_down(node) => stage.stop(node),
+        2..=4 if stage.is_down(node) => return None,
+        2 => {
+            stage.crash(node);
+            return Some(Mend::Process(node));
+        }
+        3 => {
+            stage.power_off(node);
+            return Some(Mend::Power(node));
+        }
+        4 => {
+            stage.stop(node);
+            return Some(Mend::Process(node));
+        }
         5 => return Some(pair(stage, Stage::cut, &at, &peer)),
         6 => return Some(pair(stage, Stage::hold, &at, &peer)),
         7 => return Some(pair(stage, Stage::cut_one_way, &at, &peer)),
         8 => return Some(pair(stage, Stage::cut, &client, &at)),
         9 => return Some(pair(stage, Stage::hold, &client, &at)),
-        10 => return Some(pair(stage, Stage::cut_one_way, &at, &client)),
-        _ => return None,
+        _ => return Some(pair(stage, Stage::cut_one_way, &at, &client)),
     }
-    Some(if stage.is_down(node) { Mend::Process(node) } else { Mend::Node(node) })
+    Some(Mend::Node(node))
 }
 
 fn pair(
@@ -169,5 +179,6 @@ fn undo(stage: &mut Stage, mend: Mend) {
         Mend::Link(one, other) => stage.mend(&one, &other),
         Mend::Node(id) => stage.join(id),
         Mend::Process(id) => stage.start(id),
+        Mend::Power(id) => stage.power_on(id),
     }
 }

@@ -35,6 +35,8 @@ pub(super) const STUCK_LINES_ARE_GONE: Duration = Duration::from_secs(12);
 const LED_WITHIN: Duration = Duration::from_secs(20);
 /// What a job of a client may take, unless a test says otherwise.
 const JOB_WITHIN: Duration = Duration::from_mins(2);
+/// What the clients' clocks show at first.
+pub(super) const CLOCKS_BEGIN_AT: Duration = Duration::from_hours(1);
 /// How often the states of the nodes are written down.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Who writes what the harness does.
@@ -320,8 +322,7 @@ impl Stage {
 
     fn note_of(&self, who: ClientId, what: What) {
         let host = self.clients.values().next().expect("a stage has a client");
-        // As every client's clock, which begin at one hour.
-        let now = Moment::from_origin(self.sim.elapsed() + Duration::from_hours(1));
+        let now = Moment::from_origin(self.sim.elapsed() + CLOCKS_BEGIN_AT);
         let recorder = &host.desk.get().expect("it runs").recorder;
         recorder.write_at(recorder.ns_of(now), who, what);
     }
@@ -345,12 +346,17 @@ impl Stage {
         self.down.insert(id);
     }
 
-    /// A node loses its power: nobody is told.
+    /// A node loses its power: nobody is told, and nobody answers for it.
     pub(super) fn power_off(&mut self, id: u64) {
         self.fault(format!("node {id} loses its power"));
         self.cut_off(id);
         self.crash(id);
+    }
+
+    /// It has power again, and starts; it knows of no connection that others still have to it.
+    pub(super) fn power_on(&mut self, id: u64) {
         self.join(id);
+        self.start(id);
     }
 
     /// Starts a node again.
