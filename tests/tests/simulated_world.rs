@@ -143,11 +143,11 @@ fn a_node_whose_disk_ignores_syncs_refuses_its_folder_after_a_power_cut() {
         let wrong = wrong_in_a_world_of(Settings::new(seed, 3), async |world| {
             let id = follower(world).await;
             let client = world.connect(1, TTL).await.unwrap();
-            // What it says is not held against its disk every time.
-            seconds(world, 5).await;
             // Only what comes after is lost, the guard's hint among it.
             world.disk(id).ignore_syncs(true);
             let _client = pairs(world, client, 20).await;
+            // What it says is not held against its disk every time.
+            seconds(world, 5).await;
             assert!(world.disk(id).unsynced() > 0);
             world.crash(id, Crash::Power);
             refused = matches!(world.start_node(id).await, Err(Ended::Refused(_)));
