@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use holdfast_seams::{Clock, Watchdog};
+use holdfast_seams::{Clock, Moment, Watchdog};
 
 use crate::safety::Safety;
 use crate::{GuardState, LostReason};
@@ -16,14 +16,16 @@ pub(crate) struct Alarms(Arc<Watched>);
 struct Watched {
     clock: Arc<dyn Clock>,
     holds: Mutex<Holds>,
+    /// Set once, right after construction: it needs what it watches.
+    watchdog: OnceLock<Watchdog>,
 }
 
 #[derive(Default)]
 struct Holds {
     last: u64,
     safeties: BTreeMap<u64, Arc<Safety>>,
-    /// Set once, right after construction: it needs what it watches.
-    watchdog: Option<Watchdog>,
+    /// What the watchdog was set to.
+    next: Option<Moment>,
 }
 
 /// Watched as long as it lives.
@@ -34,21 +36,23 @@ pub(crate) struct Alarm {
 
 impl Alarms {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        let watched = Arc::new(Watched { clock, holds: Mutex::default() });
+        let watched =
+            Arc::new(Watched { clock, holds: Mutex::default(), watchdog: OnceLock::new() });
         let weak = Arc::downgrade(&watched);
         let watchdog = watched.clock.watchdog(Arc::new(move || {
             if let Some(watched) = weak.upgrade() {
                 watched.look();
             }
         }));
-        watched.holds.lock().unwrap_or_else(PoisonError::into_inner).watchdog = Some(watchdog);
+        // It is the first.
+        let _ = watched.watchdog.set(watchdog);
         Self(watched)
     }
 
     /// Watches over `safety`. A deadline that moves on later makes it ring once in vain.
     pub(crate) fn watch(&self, safety: Arc<Safety>) -> Alarm {
         let id = {
-            let mut holds = self.0.holds.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut holds = self.0.lock();
             holds.last += 1;
             let id = holds.last;
             holds.safeties.insert(id, safety);
@@ -62,7 +66,23 @@ impl Alarms {
 impl Watched {
     /// Ends what is not safe any more, and sets the watchdog to what comes next.
     fn look(&self) {
-        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        // Outside of the lock, and only if it has changed: a watchdog that has no thread rings at
+        // once, here.
+        let mut to_set = self.end_and_find_next();
+        while let (Some(next), Some(watchdog)) = (to_set, self.watchdog.get()) {
+            watchdog.set(Some(next));
+            // Somebody who looked at the same time may have set an earlier one before us.
+            to_set = self.lock().next.filter(|current| *current != next);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Holds> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next deadline, if it is another one than was last set.
+    fn end_and_find_next(&self) -> Option<Moment> {
+        let mut holds = self.lock();
         holds.safeties.retain(|_, safety| {
             let safe = safety.is_safe(&*self.clock);
             if !safe {
@@ -71,17 +91,16 @@ impl Watched {
             safe
         });
         let next = holds.safeties.values().filter_map(|safety| safety.deadline()).min();
-        if let Some(watchdog) = &holds.watchdog {
-            watchdog.set(next);
-        }
+        let changed = next != holds.next;
+        holds.next = next;
+        next.filter(|_| changed)
     }
 }
 
 impl Drop for Alarm {
     fn drop(&mut self) {
         if let Some(watched) = self.watched.upgrade() {
-            let mut holds = watched.holds.lock().unwrap_or_else(PoisonError::into_inner);
-            holds.safeties.remove(&self.id);
+            watched.lock().safeties.remove(&self.id);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_seams::Seams;
+use tokio::sync::watch;
 
 use super::alarms::Alarms;
 use super::database::{Database, Tables};
@@ -20,13 +21,22 @@ pub struct Cassandra {
     tables: Arc<Tables>,
     seams: Seams,
     alarms: Arc<Alarms>,
+    keepers: watch::Sender<usize>,
 }
 
 impl Cassandra {
+    /// Waits until all that was given up or given back so far is out of the tables: for programs
+    /// that end, for what is left behind stands until its TTL is over. Guards that are held, and
+    /// waits that go on, are waited for too. Cancel safe.
+    pub async fn settled(&self) {
+        // The sender is our own.
+        let _ = self.keepers.subscribe().wait_for(|keepers| *keepers == 0).await;
+    }
+
     pub(crate) fn on(database: Arc<dyn Database>, seams: Seams) -> Self {
         let tables = Arc::new(Tables::new(database, seams.clock.clone()));
         let alarms = Arc::new(Alarms::new(seams.clock.clone()));
-        Self { tables, seams, alarms }
+        Self { tables, seams, alarms, keepers: watch::Sender::new(0) }
     }
 
     pub(crate) fn tables(&self) -> &Arc<Tables> {
@@ -42,6 +52,7 @@ impl Cassandra {
             seams: self.seams.clone(),
             terms: Terms::new(options.ttl, options.max_skew)?,
             alarms: self.alarms.clone(),
+            keepers: self.keepers.clone(),
             answer_limit: options.answer_limit,
             endpoints: self.tables.endpoints().into(),
         })

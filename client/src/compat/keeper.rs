@@ -88,6 +88,8 @@ pub(crate) struct Keeping {
     pub(crate) seams: Seams,
     pub(crate) terms: Terms,
     pub(crate) alarms: Arc<Alarms>,
+    /// How many tasks there are.
+    pub(crate) keepers: watch::Sender<usize>,
     /// How long a call that does not wait may take to get an answer.
     pub(crate) answer_limit: Duration,
     /// Where the database is, for errors.
@@ -128,6 +130,7 @@ impl Keeping {
         let progress = watch::Sender::new(Progress::default());
         let seen = progress.subscribe();
         let keeper = Keeper {
+            _counted: Counted::new(&self.keepers),
             keeping: self.clone(),
             recipe,
             waits: patience.waits(),
@@ -198,8 +201,25 @@ fn not_granted(lock_id: &str, owner: Option<&str>, waited: Option<Duration>) -> 
     Error::NotGranted { names: vec![lock_id.to_owned()], holders, waited }
 }
 
+/// One of the tasks there are.
+struct Counted(watch::Sender<usize>);
+
+impl Counted {
+    fn new(keepers: &watch::Sender<usize>) -> Self {
+        keepers.send_modify(|keepers| *keepers += 1);
+        Self(keepers.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.send_modify(|keepers| *keepers -= 1);
+    }
+}
+
 /// The task.
 struct Keeper<R> {
+    _counted: Counted,
     keeping: Keeping,
     recipe: R,
     waits: bool,

@@ -36,7 +36,7 @@ mod database;
 #[cfg(any(test, feature = "cassandra"))]
 mod keeper;
 #[cfg(any(test, feature = "cassandra"))]
-mod lease;
+pub mod lease;
 #[cfg(any(test, feature = "cassandra"))]
 mod owner;
 #[cfg(any(test, feature = "cassandra"))]
@@ -44,6 +44,11 @@ mod statement;
 #[cfg(any(test, feature = "cassandra"))]
 mod terms;
 
+#[cfg(feature = "cassandra")]
+mod driver;
+
+#[cfg(feature = "cassandra")]
+pub use driver::{Credentials, Schema, SerialScope};
 pub use locker::{Patience, RemoteGuard, RemoteLocker};
 #[cfg(any(test, feature = "cassandra"))]
 pub use {

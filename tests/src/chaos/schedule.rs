@@ -110,15 +110,16 @@ impl Schedule {
     fn may_begin(&self, kind: Kind, stage: &Stage) -> bool {
         let minority = stage.minority();
         let taken = |kind: Kind| match kind.takes() {
+            Takes::Nobody => 0,
             Takes::One => 1,
-            Takes::Minority => minority,
-            Takes::Nobody | Takes::Majority => 0,
+            // Nobody is taken beside those, either.
+            Takes::Minority | Takes::Majority => minority,
         };
-        let mut others = self.under_way.iter().map(|(other, ..)| *other);
+        let others = self.under_way.iter().map(|(other, ..)| *other);
         let alone = others
             .clone()
             .all(|other| other != kind && !(other.changes_members() && kind.changes_members()));
-        let down: usize = others.by_ref().map(taken).sum();
+        let down: usize = others.map(taken).sum();
         alone && (taken(kind) == 0 || down + taken(kind) <= minority)
     }
 

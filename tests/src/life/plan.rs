@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::fault::{Damage, Fault, Kind, Shape, Who};
+use super::schedule::Schedule;
 use crate::draw::Draw;
 use crate::traffic::{self, Mix};
 
@@ -46,6 +47,9 @@ pub struct Plan {
     pub rogue: bool,
     /// What goes wrong, in order.
     pub strikes: Vec<Strike>,
+    /// What once broke openraft, and is to happen over and over beside that.
+    #[serde(default)]
+    pub schedule: Option<Schedule>,
 }
 
 /// Settings of the nodes.
@@ -161,6 +165,7 @@ impl Plan {
             names,
             rogue,
             strikes,
+            schedule: None,
         }
     }
 
@@ -227,8 +232,8 @@ impl ClientPlan {
             ttl_ms,
             rate: rate(draw),
             workers: 1 + draw.below(2),
-            // Some hold on for longer than a lease that nobody renews.
-            hold_ms: if draw.below(6) == 0 { 2 * ttl_ms } else { hold_ms },
+            // A few hold on for longer than a lease that nobody renews; more would leave little to others.
+            hold_ms: if draw.below(16) == 0 { 2 * ttl_ms } else { hold_ms },
             within_ms: 2_000 + draw.below(20_000),
             everything: draw.below(3) != 0,
             watches: draw.below(6) == 0,
