@@ -32,12 +32,12 @@ simulate *arguments:
 
 # Chaos on real processes for so many minutes; `--help` after it lists the faults. Root sees more of them.
 chaos minutes *arguments:
-    cargo build --release --locked --bins
+    cargo build --release --locked -p holdfast-tests -p holdfast-server --bins
     ./target/release/holdfast-chaos --minutes {{ minutes }} {{ arguments }}
 
 # A node with a million held locks is killed; how long until it serves.
 recovery *arguments:
-    cargo build --release --locked --bins
+    cargo build --release --locked -p holdfast-tests -p holdfast-server --bins
     ./target/release/holdfast-recovery {{ arguments }}
 
 # Looks for each deliberate bug with the simulator, and says after how many lives it was found.

@@ -62,6 +62,12 @@ impl Acquire {
         self
     }
 
+    /// As it is, it gives up when it has no answer after `limit`.
+    pub(crate) fn answered_within(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
     /// Waits until the lock is granted, over outages and changes of leader too. The default of
     /// [`Client::lock`].
     pub fn wait_forever(mut self) -> Self {

@@ -92,8 +92,7 @@ impl Builder {
 
     /// For questions only: no session is opened.
     pub fn reader(&self) -> Reader {
-        let transport =
-            self.transport.clone().unwrap_or_else(|| Arc::new(GrpcTransport::default()));
+        let transport = self.transport.clone().unwrap_or_else(|| Arc::new(GrpcTransport::new()));
         Reader::new(self.endpoints.clone(), transport, self.seams.clone(), self.connect_timeout)
     }
 
@@ -156,7 +155,7 @@ impl fmt::Debug for Builder {
 }
 
 /// `host:pid`.
-fn default_label() -> String {
+pub(crate) fn default_label() -> String {
     let uname = rustix::system::uname();
     format!("{}:{}", uname.nodename().to_string_lossy(), std::process::id())
 }

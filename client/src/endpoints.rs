@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use holdfast_seams::Rng;
 
+use crate::backoff::Backoff;
 use crate::{Error, Result};
-
-/// The shortest delay after a round of attempts without success.
-const DELAY_MIN: Duration = Duration::from_millis(50);
 
 /// Splits a comma-separated list of `host:port`.
 ///
@@ -41,15 +38,14 @@ pub(crate) struct Route {
     hint: Option<String>,
     /// Attempts since the last success or delay.
     attempts: usize,
-    delay_max: Duration,
-    delays: ExponentialBackoff,
+    delays: Backoff,
 }
 
 impl Route {
     /// `delay_max` bounds the delay between two rounds.
     pub(crate) fn new(endpoints: Vec<String>, delay_max: Duration) -> Self {
-        let delays = delays(delay_max);
-        Self { endpoints, at: 0, hint: None, attempts: 0, delay_max, delays }
+        let delays = Backoff::new(delay_max);
+        Self { endpoints, at: 0, hint: None, attempts: 0, delays }
     }
 
     /// Whom to try now.
@@ -65,7 +61,7 @@ impl Route {
     /// The attempt led to a session stream: delays begin anew.
     pub(crate) fn succeeded(&mut self) {
         self.attempts = 0;
-        self.delays = delays(self.delay_max);
+        self.delays.reset();
     }
 
     /// The attempt, or the stream it led to, is over; `leader` is who leads, if somebody said so.
@@ -80,25 +76,8 @@ impl Route {
             return None;
         }
         self.attempts = 0;
-        let delay = self.delays.next().unwrap_or(self.delay_max);
-        Some(jittered(delay, rng))
+        Some(self.delays.next(rng))
     }
-}
-
-fn delays(max: Duration) -> ExponentialBackoff {
-    ExponentialBuilder::new()
-        .with_min_delay(DELAY_MIN.min(max))
-        .with_max_delay(max)
-        .without_max_times()
-        .build()
-}
-
-/// Between half of `delay` and all of it, so that clients who failed together do not come back
-/// together.
-fn jittered(delay: Duration, rng: &dyn Rng) -> Duration {
-    let half = delay / 2;
-    let span = u64::try_from(half.as_micros()).unwrap_or(u64::MAX).saturating_add(1);
-    half + Duration::from_micros(rng.next_u64() % span)
 }
 
 #[cfg(test)]
@@ -169,7 +148,7 @@ mod tests {
         let first = delay();
         let later: Vec<_> = (0..8).map(|_| delay()).collect();
 
-        assert_eq!(first, DELAY_MIN / 2, "half the delay is fixed, half is jitter");
+        assert_eq!(first, Duration::from_millis(25), "half the delay is fixed, half is jitter");
         assert_eq!(later.last(), Some(&Duration::from_millis(200)));
         route.succeeded();
         route.next();

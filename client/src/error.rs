@@ -213,5 +213,10 @@ fn after(waited: Option<&Duration>) -> String {
 
 fn held_by(holders: &[Holder]) -> String {
     let Some(holder) = holders.first() else { return String::new() };
-    format!(": held by {} for {} s", shown(&holder.label), holder.held.as_secs())
+    let holder_is = format!(": held by {}", shown(&holder.label));
+    // Not every store knows since when.
+    if holder.held.is_zero() {
+        return holder_is;
+    }
+    format!("{holder_is} for {} s", holder.held.as_secs())
 }

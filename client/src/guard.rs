@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use holdfast_seams::select;
+use holdfast_seams::{Clock, select};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::Handle;
 use crate::hold::Hold;
+use crate::safety::Safety;
 use crate::session::Key;
 use crate::value::Change;
 use crate::{FencingToken, GuardState, LostReason, Mode, Result, Value};
@@ -70,7 +71,15 @@ impl Guard {
     /// before every write. Counts time in which the machine was suspended. Once false, it stays
     /// false.
     pub fn is_safe(&self) -> bool {
-        self.hold.is_safe(&*self.handle.session.seams().clock)
+        self.safety().is_safe(self.clock())
+    }
+
+    pub(crate) fn safety(&self) -> &Safety {
+        self.hold.safety()
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        &*self.handle.session.seams().clock
     }
 
     /// The hold's state, to look at and to wait for changes of. Brought up to date by a thread of
@@ -80,7 +89,7 @@ impl Guard {
     /// Copy the state out at once (`*guard.state().borrow()`): while a borrow of it lives, nobody
     /// can tell it anything, and dropping the guard in the same thread waits for ever.
     pub fn state(&self) -> watch::Receiver<GuardState> {
-        self.hold.state()
+        self.hold.safety().state()
     }
 
     /// How much longer the lock is certainly held, if nothing is heard from the store; zero if it
@@ -89,7 +98,7 @@ impl Guard {
         if !self.is_safe() {
             return std::time::Duration::ZERO;
         }
-        let state = *self.hold.state().borrow();
+        let state = *self.hold.safety().state().borrow();
         match state {
             GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
                 safe_until.saturating_since(self.handle.session.seams().clock.now())
@@ -100,19 +109,13 @@ impl Guard {
 
     /// Waits until the lock is lost. Cancel safe.
     pub async fn lost(&self) -> LostReason {
-        let mut state = self.hold.state();
-        let over = state.wait_for(GuardState::is_over).await.map(|state| *state);
-        match over {
-            Ok(GuardState::Lost(reason)) => reason,
-            // The hold's own sender outlives this borrow, and nobody releases a borrowed guard.
-            _ => LostReason::Revoked,
-        }
+        self.hold.safety().lost().await
     }
 
     /// A token that is cancelled when the lock is not safe any more, for work that is told that
     /// way. Cancelling it does nothing to the lock.
     pub fn cancellation_token(&self) -> CancellationToken {
-        self.hold.cancelled().child_token()
+        self.hold.safety().cancelled().child_token()
     }
 
     /// Runs `work` as long as the lock is safe, and drops it where it stands when it is not.
@@ -148,7 +151,7 @@ impl Guard {
     /// Cancel safe.
     pub async fn contended(&self) -> Option<&str> {
         let mut contended = self.hold.contended();
-        let mut state = self.hold.state();
+        let mut state = self.hold.safety().state();
         select! {
             _ = state.wait_for(GuardState::is_over) => None,
             names = contended.wait_for(|names| !names.is_empty()) => {
@@ -310,7 +313,7 @@ impl fmt::Debug for Guard {
         f.debug_struct("Guard")
             .field("names", &self.names().collect::<Vec<_>>())
             .field("token", &self.token().get())
-            .field("state", &*self.hold.state().borrow())
+            .field("state", &*self.hold.safety().state().borrow())
             .finish_non_exhaustive()
     }
 }

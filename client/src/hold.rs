@@ -5,14 +5,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use holdfast_mutants::mutant;
 use holdfast_proto::v1;
-use holdfast_seams::{Clock, Moment};
+use holdfast_seams::Moment;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use crate::items::Item;
 use crate::lease::Span;
+use crate::safety::Safety;
 use crate::value::Change;
 use crate::{FencingToken, Mode, Value};
 
@@ -112,10 +111,7 @@ pub(crate) struct Hold {
     /// At least one; the first is the one that a guard of one lock is about.
     locks: Box<[HeldLock]>,
     pub(crate) token: FencingToken,
-    span: Arc<Span>,
-    over: AtomicBool,
-    state: watch::Sender<GuardState>,
-    cancelled: CancellationToken,
+    safety: Safety,
     /// The names of the hold for which somebody waits, as far as the store told.
     contended: watch::Sender<BTreeSet<Arc<str>>>,
 }
@@ -127,14 +123,10 @@ impl Hold {
         token: FencingToken,
         span: Arc<Span>,
     ) -> Option<Self> {
-        let safe_until = span.deadline()?;
         Some(Self {
             locks: locks.into(),
             token,
-            span,
-            over: AtomicBool::new(false),
-            state: watch::Sender::new(GuardState::Held { safe_until }),
-            cancelled: CancellationToken::new(),
+            safety: Safety::within(span)?,
             contended: watch::Sender::default(),
         })
     }
@@ -189,55 +181,8 @@ impl Hold {
         self.contended.subscribe()
     }
 
-    /// One clock read against an atomic. Once false, false for ever: both parts only ever fall.
-    pub(crate) fn is_safe(&self, clock: &dyn Clock) -> bool {
-        let in_time = mutant!(IsSafeIgnoresClock) || self.span.is_alive(clock);
-        in_time && !self.over.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn state(&self) -> watch::Receiver<GuardState> {
-        self.state.subscribe()
-    }
-
-    /// Why it was lost, if it was.
-    pub(crate) fn lost_reason(&self) -> Option<LostReason> {
-        match *self.state.borrow() {
-            GuardState::Lost(reason) => Some(reason),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn cancelled(&self) -> &CancellationToken {
-        &self.cancelled
-    }
-
-    /// Unsafe from here on, whoever still looks.
-    pub(crate) fn end(&self, last: GuardState) {
-        self.over.store(true, Ordering::Release);
-        self.state.send_if_modified(|state| {
-            let changes = !state.is_over();
-            if changes {
-                *state = last;
-            }
-            changes
-        });
-        self.cancelled.cancel();
-    }
-
-    /// Publishes the deadline as it is now.
-    pub(crate) fn publish(&self, in_jeopardy: bool) {
-        let Some(safe_until) = self.span.deadline() else { return };
-        let now = if in_jeopardy {
-            GuardState::Jeopardy { safe_until }
-        } else {
-            GuardState::Held { safe_until }
-        };
-        self.state.send_if_modified(|state| {
-            let changes = !state.is_over() && *state != now;
-            if changes {
-                *state = now;
-            }
-            changes
-        });
+    /// Whether it is safe, as a whole, and who is told of it.
+    pub(crate) fn safety(&self) -> &Safety {
+        &self.safety
     }
 }

@@ -345,9 +345,9 @@ mod tests {
         let hold = Hold::granted(Vec::new(), FencingToken::new(1), Span::new(at(100)));
         let hold = hold.expect("its span is alive");
 
-        assert!(hold.is_safe(&clock));
+        assert!(hold.safety().is_safe(&clock));
         clock.0.store(100, Ordering::Relaxed);
-        assert!(!hold.is_safe(&clock));
+        assert!(!hold.safety().is_safe(&clock));
     }
 
     #[test]

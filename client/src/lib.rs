@@ -45,9 +45,11 @@
 //! what the token is for.
 
 mod acquire;
+mod backoff;
 mod builder;
 mod client;
 mod cluster;
+pub mod compat;
 mod endpoints;
 mod error;
 mod guard;
@@ -57,6 +59,7 @@ mod items;
 mod lease;
 mod queue_place;
 mod reader;
+mod safety;
 mod session;
 mod token;
 mod transport;
@@ -77,6 +80,6 @@ pub use queue_place::QueuePlace;
 pub use reader::Reader;
 pub use token::FencingToken;
 #[doc(hidden)]
-pub use transport::told;
+pub use transport::{GrpcTransport, told};
 pub use value::Value;
 pub use watch::{ChangeKind, LockChange, Watch, WatchEvent};

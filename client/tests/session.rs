@@ -9,6 +9,8 @@
 #[expect(unreachable_pub, reason = "a helper's items are as public as its users are many")]
 mod scripted;
 
+#[path = "session/lockers.rs"]
+mod lockers;
 #[path = "session/places.rs"]
 mod places;
 #[path = "session/several.rs"]
@@ -24,7 +26,7 @@ use holdfast::{Error, Guard, GuardState, LostReason, RefusalReason};
 use holdfast_proto::v1::{self, cancelled::Was, refused::Subject, server_frame::Body};
 use holdfast_seams::Task;
 use scripted::{
-    Net, PATIENCE, SAFE, Server, TTL, cancelled, granted, kept_alive, ms, queued, refused,
+    Net, PATIENCE, SAFE, Server, TTL, cancelled, granted, kept_alive, ms, opened, queued, refused,
     released, state_granted, state_queued,
 };
 use tokio::sync::oneshot;
@@ -259,6 +261,36 @@ async fn a_server_that_falls_silent_is_left_for_the_next_in_time() {
 
     assert_ne!(server.endpoint, silent.endpoint);
     assert!(guard.is_safe());
+}
+
+/// A State of megabytes is long on its way over a slow line, and nothing shows that it is. Every
+/// resume renews the lease: a client that always gave up as early would keep its locks for ever and
+/// never learn that it has them (I31).
+#[tokio::test(start_paused = true)]
+async fn a_server_that_takes_long_to_attach_the_session_is_given_more_time_after_each_try() {
+    let mut net = Net::new();
+    let (client, server, _guard) = holding(&mut net).await;
+    drop(server);
+    let mut given_up = 0;
+    let mut server = loop {
+        let mut slow = net.accept().await;
+        slow.open().await;
+        match net.seams.timeout(TTL * 3 / 4, slow.frame()).await {
+            Err(_) => break slow,
+            Ok(frame) => assert_eq!(frame, None, "the client has nothing to say yet"),
+        }
+        given_up += 1;
+        assert!(given_up < 10, "it is given up as early every time");
+    };
+    let state = v1::State { requests: vec![state_granted(1, 41)], next_request_id: 2 };
+    server.say_all(vec![opened(7), Body::State(state)]).await;
+
+    assert!(given_up > 0, "a server that is silent is not waited for that long at first");
+    // Too late for what was held: it is given back.
+    assert_eq!(server.release().await, 41);
+    let (_task, outcome) = start(&net, client.lock("jobs"));
+    server.grant_next(42).await;
+    assert_eq!(outcome.await.unwrap().unwrap().token().get(), 42);
 }
 
 /// DESIGN §5.6: the grant was made, but nobody may act on it any more.

@@ -15,6 +15,7 @@
 //! | `grants` | I14, I23: a set is granted whole, an `any` what it asked for |
 //! | `answers` | I10, I12, I23, I5: answers fit each other and what was asked |
 //! | `holds` | I6, I13, I19: a hold ends by its owner or its lease and by nothing else |
+//! | `rights` | I6: who believes in a hold was told so in time, and whom the store told so, it does not expire |
 //! | `expiry` | I6, I7: a lease ends neither before the safe deadline nor later than its bound |
 //! | `replicas` | I8, I16: nodes at one index are in one state, and stamps never go back |
 //! | `survival` | I4, I19: what was acknowledged is in every later state, as it was told |
@@ -34,6 +35,7 @@ mod order;
 mod overlap;
 mod reads;
 mod replicas;
+mod rights;
 mod story;
 mod survival;
 mod tell;
@@ -99,6 +101,8 @@ pub struct Tally {
     pub suspects: usize,
     /// Writes that a resource outside of the store accepted.
     pub accepted: usize,
+    /// Acknowledgements of keepalives, of which each gave a client the right to believe.
+    pub acknowledged: usize,
     /// Sessions that the store was seen to end because their lease had run out.
     pub expiries: usize,
     /// Clients whose lease had to end within its bound, because they were killed.
@@ -170,6 +174,7 @@ pub fn check(records: &[Record], options: Options) -> Report {
     grants::check(&story, &mut violations);
     answers::check(&story, &mut violations);
     holds::check(&story, &mut violations);
+    rights::check(&story, &mut tally, &mut violations);
     expiry::check(&story, options, &mut tally, &mut violations);
     replicas::check(&story, &mut tally, &mut violations);
     survival::check(&story, &mut violations);

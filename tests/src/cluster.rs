@@ -147,6 +147,10 @@ pub struct Node {
     namespace: Option<Arc<Namespace>>,
     variables: Vec<(String, String)>,
     child: Option<Child>,
+    /// It waits to be added rather than form a cluster.
+    joins: bool,
+    /// It is no member any more: nobody's settings name it, and nothing waits for it.
+    gone: bool,
 }
 
 impl Cluster {
@@ -165,17 +169,16 @@ impl Cluster {
         let (setup, seams) = (setup.clone(), Seams::system());
         let cluster = Self { nodes, setup, power, preload, folder, temporary, seams };
         for node in &cluster.nodes {
-            cluster.write_settings(node, "");
+            cluster.write_settings(node);
         }
         cluster
     }
 
-    fn write_settings(&self, node: &Node, own: &str) {
+    fn write_settings(&self, node: &Node) {
         let members = if self.nodes.len() > 1 { members(&self.nodes) } else { String::new() };
         let Setup { node_settings, cluster_settings, .. } = &self.setup;
         let node_text = node.config_text();
-        let text =
-            format!("{node_text}{node_settings}{own}\n[cluster]\n{cluster_settings}{members}");
+        let text = format!("{node_text}{node_settings}\n[cluster]\n{cluster_settings}{members}");
         std::fs::write(&node.config, text).unwrap();
     }
 
@@ -184,10 +187,45 @@ impl Cluster {
     pub fn prepare_joining(&mut self, id: u64) -> usize {
         let place = self.setup.places.get(self.nodes.len()).cloned();
         let place = place.unwrap_or_else(Place::on_loopback);
-        self.nodes.push(Node::prepare(id, place, &self.folder));
+        self.nodes.push(Node { joins: true, ..Node::prepare(id, place, &self.folder) });
         let index = self.nodes.len() - 1;
-        self.write_settings(&self.nodes[index], "join = true\n");
+        self.write_settings(&self.nodes[index]);
         index
+    }
+
+    /// A node that does not run is no member any more. Its machine stands empty until
+    /// [`Cluster::prepare_again`].
+    pub fn retire(&mut self, index: usize) {
+        let node = &mut self.nodes[index];
+        assert!(node.child.is_none(), "node {} runs", node.id);
+        node.gone = true;
+    }
+
+    /// The machine of a node that is gone gets another one, with an empty folder and an id of its
+    /// own, which waits to be added. All settings name the members there are now, as operators are
+    /// told to write them.
+    pub fn prepare_again(&mut self, index: usize, id: u64) {
+        let node = &mut self.nodes[index];
+        assert!(node.gone, "node {} is still there", node.id);
+        node.empty();
+        node.id = id;
+        (node.config, node.log) = Node::files(id, &self.folder);
+        (node.joins, node.gone) = (true, false);
+        for index in self.members() {
+            self.write_settings(&self.nodes[index]);
+        }
+    }
+
+    /// The data folder of a node that does not run is lost.
+    pub fn wipe(&mut self, index: usize) {
+        let node = &self.nodes[index];
+        assert!(node.child.is_none(), "node {} runs", node.id);
+        node.empty();
+    }
+
+    /// The places of all nodes that are not gone.
+    pub fn members(&self) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|index| !self.nodes[*index].gone).collect()
     }
 
     /// Starts all nodes and waits until one leads and serves.
@@ -205,10 +243,16 @@ impl Cluster {
         &self.nodes
     }
 
-    /// Every node's client address, comma-separated.
+    /// Every node's client address, comma-separated, also of those that are gone.
     pub fn endpoints(&self) -> String {
         let all: Vec<&str> = self.nodes.iter().map(|node| node.advertise.as_str()).collect();
         all.join(",")
+    }
+
+    /// Where clients and where peers are told to find a node.
+    pub fn addresses(&self, index: usize) -> (String, String) {
+        let Node { advertise, peer_advertise, .. } = &self.nodes[index];
+        (advertise.clone(), peer_advertise.clone())
     }
 
     /// The run's folder, for histories and the like.
@@ -227,7 +271,7 @@ impl Cluster {
             command.env("LD_PRELOAD", std::env::join_paths(&self.preload).unwrap());
         }
         if self.power.is_some() {
-            let trash = node.data.with_extension("trash");
+            let trash = node.trash();
             for folder in [&node.data, &trash] {
                 std::fs::create_dir_all(folder).unwrap();
             }
@@ -357,12 +401,9 @@ impl Cluster {
     pub async fn all_ready(&self) {
         let clock = &self.seams.clock;
         let give_up = clock.now() + LEADER_WITHIN;
-        let mut index = 0;
-        while index < self.nodes.len() {
-            assert!(clock.now() < give_up, "node {} is not ready", self.nodes[index].id);
-            if self.status(index).await.is_some_and(|status| status.ready) {
-                index += 1;
-            } else {
+        for index in self.members() {
+            while !self.status(index).await.is_some_and(|status| status.ready) {
+                assert!(clock.now() < give_up, "node {} is not ready", self.nodes[index].id);
                 self.seams.sleep(Duration::from_millis(50)).await;
             }
         }
@@ -388,31 +429,54 @@ impl Node {
     fn prepare(id: u64, place: Place, folder: &Path) -> Self {
         let disk = folder.join(format!("disk-{id}"));
         std::fs::create_dir_all(&disk).unwrap();
+        let (config, log) = Self::files(id, folder);
         Self {
             id,
             listen: place.listen,
             peer_listen: place.peer_listen,
             admin_listen: place.admin_listen,
             advertise: place.advertise,
-            config: folder.join(format!("node-{id}.toml")),
+            config,
             data: disk.join("data"),
             disk,
-            log: folder.join(format!("node-{id}.log")),
+            log,
             peer_advertise: place.peer_advertise,
             namespace: place.namespace,
             variables: Vec::new(),
             child: None,
+            joins: false,
+            gone: false,
+        }
+    }
+
+    /// Its settings, and what it prints.
+    fn files(id: u64, folder: &Path) -> (PathBuf, PathBuf) {
+        (folder.join(format!("node-{id}.toml")), folder.join(format!("node-{id}.log")))
+    }
+
+    /// Where the shim of the power cuts keeps what could be lost.
+    fn trash(&self) -> PathBuf {
+        self.data.with_extension("trash")
+    }
+
+    fn empty(&self) {
+        for folder in [self.data.clone(), self.trash()] {
+            if folder.exists() {
+                std::fs::remove_dir_all(folder).unwrap();
+            }
         }
     }
 
     fn config_text(&self) -> String {
         format!(
-            "node_id = {}\nlisten = {:?}\npeer_listen = {:?}\nadmin_listen = {:?}\ndata_dir = {:?}\n",
+            "node_id = {}\nlisten = {:?}\npeer_listen = {:?}\nadmin_listen = {:?}\ndata_dir = \
+             {:?}\njoin = {}\n",
             self.id,
             self.listen,
             self.peer_listen,
             self.admin_listen,
-            self.data.to_str().unwrap()
+            self.data.to_str().unwrap(),
+            self.joins
         )
     }
 }
@@ -423,7 +487,7 @@ fn temporary_folder() -> TempDir {
 
 fn members(nodes: &[Node]) -> String {
     let mut text = String::from("members = [\n");
-    for node in nodes {
+    for node in nodes.iter().filter(|node| !node.gone) {
         let _ = writeln!(
             text,
             "  {{ node_id = {}, advertise = {:?}, peer_advertise = {:?} }},",

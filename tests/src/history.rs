@@ -290,6 +290,18 @@ pub enum What {
         /// then. `None`: not known, and the client had only one.
         #[serde(default)]
         tokens: Option<Vec<u64>>,
+        /// Which session, as the store numbers it. `None`: not known.
+        #[serde(default)]
+        session: Option<u64>,
+    },
+    /// The store has told a client that its session is alive: what was asked by that gives it the
+    /// right to believe in its holds until then (DESIGN §5.4). Written by who watches its line, when
+    /// the client is told.
+    Acknowledged {
+        /// The session, as the store numbers it.
+        session: u64,
+        /// The safe deadline that follows, nanoseconds of the run's clock.
+        until_ns: u64,
     },
     /// A node has applied the log up to here. Written by who watches the nodes.
     Applied {

@@ -14,6 +14,8 @@
     reason = "a harness that cannot go on fails its test"
 )]
 
+#[cfg(feature = "cassandra")]
+pub mod cassandra;
 pub mod chaos;
 pub mod check;
 pub mod cluster;
@@ -23,6 +25,7 @@ pub mod history;
 pub mod life;
 pub mod namespace;
 pub mod program;
+pub mod remote;
 pub mod resource;
 pub mod run;
 pub mod scribe;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast::{Acquire, Client, Error, Guard, GuardState, LockItem, LostReason, Mode, Value};
-use holdfast_seams::Seams;
+use holdfast_seams::{Moment, Seams};
 
 use crate::history::{Asked, Change, ClientId, Holding, LostCause, Recorder, Shown, What};
 
@@ -288,15 +288,25 @@ impl Held {
         safe
     }
 
-    /// Holds for so long, looking now and then.
+    /// Holds for so long, looking now and then, and at the very instant of the safe deadline.
     pub async fn keep(&self, length: Duration) {
-        let seams = &self.scribe.seams;
-        let until = seams.clock.now() + length;
-        while seams.clock.now() < until && self.note() {
-            let left = until.saturating_since(seams.clock.now());
-            seams.sleep(left.min(Duration::from_millis(100))).await;
+        let clock = &self.scribe.seams.clock;
+        let until = clock.now() + length;
+        while clock.now() < until && self.note() {
+            let next = until.min(clock.now() + Duration::from_millis(100));
+            let deadline = self.safe_until().filter(|deadline| *deadline > clock.now());
+            clock.sleep_until(deadline.map_or(next, |deadline| deadline.min(next))).await;
         }
         self.note();
+    }
+
+    fn safe_until(&self) -> Option<Moment> {
+        match *self.guard.state().borrow() {
+            GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
+                Some(safe_until)
+            }
+            GuardState::Lost(_) | GuardState::Released => None,
+        }
     }
 
     /// Changes the value of `name`, one of those held.

@@ -43,15 +43,17 @@ async fn keep(session: &Session, transport: &dyn Transport, endpoints: Vec<Strin
     let ttl = session.ttl();
     let delay_max = (ttl / 20).clamp(Duration::from_millis(100), Duration::from_secs(1));
     let mut route = Route::new(endpoints, delay_max);
+    let mut unanswered = 0;
     while !session.with(|machine| machine.is_closing() && !machine.has_session()) {
         let endpoint = route.next();
         let began = session.seams.clock.now();
-        let mut stream = Attempt { session, endpoint: &endpoint, was_ready: false };
+        let mut stream = Attempt { session, endpoint: &endpoint, unanswered, was_ready: false };
         let end = stream.run(transport).await;
         let lived = session.seams.clock.now().saturating_since(began);
         if stream.was_ready && lived >= STREAM_LIFE_MIN {
             route.succeeded();
         }
+        unanswered = stream.unanswered;
         tracing::debug!(endpoint, ?end, "a session stream is over");
         session.with(|machine| machine.detached(&end));
         let leader = match end {
@@ -70,13 +72,26 @@ async fn keep(session: &Session, transport: &dyn Transport, endpoints: Vec<Strin
 struct Attempt<'a> {
     session: &'a Session,
     endpoint: &'a str,
+    /// Streams that were given up before the session was attached, since it last was.
+    unanswered: u32,
     was_ready: bool,
 }
 
 impl Attempt<'_> {
-    /// How long a server may take to attach the session.
+    /// How long a server may take to be reached.
     fn limit(&self) -> Duration {
         (self.session.ttl() / 5).clamp(Duration::from_millis(500), Duration::from_secs(2))
+    }
+
+    /// How long it may then take to attach the session: twice as long after each stream that was
+    /// given up, up to the lease.
+    ///
+    /// A State of some megabytes takes its time over a slow line, and nothing shows that it is on
+    /// its way. Every resume renews the lease: a client that always gave up too soon would keep its
+    /// locks for ever and never learn that it has them (I31).
+    fn attach_limit(&self) -> Duration {
+        let limit = self.limit().saturating_mul(2_u32.saturating_pow(self.unanswered));
+        limit.min(self.session.ttl().max(self.limit()))
     }
 
     async fn run(&mut self, transport: &dyn Transport) -> StreamEnd {
@@ -96,7 +111,7 @@ impl Attempt<'_> {
 
     /// Drains what comes before anything else, always (DESIGN §6, traps of h2).
     async fn converse(&mut self, pipe: &mut Pipe<ClientFrames, ServerFrames>) -> StreamEnd {
-        let limit = self.limit();
+        let limit = self.attach_limit();
         let mut writable = true;
         loop {
             writable = writable && self.send_what_fits(pipe);
@@ -114,6 +129,7 @@ impl Attempt<'_> {
                 () = self.session.wake.notified() => {}
                 () = self.session.seams.clock.sleep_until(timer) => {
                     if self.session.with(|machine| machine.is_stalled(limit)) {
+                        self.unanswered += u32::from(!self.was_ready);
                         return self.no_answer();
                     }
                 }
@@ -143,7 +159,9 @@ impl Attempt<'_> {
             Some(Ok(frames)) => {
                 let (end, ready) =
                     self.session.with(|machine| (machine.handle(frames), machine.is_ready()));
-                self.was_ready |= ready;
+                if ready {
+                    (self.was_ready, self.unanswered) = (true, 0);
+                }
                 end
             }
             Some(Err(error)) => Some(self.broken(error)),

@@ -179,6 +179,10 @@ impl Machine {
         self.identity.is_some()
     }
 
+    pub(super) fn label(&self) -> &str {
+        &self.wishes.label
+    }
+
     pub(super) fn last_error(&self) -> &str {
         &self.last_error
     }

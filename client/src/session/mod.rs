@@ -87,6 +87,11 @@ impl Session {
         &self.seams
     }
 
+    /// What the session calls itself.
+    pub(crate) fn label(&self) -> String {
+        self.lock().machine.label().to_owned()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Watched> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -198,7 +203,7 @@ impl Session {
         match self.seams.timeout(limit, outcome).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => {
-                let reason = hold.lost_reason().unwrap_or(LostReason::Revoked);
+                let reason = hold.safety().lost_reason().unwrap_or(LostReason::Revoked);
                 Err(Error::Lost { reason })
             }
             Err(_) => Err(Error::OutcomeUnknown { what, waited: limit }),

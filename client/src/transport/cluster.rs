@@ -3,9 +3,10 @@
 use holdfast_proto::v1;
 use holdfast_proto::v1::cluster_service_client::ClusterServiceClient;
 use tonic::transport::Channel;
-use tonic::{Code, Response, Status};
+use tonic::{Response, Status};
 
-use super::grpc::{channel, leader_of};
+use super::grpc::{channel, tcp};
+use super::verdict::Verdict;
 
 /// Why a call was not answered with what it asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub(crate) enum Failure {
 type Answer<T> = Result<T, Failure>;
 
 async fn connect(endpoint: String) -> Answer<ClusterServiceClient<Channel>> {
-    let channel = channel(endpoint).await;
+    let channel = channel(&tcp, &endpoint).await;
     let channel = channel.map_err(|error| Failure::NotConnected { detail: error.to_string() })?;
     Ok(ClusterServiceClient::new(channel))
 }
@@ -88,32 +89,32 @@ pub(crate) async fn transfer_leader(
     answer(&endpoint, client.transfer_leader(request).await)
 }
 
-/// The one table from gRPC codes to what is certain of a change.
+/// What a status means to a change.
 fn failure(endpoint: &str, status: &Status) -> Failure {
     let message = status.message().to_owned();
-    match status.code() {
-        // tonic makes an UNAVAILABLE of its own when a connection breaks, and only a server's
-        // comes without a cause.
-        Code::Unavailable if std::error::Error::source(status).is_none() => {
-            let message = format!("{endpoint}: {message}");
-            Failure::Unavailable { message, leader: leader_of(status) }
+    match Verdict::of(status) {
+        Verdict::NotHere { leader } => {
+            Failure::Unavailable { message: format!("{endpoint}: {message}"), leader }
         }
-        Code::InvalidArgument
-        | Code::FailedPrecondition
-        | Code::OutOfRange
-        | Code::NotFound
-        | Code::AlreadyExists
-        | Code::PermissionDenied
-        | Code::Unauthenticated
-        | Code::ResourceExhausted
-        | Code::Unimplemented => Failure::Refused { message },
-        Code::Ok
-        | Code::Cancelled
-        | Code::Unknown
-        | Code::DeadlineExceeded
-        | Code::Aborted
-        | Code::Internal
-        | Code::DataLoss
-        | Code::Unavailable => Failure::Unknown { message: format!("{endpoint}: {message}") },
+        Verdict::Refused | Verdict::TooSlow => Failure::Refused { message },
+        // No session is asked for here, so that nobody can have taken one over.
+        Verdict::Unknown | Verdict::TakenOver => {
+            Failure::Unknown { message: format!("{endpoint}: {message}") }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_server_says_was_not_done_may_be_asked_for_again() {
+        let of = |status| failure("a:1", &status);
+
+        assert!(matches!(of(Status::unavailable("follows")), Failure::Unavailable { .. }));
+        assert!(matches!(of(Status::failed_precondition("busy")), Failure::Refused { .. }));
+        assert!(matches!(of(Status::deadline_exceeded("late")), Failure::Unknown { .. }));
+        assert!(matches!(of(Status::aborted("over")), Failure::Unknown { .. }));
     }
 }

@@ -1,5 +1,7 @@
 //! gRPC: sessions and questions. Beside it only `cluster.rs` names tonic.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -11,8 +13,10 @@ use holdfast_proto::v1::{
 use holdfast_seams::{BoxFuture, Pipe, Transport, TransportError, Watched};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Status};
+
+use super::verdict::Verdict;
 
 /// Messages that may lie between the session task and the connection.
 const OUTGOING_MAX: usize = 64;
@@ -25,19 +29,46 @@ const WINDOW_BYTES: u32 = 4 << 20;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// As above.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Where a node that does not lead says who does.
-const LEADER_METADATA: &str = "holdfast-leader";
-/// The server's settings whose overflow cuts a slow reader's stream or watch; the name of the one
-/// is in the message.
-const READER_LIMITS: [&str; 2] = ["outbox_frames", "watch_backlog"];
 
-/// Reaches servers by gRPC; each stream or question has a connection of its own.
-#[derive(Debug, Default)]
-pub(crate) struct GrpcTransport {}
+/// A connection that is being made.
+type Connecting = BoxFuture<'static, Result<Channel, tonic::transport::Error>>;
+/// How the connection that an endpoint describes is made.
+type Connect = dyn Fn(Endpoint) -> Connecting + Send + Sync;
 
-async fn connect(endpoint: String) -> Result<LockServiceClient<Channel>, TransportError> {
-    let channel = channel(endpoint).await?;
-    Ok(LockServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX))
+/// Reaches servers by gRPC; each stream or question has a connection of its own. Public for
+/// simulations, which put a network of their own beneath it.
+#[doc(hidden)]
+#[derive(Clone)]
+pub struct GrpcTransport {
+    connect: Arc<Connect>,
+}
+
+impl GrpcTransport {
+    /// Over TCP.
+    pub(crate) fn new() -> Self {
+        Self::over(tcp)
+    }
+
+    /// Over whatever `connect` makes of an endpoint: its settings of HTTP/2 are to be kept.
+    pub fn over(connect: impl Fn(Endpoint) -> Connecting + Send + Sync + 'static) -> Self {
+        Self { connect: Arc::new(connect) }
+    }
+
+    async fn client(self, endpoint: String) -> Result<LockServiceClient<Channel>, TransportError> {
+        let channel = channel(&*self.connect, &endpoint).await?;
+        Ok(LockServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX))
+    }
+}
+
+impl fmt::Debug for GrpcTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrpcTransport").finish_non_exhaustive()
+    }
+}
+
+/// As [`Connect`], over TCP.
+pub(super) fn tcp(endpoint: Endpoint) -> Connecting {
+    Box::pin(async move { endpoint.connect().await })
 }
 
 /// A connection to a server.
@@ -45,22 +76,20 @@ async fn connect(endpoint: String) -> Result<LockServiceClient<Channel>, Transpo
 /// # Errors
 ///
 /// [`TransportError::Unreachable`]; nothing was asked.
-pub(super) async fn channel(endpoint: String) -> Result<Channel, TransportError> {
+pub(super) async fn channel(connect: &Connect, endpoint: &str) -> Result<Channel, TransportError> {
     let unreachable = |error: tonic::transport::Error| TransportError::Unreachable {
-        endpoint: endpoint.clone(),
+        endpoint: endpoint.to_owned(),
         detail: innermost(&error),
     };
-    Endpoint::from_shared(format!("http://{endpoint}"))
+    let described = Endpoint::from_shared(format!("http://{endpoint}"))
         .map_err(unreachable)?
         .tcp_nodelay(true)
         .initial_connection_window_size(WINDOW_BYTES)
         .initial_stream_window_size(WINDOW_BYTES)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .keep_alive_while_idle(true)
-        .connect()
-        .await
-        .map_err(unreachable)
+        .keep_alive_while_idle(true);
+    connect(described).await.map_err(unreachable)
 }
 
 /// What the network said, without the layers it came through.
@@ -77,9 +106,9 @@ impl Transport for GrpcTransport {
         &self,
         endpoint: &str,
     ) -> BoxFuture<'static, Result<Pipe<ClientFrames, ServerFrames>, TransportError>> {
-        let endpoint = endpoint.to_owned();
+        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
         Box::pin(async move {
-            let mut client = connect(endpoint.clone()).await?;
+            let mut client = transport.client(endpoint.clone()).await?;
             let (outgoing, frames) = mpsc::channel(OUTGOING_MAX);
             // The call begins with the first poll: a server may answer only to the first frame,
             // which the caller sends once it has the pipe.
@@ -98,9 +127,9 @@ impl Transport for GrpcTransport {
         endpoint: &str,
         request: InspectRequest,
     ) -> BoxFuture<'static, Result<InspectResponse, TransportError>> {
-        let endpoint = endpoint.to_owned();
+        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
         Box::pin(async move {
-            let answer = connect(endpoint.clone()).await?.inspect(request).await;
+            let answer = transport.client(endpoint.clone()).await?.inspect(request).await;
             answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
         })
     }
@@ -110,9 +139,9 @@ impl Transport for GrpcTransport {
         endpoint: &str,
         request: ListRequest,
     ) -> BoxFuture<'static, Result<ListResponse, TransportError>> {
-        let endpoint = endpoint.to_owned();
+        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
         Box::pin(async move {
-            let answer = connect(endpoint.clone()).await?.list(request).await;
+            let answer = transport.client(endpoint.clone()).await?.list(request).await;
             answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
         })
     }
@@ -122,9 +151,9 @@ impl Transport for GrpcTransport {
         endpoint: &str,
         request: CheckTokenRequest,
     ) -> BoxFuture<'static, Result<CheckTokenResponse, TransportError>> {
-        let endpoint = endpoint.to_owned();
+        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
         Box::pin(async move {
-            let answer = connect(endpoint.clone()).await?.check_token(request).await;
+            let answer = transport.client(endpoint.clone()).await?.check_token(request).await;
             answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
         })
     }
@@ -134,9 +163,9 @@ impl Transport for GrpcTransport {
         endpoint: &str,
         request: WatchRequest,
     ) -> BoxFuture<'static, Result<Watched, TransportError>> {
-        let endpoint = endpoint.to_owned();
+        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
         Box::pin(async move {
-            match connect(endpoint.clone()).await?.watch(request).await {
+            match transport.client(endpoint.clone()).await?.watch(request).await {
                 Ok(response) => {
                     let watched = response.into_inner();
                     Ok(watched.map_err(move |status| told(&endpoint, &status)).boxed())
@@ -151,51 +180,27 @@ impl Transport for GrpcTransport {
         endpoint: &str,
         request: StatusRequest,
     ) -> BoxFuture<'static, Result<StatusResponse, TransportError>> {
-        let endpoint = endpoint.to_owned();
+        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
         Box::pin(async move {
-            let answer = connect(endpoint.clone()).await?.status(request).await;
+            let answer = transport.client(endpoint.clone()).await?.status(request).await;
             answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
         })
     }
 }
 
-/// Who leads, if the node that answered said so.
-pub(super) fn leader_of(status: &Status) -> Option<String> {
-    let leader = status.metadata().get(LEADER_METADATA)?;
-    leader.to_str().ok().map(str::to_owned)
-}
-
-/// The one table from gRPC codes to what a client does about them. Public for simulations, whose
-/// servers answer as ours do, without a port.
+/// What a status means to a session or a question. Public for simulations, whose servers answer as
+/// ours do, without a port.
 #[doc(hidden)]
 pub fn told(endpoint: &str, status: &Status) -> TransportError {
     let message = status.message().to_owned();
-    match status.code() {
-        // tonic makes an UNAVAILABLE of its own when a connection breaks; only a server's names
-        // the leader.
-        Code::Unavailable => {
-            let message = format!("{endpoint}: {message}");
-            TransportError::Unavailable { message, leader: leader_of(status) }
+    match Verdict::of(status) {
+        Verdict::NotHere { leader } => {
+            TransportError::Unavailable { message: format!("{endpoint}: {message}"), leader }
         }
-        Code::Aborted => TransportError::AttachedElsewhere,
-        Code::ResourceExhausted if READER_LIMITS.iter().any(|limit| message.contains(limit)) => {
-            TransportError::TooSlow
-        }
-        Code::InvalidArgument
-        | Code::FailedPrecondition
-        | Code::OutOfRange
-        | Code::NotFound
-        | Code::AlreadyExists
-        | Code::PermissionDenied
-        | Code::Unauthenticated
-        | Code::ResourceExhausted
-        | Code::Unimplemented => TransportError::Refused { message },
-        Code::Ok
-        | Code::Cancelled
-        | Code::Unknown
-        | Code::DeadlineExceeded
-        | Code::Internal
-        | Code::DataLoss => {
+        Verdict::TakenOver => TransportError::AttachedElsewhere,
+        Verdict::TooSlow => TransportError::TooSlow,
+        Verdict::Refused => TransportError::Refused { message },
+        Verdict::Unknown => {
             TransportError::Unreachable { endpoint: endpoint.to_owned(), detail: message }
         }
     }
@@ -206,24 +211,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_is_unavailable_may_name_the_leader() {
-        let mut status = Status::unavailable("this node follows");
-        status.metadata_mut().insert(LEADER_METADATA, "leader:7420".parse().expect("it is ascii"));
+    fn a_session_learns_who_leads_that_it_was_refused_or_that_it_lost_its_server() {
+        let of = |status| told("a:1", &status);
 
-        let TransportError::Unavailable { leader, .. } = told("a:1", &status) else {
-            panic!("{status:?}");
-        };
-        assert_eq!(leader.as_deref(), Some("leader:7420"));
-    }
-
-    #[test]
-    fn being_cut_for_reading_slowly_is_told_from_other_limits() {
-        let cut = Status::resource_exhausted("8192 frames are unread (outbox_frames)");
-        let watch = Status::resource_exhausted("it was not read (watch_backlog = 8192)");
-        let limit = Status::resource_exhausted("100000 sessions are open (max_sessions)");
-
-        assert_eq!(told("a:1", &cut), TransportError::TooSlow);
-        assert_eq!(told("a:1", &watch), TransportError::TooSlow);
-        assert!(matches!(told("a:1", &limit), TransportError::Refused { .. }));
+        assert!(matches!(
+            of(Status::unavailable("follows")),
+            TransportError::Unavailable { leader: None, .. }
+        ));
+        assert!(matches!(of(Status::not_found("gone")), TransportError::Refused { .. }));
+        assert!(matches!(of(Status::cancelled("stops")), TransportError::Unreachable { .. }));
+        assert_eq!(of(Status::aborted("over")), TransportError::AttachedElsewhere);
+        assert_eq!(of(Status::resource_exhausted("watch_backlog")), TransportError::TooSlow);
     }
 }

@@ -2,6 +2,6 @@
 
 pub(crate) mod cluster;
 mod grpc;
+mod verdict;
 
-pub(crate) use grpc::GrpcTransport;
-pub use grpc::told;
+pub use grpc::{GrpcTransport, told};

@@ -13,6 +13,7 @@ mod machine;
 mod process;
 mod timers;
 
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -38,8 +39,13 @@ pub fn seams(seed: u64, wall_ms: u64) -> Seams {
     Seams {
         clock: Arc::new(VirtualClock { started: Instant::now(), wall_ms }),
         spawn: Arc::new(TokioSpawn),
-        rng: Arc::new(SeededRng(Mutex::new(StdRng::seed_from_u64(seed)))),
+        rng: rng(seed),
     }
+}
+
+/// Randomness from a seed.
+pub fn rng(seed: u64) -> Arc<dyn Rng> {
+    Arc::new(SeededRng(Mutex::new(StdRng::seed_from_u64(seed))))
 }
 
 const ORIGIN: Duration = Duration::from_hours(1);
@@ -115,6 +121,21 @@ impl WatchdogHandle for VirtualWatchdog {
     fn set(&self, at: Option<Moment>) {
         self.set.send_replace(at);
     }
+}
+
+thread_local! {
+    static DRAWS: RefCell<Option<Arc<dyn Rng>>> = const { RefCell::new(None) };
+}
+
+/// From here on what runs on this thread and has no seams handed down, because a library calls it,
+/// draws from `rng`. For simulations on tokio; a [`Machine`] has it from its processes.
+pub fn draw_from(rng: Arc<dyn Rng>) {
+    DRAWS.set(Some(rng));
+}
+
+/// What such code draws from on this thread; `None`: from the system.
+pub fn draws() -> Option<Arc<dyn Rng>> {
+    DRAWS.with_borrow(Clone::clone)
 }
 
 struct SeededRng(Mutex<StdRng>);

@@ -2,6 +2,7 @@
 //! [`Peer`].
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -32,15 +33,36 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 
 /// Reaches members over gRPC, with one connection for each member and lane, kept and made anew as
 /// needed.
-#[derive(Debug, Default)]
 pub struct GrpcNetwork {
     channels: Mutex<BTreeMap<(String, Lane), Channel>>,
+    dial: Box<Dial>,
 }
 
+/// Makes a channel to an endpoint that connects once it is used, and again when it broke.
+type Dial = dyn Fn(&Endpoint) -> Channel + Send + Sync;
+
 impl GrpcNetwork {
-    /// No connections yet. To be used inside a tokio runtime.
+    /// No connections yet, and TCP for those to come. To be used inside a tokio runtime.
     pub fn new() -> Self {
-        Self::default()
+        Self::over(Endpoint::connect_lazy)
+    }
+
+    /// As [`new`](Self::new), with channels as `dial` makes them: for simulations, which put a
+    /// network of their own beneath HTTP/2.
+    pub fn over(dial: impl Fn(&Endpoint) -> Channel + Send + Sync + 'static) -> Self {
+        Self { channels: Mutex::default(), dial: Box::new(dial) }
+    }
+}
+
+impl Default for GrpcNetwork {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for GrpcNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrpcNetwork").field("channels", &self.channels).finish_non_exhaustive()
     }
 }
 
@@ -51,8 +73,9 @@ impl PeerNetwork for GrpcNetwork {
         if let Some(channel) = channels.get(&key) {
             return Arc::new(GrpcPeer { client: client(channel.clone()) });
         }
-        match connect(&member.peer_advertise) {
-            Ok(channel) => {
+        match described(&member.peer_advertise) {
+            Ok(endpoint) => {
+                let channel = (self.dial)(&endpoint);
                 channels.insert(key, channel.clone());
                 Arc::new(GrpcPeer { client: client(channel) })
             }
@@ -61,10 +84,10 @@ impl PeerNetwork for GrpcNetwork {
     }
 }
 
-fn connect(address: &str) -> Result<Channel, PeerError> {
+fn described(address: &str) -> Result<Endpoint, PeerError> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| PeerError::Unreachable(format!("{address} is no address: {error}")))?;
-    let endpoint = endpoint
+    Ok(endpoint
         .connect_timeout(CONNECT_WITHIN)
         .tcp_nodelay(true)
         .tcp_keepalive(Some(KEEPALIVE_EVERY))
@@ -72,8 +95,7 @@ fn connect(address: &str) -> Result<Channel, PeerError> {
         .keep_alive_timeout(KEEPALIVE_WITHIN)
         .keep_alive_while_idle(true)
         .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW);
-    Ok(endpoint.connect_lazy())
+        .initial_connection_window_size(WINDOW))
 }
 
 fn client(channel: Channel) -> PeerServiceClient<Channel> {

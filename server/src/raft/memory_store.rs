@@ -22,10 +22,10 @@ pub struct MemoryStore {
     free_space: AtomicU64,
 }
 
-/// A disk that takes writes and finishes none, while it is on.
+/// A disk that takes writes and finishes only so many more of them; all, where no number is set.
 #[derive(Default)]
 struct Stall {
-    on: bool,
+    finishes: Option<u64>,
     unfinished: Vec<Completion>,
 }
 
@@ -53,9 +53,10 @@ impl MemoryStore {
         let disk = stall.clone();
         let io = MemoryLog::delayed(durable.clone(), move |completion| {
             let mut stall = disk.lock().unwrap_or_else(PoisonError::into_inner);
-            if stall.on {
+            if stall.finishes == Some(0) {
                 stall.unfinished.push(completion);
             } else {
+                stall.finishes = stall.finishes.map(|left| left - 1);
                 drop(stall);
                 completion();
             }
@@ -77,7 +78,13 @@ impl MemoryStore {
     /// The disk takes writes and finishes none from now on: what it has not finished is not
     /// durable, and is lost by [`restarted`](Self::restarted).
     pub fn stall(&self) {
-        self.stall.lock().unwrap_or_else(PoisonError::into_inner).on = true;
+        self.stall_after(0);
+    }
+
+    /// As [`stall`](Self::stall), once the disk has finished so many more writes.
+    pub fn stall_after(&self, writes: u64) {
+        let mut stall = self.stall.lock().unwrap_or_else(PoisonError::into_inner);
+        stall.finishes = Some(writes);
     }
 
     /// The disk reports an error from now on.

@@ -12,14 +12,14 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::pin::Pin;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::{Either, MapErr};
 use futures_util::{FutureExt, TryFutureExt};
 use holdfast_seams::simulated::{self, Process};
-use holdfast_seams::{BoxFuture, Clock as _, Moment, Rng as _};
+use holdfast_seams::{BoxFuture, Clock as _, Moment, Rng};
 use openraft::AsyncRuntime;
 use openraft::OptionalSend;
 use openraft::impls::TokioRuntime;
@@ -120,8 +120,11 @@ impl AsyncRuntime for Runtime {
     }
 
     fn thread_rng() -> Randomness {
-        simulated::current()
-            .map_or_else(|| Randomness::System(TokioRuntime::thread_rng()), Randomness::Simulated)
+        match (simulated::current(), simulated::draws()) {
+            (Some(process), _) => Randomness::Simulated(process),
+            (None, Some(rng)) => Randomness::Seeded(rng),
+            (None, None) => Randomness::System(TokioRuntime::thread_rng()),
+        }
     }
 
     fn new(threads: usize) -> Self {
@@ -263,10 +266,12 @@ impl Sub for Instant {
     }
 }
 
-/// Random numbers of the process that asks: the system's, or those of a life's seed.
+/// Random numbers of the process that asks: the system's, or those of a life's seed, of the machine
+/// it lives on or of the thread.
 pub(crate) enum Randomness {
     System(<TokioRuntime as AsyncRuntime>::ThreadLocalRng),
     Simulated(Process),
+    Seeded(Arc<dyn Rng>),
 }
 
 impl TryRng for Randomness {
@@ -289,6 +294,10 @@ impl TryRng for Randomness {
             Self::System(system) => system.try_fill_bytes(bytes),
             Self::Simulated(process) => {
                 process.fill(bytes);
+                Ok(())
+            }
+            Self::Seeded(rng) => {
+                rng.fill(bytes);
                 Ok(())
             }
         }

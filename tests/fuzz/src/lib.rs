@@ -22,7 +22,7 @@
 mod cases;
 mod corpus;
 mod mutate;
-mod panics;
+pub mod panics;
 pub mod script;
 mod tally;
 

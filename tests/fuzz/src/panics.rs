@@ -9,7 +9,7 @@ thread_local! {
 }
 
 /// Begins to count, in front of the hook that is there.
-pub(crate) fn count() {
+pub fn count() {
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {
         let hook = panic::take_hook();
@@ -21,6 +21,6 @@ pub(crate) fn count() {
 }
 
 /// Panics of this thread since counting began.
-pub(crate) fn of_this_thread() -> u64 {
+pub fn of_this_thread() -> u64 {
     PANICS.get()
 }

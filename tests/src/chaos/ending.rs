@@ -1,6 +1,8 @@
 //! The end of a run: nothing is broken any more. The cluster has to come back, serve every lock,
 //! hold all that it acknowledged, and agree on one state.
 
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use holdfast_proto::v1::StatusResponse;
@@ -48,15 +50,45 @@ pub async fn end(mut stage: Stage, schedule: &mut Schedule) -> Ending {
     violations.extend(serves_every_lock(&stage).await);
     schedule.note_leaders(&stage);
     let leader = stage.cluster.leader().await;
+    violations.extend(other_members(&stage).await);
     let Stage { cluster, witness, clients, folder, .. } = stage;
     witness.hand_over(&cluster.nodes()[leader].listen).await;
-    let addresses: Vec<&str> = cluster.nodes().iter().map(|node| &*node.listen).collect();
+    let members = cluster.members().into_iter();
+    let addresses: Vec<&str> = members.map(|node| &*cluster.nodes()[node].listen).collect();
     violations.extend(disagreement(&addresses).await);
     let own = folder.join("harness.jsonl");
     let files = clients.histories().iter().chain([&own]);
     let parts = files.map(|file| history::read(file).unwrap_or_else(|error| panic!("{error}")));
-    let logs = (0..cluster.nodes().len()).map(|node| cluster.log(node)).collect();
+    let logs = node_logs(&folder);
     Ending { history: history::merge(parts.collect()), logs, violations }
+}
+
+/// What all nodes logged that there have been.
+fn node_logs(folder: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let of_a_node = |file: &PathBuf| {
+        let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        name.starts_with("node-") && name.ends_with(".log")
+    };
+    files.filter(of_a_node).map(|file| std::fs::read_to_string(file).unwrap()).collect()
+}
+
+/// Why the members are not those that were left, if they are not: each of them votes, and none that
+/// was removed is among them (I22).
+async fn other_members(stage: &Stage) -> Option<String> {
+    let left = stage.members().into_iter();
+    let mut left: Vec<(u64, bool)> =
+        left.map(|node| (stage.cluster.nodes()[node].id, true)).collect();
+    left.sort_unstable();
+    let known = match stage.admin().status().await {
+        Ok(status) => status.members,
+        Err(error) => return Some(format!("nobody says who the members are (I31): {error}")),
+    };
+    let known: Vec<(u64, bool)> =
+        known.into_iter().map(|member| (member.node, member.votes)).collect();
+    (known != left).then(|| {
+        format!("the members, and whether each votes, are {known:?} and should be {left:?} (I22)")
+    })
 }
 
 /// Every name that was ever asked for is granted once more.

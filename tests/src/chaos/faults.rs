@@ -1,6 +1,7 @@
 //! What a fault does, and how it is undone.
 
 mod clocks;
+mod crew;
 mod damage;
 mod disks;
 mod lines;
@@ -15,6 +16,7 @@ pub use lines::LineRelays;
 use super::kind::Kind;
 use super::net::Rule;
 use super::stage::Stage;
+use crew::Change;
 use damage::Damaged;
 use lines::Detour;
 
@@ -56,6 +58,8 @@ enum Undo {
     Quicken(usize),
     /// A node that refuses its damaged folder gets it back as it was.
     Restore(Damaged),
+    /// A change of the members, or of who leads them, goes on to its end.
+    GoOn(Change),
 }
 
 impl Broken {
@@ -75,11 +79,11 @@ pub async fn begin(stage: &mut Stage, kind: Kind) -> Option<Broken> {
         Kind::StopClient => Some(processes::stop_a_client(stage)),
         Kind::PowerNode => processes::cut_power(stage, 1).await,
         Kind::PowerMinority => {
-            let minority = (stage.nodes().saturating_sub(1) / 2).max(1);
+            let minority = stage.minority();
             processes::cut_power(stage, minority).await
         }
         Kind::PowerAll => {
-            let all = stage.nodes();
+            let all = stage.members().len();
             processes::cut_power(stage, all).await
         }
         Kind::SplitMinority => lines::split_a_minority(stage),
@@ -96,6 +100,11 @@ pub async fn begin(stage: &mut Stage, kind: Kind) -> Option<Broken> {
         Kind::FullDisk => disks::fill(stage),
         Kind::SlowDisk => disks::slow(stage),
         Kind::Damage => damage::flip_a_bit(stage),
+        Kind::AddMember => crew::add(stage),
+        Kind::RemoveMember => crew::remove_a_follower(stage),
+        Kind::RemoveLeader => crew::remove_the_leader(stage),
+        Kind::WipeNode => crew::wipe(stage),
+        Kind::TransferLeader => Some(crew::transfer(stage)),
     }
 }
 
@@ -114,6 +123,7 @@ pub fn undo(stage: &mut Stage, broken: Broken) -> Option<Broken> {
         Undo::Empty(node) => disks::empty(stage, node),
         Undo::Quicken(node) => disks::quicken(stage, node),
         Undo::Restore(damaged) => return damage::restore(stage, damaged),
+        Undo::GoOn(change) => return crew::go_on(stage, change, broken.note),
     }
     None
 }

@@ -2,6 +2,7 @@
 
 mod expiries;
 mod lateness;
+mod service;
 mod silence;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use super::schedule::Observed;
 use crate::check::{Report, Tally};
 use crate::history::{LostCause, Record, What};
 use lateness::Late;
+use service::Service;
 
 /// Nanoseconds of a millisecond.
 const MS: u64 = 1_000_000;
@@ -22,8 +24,10 @@ const MS: u64 = 1_000_000;
 pub struct Figures {
     /// What the judge looked at.
     pub tally: Tally,
-    /// How many faults of each kind there were.
-    pub faults: BTreeMap<Kind, usize>,
+    /// What was served while faults came and went.
+    pub service: Service,
+    /// The faults of each kind, and what was served meanwhile.
+    pub faults: BTreeMap<Kind, Service>,
     /// How often somebody else led, or the same one anew.
     pub changes_of_leader: usize,
     /// Holds whose clients learned, by their own clock or from the store, that the lease was over.
@@ -35,36 +39,31 @@ pub struct Figures {
     late: Vec<Late>,
     /// How late sessions were expired, milliseconds, in order.
     pub expiries_ms: Vec<u64>,
-    /// For how long faults came and went, seconds.
-    seconds: u64,
 }
 
 impl Figures {
     /// Of a run that was judged, and what its nodes logged.
     pub fn of(history: &[Record], logs: &[String], report: &Report, observed: &Observed) -> Self {
-        let mut faults = BTreeMap::new();
-        for fault in &observed.faults {
-            *faults.entry(fault.kind).or_default() += 1;
-        }
+        let (service, faults) = service::of(history, observed);
         let lost = |record: &&Record| {
             let What::Lost { cause, .. } = record.what else { return false };
             cause != LostCause::Closed
         };
         Self {
             tally: report.tally,
+            service,
             faults,
             changes_of_leader: observed.tenures.len().saturating_sub(1),
             holds_lost: history.iter().filter(lost).count(),
             silences_ms: silence::after_kills(history, observed),
             expiries_ms: expiries::in_logs(logs),
             late: lateness::of_killed_clients(history, observed),
-            seconds: (observed.chaos.1.saturating_sub(observed.chaos.0)) / (1_000 * MS),
         }
     }
 
     /// How many faults there were.
     pub fn faults(&self) -> usize {
-        self.faults.values().sum()
+        self.faults.values().map(|service| service.spans).sum()
     }
 
     /// Locks of dead clients that passed on later than DESIGN §5.3 allows (I7).
@@ -85,12 +84,15 @@ impl Figures {
 
     fn rows(&self) -> Vec<(String, String)> {
         let row = |what: &str, figure: String| (what.to_owned(), figure);
-        let per_second = self.tally.grants as u64 / self.seconds.max(1);
         let mut rows = vec![
-            row("grants", format!("{} ({per_second} a second)", self.tally.grants)),
+            row("grants", self.tally.grants.to_string()),
+            row("under faults", self.service.told()),
             row("looked at", format!("{:?}", self.tally)),
         ];
-        rows.extend(self.faults.iter().map(|(kind, count)| (kind.name(), count.to_string())));
+        let fault = |(kind, service): (&Kind, &Service)| {
+            (kind.name(), format!("{} times, {}", service.spans, service.told()))
+        };
+        rows.extend(self.faults.iter().map(fault));
         rows.extend([
             row("changes of leader", self.changes_of_leader.to_string()),
             row("expiries", expiries::told(&self.expiries_ms)),

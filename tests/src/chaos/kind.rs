@@ -53,9 +53,33 @@ pub enum Kind {
     PowerMinority,
     /// All nodes lose their power at once.
     PowerAll,
+    /// A node joins on a spare machine: it learns, and then votes.
+    AddMember,
+    /// A voter that does not lead is removed, and ends. Only where one was added before.
+    RemoveMember,
+    /// The leader is removed, and ends. Only where one was added before.
+    RemoveLeader,
+    /// A node loses its disk. Under its old id it is refused, by itself and by the leader; then another
+    /// one with a new id takes its place.
+    WipeNode,
+    /// Leadership is handed to another voter.
+    TransferLeader,
 }
 
-/// What a kind of fault takes.
+/// How many nodes a kind of fault takes from those that can be a majority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// None, or only for as long as an election.
+    Nobody,
+    /// One.
+    One,
+    /// A minority.
+    Minority,
+    /// So many that no majority is left; that is what it is for.
+    Majority,
+}
+
+/// What a kind of fault takes from the machine it runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Nothing but processes.
@@ -94,7 +118,12 @@ impl Kind {
             | Self::Damage
             | Self::PowerNode
             | Self::PowerMinority
-            | Self::PowerAll => Need::Nothing,
+            | Self::PowerAll
+            | Self::AddMember
+            | Self::RemoveMember
+            | Self::RemoveLeader
+            | Self::WipeNode
+            | Self::TransferLeader => Need::Nothing,
             Self::SplitMinority | Self::SplitMajority | Self::Reset | Self::Delay => {
                 Need::NetworkOrRelay
             }
@@ -104,5 +133,42 @@ impl Kind {
             Self::ClockStep | Self::ClockRate => Need::Clocks,
             Self::FullDisk => Need::Disks,
         }
+    }
+
+    /// How many nodes cannot help to make a majority while it lasts.
+    pub fn takes(self) -> Takes {
+        match self {
+            Self::KillClient
+            | Self::StopClient
+            | Self::Loss
+            | Self::Reset
+            | Self::Rate
+            | Self::Delay
+            | Self::ClockStep
+            | Self::SlowDisk
+            | Self::AddMember
+            | Self::RemoveMember
+            | Self::RemoveLeader
+            | Self::TransferLeader => Takes::Nobody,
+            Self::KillNode
+            | Self::KillLeader
+            | Self::StopNode
+            | Self::StopLeader
+            | Self::SplitLeader
+            | Self::SplitRing
+            | Self::OneWay
+            | Self::ClockRate
+            | Self::FullDisk
+            | Self::Damage
+            | Self::PowerNode
+            | Self::WipeNode => Takes::One,
+            Self::SplitMinority | Self::PowerMinority => Takes::Minority,
+            Self::SplitMajority | Self::PowerAll => Takes::Majority,
+        }
+    }
+
+    /// Whether it changes who the members are: one change at a time.
+    pub fn changes_members(self) -> bool {
+        matches!(self, Self::AddMember | Self::RemoveMember | Self::RemoveLeader | Self::WipeNode)
     }
 }

@@ -27,7 +27,7 @@ impl Progress {
         let leader = stage
             .pulse
             .leader()
-            .map_or("nobody leads".into(), |node| format!("node {} leads", node + 1));
+            .map_or("nobody leads".into(), |node| format!("{} leads", stage.name(node)));
         let wrong = match stage.wrong.len() {
             0 => String::new(),
             wrong => format!(", {wrong} WRONG: {}", stage.wrong[wrong - 1]),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use holdfast_seams::{Moment, Seams};
 
 use super::faults::{self, Broken};
-use super::kind::Kind;
+use super::kind::{Kind, Takes};
 use super::progress::Progress;
 use super::pulse::Tenure;
 use super::stage::Stage;
@@ -13,6 +13,8 @@ use crate::draw::Draw;
 
 /// At most so many faults at a time, each of another kind.
 const AT_ONCE: usize = 2;
+/// Longest time until everything is undone.
+const UNDONE_WITHIN: Duration = Duration::from_mins(3);
 /// Between two looks at what is due.
 const TICK: Duration = Duration::from_millis(50);
 /// Between two lines that say how far the run is.
@@ -87,12 +89,8 @@ impl Schedule {
     }
 
     async fn begin_one(&mut self, stage: &mut Stage) {
-        let free: Vec<Kind> = self
-            .kinds
-            .iter()
-            .filter(|kind| !self.under_way.iter().any(|(other, ..)| other == *kind))
-            .copied()
-            .collect();
+        let free: Vec<Kind> =
+            self.kinds.iter().copied().filter(|kind| self.may_begin(*kind, stage)).collect();
         if self.under_way.len() >= AT_ONCE || !self.is_settled(stage) {
             return;
         }
@@ -105,6 +103,24 @@ impl Schedule {
             let pause = Duration::from_millis(self.draw.between(500, 4_000));
             self.next = self.seams.clock.now() + pause;
         }
+    }
+
+    /// Each kind is there once at a time, the members change one by one, and a majority is left unless
+    /// the fault is meant to leave none.
+    fn may_begin(&self, kind: Kind, stage: &Stage) -> bool {
+        let minority = stage.minority();
+        let taken = |kind: Kind| match kind.takes() {
+            Takes::Nobody => 0,
+            Takes::One => 1,
+            // Nobody is taken beside those, either.
+            Takes::Minority | Takes::Majority => minority,
+        };
+        let others = self.under_way.iter().map(|(other, ..)| *other);
+        let alone = others
+            .clone()
+            .all(|other| other != kind && !(other.changes_members() && kind.changes_members()));
+        let down: usize = others.map(taken).sum();
+        alone && (taken(kind) == 0 || down + taken(kind) <= minority)
     }
 
     /// Where only leaders are killed, one has to be over before the next.
@@ -129,7 +145,10 @@ impl Schedule {
     }
 
     async fn undo_all(&mut self, stage: &mut Stage) {
+        let give_up = self.seams.clock.now() + UNDONE_WITHIN;
         while !self.under_way.is_empty() {
+            let left: Vec<&str> = self.under_way.iter().map(|(_, it, ..)| &*it.note).collect();
+            assert!(self.seams.clock.now() < give_up, "never undone: {left:?}");
             for fault in std::mem::take(&mut self.under_way) {
                 self.undo(stage, fault);
             }

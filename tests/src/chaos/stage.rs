@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast::{Client, ClusterAdmin};
 use holdfast_seams::Seams;
 
 use super::Options;
@@ -26,6 +27,10 @@ const HARNESS: ClientId = ClientId(0);
 const WITNESS: u64 = 1_000_000_000;
 /// How many locks the witness holds.
 const WITNESSED: u64 = 20;
+/// Machines without a node, for members that join.
+const SPARE_MACHINES: usize = 1;
+/// Longest time until one change of the members has an outcome.
+const CHANGE_WITHIN: Duration = Duration::from_secs(10);
 /// Long enough for any run.
 const WITNESS_TTL: Duration = Duration::from_hours(23);
 /// The disk of a node, bytes, where it is a small one.
@@ -55,13 +60,13 @@ pub struct Stage {
     pub pulse: Pulse,
     /// What the run draws from.
     pub draw: Draw,
-    /// The nodes' hosts; `None` on loopback.
+    /// The machines' hosts, by the places of their nodes; `None` on loopback.
     pub hosts: Option<Vec<Arc<Host>>>,
-    /// What stands before the nodes on loopback.
+    /// What stands before the machines on loopback.
     pub relays: Vec<LineRelays>,
     /// The library for other clocks, if there is one.
     pub faketime: Option<PathBuf>,
-    /// Whether each node has a disk of its own that can be filled.
+    /// Whether each machine has a disk of its own that can be filled.
     pub small_disks: bool,
     /// Nodes that a fault has in hand: no other one touches their process, disk or clock.
     pub busy: BTreeSet<usize>,
@@ -73,20 +78,29 @@ pub struct Stage {
     pub witness: Witness,
     /// Where everything is kept.
     pub folder: PathBuf,
+    /// The highest id that a node was ever given.
+    highest_id: u64,
 }
 
 impl Stage {
     /// Starts nodes and clients. What this machine lacks is told through `say`.
     pub async fn set(options: &Options, folder: &Path, seed: u64, say: &dyn Fn(&str)) -> Self {
-        let hosts = own_hosts(options.nodes, say);
-        let small_disks = hosts.is_some() && small_disks(options.nodes, folder, say);
+        let machines = options.nodes + SPARE_MACHINES;
+        let hosts = own_hosts(machines, say);
+        let small_disks = hosts.is_some() && small_disks(machines, folder, say);
         let faketime = faketime(say);
         let (relays, setup) =
             setup(options, folder, hosts.as_deref(), small_disks, faketime.clone()).await;
         let mut cluster = Cluster::prepare(&setup);
-        for index in 0..options.nodes {
+        for id in (1..=machines as u64).skip(options.nodes) {
+            let spare = cluster.prepare_joining(id);
+            cluster.retire(spare);
+        }
+        for index in 0..machines {
             set_wall_clock(folder, index, 0);
             cluster.set_variables(index, Clock::Right.variables(folder, index));
+        }
+        for index in cluster.members() {
             cluster.start_node(index);
         }
         let leader = cluster.leader().await;
@@ -121,6 +135,7 @@ impl Stage {
             resource,
             witness,
             folder: folder.to_path_buf(),
+            highest_id: machines as u64,
         }
     }
 
@@ -148,14 +163,50 @@ impl Stage {
         self.recorder.write(HARNESS, What::Healed);
     }
 
-    /// How many nodes there are.
-    pub fn nodes(&self) -> usize {
-        self.cluster.nodes().len()
+    /// Nodes that are members, or on their way to become some.
+    pub fn members(&self) -> Vec<usize> {
+        self.cluster.members()
+    }
+
+    /// How many of them may be down with a majority left.
+    pub fn minority(&self) -> usize {
+        self.members().len().saturating_sub(1) / 2
+    }
+
+    /// A machine without a node.
+    pub fn spare(&self) -> Option<usize> {
+        (0..self.cluster.nodes().len()).find(|place| !self.members().contains(place))
+    }
+
+    /// Puts a node with an id that nobody ever had on the machine of one that is gone, and starts
+    /// it. Gives its id.
+    pub fn furnish(&mut self, place: usize) -> u64 {
+        self.highest_id += 1;
+        self.cluster.prepare_again(place, self.highest_id);
+        self.cluster.start_node(place);
+        self.highest_id
+    }
+
+    /// For changes of the members. Each call ends in time.
+    pub fn admin(&self) -> ClusterAdmin {
+        let builder = Client::builder().endpoints(&self.cluster.endpoints());
+        builder.expect("they are addresses").cluster_admin(CHANGE_WITHIN)
+    }
+
+    /// What a node is called.
+    pub fn name(&self, node: usize) -> String {
+        format!("node {}", self.cluster.nodes()[node].id)
+    }
+
+    /// What several are called.
+    pub fn names(&self, nodes: &[usize]) -> String {
+        let ids: Vec<u64> = nodes.iter().map(|node| self.cluster.nodes()[*node].id).collect();
+        format!("nodes {ids:?}")
     }
 
     /// Nodes that no fault has in hand.
     pub fn idle_nodes(&self) -> Vec<usize> {
-        (0..self.nodes()).filter(|node| !self.busy.contains(node)).collect()
+        self.members().into_iter().filter(|node| !self.busy.contains(node)).collect()
     }
 
     /// The leader, if no fault has it in hand.
@@ -178,8 +229,8 @@ impl Stage {
             if let Some(status) = self.cluster.exited(node) {
                 let said = self.cluster.log(node);
                 let last = said.lines().last().unwrap_or_default();
-                let id = node + 1;
-                self.wrong.push(format!("node {id} ended by itself ({status}): {last}"));
+                let name = self.name(node);
+                self.wrong.push(format!("{name} ended by itself ({status}): {last}"));
                 self.cluster.start_node(node);
             }
         }
@@ -192,9 +243,9 @@ impl Stage {
     }
 }
 
-fn own_hosts(nodes: usize, say: &dyn Fn(&str)) -> Option<Vec<Arc<Host>>> {
+fn own_hosts(machines: usize, say: &dyn Fn(&str)) -> Option<Vec<Arc<Host>>> {
     let laid = net::leave_for_an_own_network().and_then(|()| {
-        let numbers = 1..=u8::try_from(nodes).map_err(|error| error.to_string())?;
+        let numbers = 1..=u8::try_from(machines).map_err(|error| error.to_string())?;
         numbers.map(|number| Host::new(number).map_err(|error| error.to_string())).collect()
     });
     laid.inspect_err(|why| {
@@ -212,13 +263,13 @@ fn client_hosts(own_network: bool) -> Vec<Option<Arc<Host>>> {
         .collect()
 }
 
-fn small_disks(nodes: usize, folder: &Path, say: &dyn Fn(&str)) -> bool {
+fn small_disks(machines: usize, folder: &Path, say: &dyn Fn(&str)) -> bool {
     let disk = |id: usize| {
         let disk = folder.join(format!("disk-{id}"));
         std::fs::create_dir_all(&disk).map_err(|error| error.to_string())?;
         net::small_disk(&disk, DISK_BYTES).map_err(|error| error.to_string())
     };
-    let mounted: Result<Vec<()>, String> = (1..=nodes).map(disk).collect();
+    let mounted: Result<Vec<()>, String> = (1..=machines).map(disk).collect();
     mounted.inspect_err(|why| say(&format!("no small disks ({why}): none will be full"))).is_ok()
 }
 
@@ -250,7 +301,7 @@ async fn setup(
         setup = setup.node("insecure", true);
         setup.places = hosts.iter().map(|host| host.place()).collect();
     } else {
-        for _ in 0..options.nodes {
+        for _ in 0..options.nodes + SPARE_MACHINES {
             let mut place = Place::on_loopback();
             relays.push(LineRelays::before(&mut place).await);
             setup.places.push(place);

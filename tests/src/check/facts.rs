@@ -22,6 +22,8 @@ pub(super) struct Expired {
     at_ns: u64,
     /// What it was ever granted; `None`: whatever its client had.
     tokens: Option<Vec<u64>>,
+    /// Its number at the store, if that was seen.
+    session: Option<u64>,
 }
 
 /// A node at an index.
@@ -42,8 +44,8 @@ impl Facts {
                 }
             }
             What::Healed if self.healed_ns().is_none() => self.healthy.push((at_ns, None)),
-            What::Expired { of, tokens } => {
-                let expired = Expired { at_ns, tokens: tokens.clone() };
+            What::Expired { of, tokens, session } => {
+                let expired = Expired { at_ns, tokens: tokens.clone(), session: *session };
                 self.expired.entry(*of).or_default().push(expired);
             }
             What::Applied { node, index, hash, stamp_ms } => self.applied.push(Applied {
@@ -83,6 +85,12 @@ impl Facts {
         let held =
             |ended: &&Expired| ended.tokens.as_ref().is_none_or(|tokens| tokens.contains(&token));
         self.ended_after(client, from_ns).find(held).map(|ended| ended.at_ns)
+    }
+
+    /// When the store ended this session.
+    pub(super) fn session_expired(&self, client: ClientId, session: u64) -> Option<u64> {
+        let of_it = |ended: &&Expired| ended.session == Some(session);
+        self.ended_after(client, 0).find(of_it).map(|ended| ended.at_ns)
     }
 
     fn ended_after(&self, client: ClientId, from_ns: u64) -> impl Iterator<Item = &Expired> {

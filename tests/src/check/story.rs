@@ -220,7 +220,25 @@ pub(super) struct Client {
     pub(super) killed_ns: Option<u64>,
     pub(super) ended_ns: Option<u64>,
     pub(super) leases: Leases,
+    /// What it said of its leases, and what it was told of them.
+    pub(super) rights: Rights,
     pub(super) open_holds: BTreeSet<usize>,
+}
+
+/// What a client believed of its leases, and what gave it the right to.
+#[derive(Default)]
+pub(super) struct Rights {
+    /// At an instant the client said that its holds are certain until another.
+    pub(super) beliefs: Vec<(u64, u64)>,
+    /// Each acknowledgement that it was told.
+    pub(super) given: Vec<Right>,
+}
+
+/// An acknowledgement.
+pub(super) struct Right {
+    pub(super) at_ns: u64,
+    pub(super) session: u64,
+    pub(super) until_ns: u64,
 }
 
 /// When a client's session was certainly alive: spans in order, each the life of one session as

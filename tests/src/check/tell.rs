@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::story::{
-    Answer, Client, Fate, Fence, Grant, Hold, Look, Over, Queued, ReleaseTold, Request, Seen,
-    State, Story, Write,
+    Answer, Client, Fate, Fence, Grant, Hold, Look, Over, Queued, ReleaseTold, Request, Right,
+    Seen, State, Story, Write,
 };
 use super::violation;
 use super::watches::Watched;
@@ -81,6 +81,10 @@ impl Story {
             What::SessionEnded { cause } => self.session_ended(at_ns, client, *cause),
             What::State { requests, next_request } => {
                 self.state(at_ns, client, requests, *next_request);
+            }
+            What::Acknowledged { session, until_ns } => {
+                let right = Right { at_ns, session: *session, until_ns: *until_ns };
+                self.client(client).rights.given.push(right);
             }
             What::Killed => self.client(client).killed_ns = Some(at_ns),
             What::Opened { ttl_ms } => {
@@ -356,6 +360,7 @@ impl Story {
     fn safe(&mut self, at_ns: u64, client: ClientId, until_ns: u64) {
         let client = self.clients.entry(client).or_default();
         client.leases.renewed(at_ns, until_ns);
+        client.rights.beliefs.push((at_ns, until_ns));
         let mut lapsed = Vec::new();
         for &index in &client.open_holds {
             let hold = &mut self.holds[index];
@@ -391,6 +396,22 @@ impl Story {
             }
         }
         self.believed_beyond_the_grant(client, token, names);
+        self.believed_beyond_the_deadline(at_ns, client, token);
+    }
+
+    /// I6: who says when its deadline is, and at that instant that it is safe, says that the
+    /// deadline lies ahead. What was said at another instant proves nothing: it may have moved.
+    fn believed_beyond_the_deadline(&mut self, at_ns: u64, client: ClientId, token: u64) {
+        let said = self.client(client).rights.beliefs.last().copied();
+        let over = |(said_ns, until_ns): &(u64, u64)| *said_ns == at_ns && *until_ns <= at_ns;
+        if let Some((_, until_ns)) = said.filter(over) {
+            let message = format!(
+                "{client} takes token {token} for safe at {}, and its deadline was {}",
+                super::at(at_ns),
+                super::at(until_ns)
+            );
+            self.contradictions.push(violation(6, message));
+        }
     }
 
     fn believed_beyond_the_grant(&mut self, client: ClientId, token: u64, names: &[String]) {

@@ -1,12 +1,14 @@
 //! Faults that change who the members are: damaged and lost disks, growing, shrinking, handing over.
 
+use std::cmp::Reverse;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use holdfast_server::raft::{Fault as NodeFault, MembershipError, Replica};
 
 use super::fault::{Damage, Who};
 use super::stage::{Stage, lock};
-use crate::sim::{self, Crash, Ended, member};
+use crate::sim::{self, Crash, Ended, VirtualDisk, member};
 
 /// How long one change of the members is tried for.
 const CHANGE_WITHIN: Duration = Duration::from_secs(40);
@@ -31,20 +33,22 @@ impl Stage<'_> {
     pub(super) async fn damage(&self, who: Who, damage: Damage, lasts: Duration) -> Option<()> {
         let _crew = self.crew.try_lock().ok()?;
         let id = self.pick(who).filter(|_| self.may_lose_one())?;
+        let disk = self.world.disk(id);
+        if damage == Damage::OldFile {
+            disk.copy_files();
+            self.seams.sleep(lasts).await;
+        }
         // Until it is known whether it starts, nobody else's fault brings it back.
         lock(&self.lost).insert(id);
         self.world.crash(id, Crash::Process);
-        let disk = self.world.disk(id);
-        let files = disk.files();
-        let first = usize::try_from(self.draw().below(files.len() as u64)).unwrap_or(0);
+        let files = self.to_be_damaged(&disk);
         let damage = match damage {
             Damage::FlippedBit => sim::Damage::FlippedBit,
             Damage::CutFile => sim::Damage::Cut,
             Damage::OldFile => sim::Damage::Older,
         };
         // An older copy may be the file as it is: then another one.
-        let damaged = (files.iter().cycle().skip(first).take(files.len()))
-            .any(|file| disk.damage(file, damage));
+        let damaged = files.iter().any(|file| disk.damage(file, damage));
         self.seams.sleep(lasts).await;
         match self.bring_back(id).await {
             Err(Ended::Refused(_)) => {
@@ -59,6 +63,20 @@ impl Stage<'_> {
             }
         }
         damaged.then_some(())
+    }
+
+    /// The files of a disk, the one to be damaged first: half of the time the largest, which is the
+    /// log or a snapshot.
+    fn to_be_damaged(&self, disk: &VirtualDisk) -> Vec<PathBuf> {
+        let mut files = disk.files();
+        let mut draw = self.draw();
+        if draw.below(2) == 0 {
+            files.sort_by_key(|file| Reverse(disk.length(file)));
+        } else {
+            let first = usize::try_from(draw.below(files.len() as u64)).unwrap_or(0);
+            files.rotate_left(first);
+        }
+        files
     }
 
     /// A node comes back with an empty disk, under its old id: nobody lets it in (I22). Another one

@@ -24,6 +24,8 @@ pub enum Shape {
     LeaderAlone,
     /// The leader with as many others as make a minority.
     LeaderInMinority,
+    /// The same with half of the clients: they reach nobody else.
+    LeaderWithClients,
     /// Some follower alone.
     FollowerAlone,
     /// Each node reaches its two neighbours only.
@@ -46,7 +48,7 @@ pub enum Damage {
     FlippedBit,
     /// A file ends too early.
     CutFile,
-    /// A file is as it was some time ago.
+    /// A file is as it was when the fault began.
     OldFile,
 }
 
@@ -65,7 +67,8 @@ pub enum Fault {
     Stop(Who),
     /// A node does nothing for a time.
     Pause(Who),
-    /// A client does nothing for a time.
+    /// A client does nothing for a time, or until its safe deadline has just passed; now and then
+    /// others with it.
     PauseClient(u64),
     /// A client is gone, for good; another one comes.
     KillClient(u64),

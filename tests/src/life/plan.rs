@@ -147,7 +147,7 @@ impl Plan {
             client.rate = RATE_BEYOND;
         }
         let names = 1 + draw.below(8);
-        let strikes = strikes(&mut draw, nodes, clients.len() as u64, length_ms);
+        let strikes = strikes(&mut draw, nodes, &clients, length_ms);
         let rogue = draw.below(4) == 0;
         // The first client is the one whose clock may be beyond the allowance.
         for client in clients.iter_mut().skip(1) {
@@ -226,11 +226,14 @@ impl DiskPace {
 impl ClientPlan {
     /// Leases are short, so that some run out within a minute.
     fn draw(draw: &mut Draw) -> Self {
+        let ttl_ms = 1_000 + draw.below(3_000);
+        let hold_ms = 20 + draw.below(800);
         Self {
-            ttl_ms: 1_000 + draw.below(3_000),
+            ttl_ms,
             rate: rate(draw),
             workers: 1 + draw.below(2),
-            hold_ms: 20 + draw.below(800),
+            // A few hold on for longer than a lease that nobody renews; more would leave little to others.
+            hold_ms: if draw.below(16) == 0 { 2 * ttl_ms } else { hold_ms },
             within_ms: 2_000 + draw.below(20_000),
             everything: draw.below(3) != 0,
             watches: draw.below(6) == 0,
@@ -249,7 +252,7 @@ fn rate(draw: &mut Draw) -> i32 {
 }
 
 /// Six to fourteen faults. Some lives see one kind over and over.
-fn strikes(draw: &mut Draw, nodes: u64, clients: u64, length_ms: u64) -> Vec<Strike> {
+fn strikes(draw: &mut Draw, nodes: u64, clients: &[ClientPlan], length_ms: u64) -> Vec<Strike> {
     let count = 6 + draw.below(9);
     let favourite = (draw.below(4) == 0).then(|| pick(draw, &Kind::ALL));
     let last_ms = length_ms - 10_000;
@@ -257,17 +260,31 @@ fn strikes(draw: &mut Draw, nodes: u64, clients: u64, length_ms: u64) -> Vec<Str
         .map(|_| {
             let kind = favourite.filter(|_| draw.below(2) == 0);
             let kind = kind.unwrap_or_else(|| pick(draw, &Kind::ALL));
-            let longest_ms = if draw.below(3) == 0 { 9_000 } else { 2_500 };
-            Strike {
-                at_ms: draw.below(last_ms),
-                lasts_ms: 50 + draw.below(longest_ms),
-                fault: fault(draw, kind, clients),
-            }
+            let fault = fault(draw, kind, clients.len() as u64);
+            let (at_ms, lasts_ms) = (draw.below(last_ms), lasts_ms(draw, fault, clients));
+            Strike { at_ms, lasts_ms, fault }
         })
         .filter(|strike| nodes > 1 || !strike.fault.kind().changes_members())
         .collect();
     strikes.sort_by_key(|strike| strike.at_ms);
     strikes
+}
+
+/// How long a fault lasts. What cuts a client off lasts about as long as its lease in half of the
+/// cases: then something happens when it comes back.
+fn lasts_ms(draw: &mut Draw, fault: Fault, clients: &[ClientPlan]) -> u64 {
+    let longest_ms = if draw.below(3) == 0 { 9_000 } else { 2_500 };
+    let any_ms = 50 + draw.below(longest_ms);
+    match fault {
+        Fault::Silence(number) | Fault::DeafClient(number) if draw.below(2) == 0 => {
+            let place = usize::try_from(number).unwrap_or(0);
+            let ttl_ms = clients.get(place).map_or(any_ms, |client| client.ttl_ms);
+            ttl_ms / 2 + draw.below(ttl_ms)
+        }
+        // Longer than an election and the leases that the next leader begins with.
+        Fault::Partition(Shape::LeaderWithClients) => 3_000 + draw.below(7_000),
+        _ => any_ms,
+    }
 }
 
 fn pick<T: Copy>(draw: &mut Draw, from: &[T]) -> T {
@@ -287,6 +304,9 @@ fn fault(draw: &mut Draw, kind: Kind, clients: u64) -> Fault {
     let shapes = [
         Shape::LeaderAlone,
         Shape::LeaderInMinority,
+        Shape::LeaderWithClients,
+        Shape::LeaderWithClients,
+        Shape::LeaderWithClients,
         Shape::FollowerAlone,
         Shape::Ring,
         Shape::Bridge,

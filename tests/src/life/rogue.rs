@@ -1,5 +1,5 @@
 //! A client that speaks frames itself and does what the library never would: asks twice, gives back
-//! what others hold, changes values of others, forgets to renew.
+//! what others hold, changes values of others, forgets to renew, or renews when it is too late.
 //!
 //! It takes only names of its own, so its holds are nobody's business; what it does to the others
 //! shows in their histories. What it is told itself it judges on the spot.
@@ -16,7 +16,7 @@ use holdfast_proto::v1::{
     Acquire, Cancel, ClientFrame, ClientFrames, Item, KeepAlive, Mode, Open, Release, ServerFrames,
     SetValue,
 };
-use holdfast_seams::{Pipe, Seams, Transport};
+use holdfast_seams::{Moment, Pipe, Seams, Transport};
 use tokio::sync::{mpsc, watch};
 
 use super::stage::lock;
@@ -28,6 +28,10 @@ const TTL_MS: u64 = 2_000;
 const STEPS: u64 = 60;
 /// Longest pause between two steps, milliseconds.
 const PAUSE_MS: u64 = 150;
+/// Of so many steps one is put off until the lease may have run out.
+const STEPS_IN_TIME: u64 = 12;
+/// So long after its lease it renews then, milliseconds: about when it is being ended.
+const TOO_LATE_MS: u64 = 300;
 /// How far its guesses at tokens of others are from one of its own.
 const GUESSES: u64 = 12;
 
@@ -37,6 +41,8 @@ pub(super) struct Rogue {
     pub(super) endpoints: Vec<String>,
     pub(super) seams: Seams,
     pub(super) draw: Draw,
+    /// What it calls itself.
+    pub(super) label: String,
     /// How many names the others share.
     pub(super) names: u64,
     pub(super) stopped: watch::Receiver<bool>,
@@ -49,6 +55,8 @@ pub(super) struct Rogue {
 struct Known {
     next_request: u64,
     seq: u64,
+    /// When it was last sure to be heard: with its Open or a keepalive.
+    renewed: Option<Moment>,
     newest_token: u64,
     tokens: BTreeMap<u64, u64>,
     places: BTreeMap<u64, u64>,
@@ -76,12 +84,21 @@ impl Rogue {
 
     async fn session(&mut self, mut line: Line) {
         let mut known = Known { next_request: 1, ..Known::default() };
-        let open = Open { ttl_ms: Some(TTL_MS), label: "rogue".into(), resume: None };
+        let open = Open { ttl_ms: Some(TTL_MS), label: self.label.clone(), resume: None };
+        known.renewed = Some(self.seams.clock.now());
         if send(&line.outgoing, vec![Ask::Open(open)]).await.is_none() {
             return;
         }
         for _ in 0..STEPS {
-            let asks = self.step(&mut known);
+            let asks = if self.draw.below(STEPS_IN_TIME) == 0 {
+                let late = self.until_too_late(&known);
+                if !self.listen(&mut line, late, &mut known).await {
+                    return;
+                }
+                vec![self.renew(&mut known)]
+            } else {
+                self.step(&mut known)
+            };
             if send(&line.outgoing, asks).await.is_none() {
                 return;
             }
@@ -90,6 +107,19 @@ impl Rogue {
                 return;
             }
         }
+    }
+
+    /// How long until its lease may have run out, and a little more.
+    fn until_too_late(&mut self, known: &Known) -> Duration {
+        let late = Duration::from_millis(TTL_MS + self.draw.below(TOO_LATE_MS));
+        let over = known.renewed.map(|renewed| renewed + late);
+        over.map_or(late, |over| over.saturating_since(self.seams.clock.now()))
+    }
+
+    fn renew(&self, known: &mut Known) -> Ask {
+        known.seq += 1;
+        known.renewed = Some(self.seams.clock.now());
+        Ask::KeepAlive(KeepAlive { seq: known.seq })
     }
 
     /// What it does next.
@@ -116,10 +146,7 @@ impl Rogue {
                 let request_id = 1 + self.draw.below(known.next_request);
                 vec![Ask::Cancel(Cancel { request_id })]
             }
-            _ => {
-                known.seq += 1;
-                vec![Ask::KeepAlive(KeepAlive { seq: known.seq })]
-            }
+            _ => vec![self.renew(known)],
         }
     }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, join_all};
-use holdfast_seams::Seams;
 use holdfast_seams::simulated::Machine;
+use holdfast_seams::{Moment, Seams};
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::raft::ReplicaConfig;
 use holdfast_server::session::SessionSettings;
@@ -22,7 +22,7 @@ use crate::check::{Options, check};
 use crate::draw::Draw;
 use crate::history::{ClientId, Record, Recorder, What, merge};
 use crate::resource::Resources;
-use crate::sim::{Ended, Expiry, Link, Settings, Trace, World};
+use crate::sim::{Ended, Expiry, Link, Right, Settings, Trace, World, client_of, label_of};
 use crate::traffic;
 
 /// Who writes what the life itself does.
@@ -207,10 +207,8 @@ impl<'a> Stage<'a> {
         let plan = self.plan.clients[place];
         let process = self.world.client_process(number);
         process.set_rate(plan.rate);
-        // The stage itself is client 0 of the history.
-        let id = number + 1;
         let resources = Some(self.resources.clone());
-        let traffic = traffic::Plan { resources, ..self.plan.traffic(id, &plan) };
+        let traffic = traffic::Plan { resources, ..self.plan.traffic(in_history(number).0, &plan) };
         let written = (&self.recorder, &self.grants);
         let actor = if plan.calls {
             let calls = self.world.calls_of(number);
@@ -232,6 +230,7 @@ impl<'a> Stage<'a> {
             endpoints,
             seams: process.seams(),
             draw: Draw::new(self.plan.seed ^ NUMBER),
+            label: label_of(NUMBER),
             names: self.plan.names,
             stopped: self.ends.stop.subscribe(),
             wrong: Arc::clone(&self.wrong),
@@ -300,7 +299,7 @@ impl<'a> Stage<'a> {
         .await;
     }
 
-    fn living_clients(&self) -> Vec<u64> {
+    pub(super) fn living_clients(&self) -> Vec<u64> {
         let actors = lock(&self.actors);
         actors.iter().filter(|(_, actor)| actor.lives()).map(|(number, _)| *number).collect()
     }
@@ -331,7 +330,7 @@ impl<'a> Stage<'a> {
         let recorder = self.recorder.clone();
         let process = self.world.client_process(number);
         let builder = self.world.client_builder(number);
-        let work = super::client::visit(builder, process, recorder, ClientId(number), names);
+        let work = super::client::visit(builder, process, recorder, in_history(number), names);
         match self.seams.timeout(Duration::from_mins(2), self.world.as_client(number, work)).await {
             Ok(Some(Ok(()))) => {}
             Ok(Some(Err(wrong))) => self.wrong(format!("I31: after healing {wrong}")),
@@ -391,7 +390,10 @@ impl<'a> Stage<'a> {
     /// Judges the history, and puts everything together that was found wrong.
     fn judge(self, machine: &Machine) -> Lived {
         let expiries = self.world.expiries();
-        let history = merge(vec![self.recorder.take(), expiries.iter().filter_map(told).collect()]);
+        // What a client was told stands before what it makes of it at that instant.
+        let rights = self.world.rights().iter().map(given).collect();
+        let expired = expiries.iter().filter_map(told).collect();
+        let history = merge(vec![rights, self.recorder.take(), expired]);
         let report = check(&history, Options::default());
         let mut violations = std::mem::take(&mut *lock(&self.wrong));
         violations.extend(self.world.violations());
@@ -432,10 +434,25 @@ impl<'a> Stage<'a> {
 
 /// What the judge is told of an expiry. Sessions of nobody in the history are left out.
 fn told(expiry: &Expiry) -> Option<Record> {
-    let number: u64 = expiry.label.strip_prefix("client ")?.parse().ok()?;
-    let at_ns = u64::try_from(expiry.at.since_origin().as_nanos()).unwrap_or(u64::MAX);
-    let (of, tokens) = (ClientId(number + 1), Some(expiry.tokens.clone()));
-    Some(Record { at_ns, client: STAGE, what: What::Expired { of, tokens } })
+    let number = client_of(&expiry.label)?;
+    let (of, tokens) = (in_history(number), Some(expiry.tokens.clone()));
+    let what = What::Expired { of, tokens, session: Some(expiry.session) };
+    Some(Record { at_ns: nanos(expiry.at), client: STAGE, what })
+}
+
+/// What the judge is told of an acknowledgement.
+fn given(right: &Right) -> Record {
+    let what = What::Acknowledged { session: right.session, until_ns: nanos(right.until) };
+    Record { at_ns: nanos(right.at), client: in_history(right.client), what }
+}
+
+/// A client by its number. The stage itself is client 0 of the history.
+fn in_history(number: u64) -> ClientId {
+    ClientId(number + 1)
+}
+
+fn nanos(at: Moment) -> u64 {
+    u64::try_from(at.since_origin().as_nanos()).unwrap_or(u64::MAX)
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

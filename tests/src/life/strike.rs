@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use holdfast_seams::Moment;
 
 use super::fault::{Fault, Shape, Who};
@@ -181,13 +182,36 @@ impl Stage<'_> {
         Some(())
     }
 
+    /// A client, and in half of the cases what else runs on its machine.
     async fn pause_client(&self, number: u64, lasts: Duration) -> Option<()> {
+        const MACHINES: u64 = 3;
         self.living(number)?;
-        self.world.pause_client(number);
-        self.seams.sleep(lasts).await;
-        self.living(number)?;
-        self.world.resume_client(number);
+        let beside = self.draw().below(2) == 0;
+        let others = self
+            .living_clients()
+            .into_iter()
+            .filter(|other| beside && *other != number && other % MACHINES == number % MACHINES);
+        let paused = others.chain([number]).map(|client| self.stop_client(client, lasts));
+        join_all(paused).await;
         Some(())
+    }
+
+    /// One client does nothing for a time; in half of the cases until just after its safe deadline,
+    /// when everything that it finds seems to be as it was (§5.6).
+    async fn stop_client(&self, number: u64, lasts: Duration) {
+        self.world.pause_client(number);
+        let (until_late, late) = {
+            let mut draw = self.draw();
+            (draw.below(2) == 0, Duration::from_millis(draw.below(150)))
+        };
+        let deadline = self.world.certain_until(number).filter(|_| until_late);
+        match deadline {
+            Some(deadline) => self.seams.clock.sleep_until(deadline + late).await,
+            None => self.seams.sleep(lasts).await,
+        }
+        if self.living(number).is_some() {
+            self.world.resume_client(number);
+        }
     }
 
     fn living(&self, number: u64) -> Option<()> {
@@ -232,6 +256,12 @@ impl Stage<'_> {
                 apart(&[leader], &everybody)
             }
             Shape::LeaderInMinority => apart(few, many),
+            Shape::LeaderWithClients => {
+                let half = clients.len().div_ceil(2);
+                let few: Vec<Host> = few.iter().chain(&clients[..half]).copied().collect();
+                let many: Vec<Host> = many.iter().chain(&clients[half..]).copied().collect();
+                apart(&few, &many)
+            }
             Shape::FollowerAlone => apart(&others[..1], &with_leader),
             Shape::Ring => ring(&with_leader),
             Shape::Bridge => bridge(&with_leader),

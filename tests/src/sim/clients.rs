@@ -1,5 +1,7 @@
 //! How clients reach nodes on the virtual network.
 
+use std::sync::Arc;
+
 use futures_util::future::BoxFuture;
 use futures_util::stream::StreamExt as _;
 use futures_util::{FutureExt as _, TryStreamExt as _};
@@ -10,6 +12,7 @@ use holdfast_proto::v1::{
     OpenSessionRequest, OpenSessionResponse, ReleaseRequest, ReleaseResponse, ServerFrames,
     SetValueRequest, SetValueResponse, StatusRequest, StatusResponse, WatchRequest, WatchResponse,
 };
+use holdfast_seams::simulated::Process;
 use holdfast_seams::{Pipe, Transport, TransportError, Watched};
 use holdfast_server::rpc::LockCalls;
 use holdfast_server::rpc::status::of_stream_error;
@@ -23,7 +26,10 @@ use super::connection::{Frame, Reply, pump};
 use super::link::Host;
 use super::network::Network;
 use super::port::{Call, Port};
+use super::rights::Rights;
 
+/// Messages that a client has handed over and that have not left it.
+const AT_HAND: usize = 1;
 /// Messages between a node's session layer and a connection, as over gRPC.
 const IN_HAND: usize = 4;
 
@@ -35,11 +41,24 @@ type Asked<T> = BoxFuture<'static, Result<Response<T>, Status>>;
 pub(super) struct ClientNetwork {
     pub(super) network: Network,
     pub(super) client: u64,
+    pub(super) process: Process,
+    /// Where it is written down what its lines tell it.
+    pub(super) rights: Rights,
 }
 
 /// Where clients reach a node.
 pub(super) fn endpoint_of(node: u64) -> String {
     format!("node-{node}:7420")
+}
+
+/// What client `number` calls itself to the store.
+pub fn label_of(number: u64) -> String {
+    format!("client {number}")
+}
+
+/// Which client calls itself so.
+pub fn client_of(label: &str) -> Option<u64> {
+    label.strip_prefix("client ")?.parse().ok()
 }
 
 fn node_at(endpoint: &str) -> Result<u64, TransportError> {
@@ -125,8 +144,8 @@ impl std::fmt::Debug for Calls {
 macro_rules! calls {
     ($($name:ident: $request:ty => $answer:ty;)*) => {
         impl Calls {
-            pub(super) fn of(network: &Network, client: u64) -> Self {
-                Self(ClientNetwork { network: network.clone(), client })
+            pub(super) fn of(client: ClientNetwork) -> Self {
+                Self(client)
             }
 
             $(
@@ -161,14 +180,26 @@ calls! {
 impl Transport for ClientNetwork {
     fn open(&self, endpoint: &str) -> Answered<Pipe<ClientFrames, ServerFrames>> {
         let (network, host, endpoint) = (self.network.clone(), self.host(), endpoint.to_owned());
+        let line = self.rights.line(self.client, self.process.clone());
         async move {
             let node = node_at(&endpoint)?;
             let at = endpoint.clone();
             let dialled = network.dial(host, node, "session", |port, frames, answers| {
                 serve_session(port, at, frames, answers).boxed()
             });
-            let (outgoing, incoming) = dialled.await.ok_or_else(|| unreachable(&endpoint))?;
-            Ok(Pipe { outgoing, incoming: ReceiverStream::new(incoming).boxed() })
+            let (to_node, incoming) = dialled.await.ok_or_else(|| unreachable(&endpoint))?;
+            let (outgoing, asked) = mpsc::channel(AT_HAND);
+            let told = Arc::clone(&line);
+            network.spawn("line", async move {
+                let asked = ReceiverStream::new(asked).inspect(move |frames| line.asks(frames));
+                pump(asked.boxed(), &to_node).await;
+            });
+            let incoming = ReceiverStream::new(incoming).inspect(move |frames| {
+                if let Ok(frames) = frames {
+                    told.is_told(frames);
+                }
+            });
+            Ok(Pipe { outgoing, incoming: incoming.boxed() })
         }
         .boxed()
     }

@@ -41,7 +41,7 @@ struct State {
     durable_names: BTreeMap<PathBuf, Arc<Mutex<Content>>>,
     /// Changes of names that were not synced, oldest first.
     renamed: Vec<Vec<Named>>,
-    /// Files as they were when the process before the present one began.
+    /// Files as they were when they were last copied, or when the present process began.
     older: BTreeMap<PathBuf, Vec<u8>>,
     free: Option<u64>,
     sync_min: Duration,
@@ -84,7 +84,8 @@ pub enum Damage {
     FlippedBit,
     /// It ends too early.
     Cut,
-    /// It is as it was when the process before the last one began.
+    /// It is as it was when it was last copied ([`VirtualDisk::copy_files`]), or when the last
+    /// process began.
     Older,
 }
 
@@ -163,10 +164,13 @@ impl VirtualDisk {
         let mut state = self.lock();
         state.mount += 1;
         state.stuck = false;
-        let files = state.names.iter();
-        state.older =
-            files.map(|(path, file)| (path.clone(), lock(file).durable.clone())).collect();
+        state.copy_files();
         Mount { disk: self.clone(), number: state.mount }
+    }
+
+    /// Somebody copies every file as it is synced now: such a copy may come back.
+    pub fn copy_files(&self) {
+        self.lock().copy_files();
     }
 
     /// The process that had it is gone.
@@ -189,6 +193,33 @@ impl VirtualDisk {
         for content in state.names.values() {
             lock(content).lose_unsynced(&mut state.rng, &mut state.injected);
         }
+    }
+
+    /// A disk with what this one would have left if the power went now, if nothing survived of what
+    /// is not synced.
+    pub(super) fn as_after_a_loss_of_power(&self) -> Self {
+        let state = self.lock();
+        let left = |(path, content): (&PathBuf, &Arc<Mutex<Content>>)| {
+            let durable = lock(content).durable.clone();
+            let content = Content { current: durable.clone(), durable, writes: Vec::new() };
+            (path.clone(), Arc::new(Mutex::new(content)))
+        };
+        let names: BTreeMap<_, _> = state.durable_names.iter().map(left).collect();
+        let left = State {
+            // Nothing happens to it at random.
+            rng: StdRng::seed_from_u64(0),
+            mount: 0,
+            folders: state.folders.clone(),
+            durable_names: names.clone(),
+            names,
+            renamed: Vec::new(),
+            older: BTreeMap::new(),
+            free: None,
+            injected: DiskFaults::default(),
+            ..*state
+        };
+        let (owner, world, trace) = (self.0.owner, self.0.world.clone(), Trace::default());
+        Self(Arc::new(Shared { owner, world, trace, state: Mutex::new(left) }))
     }
 
     /// Damages a file, to be done while no process has it. Says whether there was anything to
@@ -258,6 +289,15 @@ impl VirtualDisk {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn copy_files(&mut self) {
+        let copy = |(path, file): (&PathBuf, &Arc<Mutex<Content>>)| {
+            (path.clone(), lock(file).durable.clone())
+        };
+        self.older = self.names.iter().map(copy).collect();
     }
 }
 

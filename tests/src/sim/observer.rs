@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use holdfast_core::{EndCause, Event, LockTable, LogIndex, SessionId};
+use holdfast_core::{EndCause, Event, Items, LockTable, LogIndex, Mode, SessionId};
 use holdfast_seams::{Clock, Moment};
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::storage::StoredVote;
@@ -58,6 +58,8 @@ pub struct Expiry {
     pub label: String,
     /// Every token that it was ever granted.
     pub tokens: Vec<u64>,
+    /// Its number at the store.
+    pub session: u64,
 }
 
 impl Observer {
@@ -82,7 +84,12 @@ impl Observer {
                     let label = seen.labels.get(session).cloned().unwrap_or_default();
                     let tokens = seen.granted.get(session).into_iter().flatten().copied().collect();
                     let at = self.clock.now();
-                    seen.expired.entry(*session).or_insert(Expiry { at, label, tokens });
+                    let number = session.get();
+                    let expiry = Expiry { at, label, tokens, session: number };
+                    seen.expired.entry(*session).or_insert(expiry);
+                }
+                Event::Lost { items, cause: EndCause::Expired, .. } => {
+                    seen.doubted(index.get(), items, table, id);
                 }
                 Event::Granted { session, token, .. } => {
                     seen.granted.entry(*session).or_default().insert(token.get());
@@ -192,6 +199,21 @@ impl Seen {
             ));
         }
         self.stamp = (index, stamp_ms);
+    }
+
+    /// DESIGN §4: the values of locks that were lost with a lease are suspect. Nobody who holds one
+    /// of them next can have confirmed it in the same entry: who asks does not know its token.
+    fn doubted(&mut self, index: u64, lost: &Items, table: &LockTable, id: u64) {
+        for item in lost.iter().filter(|item| item.mode == Mode::Exclusive) {
+            let value = table.lock(&item.lock).and_then(|lock| lock.value);
+            if value.is_some_and(|value| !value.suspect) {
+                let name = item.lock.as_str();
+                self.wrong(format!(
+                    "I19: the holder of {name} was lost at index {index}, and its value is not \
+                     suspect (node {id})"
+                ));
+            }
+        }
     }
 
     /// I2, I11, I15, I33 and the rest of what holds of every state.

@@ -1,6 +1,6 @@
 //! How members reach each other on the virtual network.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt as _;
 use futures_util::stream::{BoxStream, StreamExt as _};
@@ -107,7 +107,17 @@ impl Peer for Wire {
     }
 
     fn append(&self, request: proto::AppendRequest) -> Answered<proto::AppendResponse> {
-        self.ask("append", true, request, |port, request| port.peer.append(request))
+        let member = self.to;
+        self.ask("append", true, request, move |port, request| {
+            let term = term_of(&request);
+            let answer = port.peer.append(request);
+            async move {
+                let answer = answer.await?;
+                port.pledges.answered(member, term, &answer);
+                Ok(answer)
+            }
+            .boxed()
+        })
     }
 
     fn vote(&self, request: proto::VoteRequest) -> Answered<proto::VoteResponse> {
@@ -123,6 +133,7 @@ impl Peer for Wire {
                 let answer = answer.await?;
                 if let Some((term, candidate)) = asked.filter(|_| answer.granted) {
                     network.votes().given(voter, term, candidate);
+                    port.pledges.voted(voter, term, candidate);
                 }
                 Ok(answer)
             }
@@ -149,7 +160,8 @@ impl Peer for Wire {
             (self.network.clone(), (self.from, self.to), self.seams.clone());
         let (hearing, (leader, follower)) = (network.clone(), way);
         async move {
-            let serve = |port: Port, requests, responses| answer_appends(port, requests, responses);
+            let serve =
+                |port: Port, requests, responses| answer_appends(port, way.1, requests, responses);
             let incoming = Self::stream(
                 network,
                 way,
@@ -198,13 +210,29 @@ impl Peer for Wire {
     }
 }
 
+/// What is answered is a pledge of `member`. All requests of a stream are of one leader; what is
+/// answered to it was asked in the term of its first request or later.
 async fn answer_appends(
     port: Port,
+    member: u64,
     requests: BoxStream<'static, proto::AppendRequest>,
     responses: mpsc::Sender<Result<proto::AppendResponse, PeerError>>,
 ) {
-    match port.peer.stream_append(requests).await {
-        Ok(answers) => pump(answers, &responses).await,
+    let first = Arc::new(OnceLock::new());
+    let asked = Arc::clone(&first);
+    let requests = requests.inspect(move |request| {
+        asked.get_or_init(|| term_of(request));
+    });
+    match port.peer.stream_append(requests.boxed()).await {
+        Ok(answers) => {
+            let pledges = port.pledges;
+            let answers = answers.inspect(move |answer| {
+                if let (Some(term), Ok(answer)) = (first.get(), answer) {
+                    pledges.answered(member, *term, answer);
+                }
+            });
+            pump(answers.boxed(), &responses).await;
+        }
         Err(error) => {
             // Nobody waits for it any more.
             let _ = responses.send(Err(error)).await;
@@ -217,6 +245,11 @@ fn noted<T>(network: &Network, kind: &'static str, answer: &Result<T, PeerError>
     if let Err(PeerError::Refused(why)) = answer {
         network.answers().refused(kind, why);
     }
+}
+
+/// The term of whoever asks.
+fn term_of(request: &proto::AppendRequest) -> u64 {
+    request.vote.as_ref().map_or(0, |vote| vote.term)
 }
 
 fn unreachable() -> PeerError {

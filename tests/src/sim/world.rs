@@ -8,18 +8,20 @@ use std::time::Duration;
 
 use holdfast::{Builder, Client};
 use holdfast_seams::simulated::{Machine, Process};
-use holdfast_seams::{Seams, Transport};
+use holdfast_seams::{Moment, Seams, Transport};
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::raft::{Replica, ReplicaConfig};
 use holdfast_server::session::SessionSettings;
 use tokio::sync::oneshot;
 
-use super::clients::{Calls, ClientNetwork, endpoint_of};
+use super::clients::{Calls, ClientNetwork, endpoint_of, label_of};
 use super::disk::VirtualDisk;
 use super::link::Host;
 use super::network::Network;
 use super::node::{Crash, Ended, Life, Parts, Start, member};
 use super::observer::{Expiry, Observer};
+use super::pledges::Pledges;
+use super::rights::{Right, Rights};
 use super::trace::Trace;
 
 /// How a world is made.
@@ -55,6 +57,8 @@ pub struct World<'m> {
     nodes: Mutex<BTreeMap<u64, Node>>,
     clients: Mutex<BTreeMap<u64, Process>>,
     observer: Arc<Observer>,
+    rights: Rights,
+    pledges: Arc<Pledges>,
     last_id: AtomicU64,
     /// Processes that were killed while they wrote a snapshot.
     torn_snapshots: AtomicU64,
@@ -105,6 +109,8 @@ impl<'m> World<'m> {
             nodes: Mutex::default(),
             clients: Mutex::default(),
             observer: Arc::new(Observer::new(machine.world().seams().clock)),
+            rights: Rights::new(machine.world().seams().clock),
+            pledges: Arc::new(Pledges::new(machine.world().seams())),
             last_id: AtomicU64::new(ids.len() as u64),
             torn_snapshots: AtomicU64::new(0),
         };
@@ -128,6 +134,7 @@ impl<'m> World<'m> {
         let members = members.iter().copied().map(member).collect();
         let config = ReplicaConfig { node_id: id, members, join, ..self.settings.replica.clone() };
         let disk = self.empty_disk(id);
+        self.pledges.stands_on(id, disk.clone());
         let node = Node { config, disk, life: None, lives: 0, rate: 0, gone: false };
         self.locked().insert(id, node);
     }
@@ -209,6 +216,7 @@ impl<'m> World<'m> {
             disk: node.disk.clone(),
             network: self.network.clone(),
             observer: Arc::clone(&self.observer),
+            pledges: Arc::clone(&self.pledges),
             number: node.lives,
         };
         node.life = Some(Life::begin(&process, start));
@@ -300,6 +308,7 @@ impl<'m> World<'m> {
     pub fn wipe(&self, id: u64) {
         self.crash(id, Crash::Process);
         let disk = self.empty_disk(id);
+        self.pledges.is_wiped(id);
         if let Some(node) = self.locked().get_mut(&id) {
             node.disk = disk;
         }
@@ -350,12 +359,24 @@ impl<'m> World<'m> {
     pub fn violations(&self) -> Vec<String> {
         let mut found = self.observer.violations();
         found.extend(self.network.votes().broken());
+        found.extend(self.pledges.broken());
         found
     }
 
     /// The sessions that were expired so far.
     pub fn expiries(&self) -> Vec<Expiry> {
         self.observer.expiries()
+    }
+
+    /// What clients were told of their leases so far.
+    pub fn rights(&self) -> Vec<Right> {
+        self.rights.given()
+    }
+
+    /// Until when the newest session of client `number` is certain, on the true clock; `None` if it
+    /// never had one.
+    pub fn certain_until(&self, number: u64) -> Option<Moment> {
+        self.rights.newest_of(number)
     }
 
     /// How many states nodes took over whole from a leader so far.
@@ -403,26 +424,31 @@ impl<'m> World<'m> {
     /// The network as client `number` sees it, and where the nodes are: for what the library would
     /// never send.
     pub fn line_of(&self, number: u64) -> (Arc<dyn Transport>, Vec<String>) {
-        let transport = ClientNetwork { network: self.network.clone(), client: number };
+        let transport = self.network_of(number);
         (Arc::new(transport), self.nodes().into_iter().map(endpoint_of).collect())
     }
 
     /// The unary calls of client `number`, and where the nodes are.
     pub fn calls_of(&self, number: u64) -> (Calls, Vec<String>) {
         let endpoints = self.nodes().into_iter().map(endpoint_of).collect();
-        (Calls::of(&self.network, number), endpoints)
+        (Calls::of(self.network_of(number)), endpoints)
     }
 
     /// How client `number` is made; to be connected inside a task of its process.
     pub fn client_builder(&self, number: u64) -> Builder {
         let endpoints: Vec<String> = self.nodes().into_iter().map(endpoint_of).collect();
-        let transport = ClientNetwork { network: self.network.clone(), client: number };
+        let transport = self.network_of(number);
         Client::builder()
             .endpoints(&endpoints.join(","))
             .expect("these are endpoints")
-            .label(format!("client {number}"))
+            .label(label_of(number))
             .seams(self.client_process(number).seams())
             .transport(Arc::new(transport))
+    }
+
+    fn network_of(&self, client: u64) -> ClientNetwork {
+        let (network, process) = (self.network.clone(), self.client_process(client));
+        ClientNetwork { network, client, process, rights: self.rights.clone() }
     }
 
     /// Connects client `number`.

@@ -206,10 +206,17 @@ fn what_was_seen(words: &[&str]) -> What {
         ["watch-over", watch] => What::WatchOver { watch: number(watch), failed: false },
         ["told", watch, rest @ ..] => What::WatchTold { watch: number(watch), news: news(rest) },
         ["opened", ms] => What::Opened { ttl_ms: number(ms) },
-        ["expired", of] => What::Expired { of: client(of), tokens: None },
+        ["expired", of] => What::Expired { of: client(of), tokens: None, session: None },
+        ["expired", of, "session", session] => {
+            let session = Some(number(session));
+            What::Expired { of: client(of), tokens: Some(Vec::new()), session }
+        }
         ["expired", of, tokens] => {
             let tokens = tokens.split('+').map(|token| token.parse().unwrap()).collect();
-            What::Expired { of: client(of), tokens: Some(tokens) }
+            What::Expired { of: client(of), tokens: Some(tokens), session: None }
+        }
+        ["acknowledged", session, until] => {
+            What::Acknowledged { session: number(session), until_ns: number(until) * MS }
         }
         ["applied", node, index, hash, stamp] => What::Applied {
             node: number(node),

@@ -285,3 +285,87 @@ fn a_keepalive_without_answer_while_nothing_is_broken_is_found() {
 
     assert_eq!(broken(history), [31]);
 }
+
+/// The keepalive left at 10 and gives 900 ms; the client counts from its answer. Everybody else
+/// would have seen nothing wrong.
+#[test]
+fn a_belief_beyond_what_was_acknowledged_is_found() {
+    let history = "0 a acknowledged 1 900
+         1 a asks 1 jobs
+         2 a granted 1 5
+         2 a safe-until 900
+         60 a acknowledged 1 910
+         61 a safe-until 960";
+
+    assert_eq!(broken(history), [6]);
+}
+
+/// An acknowledgement that is older than the last takes nothing back.
+#[test]
+fn a_belief_up_to_the_latest_acknowledgement_is_right() {
+    let report = judge(
+        "0 a acknowledged 1 900
+         1 a asks 1 jobs
+         2 a granted 1 5
+         2 a safe-until 900
+         60 a acknowledged 1 1200
+         61 a acknowledged 1 1100
+         62 a safe-until 1200",
+    );
+
+    assert_eq!(report.violations, []);
+    assert_eq!(report.tally.acknowledged, 3);
+}
+
+/// Nothing was held: no hold shows it.
+#[test]
+fn an_expiry_of_a_session_that_was_told_that_it_lives_is_found() {
+    let history = "0 a acknowledged 1 900
+         500 a acknowledged 1 1400
+         1300 z expired a session 1";
+
+    assert_eq!(broken(history), [6]);
+}
+
+/// A leader that nobody follows any more goes on acknowledging.
+#[test]
+fn an_acknowledgement_after_the_expiry_is_found() {
+    let history = "0 a acknowledged 1 900
+         1300 z expired a session 1
+         1500 a acknowledged 1 2400";
+
+    assert_eq!(broken(history), [6]);
+}
+
+#[test]
+fn an_expiry_after_the_last_safe_deadline_is_right() {
+    let history = "0 a acknowledged 1 900
+         500 a acknowledged 1 1400
+         1500 z expired a session 1
+         1600 a acknowledged 2 2500";
+
+    assert_eq!(broken(history), RIGHT);
+}
+
+/// The client looks at the instant of its own deadline.
+#[test]
+fn a_hold_that_is_taken_for_safe_at_its_deadline_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         1 a safe-until 900
+         900 a safe-until 900
+         900 a is-safe 5";
+
+    assert_eq!(broken(history), [6]);
+}
+
+/// The deadline moved on, and the client did not say so again.
+#[test]
+fn a_hold_that_is_safe_after_a_deadline_that_was_told_before_is_right() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         1 a safe-until 900
+         950 a is-safe 5";
+
+    assert_eq!(broken(history), RIGHT);
+}

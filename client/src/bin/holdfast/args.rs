@@ -102,6 +102,11 @@ pub(crate) enum Command {
     /// time; 125 an error of holdfast itself, or a wrong command line.
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// Locks by the recipes on Cassandra; its tables.
+    ///
+    /// Exit codes as of lock.
+    #[cfg(feature = "cassandra")]
+    Cassandra(crate::cassandra::CassandraArgs),
     /// Three servers, 64 workers, four files, and a leader that is killed twice.
     Demo(DemoArgs),
     /// Measure locks: rates, latencies, fairness, what they cost, how fast a dead holder is replaced.
@@ -146,6 +151,13 @@ pub(crate) struct Job {
     /// Not all of them, but whichever are free: at least one.
     #[arg(long)]
     pub(crate) any: bool,
+    #[command(flatten)]
+    pub(crate) work: Work,
+}
+
+/// What runs while a lock is held.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Work {
     /// Ask the command to end (SIGTERM) this long before the locks stop being safe [default: a
     /// quarter of the TTL]. 200 ms before that moment it is killed.
     #[arg(long, value_parser = duration)]
@@ -344,7 +356,7 @@ fn members(text: &str) -> Result<usize, String> {
 }
 
 /// `10s`, `500ms`, `2m`, `1h`, or `0`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let number_ends = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(number_ends);
     let wrong = || format!("{text:?} is not a time such as 10s, 500ms, 2m or 0");
@@ -390,7 +402,7 @@ mod tests {
         let Command::Lock(args) = cli.command else { panic!("{:?}", cli.command) };
 
         assert!(!cli.global.json);
-        assert_eq!(args.job.command, ["job", "--json", "--"]);
+        assert_eq!(args.job.work.command, ["job", "--json", "--"]);
     }
 
     #[test]
@@ -401,6 +413,6 @@ mod tests {
 
         assert_eq!(job.names, ["a", "b", "c"]);
         assert!(job.any && job.shared);
-        assert_eq!(job.command, ["job", "d"]);
+        assert_eq!(job.work.command, ["job", "d"]);
     }
 }

@@ -2,6 +2,8 @@
 
 mod args;
 mod bench;
+#[cfg(feature = "cassandra")]
+mod cassandra;
 mod check_token;
 mod cluster;
 mod cluster_admin;
@@ -53,6 +55,8 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::CheckToken(args) => check_token::run(&cli.global, &args),
         Command::Watch(args) => watch::run(&cli.global, &args),
         Command::Cluster(command) => cluster_admin::run(&cli.global, &command),
+        #[cfg(feature = "cassandra")]
+        Command::Cassandra(args) => cassandra::run(&cli.global, args),
         Command::Demo(args) => demo::run(&cli.global, &args),
         Command::Bench(args) => bench::run(&cli.global, &args),
         Command::BenchHolder(args) => bench::hold(&cli.global, &args),

@@ -17,7 +17,7 @@ impl Machine {
         self.lose_overdue();
         let in_jeopardy = self.lease.in_jeopardy(self.clock.now());
         for (_, hold) in self.requests.holds() {
-            hold.publish(in_jeopardy);
+            hold.safety().publish(in_jeopardy);
         }
     }
 
@@ -61,7 +61,7 @@ impl Machine {
         for key in keys {
             let Some(request) = self.requests.get_mut(key) else { continue };
             let Phase::Held(hold) = &request.phase else { continue };
-            hold.end(GuardState::Lost(reason));
+            hold.safety().end(GuardState::Lost(reason));
             request.phase = Phase::GivingBack(GivingBack::unattended(hold.token));
             self.end_changes(key, reason);
             self.queue(Intent::Release(key));

@@ -118,7 +118,7 @@ impl World {
         let _ = self.machine.is_stalled(Duration::from_secs(1));
         let limit = self.sent + self.machine.terms().ttl();
         let over = self.seams.clock.now() > limit;
-        let safe = self.holds.iter().any(|hold| hold.is_safe(&*self.seams.clock));
+        let safe = self.holds.iter().any(|hold| hold.safety().is_safe(&*self.seams.clock));
         assert!(!(safe && over), "a hold is safe after its lease");
     }
 

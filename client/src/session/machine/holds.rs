@@ -55,7 +55,7 @@ impl Machine {
         let token = hold.token;
         // Unsafe before anything can be queued (S3).
         if !mutant!(ReleaseStaysSafe) {
-            hold.end(GuardState::Released);
+            hold.safety().end(GuardState::Released);
         }
         request.phase = Phase::GivingBack(GivingBack { token, sent: 0, done });
         self.end_changes(key, LostReason::Revoked);
@@ -166,7 +166,7 @@ impl Machine {
         let reason = LostReason::Revoked;
         let Some(request) = self.requests.get_mut(key) else { return };
         let Phase::Held(hold) = &request.phase else { return };
-        hold.end(GuardState::Lost(reason));
+        hold.safety().end(GuardState::Lost(reason));
         request.phase = Phase::GivingBack(GivingBack::unattended(hold.token));
         self.end_changes(key, reason);
         self.queue(Intent::Release(key));
@@ -186,7 +186,7 @@ impl Machine {
         request.finish_parts(outcome);
         match request.phase {
             Phase::GivingBack(giving) => tell(giving.done, outcome.clone()),
-            Phase::Held(hold) => hold.end(GuardState::Lost(reason)),
+            Phase::Held(hold) => hold.safety().end(GuardState::Lost(reason)),
             Phase::Unsent | Phase::Asked | Phase::Queued | Phase::Cancelling => {}
         }
     }

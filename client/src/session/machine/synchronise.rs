@@ -32,7 +32,7 @@ impl Machine {
         for mut request in self.requests.take_sent() {
             request.finish_parts(&over);
             match request.phase {
-                Phase::Held(hold) => hold.end(GuardState::Lost(reason)),
+                Phase::Held(hold) => hold.safety().end(GuardState::Lost(reason)),
                 Phase::GivingBack(giving) => tell(giving.done, over.clone()),
                 Phase::Asked | Phase::Queued => {
                     request.answer(Err(waits.clone()));
@@ -145,7 +145,7 @@ impl Machine {
         let outcome = if is_given_back { Ok(()) } else { Err(Error::Lost { reason }) };
         request.finish_parts(&outcome);
         match request.phase {
-            Phase::Held(hold) => hold.end(GuardState::Lost(reason)),
+            Phase::Held(hold) => hold.safety().end(GuardState::Lost(reason)),
             Phase::GivingBack(giving) => tell(giving.done, outcome),
             Phase::Asked | Phase::Queued => {
                 request.answer(Err(Error::SessionLost { reason }));

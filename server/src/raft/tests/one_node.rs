@@ -9,6 +9,9 @@ use holdfast_core::{
     LogIndex, NAMES_MAX, Need, Rejection, RequestId, VALUE_BYTES_MAX, ValueChange,
 };
 
+use openraft::ServerState;
+use openraft::async_runtime::watch::WatchReceiver as _;
+
 use super::cluster::{
     Cluster, acquire, commit, fault_of, has_session, open, open_session, outcome, submit,
 };
@@ -310,4 +313,49 @@ async fn witnesses_travel_in_batches() {
     assert_eq!(records.len(), 1);
     assert_eq!(records[0].index, LogIndex::new(1_024));
     cluster.shutdown().await;
+}
+
+/// A member that comes back, with a disk that finishes its first writes only; whether it leads by
+/// then, as openraft has it, while the first entry of its tenure is still on its way.
+async fn leads_without_a_tenure(writes: u64) -> Option<Cluster> {
+    let mut cluster = Cluster::started(1, AS_IT_IS).await;
+    cluster.formed().await;
+    let left = cluster.kill(1).await;
+    left.stall_after(writes);
+    cluster.start(1, left).await;
+    cluster.seams.sleep(Duration::from_secs(5)).await;
+    let node = cluster.replica(1);
+    let leads = node.raft().metrics().borrow_watched().state == ServerState::Leader;
+    (leads && node.role().borrow().tenure().is_none()).then_some(cluster)
+}
+
+/// What openraft said last, that this node leads, stands for ever once it has stopped. Whoever asks
+/// again and again takes the only thread, and time stands still: hence a thread of its own.
+#[test]
+fn a_leader_whose_disk_fails_before_its_tenure_began_ends() {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        let faults = runtime.block_on(async {
+            let mut faults = Vec::new();
+            for writes in 0..6 {
+                let Some(cluster) = leads_without_a_tenure(writes).await else { continue };
+                cluster.nodes[&1].store.fail();
+                faults.push(fault_of(&cluster.seams, cluster.replica(1)).await);
+                cluster.seams.sleep(Duration::from_secs(5)).await;
+                cluster.shutdown().await;
+            }
+            faults
+        });
+        let _ = tell.send(faults);
+    });
+
+    let faults = told.recv_timeout(Duration::from_mins(1)).expect("a task takes the whole thread");
+
+    assert!(!faults.is_empty(), "no node was caught between election and tenure");
+    assert!(faults.iter().all(|fault| matches!(fault, Fault::Stopped { .. })), "{faults:?}");
 }

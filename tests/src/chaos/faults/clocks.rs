@@ -45,7 +45,7 @@ impl Clock {
     }
 }
 
-/// The file that says how far a node's wall clock has jumped.
+/// The file that says how far the wall clock of a node's machine has jumped.
 fn wall_clock(folder: &Path, node: usize) -> PathBuf {
     folder.join(format!("wall-clock-{}", node + 1))
 }
@@ -62,7 +62,8 @@ pub(super) fn step(stage: &mut Stage) -> Option<Broken> {
     let seconds = if stage.draw.below(2) == 0 { seconds } else { -seconds };
     set_wall_clock(&stage.folder, node, seconds);
     let lasts = Duration::from_millis(stage.draw.between(2_000, 10_000));
-    Some(Broken::new(format!("node {}: {seconds:+} s", node + 1), lasts, Undo::StepBack(node)))
+    let what = format!("{}: {seconds:+} s", stage.name(node));
+    Some(Broken::new(what, lasts, Undo::StepBack(node)))
 }
 
 pub(super) fn step_back(stage: &Stage, node: usize) {
@@ -76,7 +77,7 @@ pub(super) fn rate(stage: &mut Stage) -> Option<Broken> {
     stage.busy.insert(node);
     restart(stage, node, Clock::Rate(thousandths));
     let lasts = Duration::from_millis(stage.draw.between(4_000, 15_000));
-    let what = format!("node {}: {thousandths} thousandths", node + 1);
+    let what = format!("{}: {thousandths} thousandths", stage.name(node));
     Some(Broken::new(what, lasts, Undo::SetRight(node)))
 }
 

@@ -38,7 +38,7 @@ pub(super) fn flip_a_bit(stage: &mut Stage) -> Option<Broken> {
     let at = flip(&data.join("sled").join("db"), stage.draw.below(u64::MAX));
     let logged = stage.cluster.log(node).len();
     stage.cluster.start_node(node);
-    let what = format!("node {}: a bit of byte {at} of its log", node + 1);
+    let what = format!("{}: a bit of byte {at} of its log", stage.name(node));
     Some(Broken::new(what, LOOK_AGAIN, Undo::Restore(Damaged { node, kept, logged })))
 }
 
@@ -64,18 +64,18 @@ pub(super) fn restore(stage: &mut Stage, damaged: Damaged) -> Option<Broken> {
             stage.busy.remove(&node);
             return None;
         }
-        let what = format!("node {}: still opening", node + 1);
+        let what = format!("{}: still opening", stage.name(node));
         return Some(Broken::new(what, LOOK_AGAIN, Undo::Restore(damaged)));
     };
     let data = stage.cluster.nodes()[node].data.clone();
     if status.code() != Some(REFUSED) || !said.contains(&*data.to_string_lossy()) {
         let last = said.lines().last().unwrap_or_default();
         stage.wrong.push(format!(
-            "node {} did not refuse its damaged folder by name (I21), it ended with {status}: {last}",
-            node + 1
+            "{} did not refuse its damaged folder by name (I21), it ended with {status}: {last}",
+            stage.name(node)
         ));
     }
-    stage.note(&format!("node {} refuses its damaged folder", node + 1));
+    stage.note(&format!("{} refuses its damaged folder", stage.name(node)));
     std::fs::remove_dir_all(&data).unwrap();
     std::fs::rename(kept, &data).unwrap();
     stage.busy.remove(&node);

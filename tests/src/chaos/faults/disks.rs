@@ -15,7 +15,7 @@ const DISK_EXITS: [i32; 2] = [73, 74];
 /// Left on a disk that is filled to below the reserve.
 const LEFT_BYTES: u64 = 8 << 20;
 
-/// The file that says how long each sync of a node takes.
+/// The file that says how long each sync of a node's machine takes.
 pub(super) fn delay_file(folder: &Path, node: usize) -> PathBuf {
     folder.join(format!("sync-delay-{}", node + 1))
 }
@@ -38,7 +38,7 @@ pub(super) fn fill(stage: &mut Stage) -> Option<Broken> {
         let _ = fallocate(&file, FallocateFlags::empty(), 0, take);
     }
     let lasts = Duration::from_millis(stage.draw.between(2_000, 8_000));
-    let what = format!("node {}: {left} bytes left", node + 1);
+    let what = format!("{}: {left} bytes left", stage.name(node));
     Some(Broken::new(what, lasts, Undo::Empty(node)))
 }
 
@@ -47,7 +47,8 @@ pub(super) fn empty(stage: &mut Stage, node: usize) {
     stage.busy.remove(&node);
     if let Some(status) = stage.cluster.exited(node) {
         if !status.code().is_some_and(|code| DISK_EXITS.contains(&code)) {
-            stage.wrong.push(format!("node {} ended on a full disk with {status}", node + 1));
+            let name = stage.name(node);
+            stage.wrong.push(format!("{name} ended on a full disk with {status}"));
         }
         stage.cluster.start_node(node);
     }
@@ -59,7 +60,8 @@ pub(super) fn slow(stage: &mut Stage) -> Option<Broken> {
     let millis = stage.draw.between(10, 400);
     std::fs::write(delay_file(&stage.folder, node), format!("{millis}\n")).unwrap();
     let lasts = Duration::from_millis(stage.draw.between(2_000, 10_000));
-    Some(Broken::new(format!("node {}: {millis} ms", node + 1), lasts, Undo::Quicken(node)))
+    let what = format!("{}: {millis} ms", stage.name(node));
+    Some(Broken::new(what, lasts, Undo::Quicken(node)))
 }
 
 pub(super) fn quicken(stage: &Stage, node: usize) {

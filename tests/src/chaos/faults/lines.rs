@@ -73,15 +73,16 @@ fn all(rules: impl IntoIterator<Item = Result<Rule, NetError>>) -> Vec<Rule> {
 }
 
 pub(super) fn split_a_minority(stage: &mut Stage) -> Option<Broken> {
-    let size = (stage.nodes().saturating_sub(1) / 2).max(1);
     let leader = stage.pulse.leader();
-    let mut apart: Vec<usize> = (0..stage.nodes()).filter(|node| Some(*node) != leader).collect();
-    while apart.len() > size {
+    let members = stage.members();
+    let mut apart: Vec<usize> =
+        members.iter().copied().filter(|node| Some(*node) != leader).collect();
+    while apart.len() > stage.minority() {
         let spared = stage.draw.one_of(&apart)?;
         apart.retain(|node| *node != spared);
     }
-    let others: Vec<usize> = (0..stage.nodes()).filter(|node| !apart.contains(node)).collect();
-    let note = format!("nodes {apart:?}, from 0");
+    let others: Vec<usize> = members.into_iter().filter(|node| !apart.contains(node)).collect();
+    let note = stage.names(&apart);
     Some(split(stage, &pairs(&apart, &others), note))
 }
 
@@ -90,24 +91,23 @@ fn pairs(these: &[usize], others: &[usize]) -> Vec<(usize, usize)> {
 }
 
 pub(super) fn split_the_majority(stage: &mut Stage) -> Broken {
-    let count = stage.nodes();
-    let apart: Vec<(usize, usize)> = (0..count)
-        .flat_map(|one| {
-            (0..count).filter(move |other| *other != one).map(move |other| (one, other))
-        })
-        .filter(|(one, other)| stage.hosts.is_none() || one < other)
-        .collect();
+    let members = stage.members();
+    let mut apart = pairs(&members, &members);
+    apart.retain(|(one, other)| one < other || stage.hosts.is_none() && one != other);
     split(stage, &apart, "all nodes".into())
 }
 
 pub(super) fn split_the_leader(stage: &mut Stage) -> Option<Broken> {
     let leader = stage.pulse.leader()?;
-    let others: Vec<usize> = (0..stage.nodes()).filter(|node| *node != leader).collect();
-    Some(split(stage, &pairs(&[leader], &others), format!("node {}", leader + 1)))
+    let mut others = stage.members();
+    others.retain(|node| *node != leader);
+    let note = stage.name(leader);
+    Some(split(stage, &pairs(&[leader], &others), note))
 }
 
 pub(super) fn split_into_a_ring(stage: &mut Stage) -> Broken {
-    let count = stage.nodes();
+    let members = stage.members();
+    let count = members.len();
     let first = usize::try_from(stage.draw.below(count as u64)).unwrap_or(0);
     // Of three, every two are neighbours.
     let apart: Vec<(usize, usize)> = if count < 4 {
@@ -117,26 +117,31 @@ pub(super) fn split_into_a_ring(stage: &mut Stage) -> Broken {
         let all = (0..count).flat_map(|one| (one + 1..count).map(move |other| (one, other)));
         all.filter(|&(one, other)| !neighbours(one, other)).collect()
     };
-    let note = format!("apart are {apart:?}, from 0");
+    let apart: Vec<(usize, usize)> =
+        apart.into_iter().map(|(one, other)| (members[one], members[other])).collect();
+    let named = apart.iter().map(|&(one, other)| stage.names(&[one, other]));
+    let note = format!("apart are {}", named.collect::<Vec<_>>().join(", "));
     split(stage, &apart, note)
 }
 
 pub(super) fn one_way(stage: &mut Stage) -> Option<Broken> {
     let lasts = split_for(stage);
-    let from = usize::try_from(stage.draw.below(stage.nodes() as u64)).unwrap_or(0);
-    let others: Vec<usize> = (0..stage.nodes()).filter(|node| *node != from).collect();
-    let to = stage.draw.one_of(&others)?;
+    let mut members = stage.members();
+    let from = stage.draw.one_of(&members)?;
+    members.retain(|node| *node != from);
+    let to = stage.draw.one_of(&members)?;
     let hosts = stage.hosts.as_ref()?;
     let undo = in_force([hosts[to].deaf_to(&hosts[from])]);
-    let note = format!("node {} does not hear node {}", to + 1, from + 1);
+    let note = format!("{} does not hear {}", stage.name(to), stage.name(from));
     Some(Broken::new(note, lasts, undo))
 }
 
 /// A node, or a client process, by its host and its name.
 fn somebody(stage: &mut Stage) -> Option<(Arc<Host>, String)> {
-    let nodes = stage.hosts.as_ref()?.iter().cloned().zip(1..);
+    let hosts = stage.hosts.as_ref()?;
+    let nodes = stage.members().into_iter();
     let mut all: Vec<(Arc<Host>, String)> =
-        nodes.map(|(host, id)| (host, format!("node {id}"))).collect();
+        nodes.map(|node| (hosts[node].clone(), stage.name(node))).collect();
     let clients = (0..stage.clients.count())
         .filter_map(|client| Some((stage.clients.host(client)?.clone(), client)));
     all.extend(clients.map(|(host, client)| (host, format!("client process {client}"))));
@@ -156,10 +161,10 @@ pub(super) async fn reset(stage: &mut Stage) -> Option<Broken> {
         let (host, name) = somebody(stage)?;
         return Some(Broken::new(name, RESET_FOR, in_force([host.reset()])));
     }
-    let node = usize::try_from(stage.draw.below(stage.nodes() as u64)).ok()?;
+    let node = stage.draw.one_of(&stage.members())?;
     let LineRelays { clients, peers } = &stage.relays[node];
     tokio::join!(clients.cut_once(), peers.cut_once());
-    Some(Broken::new(format!("node {}", node + 1), Duration::ZERO, Undo::Nothing))
+    Some(Broken::new(stage.name(node), Duration::ZERO, Undo::Nothing))
 }
 
 pub(super) fn throttle(stage: &mut Stage) -> Option<Broken> {
@@ -170,7 +175,7 @@ pub(super) fn throttle(stage: &mut Stage) -> Option<Broken> {
 }
 
 pub(super) async fn delay(stage: &mut Stage) -> Option<Broken> {
-    let node = usize::try_from(stage.draw.below(stage.nodes() as u64)).ok()?;
+    let node = stage.draw.one_of(&stage.members())?;
     let least = stage.draw.below(100);
     let most = least + stage.draw.below(300);
     let delay = Delay { least: Duration::from_millis(least), most: Duration::from_millis(most) };
@@ -183,7 +188,7 @@ pub(super) async fn delay(stage: &mut Stage) -> Option<Broken> {
         peers.set_delay(delay);
         Undo::Mend(vec![node])
     };
-    Some(Broken::new(format!("node {}: {least} to {most} ms", node + 1), lasts, undo))
+    Some(Broken::new(format!("{}: {least} to {most} ms", stage.name(node)), lasts, undo))
 }
 
 pub(super) fn lift(rules: Vec<Rule>) {

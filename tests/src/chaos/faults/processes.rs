@@ -32,7 +32,7 @@ pub(super) fn kill_the_leader(stage: &mut Stage) -> Option<Broken> {
 fn kill(stage: &mut Stage, node: usize) -> Broken {
     stage.busy.insert(node);
     stage.cluster.kill(node);
-    Broken::new(format!("node {}", node + 1), dead_for(stage), Undo::Start(vec![node]))
+    Broken::new(stage.name(node), dead_for(stage), Undo::Start(vec![node]))
 }
 
 pub(super) fn start(stage: &mut Stage, nodes: &[usize]) {
@@ -55,7 +55,7 @@ pub(super) fn stop_the_leader(stage: &mut Stage) -> Option<Broken> {
 fn stop(stage: &mut Stage, node: usize) -> Broken {
     stage.busy.insert(node);
     stage.cluster.freeze(node);
-    Broken::new(format!("node {}", node + 1), frozen_for(stage), Undo::Thaw(node))
+    Broken::new(stage.name(node), frozen_for(stage), Undo::Thaw(node))
 }
 
 pub(super) fn thaw(stage: &mut Stage, node: usize) {
@@ -95,6 +95,5 @@ pub(super) async fn cut_power(stage: &mut Stage, count: usize) -> Option<Broken>
     }
     stage.busy.extend(&idle);
     stage.cluster.cut_power(&idle).await;
-    let ids: Vec<usize> = idle.iter().map(|node| node + 1).collect();
-    Some(Broken::new(format!("nodes {ids:?}"), dead_for(stage), Undo::Start(idle)))
+    Some(Broken::new(stage.names(&idle), dead_for(stage), Undo::Start(idle)))
 }

@@ -33,21 +33,28 @@ pub(crate) struct Child {
 
 impl Child {
     /// Starts the command. To be called on the main thread: the kernel kills the child when the
-    /// *thread* that forked it ends.
+    /// *thread* that forked it ends. A variable without a value is taken out of its environment.
     ///
     /// # Errors
     ///
     /// As a shell has it: 127 if there is no such command, 126 if it cannot be run.
     pub(crate) fn start(
         command: &[OsString],
-        variables: [(&str, &str); 3],
+        variables: [(&str, Option<&str>); 3],
     ) -> Result<Self, Failure> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(Failure::new(OWN_ERROR, "no command is given"));
         };
         let has_terminal = lends_terminal();
         let mut command = Command::new(program);
-        command.args(arguments).envs(variables).process_group(0);
+        command.args(arguments).process_group(0);
+        for (name, value) in variables {
+            // One that we inherited from another holdfast is not about this lock.
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         spawn::as_child(&mut command);
         if has_terminal {
             take_terminal_on_start(&mut command);

@@ -1,6 +1,7 @@
 //! The part of `lock` that talks to the store: a thread with a runtime of its own, because the
 //! main thread forks and waits.
 
+use std::future::Future;
 use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,8 +16,8 @@ use super::{Event, Held};
 use crate::failure::Failure;
 use crate::runtime;
 
-/// How long giving the lock back may take at the end; after that the session runs out by itself.
-const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
+/// How long giving the lock back may take at the end; after that its lease runs out by itself.
+pub(crate) const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
 
 /// What is to be acquired.
 pub(crate) struct Wanted {
@@ -54,14 +55,17 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Begins to acquire; what comes of it arrives as events.
-    pub(crate) fn start(wanted: Wanted, events: SyncSender<Event>) -> Result<Self, Failure> {
+    /// Begins to acquire, as `keep` does it; what comes of it arrives as events.
+    pub(crate) fn start<F: Future<Output = Result<(), Failure>>>(
+        events: SyncSender<Event>,
+        keep: impl FnOnce(SyncSender<Event>, CancellationToken) -> F + Send + 'static,
+    ) -> Result<Self, Failure> {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let thread = std::thread::Builder::new()
             .name("holdfast-keeper".into())
             .spawn(move || {
-                let kept = runtime::block_on(keep(wanted, &events, &stopped));
+                let kept = runtime::block_on(keep(events.clone(), stopped));
                 if let Err(failure) = kept.and_then(|kept| kept) {
                     // Nobody listens any more if the main thread is on its way out.
                     let _ = events.send(Event::Failed(failure));
@@ -79,10 +83,11 @@ impl Keeper {
     }
 }
 
-async fn keep(
+/// Acquires from the store, holds until told to stop, gives back.
+pub(crate) async fn keep(
     wanted: Wanted,
-    events: &SyncSender<Event>,
-    stop: &CancellationToken,
+    events: SyncSender<Event>,
+    stop: CancellationToken,
 ) -> Result<(), Failure> {
     let seams = Seams::system();
     let line = WaitLine::new(seams.clone());
@@ -100,7 +105,13 @@ async fn keep(
     line.clear();
     let outcome = match granted {
         Some(Ok(guard)) => {
-            hold(&client, &guard, events, stop).await;
+            let held = Held {
+                state: guard.state(),
+                names: guard.names().map(str::to_owned).collect(),
+                token: Some(guard.token().to_string()),
+                ttl: client.ttl(),
+            };
+            hold(held, &events, &stop).await;
             // The command has ended; whatever this says, the lease passes the lock on.
             let _ = seams.timeout(GOODBYE_LIMIT, guard.release()).await;
             Ok(())
@@ -136,30 +147,19 @@ async fn acquire(
 }
 
 /// Hands the hold to the main thread, and stays until told to stop.
-async fn hold(
-    client: &Client,
-    guard: &Guard,
-    events: &SyncSender<Event>,
-    stop: &CancellationToken,
-) {
-    let held = Held {
-        state: guard.state(),
-        names: guard.names().map(str::to_owned).collect(),
-        token: guard.token().to_string(),
-        ttl: client.ttl(),
-    };
+pub(crate) async fn hold(held: Held, events: &SyncSender<Event>, stop: &CancellationToken) {
+    let state = held.state.clone();
     if events.send(Event::Granted(held)).is_ok() {
-        watch_over(&guard.state(), events, stop).await;
+        watch_over(state, events, stop).await;
     }
 }
 
 /// Tells when the lock is lost, until told to stop.
 async fn watch_over(
-    state: &watch::Receiver<GuardState>,
+    mut state: watch::Receiver<GuardState>,
     events: &SyncSender<Event>,
     stop: &CancellationToken,
 ) {
-    let mut state = state.clone();
     select! {
         () = stop.cancelled() => return,
         _ = state.wait_for(GuardState::is_over) => {}

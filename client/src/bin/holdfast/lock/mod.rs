@@ -6,9 +6,10 @@
 //! machine was suspended and while the store's thread stalls.
 
 mod child;
-mod keeper;
+pub(crate) mod keeper;
 mod line;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
@@ -17,8 +18,9 @@ use holdfast::{GuardState, Moment};
 use holdfast_seams::{Clock, Seams, Watchdog};
 use nix::sys::signal::Signal;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
-use crate::args::{Global, Job};
+use crate::args::{Global, Job, Work};
 use crate::failure::{Failure, LOST, OWN_ERROR};
 use crate::signals;
 use child::{Child, Word, by_signal};
@@ -61,21 +63,30 @@ pub(crate) struct Held {
     pub(crate) state: watch::Receiver<GuardState>,
     /// What was got: with `--any` not all that was asked for.
     pub(crate) names: Vec<String>,
-    pub(crate) token: String,
+    /// Where what stands behind the lock gives one.
+    pub(crate) token: Option<String>,
     pub(crate) ttl: Duration,
 }
 
 /// Acquires the lock, runs the command, gives the lock back; the exit code is the command's.
 pub(crate) fn run(global: &Global, wait: Option<Duration>, job: &Job) -> Result<u8, Failure> {
     let builder = global.builder()?.connect_timeout(Global::connect_limit(wait));
+    let (names, shared, any) = (job.names.clone(), job.shared, job.any);
+    let wanted = Wanted { builder, names, shared, any, wait };
+    run_under(&job.work, move |events, stop| keeper::keep(wanted, events, stop))
+}
+
+/// Runs the command under what `keep` acquires, holds until told to stop, and gives back.
+pub(crate) fn run_under<F: Future<Output = Result<(), Failure>>>(
+    work: &Work,
+    keep: impl FnOnce(SyncSender<Event>, CancellationToken) -> F + Send + 'static,
+) -> Result<u8, Failure> {
     let (events, inbox) = sync_channel(EVENTS_MAX);
     let heard = events.clone();
     signals::listen(&HEARD, move |signal| heard.send(Event::Signal(signal)).is_ok())?;
-    let (names, shared, any) = (job.names.clone(), job.shared, job.any);
-    let wanted = Wanted { builder, names, shared, any, wait };
-    let keeper = Keeper::start(wanted, events.clone())?;
+    let keeper = Keeper::start(events.clone(), keep)?;
     let outcome = match wait_for_grant(&inbox) {
-        Ok(Granted::Held(held)) => supervise(job, held, &inbox, events),
+        Ok(Granted::Held(held)) => supervise(work, held, &inbox, events),
         Ok(Granted::GivenUp(code)) => Ok(code),
         Err(failure) => Err(failure),
     };
@@ -116,13 +127,13 @@ fn stop_ourselves() {
 
 /// Runs the command under the hold.
 fn supervise(
-    job: &Job,
+    work: &Work,
     held: Held,
     inbox: &Receiver<Event>,
     events: SyncSender<Event>,
 ) -> Result<u8, Failure> {
     let clock = Seams::system().clock;
-    let grace = job.grace.unwrap_or(held.ttl / 4);
+    let grace = work.grace.unwrap_or(held.ttl / 4);
     let watchdog = clock.watchdog(Arc::new(move || {
         // A full inbox has something to look at anyway.
         let _ = events.try_send(Event::Look);
@@ -134,9 +145,10 @@ fn supervise(
     let first = held.names.first().map(String::as_str).unwrap_or_default();
     // No name has a line feed in it.
     let all = held.names.join("\n");
+    let token = held.token.as_deref();
     let variables =
-        [("HOLDFAST_LOCK", first), ("HOLDFAST_LOCKS", &all), ("HOLDFAST_TOKEN", &held.token)];
-    let child = Child::start(&job.command, variables)?;
+        [("HOLDFAST_LOCK", Some(first)), ("HOLDFAST_LOCKS", Some(&all)), ("HOLDFAST_TOKEN", token)];
+    let child = Child::start(&work.command, variables)?;
     let mut supervisor =
         Supervisor { child, hold: watched, watchdog, told_to_end: false, stopped: false };
     let outcome = supervisor.run(inbox);

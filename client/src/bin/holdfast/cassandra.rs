@@ -1,0 +1,209 @@
+//! `holdfast cassandra`: a command runs under a lock of one of the recipes; the recipes' tables.
+
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use holdfast::Error;
+use holdfast::compat::{
+    Cassandra, Credentials, Lease, LeaseTable, LockerOptions, Patience, RemoteLocker, Schema,
+};
+use holdfast_seams::{Seams, select};
+use tokio_util::sync::CancellationToken;
+
+use crate::args::{Global, Work, duration};
+use crate::failure::{Failure, NOT_REACHED};
+use crate::lock::keeper::{GOODBYE_LIMIT, hold};
+use crate::lock::{Event, Held, run_under};
+use crate::runtime;
+
+/// Where the cluster is, and what is done there.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CassandraArgs {
+    #[command(flatten)]
+    place: Place,
+    #[command(subcommand)]
+    command: CassandraCommand,
+}
+
+#[derive(Clone, Debug, Args)]
+struct Place {
+    /// Nodes to begin with: host or host:port, several separated by commas.
+    #[arg(long, env = "HOLDFAST_CONTACT_POINTS")]
+    contact_points: String,
+    /// The keyspace of the tables, by its exact name.
+    #[arg(long, env = "HOLDFAST_KEYSPACE")]
+    keyspace: String,
+    /// The role to log in as; its password is read from `HOLDFAST_CASSANDRA_PASSWORD`.
+    #[arg(long, env = "HOLDFAST_CASSANDRA_USER")]
+    user: Option<String>,
+    /// The largest difference between the clocks of any two nodes; a third of the TTL at most
+    /// [default: 60s].
+    #[arg(long, value_parser = duration)]
+    max_skew: Option<Duration>,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum CassandraCommand {
+    /// Print the tables as CQL, or make them.
+    ///
+    /// What is there stays as it is. Exit codes: 0 done, or so already; 122 refused; 123 no node could
+    /// be reached; 125 an error of holdfast itself.
+    Schema(SchemaArgs),
+    /// A row with an owner and a TTL for each lock (`leases`); 180s unless --ttl says otherwise.
+    #[command(subcommand)]
+    Lease(LockCommand),
+}
+
+#[derive(Clone, Debug, Args)]
+struct SchemaArgs {
+    /// Make what is not there.
+    #[arg(long)]
+    apply: bool,
+    /// Make the keyspace too, with so many replicas in each datacenter: three, for one node to be
+    /// spared.
+    #[arg(long, value_name = "N")]
+    replication: Option<u32>,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum LockCommand {
+    /// Wait for a lock, run a command while it is held, give it back.
+    ///
+    /// The command finds the lock in its environment as `HOLDFAST_LOCK`; there is no token.
+    Lock(WaitArgs),
+    /// Run a command if a lock is free, exit with 124 if it is not.
+    Try(JobArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+struct WaitArgs {
+    /// Give up after this long, e.g. 30s; covers reaching a node too [default: wait for ever].
+    #[arg(long, value_parser = duration)]
+    wait: Option<Duration>,
+    #[command(flatten)]
+    job: JobArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+struct JobArgs {
+    /// The lock.
+    name: String,
+    #[command(flatten)]
+    work: Work,
+}
+
+impl Place {
+    fn credentials(&self) -> Option<Credentials> {
+        let user = self.user.clone()?;
+        let password = std::env::var("HOLDFAST_CASSANDRA_PASSWORD").unwrap_or_default();
+        Some(Credentials { user, password })
+    }
+
+    fn options(&self, global: &Global) -> LockerOptions {
+        let options = LockerOptions::default();
+        let options = global.ttl.into_iter().fold(options, LockerOptions::ttl);
+        self.max_skew.into_iter().fold(options, LockerOptions::max_skew)
+    }
+}
+
+pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
+    let CassandraArgs { place, command } = args;
+    match command {
+        CassandraCommand::Schema(wanted) => schema(global, &place, &wanted),
+        CassandraCommand::Lease(LockCommand::Lock(args)) => {
+            lease(global, place, args.wait, args.job)
+        }
+        CassandraCommand::Lease(LockCommand::Try(job)) => {
+            lease(global, place, Some(Duration::ZERO), job)
+        }
+    }
+}
+
+fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Failure> {
+    let schema = Schema::new(&place.keyspace, wanted.replication);
+    if wanted.apply {
+        let credentials = place.credentials();
+        let limit = Global::connect_limit(None);
+        let applied = schema.apply(&place.contact_points, credentials.as_ref(), limit);
+        runtime::block_on(applied)?.map_err(failure)?;
+    } else if global.json {
+        println!("{}", serde_json::json!({ "statements": schema.statements() }));
+    } else {
+        for statement in schema.statements() {
+            println!("{statement};");
+        }
+    }
+    Ok(0)
+}
+
+fn lease(
+    global: &Global,
+    place: Place,
+    wait: Option<Duration>,
+    job: JobArgs,
+) -> Result<u8, Failure> {
+    let options = place.options(global);
+    let JobArgs { name, work } = job;
+    run_under(&work, move |events, stop| async move {
+        let seams = Seams::system();
+        let began = seams.clock.now();
+        let limit = Global::connect_limit(wait);
+        let credentials = place.credentials();
+        let connecting =
+            Cassandra::connect(&place.contact_points, &place.keyspace, credentials.as_ref(), limit);
+        let cassandra = select! {
+            () = stop.cancelled() => return Ok(()),
+            cassandra = connecting => cassandra.map_err(failure)?,
+        };
+        let lease = Lease::new(&cassandra, &options.answer_limit(limit), LeaseTable::default());
+        let spent = seams.clock.now().saturating_since(began);
+        let patience = match wait {
+            None => Patience::Endless,
+            Some(Duration::ZERO) => Patience::None,
+            Some(wait) => Patience::AtMost(wait.saturating_sub(spent)),
+        };
+        let kept = keep(&lease.map_err(failure)?, &name, patience, &events, &stop).await;
+        // What was given up is out of the table before we are gone.
+        let _ = seams.timeout(GOODBYE_LIMIT, cassandra.settled()).await;
+        kept
+    })
+}
+
+/// Acquires, holds until told to stop, gives back.
+async fn keep(
+    locker: &dyn RemoteLocker,
+    name: &str,
+    patience: Patience,
+    events: &SyncSender<Event>,
+    stop: &CancellationToken,
+) -> Result<(), Failure> {
+    let guard = select! {
+        () = stop.cancelled() => return Ok(()),
+        guard = locker.acquire(name, patience) => guard.map_err(failure)?,
+    };
+    let held = Held {
+        state: guard.state(),
+        names: vec![name.to_owned()],
+        token: guard.fencing_token().map(|token| token.to_string()),
+        ttl: guard.ttl(),
+    };
+    hold(held, events, stop).await;
+    // The command has ended; whatever this says, the TTL passes the lock on.
+    let _ = Seams::system().timeout(GOODBYE_LIMIT, guard.release()).await;
+    Ok(())
+}
+
+/// As of a server of ours, but for what to do when there is none.
+fn failure(error: Error) -> Failure {
+    if let Error::Unreachable { endpoints, waited, last } = &error {
+        let message = format!(
+            "no answer from Cassandra at {} within {:.1} s ({})",
+            endpoints.join(", "),
+            waited.as_secs_f64(),
+            last.escape_debug(),
+        );
+        return Failure::new(NOT_REACHED, message);
+    }
+    error.into()
+}

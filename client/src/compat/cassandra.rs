@@ -1,0 +1,130 @@
+//! What all lockers on one Cassandra session share.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::Seams;
+use tokio::sync::watch;
+
+use super::alarms::Alarms;
+use super::database::{Database, Tables};
+use super::keeper::Keeping;
+use super::terms::Terms;
+use crate::Result;
+use crate::builder::default_label;
+
+/// A keyspace of a Cassandra cluster, as lockers use it. Cheap to clone; build all lockers of a
+/// process from one, so that they do not fight each other over a partition.
+#[derive(Clone)]
+pub struct Cassandra {
+    tables: Arc<Tables>,
+    seams: Seams,
+    alarms: Arc<Alarms>,
+    keepers: watch::Sender<usize>,
+}
+
+impl Cassandra {
+    /// Waits until all that was given up or given back so far is out of the tables: for programs
+    /// that end, for what is left behind stands until its TTL is over. Guards that are held, and
+    /// waits that go on, are waited for too. Cancel safe.
+    pub async fn settled(&self) {
+        // The sender is our own.
+        let _ = self.keepers.subscribe().wait_for(|keepers| *keepers == 0).await;
+    }
+
+    pub(crate) fn on(database: Arc<dyn Database>, seams: Seams) -> Self {
+        let tables = Arc::new(Tables::new(database, seams.clock.clone()));
+        let alarms = Arc::new(Alarms::new(seams.clock.clone()));
+        Self { tables, seams, alarms, keepers: watch::Sender::new(0) }
+    }
+
+    pub(crate) fn tables(&self) -> &Arc<Tables> {
+        &self.tables
+    }
+
+    pub(crate) fn seams(&self) -> &Seams {
+        &self.seams
+    }
+
+    pub(crate) fn keeping(&self, options: &LockerOptions) -> Result<Keeping> {
+        Ok(Keeping {
+            seams: self.seams.clone(),
+            terms: Terms::new(options.ttl, options.max_skew)?,
+            alarms: self.alarms.clone(),
+            keepers: self.keepers.clone(),
+            answer_limit: options.answer_limit,
+            endpoints: self.tables.endpoints().into(),
+        })
+    }
+}
+
+impl fmt::Debug for Cassandra {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cassandra")
+            .field("endpoints", &self.tables.endpoints())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What every locker on Cassandra is told.
+#[derive(Clone, Debug)]
+#[must_use = "options do nothing until a locker is built with them"]
+pub struct LockerOptions {
+    pub(crate) service: String,
+    ttl: Duration,
+    max_skew: Duration,
+    answer_limit: Duration,
+}
+
+impl Default for LockerOptions {
+    fn default() -> Self {
+        Self {
+            service: default_label(),
+            ttl: Duration::from_secs(180),
+            max_skew: Duration::from_secs(60),
+            answer_limit: Duration::from_secs(10),
+        }
+    }
+}
+
+impl LockerOptions {
+    /// What this process is called in the table, and by others who ask who holds a lock. Owner ids
+    /// are `hf1:SERVICE/` and a number of the attempt's own. Default: `host:pid`.
+    pub fn service(mut self, service: impl Into<String>) -> Self {
+        self.service = service.into();
+        self
+    }
+
+    /// How long a row stands that nobody renews, whole seconds: after a crash of its holder a lock
+    /// is free at the latest after so long plus the skew. It is renewed every third of what is
+    /// certain of it.
+    ///
+    /// Default: 180 s. Minimum: 3 s, and three times [`LockerOptions::max_skew`]; anything below is
+    /// refused. Maximum: 20 years.
+    ///
+    /// Source: the lease seed's `default_time_to_live`. It is so long because of clocks: a cell is
+    /// written to vanish at an instant of the writing coordinator's clock, and does vanish at that
+    /// instant of the reading one's. The authors of the queue recipe had to take 15 minutes.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// The largest difference between the wall clocks of any two of the cluster's nodes. A hold
+    /// counts as safe for that much less than its TTL. The client's own wall clock does not matter.
+    ///
+    /// Default: 60 s, which is what a TTL of 180 s allows for.
+    pub fn max_skew(mut self, max_skew: Duration) -> Self {
+        self.max_skew = max_skew;
+        self
+    }
+
+    /// How long a call that does not wait for the lock may wait for the answer.
+    ///
+    /// Default: 10 s.
+    pub fn answer_limit(mut self, limit: Duration) -> Self {
+        self.answer_limit = limit;
+        self
+    }
+}

@@ -1,0 +1,157 @@
+//! What the recipes stand on: something that executes a statement, and is honest about what
+//! became of it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use futures_util::future::BoxFuture;
+use holdfast_seams::{Clock, Moment};
+
+use super::statement::{Ident, Statement, Value};
+
+/// The seam between a recipe and its tables. Behind it stands a session of the driver, or the
+/// model of the tests; it hides the wire, never the recipe: every step is a [`Statement`].
+pub(crate) trait Database: Send + Sync + 'static {
+    /// Executes a statement, once: nothing is retried on the way (a repeated LWT that was applied
+    /// the first time answers that it was not).
+    ///
+    /// Dropping the future leaves open whether it takes effect.
+    fn execute(&self, statement: Statement) -> BoxFuture<'static, Result<Answer, Fault>>;
+
+    /// Where the database is, for people.
+    fn endpoints(&self) -> Vec<String>;
+}
+
+/// What a statement came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// The condition was true, and it is done.
+    Applied,
+    /// The condition was false, and nothing is done; what it was compared with, if there was a row.
+    NotApplied(Option<Row>),
+    /// The row, if there is one.
+    Read(Option<Row>),
+}
+
+/// The columns of a row that have a value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Row(pub(crate) BTreeMap<String, Cell>);
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cell {
+    pub(crate) value: Value,
+    /// Seconds until it vanishes by the coordinator's clock, where that was asked. A hint.
+    pub(crate) ttl_s: Option<i32>,
+}
+
+impl Row {
+    pub(crate) fn text(&self, column: &Ident) -> Option<&str> {
+        self.0.get(column.as_str())?.value.text()
+    }
+
+    pub(crate) fn long(&self, column: &Ident) -> Option<i64> {
+        self.0.get(column.as_str())?.value.long()
+    }
+
+    pub(crate) fn ttl_s(&self, column: &Ident) -> Option<i32> {
+        self.0.get(column.as_str())?.ttl_s
+    }
+}
+
+/// Why a statement has no answer, and what is certain then. The text is for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It may have taken effect, or may still, as long as a coordinator works on it. Under
+    /// contention on one partition this is no rare thing: half of all LWTs of 16 clients.
+    Unknown(String),
+    /// It has not taken effect and never will; another time it may.
+    NotDone(String),
+    /// The same, and it will not another time either: what was asked is wrong.
+    Refused(String),
+}
+
+impl Fault {
+    pub(crate) fn message(&self) -> &str {
+        match self {
+            Self::Unknown(message) | Self::NotDone(message) | Self::Refused(message) => message,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.message())
+    }
+}
+
+/// What an LWT came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Conditional {
+    Applied,
+    NotApplied(Option<Row>),
+}
+
+/// A database as one client uses it: at most one LWT, or read at SERIAL, in flight for each
+/// partition, for two of one client would only fight each other.
+pub(crate) struct Tables {
+    database: Arc<dyn Database>,
+    clock: Arc<dyn Clock>,
+    /// By table and partition; an entry goes when nobody uses it and another one is made.
+    lanes: Mutex<BTreeMap<(Ident, Vec<Value>), Weak<tokio::sync::Mutex<()>>>>,
+}
+
+impl Tables {
+    pub(crate) fn new(database: Arc<dyn Database>, clock: Arc<dyn Clock>) -> Self {
+        Self { database, clock, lanes: Mutex::default() }
+    }
+
+    pub(crate) fn endpoints(&self) -> Vec<String> {
+        self.database.endpoints()
+    }
+
+    /// Executes an LWT. The instant is from before it was sent: whatever its TTL gives counts from
+    /// there.
+    pub(crate) async fn conditional(
+        &self,
+        statement: Statement,
+    ) -> (Moment, Result<Conditional, Fault>) {
+        let lane = self.lane(&statement);
+        let _alone = lane.lock().await;
+        let started = self.clock.now();
+        let answer = self.database.execute(statement).await.and_then(|answer| match answer {
+            Answer::Applied => Ok(Conditional::Applied),
+            Answer::NotApplied(row) => Ok(Conditional::NotApplied(row)),
+            Answer::Read(_) => Err(Fault::Unknown("an LWT was answered as a read".into())),
+        });
+        (started, answer)
+    }
+
+    /// Reads at SERIAL: what was begun and can still be completed is completed first, or never
+    /// will be by whoever was before.
+    pub(crate) async fn read(&self, statement: Statement) -> Result<Option<Row>, Fault> {
+        let lane = self.lane(&statement);
+        let _alone = lane.lock().await;
+        match self.database.execute(statement).await? {
+            Answer::Read(row) => Ok(row),
+            Answer::Applied | Answer::NotApplied(_) => {
+                Err(Fault::NotDone("a read was answered as an LWT".into()))
+            }
+        }
+    }
+
+    fn lane(&self, statement: &Statement) -> Arc<tokio::sync::Mutex<()>> {
+        // All tables so far have a partition key of one column.
+        let partition = statement.key.iter().take(1).map(|(_, value)| value.clone()).collect();
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (statement.table.clone(), partition);
+        if let Some(lane) = lanes.get(&key).and_then(Weak::upgrade) {
+            return lane;
+        }
+        lanes.retain(|_, lane| lane.strong_count() > 0);
+        let lane = Arc::default();
+        lanes.insert(key, Arc::downgrade(&lane));
+        lane
+    }
+}

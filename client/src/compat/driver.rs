@@ -1,0 +1,204 @@
+//! The driver behind the recipes: the one place that names `scylla`.
+//!
+//! Statements are prepared once and executed once: no retries, no speculative execution (a repeated
+//! LWT that was applied the first time answers that it was not). Everything is committed at QUORUM
+//! and decided at SERIAL, or both within one datacenter.
+
+mod connect;
+mod fault;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use holdfast_seams::Seams;
+use scylla::client::execution_profile::{ExecutionProfile, ExecutionProfileHandle};
+use scylla::client::session::Session;
+use scylla::policies::retry::FallthroughRetryPolicy;
+use scylla::response::query_result::QueryResult;
+use scylla::statement::prepared::PreparedStatement;
+use scylla::statement::{Consistency, SerialConsistency};
+use scylla::value::{CqlValue, Row as DriverRow};
+
+use super::cassandra::Cassandra;
+use super::database::{Answer, Cell, Database, Fault, Row};
+use super::statement::{Action, Bind, Ident, Statement, Value};
+pub use connect::Credentials;
+pub(super) use connect::{open, refused};
+
+/// How long one statement may take. Longer than a coordinator tries (its time-out for writes and
+/// that for contention are 2 s each by default), so that nobody still works on what was given up.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+
+/// Among whom a lock is exclusive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SerialScope {
+    /// All datacenters: SERIAL and QUORUM.
+    #[default]
+    Cluster,
+    /// The datacenter that the session talks to: `LOCAL_SERIAL` and `LOCAL_QUORUM`. Clients of another
+    /// datacenter are not excluded.
+    Datacenter,
+}
+
+impl Cassandra {
+    /// The keyspace `keyspace`, by its exact name, over the caller's own session: the one it uses for
+    /// its data, for one. Its execution profile is not used, and is not changed.
+    pub fn new(session: Arc<Session>, keyspace: &str, scope: SerialScope) -> Self {
+        Self::on(Arc::new(Driver::new(session, keyspace, scope)), Seams::system())
+    }
+}
+
+/// A session, as the recipes use it.
+struct Driver(Arc<Prepared>);
+
+struct Prepared {
+    session: Arc<Session>,
+    keyspace: Ident,
+    profile: ExecutionProfileHandle,
+    /// Of reads that decide.
+    serial: Consistency,
+    /// By text. As many as there are statements in the recipes.
+    statements: Mutex<BTreeMap<String, PreparedStatement>>,
+}
+
+impl Driver {
+    fn new(session: Arc<Session>, keyspace: &str, scope: SerialScope) -> Self {
+        let (quorum, serial, read) = match scope {
+            SerialScope::Cluster => {
+                (Consistency::Quorum, SerialConsistency::Serial, Consistency::Serial)
+            }
+            SerialScope::Datacenter => {
+                (Consistency::LocalQuorum, SerialConsistency::LocalSerial, Consistency::LocalSerial)
+            }
+        };
+        let profile = ExecutionProfile::builder()
+            .consistency(quorum)
+            .serial_consistency(Some(serial))
+            .request_timeout(Some(REQUEST_LIMIT))
+            .retry_policy(Arc::new(FallthroughRetryPolicy::new()))
+            .speculative_execution_policy(None)
+            .build();
+        Self(Arc::new(Prepared {
+            session,
+            keyspace: Ident::new(keyspace),
+            profile: profile.into_handle(),
+            serial: read,
+            statements: Mutex::default(),
+        }))
+    }
+}
+
+impl Prepared {
+    async fn execute(&self, statement: &Statement) -> Result<Answer, Fault> {
+        let prepared = self.prepare(statement).await?;
+        let values: Vec<Option<CqlValue>> = statement.binds().into_iter().map(bound).collect();
+        let executed = self.session.execute_unpaged(&prepared, values).await;
+        let result = executed.map_err(|error| fault::of_execution(&error, statement))?;
+        answer(result, &statement.action)
+    }
+
+    async fn prepare(&self, statement: &Statement) -> Result<PreparedStatement, Fault> {
+        let text = statement.text(&self.keyspace);
+        if let Some(prepared) = self.lock().get(&text) {
+            return Ok(prepared.clone());
+        }
+        let prepared = self.session.prepare(text.as_str()).await;
+        let mut prepared = prepared.map_err(|error| fault::of_preparation(&error, statement))?;
+        prepared.set_execution_profile_handle(Some(self.profile.clone()));
+        prepared.set_is_idempotent(false);
+        if let Action::SelectSerial { .. } = statement.action {
+            prepared.set_consistency(self.serial);
+        }
+        self.lock().insert(text, prepared.clone());
+        Ok(prepared)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, PreparedStatement>> {
+        self.statements.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Database for Driver {
+    fn execute(&self, statement: Statement) -> BoxFuture<'static, Result<Answer, Fault>> {
+        let prepared = self.0.clone();
+        Box::pin(async move { prepared.execute(&statement).await })
+    }
+
+    fn endpoints(&self) -> Vec<String> {
+        let nodes = self.0.session.get_cluster_state();
+        nodes.get_nodes_info().iter().map(|node| node.address.to_string()).collect()
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("keyspace", &self.0.keyspace).finish_non_exhaustive()
+    }
+}
+
+fn bound(bind: Bind) -> Option<CqlValue> {
+    match bind {
+        Bind::Value(value) => value.map(|value| match value {
+            Value::Text(text) => CqlValue::Text(text),
+            Value::Long(number) => CqlValue::BigInt(number),
+        }),
+        Bind::Ttl(seconds) => Some(CqlValue::Int(seconds)),
+    }
+}
+
+/// Reads an answer by the names of its columns: an LWT answers with more of them when it was not
+/// applied, and Cassandra with others than `ScyllaDB`.
+fn answer(result: QueryResult, action: &Action) -> Result<Answer, Fault> {
+    // It was executed: what cannot be read of it leaves the outcome open.
+    let unreadable =
+        |error: &dyn fmt::Display| Fault::Unknown(format!("unreadable answer: {error}"));
+    let rows = result.into_rows_result().map_err(|error| unreadable(&error))?;
+    let names: Vec<String> =
+        rows.column_specs().iter().map(|column| column.name().to_owned()).collect();
+    let first = rows.maybe_first_row::<DriverRow>().map_err(|error| unreadable(&error))?;
+    if let Action::SelectSerial { columns } = action {
+        return Ok(Answer::Read(first.map(|row| read_row(row, columns))));
+    }
+    let Some(first) = first else { return Err(unreadable(&"an LWT without a row")) };
+    let mut cells = names.into_iter().zip(first.columns);
+    match cells.next() {
+        Some((_, Some(CqlValue::Boolean(true)))) => Ok(Answer::Applied),
+        Some((_, Some(CqlValue::Boolean(false)))) => {
+            let cells: BTreeMap<String, Cell> =
+                cells.filter_map(|(name, value)| Some((name, cell(value?, None)?))).collect();
+            // All of a row that is there cannot be null: its condition would have been compared.
+            Ok(Answer::NotApplied((!cells.is_empty()).then_some(Row(cells))))
+        }
+        _ => Err(unreadable(&"an LWT that does not say whether it was applied")),
+    }
+}
+
+/// Each column comes with its TTL.
+fn read_row(row: DriverRow, columns: &[Ident]) -> Row {
+    let mut values = row.columns.into_iter();
+    let mut cells = BTreeMap::new();
+    for column in columns {
+        let value = values.next().flatten();
+        let ttl_s = match values.next().flatten() {
+            Some(CqlValue::Int(seconds)) => Some(seconds),
+            _ => None,
+        };
+        if let Some(cell) = value.and_then(|value| cell(value, ttl_s)) {
+            cells.insert(column.as_str().to_owned(), cell);
+        }
+    }
+    Row(cells)
+}
+
+/// `None` for types that no recipe uses.
+fn cell(value: CqlValue, ttl_s: Option<i32>) -> Option<Cell> {
+    let value = match value {
+        CqlValue::Text(text) | CqlValue::Ascii(text) => Value::Text(text),
+        CqlValue::BigInt(number) => Value::Long(number),
+        _ => return None,
+    };
+    Some(Cell { value, ttl_s })
+}

@@ -1,0 +1,101 @@
+//! A session of one's own, for who has none: the command line.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::Seams;
+use scylla::client::session::Session;
+use scylla::client::session_builder::SessionBuilder;
+use scylla::errors::{ConnectionError, ConnectionPoolError, MetadataError, NewSessionError};
+
+use super::SerialScope;
+use crate::compat::cassandra::Cassandra;
+use crate::compat::statement::Ident;
+use crate::{Error, RefusalReason, Result};
+
+/// Who one is to the cluster.
+#[derive(Clone)]
+pub struct Credentials {
+    /// The role's name.
+    pub user: String,
+    /// Its password; never printed.
+    pub password: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+impl Cassandra {
+    /// Opens a session of the locker's own, within `limit`: for programs that have none. Contact
+    /// points are `host` or `host:port`, separated by commas.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] if none of them answered, [`Error::Refused`] if the cluster would not
+    /// let us in or has no such keyspace, [`Error::Setting`] without a contact point.
+    pub async fn connect(
+        contact_points: &str,
+        keyspace: &str,
+        credentials: Option<&Credentials>,
+        limit: Duration,
+    ) -> Result<Self> {
+        let session = open(contact_points, credentials, limit).await?;
+        if session.get_cluster_state().get_keyspace(keyspace).is_none() {
+            return Err(refused(format!(
+                "there is no keyspace {}; make it with holdfast cassandra schema --apply \
+                 --replication 3, or name another one",
+                Ident::new(keyspace)
+            )));
+        }
+        Ok(Self::new(session, keyspace, SerialScope::Cluster))
+    }
+}
+
+pub(crate) async fn open(
+    contact_points: &str,
+    credentials: Option<&Credentials>,
+    limit: Duration,
+) -> Result<Arc<Session>> {
+    let points: Vec<&str> =
+        contact_points.split(',').map(str::trim).filter(|point| !point.is_empty()).collect();
+    if points.is_empty() {
+        let message = "no contact point is given; e.g. 10.0.0.1,10.0.0.2:9042".into();
+        return Err(Error::Setting { message });
+    }
+    let mut builder = SessionBuilder::new().known_nodes(&points).connection_timeout(limit);
+    if let Some(Credentials { user, password }) = credentials {
+        builder = builder.user(user, password);
+    }
+    let opened = Seams::system().timeout(limit, builder.build()).await;
+    let unreachable = |last: String| Error::Unreachable {
+        endpoints: points.iter().map(|&point| point.to_owned()).collect(),
+        waited: limit,
+        last,
+    };
+    match opened {
+        Ok(Ok(session)) => Ok(Arc::new(session)),
+        Ok(Err(error)) if is_refusal(&error) => Err(refused(error.to_string())),
+        Ok(Err(error)) => Err(unreachable(error.to_string())),
+        Err(_) => Err(unreachable("no answer yet".into())),
+    }
+}
+
+/// Whether a node answered, and would not let us in.
+fn is_refusal(error: &NewSessionError) -> bool {
+    matches!(
+        error,
+        NewSessionError::MetadataError(MetadataError::ConnectionPoolError(
+            ConnectionPoolError::Broken {
+                last_connection_error: ConnectionError::ConnectionSetupRequestError(_),
+            }
+        ))
+    )
+}
+
+pub(crate) fn refused(message: String) -> Error {
+    Error::Refused { reason: RefusalReason::Invalid, message, limit: None, retry_after: None }
+}

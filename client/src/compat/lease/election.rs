@@ -1,0 +1,199 @@
+//! Leader election: the lease's row with a value, and those who look at it.
+//!
+//! Seed: "nodes that want to become master try to grab the lease on start; the one that was elected
+//! renews it in the background; the clients poll to verify that the master is still master".
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::select;
+use tokio::sync::Notify;
+
+use super::Lease;
+use super::row::WantedValue;
+use crate::backoff::Backoff;
+use crate::compat::database::{Fault, Row};
+use crate::compat::locker::{Patience, RemoteGuard};
+use crate::compat::owner::thread_id;
+use crate::compat::statement::{Action, Statement, Value};
+use crate::{Error, RefusalReason, Result};
+
+/// The longest pause between two looks of an observer, as of a waiter.
+const LOOK_EVERY_MAX: Duration = Duration::from_secs(2);
+
+impl Lease {
+    /// Stands for `name` and waits to be elected; `value` is what observers are shown from the
+    /// first moment on, an address for one.
+    ///
+    /// Dropping the future withdraws.
+    ///
+    /// # Errors
+    ///
+    /// As of [`RemoteLocker::acquire`](crate::compat::RemoteLocker::acquire).
+    pub async fn campaign(
+        &self,
+        name: &str,
+        value: impl Into<String>,
+        patience: Patience,
+    ) -> Result<Leadership> {
+        let value = Arc::new(WantedValue::new(Some(value.into())));
+        let renew_now = Arc::new(Notify::new());
+        let guard = self.acquire_with(name, patience, value.clone(), renew_now.clone()).await?;
+        Ok(Leadership { guard, value, renew_now })
+    }
+
+    /// Looks at who leads `name`, now and whenever that changes.
+    pub fn observe(&self, name: &str) -> Observer {
+        Observer { lease: self.clone(), name: name.to_owned(), last: None }
+    }
+
+    /// Who leads `name` now: a read at SERIAL.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] without an answer in time, [`Error::Refused`] if the table cannot be
+    /// read.
+    pub async fn leader(&self, name: &str) -> Result<Option<Leader>> {
+        let limit = self.keeping.answer_limit;
+        let asked = self.ask_for_leader(name);
+        let answer = self
+            .keeping
+            .seams
+            .timeout(limit, asked)
+            .await
+            .unwrap_or(Err(Retry::Later("no answer yet".into())));
+        answer.map_err(|retry| retry.into_error(self, limit))
+    }
+
+    async fn ask_for_leader(&self, name: &str) -> std::result::Result<Option<Leader>, Retry> {
+        let columns = vec![self.table.owner.clone(), self.table.value.clone()];
+        let key = vec![(self.table.name.clone(), Value::from(name))];
+        let action = Action::SelectSerial { columns };
+        let statement = Statement { table: self.table.table.clone(), key, action };
+        let row = self.cassandra.tables().read(statement).await.map_err(Retry::from)?;
+        Ok(row.and_then(|row| self.leader_in(&row)))
+    }
+
+    fn leader_in(&self, row: &Row) -> Option<Leader> {
+        let owner = row.text(&self.table.owner)?.to_owned();
+        let value = row.text(&self.table.value).map(str::to_owned);
+        Some(Leader { thread_id: thread_id(&owner).to_owned(), owner, value })
+    }
+}
+
+/// Whether a look that failed is worth another one.
+enum Retry {
+    Later(String),
+    Never(String),
+}
+
+impl From<Fault> for Retry {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Unknown(message) | Fault::NotDone(message) => Self::Later(message),
+            Fault::Refused(message) => Self::Never(message),
+        }
+    }
+}
+
+impl Retry {
+    fn into_error(self, lease: &Lease, waited: Duration) -> Error {
+        match self {
+            Self::Later(last) => {
+                Error::Unreachable { endpoints: lease.keeping.endpoints.to_vec(), waited, last }
+            }
+            Self::Never(message) => Error::Refused {
+                reason: RefusalReason::Invalid,
+                message,
+                limit: None,
+                retry_after: None,
+            },
+        }
+    }
+}
+
+/// An election won, for as long as its guard is safe.
+#[derive(Debug)]
+#[must_use = "dropping it resigns"]
+pub struct Leadership {
+    guard: RemoteGuard,
+    value: Arc<WantedValue>,
+    renew_now: Arc<Notify>,
+}
+
+impl Leadership {
+    /// The guard of the lease.
+    pub fn guard(&self) -> &RemoteGuard {
+        &self.guard
+    }
+
+    /// Changes what observers are shown, and waits until that is in the row; `None` removes it.
+    ///
+    /// Dropping the future leaves it to the next renewal.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the leadership is lost before that: it may or may not have been changed.
+    pub async fn set_value(&self, value: Option<String>) -> Result<()> {
+        let version = self.value.set(value);
+        self.renew_now.notify_one();
+        select! {
+            reason = self.guard.lost() => Err(Error::Lost { reason }),
+            () = self.value.written(version) => Ok(()),
+        }
+    }
+
+    /// Gives the leadership up, and waits until the row is gone.
+    ///
+    /// # Errors
+    ///
+    /// As of [`RemoteGuard::release`].
+    pub async fn resign(self) -> Result<()> {
+        self.guard.release().await
+    }
+}
+
+/// Who leads, as the row said it when it was read. It may have ended since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leader {
+    /// What the leader calls itself.
+    pub thread_id: String,
+    /// The owner as it stands in the row: another attempt has another one.
+    pub owner: String,
+    /// What the leader shows.
+    pub value: Option<String>,
+}
+
+/// Looks at an election and says when it has changed.
+#[derive(Debug)]
+pub struct Observer {
+    lease: Lease,
+    name: String,
+    /// `None`: nothing was told yet.
+    last: Option<Option<Leader>>,
+}
+
+impl Observer {
+    /// Who leads, at the first call; who leads from then on, at each further one, when that has
+    /// changed; `None`: nobody. What came and went between two looks is left out. Goes on over
+    /// outages. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if the table cannot be read.
+    pub async fn next(&mut self) -> Result<Option<Leader>> {
+        let seams = self.lease.keeping.seams.clone();
+        let mut pauses = Backoff::new(LOOK_EVERY_MAX);
+        loop {
+            match self.lease.ask_for_leader(&self.name).await {
+                Ok(leader) if self.last.as_ref() != Some(&leader) => {
+                    self.last = Some(leader.clone());
+                    return Ok(leader);
+                }
+                Ok(_) | Err(Retry::Later(_)) => {}
+                Err(never) => return Err(never.into_error(&self.lease, Duration::ZERO)),
+            }
+            seams.sleep(pauses.next(&*seams.rng)).await;
+        }
+    }
+}

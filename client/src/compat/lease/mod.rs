@@ -1,0 +1,160 @@
+//! The lease: one row for each lock, with an owner and a TTL, changed by LWT alone.
+//!
+//! Seed: the article on leases and leader election with Paxos in Cassandra. Its four statements are
+//! cited where they are sent, in `row.rs`.
+//!
+//! # What it promises
+//!
+//! - **Safety.** While a guard is safe, no other client of the recipe has the row. `IF NOT EXISTS`
+//!   and `IF owner = …` are decided by Paxos, one after the other; the row vanishes by its TTL only,
+//!   and a guard stops being safe before that: at the start of its last renewal that was answered as
+//!   applied, plus TTL, less `max_skew`, one second (a TTL ends on a whole second) and a hundredth.
+//! - **Liveness.** A lock whose holder died is free after TTL and skew at the latest. One of three
+//!   nodes may be down. A waiter gets a free lock with chance, not by right.
+//! - **Order.** None. Who looks first after a release has it; a waiter may starve behind others.
+//! - **Fencing.** None: the recipe has no number that grows. [`Sequence`] is one, for who needs it.
+//!
+//! # What it costs
+//!
+//! One LWT to acquire a free lock, one each `(TTL − skew)/3` to renew, one to release; a waiter reads
+//! at SERIAL (a Paxos round without a write) every 50 ms to 2 s, with jitter.
+//!
+//! # Where the seed's text is unsafe, unfair or can stop
+//!
+//! - *"We know we have it for a max of 3 minutes"*: less, by the difference of the nodes' clocks. The
+//!   coordinator that writes decides when the row ends, the one that reads whether it has: 60 s of
+//!   skew take a minute off. A holder who counts on 180 s from the answer meets another holder.
+//! - *The value vanishes.* A TTL belongs to a cell and the seed renews only `owner`: 180 s after it
+//!   was set the value is gone, while its owner leads on. Here each renewal writes both.
+//! - *An answer that does not come* is not spoken of. Under contention about half of all LWTs end
+//!   without one (`WriteTimeout` of type CAS) and may have been applied: who takes that for a
+//!   refusal leaves a row behind that locks everybody out for a TTL, himself among them. Here the
+//!   row is read at SERIAL, and a row found to be ours counts from a renewal of our own.
+//! - *Write time plus TTL as the time to wait*: write times of LWTs are Paxos ballots, which run
+//!   ahead with the fastest clock and stay ahead. Here what is left of the TTL shortens a pause and
+//!   decides nothing.
+//! - *Fairness* is not spoken of: all who wait poll, and one who comes just in time passes all of
+//!   them.
+//! - *Sequences* are only named. In the lease's own row a counter would end with its TTL and begin
+//!   again; see [`Sequence`].
+
+mod election;
+mod row;
+mod sequence;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use tokio::sync::Notify;
+
+use super::cassandra::{Cassandra, LockerOptions};
+use super::keeper::Keeping;
+use super::locker::{Patience, RemoteGuard, RemoteLocker};
+use super::owner::OwnerId;
+use super::statement::Ident;
+use crate::Result;
+pub use election::{Leader, Leadership, Observer};
+use row::{LeaseRow, WantedValue};
+pub use sequence::Sequence;
+
+/// Where the leases are, for deployments that call them otherwise. Columns are of type `text`.
+#[derive(Clone, Debug)]
+pub struct LeaseTable {
+    table: Ident,
+    name: Ident,
+    owner: Ident,
+    value: Ident,
+    sequences: Ident,
+}
+
+impl Default for LeaseTable {
+    /// `leases(name, owner, value)`, as in the seed, and `sequences(name, next)`.
+    fn default() -> Self {
+        Self {
+            table: Ident::new("leases"),
+            name: Ident::new("name"),
+            owner: Ident::new("owner"),
+            value: Ident::new("value"),
+            sequences: Ident::new("sequences"),
+        }
+    }
+}
+
+impl LeaseTable {
+    /// The table's name, and those of its columns for the lock, its owner and its value: as the
+    /// server has them, capitals and all.
+    #[must_use]
+    pub fn named(table: &str, name: &str, owner: &str, value: &str) -> Self {
+        Self {
+            table: Ident::new(table),
+            name: Ident::new(name),
+            owner: Ident::new(owner),
+            value: Ident::new(value),
+            ..Self::default()
+        }
+    }
+}
+
+/// Locks by the lease recipe; see the [module](self). Cheap to clone.
+#[derive(Clone)]
+pub struct Lease {
+    cassandra: Cassandra,
+    keeping: Keeping,
+    table: Arc<LeaseTable>,
+    service: Arc<str>,
+}
+
+impl Lease {
+    /// A locker on this keyspace. Nothing is asked of it yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`](crate::Error::Setting) if TTL and skew make no sense together.
+    pub fn new(cassandra: &Cassandra, options: &LockerOptions, table: LeaseTable) -> Result<Self> {
+        Ok(Self {
+            cassandra: cassandra.clone(),
+            keeping: cassandra.keeping(options)?,
+            table: Arc::new(table),
+            service: options.service.as_str().into(),
+        })
+    }
+
+    async fn acquire_with(
+        &self,
+        name: &str,
+        patience: Patience,
+        value: Arc<WantedValue>,
+        renew_now: Arc<Notify>,
+    ) -> Result<RemoteGuard> {
+        let row = LeaseRow {
+            tables: self.cassandra.tables().clone(),
+            columns: self.table.clone(),
+            name: name.to_owned(),
+            owner: OwnerId::draw(&self.service, &*self.cassandra.seams().rng),
+            ttl_s: self.keeping.terms.ttl_s(),
+            value,
+            look_first: false,
+            may_be_ours: false,
+            delete_is_open: false,
+        };
+        self.keeping.acquire(name, &self.service, patience, row, renew_now).await
+    }
+}
+
+impl RemoteLocker for Lease {
+    fn acquire<'a>(
+        &'a self,
+        lock_id: &'a str,
+        patience: Patience,
+    ) -> BoxFuture<'a, Result<RemoteGuard>> {
+        Box::pin(self.acquire_with(lock_id, patience, Arc::default(), Arc::default()))
+    }
+}
+
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lease").field("table", &self.table).finish_non_exhaustive()
+    }
+}

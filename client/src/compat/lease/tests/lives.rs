@@ -1,0 +1,195 @@
+//! Whole lives: four processes fight for two locks while statements get lost, are applied late, nodes
+//! have wrong clocks, processes stall, die and have clocks of their own. At no grant is another guard
+//! of the lock safe (I24, as far as one store goes); and all of it moves.
+
+use std::sync::{Mutex, Weak};
+
+use super::*;
+use crate::compat::RemoteGuard;
+use crate::compat::locker::{Patience, RemoteLocker};
+use crate::compat::model::Odds;
+use holdfast_seams::Rng;
+
+const TTL: Duration = secs(30);
+const SKEW: Duration = secs(10);
+const LENGTH: Duration = secs(900);
+const PROCESSES: usize = 4;
+
+/// Looks at every grant of a life.
+#[derive(Default)]
+struct Judge {
+    guards: Mutex<Vec<Weak<RemoteGuard>>>,
+    grants: Mutex<usize>,
+    lost: Mutex<usize>,
+}
+
+impl Judge {
+    /// A belief begins only here, and once unsafe a guard stays so: two that are safe at one instant
+    /// are seen when the later one is handed out.
+    fn granted(&self, guard: &Arc<RemoteGuard>, seed: u64) {
+        let mut guards = self.guards.lock().unwrap();
+        guards.retain(|other| other.strong_count() > 0);
+        if guard.is_safe() {
+            for other in guards.iter().filter_map(Weak::upgrade) {
+                let both = other.lock_id() == guard.lock_id() && other.is_safe();
+                assert!(!both, "seed {seed}: two safe guards: {other:?} and {guard:?}");
+            }
+        }
+        guards.push(Arc::downgrade(guard));
+        *self.grants.lock().unwrap() += 1;
+    }
+}
+
+fn below(process: &Process, number: u64) -> u64 {
+    Rng::next_u64(process) % number
+}
+
+/// Acquires, holds, gives back, for ever.
+async fn work(lease: Lease, process: Process, judge: Arc<Judge>, seed: u64) {
+    let seams = process.seams();
+    loop {
+        let name = if below(&process, 3) == 0 { "b" } else { "a" };
+        let patience = match below(&process, 4) {
+            0 => Patience::None,
+            1 => Patience::AtMost(secs(below(&process, 40))),
+            _ => Patience::Endless,
+        };
+        if let Ok(guard) = lease.acquire(name, patience).await {
+            let guard = Arc::new(guard);
+            judge.granted(&guard, seed);
+            hold(&process, &guard).await;
+            if !guard.is_safe() {
+                *judge.lost.lock().unwrap() += 1;
+            }
+            match Arc::try_unwrap(guard) {
+                Ok(guard) if below(&process, 3) > 0 => drop(guard.release().await),
+                guard => drop(guard),
+            }
+        }
+        seams.sleep(Duration::from_millis(below(&process, 3_000))).await;
+    }
+}
+
+/// Mostly short, now and then longer than a TTL.
+async fn hold(process: &Process, guard: &RemoteGuard) {
+    let long = below(process, 6) == 0;
+    let length = Duration::from_millis(below(process, if long { 60_000 } else { 4_000 }));
+    let seams = process.seams();
+    let until = seams.clock.now() + length;
+    while seams.clock.now() < until && guard.is_safe() {
+        seams.sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// One thing goes wrong after the other.
+async fn torment(machine: &Machine, model: &Model, start: &dyn Fn(&Process)) {
+    let world = machine.world();
+    let seams = world.seams();
+    let mut alive: Vec<Process> = (0..PROCESSES).map(|_| machine.process("worker")).collect();
+    alive.iter().for_each(start);
+    let end = seams.clock.now() + LENGTH;
+    while seams.clock.now() < end {
+        seams.sleep(Duration::from_millis(below(&world, 15_000))).await;
+        let at = usize::try_from(below(&world, PROCESSES as u64)).unwrap();
+        match below(&world, 7) {
+            0 => {
+                alive[at].kill();
+                alive[at] = machine.process("worker");
+                start(&alive[at]);
+            }
+            1 => {
+                alive[at].pause();
+                seams.sleep(Duration::from_millis(below(&world, 40_000))).await;
+                alive[at].resume();
+            }
+            // Half a per cent either way: what the terms allow for, with some of it left.
+            2 => alive[at].set_rate(i32::try_from(below(&world, 10_000)).unwrap() - 5_000),
+            3 => {
+                let node = usize::try_from(below(&world, 3)).unwrap();
+                let skew = below(&world, u64::try_from(SKEW.as_millis()).unwrap());
+                model.set_skew(node, i64::try_from(skew).unwrap());
+            }
+            4 => {
+                let odds = Odds {
+                    answer_lost: below(&world, 300),
+                    request_lost: below(&world, 200),
+                    late: below(&world, 200),
+                    unavailable: below(&world, 200),
+                };
+                model.set_odds(odds);
+            }
+            5 => {
+                // Nothing is answered for a while, or nothing done.
+                let nothing = if below(&world, 2) == 0 {
+                    Odds { answer_lost: 500, request_lost: 500, ..Odds::default() }
+                } else {
+                    Odds { late: 300, unavailable: 700, ..Odds::default() }
+                };
+                model.set_odds(nothing);
+                seams.sleep(Duration::from_millis(below(&world, 40_000))).await;
+                model.set_odds(Odds::default());
+            }
+            _ => model.set_odds(Odds::default()),
+        }
+    }
+    model.set_odds(Odds::default());
+}
+
+#[derive(Default)]
+struct Seen {
+    grants: usize,
+    lost: usize,
+    unknown: usize,
+}
+
+fn live(seed: u64) -> Seen {
+    let (machine, model) = world(seed);
+    let judge = Arc::new(Judge::default());
+    let start = |process: &Process| {
+        let lease = locker(&model, process, "worker", TTL, SKEW);
+        let work = work(lease, process.clone(), judge.clone(), seed);
+        process.seams().spawn("work", work).detach();
+    };
+    machine.run(torment(&machine, &model, &start));
+    // Healed: whatever was left behind has ended by now, and a newcomer gets the locks.
+    let newcomer = locker(&model, &machine.process("newcomer"), "newcomer", TTL, SKEW);
+    machine.run(async {
+        for name in ["a", "b"] {
+            let guard = newcomer.get_lock_within(name, secs(600)).await;
+            let guard = guard.unwrap_or_else(|error| panic!("seed {seed}: {name}: {error}"));
+            judge.granted(&Arc::new(guard), seed);
+        }
+    });
+    let (grants, lost) = (*judge.grants.lock().unwrap(), *judge.lost.lock().unwrap());
+    Seen { grants, lost, unknown: model.unknown_but_applied() }
+}
+
+fn live_many(seeds: std::ops::Range<u64>) {
+    let mut all = Seen::default();
+    for seed in seeds.clone() {
+        let seen = live(seed);
+        all.grants += seen.grants;
+        all.lost += seen.lost;
+        all.unknown += seen.unknown;
+    }
+    let lives = seeds.count();
+    println!(
+        "{lives} lives: {} grants, {} holds lost, {} LWTs applied unseen",
+        all.grants, all.lost, all.unknown
+    );
+    assert!(
+        all.grants > 20 * lives && all.lost > lives / 4 && all.unknown > lives,
+        "too little happened"
+    );
+}
+
+#[test]
+fn in_no_life_are_two_guards_of_a_lock_safe_at_once() {
+    live_many(0..120);
+}
+
+#[test]
+#[ignore = "long: twenty thousand lives"]
+fn in_none_of_very_many_lives_are_two_guards_of_a_lock_safe_at_once() {
+    live_many(1_000..21_000);
+}

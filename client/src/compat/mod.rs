@@ -1,0 +1,62 @@
+//! One way to lock, whatever stands behind it: the store of this crate, or the lock recipes that
+//! teams run on Cassandra.
+//!
+//! [`RemoteLocker`] is the interface: a service that is written against it moves from one to the
+//! other by building another locker. The native [`Client`](crate::Client) is one.
+//!
+//! # On Cassandra (cargo feature `cassandra`)
+//!
+//! | locker | recipe | tables |
+//! |---|---|---|
+//! | `Lease` | a row with an owner and a TTL, by LWT | `leases(name, owner, value)` |
+//!
+//! Each is built from the caller's own session of the `scylla` driver, and excludes, and is excluded
+//! by, any other client of the same recipe on the same table. What it promises holds as long as:
+//!
+//! - the wall clocks of any two nodes differ by at most the locker's `max_skew`;
+//! - one of three nodes at most is down, and the keyspace has three replicas;
+//! - a process looks at its guard before it acts: one that was paused past its safe deadline finds
+//!   the guard lost, but what it sent before that no lock can hold back;
+//! - nobody writes to the tables but by the recipe.
+//!
+//! What no recipe can do is push: everybody who waits polls, and nobody is first.
+
+mod locker;
+#[cfg(test)]
+mod model;
+mod native;
+
+// The recipes know no driver: their unit tests run on a model of the tables in every build.
+#[cfg(any(test, feature = "cassandra"))]
+mod alarms;
+#[cfg(any(test, feature = "cassandra"))]
+mod cassandra;
+#[cfg(any(test, feature = "cassandra"))]
+mod database;
+#[cfg(any(test, feature = "cassandra"))]
+mod keeper;
+#[cfg(any(test, feature = "cassandra"))]
+mod lease;
+#[cfg(any(test, feature = "cassandra"))]
+mod owner;
+#[cfg(any(test, feature = "cassandra"))]
+mod statement;
+#[cfg(any(test, feature = "cassandra"))]
+mod terms;
+
+#[cfg(feature = "cassandra")]
+mod driver;
+#[cfg(feature = "cassandra")]
+mod schema;
+
+pub use locker::{Patience, RemoteGuard, RemoteLocker};
+#[cfg(any(test, feature = "cassandra"))]
+pub use {
+    cassandra::{Cassandra, LockerOptions},
+    lease::{Leader, Leadership, Lease, LeaseTable, Observer, Sequence},
+};
+#[cfg(feature = "cassandra")]
+pub use {
+    driver::{Credentials, SerialScope},
+    schema::Schema,
+};

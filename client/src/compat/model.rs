@@ -1,0 +1,278 @@
+//! A deterministic model of the tables, for the recipes' tests: what Cassandra's answers depend on,
+//! and nothing else, on the virtual time of a [`Machine`].
+//!
+//! What it has, each as measured on real nodes or as the server's source has it:
+//!
+//! - LWTs and reads at SERIAL of one row happen one after the other, each at one instant between
+//!   its request and its answer. A request goes on when its client dies.
+//! - An answer may be lost: the statement was applied, was not, or will be a while after its client
+//!   was told that nobody knows (a coordinator goes on trying).
+//! - A TTL belongs to a cell. Its end is a whole second, set by the clock of the coordinator that
+//!   wrote; whether it has come is decided by that of the one that reads. Every statement takes any
+//!   of the three nodes, and each node's clock is wrong by as much as the test says.
+//! - A row is there as long as any cell of it, or its marker, is: `INSERT` writes one, `UPDATE` none.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use holdfast_seams::Rng;
+use holdfast_seams::simulated::{Machine, Process};
+use tokio::sync::oneshot;
+
+use super::database::{Answer, Cell, Database, Fault, Row};
+use super::statement::{Action, Cells, Ident, Statement, Value};
+
+/// How long a statement takes in one direction, at most.
+const LATENCY_MAX: Duration = Duration::from_millis(40);
+/// For how long after a client was told that nobody knows a coordinator may go on.
+const LATE_MAX: Duration = Duration::from_secs(8);
+/// What a client waits for an answer that does not come.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often in a thousand statements something goes wrong.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Odds {
+    /// Applied, and the answer lost.
+    pub(crate) answer_lost: u64,
+    /// Never applied, and nobody knows.
+    pub(crate) request_lost: u64,
+    /// Nobody knows, and it is applied later.
+    pub(crate) late: u64,
+    /// Refused for now: too few replicas.
+    pub(crate) unavailable: u64,
+}
+
+/// The tables. Cheap to clone; all clones are the same.
+#[derive(Clone)]
+pub(crate) struct Model {
+    world: Process,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    odds: Odds,
+    /// By how much each node's wall clock is ahead, milliseconds.
+    skew_ms: [i64; 3],
+    rows: BTreeMap<(Ident, Vec<Value>), StoredRow>,
+    /// Statements of unknown outcome that were applied.
+    unknown_but_applied: usize,
+}
+
+#[derive(Clone, Default)]
+struct StoredRow {
+    /// When the row itself ends, if no cell is left by then; `None`: it has no marker.
+    marker: Option<Ends>,
+    cells: BTreeMap<String, (Value, Ends)>,
+}
+
+/// A second of a wall clock; `None`: never.
+type Ends = Option<i64>;
+
+/// What becomes of a statement.
+enum Fate {
+    Answered,
+    AnswerLost,
+    RequestLost,
+    Late(Duration),
+    Unavailable,
+}
+
+impl Model {
+    pub(crate) fn new(machine: &Machine) -> Self {
+        Self { world: machine.world(), state: Arc::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_odds(&self, odds: Odds) {
+        self.lock().odds = odds;
+    }
+
+    /// From now on a node's wall clock is ahead of true time by so much.
+    pub(crate) fn set_skew(&self, node: usize, milliseconds: i64) {
+        self.lock().skew_ms[node] = milliseconds;
+    }
+
+    /// How many statements were applied without their client's knowing.
+    pub(crate) fn unknown_but_applied(&self) -> usize {
+        self.lock().unknown_but_applied
+    }
+
+    fn draw(&self, below: u64) -> u64 {
+        Rng::next_u64(&self.world) % below
+    }
+
+    fn draw_up_to(&self, length: Duration) -> Duration {
+        Duration::from_micros(self.draw(u64::try_from(length.as_micros()).unwrap_or(1) + 1))
+    }
+
+    fn fate(&self) -> Fate {
+        let Odds { answer_lost, request_lost, late, unavailable } = self.lock().odds;
+        let drawn = self.draw(1_000);
+        match drawn {
+            _ if drawn < answer_lost => Fate::AnswerLost,
+            _ if drawn < answer_lost + request_lost => Fate::RequestLost,
+            _ if drawn < answer_lost + request_lost + late => Fate::Late(self.draw_up_to(LATE_MAX)),
+            _ if drawn < answer_lost + request_lost + late + unavailable => Fate::Unavailable,
+            _ => Fate::Answered,
+        }
+    }
+
+    /// Executes a statement at this instant, through any of the nodes.
+    pub(crate) fn apply(&self, statement: &Statement) -> Answer {
+        let node = usize::try_from(self.draw(3)).unwrap_or(0);
+        self.apply_at(node, statement)
+    }
+
+    /// Executes a statement at this instant, through this node.
+    pub(crate) fn apply_at(&self, node: usize, statement: &Statement) -> Answer {
+        let wall_ms = self.world.seams().clock.wall_ms();
+        let mut state = self.lock();
+        let now_ms = i64::try_from(wall_ms).unwrap_or(i64::MAX) + state.skew_ms[node];
+        let values = statement.key.iter().map(|(_, value)| value.clone()).collect();
+        let row = state.rows.entry((statement.table.clone(), values)).or_default();
+        row.execute(statement, now_ms / 1_000)
+    }
+
+    async fn serve(self, statement: Statement, reply: oneshot::Sender<Result<Answer, Fault>>) {
+        let seams = self.world.seams();
+        let unknown = || Err(Fault::Unknown("write timeout of type CAS".into()));
+        seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+        let answer = match self.fate() {
+            Fate::Answered => Ok(self.apply(&statement)),
+            Fate::Unavailable => Err(Fault::NotDone("1 of 2 replicas alive".into())),
+            Fate::RequestLost => {
+                seams.sleep(TIMEOUT).await;
+                unknown()
+            }
+            Fate::AnswerLost => {
+                self.apply_unseen(&statement);
+                seams.sleep(TIMEOUT).await;
+                unknown()
+            }
+            Fate::Late(by) => {
+                seams.sleep(TIMEOUT).await;
+                // Whoever asked may be dead.
+                let _ = reply.send(unknown());
+                seams.sleep(by).await;
+                self.apply_unseen(&statement);
+                return;
+            }
+        };
+        seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+        let _ = reply.send(answer);
+    }
+
+    fn apply_unseen(&self, statement: &Statement) {
+        if self.apply(statement) == Answer::Applied {
+            self.lock().unknown_but_applied += 1;
+        }
+    }
+}
+
+impl Database for Model {
+    fn execute(&self, statement: Statement) -> BoxFuture<'static, Result<Answer, Fault>> {
+        let model = self.clone();
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            let seams = model.world.seams();
+            seams.spawn("statement", model.serve(statement, reply)).detach();
+            answer.await.unwrap_or_else(|_| Err(Fault::Unknown("the world has ended".into())))
+        })
+    }
+
+    fn endpoints(&self) -> Vec<String> {
+        vec!["model:9042".into()]
+    }
+}
+
+impl StoredRow {
+    /// What a node whose clock shows this second sees.
+    fn seen_at(&self, now_s: i64) -> SeenRow<'_> {
+        let lives = |ends: &Ends| ends.is_none_or(|ends| now_s < ends);
+        let cells = self.cells.iter().filter(|(_, (_, ends))| lives(ends));
+        let cells: BTreeMap<&str, (&Value, Ends)> =
+            cells.map(|(name, (value, ends))| (name.as_str(), (value, *ends))).collect();
+        let is_there = !cells.is_empty() || self.marker.as_ref().is_some_and(lives);
+        SeenRow { is_there, cells, now_s }
+    }
+
+    fn execute(&mut self, statement: &Statement, now_s: i64) -> Answer {
+        let ends = |ttl_s: &Option<i32>| ttl_s.map(|ttl_s| now_s + i64::from(ttl_s));
+        let seen = self.seen_at(now_s);
+        match &statement.action {
+            Action::InsertIfAbsent { cells, ttl_s } => {
+                if seen.is_there {
+                    return Answer::NotApplied(Some(seen.shown(|_| true)));
+                }
+                self.marker = Some(ends(ttl_s));
+                self.write(cells, ends(ttl_s));
+                Answer::Applied
+            }
+            Action::UpdateIf { cells, ttl_s, only_if } => {
+                if let Some(refusal) = seen.refusal(only_if) {
+                    return refusal;
+                }
+                self.write(cells, ends(ttl_s));
+                Answer::Applied
+            }
+            Action::DeleteIf { only_if } => {
+                if let Some(refusal) = seen.refusal(only_if) {
+                    return refusal;
+                }
+                *self = Self::default();
+                Answer::Applied
+            }
+            Action::SelectSerial { columns } => {
+                Answer::Read(seen.is_there.then(|| {
+                    seen.shown(|name| columns.iter().any(|column| column.as_str() == name))
+                }))
+            }
+        }
+    }
+
+    fn write(&mut self, cells: &Cells, ends: Ends) {
+        for (column, value) in cells {
+            match value {
+                Some(value) => {
+                    self.cells.insert(column.as_str().to_owned(), (value.clone(), ends));
+                }
+                None => {
+                    self.cells.remove(column.as_str());
+                }
+            }
+        }
+    }
+}
+
+/// What is not over by one node's clock.
+struct SeenRow<'a> {
+    is_there: bool,
+    cells: BTreeMap<&'a str, (&'a Value, Ends)>,
+    now_s: i64,
+}
+
+impl SeenRow<'_> {
+    /// If the condition is false; without a row there is nothing to show.
+    fn refusal(&self, only_if: &Cells) -> Option<Answer> {
+        let met = only_if.iter().all(|(column, wanted)| {
+            self.cells.get(column.as_str()).map(|(value, _)| *value) == wanted.as_ref()
+        });
+        let compared = |name: &str| only_if.iter().any(|(column, _)| column.as_str() == name);
+        (!met).then(|| Answer::NotApplied(self.is_there.then(|| self.shown(compared))))
+    }
+
+    fn shown(&self, wanted: impl Fn(&str) -> bool) -> Row {
+        let wanted = self.cells.iter().filter(|(name, _)| wanted(name));
+        let shown = wanted.map(|(name, (value, ends))| {
+            let ttl_s = ends.and_then(|ends| i32::try_from(ends - self.now_s).ok());
+            ((*name).to_owned(), Cell { value: (*value).clone(), ttl_s })
+        });
+        Row(shown.collect())
+    }
+}

@@ -1,0 +1,128 @@
+//! The tables of the recipes, as text to read and to apply.
+
+use std::time::Duration;
+
+use scylla::client::session::Session;
+use scylla::cluster::metadata::Strategy;
+
+use super::driver::{Credentials, open, refused};
+use super::statement::Ident;
+use crate::{Error, Result};
+
+/// The tables in one keyspace, and the keyspace itself.
+#[derive(Clone, Debug)]
+pub struct Schema {
+    keyspace: Ident,
+    replication: Option<u32>,
+}
+
+impl Schema {
+    /// Of this keyspace, by its exact name. With `replication`, the keyspace is made too, with so
+    /// many replicas in each datacenter: three, for one node to be spared.
+    #[must_use]
+    pub fn new(keyspace: &str, replication: Option<u32>) -> Self {
+        Self { keyspace: Ident::new(keyspace), replication }
+    }
+
+    /// The statements, in order. Each says `IF NOT EXISTS`: what is there stays as it is.
+    pub fn statements(&self) -> Vec<String> {
+        let keyspace = &self.keyspace;
+        let made = self.replication.map(|replicas| {
+            format!(
+                "CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = \
+                 {{'class': 'NetworkTopologyStrategy', 'replication_factor': {replicas}}}"
+            )
+        });
+        let tables = [
+            // Lease seed, "The Data Model". Our rows say their TTL; the table's is for clients that do not.
+            format!(
+                "CREATE TABLE IF NOT EXISTS {keyspace}.leases \
+                 (name text PRIMARY KEY, owner text, value text) WITH default_time_to_live = 180"
+            ),
+            format!(
+                "CREATE TABLE IF NOT EXISTS {keyspace}.sequences (name text PRIMARY KEY, next bigint)"
+            ),
+        ];
+        made.into_iter().chain(tables).collect()
+    }
+
+    /// Makes what is not there yet, within `limit` for the connection.
+    ///
+    /// Applying twice is harmless. Dropping the future may leave part of the tables.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if the keyspace is not there and no replication is given, if there are
+    /// fewer nodes than replicas, or if it is there with another replication; nothing is made then.
+    /// [`Error::Refused`] too if a statement is refused: those before it stand.
+    /// [`Error::Unreachable`] if nobody answered.
+    pub async fn apply(
+        &self,
+        contact_points: &str,
+        credentials: Option<&Credentials>,
+        limit: Duration,
+    ) -> Result<()> {
+        let session = open(contact_points, credentials, limit).await?;
+        self.check(&session)?;
+        for statement in self.statements() {
+            let made = session.query_unpaged(statement.as_str(), ()).await;
+            made.map_err(|error| refused(format!("{statement}: {error}")))?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, session: &Session) -> Result<()> {
+        let state = session.get_cluster_state();
+        let there = state.get_keyspace(self.keyspace.as_str());
+        let Some(replicas) = self.replication else {
+            let missing = || self.refused("is not there; --replication 3 makes it");
+            return there.map(|_| ()).ok_or_else(missing);
+        };
+        let nodes = state.get_nodes_info().len();
+        if replicas == 0 || usize::try_from(replicas).is_ok_and(|replicas| replicas > nodes) {
+            return Err(self.refused(&format!(
+                "cannot have {replicas} replicas on {nodes} nodes: no QUORUM could be had"
+            )));
+        }
+        match there.and_then(|there| replicas_of(&there.strategy)) {
+            Some(other) if usize::try_from(replicas) != Ok(other) => Err(self.refused(&format!(
+                "is there with {other} replicas, not {replicas}; ALTER KEYSPACE changes that, and \
+                 needs a repair after it"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn refused(&self, what: &str) -> Error {
+        refused(format!("keyspace {} {what}", self.keyspace))
+    }
+}
+
+/// In each datacenter; `None` if they differ, or are not known.
+fn replicas_of(strategy: &Strategy) -> Option<usize> {
+    match strategy {
+        Strategy::SimpleStrategy { replication_factor } => Some(*replication_factor),
+        Strategy::NetworkTopologyStrategy { datacenter_repfactors } => {
+            let mut replicas = datacenter_repfactors.values().copied();
+            let first = replicas.next()?;
+            replicas.all(|other| other == first).then_some(first)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keyspace_is_made_only_when_its_replication_is_said() {
+        assert_eq!(Schema::new("locks", None).statements().len(), 2);
+        let made = Schema::new("Locks", Some(3)).statements();
+        assert!(made[0].starts_with("CREATE KEYSPACE IF NOT EXISTS \"Locks\" WITH"), "{made:?}");
+        assert!(
+            made[1].contains("\"Locks\".leases (name text PRIMARY KEY, owner text"),
+            "{made:?}"
+        );
+    }
+}

@@ -1,0 +1,213 @@
+//! The few operations of CQL that the recipes need, as data: what is bound is a value, what is
+//! named is an identifier, and nothing that a caller says is ever spliced into the text.
+//!
+//! The driver turns a [`Statement`] into a prepared one; the model of the tests interprets it. So
+//! what the tests run is what Cassandra is sent.
+
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+
+/// The name of a table or a column, as the server has it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ident(Arc<str>);
+
+impl Ident {
+    pub(crate) fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Quoted, always: `token` is a reserved word, and a deployment may have capitals.
+impl fmt::Display for Ident {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.replace('"', "\"\""))
+    }
+}
+
+/// A value of a cell.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Value {
+    /// `text`.
+    Text(String),
+    /// `bigint`.
+    Long(i64),
+}
+
+impl Value {
+    pub(crate) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Long(_) => None,
+        }
+    }
+
+    pub(crate) fn long(&self) -> Option<i64> {
+        match self {
+            Self::Long(number) => Some(*number),
+            Self::Text(_) => None,
+        }
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Long(number)
+    }
+}
+
+/// Columns with what they are to have, or to be compared with; `None` is null.
+pub(crate) type Cells = Vec<(Ident, Option<Value>)>;
+
+/// One operation on one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Statement {
+    pub(crate) table: Ident,
+    /// The columns of the partition key, then as many of the clustering key as are named.
+    pub(crate) key: Vec<(Ident, Value)>,
+    pub(crate) action: Action,
+}
+
+/// What is done there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// `INSERT … IF NOT EXISTS USING TTL`.
+    InsertIfAbsent { cells: Cells, ttl_s: Option<i32> },
+    /// `UPDATE … USING TTL … IF`.
+    UpdateIf { cells: Cells, ttl_s: Option<i32>, only_if: Cells },
+    /// `DELETE … IF`, of a whole row.
+    DeleteIf { only_if: Cells },
+    /// `SELECT` of these columns with the time they have left, at SERIAL.
+    SelectSerial { columns: Vec<Ident> },
+}
+
+impl Statement {
+    /// The text to prepare, without values.
+    pub(crate) fn text(&self, keyspace: &Ident) -> String {
+        let table = format!("{keyspace}.{}", self.table);
+        let key = all(self.key.iter().map(|(column, _)| column), " AND ");
+        match &self.action {
+            Action::InsertIfAbsent { cells, ttl_s } => {
+                let columns = self.key.iter().map(|(column, _)| column);
+                let columns: Vec<String> = columns
+                    .chain(cells.iter().map(|(column, _)| column))
+                    .map(Ident::to_string)
+                    .collect();
+                let marks = vec!["?"; columns.len()].join(", ");
+                let columns = columns.join(", ");
+                let ttl = using_ttl(*ttl_s);
+                format!("INSERT INTO {table} ({columns}) VALUES ({marks}) IF NOT EXISTS{ttl}")
+            }
+            Action::UpdateIf { cells, ttl_s, only_if } => {
+                let ttl = using_ttl(*ttl_s);
+                let set = all(cells.iter().map(|(column, _)| column), ", ");
+                let only_if = all(only_if.iter().map(|(column, _)| column), " AND ");
+                format!("UPDATE {table}{ttl} SET {set} WHERE {key} IF {only_if}")
+            }
+            Action::DeleteIf { only_if } => {
+                let only_if = all(only_if.iter().map(|(column, _)| column), " AND ");
+                format!("DELETE FROM {table} WHERE {key} IF {only_if}")
+            }
+            Action::SelectSerial { columns } => {
+                let mut wanted = String::new();
+                for column in columns {
+                    // Infallible: a String takes whatever is written to it.
+                    let _ = write!(wanted, "{column}, ttl({column}), ");
+                }
+                let wanted = wanted.trim_end_matches(", ");
+                format!("SELECT {wanted} FROM {table} WHERE {key}")
+            }
+        }
+    }
+
+    /// The values to bind, in the order of the text's marks; a TTL stands between them as it does
+    /// there.
+    pub(crate) fn binds(&self) -> Vec<Bind> {
+        let key = self.key.iter().map(|(_, value)| Bind::Value(Some(value.clone())));
+        let of = |cells: &Cells| -> Vec<Bind> {
+            cells.iter().map(|(_, value)| Bind::Value(value.clone())).collect()
+        };
+        let ttl = |ttl_s: &Option<i32>| ttl_s.map(Bind::Ttl);
+        match &self.action {
+            Action::InsertIfAbsent { cells, ttl_s } => {
+                key.chain(of(cells)).chain(ttl(ttl_s)).collect()
+            }
+            Action::UpdateIf { cells, ttl_s, only_if } => {
+                ttl(ttl_s).into_iter().chain(of(cells)).chain(key).chain(of(only_if)).collect()
+            }
+            Action::DeleteIf { only_if } => key.chain(of(only_if)).collect(),
+            Action::SelectSerial { .. } => key.collect(),
+        }
+    }
+}
+
+/// What one mark of a text stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Bind {
+    Value(Option<Value>),
+    /// Seconds.
+    Ttl(i32),
+}
+
+fn all<'a>(columns: impl Iterator<Item = &'a Ident>, between: &str) -> String {
+    columns.map(|column| format!("{column} = ?")).collect::<Vec<_>>().join(between)
+}
+
+fn using_ttl(ttl_s: Option<i32>) -> &'static str {
+    if ttl_s.is_some() { " USING TTL ?" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn statement(action: Action) -> Statement {
+        let key = vec![(Ident::new("name"), Value::from("it's"))];
+        Statement { table: Ident::new("leases"), key, action }
+    }
+
+    fn owner(value: &str) -> Cells {
+        vec![(Ident::new("owner"), Some(Value::from(value)))]
+    }
+
+    /// The order of the marks in the text is the order of the values.
+    #[test]
+    fn a_statement_binds_what_its_text_marks_in_the_order_of_the_marks() {
+        let update = statement(Action::UpdateIf {
+            cells: owner("new"),
+            ttl_s: Some(180),
+            only_if: owner("old"),
+        });
+
+        assert_eq!(
+            update.text(&Ident::new("k")),
+            "UPDATE \"k\".\"leases\" USING TTL ? SET \"owner\" = ? WHERE \"name\" = ? IF \"owner\" = ?"
+        );
+        let values = ["new", "it's", "old"].map(|text| Bind::Value(Some(Value::from(text))));
+        let mut expected = vec![Bind::Ttl(180)];
+        expected.extend(values);
+        assert_eq!(update.binds(), expected);
+    }
+
+    #[test]
+    fn a_name_cannot_end_its_quotes() {
+        let select = Statement {
+            table: Ident::new("a\"; DROP"),
+            ..statement(Action::SelectSerial { columns: vec![Ident::new("token")] })
+        };
+
+        assert_eq!(
+            select.text(&Ident::new("K")),
+            "SELECT \"token\", ttl(\"token\") FROM \"K\".\"a\"\"; DROP\" WHERE \"name\" = ?"
+        );
+    }
+}

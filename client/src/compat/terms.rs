@@ -1,0 +1,107 @@
+//! How long a row is certain to stand, although clocks differ.
+
+use std::time::Duration;
+
+use holdfast_seams::Moment;
+
+use crate::{Error, Result};
+
+/// A TTL is given in whole seconds, and the instant at which a cell vanishes is a whole second of
+/// a node's clock: written late in a second, it stands for up to one less than was said.
+const GRAIN: Duration = Duration::from_secs(1);
+/// For the time between a clock read and what it decides.
+const MARGIN: Duration = Duration::from_millis(20);
+/// The largest relative difference of rate between this clock and a node's, both errors together,
+/// as a divisor: one in a hundred.
+const DRIFT: u32 = 100;
+/// Below it nothing would be left of it.
+const TTL_MIN: Duration = Duration::from_secs(3);
+/// Twenty years: the server takes no more.
+const TTL_MAX: Duration = Duration::from_secs(20 * 365 * 24 * 3_600);
+
+/// TTL and skew, and what follows from them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    ttl: Duration,
+    max_skew: Duration,
+}
+
+impl Terms {
+    /// # Errors
+    ///
+    /// [`Error::Setting`] for a TTL that is no whole number of seconds, lies outside the bounds, or
+    /// is below three times the skew (DESIGN §9).
+    pub(crate) fn new(ttl: Duration, max_skew: Duration) -> Result<Self> {
+        let refuse = |message: String| Err(Error::Setting { message });
+        if ttl.subsec_nanos() != 0 {
+            return refuse(format!("a TTL is whole seconds in Cassandra, not {ttl:?}"));
+        }
+        if !(TTL_MIN..=TTL_MAX).contains(&ttl) {
+            return refuse(format!("a TTL is {TTL_MIN:?} to {TTL_MAX:?}, not {ttl:?}"));
+        }
+        if ttl < max_skew * 3 {
+            return refuse(format!(
+                "a TTL of {ttl:?} is too short for clocks that differ by up to {max_skew:?}: at \
+                 least three times as long"
+            ));
+        }
+        Ok(Self { ttl, max_skew })
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// As CQL has it.
+    pub(crate) fn ttl_s(&self) -> i32 {
+        i32::try_from(self.ttl.as_secs()).unwrap_or(i32::MAX)
+    }
+
+    /// How long after it was sent a write is certain to stand. The coordinator that writes sets
+    /// the end by its own clock, the one that reads compares it with its own: if that one is ahead,
+    /// the cell vanishes earlier by the difference.
+    fn certain(&self) -> Duration {
+        self.ttl.saturating_sub(self.max_skew + GRAIN + MARGIN + self.ttl / DRIFT)
+    }
+
+    /// The safe deadline that a write sent at `started` gives, once it is known to be applied.
+    pub(crate) fn safe_until(&self, started: Moment) -> Moment {
+        started + self.certain()
+    }
+
+    /// When the next renewal is due after one sent at `started`: two in a row may fail.
+    pub(crate) fn renew_at(&self, started: Moment) -> Moment {
+        started + self.certain() / 3
+    }
+
+    /// When a holder has reason to worry.
+    pub(crate) fn jeopardy_from(&self, started: Moment) -> Moment {
+        started + self.certain() * 2 / 3
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_hold_is_safe_for_the_ttl_less_skew_grain_drift_and_margin() {
+        let terms = Terms::new(secs(180), secs(60)).expect("as short as it may be");
+
+        let safe = terms.safe_until(Moment::from_origin(secs(1_000)));
+        assert_eq!(safe.since_origin(), secs(1_000 + 180 - 60 - 1) - Duration::from_millis(1_820));
+    }
+
+    #[test]
+    fn a_ttl_that_cannot_be_kept_is_refused() {
+        assert!(Terms::new(secs(179), secs(60)).is_err(), "below three times the skew");
+        assert!(Terms::new(secs(2), secs(0)).is_err(), "nothing would be left");
+        assert!(Terms::new(Duration::from_millis(10_500), secs(1)).is_err(), "no whole seconds");
+        assert!(Terms::new(secs(700_000_000), secs(1)).is_err(), "the server takes no more");
+        assert!(Terms::new(secs(3), secs(1)).is_ok());
+    }
+}

@@ -1,0 +1,135 @@
+//! What a gRPC status tells a client: one table for sessions, questions and operators' calls.
+
+use std::error::Error;
+
+use tonic::{Code, Status};
+
+/// Where a node that does not lead says who does.
+const LEADER_METADATA: &str = "holdfast-leader";
+/// The server's settings whose overflow cuts a slow reader's stream or watch; the name of the one
+/// is in the message.
+const READER_LIMITS: [&str; 2] = ["outbox_frames", "watch_backlog"];
+
+/// What is certain after a call or stream ended with a status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The server says that it does not lead or has no quorum. Nothing was done; another may do it,
+    /// and so may this one later.
+    NotHere {
+        /// Where clients reach the leader, if the server knows.
+        leader: Option<String>,
+    },
+    /// A newer stream showed the session's secret.
+    TakenOver,
+    /// This end did not read fast enough, and was cut.
+    TooSlow,
+    /// Nothing was done, and trying the same again will not help.
+    Refused,
+    /// Nothing is certain: the connection broke, or the server does not know itself.
+    Unknown,
+}
+
+impl Verdict {
+    /// What `status` says.
+    pub(super) fn of(status: &Status) -> Self {
+        match status.code() {
+            // tonic makes an UNAVAILABLE of its own when a connection breaks, and names what broke
+            // it; a server's comes without.
+            Code::Unavailable if status.source().is_none() => {
+                Self::NotHere { leader: leader_of(status) }
+            }
+            Code::Aborted => Self::TakenOver,
+            Code::ResourceExhausted
+                if READER_LIMITS.iter().any(|limit| status.message().contains(limit)) =>
+            {
+                Self::TooSlow
+            }
+            Code::InvalidArgument
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::ResourceExhausted
+            | Code::Unimplemented => Self::Refused,
+            Code::Ok
+            | Code::Cancelled
+            | Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::Internal
+            | Code::DataLoss
+            | Code::Unavailable => Self::Unknown,
+        }
+    }
+}
+
+/// Who leads, if the node that answered said so.
+fn leader_of(status: &Status) -> Option<String> {
+    let leader = status.metadata().get(LEADER_METADATA)?;
+    leader.to_str().ok().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_unavailable_may_name_the_leader() {
+        let mut status = Status::unavailable("this node follows");
+        assert_eq!(Verdict::of(&status), Verdict::NotHere { leader: None });
+
+        status.metadata_mut().insert(LEADER_METADATA, "leader:7420".parse().expect("it is ascii"));
+
+        let leader = Some("leader:7420".to_owned());
+        assert_eq!(Verdict::of(&status), Verdict::NotHere { leader });
+    }
+
+    /// The call may have arrived: that nothing was done is not certain.
+    #[test]
+    fn a_connection_that_broke_is_no_word_of_the_server() {
+        let mut status = Status::unavailable("transport error");
+        status.set_source(Arc::new(io::Error::from(io::ErrorKind::BrokenPipe)));
+
+        assert_eq!(Verdict::of(&status), Verdict::Unknown);
+    }
+
+    #[test]
+    fn being_cut_for_reading_slowly_is_told_from_other_limits() {
+        let cut = Status::resource_exhausted("8192 frames are unread (outbox_frames)");
+        let watch = Status::resource_exhausted("it was not read (watch_backlog = 8192)");
+        let limit = Status::resource_exhausted("100000 sessions are open (max_sessions)");
+
+        assert_eq!(Verdict::of(&cut), Verdict::TooSlow);
+        assert_eq!(Verdict::of(&watch), Verdict::TooSlow);
+        assert_eq!(Verdict::of(&limit), Verdict::Refused);
+    }
+
+    /// Every code there is, as servers send it.
+    #[test]
+    fn only_codes_by_which_nothing_was_done_are_refusals() {
+        let refused = [
+            Code::InvalidArgument,
+            Code::NotFound,
+            Code::AlreadyExists,
+            Code::PermissionDenied,
+            Code::ResourceExhausted,
+            Code::FailedPrecondition,
+            Code::OutOfRange,
+            Code::Unimplemented,
+            Code::Unauthenticated,
+        ];
+        for code in (0..17).map(Code::from_i32) {
+            let expected = match code {
+                Code::Unavailable => Verdict::NotHere { leader: None },
+                Code::Aborted => Verdict::TakenOver,
+                code if refused.contains(&code) => Verdict::Refused,
+                _ => Verdict::Unknown,
+            };
+            assert_eq!(Verdict::of(&Status::new(code, "why")), expected, "{code:?}");
+        }
+    }
+}

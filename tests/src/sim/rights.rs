@@ -1,0 +1,133 @@
+//! Until when clients may believe in their holds, as what was said on their lines gives it.
+//!
+//! DESIGN §5.4 once more, beside the client's own reckoning: a keepalive counts from when it was
+//! first sent, an Open likewise, and only if it was acknowledged. What is sent is looked at as it
+//! leaves the client, which is no earlier than the client reads its clock for it; so nobody who
+//! reckons rightly believes for longer than stands here.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use holdfast_proto::v1::client_frame::Body as Ask;
+use holdfast_proto::v1::server_frame::Body as Told;
+use holdfast_proto::v1::{ClientFrames, ServerFrames};
+use holdfast_seams::simulated::Process;
+use holdfast_seams::{Clock, Moment};
+
+/// Taken off every safe deadline, as DESIGN §5.4 has it.
+const DEADLINE_MARGIN: Duration = Duration::from_millis(20);
+
+/// A client was told that its session is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Right {
+    /// When it was told, true time.
+    pub at: Moment,
+    /// The number of the client.
+    pub client: u64,
+    /// The session, as the store numbers it.
+    pub session: u64,
+    /// The safe deadline that follows, on the true clock.
+    pub until: Moment,
+}
+
+/// Everything that clients were told. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Rights {
+    world: Arc<dyn Clock>,
+    given: Arc<Mutex<Vec<Right>>>,
+}
+
+impl Rights {
+    pub(super) fn new(world: Arc<dyn Clock>) -> Self {
+        Self { world, given: Arc::default() }
+    }
+
+    /// What was given so far, in the order in which it was told.
+    pub(super) fn given(&self) -> Vec<Right> {
+        locked(&self.given).clone()
+    }
+
+    /// Until when what `client` was told last lets it believe.
+    pub(super) fn newest_of(&self, client: u64) -> Option<Moment> {
+        let given = locked(&self.given);
+        given.iter().rfind(|right| right.client == client).map(|right| right.until)
+    }
+
+    /// A new line of `client`, which is `process`.
+    pub(super) fn line(&self, client: u64, process: Process) -> Arc<Line> {
+        let heard = Mutex::default();
+        Arc::new(Line { rights: self.clone(), client, process, heard })
+    }
+}
+
+/// One line of a client, from its Open to its end.
+pub(super) struct Line {
+    rights: Rights,
+    client: u64,
+    process: Process,
+    heard: Mutex<Heard>,
+}
+
+#[derive(Default)]
+struct Heard {
+    /// When the Open left.
+    open: Option<Moment>,
+    /// When each keepalive left first, by its number.
+    keepalives: BTreeMap<u64, Moment>,
+    /// The session and its lease.
+    session: Option<(u64, Duration)>,
+}
+
+impl Line {
+    /// These leave the client.
+    pub(super) fn asks(&self, frames: &ClientFrames) {
+        let now = self.rights.world.now();
+        let mut heard = locked(&self.heard);
+        for body in frames.frames.iter().filter_map(|frame| frame.body.as_ref()) {
+            match body {
+                Ask::Open(_) => heard.open = Some(now),
+                Ask::KeepAlive(keepalive) => {
+                    heard.keepalives.entry(keepalive.seq).or_insert(now);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The client takes these in.
+    pub(super) fn is_told(&self, frames: &ServerFrames) {
+        let mut heard = locked(&self.heard);
+        for body in frames.frames.iter().filter_map(|frame| frame.body.as_ref()) {
+            match body {
+                Told::Opened(opened) => {
+                    heard.session = Some((opened.session_id, Duration::from_millis(opened.ttl_ms)));
+                    self.acknowledged(&heard, heard.open);
+                }
+                Told::KeptAlive(kept) => {
+                    self.acknowledged(&heard, heard.keepalives.get(&kept.seq).copied());
+                    // Whatever was sent before is answered with it.
+                    heard.keepalives = heard.keepalives.split_off(&kept.seq);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What left at `sent` is acknowledged; nothing follows from an answer to what was never asked.
+    fn acknowledged(&self, heard: &Heard, sent: Option<Moment>) {
+        let (Some(sent), Some((session, ttl))) = (sent, heard.session) else { return };
+        let certain = (ttl - ttl / 10).saturating_sub(DEADLINE_MARGIN);
+        let right = Right {
+            at: self.rights.world.now(),
+            client: self.client,
+            session,
+            until: sent + self.process.true_length_of(certain),
+        };
+        locked(&self.rights.given).push(right);
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

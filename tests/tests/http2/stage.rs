@@ -1,0 +1,456 @@
+//! A cluster and its clients on turmoil's hosts, one thread for all of them, and what a test does
+//! to the network between them.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast::{Builder, Client, Error, GrpcTransport};
+use holdfast_fuzz::panics;
+use holdfast_seams::{Moment, Seams, simulated};
+use holdfast_server::raft::ReplicaConfig;
+use holdfast_tests::check::Report;
+use holdfast_tests::history::{ClientId, Recorder, What};
+use holdfast_tests::run::judge;
+use holdfast_tests::scribe::Scribe;
+use holdfast_tests::sim::member;
+use tokio::sync::mpsc;
+use turmoil::Sim;
+
+use super::node::{Node, WALL_MS};
+use super::wire;
+
+/// A lease as most tests have it.
+pub(super) const TTL: Duration = Duration::from_secs(10);
+/// Longer than anything here takes.
+pub(super) const LONG: Duration = Duration::from_mins(10);
+/// After a cut a connection that lost a segment is stuck: nothing is sent twice here. Until then
+/// every keepalive of HTTP/2 has noticed (5 s and 5 s with clients, 3 s and 3 s among members).
+pub(super) const STUCK_LINES_ARE_GONE: Duration = Duration::from_secs(12);
+/// As long as a cluster may take to have a leader.
+const LED_WITHIN: Duration = Duration::from_secs(20);
+/// What a job of a client may take, unless a test says otherwise.
+const JOB_WITHIN: Duration = Duration::from_mins(2);
+/// What the clients' clocks show at first.
+pub(super) const CLOCKS_BEGIN_AT: Duration = Duration::from_hours(1);
+/// How often the states of the nodes are written down.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Who writes what the harness does.
+const HARNESS: ClientId = ClientId(0);
+/// Jobs that a client may be given before it begins one.
+const JOBS: usize = 64;
+
+type Job = Pin<Box<dyn Future<Output = ()>>>;
+
+/// How a stage is set.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    /// What nodes, clients and the network draw from.
+    pub(super) seed: u64,
+    /// How many clients there are, numbered from 1 on.
+    pub(super) clients: u64,
+    /// What a message takes, milliseconds: least and most.
+    pub(super) latency_ms: (u64, u64),
+    /// Segments of one direction of a connection that may be on their way or unread; as many
+    /// connections may wait to be accepted, and turmoil panics beyond.
+    pub(super) segments: usize,
+    /// Settings of the nodes; id and members are put in.
+    pub(super) replica: ReplicaConfig,
+}
+
+impl Settings {
+    /// A usual network.
+    pub(super) fn new(seed: u64, clients: u64) -> Self {
+        let replica = ReplicaConfig { reserve_bytes: 0, ..ReplicaConfig::new(0, Vec::new()) };
+        Self { seed, clients, latency_ms: (1, 5), segments: 64, replica }
+    }
+}
+
+/// Three nodes, clients, and the network between them.
+pub(super) struct Stage {
+    sim: Sim<'static>,
+    nodes: BTreeMap<u64, Arc<Node>>,
+    down: BTreeSet<u64>,
+    clients: BTreeMap<u64, Host>,
+    look_at: Duration,
+    panics: u64,
+}
+
+/// A client's host.
+struct Host {
+    jobs: mpsc::Sender<Job>,
+    desk: Rc<OnceCell<Desk>>,
+}
+
+/// What a client's host has: to be used by its jobs.
+#[derive(Clone)]
+pub(super) struct Desk {
+    /// The client's number.
+    pub(super) number: u64,
+    /// The host's time, tasks and randomness.
+    pub(super) seams: Seams,
+    /// The client's history. All clients' clocks show the same.
+    pub(super) recorder: Recorder,
+}
+
+/// What a job will come to.
+pub(super) struct Pending<T>(Rc<RefCell<Option<T>>>);
+
+impl<T> Pending<T> {
+    pub(super) fn is_done(&self) -> bool {
+        self.0.borrow().is_some()
+    }
+}
+
+impl Desk {
+    fn new(number: u64, seed: u64) -> Self {
+        let seams = simulated::seams(seed ^ (number << 48), WALL_MS);
+        Self { number, recorder: Recorder::in_memory(seams.clock.clone()), seams }
+    }
+
+    /// How the client's library is set, but for its lease.
+    pub(super) fn builder(&self) -> Builder {
+        let endpoints: Vec<String> = (1..=3).map(|id| member(id).advertise).collect();
+        let transport = GrpcTransport::over(|endpoint| Box::pin(wire::at_once(endpoint)));
+        Client::builder()
+            .endpoints(&endpoints.join(","))
+            .unwrap()
+            .label(host_of_client(self.number))
+            .seams(self.seams.clone())
+            .transport(Arc::new(transport))
+    }
+
+    /// Opens a session that writes down what it does.
+    pub(super) async fn connect(&self, ttl: Duration) -> Result<Scribe, Error> {
+        self.connect_as(ClientId(self.number), ttl).await
+    }
+
+    /// As [`connect`](Self::connect), under another name in the history.
+    pub(super) async fn connect_as(&self, id: ClientId, ttl: Duration) -> Result<Scribe, Error> {
+        let client = self.builder().ttl(ttl).connect().await?;
+        let scribe = Scribe::of(client, id, self.recorder.clone(), self.seams.clone());
+        scribe.opened(ttl);
+        Ok(scribe)
+    }
+}
+
+pub(super) fn host_of_node(id: u64) -> String {
+    format!("node-{id}")
+}
+
+pub(super) fn host_of_client(number: u64) -> String {
+    format!("client-{number}")
+}
+
+impl Stage {
+    /// All hosts run, and somebody leads.
+    pub(super) fn set(settings: &Settings) -> Self {
+        println!("seed {}", settings.seed);
+        panics::count();
+        // openraft's draws, of all nodes: one thread, one order.
+        simulated::draw_from(simulated::rng(settings.seed));
+        let (least, most) = settings.latency_ms;
+        let sim = turmoil::Builder::new()
+            .rng_seed(settings.seed)
+            .simulation_duration(Duration::from_hours(24))
+            .min_message_latency(Duration::from_millis(least))
+            .max_message_latency(Duration::from_millis(most))
+            .tcp_capacity(settings.segments)
+            .enable_random_order()
+            .build();
+        let mut stage = Self {
+            sim,
+            nodes: BTreeMap::new(),
+            down: BTreeSet::new(),
+            clients: BTreeMap::new(),
+            look_at: LOOK_EVERY,
+            panics: panics::of_this_thread(),
+        };
+        for id in 1..=3 {
+            stage.add_node(id, settings);
+        }
+        for number in 1..=settings.clients {
+            stage.add_client(number, settings.seed);
+        }
+        stage.until_led();
+        stage
+    }
+
+    fn add_node(&mut self, id: u64, settings: &Settings) {
+        let members = (1..=3).map(member).collect();
+        let config = ReplicaConfig { node_id: id, members, ..settings.replica.clone() };
+        let node = Arc::new(Node::new(config, settings.seed ^ (id << 40)));
+        let lives = node.clone();
+        self.sim.host(host_of_node(id), move || lives.clone().live());
+        self.nodes.insert(id, node);
+    }
+
+    fn add_client(&mut self, number: u64, seed: u64) {
+        let (jobs, given) = mpsc::channel::<Job>(JOBS);
+        let (given, desk) = (RefCell::new(Some(given)), Rc::new(OnceCell::new()));
+        let host = Host { jobs, desk: desk.clone() };
+        self.sim.host(host_of_client(number), move || {
+            let mut given = given.take().expect("a client has one life");
+            let desk = desk.clone();
+            async move {
+                let _ = desk.set(Desk::new(number, seed));
+                while let Some(job) = given.recv().await {
+                    tokio::task::spawn_local(job);
+                }
+                Ok(())
+            }
+        });
+        self.clients.insert(number, host);
+    }
+
+    /// Lets a millisecond pass.
+    fn step(&mut self) {
+        self.sim.step().unwrap_or_else(|error| panic!("a host ended: {error}"));
+        let panicked = panics::of_this_thread() > self.panics;
+        assert!(!panicked, "a task panicked; above is where");
+        if self.sim.elapsed() >= self.look_at {
+            self.look_at += LOOK_EVERY;
+            for applied in self.nodes.values().filter_map(|node| node.applied()) {
+                self.note(applied);
+            }
+        }
+    }
+
+    /// Lets time pass.
+    pub(super) fn pass(&mut self, length: Duration) {
+        let until = self.sim.elapsed() + length;
+        while self.sim.elapsed() < until {
+            self.step();
+        }
+    }
+
+    /// Lets time pass until `done`.
+    pub(super) fn until(&mut self, what: &str, within: Duration, done: impl Fn(&mut Self) -> bool) {
+        let give_up = self.sim.elapsed() + within;
+        while !done(self) {
+            assert!(self.sim.elapsed() < give_up, "not within {within:?}: {what}");
+            self.step();
+        }
+    }
+
+    /// How long the stage has been set.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.sim.elapsed()
+    }
+
+    // --- clients
+
+    /// Begins a job on a client's host.
+    pub(super) fn begin<T: 'static, F: Future<Output = T> + 'static>(
+        &mut self,
+        client: u64,
+        job: impl FnOnce(Desk) -> F,
+    ) -> Pending<T> {
+        let host = &self.clients[&client];
+        let outcome = Rc::new(RefCell::new(None));
+        let (done, job) = (outcome.clone(), job(host.desk.get().expect("it runs").clone()));
+        let job = async move {
+            let came_to = job.await;
+            done.replace(Some(came_to));
+        };
+        host.jobs.try_send(Box::pin(job)).expect("a client that takes jobs");
+        Pending(outcome)
+    }
+
+    /// Lets time pass until a job is done.
+    pub(super) fn finish<T>(&mut self, pending: &Pending<T>) -> T {
+        self.until("a client's job is done", JOB_WITHIN, |_| pending.is_done());
+        pending.0.borrow_mut().take().expect("it is done")
+    }
+
+    /// Has a client do a job, and waits for it.
+    pub(super) fn job<T: 'static, F: Future<Output = T> + 'static>(
+        &mut self,
+        client: u64,
+        job: impl FnOnce(Desk) -> F,
+    ) -> T {
+        let pending = self.begin(client, job);
+        self.finish(&pending)
+    }
+
+    /// Opens a session on a client's host.
+    pub(super) fn connect(&mut self, client: u64, ttl: Duration) -> Scribe {
+        self.job(client, |desk| async move { desk.connect(ttl).await.unwrap() })
+    }
+
+    // --- nodes
+
+    /// Who leads in the latest term, as far as itself knows, and that term.
+    fn tenure(&self) -> Option<(u64, u64)> {
+        self.nodes.iter().filter_map(|(id, node)| Some((node.tenure()?, *id))).max()
+    }
+
+    /// Who leads.
+    pub(super) fn leader(&self) -> Option<u64> {
+        self.tenure().map(|(_, id)| id)
+    }
+
+    /// The latest term in which somebody leads; 0 if nobody does.
+    pub(super) fn term(&self) -> u64 {
+        self.tenure().map_or(0, |(term, _)| term)
+    }
+
+    /// Lets time pass until somebody leads, and says who.
+    pub(super) fn until_led(&mut self) -> u64 {
+        self.until_led_in_a_term_after(0)
+    }
+
+    /// Lets time pass until a tenure of a later term has begun, and says whose.
+    pub(super) fn until_led_in_a_term_after(&mut self, term: u64) -> u64 {
+        self.until("somebody leads", LED_WITHIN, |stage| stage.term() > term);
+        self.leader().expect("somebody leads")
+    }
+
+    // --- faults
+
+    fn fault(&self, note: String) {
+        self.note(What::Fault { note });
+    }
+
+    fn note(&self, what: What) {
+        self.note_of(HARNESS, what);
+    }
+
+    fn note_of(&self, who: ClientId, what: What) {
+        let host = self.clients.values().next().expect("a stage has a client");
+        let now = Moment::from_origin(self.sim.elapsed() + CLOCKS_BEGIN_AT);
+        let recorder = &host.desk.get().expect("it runs").recorder;
+        recorder.write_at(recorder.ns_of(now), who, what);
+    }
+
+    /// Whether a node's process is gone.
+    pub(super) fn is_down(&self, id: u64) -> bool {
+        self.down.contains(&id)
+    }
+
+    /// Ends a client's process, as by kill -9.
+    pub(super) fn kill_client(&mut self, number: u64) {
+        self.note_of(ClientId(number), What::Killed);
+        self.sim.crash(host_of_client(number));
+    }
+
+    /// Ends a node's process, as by kill -9: its connections are ended by its system.
+    pub(super) fn crash(&mut self, id: u64) {
+        self.fault(format!("crash node {id}"));
+        self.sim.crash(host_of_node(id));
+        self.nodes[&id].died();
+        self.down.insert(id);
+    }
+
+    /// A node loses its power: nobody is told, and nobody answers for it.
+    pub(super) fn power_off(&mut self, id: u64) {
+        self.fault(format!("node {id} loses its power"));
+        self.cut_off(id);
+        self.crash(id);
+    }
+
+    /// It has power again, and starts; it knows of no connection that others still have to it.
+    pub(super) fn power_on(&mut self, id: u64) {
+        self.join(id);
+        self.start(id);
+    }
+
+    /// Starts a node again.
+    pub(super) fn start(&mut self, id: u64) {
+        self.sim.bounce(host_of_node(id));
+        self.down.remove(&id);
+    }
+
+    /// Asks a node to stop, as by SIGTERM, and waits until it has.
+    pub(super) fn stop(&mut self, id: u64) {
+        self.fault(format!("stop node {id}"));
+        self.nodes[&id].ask_to_stop();
+        let stopped = |stage: &mut Self| !stage.sim.is_host_running(host_of_node(id));
+        self.until("the node has stopped", Duration::from_secs(10), stopped);
+        self.down.insert(id);
+    }
+
+    /// What is sent between two hosts is lost.
+    pub(super) fn cut(&mut self, one: &str, other: &str) {
+        self.fault(format!("cut {one} and {other}"));
+        self.sim.partition(one, other);
+    }
+
+    /// What is sent from one host to the other is lost.
+    pub(super) fn cut_one_way(&mut self, from: &str, to: &str) {
+        self.fault(format!("cut {from} to {to}"));
+        self.sim.partition_oneway(from, to);
+    }
+
+    /// What is sent between two hosts is kept until they are mended: nobody is told anything.
+    pub(super) fn hold(&mut self, one: &str, other: &str) {
+        self.fault(format!("hold {one} and {other}"));
+        self.sim.hold(one, other);
+    }
+
+    /// A link is as it was; what was held is delivered, what was lost is not.
+    pub(super) fn mend(&mut self, one: &str, other: &str) {
+        self.sim.release(one, other);
+    }
+
+    fn others(&self, id: u64) -> Vec<String> {
+        let nodes = self.nodes.keys().filter(|other| **other != id);
+        let clients = self.clients.keys().map(|number| host_of_client(*number));
+        nodes.map(|id| host_of_node(*id)).chain(clients).collect()
+    }
+
+    /// A node reaches nobody, and nobody reaches it.
+    pub(super) fn cut_off(&mut self, id: u64) {
+        for other in self.others(id) {
+            self.cut(&host_of_node(id), &other);
+        }
+    }
+
+    /// What a node says, and what it is told, is kept.
+    pub(super) fn hold_off(&mut self, id: u64) {
+        for other in self.others(id) {
+            self.hold(&host_of_node(id), &other);
+        }
+    }
+
+    /// A node is back on the network.
+    pub(super) fn join(&mut self, id: u64) {
+        for other in self.others(id) {
+            self.mend(&host_of_node(id), &other);
+        }
+    }
+
+    /// Everything between two hosts takes so long from now on.
+    pub(super) fn slow(&mut self, one: &str, other: &str, latency: Duration) {
+        self.sim.set_link_latency(one, other, latency);
+    }
+
+    // --- the end
+
+    /// All links are as they were, all nodes run, and no connection is stuck any more.
+    pub(super) fn heal(&mut self) {
+        for id in 1..=3 {
+            self.join(id);
+            if self.down.contains(&id) {
+                self.start(id);
+            }
+        }
+        self.pass(STUCK_LINES_ARE_GONE);
+        self.until_led();
+        self.note(What::Healed);
+    }
+
+    /// The nodes come to one state, and the history is judged.
+    pub(super) fn verdict(mut self) -> Report {
+        self.until("all nodes are in one state", LED_WITHIN, |stage| {
+            let states: BTreeSet<_> = stage.nodes.values().map(|node| node.state()).collect();
+            states.len() == 1 && !states.contains(&None)
+        });
+        let desks = self.clients.values().filter_map(|host| host.desk.get());
+        judge(desks.map(|desk| desk.recorder.take()).collect())
+    }
+}
