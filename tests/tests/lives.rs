@@ -8,7 +8,9 @@
 
 use std::time::Duration;
 
-use holdfast_tests::life::{Clocks, Life, Many, Outcome, Plan, fresh_seed, live_many, live_traced};
+use holdfast_tests::life::{
+    Clocks, Life, Many, Outcome, Plan, Schedule, fresh_seed, live, live_many, live_traced,
+};
 
 /// What the slice takes, seconds; `HOLDFAST_SIMULATE_SECONDS` says otherwise.
 const SECONDS: u64 = 110;
@@ -90,6 +92,36 @@ fn a_client_whose_clock_is_slower_than_allowed_is_found_to_believe_too_long() {
     let about_time =
         |violation: &String| violation.starts_with("I6:") || violation.starts_with("I24:");
     assert!(failed.is_some_and(|failed| failed.violations.iter().any(about_time)));
+}
+
+/// Lives a schedule that once broke openraft; it has to happen so often.
+fn happens(schedule: Schedule, least: u64) {
+    for seed in [1, fresh_seed()] {
+        let life = live(&Plan::of(schedule, seed));
+
+        println!("{schedule:?}, seed {seed}: happened {} times", life.counts.scheduled);
+        assert_eq!(life.violations, Vec::<String>::new(), "{schedule:?}, seed {seed}");
+        let times = life.counts.scheduled;
+        assert!(times >= least, "{schedule:?}, seed {seed}: only {times} times");
+    }
+}
+
+/// openraft #1802: a quorum that never was.
+#[test]
+fn acknowledgements_of_five_voters_that_overtake_each_other_commit_nothing_too_early() {
+    happens(Schedule::UnevenAcks, 5);
+}
+
+/// openraft #1808: members that only a deposed leader had, under a snapshot.
+#[test]
+fn members_that_nobody_agreed_on_are_forgotten_with_the_log_that_named_them() {
+    happens(Schedule::StaleMembers, 2);
+}
+
+/// openraft #1892, #1894 (I22).
+#[test]
+fn a_node_of_an_earlier_life_of_the_cluster_is_refused_by_name() {
+    happens(Schedule::OtherLife, 20);
 }
 
 /// One that does not end is given up, and named.

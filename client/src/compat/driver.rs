@@ -6,6 +6,7 @@
 
 mod connect;
 mod fault;
+mod schema;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,7 +27,7 @@ use super::cassandra::Cassandra;
 use super::database::{Answer, Cell, Database, Fault, Row};
 use super::statement::{Action, Bind, Ident, Statement, Value};
 pub use connect::Credentials;
-pub(super) use connect::{open, refused};
+pub use schema::Schema;
 
 /// How long one statement may take. Longer than a coordinator tries (its time-out for writes and
 /// that for contention are 2 s each by default), so that nobody still works on what was given up.

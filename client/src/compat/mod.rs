@@ -36,7 +36,7 @@ mod database;
 #[cfg(any(test, feature = "cassandra"))]
 mod keeper;
 #[cfg(any(test, feature = "cassandra"))]
-mod lease;
+pub mod lease;
 #[cfg(any(test, feature = "cassandra"))]
 mod owner;
 #[cfg(any(test, feature = "cassandra"))]
@@ -46,17 +46,12 @@ mod terms;
 
 #[cfg(feature = "cassandra")]
 mod driver;
-#[cfg(feature = "cassandra")]
-mod schema;
 
+#[cfg(feature = "cassandra")]
+pub use driver::{Credentials, Schema, SerialScope};
 pub use locker::{Patience, RemoteGuard, RemoteLocker};
 #[cfg(any(test, feature = "cassandra"))]
 pub use {
     cassandra::{Cassandra, LockerOptions},
     lease::{Leader, Leadership, Lease, LeaseTable, Observer, Sequence},
-};
-#[cfg(feature = "cassandra")]
-pub use {
-    driver::{Credentials, SerialScope},
-    schema::Schema,
 };

@@ -22,6 +22,7 @@ use super::peers::{Me, Peer, PeerError, PeerStream, refused};
 use super::store::{ReplicaStore, SnapshotDraft};
 use super::types::{Snapshot, SnapshotMeta, Types, Vote};
 use super::wire::{self, Malformed};
+use crate::storage::Step;
 
 pub(super) type Raft = openraft::Raft<Types, Machine>;
 
@@ -208,6 +209,7 @@ impl Handler {
         mut draft: Box<dyn SnapshotDraft>,
         data: bytes::Bytes,
     ) -> Result<Box<dyn SnapshotDraft>, PeerError> {
+        self.store.pace(Step::Write).await;
         off_runtime(self.store.may_block(), move || {
             draft.write_all(&data)?;
             Ok(draft)

@@ -28,7 +28,7 @@ use super::store::{BodyReader, KeptSnapshot, ReplicaStore, SnapshotDraft};
 use super::types::{EncodedBatch, Entry, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
 use super::wire::{log_id_to_stored, snapshot_meta_from_wire, snapshot_meta_to_wire};
 use crate::consensus::Listener;
-use crate::storage::Identity;
+use crate::storage::{Identity, Step};
 
 /// Commands applied before other tasks of the runtime get a turn: a node that catches up still
 /// answers its peers.
@@ -206,6 +206,7 @@ impl Machine {
         match data {
             SnapshotData::Received(draft) => {
                 Log(self.store.log()).settle().await?;
+                self.store.pace(Step::Sync).await;
                 off_runtime(may_block, move || draft.finish()).await
             }
             SnapshotData::Kept(kept) => {
@@ -214,12 +215,14 @@ impl Machine {
                     return Ok(kept);
                 }
                 let store = Arc::clone(&self.store);
-                off_runtime(may_block, move || {
+                let draft = off_runtime(may_block, move || {
                     let mut draft = store.begin_snapshot(last, kept.meta())?;
                     io::copy(&mut BodyReader::new(kept), &mut draft)?;
-                    draft.finish()
+                    Ok(draft)
                 })
-                .await
+                .await?;
+                self.store.pace(Step::Sync).await;
+                off_runtime(may_block, move || draft.finish()).await
             }
         }
     }
@@ -355,15 +358,14 @@ impl RaftSnapshotBuilder<Types> for Builder {
         let written = off_runtime(store.may_block(), move || {
             let mut draft = store.begin_snapshot(last, bytes)?;
             frozen.write_to(&mut draft)?;
-            if mutant!(SnapshotNotKept)
-                && let Some(before) = store.newest_snapshot()?
-            {
-                return Ok(before);
-            }
-            draft.finish()
+            Ok(draft)
         })
         .await;
-        match written {
+        let kept = match written {
+            Ok(draft) => self.finish(draft).await,
+            Err(error) => Err(error),
+        };
+        match kept {
             Ok(kept) => {
                 if let Some((timer, begun)) = self.timer.as_ref().zip(begun) {
                     timer.observe_since(begun);
@@ -375,6 +377,22 @@ impl RaftSnapshotBuilder<Types> for Builder {
                 Err(error)
             }
         }
+    }
+}
+
+impl Builder {
+    async fn finish(&self, draft: Box<dyn SnapshotDraft>) -> io::Result<Arc<dyn KeptSnapshot>> {
+        self.store.pace(Step::Sync).await;
+        let store = Arc::clone(&self.store);
+        off_runtime(store.may_block(), move || {
+            if mutant!(SnapshotNotKept)
+                && let Some(before) = store.newest_snapshot()?
+            {
+                return Ok(before);
+            }
+            draft.finish()
+        })
+        .await
     }
 }
 

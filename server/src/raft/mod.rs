@@ -34,7 +34,9 @@ mod log;
 mod machine;
 mod membership;
 mod membership_status;
+#[cfg(test)]
 mod memory_network;
+#[cfg(test)]
 mod memory_store;
 mod metrics;
 mod network;
@@ -53,7 +55,9 @@ pub use crate::members::{ClusterStatus, Member, MemberStatus, MembershipError, M
 pub use fault::Fault;
 pub use formation::Forming;
 pub use grpc::{GrpcNetwork, peer_server};
+#[cfg(test)]
 pub use memory_network::MemoryNetwork;
+#[cfg(test)]
 pub use memory_store::MemoryStore;
 pub use metrics::ReplicationMetrics;
 pub use peers::{Lane, Peer, PeerError, PeerNetwork, PeerStream};

@@ -5,10 +5,11 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use holdfast_seams::BoxFuture;
 
 use crate::storage::{
     ClusterId, Identity, LogId, LogStore, Member, PromiseError, SnapshotInfo, SnapshotReader,
-    SnapshotWriter, Store,
+    SnapshotWriter, Step, Store,
 };
 
 /// The log, the snapshots and the identity of one replica.
@@ -18,6 +19,12 @@ use crate::storage::{
 pub trait ReplicaStore: Send + Sync + 'static {
     /// Whether methods wait for a disk.
     fn may_block(&self) -> bool;
+
+    /// How long the disk takes over a step of writing a snapshot: no time, but in a simulation, so
+    /// that a crash can fall between any two of them.
+    fn pace(&self, _step: Step) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
 
     /// The log.
     fn log(&self) -> Arc<LogStore>;
@@ -130,6 +137,10 @@ impl Read for BodyReader {
 impl ReplicaStore for Store {
     fn may_block(&self) -> bool {
         Self::may_block(self)
+    }
+
+    fn pace(&self, step: Step) -> BoxFuture<'static, ()> {
+        Self::pace(self, step)
     }
 
     fn log(&self) -> Arc<LogStore> {

@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use holdfast_seams::{Clock, Seams};
+use holdfast_seams::{BoxFuture, Clock, Seams};
 
 use super::counters::Counters;
 use super::disk::{Disk, SystemDisk};
@@ -14,7 +14,7 @@ use super::files::create_folders;
 use super::guard::{ClusterId, Guard, Identity, Member, PromiseError, guard_path};
 use super::log_io::LogIo;
 use super::log_store::LogStore;
-use super::log_task::{LogTask, Pace};
+use super::log_task::{LogTask, Pace, Step};
 use super::mirror::LogMirror;
 use super::recover::{recover, unreadable};
 use super::sled_log::SledLog;
@@ -76,6 +76,8 @@ pub struct Store {
     log: Arc<LogStore>,
     snapshots: Arc<Snapshots>,
     counters: Arc<Counters>,
+    /// How long a simulated disk takes.
+    pace: Option<Pace>,
 }
 
 impl std::fmt::Debug for Store {
@@ -129,9 +131,11 @@ impl Store {
         let (writer, mirror) =
             open_tree_on(&*disk, folder, &guard, open_tree, seams.clock.clone())?;
         let opened = Opened { disk, folder, guard, mirror, counters: writer.counters() };
-        opened.assemble(options.on_fault, |on_fault| {
-            Ok(Arc::new(LogTask::start(writer, on_fault, pace, &seams)))
-        })
+        let log_pace = Arc::clone(&pace);
+        let store = opened.assemble(options.on_fault, |on_fault| {
+            Ok(Arc::new(LogTask::start(writer, on_fault, log_pace, &seams)))
+        })?;
+        Ok(Self { pace: Some(pace), ..store })
     }
 
     /// Opens only the log of a folder, with purges unchecked: for suites that know no snapshots.
@@ -156,6 +160,14 @@ impl Store {
     /// Whether methods wait for a disk.
     pub(crate) fn may_block(&self) -> bool {
         self.disk.may_block()
+    }
+
+    /// The simulated disk has done this step; at once where the disk is a real one.
+    pub(crate) fn pace(&self, step: Step) -> BoxFuture<'static, ()> {
+        match &self.pace {
+            Some(pace) => pace(step),
+            None => Box::pin(std::future::ready(())),
+        }
     }
 
     /// The log.
@@ -255,7 +267,8 @@ impl Opened<'_> {
         let snapshots = Arc::new(snapshots);
         let io = start(on_fault).map_err(|e| open_error("start the writer of", folder, e))?;
         let log = Arc::new(LogStore::new(mirror, io).below_snapshots(Arc::clone(&snapshots)));
-        Ok(Store { disk, folder: folder.to_path_buf(), guard, log, snapshots, counters })
+        let folder = folder.to_path_buf();
+        Ok(Store { disk, folder, guard, log, snapshots, counters, pace: None })
     }
 }
 

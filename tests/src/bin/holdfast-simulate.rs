@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use holdfast_tests::life::{self, Clocks, Counts, Life, Many, Outcome, Plan, live_many, shrink};
+use holdfast_tests::life::{
+    self, Clocks, Counts, Life, Many, Outcome, Plan, Schedule, live_many, shrink,
+};
 
 /// Lives whole lives of a cluster, each drawn from one seed, and judges them.
 ///
@@ -50,6 +52,9 @@ struct Arguments {
     /// Live this plan instead of the one that the seed draws: a file as --shrink prints it.
     #[arg(long, conflicts_with_all = ["seed", "lives", "minutes"])]
     plan: Option<PathBuf>,
+    /// The life of that seed in which a schedule that once broke openraft happens over and over.
+    #[arg(long, requires = "seed")]
+    schedule: Option<Schedule>,
     /// Fail if all lives together saw less than the figures of docs/reliability.md rest on.
     #[arg(long)]
     demand: bool,
@@ -71,7 +76,11 @@ fn main() -> ExitCode {
                 ExitCode::from(2)
             }
         },
-        (None, Some(seed)) => one(&Plan::draw(seed, clocks), &arguments),
+        (None, Some(seed)) => {
+            let drawn = || Plan::draw(seed, clocks);
+            let plan = arguments.schedule.map_or_else(drawn, |schedule| Plan::of(schedule, seed));
+            one(&plan, &arguments)
+        }
         (None, None) => many(&arguments, clocks),
     }
 }

@@ -34,10 +34,14 @@ pub struct Counts {
     pub lost_writes: u64,
     /// Snapshots that a leader sent and a follower took.
     pub snapshots: u64,
+    /// Nodes that were killed while they wrote a snapshot.
+    pub torn_snapshots: u64,
     /// Changes of members that were committed.
     pub member_changes: u64,
     /// Damaged stores that refused to open.
     pub refused_stores: u64,
+    /// Times that the schedule of a regression life happened.
+    pub scheduled: u64,
     /// Faults that struck, by kind; one that found nothing to strike does not count.
     pub faults: BTreeMap<Kind, u64>,
 }
@@ -72,8 +76,10 @@ impl Counts {
         self.expiries += other.expiries;
         self.lost_writes += other.lost_writes;
         self.snapshots += other.snapshots;
+        self.torn_snapshots += other.torn_snapshots;
         self.member_changes += other.member_changes;
         self.refused_stores += other.refused_stores;
+        self.scheduled += other.scheduled;
         for (kind, count) in &other.faults {
             *self.faults.entry(*kind).or_default() += count;
         }
@@ -100,7 +106,7 @@ impl Counts {
         missing
     }
 
-    fn rows(&self) -> [(&'static str, u64); 15] {
+    fn rows(&self) -> [(&'static str, u64); 17] {
         [
             ("lives", self.lives),
             ("simulated seconds", self.lived_ms / 1_000),
@@ -115,8 +121,10 @@ impl Counts {
             ("expiries", self.expiries),
             ("restarts with lost writes", self.lost_writes),
             ("snapshots installed", self.snapshots),
+            ("snapshots cut short", self.torn_snapshots),
             ("membership changes", self.member_changes),
             ("stores refused", self.refused_stores),
+            ("schedules happened", self.scheduled),
         ]
     }
 }

@@ -21,7 +21,7 @@ const LEARNS_WITHIN: Duration = Duration::from_secs(20);
 
 /// One change of the members.
 #[derive(Clone, Copy, Debug)]
-enum Change {
+pub(super) enum Change {
     Add(u64),
     Promote(u64),
     Remove(u64),
@@ -165,7 +165,7 @@ impl Stage<'_> {
     }
 
     /// A new node that is a learner.
-    async fn join(&self) -> Option<u64> {
+    pub(super) async fn join(&self) -> Option<u64> {
         let id = self.world.new_node();
         self.furnish(id);
         self.world.begin_node(id);
@@ -198,7 +198,7 @@ impl Stage<'_> {
         made
     }
 
-    async fn ask(&self, change: Change) -> Option<Result<(), MembershipError>> {
+    pub(super) async fn ask(&self, change: Change) -> Option<Result<(), MembershipError>> {
         self.world
             .ask_leader(|leader: std::sync::Arc<Replica>| async move {
                 match change {

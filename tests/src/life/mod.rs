@@ -11,6 +11,7 @@ mod fault;
 mod many;
 mod plan;
 mod rogue;
+mod schedule;
 mod shrink;
 mod stage;
 mod strike;
@@ -27,6 +28,7 @@ pub use counts::Counts;
 pub use fault::{Damage, Fault, Kind, Shape, Who};
 pub use many::{Failed, Many, Outcome, live_many};
 pub use plan::{Air, ClientPlan, Clocks, DiskPace, Knobs, Plan, Strike};
+pub use schedule::Schedule;
 pub use shrink::shrink;
 
 use crate::history::Record;

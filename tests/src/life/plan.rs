@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::fault::{Damage, Fault, Kind, Shape, Who};
+use super::schedule::Schedule;
 use crate::draw::Draw;
 use crate::traffic::{self, Mix};
 
@@ -46,6 +47,9 @@ pub struct Plan {
     pub rogue: bool,
     /// What goes wrong, in order.
     pub strikes: Vec<Strike>,
+    /// What once broke openraft, and is to happen over and over beside that.
+    #[serde(default)]
+    pub schedule: Option<Schedule>,
 }
 
 /// Settings of the nodes.
@@ -161,6 +165,7 @@ impl Plan {
             names,
             rogue,
             strikes,
+            schedule: None,
         }
     }
 

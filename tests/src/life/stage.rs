@@ -103,8 +103,9 @@ impl<'a> Stage<'a> {
     pub(super) fn live(machine: &'a Machine, plan: &'a Plan, trace: Trace) -> Lived {
         let stage = Self::set(machine, plan, trace);
         machine.run(async {
+            let earlier = stage.prepare_schedule().await;
             if stage.first_start().await {
-                stage.act().await;
+                stage.act(earlier.as_ref()).await;
                 stage.heal().await;
                 stage.last_act().await;
             }
@@ -142,7 +143,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Clients work while everything goes wrong that the plan has.
-    async fn act(&self) {
+    async fn act(&self, earlier: Option<&World<'a>>) {
         let begun = self.seams.clock.now();
         for number in 0..self.plan.clients.len() as u64 {
             self.begin_client(number);
@@ -153,7 +154,8 @@ impl<'a> Stage<'a> {
         let strikes =
             self.plan.strikes.iter().map(|strike| self.strike(begun, strike).boxed_local());
         let end = self.seams.sleep(self.plan.length()).boxed_local();
-        let acts: Vec<LocalBoxFuture<'_, ()>> = strikes.chain([end]).collect();
+        let schedule = self.act_schedule(earlier).boxed_local();
+        let acts: Vec<LocalBoxFuture<'_, ()>> = strikes.chain([end, schedule]).collect();
         self.watched(join_all(acts)).await;
         let lived = self.seams.clock.now().saturating_since(begun);
         self.counts().lived_ms = u64::try_from(lived.as_millis()).unwrap_or(0);
@@ -406,6 +408,7 @@ impl<'a> Stage<'a> {
         counts.refused_writes = report.tally.fenced as u64;
         counts.expiries = expiries.len() as u64;
         counts.snapshots = self.world.taken_over();
+        counts.torn_snapshots = self.world.torn_snapshots();
         let trace = self.world.trace().lines();
         let digest = machine.digest() ^ self.world.trace().digest().rotate_left(32);
         Lived { counts, violations, digest, trace, history }
@@ -470,6 +473,11 @@ fn settings(plan: &Plan, trace: Trace) -> Settings {
     };
     let sessions = SessionSettings::default();
     Settings { seed: plan.seed, nodes: plan.nodes, replica, sessions, trace }
+}
+
+/// A world of one node, as the plan's otherwise.
+pub(super) fn settings_of_one(plan: &Plan) -> Settings {
+    Settings { nodes: 1, ..settings(plan, Trace::default()) }
 }
 
 /// How links are when nothing is wrong.

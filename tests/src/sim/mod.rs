@@ -12,6 +12,7 @@
 //! - Everything that is drawn comes from the seed; nothing iterates in an order that is not the same
 //!   every time.
 
+mod answers;
 mod clients;
 mod connection;
 mod disk;
@@ -23,13 +24,13 @@ mod peers;
 mod pledges;
 mod port;
 mod rights;
-mod small;
 mod tap;
 mod trace;
 mod tree;
 mod votes;
 mod world;
 
+pub use answers::Answers;
 pub use clients::{Calls, client_of, label_of};
 pub use disk::{Damage, DiskFaults, VirtualDisk};
 pub use link::{Cuts, Host, Injected, Link, apart, bridge, one_way, ring};
@@ -37,7 +38,6 @@ pub use network::Network;
 pub use node::{Crash, DATA, Ended, member};
 pub use observer::Expiry;
 pub use rights::Right;
-pub use small::Sim;
 pub use trace::Trace;
 pub use votes::Votes;
 pub use world::{Settings, World};

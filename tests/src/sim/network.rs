@@ -15,6 +15,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::watch;
 
+use super::answers::Answers;
 use super::connection::Connection;
 use super::link::{Cuts, Host, Injected, Link};
 use super::pledges::Pledges;
@@ -45,6 +46,8 @@ pub(super) struct Shared {
     pub(super) votes: Votes,
     /// What members said that they keep.
     pub(super) pledges: Pledges,
+    /// What members answered.
+    pub(super) answers: Answers,
 }
 
 struct State {
@@ -97,6 +100,7 @@ impl Network {
             trace,
             votes: Votes::default(),
             pledges: Pledges::new(world.seams()),
+            answers: Answers::default(),
         }))
     }
 
@@ -180,6 +184,11 @@ impl Network {
     /// What members said that they keep.
     pub(super) fn pledges(&self) -> &Pledges {
         &self.0.pledges
+    }
+
+    /// What members answered so far.
+    pub fn answers(&self) -> &Answers {
+        &self.0.answers
     }
 
     /// Open connections of a host.

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use futures_util::FutureExt as _;
 use futures_util::stream::{BoxStream, StreamExt as _};
 use holdfast_proto::v1 as proto;
+use holdfast_proto::v1::append_response::Result as Told;
 use holdfast_seams::{BoxFuture, Seams};
 use holdfast_server::raft::{Lane, Member, Peer, PeerError, PeerNetwork, PeerStream};
 use prost::Message;
@@ -61,8 +62,10 @@ impl Wire {
         let bytes = request.encode_to_vec();
         let call = Call { from, to: self.to, kind, bytes, may_come_twice };
         async move {
-            let answer = network.ask(call, move |port| invoke(port, request.clone())).await;
-            answer.unwrap_or_else(|| Err(unreachable()))
+            let asked = network.ask(call, move |port| invoke(port, request.clone()));
+            let answer = asked.await.unwrap_or_else(|| Err(unreachable()));
+            noted(&network, kind, &answer);
+            answer
         }
         .boxed()
     }
@@ -155,6 +158,7 @@ impl Peer for Wire {
     ) -> Answered<PeerStream<proto::AppendResponse>> {
         let (network, way, seams) =
             (self.network.clone(), (self.from, self.to), self.seams.clone());
+        let (hearing, (leader, follower)) = (network.clone(), way);
         async move {
             let kept = (network.clone(), way.1);
             let serve =
@@ -167,7 +171,17 @@ impl Peer for Wire {
                 requests,
                 |port, requests, responses| serve(port, requests, responses).boxed(),
             );
-            Ok(ReceiverStream::new(incoming.await?).boxed())
+            let answers = ReceiverStream::new(incoming.await?);
+            let heard = move |answer: &Result<proto::AppendResponse, PeerError>| {
+                noted(&hearing, "appends", answer);
+                if let Ok(answer) = answer
+                    && let Some(Told::Matched(proto::Matched { log_id: Some(last), .. })) =
+                        &answer.result
+                {
+                    hearing.answers().acknowledged(leader, follower, last.index);
+                }
+            };
+            Ok(answers.inspect(heard).boxed())
         }
         .boxed()
     }
@@ -178,6 +192,7 @@ impl Peer for Wire {
     ) -> Answered<proto::SnapshotResponse> {
         let (network, way, seams) =
             (self.network.clone(), (self.from, self.to), self.seams.clone());
+        let hearing = network.clone();
         async move {
             let incoming =
                 Self::stream(network, way, seams, "snapshot", chunks, |port, chunks, responses| {
@@ -188,7 +203,9 @@ impl Peer for Wire {
                     }
                     .boxed()
                 });
-            incoming.await?.recv().await.unwrap_or_else(|| Err(unreachable()))
+            let answer = incoming.await?.recv().await.unwrap_or_else(|| Err(unreachable()));
+            noted(&hearing, "snapshot", &answer);
+            answer
         }
         .boxed()
     }
@@ -226,6 +243,13 @@ async fn answer_appends(
 /// The term of whoever asks.
 fn term_of(request: &proto::AppendRequest) -> u64 {
     request.vote.as_ref().map_or(0, |vote| vote.term)
+}
+
+/// Notes why a message was refused.
+fn noted<T>(network: &Network, kind: &'static str, answer: &Result<T, PeerError>) {
+    if let Err(PeerError::Refused(why)) = answer {
+        network.answers().refused(kind, why);
+    }
 }
 
 fn unreachable() -> PeerError {

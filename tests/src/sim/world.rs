@@ -1,6 +1,7 @@
 //! A world: nodes with their disks, clients, and the network between them, on one machine.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -57,6 +58,8 @@ pub struct World<'m> {
     observer: Arc<Observer>,
     rights: Rights,
     last_id: AtomicU64,
+    /// Processes that were killed while they wrote a snapshot.
+    torn_snapshots: AtomicU64,
 }
 
 struct Node {
@@ -84,8 +87,18 @@ impl Drop for World<'_> {
 impl<'m> World<'m> {
     /// A world whose nodes do not run yet.
     pub fn new(machine: &'m Machine, settings: Settings) -> Self {
-        let world = machine.world();
-        let network = Network::new(&world, settings.seed, settings.trace.clone());
+        let network = Network::new(&machine.world(), settings.seed, settings.trace.clone());
+        Self::on(machine, network, settings)
+    }
+
+    /// Another world on the same network: its nodes have disks of their own, and stand at the same
+    /// addresses as this one's while those do not run.
+    #[must_use]
+    pub fn beside(&self, settings: Settings) -> Self {
+        Self::on(self.machine, self.network.clone(), settings)
+    }
+
+    fn on(machine: &'m Machine, network: Network, settings: Settings) -> Self {
         let ids: Vec<u64> = (1..=settings.nodes).collect();
         let made = Self {
             machine,
@@ -96,6 +109,7 @@ impl<'m> World<'m> {
             observer: Arc::new(Observer::new(machine.world().seams().clock)),
             rights: Rights::new(machine.world().seams().clock),
             last_id: AtomicU64::new(ids.len() as u64),
+            torn_snapshots: AtomicU64::new(0),
         };
         for id in &ids {
             made.put(*id, &ids, false);
@@ -207,8 +221,16 @@ impl<'m> World<'m> {
     /// Ends a node's process where it stands. Nothing happens if there is none.
     pub fn crash(&self, id: u64, crash: Crash) {
         if let Some(life) = self.life(id).filter(|life| life.ended().is_none()) {
+            let unfinished = |file: &PathBuf| file.extension().is_some_and(|end| end == "tmp");
+            let torn = self.disk(id).files().iter().any(unfinished);
+            self.torn_snapshots.fetch_add(u64::from(torn), Ordering::Relaxed);
             life.crash(crash);
         }
+    }
+
+    /// How many processes were killed while they wrote a snapshot.
+    pub fn torn_snapshots(&self) -> u64 {
+        self.torn_snapshots.load(Ordering::Relaxed)
     }
 
     /// Everybody loses power at once.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use scylla::client::session::Session;
 use scylla::cluster::metadata::Strategy;
 
-use super::driver::{Credentials, open, refused};
-use super::statement::Ident;
+use super::connect::{Credentials, open, refused};
+use crate::compat::statement::Ident;
 use crate::{Error, Result};
 
 /// The tables in one keyspace, and the keyspace itself.
