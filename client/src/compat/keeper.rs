@@ -309,6 +309,10 @@ impl<R: Recipe> Keeper<R> {
                 () = self.renew_now.notified() => {}
                 () = clock.sleep_until(due) => {}
             }
+            if !safety.is_safe(&*clock) {
+                // Woken too late. Not every recipe's renewal asks whether there is something left to renew.
+                break;
+            }
             let worry_at = self.keeping.terms.jeopardy_from(started);
             match renewed(&mut self.recipe, safety, worry_at, &*clock).await {
                 Renewal::Applied(sent) => {
