@@ -1,5 +1,6 @@
 //! The queue on the model of its tables.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use holdfast_seams::simulated::{Machine, Process};
@@ -99,6 +100,34 @@ fn one_record_that_is_somebody_elses_is_no_lock() {
             let asked_on = model.arrived() - by_b > asked;
             let had = answer.try_recv().unwrap();
             assert!(!(had && asked_on), "stalled after {stalls_after_ms} ms");
+        });
+    }
+}
+
+/// Lemma 1 is about writes that are done: one that only one replica has is seen by who wrote it, and
+/// by nobody else.
+#[test]
+fn of_two_who_come_at_once_while_writes_get_lost_one_is_in_at_a_time() {
+    for seed in 0..300 {
+        let (machine, model) = world(seed);
+        model.set_odds(Odds { request_lost: 400, ..Odds::default() });
+        let inside = std::sync::atomic::AtomicUsize::new(0);
+        // Who comes later has the clock that is behind, and is first in the queue.
+        let come = async |name: &str, after_ms: u64, behind_ms: i64| {
+            let process = machine.process(name);
+            process.set_wall_skew(-behind_ms);
+            process.seams().sleep(Duration::from_millis(after_ms)).await;
+            let queue = locker(&model, &process, name, secs(180), secs(60));
+            if let Ok(guard) = queue.get_lock_within("foo", secs(60)).await {
+                assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "seed {seed}");
+                process.seams().sleep(secs(8)).await;
+                inside.fetch_sub(1, Ordering::Relaxed);
+                drop(guard);
+            }
+        };
+        let (second, third) = (seed * 37 % 3_000, seed * 71 % 6_000);
+        machine.run(async {
+            futures_util::join!(come("a", 0, 0), come("b", second, 9_000), come("c", third, 19_000))
         });
     }
 }
