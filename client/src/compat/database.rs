@@ -103,8 +103,14 @@ pub(crate) struct Tables {
     database: Arc<dyn Database>,
     clock: Arc<dyn Clock>,
     /// By table and partition; an entry goes when nobody uses it and another one is made.
-    lanes: Mutex<BTreeMap<(Ident, Vec<Value>), Weak<tokio::sync::Mutex<()>>>>,
+    lanes: Mutex<BTreeMap<Partition, Weak<Lane>>>,
 }
+
+/// A table, and the columns of a partition key.
+type Partition = (Ident, Vec<Value>);
+
+/// Who has it is alone on a partition.
+type Lane = tokio::sync::Mutex<()>;
 
 impl Tables {
     pub(crate) fn new(database: Arc<dyn Database>, clock: Arc<dyn Clock>) -> Self {
@@ -159,7 +165,7 @@ impl Tables {
         }
     }
 
-    fn lane(&self, statement: &Statement) -> Arc<tokio::sync::Mutex<()>> {
+    fn lane(&self, statement: &Statement) -> Arc<Lane> {
         // All tables so far have a partition key of one column.
         let partition = statement.key.iter().take(1).map(|(_, value)| value.clone()).collect();
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -16,7 +16,7 @@ use crate::args::{Global, Work, duration};
 use crate::failure::{Failure, NOT_REACHED};
 use crate::lock::keeper::{GOODBYE_LIMIT, hold};
 use crate::lock::{Event, Held, run_under};
-use crate::runtime;
+use crate::{runtime, show};
 
 /// Where the cluster is, and what is done there.
 #[derive(Clone, Debug, Args)]
@@ -133,10 +133,10 @@ fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Fai
         let applied = schema.apply(&place.contact_points, credentials.as_ref(), limit);
         runtime::block_on(applied)?.map_err(failure)?;
     } else if global.json {
-        println!("{}", serde_json::json!({ "statements": schema.statements() }));
+        show::line(serde_json::json!({ "statements": schema.statements() }));
     } else {
         for statement in schema.statements() {
-            println!("{statement};");
+            show::line(format_args!("{statement};"));
         }
     }
     Ok(0)
