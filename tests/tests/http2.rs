@@ -260,8 +260,8 @@ fn a_held_line_is_noticed_by_deadlines_at_both_ends_and_not_by_tcp() {
     stage.verdict();
 }
 
-/// A line that was given up looks to the node like one that its client ended: that ends no session,
-/// and frees nothing before the lease is over.
+/// Both ends have given the line up long before the lease is over: that ends no session and frees
+/// nothing.
 #[test]
 fn a_line_that_the_node_gave_up_ends_no_session() {
     let mut stage = Stage::set(&Settings::new(14, 3));

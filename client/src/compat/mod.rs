@@ -9,6 +9,7 @@
 //! | locker | recipe | tables |
 //! |---|---|---|
 //! | `Lease` | a row with an owner and a TTL, by LWT | `leases(name, owner, value)` |
+//! | `Queue` | a row of places in line, and one with the holder | `lock_queue`, `lock_main` |
 //!
 //! Each is built from the caller's own session of the `scylla` driver, and excludes, and is excluded
 //! by, any other client of the same recipe on the same table. What it promises holds as long as:
@@ -21,6 +22,8 @@
 //!
 //! What no recipe can do is push: everybody who waits polls, and nobody is first.
 
+#[cfg(test)]
+mod lives;
 mod locker;
 #[cfg(test)]
 mod model;
@@ -40,6 +43,8 @@ pub mod lease;
 #[cfg(any(test, feature = "cassandra"))]
 mod owner;
 #[cfg(any(test, feature = "cassandra"))]
+pub mod queue;
+#[cfg(any(test, feature = "cassandra"))]
 mod statement;
 #[cfg(any(test, feature = "cassandra"))]
 mod terms;
@@ -54,4 +59,5 @@ pub use locker::{Patience, RemoteGuard, RemoteLocker};
 pub use {
     cassandra::{Cassandra, LockerOptions},
     lease::{Leader, Leadership, Lease, LeaseTable, Observer, Sequence},
+    queue::{LocalTime, Queue, QueueTables, QueueTime},
 };

@@ -36,7 +36,6 @@ mod membership;
 mod membership_status;
 #[cfg(test)]
 mod memory_network;
-#[cfg(test)]
 mod memory_store;
 mod metrics;
 mod network;
@@ -57,7 +56,6 @@ pub use formation::Forming;
 pub use grpc::{GrpcNetwork, peer_server};
 #[cfg(test)]
 pub use memory_network::MemoryNetwork;
-#[cfg(test)]
 pub use memory_store::MemoryStore;
 pub use metrics::ReplicationMetrics;
 pub use peers::{Lane, Peer, PeerError, PeerNetwork, PeerStream};

@@ -204,13 +204,11 @@ impl Caller {
     fn note(&self, session: &Session, holding: &Holding) -> bool {
         let (token, at_ns) = (holding.token, self.recorder.now_ns());
         let safe = session.safe_until();
-        match safe {
-            Some(until) => self.write(What::Safe { until_ns: self.recorder.ns_of(until) }),
-            None => {
-                let cause =
-                    if session.is_unknown() { LostCause::Gone } else { LostCause::Deadline };
-                self.write(What::Lost { token, cause });
-            }
+        if let Some(until) = safe {
+            self.write(What::Safe { until_ns: self.recorder.ns_of(until) });
+        } else {
+            let cause = if session.is_unknown() { LostCause::Gone } else { LostCause::Deadline };
+            self.write(What::Lost { token, cause });
         }
         let names = holding.items.iter().map(|item| item.name.clone()).collect();
         let look = What::IsSafe { token, safe: safe.is_some(), names };

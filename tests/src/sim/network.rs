@@ -18,7 +18,6 @@ use tokio::sync::watch;
 use super::answers::Answers;
 use super::connection::Connection;
 use super::link::{Cuts, Host, Injected, Link};
-use super::pledges::Pledges;
 use super::port::Port;
 use super::trace::Trace;
 use super::votes::Votes;
@@ -44,9 +43,6 @@ pub(super) struct Shared {
     pub(super) trace: Trace,
     /// What was voted, as the messages say.
     pub(super) votes: Votes,
-    /// What members said that they keep.
-    pub(super) pledges: Pledges,
-    /// What members answered.
     pub(super) answers: Answers,
 }
 
@@ -99,7 +95,6 @@ impl Network {
             changed: watch::Sender::new(0),
             trace,
             votes: Votes::default(),
-            pledges: Pledges::new(world.seams()),
             answers: Answers::default(),
         }))
     }
@@ -179,11 +174,6 @@ impl Network {
     /// What was voted so far, as the messages say.
     pub fn votes(&self) -> &Votes {
         &self.0.votes
-    }
-
-    /// What members said that they keep.
-    pub(super) fn pledges(&self) -> &Pledges {
-        &self.0.pledges
     }
 
     /// What members answered so far.

@@ -19,6 +19,7 @@ use super::link::Host;
 use super::network::Network;
 use super::observer::Observer;
 use super::peers::NodeNetwork;
+use super::pledges::Pledges;
 use super::port::Port;
 use super::tap::Tapped;
 use super::tree::FileTree;
@@ -63,6 +64,7 @@ pub(super) struct Life {
     host: Host,
     disk: VirtualDisk,
     network: Network,
+    pledges: Arc<Pledges>,
     parts: Mutex<Option<Parts>>,
     started: watch::Sender<bool>,
     ended: watch::Sender<Option<Ended>>,
@@ -84,6 +86,7 @@ pub(super) struct Start {
     pub(super) disk: VirtualDisk,
     pub(super) network: Network,
     pub(super) observer: Arc<Observer>,
+    pub(super) pledges: Arc<Pledges>,
     pub(super) number: u64,
 }
 
@@ -104,6 +107,7 @@ impl Life {
             host,
             disk: start.disk.clone(),
             network: start.network.clone(),
+            pledges: Arc::clone(&start.pledges),
             parts: Mutex::default(),
             started: watch::Sender::new(false),
             ended: watch::Sender::new(None),
@@ -223,6 +227,7 @@ impl Life {
             peer: replica.peer(),
             hub: hub.clone(),
             calls: lock_calls(hub.clone(), condition),
+            pledges: Arc::clone(&self.pledges),
         };
         network.open_port(node, port);
         *self.locked() = Some(Parts { replica: replica.clone(), log, snapshots });
@@ -254,7 +259,7 @@ impl Life {
         let options = StoreOptions { node_id, cluster: None, new_store_id, on_fault };
         let store = Store::open_simulated(Path::new(DATA), options, ground)
             .map_err(|error| error.to_string())?;
-        self.network.pledges().opened(node_id, &store);
+        self.pledges.opened(node_id, &store);
         Ok(store)
     }
 

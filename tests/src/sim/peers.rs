@@ -107,13 +107,13 @@ impl Peer for Wire {
     }
 
     fn append(&self, request: proto::AppendRequest) -> Answered<proto::AppendResponse> {
-        let (network, member) = (self.network.clone(), self.to);
+        let member = self.to;
         self.ask("append", true, request, move |port, request| {
-            let (network, term) = (network.clone(), term_of(&request));
+            let term = term_of(&request);
             let answer = port.peer.append(request);
             async move {
                 let answer = answer.await?;
-                network.pledges().answered(member, term, &answer);
+                port.pledges.answered(member, term, &answer);
                 Ok(answer)
             }
             .boxed()
@@ -133,7 +133,7 @@ impl Peer for Wire {
                 let answer = answer.await?;
                 if let Some((term, candidate)) = asked.filter(|_| answer.granted) {
                     network.votes().given(voter, term, candidate);
-                    network.pledges().voted(voter, term, candidate);
+                    port.pledges.voted(voter, term, candidate);
                 }
                 Ok(answer)
             }
@@ -160,9 +160,8 @@ impl Peer for Wire {
             (self.network.clone(), (self.from, self.to), self.seams.clone());
         let (hearing, (leader, follower)) = (network.clone(), way);
         async move {
-            let kept = (network.clone(), way.1);
             let serve =
-                |port: Port, requests, responses| answer_appends(port, kept, requests, responses);
+                |port: Port, requests, responses| answer_appends(port, way.1, requests, responses);
             let incoming = Self::stream(
                 network,
                 way,
@@ -215,7 +214,7 @@ impl Peer for Wire {
 /// answered to it was asked in the term of its first request or later.
 async fn answer_appends(
     port: Port,
-    (network, member): (Network, u64),
+    member: u64,
     requests: BoxStream<'static, proto::AppendRequest>,
     responses: mpsc::Sender<Result<proto::AppendResponse, PeerError>>,
 ) {
@@ -226,9 +225,10 @@ async fn answer_appends(
     });
     match port.peer.stream_append(requests.boxed()).await {
         Ok(answers) => {
+            let pledges = port.pledges;
             let answers = answers.inspect(move |answer| {
                 if let (Some(term), Ok(answer)) = (first.get(), answer) {
-                    network.pledges().answered(member, *term, answer);
+                    pledges.answered(member, *term, answer);
                 }
             });
             pump(answers.boxed(), &responses).await;
@@ -240,16 +240,16 @@ async fn answer_appends(
     }
 }
 
-/// The term of whoever asks.
-fn term_of(request: &proto::AppendRequest) -> u64 {
-    request.vote.as_ref().map_or(0, |vote| vote.term)
-}
-
 /// Notes why a message was refused.
 fn noted<T>(network: &Network, kind: &'static str, answer: &Result<T, PeerError>) {
     if let Err(PeerError::Refused(why)) = answer {
         network.answers().refused(kind, why);
     }
+}
+
+/// The term of whoever asks.
+fn term_of(request: &proto::AppendRequest) -> u64 {
+    request.vote.as_ref().map_or(0, |vote| vote.term)
 }
 
 fn unreachable() -> PeerError {

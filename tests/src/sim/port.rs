@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use super::connection::Frame;
 use super::link::Host;
 use super::network::{Fate, Network};
+use super::pledges::Pledges;
 use super::trace::digest_of;
 
 /// What a process serves. Cheap to clone.
@@ -23,6 +24,8 @@ pub(super) struct Port {
     pub(super) peer: Arc<dyn Peer>,
     pub(super) hub: Arc<Hub>,
     pub(super) calls: LockCalls,
+    /// What it says that it keeps is noted there.
+    pub(super) pledges: Arc<Pledges>,
 }
 
 /// A call on its way.

@@ -20,6 +20,7 @@ use super::link::Host;
 use super::network::Network;
 use super::node::{Crash, Ended, Life, Parts, Start, member};
 use super::observer::{Expiry, Observer};
+use super::pledges::Pledges;
 use super::rights::{Right, Rights};
 use super::trace::Trace;
 
@@ -57,6 +58,7 @@ pub struct World<'m> {
     clients: Mutex<BTreeMap<u64, Process>>,
     observer: Arc<Observer>,
     rights: Rights,
+    pledges: Arc<Pledges>,
     last_id: AtomicU64,
     /// Processes that were killed while they wrote a snapshot.
     torn_snapshots: AtomicU64,
@@ -108,6 +110,7 @@ impl<'m> World<'m> {
             clients: Mutex::default(),
             observer: Arc::new(Observer::new(machine.world().seams().clock)),
             rights: Rights::new(machine.world().seams().clock),
+            pledges: Arc::new(Pledges::new(machine.world().seams())),
             last_id: AtomicU64::new(ids.len() as u64),
             torn_snapshots: AtomicU64::new(0),
         };
@@ -131,7 +134,7 @@ impl<'m> World<'m> {
         let members = members.iter().copied().map(member).collect();
         let config = ReplicaConfig { node_id: id, members, join, ..self.settings.replica.clone() };
         let disk = self.empty_disk(id);
-        self.network.pledges().stands_on(id, disk.clone());
+        self.pledges.stands_on(id, disk.clone());
         let node = Node { config, disk, life: None, lives: 0, rate: 0, gone: false };
         self.locked().insert(id, node);
     }
@@ -213,6 +216,7 @@ impl<'m> World<'m> {
             disk: node.disk.clone(),
             network: self.network.clone(),
             observer: Arc::clone(&self.observer),
+            pledges: Arc::clone(&self.pledges),
             number: node.lives,
         };
         node.life = Some(Life::begin(&process, start));
@@ -304,7 +308,7 @@ impl<'m> World<'m> {
     pub fn wipe(&self, id: u64) {
         self.crash(id, Crash::Process);
         let disk = self.empty_disk(id);
-        self.network.pledges().is_wiped(id);
+        self.pledges.is_wiped(id);
         if let Some(node) = self.locked().get_mut(&id) {
             node.disk = disk;
         }
@@ -355,7 +359,7 @@ impl<'m> World<'m> {
     pub fn violations(&self) -> Vec<String> {
         let mut found = self.observer.violations();
         found.extend(self.network.votes().broken());
-        found.extend(self.network.pledges().broken());
+        found.extend(self.pledges.broken());
         found
     }
 
