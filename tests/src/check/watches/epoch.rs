@@ -158,7 +158,8 @@ impl<'a> Epoch<'a> {
     /// Nobody takes a hold from a client that is certain of it.
     fn is_over(&self, at_ns: u64, name: &str, token: u64, what: &Happened, found: &mut Found) {
         let Some(hold) = self.hold(name, token) else { return };
-        if hold.safe_end_ns() > at_ns {
+        // One that was over before its client heard of the grant was never safe.
+        if hold.was_safe() && hold.safe_end_ns() > at_ns {
             let invariant = if matches!(what, Happened::Lost(_)) { 6 } else { 13 };
             let (client, until) = (hold.client, at(hold.safe_end_ns()));
             let how = format!(
