@@ -4,11 +4,20 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use holdfast::compat::{Cassandra, RemoteLocker, Schema, SerialScope};
+use holdfast_seams::Seams;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 use tempfile::TempDir;
+
+use crate::check::Report;
+use crate::history::{ClientId, Recorder};
+use crate::remote::RemoteScribe;
+use crate::run::judge;
 
 /// Where `tests/run` says that nodes run.
 const RUN: &str = "HOLDFAST_CASSANDRA";
@@ -74,7 +83,7 @@ impl Nodes {
     pub async fn skew(&self, node: u8, ahead: Duration) {
         self.call("skew", &[&node.to_string(), &ahead.as_millis().to_string()]).await;
         // The shim looks every 100 ms.
-        holdfast_seams::Seams::system().sleep(Duration::from_millis(200)).await;
+        Seams::system().sleep(Duration::from_millis(200)).await;
     }
 
     /// A session of the driver, as a user of the library has one.
@@ -104,5 +113,85 @@ impl Drop for Nodes {
             let ended = Command::new(script).arg("down").arg(&self.run).status();
             assert!(ended.is_ok_and(|status| status.success()), "the nodes did not end");
         }
+    }
+}
+
+/// Three nodes with the recipes' tables in a keyspace of the test's own, and a history.
+#[derive(Debug)]
+pub struct Stage {
+    nodes: Nodes,
+    points: String,
+    keyspace: &'static str,
+    session: Arc<Session>,
+    recorder: Recorder,
+}
+
+impl Stage {
+    /// Makes the keyspace and the tables.
+    pub async fn set(keyspace: &'static str) -> Self {
+        let nodes = Nodes::start().await;
+        let points = nodes.contact_points().await;
+        let limit = Duration::from_secs(20);
+        Schema::new(keyspace, Some(3)).apply(&points, None, limit).await.unwrap();
+        let session = nodes.session().await;
+        let recorder = Recorder::in_memory(Seams::system().clock);
+        Self { nodes, points, keyspace, session, recorder }
+    }
+
+    /// `host:port`, separated by commas.
+    pub fn points(&self) -> &str {
+        &self.points
+    }
+
+    /// Its name.
+    pub fn keyspace(&self) -> &str {
+        self.keyspace
+    }
+
+    /// The session that all lockers share.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Writes the history.
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// The keyspace for one more client: as far as locks go, a process of its own.
+    pub fn cassandra(&self) -> Cassandra {
+        Cassandra::new(self.session.clone(), self.keyspace, SerialScope::Cluster)
+    }
+
+    /// Clients 1 to `number`, with the locker that `make` makes for the service of each.
+    pub fn clients(
+        &self,
+        number: u64,
+        make: impl Fn(&str) -> Arc<dyn RemoteLocker>,
+    ) -> Vec<RemoteScribe> {
+        let client = |id| {
+            let locker = make(&format!("client-{id}"));
+            RemoteScribe::of(locker, ClientId(id), self.recorder.clone())
+        };
+        (1..=number).map(client).collect()
+    }
+
+    /// `clients` work on `names` while `act` is done; then they are judged.
+    pub async fn under_load(
+        self,
+        clients: Vec<RemoteScribe>,
+        names: &[&str],
+        act: impl AsyncFnOnce(&Nodes),
+    ) -> Report {
+        let stop = AtomicBool::new(false);
+        let length = Duration::from_millis(20);
+        let is_over = || stop.load(Ordering::Relaxed);
+        let working = clients.iter().map(|client| client.work(names, length, is_over));
+        let acting = async {
+            act(&self.nodes).await;
+            stop.store(true, Ordering::Relaxed);
+        };
+        tokio::join!(join_all(working), acting);
+        judge(vec![self.recorder.take()])
     }
 }

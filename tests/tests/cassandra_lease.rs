@@ -2,24 +2,22 @@
 //! seed, nodes that die and nodes whose clock is wrong. Every run writes a history, and the judge of
 //! all runs judges it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast::compat::{
-    Cassandra, Lease, LeaseTable, LockerOptions, Patience, RemoteLocker, Schema, SerialScope,
-};
+use holdfast::compat::{Lease, LeaseTable, LockerOptions, Patience, RemoteLocker};
 use holdfast_seams::Seams;
-use holdfast_tests::cassandra::Nodes;
-use holdfast_tests::check::Report;
-use holdfast_tests::history::{ClientId, Recorder, read};
+use holdfast_tests::cassandra::{Nodes, Stage};
+use holdfast_tests::history::read;
 use holdfast_tests::program::Program;
 use holdfast_tests::remote::RemoteScribe;
 use holdfast_tests::run::judge;
 use nix::sys::signal::Signal;
 use scylla::client::session::Session;
 use scylla::value::Row;
+use tempfile::TempDir;
 
 /// Short, so that a test can wait for its end: safe for 4.9 s, renewed every 1.6 s.
 const TTL: Duration = secs(9);
@@ -29,77 +27,26 @@ const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Three nodes with the tables, in a keyspace of the test's own.
-struct Stage {
-    nodes: Nodes,
-    points: String,
-    keyspace: &'static str,
-    session: Arc<Session>,
-    recorder: Recorder,
+fn lease(stage: &Stage, service: &str, ttl: Duration, skew: Duration) -> Lease {
+    let options = LockerOptions::default().service(service).ttl(ttl).max_skew(skew);
+    Lease::new(&stage.cassandra(), &options, LeaseTable::default()).unwrap()
 }
 
-impl Stage {
-    async fn set(keyspace: &'static str) -> Self {
-        let nodes = Nodes::start().await;
-        let points = nodes.contact_points().await;
-        Schema::new(keyspace, Some(3)).apply(&points, None, secs(20)).await.unwrap();
-        let session = nodes.session().await;
-        let recorder = Recorder::in_memory(Seams::system().clock);
-        Self { nodes, points, keyspace, session, recorder }
-    }
+/// Clients 1 to `number`, each with a locker of its own: as far as locks go, a process each.
+fn clients(stage: &Stage, number: u64, ttl: Duration, skew: Duration) -> Vec<RemoteScribe> {
+    stage.clients(number, |service| Arc::new(lease(stage, service, ttl, skew)))
+}
 
-    fn lease(&self, service: &str, ttl: Duration, skew: Duration) -> Lease {
-        let cassandra = Cassandra::new(self.session.clone(), self.keyspace, SerialScope::Cluster);
-        let options = LockerOptions::default().service(service).ttl(ttl).max_skew(skew);
-        Lease::new(&cassandra, &options, LeaseTable::default()).unwrap()
-    }
-
-    /// Clients 1 to `number`, each with a locker of its own: as far as locks go, a process each.
-    fn clients(&self, number: u64, ttl: Duration, skew: Duration) -> Vec<RemoteScribe> {
-        let client = |id| {
-            let lease = self.lease(&format!("client-{id}"), ttl, skew);
-            RemoteScribe::of(Arc::new(lease), ClientId(id), self.recorder.clone())
-        };
-        (1..=number).map(client).collect()
-    }
-
-    /// `clients` work on `names` while `act` is done; then they are judged.
-    async fn under_load(
-        self,
-        clients: Vec<RemoteScribe>,
-        names: &[&str],
-        act: impl AsyncFnOnce(&Nodes),
-    ) -> Report {
-        let stop = AtomicBool::new(false);
-        let length = Duration::from_millis(20);
-        let working = clients
-            .iter()
-            .map(|client| client.work(names, length, || stop.load(Ordering::Relaxed)));
-        let acting = async {
-            act(&self.nodes).await;
-            stop.store(true, Ordering::Relaxed);
-        };
-        tokio::join!(join_all(working), acting);
-        let report = judge(vec![self.recorder.take()]);
-        println!("{report}");
-        report
-    }
-
-    /// A process that holds `name` as client `id`, and its history.
-    async fn holder(
-        &self,
-        name: &str,
-        id: u64,
-    ) -> (Program, std::path::PathBuf, tempfile::TempDir) {
-        let folder = tempfile::tempdir().unwrap();
-        let history = folder.path().join("history");
-        let (ttl, skew) = (TTL.as_secs().to_string(), SKEW.as_secs().to_string());
-        let (id, path) = (id.to_string(), history.to_str().unwrap());
-        let arguments = [self.points.as_str(), self.keyspace, name, &ttl, &skew, &id, path];
-        let mut holder = Program::start("holdfast-cassandra-holder", &arguments);
-        holder.line("held", secs(30)).await;
-        (holder, history, folder)
-    }
+/// A process that holds `name` as client `id`, and its history.
+async fn holder(stage: &Stage, name: &str, id: u64) -> (Program, PathBuf, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    let (ttl, skew) = (TTL.as_secs().to_string(), SKEW.as_secs().to_string());
+    let (id, path) = (id.to_string(), history.to_str().unwrap());
+    let arguments = [stage.points(), stage.keyspace(), name, &ttl, &skew, &id, path];
+    let mut holder = Program::start("holdfast-cassandra-holder", &arguments);
+    holder.line("held", secs(30)).await;
+    (holder, history, folder)
 }
 
 async fn sleep(length: Duration) {
@@ -111,7 +58,7 @@ async fn sleep(length: Duration) {
 #[tokio::test]
 async fn one_lock_is_had_by_one_of_sixteen_at_a_time() {
     let stage = Stage::set("one_lock").await;
-    let clients = stage.clients(16, TTL, SKEW);
+    let clients = clients(&stage, 16, TTL, SKEW);
     let report = stage.under_load(clients, &["one"], async |_| sleep(secs(20)).await).await;
 
     assert_eq!(report.violations, []);
@@ -122,7 +69,7 @@ async fn one_lock_is_had_by_one_of_sixteen_at_a_time() {
 #[tokio::test]
 async fn several_locks_are_had_by_several_at_a_time() {
     let stage = Stage::set("several").await;
-    let clients = stage.clients(8, TTL, SKEW);
+    let clients = clients(&stage, 8, TTL, SKEW);
     let names = ["a", "b", "c", "d"];
     let report = stage.under_load(clients, &names, async |_| sleep(secs(15)).await).await;
 
@@ -134,8 +81,8 @@ async fn several_locks_are_had_by_several_at_a_time() {
 #[tokio::test]
 async fn a_lease_is_renewed_for_as_long_as_it_is_held() {
     let stage = Stage::set("renewal").await;
-    let held = stage.lease("holder", TTL, SKEW).get_lock("kept").await.unwrap();
-    let other = stage.lease("other", TTL, SKEW);
+    let held = lease(&stage, "holder", TTL, SKEW).get_lock("kept").await.unwrap();
+    let other = lease(&stage, "other", TTL, SKEW);
     for _ in 0..27 {
         sleep(secs(1)).await;
         assert!(held.is_safe());
@@ -149,17 +96,17 @@ async fn a_lease_is_renewed_for_as_long_as_it_is_held() {
 #[tokio::test]
 async fn the_lock_of_a_killed_process_passes_on_after_its_ttl_and_not_before() {
     let stage = Stage::set("killed").await;
-    let (holder, history, _folder) = stage.holder("job", 100).await;
+    let (holder, history, _folder) = holder(&stage, "job", 100).await;
     sleep(secs(3)).await;
     holder.signal(Signal::SIGKILL);
     let killed = Seams::system().clock.now();
 
-    let waiter = stage.clients(1, TTL, SKEW).remove(0);
+    let waiter = clients(&stage, 1, TTL, SKEW).remove(0);
     let held = waiter.acquire("job", Patience::AtMost(secs(30))).await.unwrap();
     let took = Seams::system().clock.now().saturating_since(killed);
     held.release().await.unwrap();
 
-    let report = judge(vec![stage.recorder.take(), read(&history).unwrap()]);
+    let report = judge(vec![stage.recorder().take(), read(&history).unwrap()]);
     assert_eq!(report.violations, []);
     // Its last renewal was at most a third of 4.9 s old.
     assert!(took > secs(6) && took < TTL + secs(4), "{took:?}");
@@ -170,9 +117,9 @@ async fn the_lock_of_a_killed_process_passes_on_after_its_ttl_and_not_before() {
 #[tokio::test]
 async fn a_holder_that_was_frozen_past_its_lease_finds_it_lost() {
     let stage = Stage::set("frozen").await;
-    let (mut holder, history, _folder) = stage.holder("job", 100).await;
+    let (mut holder, history, _folder) = holder(&stage, "job", 100).await;
     holder.signal(Signal::SIGSTOP);
-    let next = stage.clients(1, TTL, SKEW).remove(0);
+    let next = clients(&stage, 1, TTL, SKEW).remove(0);
     let held = next.acquire("job", Patience::AtMost(secs(30))).await.unwrap();
     holder.signal(Signal::SIGCONT);
     holder.line("lost", secs(5)).await;
@@ -180,14 +127,14 @@ async fn a_holder_that_was_frozen_past_its_lease_finds_it_lost() {
 
     assert!(held.guard().is_safe(), "what the frozen one gave back was not ours");
     held.release().await.unwrap();
-    let report = judge(vec![stage.recorder.take(), read(&history).unwrap()]);
+    let report = judge(vec![stage.recorder().take(), read(&history).unwrap()]);
     assert_eq!(report.violations, []);
 }
 
 #[tokio::test]
 async fn one_node_killed_under_load_and_started_again_changes_nothing() {
     let stage = Stage::set("node_killed").await;
-    let clients = stage.clients(6, TTL, SKEW);
+    let clients = clients(&stage, 6, TTL, SKEW);
     let act = async |nodes: &Nodes| {
         sleep(secs(3)).await;
         nodes.kill(2).await;
@@ -205,7 +152,7 @@ async fn one_node_killed_under_load_and_started_again_changes_nothing() {
 #[tokio::test]
 async fn one_node_a_minute_ahead_under_load_changes_nothing() {
     let stage = Stage::set("node_ahead").await;
-    let clients = stage.clients(6, secs(180), secs(60));
+    let clients = clients(&stage, 6, secs(180), secs(60));
     let act = async |nodes: &Nodes| {
         sleep(secs(3)).await;
         nodes.skew(3, secs(60)).await;
@@ -221,18 +168,18 @@ async fn one_node_a_minute_ahead_under_load_changes_nothing() {
 #[tokio::test]
 async fn a_client_with_the_seeds_statements_excludes_ours_and_is_excluded() {
     let stage = Stage::set("strangers").await;
-    let lease = stage.lease("ours", TTL, SKEW);
+    let ours = lease(&stage, "ours", TTL, SKEW);
     let insert = "INSERT INTO strangers.leases (name, owner) VALUES ('foo', 'client_unique_id_1') IF NOT EXISTS";
-    let held = lease.get_lock("foo").await.unwrap();
-    assert!(!applied(&stage.session, insert).await);
+    let held = ours.get_lock("foo").await.unwrap();
+    assert!(!applied(stage.session(), insert).await);
     held.release().await.unwrap();
 
-    assert!(applied(&stage.session, insert).await);
-    let denied = lease.get_lock_within("foo", secs(1)).await.unwrap_err();
+    assert!(applied(stage.session(), insert).await);
+    let denied = ours.get_lock_within("foo", secs(1)).await.unwrap_err();
     assert!(denied.to_string().ends_with("held by client_unique_id_1"), "{denied}");
     let delete = "DELETE FROM strangers.leases WHERE name = 'foo' IF owner = 'client_unique_id_1'";
-    assert!(applied(&stage.session, delete).await);
-    assert!(lease.try_get_lock("foo").await.unwrap().is_some());
+    assert!(applied(stage.session(), delete).await);
+    assert!(ours.try_get_lock("foo").await.unwrap().is_some());
 }
 
 async fn applied(session: &Session, statement: &str) -> bool {
@@ -245,7 +192,7 @@ async fn applied(session: &Session, statement: &str) -> bool {
 #[tokio::test]
 async fn observers_see_the_leaders_value_beyond_its_ttl_and_a_new_leader_after_it() {
     let stage = Stage::set("election").await;
-    let (first, second) = (stage.lease("one", TTL, SKEW), stage.lease("two", TTL, SKEW));
+    let (first, second) = (lease(&stage, "one", TTL, SKEW), lease(&stage, "two", TTL, SKEW));
     let leading = first.campaign("lead", "10.0.0.1:80", Patience::Endless).await.unwrap();
     let mut observer = second.observe("lead");
     let leader = observer.next().await.unwrap().unwrap();
@@ -266,7 +213,7 @@ async fn observers_see_the_leaders_value_beyond_its_ttl_and_a_new_leader_after_i
 async fn a_sequence_drawn_by_four_at_once_gives_no_number_twice() {
     let stage = Stage::set("sequences").await;
     let drawers = (0..4).map(|drawer| {
-        let sequence = stage.lease(&format!("drawer-{drawer}"), TTL, SKEW).sequence("orders");
+        let sequence = lease(&stage, &format!("drawer-{drawer}"), TTL, SKEW).sequence("orders");
         async move {
             let mut drawn = Vec::new();
             for count in 1..6 {

@@ -287,6 +287,14 @@ fn only_the_storage_module_names_sled() -> Result {
     Ok(())
 }
 
+/// The recipes run on the seam to their tables alone, so that a model can stand behind it.
+#[test]
+fn only_the_driver_module_names_scylla() -> Result {
+    let driver = ["client/src/compat/driver"];
+    assert_eq!(strangers("client/src", "scylla", &driver)?, NONE);
+    Ok(())
+}
+
 /// Sessions run on the seams alone, so that a simulator can stand behind them.
 #[test]
 fn session_code_names_no_transport() -> Result {

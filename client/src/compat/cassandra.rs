@@ -81,8 +81,8 @@ impl Default for LockerOptions {
     fn default() -> Self {
         Self {
             service: default_label(),
-            ttl: Duration::from_secs(180),
-            max_skew: Duration::from_secs(60),
+            ttl: Duration::from_mins(3),
+            max_skew: Duration::from_mins(1),
             answer_limit: Duration::from_secs(10),
         }
     }

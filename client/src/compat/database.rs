@@ -32,6 +32,10 @@ pub(crate) enum Answer {
     NotApplied(Option<Row>),
     /// The row, if there is one.
     Read(Option<Row>),
+    /// Written, or erased.
+    Written,
+    /// The rows, in the order of their clustering columns.
+    Rows(Vec<Row>),
 }
 
 /// The columns of a row that have a value.
@@ -99,8 +103,14 @@ pub(crate) struct Tables {
     database: Arc<dyn Database>,
     clock: Arc<dyn Clock>,
     /// By table and partition; an entry goes when nobody uses it and another one is made.
-    lanes: Mutex<BTreeMap<(Ident, Vec<Value>), Weak<tokio::sync::Mutex<()>>>>,
+    lanes: Mutex<BTreeMap<Partition, Weak<Lane>>>,
 }
+
+/// A table, and the columns of a partition key.
+type Partition = (Ident, Vec<Value>);
+
+/// Who has it is alone on a partition.
+type Lane = tokio::sync::Mutex<()>;
 
 impl Tables {
     pub(crate) fn new(database: Arc<dyn Database>, clock: Arc<dyn Clock>) -> Self {
@@ -123,7 +133,7 @@ impl Tables {
         let answer = self.database.execute(statement).await.and_then(|answer| match answer {
             Answer::Applied => Ok(Conditional::Applied),
             Answer::NotApplied(row) => Ok(Conditional::NotApplied(row)),
-            Answer::Read(_) => Err(Fault::Unknown("an LWT was answered as a read".into())),
+            other => Err(Fault::Unknown(format!("an LWT was answered with {other:?}"))),
         });
         (started, answer)
     }
@@ -135,13 +145,27 @@ impl Tables {
         let _alone = lane.lock().await;
         match self.database.execute(statement).await? {
             Answer::Read(row) => Ok(row),
-            Answer::Applied | Answer::NotApplied(_) => {
-                Err(Fault::NotDone("a read was answered as an LWT".into()))
-            }
+            other => Err(Fault::NotDone(format!("a read was answered with {other:?}"))),
         }
     }
 
-    fn lane(&self, statement: &Statement) -> Arc<tokio::sync::Mutex<()>> {
+    /// Writes or erases at QUORUM: whoever reads at QUORUM after the answer sees it.
+    pub(crate) async fn write(&self, statement: Statement) -> Result<(), Fault> {
+        match self.database.execute(statement).await? {
+            Answer::Written => Ok(()),
+            other => Err(Fault::Unknown(format!("a write was answered with {other:?}"))),
+        }
+    }
+
+    /// Reads the first rows of a partition at QUORUM.
+    pub(crate) async fn scan(&self, statement: Statement) -> Result<Vec<Row>, Fault> {
+        match self.database.execute(statement).await? {
+            Answer::Rows(rows) => Ok(rows),
+            other => Err(Fault::NotDone(format!("a scan was answered with {other:?}"))),
+        }
+    }
+
+    fn lane(&self, statement: &Statement) -> Arc<Lane> {
         // All tables so far have a partition key of one column.
         let partition = statement.key.iter().take(1).map(|(_, value)| value.clone()).collect();
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -6,6 +6,7 @@
 
 mod connect;
 mod fault;
+mod schema;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,7 +27,7 @@ use super::cassandra::Cassandra;
 use super::database::{Answer, Cell, Database, Fault, Row};
 use super::statement::{Action, Bind, Ident, Statement, Value};
 pub use connect::Credentials;
-pub(super) use connect::{open, refused};
+pub use schema::Schema;
 
 /// How long one statement may take. Longer than a coordinator tries (its time-out for writes and
 /// that for contention are 2 s each by default), so that nobody still works on what was given up.
@@ -145,17 +146,26 @@ fn bound(bind: Bind) -> Option<CqlValue> {
             Value::Text(text) => CqlValue::Text(text),
             Value::Long(number) => CqlValue::BigInt(number),
         }),
-        Bind::Ttl(seconds) => Some(CqlValue::Int(seconds)),
+        Bind::Int(number) => Some(CqlValue::Int(number)),
     }
 }
 
 /// Reads an answer by the names of its columns: an LWT answers with more of them when it was not
 /// applied, and Cassandra with others than `ScyllaDB`.
 fn answer(result: QueryResult, action: &Action) -> Result<Answer, Fault> {
+    if let Action::Put { .. } | Action::Erase { .. } = action {
+        return Ok(Answer::Written);
+    }
     // It was executed: what cannot be read of it leaves the outcome open.
     let unreadable =
         |error: &dyn fmt::Display| Fault::Unknown(format!("unreadable answer: {error}"));
     let rows = result.into_rows_result().map_err(|error| unreadable(&error))?;
+    if let Action::First { columns, .. } = action {
+        let read = rows.rows::<DriverRow>().map_err(|error| unreadable(&error))?;
+        let row = |row: Result<DriverRow, _>| row.map(|row| plain_row(row, columns));
+        let read: Result<Vec<Row>, _> = read.map(row).collect();
+        return read.map(Answer::Rows).map_err(|error| unreadable(&error));
+    }
     let names: Vec<String> =
         rows.column_specs().iter().map(|column| column.name().to_owned()).collect();
     let first = rows.maybe_first_row::<DriverRow>().map_err(|error| unreadable(&error))?;
@@ -174,6 +184,13 @@ fn answer(result: QueryResult, action: &Action) -> Result<Answer, Fault> {
         }
         _ => Err(unreadable(&"an LWT that does not say whether it was applied")),
     }
+}
+
+fn plain_row(row: DriverRow, columns: &[Ident]) -> Row {
+    let cells = columns.iter().zip(row.columns);
+    let cells =
+        cells.filter_map(|(column, value)| Some((column.as_str().to_owned(), cell(value?, None)?)));
+    Row(cells.collect())
 }
 
 /// Each column comes with its TTL.

@@ -96,13 +96,16 @@ pub(crate) struct Keeping {
     pub(crate) endpoints: Arc<[String]>,
 }
 
-/// What a caller who waits can be told.
+/// What a caller who waits can be told: how the last attempt ended.
 #[derive(Clone, Debug, Default)]
-struct Progress {
-    /// The last attempt was answered; the owner it found.
-    found: Option<Option<String>>,
-    /// What the last attempt without an answer failed with.
-    fault: Option<String>,
+enum Progress {
+    /// There was none yet.
+    #[default]
+    Begun,
+    /// Somebody else has the lock; its owner, where it was shown.
+    HeldBy(Option<String>),
+    /// Without an answer.
+    Failed(String),
 }
 
 impl Keeping {
@@ -160,15 +163,15 @@ impl Keeping {
         progress: &Progress,
     ) -> Error {
         let waited = self.seams.clock.now().saturating_since(began);
-        if let (Some(owner), None) = (&progress.found, &progress.fault) {
-            let waited = patience.waits().then_some(waited);
-            return not_granted(lock_id, owner.as_deref(), waited);
-        }
-        Error::Unreachable {
-            endpoints: self.endpoints.to_vec(),
-            waited,
-            last: progress.fault.clone().unwrap_or_else(|| "no answer yet".into()),
-        }
+        let last = match progress {
+            Progress::HeldBy(owner) => {
+                let waited = patience.waits().then_some(waited);
+                return not_granted(lock_id, owner.as_deref(), waited);
+            }
+            Progress::Failed(fault) => fault.clone(),
+            Progress::Begun => "no answer yet".into(),
+        };
+        Error::Unreachable { endpoints: self.endpoints.to_vec(), waited, last }
     }
 
     /// The keeper knows neither what the lock is called nor how long was waited.
@@ -269,13 +272,12 @@ impl<R: Recipe> Keeper<R> {
                     return Err(not_granted("", owner.as_deref(), None));
                 }
                 Ok(Attempt::HeldBy { owner, again }) => {
-                    self.progress.send_replace(Progress { found: Some(owner), fault: None });
+                    self.progress.send_replace(Progress::HeldBy(owner));
                     again
                 }
                 Err(Fault::Refused(message)) => return Err(refused(message)),
                 Err(fault) => {
-                    let fault = Some(fault.message().to_owned());
-                    self.progress.send_modify(|progress| progress.fault = fault);
+                    self.progress.send_replace(Progress::Failed(fault.message().to_owned()));
                     None
                 }
             };
@@ -308,6 +310,10 @@ impl<R: Recipe> Keeper<R> {
                 () = safety.cancelled().cancelled() => return,
                 () = self.renew_now.notified() => {}
                 () = clock.sleep_until(due) => {}
+            }
+            if !safety.is_safe(&*clock) {
+                // Woken too late. Not every recipe's renewal asks whether there is something left to renew.
+                break;
             }
             let worry_at = self.keeping.terms.jeopardy_from(started);
             match renewed(&mut self.recipe, safety, worry_at, &*clock).await {

@@ -9,6 +9,7 @@
 //! | locker | recipe | tables |
 //! |---|---|---|
 //! | `Lease` | a row with an owner and a TTL, by LWT | `leases(name, owner, value)` |
+//! | `Queue` | a row of places in line, and one with the holder | `lock_queue`, `lock_main` |
 //!
 //! Each is built from the caller's own session of the `scylla` driver, and excludes, and is excluded
 //! by, any other client of the same recipe on the same table. What it promises holds as long as:
@@ -21,6 +22,8 @@
 //!
 //! What no recipe can do is push: everybody who waits polls, and nobody is first.
 
+#[cfg(test)]
+mod lives;
 mod locker;
 #[cfg(test)]
 mod model;
@@ -36,9 +39,11 @@ mod database;
 #[cfg(any(test, feature = "cassandra"))]
 mod keeper;
 #[cfg(any(test, feature = "cassandra"))]
-mod lease;
+pub mod lease;
 #[cfg(any(test, feature = "cassandra"))]
 mod owner;
+#[cfg(any(test, feature = "cassandra"))]
+pub mod queue;
 #[cfg(any(test, feature = "cassandra"))]
 mod statement;
 #[cfg(any(test, feature = "cassandra"))]
@@ -46,17 +51,13 @@ mod terms;
 
 #[cfg(feature = "cassandra")]
 mod driver;
-#[cfg(feature = "cassandra")]
-mod schema;
 
+#[cfg(feature = "cassandra")]
+pub use driver::{Credentials, Schema, SerialScope};
 pub use locker::{Patience, RemoteGuard, RemoteLocker};
 #[cfg(any(test, feature = "cassandra"))]
 pub use {
     cassandra::{Cassandra, LockerOptions},
     lease::{Leader, Leadership, Lease, LeaseTable, Observer, Sequence},
-};
-#[cfg(feature = "cassandra")]
-pub use {
-    driver::{Credentials, SerialScope},
-    schema::Schema,
+    queue::{LocalTime, Queue, QueueTables, QueueTime},
 };

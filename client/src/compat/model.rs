@@ -10,6 +10,8 @@
 //! - A TTL belongs to a cell. Its end is a whole second, set by the clock of the coordinator that
 //!   wrote; whether it has come is decided by that of the one that reads. Every statement takes any
 //!   of the three nodes, and each node's clock is wrong by as much as the test says.
+//! - A write without LWT reaches its three replicas one by one and is answered when two have it; a
+//!   read at QUORUM merges two of them by timestamps. Nothing is repaired on the way.
 //! - A row is there as long as any cell of it, or its marker, is: `INSERT` writes one, `UPDATE` none.
 
 use std::collections::BTreeMap;
@@ -57,8 +59,13 @@ struct State {
     /// By how much each node's wall clock is ahead, milliseconds.
     skew_ms: [i64; 3],
     rows: BTreeMap<(Ident, Vec<Value>), StoredRow>,
+    /// What each replica has of the tables that are written without LWT, by table, partition and
+    /// clustering columns.
+    replicas: [BTreeMap<(Ident, Vec<Value>), Version>; 3],
     /// Statements of unknown outcome that were applied.
     unknown_but_applied: usize,
+    /// Statements that arrived.
+    arrived: usize,
 }
 
 #[derive(Clone, Default)]
@@ -66,6 +73,21 @@ struct StoredRow {
     /// When the row itself ends, if no cell is left by then; `None`: it has no marker.
     marker: Option<Ends>,
     cells: BTreeMap<String, (Value, Ends)>,
+}
+
+/// What one replica has of a row that is written as a whole.
+#[derive(Clone, Debug)]
+struct Version {
+    at_us: i64,
+    /// `None`: it is erased. A tie goes to the erased one.
+    cells: Option<Vec<(String, Value)>>,
+    ends: Ends,
+}
+
+impl Version {
+    fn beats(&self, other: &Self) -> bool {
+        (self.at_us, self.cells.is_none()) > (other.at_us, other.cells.is_none())
+    }
 }
 
 /// A second of a wall clock; `None`: never.
@@ -101,6 +123,11 @@ impl Model {
     /// How many statements were applied without their client's knowing.
     pub(crate) fn unknown_but_applied(&self) -> usize {
         self.lock().unknown_but_applied
+    }
+
+    /// How many statements clients have sent so far.
+    pub(crate) fn arrived(&self) -> usize {
+        self.lock().arrived
     }
 
     fn draw(&self, below: u64) -> u64 {
@@ -141,6 +168,14 @@ impl Model {
 
     async fn serve(self, statement: Statement, reply: oneshot::Sender<Result<Answer, Fault>>) {
         let seams = self.world.seams();
+        match &statement.action {
+            Action::Put { .. } | Action::Erase { .. } => return self.write(statement, reply).await,
+            Action::First { .. } => {
+                let _ = reply.send(self.scan(&statement).await);
+                return;
+            }
+            _ => {}
+        }
         let unknown = || Err(Fault::Unknown("write timeout of type CAS".into()));
         seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
         let answer = match self.fate() {
@@ -168,6 +203,125 @@ impl Model {
         let _ = reply.send(answer);
     }
 
+    fn now_s(&self, node: usize) -> i64 {
+        let wall_ms = self.world.seams().clock.wall_ms();
+        (i64::try_from(wall_ms).unwrap_or(i64::MAX) + self.lock().skew_ms[node]) / 1_000
+    }
+
+    fn any_node(&self) -> usize {
+        usize::try_from(self.draw(3)).unwrap_or(0)
+    }
+
+    /// A write without LWT: on its way to each replica for a time of its own, answered when two have
+    /// it. Where nobody knows, some have it, or none, or all a while later.
+    async fn write(self, statement: Statement, reply: oneshot::Sender<Result<Answer, Fault>>) {
+        let seams = self.world.seams();
+        let (row, version) = self.version(&statement);
+        let fate = self.fate();
+        if let Fate::AnswerLost | Fate::Late(_) = fate {
+            self.lock().unknown_but_applied += 1;
+        }
+        let (reached, reply_after) = match fate {
+            Fate::Unavailable => {
+                let _ = reply.send(Err(Fault::NotDone("1 of 2 replicas alive".into())));
+                return;
+            }
+            Fate::Answered => (3, 2),
+            Fate::AnswerLost | Fate::Late(_) => (3, 4),
+            Fate::RequestLost => (usize::try_from(self.draw(2)).unwrap_or(0), 4),
+        };
+        if let Fate::Late(by) = fate {
+            let _ = reply.send(Err(Fault::Unknown("write timeout".into())));
+            seams.sleep(by).await;
+            (0..3).for_each(|replica| self.store(replica, &row, version.clone()));
+            return;
+        }
+        let first = self.any_node();
+        let mut reply = Some(reply);
+        for nth in 0..reached {
+            // The last one may be far behind: a hint that is delivered late.
+            let limit = if nth == 2 { LATE_MAX } else { LATENCY_MAX };
+            seams.sleep(self.draw_up_to(limit)).await;
+            self.store((first + nth) % 3, &row, version.clone());
+            if nth + 1 == reply_after {
+                let _ = reply.take().map(|reply| reply.send(Ok(Answer::Written)));
+            }
+        }
+        seams.sleep(TIMEOUT).await;
+        let _ = reply.map(|reply| reply.send(Err(Fault::Unknown("write timeout".into()))));
+    }
+
+    fn version(&self, statement: &Statement) -> ((Ident, Vec<Value>), Version) {
+        let now_s = self.now_s(self.any_node());
+        let values = statement.key.iter().map(|(_, value)| value.clone()).collect();
+        let mut named: Vec<(String, Value)> = statement
+            .key
+            .iter()
+            .map(|(column, value)| (column.as_str().to_owned(), value.clone()))
+            .collect();
+        let version = match &statement.action {
+            Action::Put { cells, ttl_s, at_us } => {
+                let cells = cells.iter().filter_map(|(column, value)| {
+                    Some((column.as_str().to_owned(), value.clone()?))
+                });
+                named.extend(cells);
+                let ends = Some(now_s + i64::from(*ttl_s));
+                Version { at_us: *at_us, cells: Some(named), ends }
+            }
+            Action::Erase { at_us } => Version { at_us: *at_us, cells: None, ends: None },
+            other => panic!("not a write: {other:?}"),
+        };
+        ((statement.table.clone(), values), version)
+    }
+
+    fn store(&self, replica: usize, row: &(Ident, Vec<Value>), version: Version) {
+        let mut state = self.lock();
+        let there = state.replicas[replica].get(row);
+        if there.is_none_or(|there| version.beats(there)) {
+            state.replicas[replica].insert(row.clone(), version);
+        }
+    }
+
+    /// A read at QUORUM: what two of the replicas have, each at an instant of its own.
+    async fn scan(&self, statement: &Statement) -> Result<Answer, Fault> {
+        let seams = self.world.seams();
+        let Action::First { limit, .. } = &statement.action else {
+            panic!("not a scan: {statement:?}");
+        };
+        let partition: Vec<Value> = statement.key.iter().map(|(_, value)| value.clone()).collect();
+        match self.fate() {
+            Fate::Unavailable => return Err(Fault::NotDone("1 of 2 replicas alive".into())),
+            Fate::AnswerLost | Fate::RequestLost | Fate::Late(_) => {
+                seams.sleep(TIMEOUT).await;
+                return Err(Fault::Unknown("read timeout".into()));
+            }
+            Fate::Answered => {}
+        }
+        let mut merged: BTreeMap<Vec<Value>, Version> = BTreeMap::new();
+        let (node, first) = (self.any_node(), self.any_node());
+        for nth in 0..2 {
+            seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+            let state = self.lock();
+            for ((table, key), version) in &state.replicas[(first + nth) % 3] {
+                if *table != statement.table || !key.starts_with(&partition) {
+                    continue;
+                }
+                let there = merged.get(key);
+                if there.is_none_or(|there| version.beats(there)) {
+                    merged.insert(key.clone(), version.clone());
+                }
+            }
+        }
+        let now_s = self.now_s(node);
+        let lives = |version: &Version| version.ends.is_none_or(|ends| now_s < ends);
+        let rows = merged.into_values().filter(lives).filter_map(|version| {
+            let cell = |(name, value)| (name, Cell { value, ttl_s: None });
+            Some(Row(version.cells?.into_iter().map(cell).collect()))
+        });
+        seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+        Ok(Answer::Rows(rows.take(usize::try_from(*limit).unwrap_or(0)).collect()))
+    }
+
     fn apply_unseen(&self, statement: &Statement) {
         if self.apply(statement) == Answer::Applied {
             self.lock().unknown_but_applied += 1;
@@ -179,6 +333,7 @@ impl Database for Model {
     fn execute(&self, statement: Statement) -> BoxFuture<'static, Result<Answer, Fault>> {
         let model = self.clone();
         Box::pin(async move {
+            model.lock().arrived += 1;
             let (reply, answer) = oneshot::channel();
             let seams = model.world.seams();
             seams.spawn("statement", model.serve(statement, reply)).detach();
@@ -227,6 +382,9 @@ impl StoredRow {
                 }
                 *self = Self::default();
                 Answer::Applied
+            }
+            Action::Put { .. } | Action::Erase { .. } | Action::First { .. } => {
+                panic!("no LWT: {statement:?}")
             }
             Action::SelectSerial { columns } => {
                 Answer::Read(seen.is_there.then(|| {

@@ -88,6 +88,12 @@ pub(crate) enum Action {
     DeleteIf { only_if: Cells },
     /// `SELECT` of these columns with the time they have left, at SERIAL.
     SelectSerial { columns: Vec<Ident> },
+    /// `INSERT … USING TIMESTAMP … AND TTL`, whatever is there.
+    Put { cells: Cells, ttl_s: i32, at_us: i64 },
+    /// `DELETE … USING TIMESTAMP`, of a whole row.
+    Erase { at_us: i64 },
+    /// `SELECT` of these columns of a partition's first rows, at QUORUM.
+    First { columns: Vec<Ident>, limit: i32 },
 }
 
 impl Statement {
@@ -97,15 +103,16 @@ impl Statement {
         let key = all(self.key.iter().map(|(column, _)| column), " AND ");
         match &self.action {
             Action::InsertIfAbsent { cells, ttl_s } => {
-                let columns = self.key.iter().map(|(column, _)| column);
-                let columns: Vec<String> = columns
-                    .chain(cells.iter().map(|(column, _)| column))
-                    .map(Ident::to_string)
-                    .collect();
-                let marks = vec!["?"; columns.len()].join(", ");
-                let columns = columns.join(", ");
                 let ttl = using_ttl(*ttl_s);
-                format!("INSERT INTO {table} ({columns}) VALUES ({marks}) IF NOT EXISTS{ttl}")
+                format!("{} IF NOT EXISTS{ttl}", self.insert_into(&table, cells))
+            }
+            Action::Put { cells, .. } => {
+                format!("{} USING TIMESTAMP ? AND TTL ?", self.insert_into(&table, cells))
+            }
+            Action::Erase { .. } => format!("DELETE FROM {table} USING TIMESTAMP ? WHERE {key}"),
+            Action::First { columns, .. } => {
+                let columns: Vec<String> = columns.iter().map(Ident::to_string).collect();
+                format!("SELECT {} FROM {table} WHERE {key} LIMIT ?", columns.join(", "))
             }
             Action::UpdateIf { cells, ttl_s, only_if } => {
                 let ttl = using_ttl(*ttl_s);
@@ -129,6 +136,14 @@ impl Statement {
         }
     }
 
+    fn insert_into(&self, table: &str, cells: &Cells) -> String {
+        let key = self.key.iter().map(|(column, _)| column);
+        let columns = key.chain(cells.iter().map(|(column, _)| column));
+        let columns: Vec<String> = columns.map(Ident::to_string).collect();
+        let marks = vec!["?"; columns.len()].join(", ");
+        format!("INSERT INTO {table} ({}) VALUES ({marks})", columns.join(", "))
+    }
+
     /// The values to bind, in the order of the text's marks; a TTL stands between them as it does
     /// there.
     pub(crate) fn binds(&self) -> Vec<Bind> {
@@ -136,7 +151,7 @@ impl Statement {
         let of = |cells: &Cells| -> Vec<Bind> {
             cells.iter().map(|(_, value)| Bind::Value(value.clone())).collect()
         };
-        let ttl = |ttl_s: &Option<i32>| ttl_s.map(Bind::Ttl);
+        let ttl = |ttl_s: &Option<i32>| ttl_s.map(Bind::Int);
         match &self.action {
             Action::InsertIfAbsent { cells, ttl_s } => {
                 key.chain(of(cells)).chain(ttl(ttl_s)).collect()
@@ -146,6 +161,14 @@ impl Statement {
             }
             Action::DeleteIf { only_if } => key.chain(of(only_if)).collect(),
             Action::SelectSerial { .. } => key.collect(),
+            Action::Put { cells, ttl_s, at_us } => {
+                let using = [Bind::Value(Some(Value::Long(*at_us))), Bind::Int(*ttl_s)];
+                key.chain(of(cells)).chain(using).collect()
+            }
+            Action::Erase { at_us } => {
+                [Bind::Value(Some(Value::Long(*at_us)))].into_iter().chain(key).collect()
+            }
+            Action::First { limit, .. } => key.chain([Bind::Int(*limit)]).collect(),
         }
     }
 }
@@ -154,8 +177,8 @@ impl Statement {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Bind {
     Value(Option<Value>),
-    /// Seconds.
-    Ttl(i32),
+    /// Seconds of a TTL, or a number of rows.
+    Int(i32),
 }
 
 fn all<'a>(columns: impl Iterator<Item = &'a Ident>, between: &str) -> String {
@@ -193,7 +216,7 @@ mod tests {
             "UPDATE \"k\".\"leases\" USING TTL ? SET \"owner\" = ? WHERE \"name\" = ? IF \"owner\" = ?"
         );
         let values = ["new", "it's", "old"].map(|text| Bind::Value(Some(Value::from(text))));
-        let mut expected = vec![Bind::Ttl(180)];
+        let mut expected = vec![Bind::Int(180)];
         expected.extend(values);
         assert_eq!(update.binds(), expected);
     }

@@ -67,8 +67,8 @@ pub async fn end(mut stage: Stage, schedule: &mut Schedule) -> Ending {
 fn node_logs(folder: &Path) -> Vec<String> {
     let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
     let of_a_node = |file: &PathBuf| {
-        let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        name.starts_with("node-") && name.ends_with(".log")
+        let name = file.file_stem().and_then(OsStr::to_str).unwrap_or_default();
+        name.starts_with("node-") && file.extension() == Some(OsStr::new("log"))
     };
     files.filter(of_a_node).map(|file| std::fs::read_to_string(file).unwrap()).collect()
 }

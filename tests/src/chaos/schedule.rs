@@ -147,7 +147,7 @@ impl Schedule {
     async fn undo_all(&mut self, stage: &mut Stage) {
         let give_up = self.seams.clock.now() + UNDONE_WITHIN;
         while !self.under_way.is_empty() {
-            let left: Vec<&str> = self.under_way.iter().map(|(_, it, ..)| &*it.note).collect();
+            let left: Vec<&Broken> = self.under_way.iter().map(|(_, broken, ..)| broken).collect();
             assert!(self.seams.clock.now() < give_up, "never undone: {left:?}");
             for fault in std::mem::take(&mut self.under_way) {
                 self.undo(stage, fault);

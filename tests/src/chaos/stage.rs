@@ -90,7 +90,7 @@ impl Stage {
         let small_disks = hosts.is_some() && small_disks(machines, folder, say);
         let faketime = faketime(say);
         let (relays, setup) =
-            setup(options, folder, hosts.as_deref(), small_disks, faketime.clone()).await;
+            setup(machines, folder, hosts.as_deref(), small_disks, faketime.clone()).await;
         let mut cluster = Cluster::prepare(&setup);
         for id in (1..=machines as u64).skip(options.nodes) {
             let spare = cluster.prepare_joining(id);
@@ -282,13 +282,13 @@ fn faketime(say: &dyn Fn(&str)) -> Option<PathBuf> {
 }
 
 async fn setup(
-    options: &Options,
+    machines: usize,
     folder: &Path,
     hosts: Option<&[Arc<Host>]>,
     small_disks: bool,
     faketime: Option<PathBuf>,
 ) -> (Vec<LineRelays>, Setup) {
-    let mut setup = Setup::nodes(options.nodes).with_power_cuts();
+    let mut setup = Setup::nodes(machines - SPARE_MACHINES).with_power_cuts();
     setup.folder = Some(folder.to_path_buf());
     setup.preload = faketime.into_iter().collect();
     setup = setup.cluster("ttl_max_ms", 24 * 3_600 * 1_000).node("snapshot_every", 2_000);
@@ -301,7 +301,7 @@ async fn setup(
         setup = setup.node("insecure", true);
         setup.places = hosts.iter().map(|host| host.place()).collect();
     } else {
-        for _ in 0..options.nodes + SPARE_MACHINES {
+        for _ in 0..machines {
             let mut place = Place::on_loopback();
             relays.push(LineRelays::before(&mut place).await);
             setup.places.push(place);

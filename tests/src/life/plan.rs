@@ -232,7 +232,7 @@ impl ClientPlan {
             ttl_ms,
             rate: rate(draw),
             workers: 1 + draw.below(2),
-            // A few hold on for longer than a lease that nobody renews; more would leave little to others.
+            // More of those that hold on for longer than a lease would leave little to others.
             hold_ms: if draw.below(16) == 0 { 2 * ttl_ms } else { hold_ms },
             within_ms: 2_000 + draw.below(20_000),
             everything: draw.below(3) != 0,

@@ -254,6 +254,21 @@ fn a_loss_that_a_watch_tells_of_a_safe_hold_is_found() {
     assert_eq!(broken(history), [6]);
 }
 
+/// The client was stopped when it was granted the lock, and its lease ran out meanwhile: told of
+/// the grant in the end, it believed in nothing.
+#[test]
+fn a_loss_that_a_watch_tells_before_the_grant_reached_its_client_is_right() {
+    let history = "0 w watches 1 j
+         1 w told 1 synced
+         2 a asks 1 jobs
+         3 w told 1 4 jobs granted 5
+         50 w told 1 5 jobs lost 5
+         90 a granted 1 5
+         90 a lost 5 deadline";
+
+    assert_eq!(broken(history), RIGHT);
+}
+
 #[test]
 fn a_release_that_a_watch_tells_and_nobody_made_is_found() {
     let history = "0 w watches 1 j

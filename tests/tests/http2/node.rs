@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use holdfast_core::Tenure;
 use holdfast_seams::{Seams, Task, select, simulated};
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::node::Condition;
@@ -126,7 +127,7 @@ impl Node {
     pub(super) fn tenure(&self) -> Option<u64> {
         let role = self.replica()?.role();
         let tenure = role.borrow().tenure();
-        tenure.map(|tenure| tenure.get())
+        tenure.map(Tenure::get)
     }
 
     /// How far it has come, and its state then, as the history has it.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use holdfast::Error;
 use holdfast::compat::{
-    Cassandra, Credentials, Lease, LeaseTable, LockerOptions, Patience, RemoteLocker, Schema,
+    Cassandra, Credentials, Lease, LeaseTable, LockerOptions, Patience, Queue, QueueTables,
+    RemoteLocker, Schema,
 };
 use holdfast_seams::{Seams, select};
 use tokio_util::sync::CancellationToken;
@@ -15,7 +16,7 @@ use crate::args::{Global, Work, duration};
 use crate::failure::{Failure, NOT_REACHED};
 use crate::lock::keeper::{GOODBYE_LIMIT, hold};
 use crate::lock::{Event, Held, run_under};
-use crate::runtime;
+use crate::{runtime, show};
 
 /// Where the cluster is, and what is done there.
 #[derive(Clone, Debug, Args)]
@@ -53,6 +54,10 @@ enum CassandraCommand {
     /// A row with an owner and a TTL for each lock (`leases`); 180s unless --ttl says otherwise.
     #[command(subcommand)]
     Lease(LockCommand),
+    /// Waiters in line by the time they came (`lock_queue`), the holder in a row of its own
+    /// (`lock_main`).
+    #[command(subcommand)]
+    Queue(LockCommand),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -111,12 +116,12 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
     let CassandraArgs { place, command } = args;
     match command {
         CassandraCommand::Schema(wanted) => schema(global, &place, &wanted),
-        CassandraCommand::Lease(LockCommand::Lock(args)) => {
-            lease(global, place, args.wait, args.job)
-        }
-        CassandraCommand::Lease(LockCommand::Try(job)) => {
-            lease(global, place, Some(Duration::ZERO), job)
-        }
+        CassandraCommand::Lease(wanted) => lock(global, place, wanted, |cassandra, options| {
+            Ok(Box::new(Lease::new(cassandra, options, LeaseTable::default())?))
+        }),
+        CassandraCommand::Queue(wanted) => lock(global, place, wanted, |cassandra, options| {
+            Ok(Box::new(Queue::new(cassandra, options, QueueTables::default())?))
+        }),
     }
 }
 
@@ -128,23 +133,24 @@ fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Fai
         let applied = schema.apply(&place.contact_points, credentials.as_ref(), limit);
         runtime::block_on(applied)?.map_err(failure)?;
     } else if global.json {
-        println!("{}", serde_json::json!({ "statements": schema.statements() }));
+        show::line(serde_json::json!({ "statements": schema.statements() }));
     } else {
         for statement in schema.statements() {
-            println!("{statement};");
+            show::line(format_args!("{statement};"));
         }
     }
     Ok(0)
 }
 
-fn lease(
-    global: &Global,
-    place: Place,
-    wait: Option<Duration>,
-    job: JobArgs,
-) -> Result<u8, Failure> {
+/// Makes the locker of a recipe.
+type Make = fn(&Cassandra, &LockerOptions) -> holdfast::Result<Box<dyn RemoteLocker>>;
+
+fn lock(global: &Global, place: Place, wanted: LockCommand, make: Make) -> Result<u8, Failure> {
     let options = place.options(global);
-    let JobArgs { name, work } = job;
+    let (wait, JobArgs { name, work }) = match wanted {
+        LockCommand::Lock(args) => (args.wait, args.job),
+        LockCommand::Try(job) => (Some(Duration::ZERO), job),
+    };
     run_under(&work, move |events, stop| async move {
         let seams = Seams::system();
         let began = seams.clock.now();
@@ -156,14 +162,14 @@ fn lease(
             () = stop.cancelled() => return Ok(()),
             cassandra = connecting => cassandra.map_err(failure)?,
         };
-        let lease = Lease::new(&cassandra, &options.answer_limit(limit), LeaseTable::default());
+        let locker = make(&cassandra, &options.answer_limit(limit)).map_err(failure)?;
         let spent = seams.clock.now().saturating_since(began);
         let patience = match wait {
             None => Patience::Endless,
             Some(Duration::ZERO) => Patience::None,
             Some(wait) => Patience::AtMost(wait.saturating_sub(spent)),
         };
-        let kept = keep(&lease.map_err(failure)?, &name, patience, &events, &stop).await;
+        let kept = keep(&*locker, &name, patience, &events, &stop).await;
         // What was given up is out of the table before we are gone.
         let _ = seams.timeout(GOODBYE_LIMIT, cassandra.settled()).await;
         kept

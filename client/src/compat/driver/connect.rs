@@ -55,7 +55,7 @@ impl Cassandra {
     }
 }
 
-pub(crate) async fn open(
+pub(super) async fn open(
     contact_points: &str,
     credentials: Option<&Credentials>,
     limit: Duration,
@@ -96,6 +96,6 @@ fn is_refusal(error: &NewSessionError) -> bool {
     )
 }
 
-pub(crate) fn refused(message: String) -> Error {
+pub(super) fn refused(message: String) -> Error {
     Error::Refused { reason: RefusalReason::Invalid, message, limit: None, retry_after: None }
 }

@@ -44,7 +44,7 @@ impl Lease {
 
     /// Looks at who leads `name`, now and whenever that changes.
     pub fn observe(&self, name: &str) -> Observer {
-        Observer { lease: self.clone(), name: name.to_owned(), last: None }
+        Observer { lease: self.clone(), name: name.to_owned(), told: false, last: None }
     }
 
     /// Who leads `name` now: a read at SERIAL.
@@ -169,8 +169,9 @@ pub struct Leader {
 pub struct Observer {
     lease: Lease,
     name: String,
-    /// `None`: nothing was told yet.
-    last: Option<Option<Leader>>,
+    /// Whether anything was told yet, and what last.
+    told: bool,
+    last: Option<Leader>,
 }
 
 impl Observer {
@@ -186,8 +187,9 @@ impl Observer {
         let mut pauses = Backoff::new(LOOK_EVERY_MAX);
         loop {
             match self.lease.ask_for_leader(&self.name).await {
-                Ok(leader) if self.last.as_ref() != Some(&leader) => {
-                    self.last = Some(leader.clone());
+                Ok(leader) if !self.told || self.last != leader => {
+                    self.told = true;
+                    self.last.clone_from(&leader);
                     return Ok(leader);
                 }
                 Ok(_) | Err(Retry::Later(_)) => {}

@@ -2,7 +2,6 @@
 //! processes that fight for a few locks while everything goes wrong that may.
 
 mod flaws;
-mod lives;
 mod single;
 
 use std::sync::Arc;
@@ -12,6 +11,8 @@ use holdfast_seams::simulated::{Machine, Process};
 
 use super::{Lease, LeaseTable};
 use crate::compat::cassandra::{Cassandra, LockerOptions};
+use crate::compat::lives;
+use crate::compat::locker::RemoteLocker;
 use crate::compat::model::Model;
 
 const fn secs(seconds: u64) -> Duration {
@@ -30,4 +31,19 @@ fn world(seed: u64) -> (Machine, Model) {
     let machine = Machine::new(seed);
     let model = Model::new(&machine);
     (machine, model)
+}
+
+fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {
+    Arc::new(locker(model, process, "worker", lives::TTL, lives::SKEW))
+}
+
+#[test]
+fn in_no_life_are_two_guards_of_a_lock_safe_at_once() {
+    lives::live_many(0..120, &of);
+}
+
+#[test]
+#[ignore = "long: twenty thousand lives"]
+fn in_none_of_very_many_lives_are_two_guards_of_a_lock_safe_at_once() {
+    lives::live_many(1_000..21_000, &of);
 }

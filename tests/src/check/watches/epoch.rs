@@ -155,10 +155,10 @@ impl<'a> Epoch<'a> {
         }
     }
 
-    /// Nobody takes a hold from a client that is certain of it.
+    /// Nobody takes a hold from a client that is certain of it. One that was told of it when it was
+    /// over may never have been.
     fn is_over(&self, at_ns: u64, name: &str, token: u64, what: &Happened, found: &mut Found) {
         let Some(hold) = self.hold(name, token) else { return };
-        // One that was over before its client heard of the grant was never safe.
         if hold.was_safe() && hold.safe_end_ns() > at_ns {
             let invariant = if matches!(what, Happened::Lost(_)) { 6 } else { 13 };
             let (client, until) = (hold.client, at(hold.safe_end_ns()));

@@ -5,8 +5,8 @@ use std::time::Duration;
 use scylla::client::session::Session;
 use scylla::cluster::metadata::Strategy;
 
-use super::driver::{Credentials, open, refused};
-use super::statement::Ident;
+use super::connect::{Credentials, open, refused};
+use crate::compat::statement::Ident;
 use crate::{Error, Result};
 
 /// The tables in one keyspace, and the keyspace itself.
@@ -41,6 +41,15 @@ impl Schema {
             ),
             format!(
                 "CREATE TABLE IF NOT EXISTS {keyspace}.sequences (name text PRIMARY KEY, next bigint)"
+            ),
+            // Thesis §5: a row of places and a main row for each lock. It names no tables.
+            format!(
+                "CREATE TABLE IF NOT EXISTS {keyspace}.lock_queue \
+                 (key text, column1 text, value text, PRIMARY KEY (key, column1))"
+            ),
+            format!(
+                "CREATE TABLE IF NOT EXISTS {keyspace}.lock_main \
+                 (key text, column1 text, value text, PRIMARY KEY (key, column1))"
             ),
         ];
         made.into_iter().chain(tables).collect()
@@ -117,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_keyspace_is_made_only_when_its_replication_is_said() {
-        assert_eq!(Schema::new("locks", None).statements().len(), 2);
+        assert_eq!(Schema::new("locks", None).statements().len(), 4);
         let made = Schema::new("Locks", Some(3)).statements();
         assert!(made[0].starts_with("CREATE KEYSPACE IF NOT EXISTS \"Locks\" WITH"), "{made:?}");
         assert!(

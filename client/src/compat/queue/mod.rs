@@ -1,0 +1,166 @@
+//! The queue: waiters in line by the time they came, and a main row that says who has the lock.
+//!
+//! Seed: the thesis, §5 (in Russian); its listings are cited where their steps are, in `row.rs`. No
+//! LWT: plain writes and reads at QUORUM, with timestamps of our own.
+//!
+//! # What it promises
+//!
+//! - **Safety.** While a guard is safe, no other client of the recipe has the lock. The seed's lemma 1:
+//!   of two who each write their cell into the main row and then read it at QUORUM, one at least sees
+//!   both. So a lock is had by who finds its own cell alone there, and as long as that cell stands:
+//!   the safe deadline counts from before the last write of it that was acknowledged, plus TTL, less
+//!   `max_skew`, one second (a TTL ends on a whole second) and a hundredth.
+//! - **Liveness.** The first in the queue gets the lock once the main row is free; cells of who died
+//!   end after TTL and skew.
+//! - **Order.** By the time that was read before the cell was written: as fair as the clocks of the
+//!   waiters agree ([`QueueTime`]), and one that is held up between the two comes in before those who
+//!   passed it. Not first in, first out, and the seed says so.
+//! - **Fencing.** None.
+//!
+//! # What it costs
+//!
+//! To acquire a free lock two writes and two reads at QUORUM, one round trip each; every
+//! `(TTL − skew)/3` two writes; two deletes to release. A waiter reads the head of the queue every
+//! 50 ms to 2 s, and writes its place again each half of a TTL. Who is first while the main row is
+//! taken writes, reads and deletes there at every look.
+//!
+//! # Where the seed's text is unsafe, unfair or can stop
+//!
+//! - *"If there is only one record"* (listing 6, step 4; listing 7, step 6) does not ask whose. A thread
+//!   that stalls for a TTL between its write and its read finds the one record of somebody else, and
+//!   goes in beside him. Here the record has to be our own.
+//! - *The queue's cell is renewed only once the lock is had.* Whoever waits longer than a TTL is out of
+//!   the queue and is never first again. Here a waiter writes its place again, with its old time.
+//! - *The two cells can end one without the other.* A holder without a place in the queue is asked
+//!   nothing; a place without a holder lets the next one look at the main row, and find it taken.
+//!   Only the main row's cell decides, here as there.
+//! - *A renewal does not ask.* It writes the cell whatever there is, so who wakes too late would be
+//!   there beside the next holder. Here the guard is lost by then, and the cell is taken back.
+//! - *A TTL of 15 minutes*, because of clocks: a cell is dead on arrival where the reader's clock is
+//!   ahead by more than the TTL. Here TTL and skew are said, and fit together or are refused.
+//! - *A delete may arrive before the write it is to undo*, and a coordinator's timestamps do not tell.
+//!   Here all writes of a process carry timestamps that rise.
+//! - *Tombstones.* Every waiter leaves two; a queue that is read from its head walks over them. The
+//!   seed does not speak of it; a table of its own with a short `gc_grace_seconds` helps.
+
+mod row;
+#[cfg(test)]
+mod tests;
+mod time;
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use super::cassandra::{Cassandra, LockerOptions};
+use super::keeper::Keeping;
+use super::locker::{Patience, RemoteGuard, RemoteLocker};
+use super::owner::OwnerId;
+use super::statement::Ident;
+use crate::Result;
+use row::QueueSpot;
+use time::Stamps;
+pub use time::{LocalTime, QueueTime};
+
+/// Where queues and main rows are. All columns are of type `text`; the seed names none, and column
+/// families made through Thrift show up as `key, column1, value`.
+#[derive(Clone, Debug)]
+pub struct QueueTables {
+    queue: Ident,
+    main: Ident,
+    key: Ident,
+    column: Ident,
+    value: Ident,
+}
+
+impl Default for QueueTables {
+    /// `lock_queue` and `lock_main`, both `(key, column1, value)`.
+    fn default() -> Self {
+        Self::named("lock_queue", "lock_main", ["key", "column1", "value"])
+    }
+}
+
+impl QueueTables {
+    /// The tables' names, and those of the columns of both, as the server has them.
+    #[must_use]
+    pub fn named(queue: &str, main: &str, columns: [&str; 3]) -> Self {
+        let [key, column, value] = columns.map(Ident::new);
+        Self { queue: Ident::new(queue), main: Ident::new(main), key, column, value }
+    }
+}
+
+/// Locks by the queue recipe; see the [module](self). Cheap to clone.
+#[derive(Clone)]
+pub struct Queue {
+    cassandra: Cassandra,
+    keeping: Keeping,
+    tables: Arc<QueueTables>,
+    service: Arc<str>,
+    time: Arc<dyn QueueTime>,
+    stamps: Arc<Stamps>,
+}
+
+impl Queue {
+    /// A locker on this keyspace, whose places are by this machine's clock. Nothing is asked of it yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`](crate::Error::Setting) if TTL and skew make no sense together.
+    pub fn new(
+        cassandra: &Cassandra,
+        options: &LockerOptions,
+        tables: QueueTables,
+    ) -> Result<Self> {
+        let clock = cassandra.seams().clock.clone();
+        Ok(Self {
+            cassandra: cassandra.clone(),
+            keeping: cassandra.keeping(options)?,
+            tables: Arc::new(tables),
+            service: options.service.as_str().into(),
+            time: Arc::new(LocalTime::new(clock.clone())),
+            stamps: Arc::new(Stamps::new(clock)),
+        })
+    }
+
+    /// With places by another time.
+    #[must_use]
+    pub fn with_time(mut self, time: Arc<dyn QueueTime>) -> Self {
+        self.time = time;
+        self
+    }
+
+    fn spot(&self, lock_id: &str, patience: Patience) -> QueueSpot {
+        QueueSpot {
+            tables: self.cassandra.tables().clone(),
+            columns: self.tables.clone(),
+            clock: self.keeping.seams.clock.clone(),
+            time: self.time.clone(),
+            stamps: self.stamps.clone(),
+            lock: lock_id.to_owned(),
+            owner: OwnerId::draw(&self.service, &*self.keeping.seams.rng),
+            ttl: self.keeping.terms.ttl(),
+            waits: patience.waits(),
+            place: None,
+            entered: None,
+        }
+    }
+}
+
+impl RemoteLocker for Queue {
+    fn acquire<'a>(
+        &'a self,
+        lock_id: &'a str,
+        patience: Patience,
+    ) -> BoxFuture<'a, Result<RemoteGuard>> {
+        let spot = self.spot(lock_id, patience);
+        let acquired = self.keeping.acquire(lock_id, &self.service, patience, spot, Arc::default());
+        Box::pin(acquired)
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").field("tables", &self.tables).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,258 @@
+//! The queue on the model of its tables.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use holdfast_seams::simulated::{Machine, Process};
+
+use super::row::column_name;
+use super::*;
+use crate::compat::database::{Answer, Database, Row};
+use crate::compat::keeper::{Attempt, Recipe};
+use crate::compat::lives;
+use crate::compat::model::{Model, Odds};
+use crate::compat::statement::{Action, Statement, Value};
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn locker(model: &Model, process: &Process, service: &str, ttl: Duration, skew: Duration) -> Queue {
+    let cassandra = Cassandra::on(Arc::new(model.clone()), process.seams());
+    let options = LockerOptions::default().service(service).ttl(ttl).max_skew(skew);
+    Queue::new(&cassandra, &options, QueueTables::default()).unwrap()
+}
+
+fn world(seed: u64) -> (Machine, Model) {
+    let machine = Machine::new(seed);
+    let model = Model::new(&machine);
+    (machine, model)
+}
+
+/// A cell of a row `foo`, as the seed's client writes it: with a TTL of its own, and timestamps.
+fn seed_cell(table: &str, column: &str, ttl_s: i32, at_us: i64) -> Statement {
+    let key =
+        vec![(Ident::new("key"), Value::from("foo")), (Ident::new("column1"), Value::from(column))];
+    let cells = vec![(Ident::new("value"), Some(Value::from(column)))];
+    Statement { table: Ident::new(table), key, action: Action::Put { cells, ttl_s, at_us } }
+}
+
+async fn seed_read(model: &Model, table: &str) -> Vec<Row> {
+    let key = vec![(Ident::new("key"), Value::from("foo"))];
+    let columns = vec![Ident::new("column1")];
+    let statement =
+        Statement { table: Ident::new(table), key, action: Action::First { columns, limit: 10 } };
+    match model.execute(statement).await {
+        Ok(Answer::Rows(rows)) => rows,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_cells_name_is_in_the_order_of_its_time_and_then_of_its_thread() {
+    assert_eq!(column_name(1_417_455_697_411_000, "t"), "00001417455697411000t");
+    assert!(column_name(9, "z") < column_name(10, "a"));
+    assert!(column_name(10, "a") < column_name(10, "b"));
+}
+
+/// Listing 6, steps 3 and 4, as they stand. `a` stalls for a TTL between them; `b` is in.
+#[test]
+fn the_seeds_one_record_may_be_somebody_elses() {
+    let (machine, model) = world(1);
+    let seams = machine.world().seams();
+    machine.run(async {
+        model.execute(seed_cell("lock_main", "a", 60, 1)).await.unwrap();
+        seams.sleep(secs(61)).await;
+        model.execute(seed_cell("lock_main", "b", 60, 2)).await.unwrap();
+        assert_eq!(seed_read(&model, "lock_main").await.len(), 1, "b is alone, and goes in");
+
+        let seen_by_a = seed_read(&model, "lock_main").await;
+        assert_eq!(seen_by_a.len(), 1, "step 4 lets a in beside b");
+        assert_eq!(seen_by_a[0].text(&Ident::new("column1")), Some("b"), "had it asked whose");
+    });
+}
+
+/// The same stall, wherever it comes: who asks anything of the tables after it finds `b`. (A guard's
+/// safe deadline would have passed too; the recipe does not lean on that.)
+#[test]
+fn one_record_that_is_somebody_elses_is_no_lock() {
+    for stalls_after_ms in (0..500).step_by(5) {
+        let (machine, model) = world(stalls_after_ms);
+        let process = machine.process("a");
+        let queue = locker(&model, &process, "a", secs(30), secs(10));
+        let mut spot = queue.spot("foo", Patience::Endless);
+        let (had, mut answer) = tokio::sync::oneshot::channel();
+        let attempting = async move {
+            let attempted = spot.attempt().await;
+            let _ = had.send(matches!(attempted, Ok(Attempt::Had { .. })));
+        };
+        process.seams().spawn("attempt", attempting).detach();
+        let world = machine.world().seams();
+        machine.run(async {
+            world.sleep(Duration::from_millis(stalls_after_ms)).await;
+            process.pause();
+            let asked = model.arrived();
+            world.sleep(secs(60)).await;
+            model.execute(seed_cell("lock_main", "b", 600, 1)).await.unwrap();
+            let by_b = model.arrived() - asked;
+            process.resume();
+            world.sleep(secs(10)).await;
+            let asked_on = model.arrived() - by_b > asked;
+            let had = answer.try_recv().unwrap();
+            assert!(!(had && asked_on), "stalled after {stalls_after_ms} ms");
+        });
+    }
+}
+
+/// Lemma 1 is about writes that are done: one that only one replica has is seen by who wrote it, and
+/// by nobody else.
+#[test]
+fn of_two_who_come_at_once_while_writes_get_lost_one_is_in_at_a_time() {
+    for seed in 0..300 {
+        let (machine, model) = world(seed);
+        model.set_odds(Odds { request_lost: 400, ..Odds::default() });
+        let inside = std::sync::atomic::AtomicUsize::new(0);
+        // Who comes later has the clock that is behind, and is first in the queue.
+        let come = async |name: &str, after_ms: u64, behind_ms: i64| {
+            let process = machine.process(name);
+            process.set_wall_skew(-behind_ms);
+            process.seams().sleep(Duration::from_millis(after_ms)).await;
+            let queue = locker(&model, &process, name, secs(180), secs(60));
+            if let Ok(guard) = queue.get_lock_within("foo", secs(60)).await {
+                assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "seed {seed}");
+                process.seams().sleep(secs(8)).await;
+                inside.fetch_sub(1, Ordering::Relaxed);
+                drop(guard);
+            }
+        };
+        let (second, third) = (seed * 37 % 3_000, seed * 71 % 6_000);
+        machine.run(async {
+            futures_util::join!(come("a", 0, 0), come("b", second, 9_000), come("c", third, 19_000))
+        });
+    }
+}
+
+/// §5.3 renews cells "once the lock is had": a waiter's place ends with its TTL.
+#[test]
+fn under_the_seeds_text_who_waits_for_longer_than_a_ttl_is_never_first_again() {
+    let (machine, model) = world(1);
+    let seams = machine.world().seams();
+    machine.run(async {
+        model.execute(seed_cell("lock_queue", "00000000000000000001waiter", 60, 1)).await.unwrap();
+        seams.sleep(secs(61)).await;
+        let late = "00000000000000000099newcomer";
+        model.execute(seed_cell("lock_queue", late, 60, 2)).await.unwrap();
+        let queue = seed_read(&model, "lock_queue").await;
+        assert_eq!(queue.len(), 1, "listing 6 goes round steps 2 and 10 for ever");
+        assert_eq!(queue[0].text(&Ident::new("column1")), Some(late));
+    });
+}
+
+/// Three TTLs long; then the first who came is the first who gets it.
+#[test]
+fn a_waiter_keeps_its_place_for_longer_than_a_ttl() {
+    let (machine, model) = world(2);
+    let processes = ["a", "b", "c"].map(|name| machine.process(name));
+    let [a, b, c] = [0, 1, 2].map(|at| {
+        let process: &Process = &processes[at];
+        locker(&model, process, &process.name(), secs(30), secs(10))
+    });
+    let world = machine.world().seams();
+    machine.run(async {
+        let held = a.get_lock("jobs").await.unwrap();
+        let order = std::sync::Mutex::new(Vec::new());
+        let waiting = async |queue: &Queue, after: u64| {
+            world.sleep(secs(after)).await;
+            let guard = queue.get_lock("jobs").await.unwrap();
+            order.lock().unwrap().push(guard.thread_id().to_owned());
+            guard.release().await.unwrap();
+        };
+        let releasing = async {
+            world.sleep(secs(90)).await;
+            assert!(held.is_safe());
+            held.release().await.unwrap();
+        };
+        futures_util::join!(waiting(&b, 5), waiting(&c, 85), releasing);
+        assert_eq!(order.into_inner().unwrap(), ["b", "c"]);
+    });
+}
+
+#[test]
+fn a_try_finds_a_held_lock_held_and_leaves_no_place_behind() {
+    let (machine, model) = world(3);
+    let (a, b) = (machine.process("a"), machine.process("b"));
+    let (first, second) = (
+        locker(&model, &a, "a", secs(180), secs(60)),
+        locker(&model, &b, "b", secs(180), secs(60)),
+    );
+    let world = machine.world().seams();
+    machine.run(async {
+        let held = first.try_get_lock("foo").await.unwrap().unwrap();
+        assert_eq!((held.lock_id(), held.thread_id()), ("foo", "a"));
+        assert!(second.try_get_lock("foo").await.unwrap().is_none());
+        held.release().await.unwrap();
+        world.sleep(secs(10)).await;
+        assert_eq!(seed_read(&model, "lock_queue").await, []);
+        assert_eq!(seed_read(&model, "lock_main").await, []);
+    });
+}
+
+/// A pause of the holder, not of its clock: its cell has ended, the next one is in, and what the
+/// holder writes when it wakes is nothing.
+#[test]
+fn a_holder_that_wakes_too_late_is_lost_and_leaves_nothing_beside_the_next_one() {
+    let (machine, model) = world(4);
+    let (a, b) = (machine.process("a"), machine.process("b"));
+    let (first, second) = (
+        locker(&model, &a, "a", secs(180), secs(60)),
+        locker(&model, &b, "b", secs(180), secs(60)),
+    );
+    machine.run(async {
+        let held = first.get_lock("foo").await.unwrap();
+        a.pause();
+        let next = second.get_lock("foo").await.unwrap();
+        assert!(!held.is_safe());
+        a.resume();
+        for _ in 0..100 {
+            let there = seed_read(&model, "lock_main").await;
+            assert_eq!(there.len(), 1, "{there:?}");
+        }
+        assert!(next.is_safe());
+    });
+}
+
+/// Writes that nobody knows of arrive late: the deletes that were sent after them win.
+#[test]
+fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
+    for seed in 0..100 {
+        let (machine, model) = world(seed);
+        let process = machine.process("a");
+        let queue = locker(&model, &process, "a", secs(180), secs(60));
+        model.set_odds(Odds { late: 400, request_lost: 100, ..Odds::default() });
+        let world = machine.world().seams();
+        machine.run(async {
+            let patience = Duration::from_millis(seed * 40);
+            drop(world.timeout(patience, queue.get_lock("foo")).await);
+            world.sleep(secs(10)).await;
+            model.set_odds(Odds::default());
+            world.sleep(secs(20)).await;
+            assert_eq!(seed_read(&model, "lock_main").await, [], "seed {seed}");
+            assert_eq!(seed_read(&model, "lock_queue").await, [], "seed {seed}");
+        });
+    }
+}
+
+fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {
+    Arc::new(locker(model, process, "worker", lives::TTL, lives::SKEW))
+}
+
+#[test]
+fn in_no_life_are_two_guards_of_a_queued_lock_safe_at_once() {
+    lives::live_many(0..40, &of);
+}
+
+#[test]
+#[ignore = "long: ten thousand lives"]
+fn in_none_of_very_many_lives_are_two_guards_of_a_queued_lock_safe_at_once() {
+    lives::live_many(1_000..11_000, &of);
+}
