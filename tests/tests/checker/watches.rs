@@ -95,20 +95,6 @@ fn a_loss_that_is_told_after_the_safe_deadline_is_right() {
     assert_eq!(broken(history), RIGHT);
 }
 
-/// The client was stopped: it hears of its grant when its lease is over and the watch told so.
-#[test]
-fn a_loss_that_is_told_before_its_client_hears_of_the_grant_is_right() {
-    let history = "0 w watches 1 j
-         1 w told 1 synced
-         2 a asks 1 jobs
-         3 w told 1 4 jobs granted 5
-         50 w told 1 5 jobs lost 5
-         90 a granted 1 5
-         90 a lost 5 deadline";
-
-    assert_eq!(broken(history), RIGHT);
-}
-
 // --- wrong ones, each in one way
 
 #[test]
