@@ -109,13 +109,13 @@ fn happens(schedule: Schedule, least: u64) {
 /// openraft #1802: a quorum that never was.
 #[test]
 fn acknowledgements_of_five_voters_that_overtake_each_other_commit_nothing_too_early() {
-    happens(Schedule::UnevenAcks, 5);
+    happens(Schedule::UnevenAcks, 2);
 }
 
 /// openraft #1808: members that only a deposed leader had, under a snapshot.
 #[test]
 fn members_that_nobody_agreed_on_are_forgotten_with_the_log_that_named_them() {
-    happens(Schedule::StaleMembers, 2);
+    happens(Schedule::StaleMembers, 1);
 }
 
 /// openraft #1892, #1894 (I22).
