@@ -1,6 +1,12 @@
 //! `holdfast cassandra` on three real nodes: exit codes, a command under a lease, the tables, and what
 //! is said to wrong input.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests stop the test when something is not as it must be"
+)]
+
 use std::time::Duration;
 
 use holdfast_seams::Seams;

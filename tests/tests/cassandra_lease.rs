@@ -2,6 +2,12 @@
 //! seed, nodes that die and nodes whose clock is wrong. Every run writes a history, and the judge of
 //! all runs judges it.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests stop the test when something is not as it must be"
+)]
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,11 @@
 //! The queue recipe on three real Cassandra nodes, by the judge.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests stop the test when something is not as it must be"
+)]
+
 use std::sync::Arc;
 use std::time::Duration;
 
