@@ -120,7 +120,7 @@ impl LockTable {
         Ok(Answer::Acquired { request, state, fresh: false })
     }
 
-    fn acquired(&self, token: FencingToken, wish: &Wish, part: Part) -> Acquired {
+    pub(crate) fn acquired(&self, token: FencingToken, wish: &Wish, part: Part) -> Acquired {
         let items = wish.items_of(part);
         let values = self.values_of(&items);
         Acquired::Granted { token, items, values }

@@ -46,7 +46,8 @@ pub enum Answer {
         /// emitted; `state` may have moved on since the first answer (queued, by now granted).
         fresh: bool,
     },
-    /// The request is over, whatever it was.
+    /// The request is over, whatever it was; after `StopWaiting` one that was never seen may still
+    /// come.
     Cancelled {
         /// The request.
         request: RequestId,

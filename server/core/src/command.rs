@@ -102,6 +102,18 @@ pub enum Command {
         /// What to do to its value.
         change: ValueChange,
     },
+    /// Ends a wait and nothing else: a request that waits leaves its queues; one that holds, or is
+    /// over, stays as it is.
+    ///
+    /// What a server proposes when the time has passed that a unary call was to wait. That server
+    /// cannot know whether the grant came first and was told to another call of the same request,
+    /// whose client believes it (I6): only that client may give it back (I13).
+    StopWaiting {
+        /// Whose request it is.
+        session: SessionId,
+        /// The request.
+        request: RequestId,
+    },
 }
 
 impl Command {
@@ -118,7 +130,8 @@ impl Command {
             | Self::Acquire { .. }
             | Self::Cancel { .. }
             | Self::Release { .. }
-            | Self::SetValue { .. } => COMMAND_VERSION_OLDEST,
+            | Self::SetValue { .. }
+            | Self::StopWaiting { .. } => COMMAND_VERSION_OLDEST,
         }
     }
 }

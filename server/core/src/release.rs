@@ -62,6 +62,38 @@ impl LockTable {
         Ok(Answer::Cancelled { request, was })
     }
 
+    /// Ends a request that waits; one that was granted is answered as to a retry, and keeps what
+    /// it holds (I6).
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::UnknownSession`], [`Rejection::RequestGone`]: nothing changed.
+    pub(crate) fn stop_waiting(
+        &mut self,
+        session: SessionId,
+        request: RequestId,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let found = self.open(session)?;
+        let was = match found.records.get(&request) {
+            Some(Record::Asked { wish, state: State::Waiting { ticket, .. } }) => {
+                let (wish, ticket) = (wish.clone(), *ticket);
+                self.cancel_waiting(session, request, &wish, ticket, events);
+                Was::Waiting
+            }
+            Some(Record::Asked { wish, state: State::Held { token, part, .. } }) => {
+                let state = self.acquired(*token, wish, *part);
+                return Ok(Answer::Acquired { request, state, fresh: false });
+            }
+            Some(Record::Asked { .. } | Record::Wrote { .. } | Record::Spent) => Was::Ended,
+            None => {
+                found.seen(request)?;
+                Was::Unknown
+            }
+        };
+        Ok(Answer::Cancelled { request, was })
+    }
+
     /// Gives back what the grant `token` holds, or only `locks` of it, and passes that on at once.
     ///
     /// The token is compared, not only the session: a release delayed past a re-acquire by the

@@ -139,6 +139,9 @@ impl LockTable {
             Command::Cancel { session, done_below, request } => {
                 self.cancel(session, done_below, request, events)
             }
+            Command::StopWaiting { session, request } => {
+                self.stop_waiting(session, request, events)
+            }
             Command::Release { session, done_below, token, ref locks } => {
                 self.release(session, done_below, token, locks, events)
             }

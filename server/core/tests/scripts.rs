@@ -8,6 +8,7 @@
 //! acquire S LOCKS [any=N] [id=N] [done=N]   waits; ids count up from 1 by themselves
 //! try S LOCKS [any=N] [id=N] [done=N]       does not
 //! cancel S ID [done=N]
+//! stop-waiting S ID
 //! release S TOKEN [LOCKS] [done=N]
 //! set S TOKEN LOCK TEXT [id=N] [done=N]
 //! clear S TOKEN LOCK | confirm S TOKEN LOCK
@@ -209,6 +210,10 @@ impl Stage {
             "cancel" => {
                 let request = RequestId::new(words.number(2));
                 Command::Cancel { session, done_below, request }
+            }
+            "stop-waiting" => {
+                let request = RequestId::new(words.number(2));
+                Command::StopWaiting { session, request }
             }
             "release" => {
                 let locks = words.items(3).into_iter().map(|item| item.lock).collect();

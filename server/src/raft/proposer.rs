@@ -91,6 +91,7 @@ fn frees(command: &Command) -> bool {
         | Command::CloseSession { .. }
         | Command::ExpireSession { .. }
         | Command::Cancel { .. }
+        | Command::StopWaiting { .. }
         | Command::Release { .. } => true,
         Command::SetValue { change, .. } => match change {
             ValueChange::Clear | ValueChange::Confirm => true,

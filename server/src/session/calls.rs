@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use holdfast_core::{Acquired, Answer, Command, FencingToken, Rejection, RequestId, Tenure};
+use holdfast_core::{Acquired, Answer, Command, FencingToken, Rejection, RequestId, Tenure, Was};
 use holdfast_proto::v1::client_frame::Body;
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::{
@@ -299,16 +299,13 @@ impl Hub {
         // A grant that is here goes before the time, should both come at once.
         let told = holdfast_seams::select! {
             told = call.told() => told,
-            () = over => return Err(self.give_up(key, request).await),
+            () = over => return self.give_up(key, request).await,
         };
         match told {
             Told::Granted(index, granted) => {
                 Ok(AcquireResponse { index: index.get(), granted: Some(granted) })
             }
-            Told::Left => {
-                let message = format!("request {request} was cancelled while it waited");
-                Err(refusals::refusal(RefusalReason::Cancelled, message).into())
-            }
+            Told::Left => Err(cancelled(request)),
             Told::SessionOver => Err(key.unknown_session().into()),
             Told::Released(_) => Err(refusals::odd_answer().into()),
             Told::Elsewhere { leader } => {
@@ -319,18 +316,25 @@ impl Hub {
         }
     }
 
-    /// The time to wait is over: ends the request, and says so once that is certain. A grant that
-    /// crosses the cancel is given back by it, in the same command (DESIGN §4, Cancel).
-    async fn give_up(&self, key: &Key, request: RequestId) -> CallError {
-        let done_below = RequestId::new(0);
-        let cancel = Command::Cancel { session: key.session, done_below, request };
-        match self.propose(cancel).await.and_then(|committed| self.answer_of(committed)) {
-            Ok(_) => {
+    /// The time to wait is over: ends the wait, and says so once that is certain. A grant that came
+    /// first stands and is the answer: another call of the same request may have told of it (I6).
+    async fn give_up(&self, key: &Key, request: RequestId) -> Result<AcquireResponse, CallError> {
+        let stop = Command::StopWaiting { session: key.session, request };
+        let committed = self.propose(stop).await?;
+        let index = committed.index;
+        match self.answer_of(committed)? {
+            Answer::Acquired { state: Acquired::Granted { token, items, values }, .. } => {
+                let granted = Some(answers::granted(request, token, &items, &values));
+                Ok(AcquireResponse { index: index.get(), granted })
+            }
+            Answer::Cancelled { was: Was::Waiting, .. } => {
                 let message =
                     format!("request {request} was not granted within wait_ms and is cancelled");
-                CallError::NotInTime(refusals::refusal(RefusalReason::Cancelled, message))
+                let refusal = refusals::refusal(RefusalReason::Cancelled, message);
+                Err(CallError::NotInTime(refusal))
             }
-            Err(error) => error,
+            Answer::Cancelled { .. } => Err(cancelled(request)),
+            _ => Err(refusals::odd_answer().into()),
         }
     }
 
@@ -365,6 +369,12 @@ impl Hub {
         };
         CallError::Unavailable { refusal, leader }
     }
+}
+
+/// Another call, or another end, came first.
+fn cancelled(request: RequestId) -> CallError {
+    let message = format!("request {request} was cancelled while it waited");
+    refusals::refusal(RefusalReason::Cancelled, message).into()
 }
 
 fn read_key(shown: Option<&SessionKey>) -> Result<Key, Refusal> {

@@ -159,6 +159,10 @@ impl Model {
                 let mark = self.confirm(session, done_below)?;
                 self.cancel(mark, session, request, events)
             }
+            Command::StopWaiting { session, request } => {
+                let mark = self.confirm(session, RequestId::new(0))?;
+                self.stop_waiting(mark, session, request, events)
+            }
             Command::Release { session, done_below, token, locks } => {
                 self.confirm(session, done_below)?;
                 self.release(session, token, &locks, events)

@@ -125,7 +125,7 @@ fn outcome_line(outcome: &Outcome) -> Option<String> {
             Was::Waiting => format!("#{request} was waiting"),
             Was::Held { token } => format!("#{request} was held token={}", token.counter()),
             Was::Ended => format!("#{request} had ended"),
-            Was::Unknown => format!("#{request} was never seen; its id is spent"),
+            Was::Unknown => format!("#{request} was never seen"),
         }),
         // The events say it all.
         Ok(_) => None,

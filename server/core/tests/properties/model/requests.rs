@@ -160,6 +160,24 @@ impl Model {
         Ok(Answer::Cancelled { request, was })
     }
 
+    pub(super) fn stop_waiting(
+        &mut self,
+        mark: RequestId,
+        session: SessionId,
+        request: RequestId,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        match self.request(session, request).cloned() {
+            Some(known) if matches!(known.state, State::Waiting { .. }) => {
+                self.cancel(mark, session, request, events)
+            }
+            Some(known) if known.is_live() => self.again(&known),
+            Some(_) => Ok(Answer::Cancelled { request, was: Was::Ended }),
+            None if request < mark => Err(Rejection::RequestGone { request, done_below: mark }),
+            None => Ok(Answer::Cancelled { request, was: Was::Unknown }),
+        }
+    }
+
     pub(super) fn release(
         &mut self,
         session: SessionId,
