@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_mutants::mutant;
-use holdfast_seams::{Clock, Moment};
+use holdfast_seams::Clock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -38,12 +38,14 @@ impl Safety {
     }
 
     /// The safe deadline; `None` if it is known to have passed.
-    pub(crate) fn deadline(&self) -> Option<Moment> {
+    #[cfg(any(test, feature = "cassandra"))]
+    pub(crate) fn deadline(&self) -> Option<holdfast_seams::Moment> {
         self.span.deadline()
     }
 
     /// Moves the safe deadline on; false if it is over.
-    pub(crate) fn extend(&self, to: Moment, clock: &dyn Clock) -> bool {
+    #[cfg(any(test, feature = "cassandra"))]
+    pub(crate) fn extend(&self, to: holdfast_seams::Moment, clock: &dyn Clock) -> bool {
         self.span.extend(to, clock)
     }
 

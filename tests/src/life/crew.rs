@@ -117,13 +117,14 @@ impl Stage<'_> {
             let joined = self.join().await?;
             self.change(Change::Promote(joined)).await.then_some(())?;
         }
+        // From here on it may hear of its removal, also if nobody hears the answer.
+        lock(&self.lost).insert(id);
         self.change(Change::Remove(id)).await.then_some(())?;
         let learns = async {
             while self.world.is_running(id) {
                 self.seams.sleep(ASK_AGAIN).await;
             }
         };
-        lock(&self.lost).insert(id);
         // If it is cut off it cannot learn of it.
         let _ = self.seams.timeout(LEARNS_WITHIN, learns).await;
         self.world.remove_node(id);

@@ -261,8 +261,8 @@ fn strikes(draw: &mut Draw, nodes: u64, clients: &[ClientPlan], length_ms: u64) 
             let kind = favourite.filter(|_| draw.below(2) == 0);
             let kind = kind.unwrap_or_else(|| pick(draw, &Kind::ALL));
             let fault = fault(draw, kind, clients.len() as u64);
-            let (at_ms, lasts_ms) = (draw.below(last_ms), lasts_ms(draw, fault, clients));
-            Strike { at_ms, lasts_ms, fault }
+            let at_ms = draw.below(last_ms);
+            Strike { at_ms, lasts_ms: lasts_ms(draw, fault, clients), fault }
         })
         .filter(|strike| nodes > 1 || !strike.fault.kind().changes_members())
         .collect();

@@ -117,7 +117,7 @@ impl Line {
     /// What left at `sent` is acknowledged; nothing follows from an answer to what was never asked.
     fn acknowledged(&self, heard: &Heard, sent: Option<Moment>) {
         let (Some(sent), Some((session, ttl))) = (sent, heard.session) else { return };
-        let certain = (ttl - ttl / 10).saturating_sub(DEADLINE_MARGIN);
+        let certain = ttl.saturating_sub(ttl / 10).saturating_sub(DEADLINE_MARGIN);
         let right = Right {
             at: self.rights.world.now(),
             client: self.client,
