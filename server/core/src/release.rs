@@ -75,23 +75,18 @@ impl LockTable {
         events: &mut Vec<Event>,
     ) -> Outcome {
         let found = self.open(session)?;
-        let was = match found.records.get(&request) {
-            Some(Record::Asked { wish, state: State::Waiting { ticket, .. } }) => {
-                let (wish, ticket) = (wish.clone(), *ticket);
-                self.cancel_waiting(session, request, &wish, ticket, events);
-                Was::Waiting
-            }
+        match found.records.get(&request) {
             Some(Record::Asked { wish, state: State::Held { token, part, .. } }) => {
                 let state = self.acquired(*token, wish, *part);
-                return Ok(Answer::Acquired { request, state, fresh: false });
+                Ok(Answer::Acquired { request, state, fresh: false })
             }
-            Some(Record::Asked { .. } | Record::Wrote { .. } | Record::Spent) => Was::Ended,
+            Some(_) => self.cancel(session, RequestId::new(0), request, events),
+            // Nothing waits; the id is not spent, a late Acquire of it may still come.
             None => {
                 found.seen(request)?;
-                Was::Unknown
+                Ok(Answer::Cancelled { request, was: Was::Unknown })
             }
-        };
-        Ok(Answer::Cancelled { request, was })
+        }
     }
 
     /// Gives back what the grant `token` holds, or only `locks` of it, and passes that on at once.
