@@ -138,13 +138,57 @@ fn an_emptied_store_is_refused() {
     }
 }
 
+/// The store of another folder comes in the place of this one's.
+fn replace_sled(folder: &Path, by: &Path) {
+    fs::remove_dir_all(folder.join("sled")).unwrap();
+    fs::rename(by.join("sled"), folder.join("sled")).unwrap();
+}
+
+/// The hint makes a shortened file longer again: a slot behind the cut, once passed over, must not
+/// count again with its older bound. Whichever slot is the newer.
+#[test]
+fn a_guard_that_was_cut_tells_all_the_same_that_its_store_is_older() {
+    let append = |store: &Store, index| {
+        wait(|done| store.log().append(vec![record(2, index, 10)], done)).unwrap();
+    };
+    let cuts = [300, 20_000, 33_500, 40_000, 65_540];
+    for (cut, closed_again) in cuts.into_iter().flat_map(|cut| [(cut, 0), (cut, 1)]) {
+        let folder = filled();
+        for index in RECORDS..RECORDS + closed_again {
+            append(&open(folder.path()).unwrap(), index);
+        }
+        let older = Image::of(folder.path()).restore();
+        let guard = OpenOptions::new().write(true).open(folder.path().join("guard")).unwrap();
+        guard.set_len(cut).unwrap();
+        let store = open(folder.path()).unwrap();
+        append(&store, RECORDS + closed_again);
+        // As a kill leaves it: closing would write into a slot what the hint says.
+        let killed = Image::of(folder.path()).restore();
+        replace_sled(killed.path(), older.path());
+        let error = refused(killed.path(), &format!("cut at {cut}"));
+        assert!(matches!(error, OpenError::BehindGuard { .. }), "cut at {cut}: {error}");
+    }
+}
+
+/// Of a file that was cut in the middle of its second slot, that slot counts if what it says is
+/// before the cut.
+#[test]
+fn a_slot_that_was_cut_behind_its_content_counts() {
+    let folder = filled();
+    let guard = folder.path().join("guard");
+    let whole = fs::read(&guard).unwrap();
+    for (cut, harmed) in [(40_000, 0), (whole.len(), 32 << 10)] {
+        let mut bytes = whole[..cut].to_vec();
+        bytes[harmed + 20..harmed + 120].fill(0xff);
+        fs::write(&guard, &bytes).unwrap();
+        assert_whole(&open(folder.path()).unwrap(), &format!("slot at {harmed} harmed"));
+        assert_eq!(fs::metadata(&guard).unwrap().len(), whole.len() as u64);
+    }
+}
+
 /// The store of another folder under this guard, or an older copy of this one.
 #[test]
 fn a_store_that_is_not_the_guards_is_refused() {
-    let replace_sled = |folder: &Path, by: &Path| {
-        fs::remove_dir_all(folder.join("sled")).unwrap();
-        fs::rename(by.join("sled"), folder.join("sled")).unwrap();
-    };
     let folder = filled();
     let other = TempDir::new().unwrap();
     drop(Store::open(other.path(), StoreOptions { new_store_id: [8; 16], ..options() }).unwrap());

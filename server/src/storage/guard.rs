@@ -16,6 +16,7 @@
 //! - The vote and the bounds here were durable in the store before they were written here: a crash
 //!   between the two leaves the store ahead of its guard, never behind.
 //! - Before the log is made shorter, the bound is lowered and synced.
+//! - Whoever opens a guard of which a slot is torn writes both anew before anything else is noted.
 //! - What the node is (ids, stage, members) stands in both slots, so that no single damaged slot
 //!   takes back a promise.
 
@@ -150,6 +151,8 @@ struct Current {
     sequence: u64,
     state: GuardState,
     failed: bool,
+    /// As found: a slot that cannot be read, or not the file's full length.
+    harmed: bool,
 }
 
 impl std::fmt::Debug for Guard {
@@ -194,7 +197,7 @@ impl Guard {
         disk.rename(&temporary, &path)
             .and_then(|()| disk.sync_folder(folder))
             .map_err(|e| open_error("create", &path, e))?;
-        let current = Mutex::new(Current { sequence: 1, state, failed: false });
+        let current = Mutex::new(Current { sequence: 1, state, failed: false, harmed: false });
         Ok(Self { path, file, current, on_fault })
     }
 
@@ -216,11 +219,41 @@ impl Guard {
         };
         let bytes = read_all(file.clone()).map_err(|e| open_error("read", &path, e))?;
         let (sequence, mut state) = choose_slot(&bytes, &path)?;
+        let harmed = bytes.len() < FILE_BYTES || slots_of(&bytes).iter().any(Result::is_err);
         if let Some(hint) = decode_hint(bytes.get(2 * SLOT_BYTES..).unwrap_or_default(), sequence) {
             state.durable = Some(hint);
         }
-        let current = Mutex::new(Current { sequence, state, failed: false });
+        let current = Mutex::new(Current { sequence, state, failed: false, harmed });
         Ok(Some(Self { path, file, current, on_fault }))
+    }
+
+    /// Makes a guard whole again that was found with one slot torn, or shortened: what it says
+    /// stands in both slots then, and in a file of full length. Otherwise the next harm would meet
+    /// the only slot, and a shortened file that a hint makes longer again would bring back what
+    /// stood in the part cut off. To be done once the store has been found to be the guard's.
+    ///
+    /// # Errors
+    ///
+    /// As [`update`](Self::update).
+    pub(super) fn mend(&self) -> Result<(), Fault> {
+        let mut current = self.lock();
+        if !current.harmed {
+            return Ok(());
+        }
+        self.lengthen().map_err(|error| self.fail(&mut current, error))?;
+        // The slot that was read stays until the other one is synced.
+        for _ in 0..2 {
+            let state = current.state.clone();
+            self.write_slot(&mut current, state)?;
+        }
+        current.harmed = false;
+        Ok(())
+    }
+
+    fn lengthen(&self) -> io::Result<()> {
+        let length = usize::try_from(self.file.length()?).unwrap_or(FILE_BYTES).min(FILE_BYTES);
+        self.file.write_all_at(&vec![0; FILE_BYTES - length], length as u64)?;
+        self.file.sync_all()
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -393,10 +426,15 @@ fn slot_offset(sequence: u64) -> u64 {
     (sequence % 2) * SLOT_BYTES as u64
 }
 
+/// Both slots, as far as the file has them: one that was cut behind its content still counts.
+fn slots_of(bytes: &[u8]) -> [Result<(u64, GuardState), DecodeError>; 2] {
+    let (first, rest) = bytes.split_at(SLOT_BYTES.min(bytes.len()));
+    [first, &rest[..SLOT_BYTES.min(rest.len())]].map(decode_slot)
+}
+
 /// The newer of the readable slots. One unreadable slot is what a power cut leaves.
 pub(super) fn choose_slot(bytes: &[u8], path: &Path) -> Result<(u64, GuardState), OpenError> {
-    let first = decode_slot(bytes.get(..SLOT_BYTES).unwrap_or(bytes));
-    let second = decode_slot(bytes.get(SLOT_BYTES..2 * SLOT_BYTES).unwrap_or_default());
+    let [first, second] = slots_of(bytes);
     for slot in [&first, &second] {
         if let Err(DecodeError::Version { found, known }) = slot {
             let (path, found, known) = (path.to_path_buf(), *found, *known);

@@ -264,6 +264,7 @@ impl Opened<'_> {
             held,
             Arc::clone(&on_fault),
         )?;
+        guard.mend().map_err(|f| open_error("write", guard.path(), f.to_io()))?;
         let snapshots = Arc::new(snapshots);
         let io = start(on_fault).map_err(|e| open_error("start the writer of", folder, e))?;
         let log = Arc::new(LogStore::new(mirror, io).below_snapshots(Arc::clone(&snapshots)));
