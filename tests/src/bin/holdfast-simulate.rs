@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use holdfast_tests::life::{
-    self, Clocks, Counts, Life, Many, Outcome, Plan, Schedule, live_many, shrink,
+    self, Clocks, Counts, Ledger, LedgerError, Life, Many, Outcome, Plan, Schedule, live_many,
+    shrink,
 };
 
 /// Lives whole lives of a cluster, each drawn from one seed, and judges them.
@@ -58,6 +59,10 @@ struct Arguments {
     /// Fail if all lives together saw less than the figures of docs/reliability.md rest on.
     #[arg(long)]
     demand: bool,
+    /// Count what is lived in this file, and go on where an earlier run of the same build stopped:
+    /// --lives is what all of them shall have lived together.
+    #[arg(long, conflicts_with = "seed")]
+    resume: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -122,7 +127,14 @@ fn print_shorter(plan: &Plan) {
 
 fn many(arguments: &Arguments, clocks: Clocks) -> ExitCode {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let first_seed = arguments.first_seed.unwrap_or_else(life::fresh_seed);
+    let ledger = arguments.resume.as_deref();
+    let ledger = ledger.map(|path| Ledger::open(path, arguments.first_seed, life::fresh_seed));
+    let ledger = match ledger.transpose() {
+        Ok(ledger) => ledger,
+        Err(error) => return wrong(&error),
+    };
+    let asked = || arguments.first_seed.unwrap_or_else(life::fresh_seed);
+    let first_seed = ledger.as_ref().map_or_else(asked, Ledger::first_seed);
     let many = Many {
         first_seed,
         lives: arguments.lives,
@@ -132,7 +144,13 @@ fn many(arguments: &Arguments, clocks: Clocks) -> ExitCode {
         clocks,
     };
     println!("first seed {first_seed}, {} side by side", many.jobs);
-    let outcome = live_many(&many, || (), report);
+    let outcome = match ledger {
+        None => live_many(&many, || (), report),
+        Some(ledger) => match ledger.live(&many, tell, say_so_far) {
+            Ok(outcome) => outcome,
+            Err(error) => return wrong(&error),
+        },
+    };
     print!("{}", outcome.counts);
     println!("lives an hour: {:.0}", per_hour(&outcome));
     let missing = if arguments.demand {
@@ -155,17 +173,30 @@ fn repeat(seed: u64, clocks: Clocks) -> String {
     format!("just simulate {seed}{beyond}")
 }
 
+fn wrong(error: &LedgerError) -> ExitCode {
+    println!("{error}");
+    ExitCode::from(2)
+}
+
 fn report(life: &Life, so_far: &Outcome) {
     const EVERY: u64 = 100;
+    tell(life);
+    if so_far.counts.lives.is_multiple_of(EVERY) {
+        say_so_far(so_far);
+    }
+}
+
+fn tell(life: &Life) {
     if !life.violations.is_empty() {
         println!("seed {}:", life.seed);
         for violation in life.violations.iter().take(5) {
             println!("  {violation}");
         }
     }
-    if so_far.counts.lives.is_multiple_of(EVERY) {
-        println!("{} lives, {} violations so far", so_far.counts.lives, so_far.violations());
-    }
+}
+
+fn say_so_far(outcome: &Outcome) {
+    println!("{} lives, {} violations so far", outcome.counts.lives, outcome.violations());
 }
 
 fn per_hour(outcome: &Outcome) -> f64 {

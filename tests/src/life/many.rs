@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_seams::{Clock, Moment, Seams};
+use serde::{Deserialize, Serialize};
 
 use super::counts::Counts;
 use super::plan::{Clocks, Plan};
@@ -47,7 +48,7 @@ pub struct Outcome {
 }
 
 /// A life that failed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Failed {
     /// Its seed.
     pub seed: u64,

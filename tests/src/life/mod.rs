@@ -8,6 +8,7 @@ mod client;
 mod counts;
 mod crew;
 mod fault;
+mod ledger;
 mod many;
 mod plan;
 mod rogue;
@@ -26,6 +27,7 @@ use holdfast_seams::simulated::Machine;
 
 pub use counts::Counts;
 pub use fault::{Damage, Fault, Kind, Shape, Who};
+pub use ledger::{Ledger, LedgerError};
 pub use many::{Failed, Many, Outcome, live_many};
 pub use plan::{Air, ClientPlan, Clocks, DiskPace, Knobs, Plan, Strike};
 pub use schedule::Schedule;

@@ -1,0 +1,193 @@
+//! Lives counted over several runs of one program, in a file: a long run that may be interrupted.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::Life;
+use super::counts::Counts;
+use super::many::{Failed, Many, Outcome, live_many};
+
+/// Lives between two times that the file is written.
+const CHUNK: u64 = 100;
+
+/// Why a run cannot go on where another one stopped. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// Lives of two programs are not of one kind: the figure would stand for neither.
+    #[error(
+        "{} counts lives of another build, or from another first seed; name another file to begin anew",
+        path.display()
+    )]
+    OfAnother {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is no such file.
+    #[error("{}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// What the system said.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+}
+
+/// What was lived so far, as it stands in the file.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Ledger {
+    #[serde(skip)]
+    path: PathBuf,
+    /// SHA-256 of the program: a figure is of one build.
+    program: String,
+    first_seed: u64,
+    counts: Counts,
+    failed: Vec<Failed>,
+    took: Duration,
+}
+
+impl Ledger {
+    /// The ledger at `path`, or a new one that begins with `first_seed()`; `asked` is the first seed
+    /// that was asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError`].
+    pub fn open(
+        path: &Path,
+        asked: Option<u64>,
+        first_seed: impl FnOnce() -> u64,
+    ) -> Result<Self, LedgerError> {
+        let io = |source| LedgerError::Io { path: path.to_path_buf(), source };
+        let program = hex::encode(Sha256::digest(fs::read("/proc/self/exe").map_err(io)?));
+        Self::of_program(path, program, asked, first_seed)
+    }
+
+    fn of_program(
+        path: &Path,
+        program: String,
+        asked: Option<u64>,
+        first_seed: impl FnOnce() -> u64,
+    ) -> Result<Self, LedgerError> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let first_seed = asked.unwrap_or_else(first_seed);
+                let (counts, failed, took) = Default::default();
+                let path = path.to_path_buf();
+                return Ok(Self { path, program, first_seed, counts, failed, took });
+            }
+            Err(source) => return Err(LedgerError::Io { path: path.to_path_buf(), source }),
+        };
+        let found: Self = serde_json::from_str(&text)
+            .map_err(|source| LedgerError::Unreadable { path: path.to_path_buf(), source })?;
+        if found.program != program || asked.is_some_and(|asked| asked != found.first_seed) {
+            return Err(LedgerError::OfAnother { path: path.to_path_buf() });
+        }
+        Ok(Self { path: path.to_path_buf(), ..found })
+    }
+
+    /// The seed of its first life.
+    pub fn first_seed(&self) -> u64 {
+        self.first_seed
+    }
+
+    /// Lives on from where it stands until `many.lives` are lived in all, or as `many` says
+    /// otherwise; what was lived is in the file after each hundred. `many.first_seed` does not
+    /// count. `lived` sees each life, `kept` what came of all so far.
+    ///
+    /// # Errors
+    ///
+    /// The file could not be written: the lives since it was last written are not in it.
+    pub fn live(
+        mut self,
+        many: &Many,
+        lived: impl Fn(&Life) + Sync,
+        kept: impl Fn(&Outcome),
+    ) -> Result<Outcome, LedgerError> {
+        let mut left = many.within;
+        loop {
+            let lives = many.lives.unwrap_or(u64::MAX).saturating_sub(self.counts.lives);
+            let failures = many.failures.saturating_sub(self.failed.len() as u64);
+            if lives == 0 || failures == 0 || left.is_some_and(|left| left.is_zero()) {
+                return Ok(self.outcome());
+            }
+            let chunk = Many {
+                first_seed: self.first_seed.wrapping_add(self.counts.lives),
+                lives: Some(lives.min(CHUNK)),
+                within: left,
+                failures,
+                ..many.clone()
+            };
+            let outcome = live_many(&chunk, || (), |life, _| lived(life));
+            left = left.map(|left| left.saturating_sub(outcome.took));
+            self.take(outcome);
+            self.save()?;
+            kept(&self.outcome());
+        }
+    }
+
+    fn take(&mut self, outcome: Outcome) {
+        self.counts.add(&outcome.counts);
+        self.failed.extend(outcome.failed);
+        self.took += outcome.took;
+    }
+
+    fn outcome(&self) -> Outcome {
+        let (counts, failed) = (self.counts.clone(), self.failed.clone());
+        Outcome { counts, failed, took: self.took }
+    }
+
+    /// Never half: a run that is killed meanwhile leaves the file as it was.
+    fn save(&self) -> Result<(), LedgerError> {
+        let new = self.path.with_extension("new");
+        let text = serde_json::to_string_pretty(self)
+            .map_err(|source| LedgerError::Unreadable { path: self.path.clone(), source })?;
+        fs::write(&new, text)
+            .and_then(|()| fs::rename(&new, &self.path))
+            .map_err(|source| LedgerError::Io { path: self.path.clone(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lived(lives: u64) -> Outcome {
+        let counts = Counts { lives, grants: 7, ..Counts::default() };
+        let failed = vec![Failed { seed: 3, violations: vec!["I6: too long".to_owned()] }];
+        Outcome { counts, failed, took: Duration::from_secs(2) }
+    }
+
+    #[test]
+    fn a_ledger_goes_on_where_it_stopped_with_the_same_build_and_seed_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lives.json");
+        let open = |program: &str, asked| Ledger::of_program(&path, program.into(), asked, || 40);
+        let mut ledger = open("one", None).unwrap();
+        ledger.take(lived(100));
+        ledger.save().unwrap();
+
+        let again = open("one", Some(40)).unwrap();
+        assert_eq!((again.first_seed, again.counts.lives, again.counts.grants), (40, 100, 7));
+        assert_eq!(again.outcome().violations(), 1);
+        assert_eq!(again.took, Duration::from_secs(2));
+        for other in [open("another", None), open("one", Some(41))] {
+            assert!(matches!(other, Err(LedgerError::OfAnother { .. })), "{other:?}");
+        }
+        fs::write(&path, "{").unwrap();
+        assert!(matches!(open("one", None), Err(LedgerError::Unreadable { .. })));
+    }
+}
