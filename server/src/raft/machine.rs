@@ -218,6 +218,7 @@ impl Machine {
                 let draft = off_runtime(may_block, move || {
                     let mut draft = store.begin_snapshot(last, kept.meta())?;
                     io::copy(&mut BodyReader::new(kept), &mut draft)?;
+                    draft.flush()?;
                     Ok(draft)
                 })
                 .await?;
@@ -358,6 +359,8 @@ impl RaftSnapshotBuilder<Types> for Builder {
         let written = off_runtime(store.may_block(), move || {
             let mut draft = store.begin_snapshot(last, bytes)?;
             frozen.write_to(&mut draft)?;
+            // With the system now, so that a simulated crash before the sync leaves it torn.
+            draft.flush()?;
             Ok(draft)
         })
         .await;

@@ -8,10 +8,12 @@ use holdfast_seams::Moment;
 use super::fault::{Fault, Shape, Who};
 use super::plan::Strike;
 use super::stage::{Stage, lock, usual};
-use crate::sim::{Crash, Cuts, Ended, Host, Link, apart, bridge, one_way, ring};
+use crate::sim::{Crash, Cuts, Ended, Host, Link, VirtualDisk, apart, bridge, one_way, ring};
 
 /// How long a crash waits for a moment at which something is not synced.
 const SOMETHING_UNSYNCED_WITHIN: Duration = Duration::from_millis(500);
+/// How long it waits for a snapshot that is being written.
+const SNAPSHOT_WITHIN: Duration = Duration::from_secs(3);
 /// Largest rate a clock is given, above or below true time: as the plan's.
 const RATE_WITHIN: u64 = 47_000;
 
@@ -129,18 +131,28 @@ impl Stage<'_> {
 
     async fn crash(&self, who: Who, lasts: Duration) -> Option<()> {
         let id = self.pick(who)?;
-        let disk = self.world.disk(id);
-        let unsynced = async {
-            while disk.unsynced() == 0 {
-                self.seams.sleep(Duration::from_micros(200)).await;
-            }
-        };
-        // None within a moment: then a loss of power that takes nothing.
-        let _ = self.seams.timeout(SOMETHING_UNSYNCED_WITHIN, unsynced).await;
+        self.until_something_unsynced(&self.world.disk(id)).await;
         self.cut_power(id);
         self.seams.sleep(lasts).await;
         self.returns(id).await;
         Some(())
+    }
+
+    /// Half of the time a snapshot that is not finished, else whatever was written. If there is none
+    /// within a moment, a loss of power takes nothing.
+    async fn until_something_unsynced(&self, disk: &VirtualDisk) {
+        let in_snapshot = self.draw().below(2) == 0;
+        let within = if in_snapshot { SNAPSHOT_WITHIN } else { SOMETHING_UNSYNCED_WITHIN };
+        let has_come = || match in_snapshot {
+            true => disk.has_unfinished_snapshot(),
+            false => disk.unsynced() > 0,
+        };
+        let waits = async {
+            while !has_come() {
+                self.seams.sleep(Duration::from_micros(200)).await;
+            }
+        };
+        let _ = self.seams.timeout(within, waits).await;
     }
 
     /// Cuts a node's power, and counts whether that lost something.

@@ -142,6 +142,12 @@ impl VirtualDisk {
         self.lock().names.values().map(|content| lock(content).writes.len()).sum()
     }
 
+    /// Whether a snapshot is on it that is not finished.
+    pub fn has_unfinished_snapshot(&self) -> bool {
+        let unfinished = |path: &PathBuf| path.extension().is_some_and(|end| end == "tmp");
+        self.lock().names.keys().any(unfinished)
+    }
+
     /// What was done to it so far.
     pub fn injected(&self) -> DiskFaults {
         self.lock().injected

@@ -1,7 +1,6 @@
 //! A world: nodes with their disks, clients, and the network between them, on one machine.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -225,8 +224,7 @@ impl<'m> World<'m> {
     /// Ends a node's process where it stands. Nothing happens if there is none.
     pub fn crash(&self, id: u64, crash: Crash) {
         if let Some(life) = self.life(id).filter(|life| life.ended().is_none()) {
-            let unfinished = |file: &PathBuf| file.extension().is_some_and(|end| end == "tmp");
-            let torn = self.disk(id).files().iter().any(unfinished);
+            let torn = self.disk(id).has_unfinished_snapshot();
             self.torn_snapshots.fetch_add(u64::from(torn), Ordering::Relaxed);
             life.crash(crash);
         }
