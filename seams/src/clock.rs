@@ -64,7 +64,8 @@ pub trait Clock: Send + Sync + 'static {
     fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()>;
 
     /// A watchdog that calls `on_due` whenever a set instant has come, on a thread of its own:
-    /// also while the executor stalls, and at once after a suspension (DESIGN §5.4).
+    /// also while the executor stalls, and at once after a suspension (DESIGN §5.4). Where the system
+    /// has no thread left, a task of the runtime does it, and is late then.
     ///
     /// `on_due` must be quick and must not block.
     fn watchdog(&self, on_due: Arc<dyn Fn() + Send + Sync>) -> Watchdog;

@@ -5,8 +5,8 @@
 )]
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{
@@ -40,8 +40,7 @@ impl Clock for SystemClock {
     fn watchdog(&self, on_due: Arc<dyn Fn() + Send + Sync>) -> Watchdog {
         Watchdog::new(match TimerThread::start(on_due) {
             Ok(thread) => Box::new(thread),
-            // Out of threads or descriptors: better an alarm at once and for ever than none.
-            Err(fallback) => Box::new(RingsAtOnce(fallback)),
+            Err(on_due) => without_a_thread(on_due),
         })
     }
 }
@@ -135,7 +134,45 @@ impl Drop for TimerThread {
     }
 }
 
-/// Stands in where no timer thread could be had.
+/// Where there are no threads or descriptors left: a task, which is late while the executor stalls
+/// or the machine is suspended. Without an executor better an alarm at once and for ever than none.
+fn without_a_thread(on_due: OnDue) -> Box<dyn WatchdogHandle> {
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => Box::new(TimerTask { on_due, runtime, ringing: Mutex::default() }),
+        Err(_) => Box::new(RingsAtOnce(on_due)),
+    }
+}
+
+/// Rings from a task, never from within `set`: whoever sets it may hold what `on_due` needs.
+struct TimerTask {
+    on_due: OnDue,
+    runtime: tokio::runtime::Handle,
+    ringing: Mutex<Option<tokio::task::AbortHandle>>,
+}
+
+impl WatchdogHandle for TimerTask {
+    fn set(&self, at: Option<Moment>) {
+        let rings = at.map(|at| {
+            let on_due = self.on_due.clone();
+            let rings = async move {
+                SystemClock.sleep_until(at).await;
+                on_due();
+            };
+            self.runtime.spawn(rings).abort_handle()
+        });
+        let mut ringing = self.ringing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = std::mem::replace(&mut *ringing, rings) {
+            before.abort();
+        }
+    }
+}
+
+impl Drop for TimerTask {
+    fn drop(&mut self) {
+        self.set(None);
+    }
+}
+
 struct RingsAtOnce(OnDue);
 
 impl WatchdogHandle for RingsAtOnce {
@@ -176,5 +213,41 @@ impl Rng for SystemRng {
         // one would be worse than a stop.
         #[expect(clippy::expect_used, reason = "no process can go on without randomness")]
         getrandom::fill(bytes).expect("the system gives no random bytes");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    fn soon() -> Moment {
+        SystemClock.now() + Duration::from_millis(20)
+    }
+
+    /// As a session does it: what rings takes the lock under which it was set, and sets it anew.
+    #[tokio::test]
+    async fn without_a_thread_it_rings_in_time_and_never_from_within() {
+        let rings = Arc::new((Mutex::new(0), AtomicUsize::new(0)));
+        let rung = rings.clone();
+        let watchdog = without_a_thread(Arc::new(move || {
+            *rung.0.try_lock().unwrap() += 1;
+            rung.1.fetch_add(1, Ordering::Relaxed);
+        }));
+        let held = rings.0.lock().unwrap();
+        watchdog.set(Some(SystemClock.now()));
+        drop(held);
+        watchdog.set(Some(soon()));
+        watchdog.set(Some(soon()));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(rings.1.load(Ordering::Relaxed), 1, "only what was set last rings");
+
+        watchdog.set(Some(soon()));
+        watchdog.set(None);
+        watchdog.set(Some(soon()));
+        drop(watchdog);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(rings.1.load(Ordering::Relaxed), 1, "nothing after that");
     }
 }
