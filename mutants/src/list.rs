@@ -83,6 +83,8 @@ mutants! {
         "nobody looks at the queues that an `any` leaves with its grant";
     CancelKeepsPlace, "cancel-keeps-place", "I10, I12",
         "a waiter that is cancelled stays in its queues";
+    StopTakesGrant, "stop-takes-grant", "I6, I12",
+        "the end of a wait limit gives back a grant that came first";
     SessionEndKeepsWaits, "session-end-keeps-waits", "I11, I15",
         "the waits of a session that ended stay in their queues";
     SuspectNotSet, "suspect-not-set", "§4, value",
@@ -121,6 +123,8 @@ mutants! {
         "a stream that ends closes its session";
     GhostPush, "ghost-push", "I4, I23",
         "a request for a lock that seems free is told of its grant before that is committed";
+    WatchLosesChange, "watch-loses-change", "I23",
+        "of the changes that one entry of the log makes, a watch tells the first";
 
     // Replication.
     LeaderRestored, "leader-restored", "§7, I19",

@@ -76,7 +76,9 @@ impl LockTable {
     ) -> Outcome {
         let found = self.open(session)?;
         match found.records.get(&request) {
-            Some(Record::Asked { wish, state: State::Held { token, part, .. } }) => {
+            Some(Record::Asked { wish, state: State::Held { token, part, .. } })
+                if !mutant!(StopTakesGrant) =>
+            {
                 let state = self.acquired(*token, wish, *part);
                 Ok(Answer::Acquired { request, state, fresh: false })
             }

@@ -29,7 +29,7 @@ struct Arguments {
     #[arg(long)]
     jobs: Option<usize>,
     /// Live only the lives that found them before: a file of lines `mutant seed`. Each must be found
-    /// by one of its seeds.
+    /// by one of its seeds; one without any is not found.
     #[arg(long)]
     replay: Option<PathBuf>,
     /// Add the seeds that find them to this file.
@@ -124,8 +124,7 @@ fn replay(arguments: &Arguments, kept: &[(Mutant, u64)]) -> Vec<Looked> {
         }
         looked
     };
-    let mutants: Vec<Mutant> =
-        chosen(arguments).into_iter().filter(|mutant| seeds_of(*mutant).next().is_some()).collect();
+    let mutants = chosen(arguments);
     let jobs = arguments.jobs.unwrap_or_else(cores).max(1);
     let (next, all) = (std::sync::atomic::AtomicUsize::new(0), std::sync::Mutex::new(Vec::new()));
     std::thread::scope(|scope| {

@@ -9,11 +9,13 @@ mod session;
 
 pub(super) use session::Line;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::{self, Either};
 use holdfast_proto::v1::set_value::Change as Wanted;
 use holdfast_proto::v1::{
     Acquire, AcquireRequest, Cancel, CancelRequest, Granted, Item, Mode, Release, ReleaseRequest,
@@ -119,6 +121,11 @@ impl Caller {
             match self.acquire(session, (request, &items, wait), left).await {
                 Ok(granted) => return Some(self.granted(session, request, items, &granted)),
                 Err(status) => match after(&status, request, wait) {
+                    // An earlier call of it had a shorter limit.
+                    Some(What::Denied { .. }) if wait && self.seams.clock.now() < until => {
+                        self.write(What::Unknown { request });
+                        return None;
+                    }
                     Some(what) => {
                         self.write(what);
                         return None;
@@ -131,30 +138,34 @@ impl Caller {
         None
     }
 
-    /// One call. Some give it up early: their place, and what they are granted, stays (DESIGN §6).
+    /// One call, or two. Some give it up early: their place, and what they are granted, stays
+    /// (DESIGN §6). Some have sent one before with a shorter limit, as a proxy does that sends again
+    /// what takes long: what that one's limit ends is the wait, never a grant (I13).
     async fn acquire(
         &mut self,
         session: &Session,
-        (request, items, wait): (u64, &[Asked], bool),
+        wish: (u64, &[Asked], bool),
         left: Duration,
     ) -> Result<Granted, Status> {
         let patience = match self.draw.below(4) {
             0 => Duration::from_millis(self.draw.below(500)),
             _ => left + ANSWERED_WITHIN,
         };
-        let items = items.iter().map(|item| Item {
-            name: item.name.clone().into_bytes().into(),
-            mode: if item.shared { Mode::Shared } else { Mode::Exclusive }.into(),
-        });
-        let acquire =
-            Acquire { request_id: request, items: items.collect(), wait, ..Acquire::default() };
-        let wait_ms = wait.then(|| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
-        let asked = AcquireRequest {
-            session: Some(session.key()),
-            done_below: request,
-            acquire: Some(acquire),
-            wait_ms,
-        };
+        let short = Duration::from_millis(1 + self.draw.below(400)).min(left);
+        let twice = wish.2 && self.draw.below(3) == 0;
+        let late = self.call(acquire_of(session, wish, left), patience);
+        if !twice {
+            return late.await;
+        }
+        let early = self.call(acquire_of(session, wish, short), short + ANSWERED_WITHIN);
+        match future::select(pin!(early), pin!(late)).await {
+            Either::Left((Err(_), late)) => late.await,
+            Either::Right((Err(_), early)) => early.await,
+            Either::Left((granted, _)) | Either::Right((granted, _)) => granted,
+        }
+    }
+
+    async fn call(&self, asked: AcquireRequest, patience: Duration) -> Result<Granted, Status> {
         let call =
             self.line.ask(patience, |calls, node| async move { calls.acquire(&node, asked).await });
         let answer = call.await?;
@@ -308,6 +319,24 @@ impl Caller {
             self.write(told);
             return;
         }
+    }
+}
+
+fn acquire_of(
+    session: &Session,
+    (request_id, items, wait): (u64, &[Asked], bool),
+    limit: Duration,
+) -> AcquireRequest {
+    let items = items.iter().map(|item| Item {
+        name: item.name.clone().into_bytes().into(),
+        mode: if item.shared { Mode::Shared } else { Mode::Exclusive }.into(),
+    });
+    let acquire = Acquire { request_id, items: items.collect(), wait, ..Acquire::default() };
+    AcquireRequest {
+        session: Some(session.key()),
+        done_below: request_id,
+        acquire: Some(acquire),
+        wait_ms: wait.then(|| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
     }
 }
 

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use holdfast_core::{Event, LockName, LockTable, LogIndex, Tenure};
+use holdfast_mutants::mutant;
 use tokio::sync::{Notify, watch};
 
 use super::super::error::StreamError;
@@ -219,6 +220,9 @@ impl State {
             };
             let prefix = prefix.0.clone();
             let Some(group) = self.groups.get_mut(&prefix) else { continue };
+            if mutant!(WatchLosesChange) && !group.fresh.is_empty() {
+                continue;
+            }
             if group.fresh.is_empty() {
                 touched.push(prefix);
             }
