@@ -106,7 +106,7 @@ impl Ledger {
 
     /// Lives on from where it stands until `many.lives` are lived in all, or as `many` says
     /// otherwise; what was lived is in the file after each hundred. `many.first_seed` does not
-    /// count. `lived` sees each life, `kept` what came of all so far.
+    /// count. `tell` sees each life, `so_far` what came of all after each hundred.
     ///
     /// # Errors
     ///
@@ -114,8 +114,8 @@ impl Ledger {
     pub fn live(
         mut self,
         many: &Many,
-        lived: impl Fn(&Life) + Sync,
-        kept: impl Fn(&Outcome),
+        tell: impl Fn(&Life) + Sync,
+        so_far: impl Fn(&Outcome),
     ) -> Result<Outcome, LedgerError> {
         let mut left = many.within;
         loop {
@@ -131,11 +131,11 @@ impl Ledger {
                 failures,
                 ..many.clone()
             };
-            let outcome = live_many(&chunk, || (), |life, _| lived(life));
+            let outcome = live_many(&chunk, || (), |life, _| tell(life));
             left = left.map(|left| left.saturating_sub(outcome.took));
             self.take(outcome);
             self.save()?;
-            kept(&self.outcome());
+            so_far(&self.outcome());
         }
     }
 

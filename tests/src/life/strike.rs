@@ -143,9 +143,8 @@ impl Stage<'_> {
     async fn until_something_unsynced(&self, disk: &VirtualDisk) {
         let in_snapshot = self.draw().below(2) == 0;
         let within = if in_snapshot { SNAPSHOT_WITHIN } else { SOMETHING_UNSYNCED_WITHIN };
-        let has_come = || match in_snapshot {
-            true => disk.has_unfinished_snapshot(),
-            false => disk.unsynced() > 0,
+        let has_come = || {
+            if in_snapshot { disk.has_unfinished_snapshot() } else { disk.unsynced() > 0 }
         };
         let waits = async {
             while !has_come() {
