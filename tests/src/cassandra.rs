@@ -138,6 +138,11 @@ impl Stage {
         Self { nodes, points, keyspace, session, recorder }
     }
 
+    /// To be killed, started again, skewed.
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
     /// `host:port`, separated by commas.
     pub fn points(&self) -> &str {
         &self.points

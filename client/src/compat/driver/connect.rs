@@ -31,7 +31,7 @@ impl fmt::Debug for Credentials {
 
 impl Cassandra {
     /// Opens a session of the locker's own, within `limit`: for programs that have none. Contact
-    /// points are `host` or `host:port`, separated by commas.
+    /// points are `host` or `host:port`, separated by commas; a lock is exclusive within `scope`.
     ///
     /// # Errors
     ///
@@ -41,6 +41,7 @@ impl Cassandra {
         contact_points: &str,
         keyspace: &str,
         credentials: Option<&Credentials>,
+        scope: SerialScope,
         limit: Duration,
     ) -> Result<Self> {
         let session = open(contact_points, credentials, limit).await?;
@@ -51,7 +52,7 @@ impl Cassandra {
                 Ident::new(keyspace)
             )));
         }
-        Ok(Self::new(session, keyspace, SerialScope::Cluster))
+        Ok(Self::new(session, keyspace, scope))
     }
 }
 
