@@ -43,6 +43,14 @@ impl Nodes {
         nodes
     }
 
+    /// Starts one node of its own that lets in only who logs in (role and password: `cassandra`).
+    pub async fn start_one_with_login() -> Self {
+        let own = tempfile::tempdir().unwrap();
+        let nodes = Self { run: own.path().join("nodes"), own: Some(own) };
+        nodes.call("up", &["1", "login"]).await;
+        nodes
+    }
+
     /// An earlier test may have left a node dead, or with a wrong clock.
     async fn mend(&self) {
         for node in 1..=3 {
@@ -90,6 +98,13 @@ impl Nodes {
     pub async fn session(&self) -> Arc<Session> {
         let points = self.contact_points().await;
         let builder = SessionBuilder::new().known_nodes(points.split(','));
+        Arc::new(builder.build().await.unwrap())
+    }
+
+    /// The same, of nodes that want a login.
+    pub async fn session_as(&self, user: &str, password: &str) -> Arc<Session> {
+        let points = self.contact_points().await;
+        let builder = SessionBuilder::new().known_nodes(points.split(',')).user(user, password);
         Arc::new(builder.build().await.unwrap())
     }
 

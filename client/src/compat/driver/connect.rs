@@ -7,7 +7,10 @@ use std::time::Duration;
 use holdfast_seams::Seams;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
-use scylla::errors::{ConnectionError, ConnectionPoolError, MetadataError, NewSessionError};
+use scylla::errors::{
+    ConnectionError, ConnectionPoolError, ConnectionSetupRequestErrorKind, MetadataError,
+    NewSessionError,
+};
 
 use super::SerialScope;
 use crate::compat::cassandra::Cassandra;
@@ -79,22 +82,33 @@ pub(super) async fn open(
     };
     match opened {
         Ok(Ok(session)) => Ok(Arc::new(session)),
-        Ok(Err(error)) if is_refusal(&error) => Err(refused(error.to_string())),
-        Ok(Err(error)) => Err(unreachable(error.to_string())),
+        Ok(Err(error)) => Err(match refusal(&error) {
+            Some(message) => refused(message),
+            None => unreachable(error.to_string()),
+        }),
         Err(_) => Err(unreachable("no answer yet".into())),
     }
 }
 
-/// Whether a node answered, and would not let us in.
-fn is_refusal(error: &NewSessionError) -> bool {
-    matches!(
-        error,
-        NewSessionError::MetadataError(MetadataError::ConnectionPoolError(
-            ConnectionPoolError::Broken {
-                last_connection_error: ConnectionError::ConnectionSetupRequestError(_),
-            }
-        ))
-    )
+/// Why a node that answered would not let us in; `None` if that is not what happened.
+fn refusal(error: &NewSessionError) -> Option<String> {
+    let NewSessionError::MetadataError(MetadataError::ConnectionPoolError(
+        ConnectionPoolError::Broken {
+            last_connection_error: ConnectionError::ConnectionSetupRequestError(setup),
+        },
+    )) = error
+    else {
+        return None;
+    };
+    let why = match setup.get_error() {
+        ConnectionSetupRequestErrorKind::MissingAuthentication => "it wants a login",
+        ConnectionSetupRequestErrorKind::DbError(_, message) => message,
+        _ => return None,
+    };
+    Some(format!(
+        "the cluster does not let us in: {why}; give a role (--user) and its password \
+         (HOLDFAST_CASSANDRA_PASSWORD)"
+    ))
 }
 
 pub(super) fn refused(message: String) -> Error {
