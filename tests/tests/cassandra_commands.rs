@@ -165,7 +165,7 @@ async fn who_is_not_let_in_and_who_has_no_quorum_is_told_so_in_one_line() {
     session.query_unpaged(change, ()).await.unwrap();
     for recipe in Recipe::ALL.map(Recipe::name) {
         let ended = place.run_as(right, &[recipe, "try", "job", "--", "true"]).await;
-        expect(&ended, 123, "needs 2 replicas, 1 alive");
+        expect(&ended, 122, "\"alone\" is to have 3 replicas, and there are 1 nodes for them");
     }
 }
 
