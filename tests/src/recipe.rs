@@ -1,6 +1,7 @@
 //! The lock recipes as suites on real Cassandra nodes run them: each by its name, clients of one that
 //! write a history together, in this process and in others.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,7 +76,7 @@ impl Times {
     /// So short that a test can wait for the end of it: safe for 4.9 s, renewed every 1.6 s.
     pub const SHORT: Self = Self { ttl: Duration::from_secs(9), skew: Duration::from_secs(3) };
     /// The shortest TTL of production, and as much skew as it allows for.
-    pub const USUAL: Self = Self { ttl: Duration::from_secs(180), skew: Duration::from_secs(60) };
+    pub const USUAL: Self = Self { ttl: Duration::from_mins(3), skew: Duration::from_mins(1) };
 }
 
 /// Clients of one recipe on a stage, and the history that they write.
@@ -217,10 +218,12 @@ impl LockProcess {
 
 /// The longest time between two grants of one name, and which name that is.
 pub fn longest_pause(records: &[Record]) -> Option<(Duration, String)> {
-    let mut granted = std::collections::BTreeMap::<&str, Vec<u64>>::new();
+    let mut granted = BTreeMap::<&str, Vec<u64>>::new();
     for record in records {
         if let What::Granted { names, .. } = &record.what {
-            names.iter().for_each(|name| granted.entry(name).or_default().push(record.at_ns));
+            for name in names {
+                granted.entry(name).or_default().push(record.at_ns);
+            }
         }
     }
     let pauses = granted.into_iter().flat_map(|(name, instants)| {

@@ -7,7 +7,8 @@
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
-    reason = "helpers of tests stop the test when something is not as it must be"
+    clippy::print_stdout,
+    reason = "helpers of tests stop the test when something is not as it must be, and show what they saw"
 )]
 
 use std::collections::BTreeMap;
@@ -108,7 +109,7 @@ async fn what_a_killed_process_of_either_kind_left_stands_for_its_ttl() {
     let python = python();
     let stage = Stage::set("legacy_killed").await;
     // The lease seed's rows have the TTL of their table.
-    let short = format!("ALTER TABLE legacy_killed.leases WITH default_time_to_live = {}", 9);
+    let short = "ALTER TABLE legacy_killed.leases WITH default_time_to_live = 9";
     stage.session().query_unpaged(short, ()).await.unwrap();
     let parties = Party::of_each(&stage, Times::SHORT);
     let clock = Seams::system().clock;
