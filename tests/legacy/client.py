@@ -3,9 +3,9 @@
 
     client.py RECIPE CONTACT_POINTS KEYSPACE TTL_S HISTORY FIRST_CLIENT work WORKERS HOLD_MS PAUSE_MS NAME...
     client.py RECIPE CONTACT_POINTS KEYSPACE TTL_S HISTORY FIRST_CLIENT hold NAME
-    client.py tokens CONTACT_POINTS KEYSPACE GRACE_S HISTORY FIRST_CLIENT house
+    client.py tokens-lwt CONTACT_POINTS KEYSPACE GRACE_S HISTORY FIRST_CLIENT house
 
-RECIPE is lease, queue or tokens. `work`: so many threads acquire, hold and give back until SIGTERM, which ends them gracefully. `hold`: holds until it is killed.
+RECIPE is lease, queue or tokens-lwt. `work`: so many threads acquire, hold and give back until SIGTERM, which ends them gracefully. `hold`: holds until it is killed.
 What its threads ask, are told and believe stands in HISTORY, a record a line, as tests/src/history.rs reads it. Prints `ready`, or `held`.
 """
 import json
@@ -21,7 +21,7 @@ from lease_lwt import Lease
 from scylla_tokens import Tokens, keep_house
 from thesis_queue import Queue
 
-RECIPES = {"lease": Lease, "queue": Queue, "tokens": Tokens}
+RECIPES = {"lease": Lease, "queue": Queue, "tokens-lwt": Tokens}
 LOOK_EVERY_S = 0.01
 
 
