@@ -43,6 +43,14 @@ impl Nodes {
         nodes
     }
 
+    /// Starts one node of its own that lets in only who logs in (role and password: `cassandra`).
+    pub async fn start_one_with_login() -> Self {
+        let own = tempfile::tempdir().unwrap();
+        let nodes = Self { run: own.path().join("nodes"), own: Some(own) };
+        nodes.call("up", &["1", "login"]).await;
+        nodes
+    }
+
     /// An earlier test may have left a node dead, or with a wrong clock.
     async fn mend(&self) {
         for node in 1..=3 {
@@ -93,6 +101,13 @@ impl Nodes {
         Arc::new(builder.build().await.unwrap())
     }
 
+    /// The same, of nodes that want a login.
+    pub async fn session_as(&self, user: &str, password: &str) -> Arc<Session> {
+        let points = self.contact_points().await;
+        let builder = SessionBuilder::new().known_nodes(points.split(',')).user(user, password);
+        Arc::new(builder.build().await.unwrap())
+    }
+
     async fn call(&self, command: &str, arguments: &[&str]) -> String {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("cassandra/nodes");
         let mut command_line = Command::new(script);
@@ -136,6 +151,11 @@ impl Stage {
         let session = nodes.session().await;
         let recorder = Recorder::in_memory(Seams::system().clock);
         Self { nodes, points, keyspace, session, recorder }
+    }
+
+    /// To be killed, started again, skewed.
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
     }
 
     /// `host:port`, separated by commas.

@@ -25,6 +25,9 @@ pub mod history;
 pub mod life;
 pub mod namespace;
 pub mod program;
+pub mod python;
+#[cfg(feature = "cassandra")]
+pub mod recipe;
 pub mod remote;
 pub mod resource;
 pub mod run;

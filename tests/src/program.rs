@@ -48,6 +48,11 @@ impl Program {
         Self::start_with(path, arguments, &[])
     }
 
+    /// Starts `name`, one of the product's programs, with these variables in its environment.
+    pub fn start_in(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::start_with(&binary(name), arguments, variables)
+    }
+
     fn start_with(path: &PathBuf, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(path);

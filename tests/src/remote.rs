@@ -85,7 +85,8 @@ impl RemoteScribe {
     /// Acquires, holds for `length` and gives back, again and again, until `until` says so.
     pub async fn work(&self, names: &[&str], length: Duration, until: impl Fn() -> bool) {
         let seams = Seams::system();
-        let mut turn = 0;
+        // Not all at the same one first.
+        let mut turn = usize::try_from(self.id.0).unwrap_or_default();
         while !until() {
             let name = names[turn % names.len()];
             turn += 1;

@@ -1,5 +1,5 @@
-//! `holdfast cassandra` on three real nodes: exit codes, a command under a lease, the tables, and what
-//! is said to wrong input.
+//! `holdfast cassandra` on three real nodes: exit codes, a command under a lock, figures, the tables, and
+//! what is said to wrong input.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,9 +9,12 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use holdfast::compat::{Cassandra, LockerOptions, SerialScope};
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::Nodes;
 use holdfast_tests::program::{Ended, Program, run};
+use holdfast_tests::recipe::Recipe;
 use nix::sys::signal::Signal;
 
 const fn secs(seconds: u64) -> Duration {
@@ -42,42 +45,127 @@ impl Place {
         run("holdfast", &self.arguments(rest)).await
     }
 
+    /// As the role `cassandra`.
+    async fn run_as(&self, password: &str, rest: &[&str]) -> Ended {
+        let login =
+            [("HOLDFAST_CASSANDRA_USER", "cassandra"), ("HOLDFAST_CASSANDRA_PASSWORD", password)];
+        Program::start_in("holdfast", &self.arguments(rest), &login).end(secs(30)).await
+    }
+
     fn start(&self, rest: &[&str]) -> Program {
         Program::start("holdfast", &self.arguments(rest))
     }
 }
 
+/// As of the native command, by every recipe.
 #[tokio::test]
-async fn a_command_runs_under_a_lease_and_its_exit_code_is_ours() {
+async fn a_command_runs_under_a_lock_and_its_exit_code_is_ours() {
     let nodes = Nodes::start().await;
     let place = Place::made(&nodes, "commands").await;
+    join_all(Recipe::ALL.map(|recipe| command_under_a_lock(&place, recipe.name()))).await;
+}
+
+async fn command_under_a_lock(place: &Place, recipe: &str) {
     let shell = "echo \"$HOLDFAST_LOCK ${HOLDFAST_TOKEN-none}\"; exit 7";
-    let ended = place.run(&["lease", "lock", "nightly", "--", "sh", "-c", shell]).await;
+    let ended = place.run(&[recipe, "lock", "nightly", "--", "sh", "-c", shell]).await;
     assert_eq!((ended.code, ended.out.as_str()), (Some(7), "nightly none\n"), "{ended:?}");
 
     let mut holder =
-        place.start(&["lease", "lock", "nightly", "--", "sh", "-c", "echo on; sleep 60"]);
+        place.start(&[recipe, "lock", "nightly", "--", "sh", "-c", "echo on; sleep 60"]);
     holder.line("on", secs(20)).await;
-    let tried = place.run(&["lease", "try", "nightly", "--", "true"]).await;
+    let tried = place.run(&[recipe, "try", "nightly", "--", "true"]).await;
     assert_eq!(tried.code, Some(124), "{tried:?}");
     assert!(tried.err.contains("nightly is not granted: held by "), "{}", tried.err);
-    let waited = place.run(&["lease", "lock", "--wait", "1s", "nightly", "--", "true"]).await;
+    let waited = place.run(&[recipe, "lock", "--wait", "1s", "nightly", "--", "true"]).await;
     assert_eq!(waited.code, Some(124), "{waited:?}");
 
     holder.signal(Signal::SIGTERM);
     assert_eq!(holder.end(secs(10)).await.code, Some(128 + 15));
-    let next = place.run(&["lease", "try", "nightly", "--", "true"]).await;
+    let next = place.run(&[recipe, "try", "nightly", "--", "true"]).await;
     assert_eq!(next.code, Some(0), "it was given back: {next:?}");
+    let local = place.run(&["--local-serial", recipe, "try", "nightly", "--", "true"]).await;
+    assert_eq!(local.code, Some(0), "LOCAL_SERIAL and LOCAL_QUORUM: {local:?}");
 }
 
-/// Names are bound: a quote, a semicolon and a snowman are a name like any other.
+/// Names are bound: a quote, a semicolon and a snowman are a name like any other. What Cassandra takes for no
+/// key is refused in one line.
 #[tokio::test]
 async fn a_name_is_any_text() {
     let nodes = Nodes::start().await;
     let place = Place::made(&nodes, "names").await;
-    for name in ["it's'; DROP TABLE names.leases; --", "☃\u{202e}\t", "a b"] {
-        let ended = place.run(&["lease", "try", name, "--", "true"]).await;
-        assert_eq!(ended.code, Some(0), "{name:?}: {ended:?}");
+    let too_long = "x".repeat(70_000);
+    for recipe in Recipe::ALL.map(Recipe::name) {
+        for name in ["it's'; DROP TABLE names.leases; --", "☃\u{202e}\t\n\"%?", "a b"] {
+            let ended = place.run(&[recipe, "try", name, "--", "true"]).await;
+            assert_eq!(ended.code, Some(0), "{name:?}: {ended:?}");
+        }
+        expect(&place.run(&[recipe, "try", "", "--", "true"]).await, 122, "Key may not be empty");
+        let ended = place.run(&[recipe, "try", &too_long, "--", "true"]).await;
+        expect(&ended, 122, "longer than maximum of 65535");
+    }
+    let all = ["\0", "\u{1}\u{7f}\u{80}", "\u{fffe}\u{10ffff}", "a\0b"];
+    let session = nodes.session().await;
+    let on = Cassandra::new(session, "names", SerialScope::Datacenter);
+    for locker in Recipe::ALL.map(|recipe| recipe.locker(&on, &LockerOptions::default())) {
+        for name in all {
+            let held = locker.try_get_lock(name).await.unwrap().unwrap();
+            assert!(locker.try_get_lock(name).await.unwrap().is_none(), "{name:?}");
+            held.release().await.unwrap();
+        }
+    }
+}
+
+/// One row, as `holdfast bench` has it, with what only these have.
+#[tokio::test]
+async fn a_recipe_is_measured_as_the_native_store_is() {
+    let nodes = Nodes::start().await;
+    let place = Place::made(&nodes, "measured").await;
+    for recipe in Recipe::ALL.map(Recipe::name) {
+        let asked = ["--json", recipe, "bench", "--clients", "4", "--names", "2", "--seconds", "2"];
+        let ended = place.run(&asked).await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let row: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+        let figure = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("no {key}: {row}"));
+        for key in
+            ["acq_p50_us", "acq_p99_us", "ho_p50_us", "rel_p99_us", "unknown", "client_cpu_s"]
+        {
+            figure(key);
+        }
+        assert!(figure("ops") > 0.0 && figure("errors") < 0.5, "{row}");
+        assert!(figure("round_trips_per_op") >= 2.0, "an acquire and a release: {row}");
+        assert_eq!(row["peer"], format!("cassandra-{recipe}"));
+        assert_eq!(row["topology"], "3n");
+    }
+    let nowhere = Place { points: place.points.clone(), keyspace: "nowhere" };
+    expect(&nowhere.run(&["lease", "bench"]).await, 122, "there is no keyspace \"nowhere\"");
+}
+
+/// A cluster that wants a login, and a keyspace that no QUORUM can be had of, for its one node is not two.
+#[tokio::test]
+async fn who_is_not_let_in_and_who_has_no_quorum_is_told_so_in_one_line() {
+    let nodes = Nodes::start_one_with_login().await;
+    let place = Place { points: nodes.contact_points().await, keyspace: "alone" };
+    let attempt = ["lease", "try", "job", "--", "true"];
+    let began = Seams::system().clock.now();
+    expect(&place.run(&attempt).await, 122, "does not let us in: it wants a login");
+    let schema = ["schema", "--apply", "--replication", "1"];
+    expect(&place.run(&schema).await, 122, "does not let us in: it wants a login");
+    expect(&place.run_as("wrong", &attempt).await, 122, "give a role (--user) and its password");
+    assert!(Seams::system().clock.now().saturating_since(began) < secs(10));
+
+    let right = "cassandra";
+    expect(&place.run_as(right, &attempt).await, 122, "there is no keyspace \"alone\"");
+    assert_eq!(place.run_as(right, &schema).await.code, Some(0));
+    assert_eq!(place.run_as(right, &attempt).await.code, Some(0));
+
+    let session = nodes.session_as("cassandra", right).await;
+    // With `replication_factor` it would stand as it is: that only counts for datacenters that are new.
+    let three = "{'class': 'NetworkTopologyStrategy', 'datacenter1': 3}";
+    let change = format!("ALTER KEYSPACE alone WITH replication = {three}");
+    session.query_unpaged(change, ()).await.unwrap();
+    for recipe in Recipe::ALL.map(Recipe::name) {
+        let ended = place.run_as(right, &[recipe, "try", "job", "--", "true"]).await;
+        expect(&ended, 122, "\"alone\" is to have 3 replicas, and there are 1 nodes for them");
     }
 }
 

@@ -8,7 +8,7 @@ use holdfast_seams::Seams;
 use tokio::sync::watch;
 
 use super::alarms::Alarms;
-use super::database::{Database, Tables};
+use super::database::{Database, StatementCounts, Tables};
 use super::keeper::Keeping;
 use super::terms::Terms;
 use crate::Result;
@@ -31,6 +31,16 @@ impl Cassandra {
     pub async fn settled(&self) {
         // The sender is our own.
         let _ = self.keepers.subscribe().wait_for(|keepers| *keepers == 0).await;
+    }
+
+    /// What the lockers built from this asked of the cluster so far: for those who measure.
+    pub fn statements(&self) -> StatementCounts {
+        self.tables.counts()
+    }
+
+    /// The nodes of the cluster, as the session knows them.
+    pub fn nodes(&self) -> Vec<String> {
+        self.tables.endpoints()
     }
 
     pub(crate) fn on(database: Arc<dyn Database>, seams: Seams) -> Self {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use futures_util::future::BoxFuture;
@@ -104,6 +105,17 @@ pub(crate) struct Tables {
     clock: Arc<dyn Clock>,
     /// By table and partition; an entry goes when nobody uses it and another one is made.
     lanes: Mutex<BTreeMap<Partition, Weak<Lane>>>,
+    sent: AtomicU64,
+    unanswered: AtomicU64,
+}
+
+/// What was asked of the database since the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatementCounts {
+    /// Statements sent, each of which is one round trip to a coordinator.
+    pub sent: u64,
+    /// Those of them that ended without an answer, and may have taken effect or not.
+    pub unanswered: u64,
 }
 
 /// A table, and the columns of a partition key.
@@ -114,11 +126,27 @@ type Lane = tokio::sync::Mutex<()>;
 
 impl Tables {
     pub(crate) fn new(database: Arc<dyn Database>, clock: Arc<dyn Clock>) -> Self {
-        Self { database, clock, lanes: Mutex::default() }
+        let [sent, unanswered] = [const { AtomicU64::new(0) }; 2];
+        Self { database, clock, lanes: Mutex::default(), sent, unanswered }
     }
 
     pub(crate) fn endpoints(&self) -> Vec<String> {
         self.database.endpoints()
+    }
+
+    pub(crate) fn counts(&self) -> StatementCounts {
+        let [sent, unanswered] =
+            [&self.sent, &self.unanswered].map(|count| count.load(Ordering::Relaxed));
+        StatementCounts { sent, unanswered }
+    }
+
+    async fn execute(&self, statement: Statement) -> Result<Answer, Fault> {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        let answer = self.database.execute(statement).await;
+        if let Err(Fault::Unknown(_)) = answer {
+            self.unanswered.fetch_add(1, Ordering::Relaxed);
+        }
+        answer
     }
 
     /// Executes an LWT. The instant is from before it was sent: whatever its TTL gives counts from
@@ -130,7 +158,7 @@ impl Tables {
         let lane = self.lane(&statement);
         let _alone = lane.lock().await;
         let started = self.clock.now();
-        let answer = self.database.execute(statement).await.and_then(|answer| match answer {
+        let answer = self.execute(statement).await.and_then(|answer| match answer {
             Answer::Applied => Ok(Conditional::Applied),
             Answer::NotApplied(row) => Ok(Conditional::NotApplied(row)),
             other => Err(Fault::Unknown(format!("an LWT was answered with {other:?}"))),
@@ -143,7 +171,7 @@ impl Tables {
     pub(crate) async fn read(&self, statement: Statement) -> Result<Option<Row>, Fault> {
         let lane = self.lane(&statement);
         let _alone = lane.lock().await;
-        match self.database.execute(statement).await? {
+        match self.execute(statement).await? {
             Answer::Read(row) => Ok(row),
             other => Err(Fault::NotDone(format!("a read was answered with {other:?}"))),
         }
@@ -151,7 +179,7 @@ impl Tables {
 
     /// Writes or erases at QUORUM: whoever reads at QUORUM after the answer sees it.
     pub(crate) async fn write(&self, statement: Statement) -> Result<(), Fault> {
-        match self.database.execute(statement).await? {
+        match self.execute(statement).await? {
             Answer::Written => Ok(()),
             other => Err(Fault::Unknown(format!("a write was answered with {other:?}"))),
         }
@@ -159,7 +187,7 @@ impl Tables {
 
     /// Reads the first rows of a partition at QUORUM.
     pub(crate) async fn scan(&self, statement: Statement) -> Result<Vec<Row>, Fault> {
-        match self.database.execute(statement).await? {
+        match self.execute(statement).await? {
             Answer::Rows(rows) => Ok(rows),
             other => Err(Fault::NotDone(format!("a scan was answered with {other:?}"))),
         }

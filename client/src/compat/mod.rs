@@ -58,6 +58,7 @@ pub use locker::{Patience, RemoteGuard, RemoteLocker};
 #[cfg(any(test, feature = "cassandra"))]
 pub use {
     cassandra::{Cassandra, LockerOptions},
+    database::StatementCounts,
     lease::{Leader, Leadership, Lease, LeaseTable, Observer, Sequence},
     queue::{LocalTime, Queue, QueueTables, QueueTime},
 };

@@ -1,8 +1,9 @@
-//! A process of its own that holds one lease with the real library and writes down, every few
-//! milliseconds, whether its guard is safe: to be frozen or killed by a test.
+//! A process of its own that locks by a recipe on Cassandra with the real library and writes down what it is told and believes: to be
+//! frozen, killed or replaced by a test.
 //!
-//! `holdfast-cassandra-holder CONTACT_POINTS KEYSPACE NAME TTL_S SKEW_S CLIENT_ID HISTORY`; prints
-//! `held` once it holds, and `lost` when it does not any more.
+//! `holdfast-cassandra-holder RECIPE CONTACT_POINTS KEYSPACE TTL_S SKEW_S HISTORY CLIENT_ID`, then either
+//! `hold NAME`: prints `held` once it holds, and `lost` when it does not any more, or
+//! `work NAME…`: prints `ready`, acquires and gives back until SIGTERM, and ends with nothing left behind.
 #![allow(
     clippy::print_stdout,
     clippy::panic,
@@ -11,35 +12,58 @@
     reason = "a helper of tests: what cannot go on fails the test that started it"
 )]
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use holdfast::compat::{Cassandra, Lease, LeaseTable, LockerOptions, Patience};
+use holdfast::compat::{Cassandra, LockerOptions, Patience, SerialScope};
 use holdfast_seams::Seams;
 use holdfast_tests::history::{ClientId, Recorder};
+use holdfast_tests::recipe::{Recipe, WORK};
 use holdfast_tests::remote::RemoteScribe;
+use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [points, keyspace, name, ttl_s, skew_s, id, history] = arguments.as_slice() else {
-        panic!("CONTACT_POINTS KEYSPACE NAME TTL_S SKEW_S CLIENT_ID HISTORY");
+    let [recipe, points, keyspace, ttl_s, skew_s, history, id, task, names @ ..] =
+        arguments.as_slice()
+    else {
+        panic!("RECIPE CONTACT_POINTS KEYSPACE TTL_S SKEW_S HISTORY CLIENT_ID hold|work NAME…");
     };
-    let seams = Seams::system();
-    let recorder = Recorder::to_file(seams.clock.clone(), history.as_ref()).unwrap();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let recorder = Recorder::to_file(Seams::system().clock, history.as_ref()).unwrap();
     let secs = |text: &String| Duration::from_secs(text.parse().unwrap());
     let limit = Duration::from_secs(20);
-    let cassandra = Cassandra::connect(points, keyspace, None, limit).await.unwrap();
+    let cassandra =
+        Cassandra::connect(points, keyspace, None, SerialScope::Cluster, limit).await.unwrap();
     let options = LockerOptions::default().ttl(secs(ttl_s)).max_skew(secs(skew_s));
-    let lease = Lease::new(&cassandra, &options, LeaseTable::default()).unwrap();
-    let id = ClientId(id.parse().unwrap());
+    let locker = Recipe::named(recipe).unwrap().locker(&cassandra, &options);
+    let scribe = RemoteScribe::of(locker, ClientId(id.parse().unwrap()), recorder);
+    match task.as_str() {
+        "hold" => hold(&scribe, names[0]).await,
+        "work" => work(&scribe, &names).await,
+        other => panic!("hold or work, not {other}"),
+    }
+    cassandra.settled().await;
+}
 
-    let scribe = RemoteScribe::of(Arc::new(lease), id, recorder);
-    let held = scribe.acquire(name, Patience::AtMost(Duration::from_secs(30))).await.unwrap();
+async fn hold(scribe: &RemoteScribe, name: &str) {
+    let held = scribe.acquire(name, Patience::AtMost(Duration::from_mins(1))).await.unwrap();
     println!("held");
     while held.note() {
-        seams.sleep(Duration::from_millis(5)).await;
+        Seams::system().sleep(Duration::from_millis(5)).await;
     }
     println!("lost");
     std::future::pending::<()>().await;
+}
+
+async fn work(scribe: &RemoteScribe, names: &[&str]) {
+    let over = AtomicBool::new(false);
+    let mut asked = signal(SignalKind::terminate()).unwrap();
+    let ending = async {
+        asked.recv().await;
+        over.store(true, Ordering::Relaxed);
+    };
+    println!("ready");
+    tokio::join!(scribe.work(names, WORK, || over.load(Ordering::Relaxed)), ending);
 }

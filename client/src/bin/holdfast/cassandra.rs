@@ -1,5 +1,6 @@
 //! `holdfast cassandra`: a command runs under a lock of one of the recipes; the recipes' tables.
 
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
@@ -7,12 +8,13 @@ use clap::{Args, Subcommand};
 use holdfast::Error;
 use holdfast::compat::{
     Cassandra, Credentials, Lease, LeaseTable, LockerOptions, Patience, Queue, QueueTables,
-    RemoteLocker, Schema,
+    RemoteLocker, Schema, SerialScope,
 };
 use holdfast_seams::{Seams, select};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{Global, Work, duration};
+use crate::bench::cassandra::{LoopArgs, Measured, measure};
 use crate::failure::{Failure, NOT_REACHED};
 use crate::lock::keeper::{GOODBYE_LIMIT, hold};
 use crate::lock::{Event, Held, run_under};
@@ -42,6 +44,10 @@ struct Place {
     /// [default: 60s].
     #[arg(long, value_parser = duration)]
     max_skew: Option<Duration>,
+    /// Decide within the datacenter of the nodes that are talked to (`LOCAL_SERIAL`, `LOCAL_QUORUM`):
+    /// clients of another datacenter are not excluded.
+    #[arg(long)]
+    local_serial: bool,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -79,6 +85,11 @@ enum LockCommand {
     Lock(WaitArgs),
     /// Run a command if a lock is free, exit with 124 if it is not.
     Try(JobArgs),
+    /// Measure: clients that acquire and give back as fast as they can, on this cluster.
+    ///
+    /// The figures are those of `holdfast bench`, with round trips and statements without an answer. It uses
+    /// locks of its own, whose names begin with `bench/`.
+    Bench(LoopArgs),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -99,6 +110,16 @@ struct JobArgs {
 }
 
 impl Place {
+    /// A session of our own.
+    async fn connect(&self, limit: Duration) -> Result<Cassandra, Failure> {
+        let credentials = self.credentials();
+        let scope = if self.local_serial { SerialScope::Datacenter } else { SerialScope::Cluster };
+        let points = &self.contact_points;
+        Cassandra::connect(points, &self.keyspace, credentials.as_ref(), scope, limit)
+            .await
+            .map_err(failure)
+    }
+
     fn credentials(&self) -> Option<Credentials> {
         let user = self.user.clone()?;
         let password = std::env::var("HOLDFAST_CASSANDRA_PASSWORD").unwrap_or_default();
@@ -116,11 +137,11 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
     let CassandraArgs { place, command } = args;
     match command {
         CassandraCommand::Schema(wanted) => schema(global, &place, &wanted),
-        CassandraCommand::Lease(wanted) => lock(global, place, wanted, |cassandra, options| {
-            Ok(Box::new(Lease::new(cassandra, options, LeaseTable::default())?))
+        CassandraCommand::Lease(wanted) => recipe(global, place, wanted, "lease", |on, options| {
+            Ok(Arc::new(Lease::new(on, options, LeaseTable::default())?))
         }),
-        CassandraCommand::Queue(wanted) => lock(global, place, wanted, |cassandra, options| {
-            Ok(Box::new(Queue::new(cassandra, options, QueueTables::default())?))
+        CassandraCommand::Queue(wanted) => recipe(global, place, wanted, "queue", |on, options| {
+            Ok(Arc::new(Queue::new(on, options, QueueTables::default())?))
         }),
     }
 }
@@ -143,24 +164,67 @@ fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Fai
 }
 
 /// Makes the locker of a recipe.
-type Make = fn(&Cassandra, &LockerOptions) -> holdfast::Result<Box<dyn RemoteLocker>>;
+type Make = fn(&Cassandra, &LockerOptions) -> holdfast::Result<Arc<dyn RemoteLocker>>;
 
-fn lock(global: &Global, place: Place, wanted: LockCommand, make: Make) -> Result<u8, Failure> {
+fn recipe(
+    global: &Global,
+    place: Place,
+    wanted: LockCommand,
+    name: &'static str,
+    make: Make,
+) -> Result<u8, Failure> {
     let options = place.options(global);
-    let (wait, JobArgs { name, work }) = match wanted {
-        LockCommand::Lock(args) => (args.wait, args.job),
-        LockCommand::Try(job) => (Some(Duration::ZERO), job),
-    };
+    match wanted {
+        LockCommand::Lock(WaitArgs { wait, job }) => lock(place, options, wait, job, make),
+        LockCommand::Try(job) => lock(place, options, Some(Duration::ZERO), job, make),
+        LockCommand::Bench(args) => bench(global, &place, &options, &args, name, make),
+    }
+}
+
+fn bench(
+    global: &Global,
+    place: &Place,
+    options: &LockerOptions,
+    args: &LoopArgs,
+    recipe: &'static str,
+    make: Make,
+) -> Result<u8, Failure> {
+    runtime::block_on(async {
+        let limit = Global::connect_limit(None);
+        let connecting = (0..args.sessions()).map(|_| place.connect(limit));
+        let sessions = futures_util::future::try_join_all(connecting).await?;
+        let lockers = sessions.iter().map(|session| make(session, options)).collect();
+        let lockers: holdfast::Result<Vec<_>> = lockers;
+        let lockers = lockers.map_err(failure)?;
+        let ttl = try_out(&lockers, limit).await.map_err(failure)?;
+        measure(global, args, Measured { recipe, sessions, lockers, ttl }).await
+    })??;
+    Ok(0)
+}
+
+/// One lock, before many fail for one reason; how long its rows stand.
+async fn try_out(lockers: &[Arc<dyn RemoteLocker>], limit: Duration) -> holdfast::Result<Duration> {
+    let Some(locker) = lockers.first() else { return Ok(Duration::ZERO) };
+    let guard = locker.get_lock_within("bench/first", limit).await?;
+    let ttl = guard.ttl();
+    guard.release().await?;
+    Ok(ttl)
+}
+
+fn lock(
+    place: Place,
+    options: LockerOptions,
+    wait: Option<Duration>,
+    JobArgs { name, work }: JobArgs,
+    make: Make,
+) -> Result<u8, Failure> {
     run_under(&work, move |events, stop| async move {
         let seams = Seams::system();
         let began = seams.clock.now();
         let limit = Global::connect_limit(wait);
-        let credentials = place.credentials();
-        let connecting =
-            Cassandra::connect(&place.contact_points, &place.keyspace, credentials.as_ref(), limit);
         let cassandra = select! {
             () = stop.cancelled() => return Ok(()),
-            cassandra = connecting => cassandra.map_err(failure)?,
+            cassandra = place.connect(limit) => cassandra?,
         };
         let locker = make(&cassandra, &options.answer_limit(limit)).map_err(failure)?;
         let spent = seams.clock.now().saturating_since(began);

@@ -7,7 +7,12 @@ use std::time::Duration;
 use holdfast_seams::Seams;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
-use scylla::errors::{ConnectionError, ConnectionPoolError, MetadataError, NewSessionError};
+use scylla::cluster::ClusterState;
+use scylla::cluster::metadata::Strategy;
+use scylla::errors::{
+    ConnectionError, ConnectionPoolError, ConnectionSetupRequestErrorKind, MetadataError,
+    NewSessionError,
+};
 
 use super::SerialScope;
 use crate::compat::cassandra::Cassandra;
@@ -31,28 +36,56 @@ impl fmt::Debug for Credentials {
 
 impl Cassandra {
     /// Opens a session of the locker's own, within `limit`: for programs that have none. Contact
-    /// points are `host` or `host:port`, separated by commas.
+    /// points are `host` or `host:port`, separated by commas; a lock is exclusive within `scope`.
     ///
     /// # Errors
     ///
     /// [`Error::Unreachable`] if none of them answered, [`Error::Refused`] if the cluster would not
-    /// let us in or has no such keyspace, [`Error::Setting`] without a contact point.
+    /// let us in, has no such keyspace or too few nodes for its replicas, [`Error::Setting`] without a
+    /// contact point.
     pub async fn connect(
         contact_points: &str,
         keyspace: &str,
         credentials: Option<&Credentials>,
+        scope: SerialScope,
         limit: Duration,
     ) -> Result<Self> {
         let session = open(contact_points, credentials, limit).await?;
-        if session.get_cluster_state().get_keyspace(keyspace).is_none() {
+        let state = session.get_cluster_state();
+        let named = Ident::new(keyspace);
+        let Some(there) = state.get_keyspace(keyspace) else {
             return Err(refused(format!(
-                "there is no keyspace {}; make it with holdfast cassandra schema --apply \
-                 --replication 3, or name another one",
-                Ident::new(keyspace)
+                "there is no keyspace {named}; make it with holdfast cassandra schema --apply \
+                 --replication 3, or name another one"
+            )));
+        };
+        if let Some((replicas, nodes)) = more_replicas_than_nodes(&state, &there.strategy) {
+            // Plain writes would fail one by one, but an LWT is decided among the replicas that there are: by one
+            // node alone, and by others once they have joined.
+            return Err(refused(format!(
+                "keyspace {named} is to have {replicas} replicas, and there are {nodes} nodes for \
+                 them: no QUORUM could be had; add nodes, or ALTER KEYSPACE"
             )));
         }
-        Ok(Self::new(session, keyspace, SerialScope::Cluster))
+        Ok(Self::new(session, keyspace, scope))
     }
+}
+
+/// How many replicas a datacenter is to have, and how many nodes it has, up or down, if those are fewer.
+fn more_replicas_than_nodes(state: &ClusterState, strategy: &Strategy) -> Option<(usize, usize)> {
+    let nodes = state.get_nodes_info();
+    let compared: Vec<(usize, usize)> = match strategy {
+        Strategy::SimpleStrategy { replication_factor } => vec![(*replication_factor, nodes.len())],
+        Strategy::NetworkTopologyStrategy { datacenter_repfactors } => {
+            let there = |name: &str| {
+                nodes.iter().filter(|node| node.datacenter.as_deref() == Some(name)).count()
+            };
+            let each = datacenter_repfactors.iter();
+            each.map(|(datacenter, replicas)| (*replicas, there(datacenter))).collect()
+        }
+        _ => Vec::new(),
+    };
+    compared.into_iter().find(|(replicas, nodes)| replicas > nodes)
 }
 
 pub(super) async fn open(
@@ -78,22 +111,33 @@ pub(super) async fn open(
     };
     match opened {
         Ok(Ok(session)) => Ok(Arc::new(session)),
-        Ok(Err(error)) if is_refusal(&error) => Err(refused(error.to_string())),
-        Ok(Err(error)) => Err(unreachable(error.to_string())),
+        Ok(Err(error)) => Err(match refusal(&error) {
+            Some(message) => refused(message),
+            None => unreachable(error.to_string()),
+        }),
         Err(_) => Err(unreachable("no answer yet".into())),
     }
 }
 
-/// Whether a node answered, and would not let us in.
-fn is_refusal(error: &NewSessionError) -> bool {
-    matches!(
-        error,
-        NewSessionError::MetadataError(MetadataError::ConnectionPoolError(
-            ConnectionPoolError::Broken {
-                last_connection_error: ConnectionError::ConnectionSetupRequestError(_),
-            }
-        ))
-    )
+/// Why a node that answered would not let us in; `None` if that is not what happened.
+fn refusal(error: &NewSessionError) -> Option<String> {
+    let NewSessionError::MetadataError(MetadataError::ConnectionPoolError(
+        ConnectionPoolError::Broken {
+            last_connection_error: ConnectionError::ConnectionSetupRequestError(setup),
+        },
+    )) = error
+    else {
+        return None;
+    };
+    let why = match setup.get_error() {
+        ConnectionSetupRequestErrorKind::MissingAuthentication => "it wants a login",
+        ConnectionSetupRequestErrorKind::DbError(_, message) => message,
+        _ => return None,
+    };
+    Some(format!(
+        "the cluster does not let us in: {why}; give a role (--user) and its password \
+         (HOLDFAST_CASSANDRA_PASSWORD)"
+    ))
 }
 
 pub(super) fn refused(message: String) -> Error {

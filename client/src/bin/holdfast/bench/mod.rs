@@ -10,7 +10,10 @@
 //!   could still undo.
 //! - A figure that does not apply is left out of the row, never 0.
 
+#[cfg(feature = "cassandra")]
+pub(crate) mod cassandra;
 mod idle;
+mod native;
 mod pairs;
 mod probe;
 mod row;
@@ -105,8 +108,8 @@ fn stopped_by(signal: Option<Signal>) -> Failure {
 async fn measure(plan: &Plan, scene: &Scene) -> Result<Row, Failure> {
     let mut row = row::header(plan, scene).await?;
     let figures = match plan.workload {
-        Workload::OneClient | Workload::ManyLocks => pairs::measure(plan, scene, false).await?,
-        Workload::OneLock => pairs::measure(plan, scene, true).await?,
+        Workload::OneClient | Workload::ManyLocks => native::measure(plan, scene, false).await?,
+        Workload::OneLock => native::measure(plan, scene, true).await?,
         Workload::IdleWaiters => idle::measure(plan, scene).await?,
         Workload::KilledHolder => takeover::measure(plan, scene).await?,
     };

@@ -1,18 +1,17 @@
-//! W1, W2 and W3: acquire and release, over and over.
+//! W1, W2 and W3: acquire and release, over and over, by whatever locker.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast::Client;
-use holdfast_seams::{Moment, Seams};
+use holdfast::compat::{Patience, RemoteLocker};
+use holdfast_seams::{Clock, Moment, Seams};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::probe::Cost;
+use super::WARM_UP;
+use super::probe::{Cost, Probe};
 use super::row::{self, Row, float};
-use super::scene::Scene;
 use super::score::{Pair, Score};
-use super::{Plan, WARM_UP};
 use crate::failure::Failure;
 
 /// How long after the window an acquire that began in it may take before it counts as failed.
@@ -20,59 +19,77 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// After an error, so that a store that refuses everything is not asked without pause.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(5);
 
-/// Runs the closed loop; `shared`: all clients want one lock.
-pub(super) async fn measure(plan: &Plan, scene: &Scene, shared: bool) -> Result<Row, Failure> {
-    let sessions = scene.sessions(plan, plan.sessions).await?;
-    let began = scene.clock().now();
-    let window = Window { from: began + WARM_UP, until: began + WARM_UP + plan.window };
-    let turns = Arc::new(Turns {
-        seams: scene.seams.clone(),
-        window,
-        shared,
-        names: scene.names(),
-        tally: Mutex::new(Tally { score: Score::of_clients(plan.clients), left: None }),
-    });
-    let all = start(&turns, &sessions, plan.clients);
-    let cost = cost_of(scene, window).await?;
-    wait_for(all).await;
-    let rss = scene.probe().servers_rss()?;
-    let row = turns.tell(plan.window, &cost, rss);
-    for session in &sessions {
-        // The measurement is over, and a session that is not closed runs out by itself.
-        let _ = session.close().await;
-    }
-    Ok(row)
+/// Clients that acquire and release as fast as they can.
+pub(super) struct Loops {
+    pub(super) seams: Seams,
+    pub(super) probe: Probe,
+    /// The clients share them.
+    pub(super) lockers: Vec<Arc<dyn RemoteLocker>>,
+    pub(super) clients: usize,
+    /// The clients share them too, if they are fewer; one at least.
+    pub(super) names: Vec<String>,
 }
 
 /// The part of the run that is measured.
 #[derive(Clone, Copy, Debug)]
-struct Window {
-    from: Moment,
-    until: Moment,
+pub(super) struct Window {
+    pub(super) from: Moment,
+    pub(super) until: Moment,
+}
+
+impl Window {
+    /// So long, after the warm-up that begins now.
+    pub(super) fn after_warm_up(length: Duration, clock: &dyn Clock) -> Self {
+        let from = clock.now() + WARM_UP;
+        Self { from, until: from + length }
+    }
 }
 
 /// What the clients share.
 struct Turns {
     seams: Seams,
     window: Window,
+    names: Vec<String>,
+    /// Whether a lock passes from one client to another.
     shared: bool,
-    names: String,
     tally: Mutex<Tally>,
 }
 
 struct Tally {
     score: Score,
-    /// When the last holder of the shared lock got it, and was about to release it.
-    left: Option<Moment>,
+    /// When the last holder of each lock got it, and was about to release it.
+    left: Vec<Option<Moment>>,
+}
+
+/// Runs the closed loop until the window ends, and tells what happened in it.
+pub(super) async fn measure(loops: &Loops, window: Window) -> Result<Row, Failure> {
+    let names = loops.names.clone();
+    let score = Score::of_clients(loops.clients);
+    let turns = Arc::new(Turns {
+        seams: loops.seams.clone(),
+        window,
+        shared: names.len() < loops.clients,
+        tally: Mutex::new(Tally { score, left: vec![None; names.len()] }),
+        names,
+    });
+    let all = start(&turns, &loops.lockers, loops.clients);
+    let cost = cost_of(loops, window).await?;
+    wait_for(all).await;
+    let rss = loops.probe.servers_rss()?;
+    Ok(turns.tell(&cost, rss))
 }
 
 /// Starts the clients; the receiver closes when the last of them is done.
-fn start(turns: &Arc<Turns>, sessions: &[Client], clients: usize) -> mpsc::Receiver<()> {
+fn start(
+    turns: &Arc<Turns>,
+    lockers: &[Arc<dyn RemoteLocker>],
+    clients: usize,
+) -> mpsc::Receiver<()> {
     let (done, all) = mpsc::channel(1);
-    for (client, session) in (0..clients).zip(sessions.iter().cycle()) {
-        let (own, session, done) = (turns.clone(), session.clone(), done.clone());
+    for (client, locker) in (0..clients).zip(lockers.iter().cycle()) {
+        let (own, locker, done) = (turns.clone(), locker.clone(), done.clone());
         let loops = async move {
-            own.take(client, &session).await;
+            own.take(client, &*locker).await;
             drop(done);
         };
         turns.seams.spawn("bench-client", loops).detach();
@@ -86,12 +103,12 @@ async fn wait_for(mut all: mpsc::Receiver<()>) {
 }
 
 /// What the window costs.
-async fn cost_of(scene: &Scene, window: Window) -> Result<Cost, Failure> {
-    let probe = scene.probe();
-    scene.clock().sleep_until(window.from).await;
-    let before = probe.read()?;
-    scene.clock().sleep_until(window.until).await;
-    Ok(probe.read()?.since(&before))
+async fn cost_of(loops: &Loops, window: Window) -> Result<Cost, Failure> {
+    let clock = &loops.seams.clock;
+    clock.sleep_until(window.from).await;
+    let before = loops.probe.read()?;
+    clock.sleep_until(window.until).await;
+    Ok(loops.probe.read()?.since(&before))
 }
 
 impl Turns {
@@ -100,23 +117,28 @@ impl Turns {
     }
 
     /// One client: asks again as soon as its release was acknowledged, until the window ends.
-    async fn take(&self, client: usize, session: &Client) {
-        let name = if self.shared { self.names.clone() } else { format!("{}{client}", self.names) };
+    async fn take(&self, client: usize, locker: &dyn RemoteLocker) {
+        let name = client % self.names.len();
         while self.seams.clock.now() < self.window.until {
-            if let Err(error) = self.take_one(client, session, &name).await {
+            if let Err(error) = self.take_one(client, locker, name).await {
                 self.tally().score.failed(&error);
                 self.seams.sleep(PAUSE_AFTER_ERROR).await;
             }
         }
     }
 
-    async fn take_one(&self, client: usize, session: &Client, name: &str) -> holdfast::Result<()> {
+    async fn take_one(
+        &self,
+        client: usize,
+        locker: &dyn RemoteLocker,
+        name: usize,
+    ) -> holdfast::Result<()> {
         let clock = &self.seams.clock;
         let asked = clock.now();
         let patience = self.window.until.saturating_since(asked) + PATIENCE;
-        let guard = session.lock(name).wait(patience).await?;
+        let guard = locker.acquire(&self.names[name], Patience::AtMost(patience)).await?;
         let granted = clock.now();
-        let handover = self.handed_over(granted);
+        let handover = self.handed_over(name, granted);
         guard.release().await?;
         let released = clock.now();
         if granted >= self.window.until {
@@ -133,18 +155,18 @@ impl Turns {
     }
 
     /// How long the hand-over took that ended now; the next one begins.
-    fn handed_over(&self, granted: Moment) -> Option<Duration> {
+    fn handed_over(&self, name: usize, granted: Moment) -> Option<Duration> {
         if !self.shared {
             return None;
         }
-        let before = self.tally().left.replace(granted);
+        let before = self.tally().left[name].replace(granted);
         before.map(|left| granted.saturating_since(left))
     }
 
-    fn tell(&self, window: Duration, cost: &Cost, rss: Option<u64>) -> Row {
+    fn tell(&self, cost: &Cost, rss: Option<u64>) -> Row {
         let tally = self.tally();
         let mut row = Row::new();
-        tally.score.tell(window, &mut row);
+        tally.score.tell(self.window.until.saturating_since(self.window.from), &mut row);
         if self.shared {
             tally.score.tell_fairness(&mut row);
         }

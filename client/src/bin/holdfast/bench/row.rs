@@ -59,7 +59,7 @@ fn name(workload: Workload) -> &'static str {
 }
 
 /// Now, to the second, as RFC 3339 has it.
-fn timestamp(clock: &dyn Clock) -> String {
+pub(super) fn timestamp(clock: &dyn Clock) -> String {
     let seconds = i64::try_from(clock.wall_ms() / 1_000).unwrap_or(i64::MAX);
     Timestamp { seconds, nanos: 0 }.to_string()
 }

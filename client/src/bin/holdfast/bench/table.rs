@@ -36,10 +36,15 @@ const LINES: &[Line] = &[
     ("clients without a grant", &["starved"], 1.0, ""),
     ("wait mean / longest", &["wait_mean_ms", "wait_max_ms"], 1.0, " ms"),
     ("server CPU per 1,000 operations", &["server_cpu_s_per_kop"], 1e3, " ms"),
-    ("server CPU, client CPU", &["server_cpu_s", "client_cpu_s"], 1.0, " s"),
-    ("the same without waiters", &["server_cpu_s_base", "client_cpu_s_base"], 1.0, " s"),
+    ("server CPU, all members", &["server_cpu_s"], 1.0, " s"),
+    ("the same without waiters", &["server_cpu_s_base"], 1.0, " s"),
+    ("client CPU", &["client_cpu_s"], 1.0, " s"),
+    ("the same without waiters", &["client_cpu_s_base"], 1.0, " s"),
     ("server memory, all members", &["server_rss_mb"], 1.0, " MiB"),
     ("server memory per waiter, all members", &["server_kb_per_waiter"], 1.0, " KiB"),
+    ("round trips to a node per acquire and release", &["round_trips_per_op"], 1.0, ""),
+    ("statements without an answer", &["unknown"], 1.0, ""),
+    ("of all statements", &["unknown_share"], 100.0, " %"),
     ("packets on loopback per operation", &["lo_packets_per_op"], 1.0, ""),
     (
         "packets on loopback, without waiters",
@@ -73,13 +78,16 @@ fn title(row: &Row) -> String {
         Some(other) => other.to_string(),
         None => String::new(),
     };
+    let server = match &*text("peer") {
+        "holdfast" => format!("holdfastd {}", text("version")),
+        other => other.to_owned(),
+    };
     format!(
-        "{}, {} clients, {}; {}, holdfastd {}",
+        "{}, {} clients, {}; {}, {server}",
         text("workload"),
         text("n"),
         text("variant"),
         text("topology"),
-        text("version")
     )
 }
 

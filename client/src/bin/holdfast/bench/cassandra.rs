@@ -1,0 +1,154 @@
+//! The closed loops on Cassandra, by one of the recipes: the same figures as of our own store, and what
+//! only they have.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, value_parser};
+use futures_util::future::join_all;
+use holdfast::compat::{Cassandra, RemoteLocker, StatementCounts};
+use holdfast_seams::{Clock, Seams};
+use serde_json::json;
+
+use super::pairs::{self, Loops, Window};
+use super::probe::{self, Probe};
+use super::row::{Row, float, timestamp};
+use super::table;
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::lock::keeper::GOODBYE_LIMIT;
+use crate::show;
+
+/// What is measured.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LoopArgs {
+    /// Clients that work at the same time.
+    #[arg(long, default_value_t = 10, value_parser = value_parser!(u32).range(1..=10_000))]
+    clients: u32,
+    /// Locks that they share; as many as clients: each has one of its own.
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u32).range(1..=10_000))]
+    names: u32,
+    /// Driver sessions that the clients share, each a process as far as locks go; never more than clients.
+    #[arg(long, default_value_t = 8, value_parser = value_parser!(u32).range(1..=1_000))]
+    pub(crate) sessions: u32,
+    /// How long is measured, seconds; 2 s of warm-up come before.
+    #[arg(long, default_value_t = 10, value_parser = value_parser!(u32).range(1..=3_600))]
+    seconds: u32,
+}
+
+impl LoopArgs {
+    /// How many sessions are to be opened.
+    pub(crate) fn sessions(&self) -> usize {
+        count(self.sessions.min(self.clients))
+    }
+
+    /// As the native workloads are called, where it is one of them.
+    fn workload(&self) -> &'static str {
+        match (self.clients, self.names) {
+            (1, 1) => "W1",
+            (_, 1) => "W3",
+            (clients, names) if clients == names => "W2",
+            _ => "W2 on fewer locks",
+        }
+    }
+}
+
+/// A lock service made of a recipe and a cluster, one entry for each session.
+pub(crate) struct Measured {
+    /// The recipe, as the command line calls it.
+    pub(crate) recipe: &'static str,
+    pub(crate) sessions: Vec<Cassandra>,
+    pub(crate) lockers: Vec<Arc<dyn RemoteLocker>>,
+    pub(crate) ttl: Duration,
+}
+
+/// Measures, and prints a table or, for programs, one line of JSON.
+///
+/// # Errors
+///
+/// If what it costs cannot be read from the system.
+pub(crate) async fn measure(
+    global: &Global,
+    args: &LoopArgs,
+    measured: Measured,
+) -> Result<(), Failure> {
+    let seams = Seams::system();
+    let mut row = header(args, &measured, &*seams.clock)?;
+    let start = format!("bench/{:016x}/", seams.rng.next_u64());
+    let loops = Loops {
+        probe: Probe::new(seams.clock.clone(), None),
+        lockers: measured.lockers,
+        clients: count(args.clients),
+        names: (0..args.names).map(|lock| format!("{start}{lock}")).collect(),
+        seams: seams.clone(),
+    };
+    let window = Window::after_warm_up(Duration::from_secs(args.seconds.into()), &*seams.clock);
+    let asking = asked(&measured.sessions, window, &*seams.clock);
+    let (figures, asked) = tokio::join!(pairs::measure(&loops, window), asking);
+    row.extend(figures?);
+    tell(asked, &mut row);
+    // What was given up is out of the tables before we are gone.
+    let settled = join_all(measured.sessions.iter().map(Cassandra::settled));
+    let _ = seams.timeout(GOODBYE_LIMIT, settled).await;
+    if global.json {
+        show::line(serde_json::Value::Object(row));
+    } else {
+        table::print(&row);
+    }
+    Ok(())
+}
+
+fn header(args: &LoopArgs, measured: &Measured, clock: &dyn Clock) -> Result<Row, Failure> {
+    let nodes = measured.sessions.first().map_or(0, |session| session.nodes().len());
+    let header = [
+        ("peer", json!(format!("cassandra-{}", measured.recipe))),
+        ("variant", json!(format!("sessions={} names={}", args.sessions(), args.names))),
+        ("version", json!(env!("CARGO_PKG_VERSION"))),
+        ("topology", json!(format!("{nodes}n"))),
+        ("durability", json!("the nodes' commitlog_sync")),
+        ("workload", json!(args.workload())),
+        ("n", json!(args.clients)),
+        ("secs", json!(args.seconds)),
+        ("ttl_s", json!(measured.ttl.as_secs_f64())),
+        ("run", json!(1)),
+        ("ts", json!(timestamp(clock))),
+        ("load1", json!(probe::load()?)),
+    ];
+    Ok(header.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+}
+
+/// What all sessions asked of the cluster in the window.
+async fn asked(sessions: &[Cassandra], window: Window, clock: &dyn Clock) -> StatementCounts {
+    let read = || {
+        sessions.iter().map(Cassandra::statements).fold(StatementCounts::default(), |all, one| {
+            StatementCounts {
+                sent: all.sent + one.sent,
+                unanswered: all.unanswered + one.unanswered,
+            }
+        })
+    };
+    clock.sleep_until(window.from).await;
+    let before = read();
+    clock.sleep_until(window.until).await;
+    let after = read();
+    StatementCounts {
+        sent: after.sent - before.sent,
+        unanswered: after.unanswered - before.unanswered,
+    }
+}
+
+fn tell(asked: StatementCounts, row: &mut Row) {
+    row.insert("unknown".into(), json!(asked.unanswered));
+    let operations = row.get("ops").and_then(serde_json::Value::as_u64).unwrap_or(0);
+    if operations > 0 {
+        let per_operation = float(asked.sent) / float(operations);
+        row.insert("round_trips_per_op".into(), json!(per_operation));
+    }
+    if asked.sent > 0 {
+        row.insert("unknown_share".into(), json!(float(asked.unanswered) / float(asked.sent)));
+    }
+}
+
+fn count(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,33 @@
+//! The closed loops on our own store.
+
+use std::sync::Arc;
+
+use holdfast::compat::RemoteLocker;
+
+use super::Plan;
+use super::pairs::{self, Loops, Window};
+use super::row::Row;
+use super::scene::Scene;
+use crate::failure::Failure;
+
+/// W1 to W3; `shared`: all clients want one lock.
+pub(super) async fn measure(plan: &Plan, scene: &Scene, shared: bool) -> Result<Row, Failure> {
+    let sessions = scene.sessions(plan, plan.sessions).await?;
+    let locker = |session: &holdfast::Client| Arc::new(session.clone()) as Arc<dyn RemoteLocker>;
+    let start = scene.names();
+    let locks = if shared { 1 } else { plan.clients };
+    let loops = Loops {
+        seams: scene.seams.clone(),
+        probe: scene.probe(),
+        lockers: sessions.iter().map(locker).collect(),
+        clients: plan.clients,
+        names: (0..locks).map(|lock| format!("{start}{lock}")).collect(),
+    };
+    let window = Window::after_warm_up(plan.window, &**scene.clock());
+    let row = pairs::measure(&loops, window).await?;
+    for session in &sessions {
+        // The measurement is over, and a session that is not closed runs out by itself.
+        let _ = session.close().await;
+    }
+    Ok(row)
+}

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""A process of somebody who runs one of the recipes today, made from the seed's text and nothing of ours.
+
+    client.py RECIPE CONTACT_POINTS KEYSPACE TTL_S HISTORY FIRST_CLIENT work WORKERS HOLD_MS PAUSE_MS NAME...
+    client.py RECIPE CONTACT_POINTS KEYSPACE TTL_S HISTORY FIRST_CLIENT hold NAME
+    client.py tokens-lwt CONTACT_POINTS KEYSPACE GRACE_S HISTORY FIRST_CLIENT house
+
+RECIPE is lease, queue or tokens-lwt. `work`: so many threads acquire, hold and give back until SIGTERM, which ends them gracefully. `hold`: holds until it is killed.
+What its threads ask, are told and believe stands in HISTORY, a record a line, as tests/src/history.rs reads it. Prints `ready`, or `held`.
+"""
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+
+from database import Database
+from lease_lwt import Lease
+from scylla_tokens import Tokens, keep_house
+from thesis_queue import Queue
+
+RECIPES = {"lease": Lease, "queue": Queue, "tokens-lwt": Tokens}
+LOOK_EVERY_S = 0.01
+
+
+class History:
+    """What a client does is written before, what it is told after: its beliefs are drawn too short, never too long."""
+
+    def __init__(self, path):
+        self.file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+
+    def write(self, client, what, at_ns=None, **fields):
+        record = {"at_ns": at_ns or boot_ns(), "client": client, "what": what, **fields}
+        os.write(self.file, (json.dumps(record) + "\n").encode())
+
+
+def boot_ns():
+    """The clock of all histories."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+class Client:
+    """One thread with a name of its own in the history."""
+
+    def __init__(self, locker, history, client):
+        self.locker, self.history, self.client, self.requests = locker, history, client, 0
+
+    def acquire(self, name, wait, stop):
+        """What is held, and its number in the history; or None."""
+        self.requests += 1
+        items = [{"name": name, "shared": False}]
+        self.history.write(self.client, "acquire", request=self.requests, items=items, any=None, wait=wait, within_ms=None)
+        held = (self.locker.get if wait else self.locker.try_get)(name, stop)
+        if held is None:
+            self.history.write(self.client, "denied", request=self.requests)
+            return None, None
+        token = boot_ns()
+        self.history.write(self.client, "granted", at_ns=token, request=self.requests, token=token, names=[name], values=[])
+        return held, token
+
+    def look(self, name, held, token):
+        """Whether it believes that it holds."""
+        at_ns = boot_ns()
+        safe = held.believes()
+        self.history.write(self.client, "is_safe", at_ns=at_ns, token=token, safe=safe, names=[name])
+        return safe
+
+    def work(self, names, hold_s, pause_s, stop):
+        turn = self.client
+        while not stop.is_set():
+            turn += 1
+            name = names[turn % len(names)]
+            # Every third time it would not wait.
+            held, token = self.acquire(name, turn % 3 != 0, stop)
+            if held:
+                until = boot_ns() + hold_s * 1e9
+                while self.look(name, held, token) and boot_ns() < until:
+                    time.sleep(min(hold_s, LOOK_EVERY_S))
+                self.history.write(self.client, "release", token=token, names=[])
+                held.release()
+                self.history.write(self.client, "released", token=token, names=[])
+            stop.wait(pause_s * random.random())
+
+
+def main():
+    recipe, points, keyspace, ttl_s, path, first, command, *rest = sys.argv[1:]
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    database, history = Database(points, keyspace), History(path)
+    # "Sleep 1", says one seed; "random limited sleep periods", the same; the others leave it open.
+    locker = RECIPES[recipe](database, int(ttl_s), lambda: random.uniform(0.02, 0.3))
+    if command == "hold":
+        client = Client(locker, history, int(first))
+        held, token = client.acquire(rest[0], True, stop)
+        print("held", flush=True)
+        while client.look(rest[0], held, token):
+            time.sleep(LOOK_EVERY_S)
+        print("lost", flush=True)
+    elif command == "house":
+        print("ready", flush=True)
+        keep_house(database, int(ttl_s), stop)
+    else:
+        workers, hold_ms, pause_ms, *names = rest
+        hold_s, pause_s = int(hold_ms) / 1000, int(pause_ms) / 1000
+        clients = [Client(locker, history, int(first) + number) for number in range(int(workers))]
+        threads = [threading.Thread(target=client.work, args=(names, hold_s, pause_s, stop)) for client in clients]
+        for thread in threads:
+            thread.start()
+        print("ready", flush=True)
+        for thread in threads:
+            thread.join()
+
+
+main()

@@ -1,0 +1,234 @@
+//! The lock recipes as suites on real Cassandra nodes run them: each by its name, clients of one that
+//! write a history together, in this process and in others.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use holdfast::compat::{
+    Cassandra, Lease, LeaseTable, LockerOptions, Queue, QueueTables, RemoteLocker,
+};
+use holdfast_seams::Seams;
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use crate::cassandra::Stage;
+use crate::check::Report;
+use crate::history::{ClientId, Record, Recorder, What, merge, read};
+use crate::program::Program;
+use crate::remote::RemoteScribe;
+use crate::run::judge;
+
+/// How long a hold of a client that works is.
+pub const WORK: Duration = Duration::from_millis(20);
+/// How long a process may take to say that it does what it was told, or to end.
+const STEP_LIMIT: Duration = Duration::from_secs(30);
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recipe {
+    /// The lease.
+    Lease,
+    /// The queue.
+    Queue,
+}
+
+impl Recipe {
+    /// All.
+    pub const ALL: [Self; 2] = [Self::Lease, Self::Queue];
+
+    /// As the command line calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lease => "lease",
+            Self::Queue => "queue",
+        }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|recipe| recipe.name() == name)
+    }
+
+    /// A locker on the tables of their usual names.
+    pub fn locker(self, cassandra: &Cassandra, options: &LockerOptions) -> Arc<dyn RemoteLocker> {
+        match self {
+            Self::Lease => Arc::new(Lease::new(cassandra, options, LeaseTable::default()).unwrap()),
+            Self::Queue => {
+                Arc::new(Queue::new(cassandra, options, QueueTables::default()).unwrap())
+            }
+        }
+    }
+}
+
+/// How long cells stand, and by how much the nodes' clocks may differ.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// How long cells stand.
+    pub ttl: Duration,
+    /// By how much the clocks may differ.
+    pub skew: Duration,
+}
+
+impl Times {
+    /// So short that a test can wait for the end of it: safe for 4.9 s, renewed every 1.6 s.
+    pub const SHORT: Self = Self { ttl: Duration::from_secs(9), skew: Duration::from_secs(3) };
+    /// The shortest TTL of production, and as much skew as it allows for.
+    pub const USUAL: Self = Self { ttl: Duration::from_mins(3), skew: Duration::from_mins(1) };
+}
+
+/// Clients of one recipe on a stage, and the history that they write.
+#[derive(Debug)]
+pub struct Party<'a> {
+    stage: &'a Stage,
+    recipe: Recipe,
+    times: Times,
+    recorder: Recorder,
+    /// One file for each process.
+    histories: TempDir,
+}
+
+impl<'a> Party<'a> {
+    /// Of this recipe; nobody there yet.
+    pub fn new(stage: &'a Stage, recipe: Recipe, times: Times) -> Self {
+        let recorder = Recorder::in_memory(Seams::system().clock);
+        Self { stage, recipe, times, recorder, histories: tempfile::tempdir().unwrap() }
+    }
+
+    /// One of each recipe: side by side they take no longer than one.
+    pub fn of_each(stage: &'a Stage, times: Times) -> Vec<Self> {
+        Recipe::ALL.into_iter().map(|recipe| Self::new(stage, recipe, times)).collect()
+    }
+
+    /// What it runs.
+    pub fn recipe(&self) -> Recipe {
+        self.recipe
+    }
+
+    /// A locker of its own: as far as locks go, a process.
+    pub fn locker(&self, service: &str) -> Arc<dyn RemoteLocker> {
+        let Times { ttl, skew } = self.times;
+        let options = LockerOptions::default().service(service).ttl(ttl).max_skew(skew);
+        self.recipe.locker(&self.stage.cassandra(), &options)
+    }
+
+    /// A client with a locker of its own.
+    pub fn client(&self, id: u64) -> RemoteScribe {
+        let locker = self.locker(&format!("client-{id}"));
+        RemoteScribe::of(locker, ClientId(id), self.recorder.clone())
+    }
+
+    /// Clients 1 to `number` work until `until` says so.
+    pub async fn work(&self, number: u64, names: &[&str], until: &(dyn Fn() -> bool + Sync)) {
+        let clients: Vec<_> = (1..=number).map(|id| self.client(id)).collect();
+        join_all(clients.iter().map(|client| client.work(names, WORK, until))).await;
+    }
+
+    /// A process of ours as client `id`: `hold NAME` or `work NAME…`. It prints `held`, or `ready`.
+    pub fn process(&self, id: u64, task: &[&str]) -> LockProcess {
+        self.start(None, id, self.times.skew.as_secs(), task)
+    }
+
+    /// A process of somebody else's client, of which the first thread is client `id`.
+    pub fn foreign(&self, python: &Path, script: &Path, id: u64, task: &[&str]) -> LockProcess {
+        let program = Some((python.to_path_buf(), script));
+        self.start(program, id, 0, task)
+    }
+
+    fn start(
+        &self,
+        foreign: Option<(PathBuf, &Path)>,
+        id: u64,
+        skew_s: u64,
+        task: &[&str],
+    ) -> LockProcess {
+        let history = self.histories.path().join(id.to_string());
+        let (ttl_s, skew_s, id) =
+            (self.times.ttl.as_secs().to_string(), skew_s.to_string(), id.to_string());
+        let (stage, path) = (self.stage, history.to_str().unwrap());
+        let place = [self.recipe.name(), stage.points(), stage.keyspace(), &ttl_s];
+        let program = match foreign {
+            None => {
+                let arguments = [&place[..], &[&skew_s, path, &id], task].concat();
+                Program::start("holdfast-cassandra-holder", &arguments)
+            }
+            Some((python, script)) => {
+                // -B: nothing is written beside the script.
+                let arguments = [&["-B", script.to_str().unwrap()], &place[..], &[path, &id], task];
+                Program::start_at(&python, &arguments.concat())
+            }
+        };
+        LockProcess { program, history }
+    }
+
+    /// Everything that processes wrote down so far, in order.
+    pub fn history_of_processes(&self) -> Vec<Record> {
+        let files = std::fs::read_dir(self.histories.path()).unwrap();
+        merge(files.map(|file| read(&file.unwrap().path()).unwrap()).collect())
+    }
+
+    /// Judges all that was written down. A violation is kept, and the test fails.
+    pub fn judge(self) -> Report {
+        self.judge_and_keep().0
+    }
+
+    /// The same, and what was judged.
+    pub fn judge_and_keep(self) -> (Report, Vec<Record>) {
+        let records = merge(vec![self.history_of_processes(), self.recorder.take()]);
+        (judge(vec![records.clone()]), records)
+    }
+}
+
+/// A process with clients of one recipe, and where their history is.
+#[derive(Debug)]
+pub struct LockProcess {
+    program: Program,
+    history: PathBuf,
+}
+
+impl LockProcess {
+    /// Waits until it has printed this line.
+    pub async fn says(&mut self, line: &str) {
+        self.program.line(line, STEP_LIMIT).await;
+    }
+
+    /// Waits until it has asked for a lock, and then some.
+    pub async fn waits(&self) {
+        let asked = |record: &Record| matches!(record.what, What::Acquire { .. });
+        while !self.history.exists() || !read(&self.history).unwrap().iter().any(asked) {
+            Seams::system().sleep(Duration::from_millis(50)).await;
+        }
+        Seams::system().sleep(Duration::from_secs(1)).await;
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        self.program.signal(signal);
+    }
+
+    /// Asks it to end, and waits until it has, as it should.
+    pub async fn end(self) {
+        self.program.signal(Signal::SIGTERM);
+        let ended = self.program.end(STEP_LIMIT).await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+}
+
+/// The longest time between two grants of one name, and which name that is.
+pub fn longest_pause(records: &[Record]) -> Option<(Duration, String)> {
+    let mut granted = BTreeMap::<&str, Vec<u64>>::new();
+    for record in records {
+        if let What::Granted { names, .. } = &record.what {
+            for name in names {
+                granted.entry(name).or_default().push(record.at_ns);
+            }
+        }
+    }
+    let pauses = granted.into_iter().flat_map(|(name, instants)| {
+        let pairs = instants.windows(2).map(|pair| pair[1] - pair[0]).collect::<Vec<_>>();
+        pairs.into_iter().map(|ns| (Duration::from_nanos(ns), name.to_owned()))
+    });
+    pauses.max()
+}

@@ -1,0 +1,274 @@
+//! The scenarios of the thesis (§5.5) and of the Scylla seed on three real Cassandra nodes, by every recipe at the same time: each on its
+//! own tables, with a history of its own, which the judge of all runs judges.
+//!
+//! Figures are in `docs/cassandra.md`; here time is only bounded where waiting for ever would be the fault.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests stop the test when something is not as it must be, and show what they saw"
+)]
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use holdfast::compat::Patience;
+use holdfast_seams::Seams;
+use holdfast_tests::cassandra::{Nodes, Stage};
+use holdfast_tests::recipe::{LockProcess, Party, Times, WORK, longest_pause};
+use nix::sys::signal::Signal;
+use tokio::sync::Barrier;
+
+const TTL: Duration = Times::SHORT.ttl;
+/// After so long without its holder a lock is had by who waits: a TTL ends on a whole second, a waiter
+/// looks every two, and the machine is busy.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(9 + 5);
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+async fn sleep(length: Duration) {
+    Seams::system().sleep(length).await;
+}
+
+/// Every party's clients work while `act` is done; then all are judged. Each has to have had locks so often.
+async fn under_load(
+    stage: &Stage,
+    times: Times,
+    (clients, names, least): (u64, &[&str], usize),
+    act: impl AsyncFnOnce(&Nodes),
+) {
+    let parties = Party::of_each(stage, times);
+    let over = AtomicBool::new(false);
+    let is_over = || over.load(Ordering::Relaxed);
+    let working = parties.iter().map(|party| party.work(clients, names, &is_over));
+    let acting = async {
+        act(stage.nodes()).await;
+        over.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(join_all(working), acting);
+    for party in parties {
+        let recipe = party.recipe();
+        let report = party.judge();
+        println!("{recipe:?}: {report}");
+        assert!(report.tally.safe_holds >= least, "{recipe:?}: {report}");
+    }
+}
+
+/// Does `scenario` with each party at the same time, then judges each.
+async fn with_each(stage: &Stage, scenario: impl AsyncFn(&Party<'_>)) {
+    let parties = Party::of_each(stage, Times::SHORT);
+    join_all(parties.iter().map(|party| scenario(party))).await;
+    for party in parties {
+        let (recipe, report) = (party.recipe(), party.judge());
+        println!("{recipe:?}: {report}");
+        assert!(report.tally.safe_holds > 0, "{recipe:?}: {report}");
+    }
+}
+
+#[tokio::test]
+async fn one_lock_is_had_by_one_of_twelve_at_a_time() {
+    let stage = Stage::set("one_lock").await;
+    let load = (12, &["one"][..], 15);
+    under_load(&stage, Times::SHORT, load, async |_| sleep(secs(12)).await).await;
+}
+
+#[tokio::test]
+async fn several_locks_are_had_by_several_at_a_time() {
+    let stage = Stage::set("several").await;
+    let load = (8, &["a", "b", "c", "d"][..], 40);
+    under_load(&stage, Times::SHORT, load, async |_| sleep(secs(8)).await).await;
+}
+
+/// Over two TTLs: renewed, and never had by somebody else.
+#[tokio::test]
+async fn a_lock_is_renewed_for_as_long_as_it_is_held() {
+    let stage = Stage::set("renewal").await;
+    with_each(&stage, async |party| {
+        let held = party.client(1).acquire("kept", Patience::Endless).await.unwrap();
+        let other = party.locker("other");
+        for _ in 0..=2 * TTL.as_secs() {
+            held.keep(secs(1)).await;
+            assert!(held.guard().is_safe());
+            assert!(other.try_get_lock("kept").await.unwrap().is_none());
+        }
+        held.release().await.unwrap();
+        assert!(other.try_get_lock("kept").await.unwrap().is_some());
+    })
+    .await;
+}
+
+/// The holder is killed with SIGKILL, and the one that waited first with it.
+#[tokio::test]
+async fn the_lock_of_a_killed_process_passes_over_a_killed_waiter_after_its_ttl_and_not_before() {
+    let stage = Stage::set("killed").await;
+    with_each(&stage, async |party| {
+        let mut holder = party.process(100, &["hold", "job"]);
+        holder.says("held").await;
+        let waiter = party.process(101, &["hold", "job"]);
+        waiter.waits().await;
+        waiter.signal(Signal::SIGKILL);
+        holder.signal(Signal::SIGKILL);
+        let killed = Seams::system().clock.now();
+
+        let next = party.client(1);
+        let held = next.acquire("job", Patience::AtMost(secs(40))).await.unwrap();
+        let took = Seams::system().clock.now().saturating_since(killed);
+        held.release().await.unwrap();
+        // Its last renewal was at most a third of what was certain old.
+        assert!(took > secs(5) && took < TAKEN_OVER_WITHIN, "{:?}: {took:?}", party.recipe());
+    })
+    .await;
+}
+
+/// Stop-the-world: the holder stands still past its lease, another one has the lock, and the holder
+/// knows as soon as it wakes; what it takes back then is its own.
+#[tokio::test]
+async fn a_holder_that_was_frozen_past_its_term_finds_it_lost() {
+    let stage = Stage::set("frozen").await;
+    with_each(&stage, async |party| {
+        let mut holder = party.process(100, &["hold", "job"]);
+        holder.says("held").await;
+        holder.signal(Signal::SIGSTOP);
+        let next = party.client(1).acquire("job", Patience::AtMost(secs(40))).await.unwrap();
+        holder.signal(Signal::SIGCONT);
+        holder.says("lost").await;
+        next.keep(secs(3)).await;
+        assert!(next.guard().is_safe(), "what the frozen one gave back was not ours");
+        next.release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_node_killed_under_load_and_started_again_changes_nothing() {
+    let stage = Stage::set("node_killed").await;
+    under_load(&stage, Times::SHORT, (4, &["a", "b"], 20), async |nodes| {
+        sleep(secs(2)).await;
+        nodes.kill(2).await;
+        sleep(secs(6)).await;
+        nodes.restart(2).await;
+        sleep(secs(2)).await;
+    })
+    .await;
+}
+
+/// The usual TTL, and as much skew as that allows for.
+#[tokio::test]
+async fn one_node_a_minute_ahead_under_load_changes_nothing() {
+    let stage = Stage::set("node_ahead").await;
+    under_load(&stage, Times::USUAL, (4, &["a", "b"], 20), async |nodes| {
+        sleep(secs(2)).await;
+        nodes.skew(3, secs(60)).await;
+        sleep(secs(10)).await;
+    })
+    .await;
+}
+
+/// Deadlock: each wants two of three locks, in an order of its own, and has the first when it asks for the
+/// second. A wait that has a limit ends, what was had is given back, and after pauses that differ everybody gets there.
+#[tokio::test]
+async fn who_gives_back_what_he_has_when_a_wait_ends_is_not_stuck_for_ever() {
+    const PAIRS: [[&str; 2]; 3] = [["a", "b"], ["b", "c"], ["c", "a"]];
+    let stage = Stage::set("deadlock").await;
+    with_each(&stage, async |party| {
+        let firsts = Barrier::new(PAIRS.len());
+        let both = async |id: u64, [first, second]: [&str; 2]| {
+            let client = party.client(id);
+            for attempt in 1..=8 {
+                let first = client.acquire(first, Patience::AtMost(secs(20))).await.unwrap();
+                if attempt == 1 {
+                    firsts.wait().await;
+                }
+                let had = client.acquire(second, Patience::AtMost(secs(2))).await;
+                first.release().await.unwrap();
+                if let Ok(second) = had {
+                    return second.release().await.unwrap();
+                }
+                sleep(secs(2 * (id - 1))).await;
+            }
+            panic!("{:?}: client {id} never had both", party.recipe());
+        };
+        join_all((1..).zip(PAIRS).map(|(id, pair)| both(id, pair))).await;
+    })
+    .await;
+}
+
+/// Starvation: eight go on until each has had the one lock three times. None of the recipes but the queue promises
+/// an order; that each of them has a turn is what chance gives, and is bounded here.
+#[tokio::test]
+async fn each_of_eight_at_one_lock_has_its_turn() {
+    const TURNS: usize = 3;
+    const WITHIN: Duration = secs(90);
+    let stage = Stage::set("starvation").await;
+    with_each(&stage, async |party| {
+        let had: [AtomicUsize; 8] = Default::default();
+        let clock = Seams::system().clock;
+        let began = clock.now();
+        let starved = || had.iter().any(|had| had.load(Ordering::Relaxed) < TURNS);
+        let work = async |(id, own): (u64, &AtomicUsize)| {
+            let client = party.client(id);
+            while starved() && clock.now().saturating_since(began) < WITHIN {
+                if let Ok(held) = client.acquire("one", Patience::AtMost(secs(10))).await {
+                    own.fetch_add(1, Ordering::Relaxed);
+                    held.keep(WORK).await;
+                    let _ = held.release().await;
+                }
+                // It does something else as well.
+                sleep(WORK).await;
+            }
+        };
+        join_all((1..).zip(&had).map(work)).await;
+        let took = clock.now().saturating_since(began);
+        println!("{:?}: turns {had:?} within {took:?}", party.recipe());
+        assert!(!starved(), "{:?}: {had:?} within {took:?}", party.recipe());
+    })
+    .await;
+}
+
+/// Redeployment: every worker's process is replaced, one after the other, while all work. One of them does
+/// not end as asked and is killed.
+#[tokio::test]
+async fn all_workers_replaced_under_load_leave_nothing_locked() {
+    const NAMES: [&str; 4] = ["work", "a", "b", "c"];
+    const WORKERS: u64 = 4;
+    let stage = Stage::set("redeployment").await;
+    with_each(&stage, async |party| {
+        let started = async |id: u64| {
+            let mut worker = party.process(id, &NAMES);
+            worker.says("ready").await;
+            worker
+        };
+        let mut workers: Vec<LockProcess> = join_all((1..=WORKERS).map(started)).await;
+        for id in 1..=WORKERS {
+            sleep(secs(1)).await;
+            let old = workers.remove(0);
+            if id == 2 {
+                old.signal(Signal::SIGKILL);
+            } else {
+                old.end().await;
+            }
+            workers.push(started(10 + id).await);
+        }
+        // What the killed one had is free by then.
+        sleep(TTL + secs(2)).await;
+        for worker in workers {
+            worker.end().await;
+        }
+        let (pause, name) = longest_pause(&party.history_of_processes()).unwrap();
+        println!("{:?}: longest pause {pause:?}, of {name}", party.recipe());
+        assert!(
+            pause < TAKEN_OVER_WITHIN,
+            "{:?}: {name} was not had for {pause:?}",
+            party.recipe()
+        );
+        let next = party.locker("next");
+        for name in &NAMES[1..] {
+            assert!(next.try_get_lock(name).await.unwrap().is_some(), "{name} is still locked");
+        }
+    })
+    .await;
+}
