@@ -49,7 +49,8 @@ async fn holder(stage: &Stage, name: &str, id: u64) -> (Program, PathBuf, TempDi
     let history = folder.path().join("history");
     let (ttl, skew) = (TTL.as_secs().to_string(), SKEW.as_secs().to_string());
     let (id, path) = (id.to_string(), history.to_str().unwrap());
-    let arguments = [stage.points(), stage.keyspace(), name, &ttl, &skew, &id, path];
+    let place = ["lease", stage.points(), stage.keyspace(), &ttl, &skew, path, &id];
+    let arguments = [&place[..], &["hold", name]].concat();
     let mut holder = Program::start("holdfast-cassandra-holder", &arguments);
     holder.line("held", secs(30)).await;
     (holder, history, folder)

@@ -106,6 +106,9 @@ impl LockerOptions {
     /// Source: the lease seed's `default_time_to_live`. It is so long because of clocks: a cell is
     /// written to vanish at an instant of the writing coordinator's clock, and does vanish at that
     /// instant of the reading one's. The authors of the queue recipe had to take 15 minutes.
+    ///
+    /// Tokens have no TTL: for them it is how long a session stands without a heartbeat, at least, before
+    /// a [`Housekeeper`](super::Housekeeper) may end it.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self

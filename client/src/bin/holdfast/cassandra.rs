@@ -1,13 +1,16 @@
 //! `holdfast cassandra`: a command runs under a lock of one of the recipes; the recipes' tables.
 
+mod housekeeper;
+mod names;
+
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use holdfast::Error;
 use holdfast::compat::{
-    Cassandra, Credentials, Lease, LeaseTable, LockerOptions, Patience, Queue, QueueTables,
-    RemoteLocker, Schema,
+    Cassandra, Credentials, Layout, Lease, LockerOptions, Patience, Queue, RemoteLocker, Schema,
+    Tokens,
 };
 use holdfast_seams::{Seams, select};
 use tokio_util::sync::CancellationToken;
@@ -17,6 +20,8 @@ use crate::failure::{Failure, NOT_REACHED};
 use crate::lock::keeper::{GOODBYE_LIMIT, hold};
 use crate::lock::{Event, Held, run_under};
 use crate::{runtime, show};
+use housekeeper::HousekeeperArgs;
+use names::Names;
 
 /// Where the cluster is, and what is done there.
 #[derive(Clone, Debug, Args)]
@@ -42,6 +47,8 @@ struct Place {
     /// [default: 60s].
     #[arg(long, value_parser = duration)]
     max_skew: Option<Duration>,
+    #[command(flatten)]
+    names: Names,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -58,6 +65,16 @@ enum CassandraCommand {
     /// (`lock_main`).
     #[command(subcommand)]
     Queue(LockCommand),
+    /// A row with a session for each lock (`tokens`), whose heartbeats are in a table of their own
+    /// (`token_times`); what died is freed by a housekeeper, and by nobody else.
+    #[command(subcommand)]
+    TokensLwt(LockCommand),
+    /// Free the tokens of sessions that stopped beating, until a signal asks to end.
+    ///
+    /// Any number may run at once. A session is dead when a housekeeper has seen no heartbeat of it for
+    /// the grace, by its own watch; what died before it was started is gone one grace later. Exit codes:
+    /// 0 asked to end, or done; 122 refused; 123 no node could be reached; 125 an error of holdfast itself.
+    Housekeeper(HousekeeperArgs),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -99,6 +116,18 @@ struct JobArgs {
 }
 
 impl Place {
+    /// A session of our own.
+    async fn connect(&self, limit: Duration) -> Result<Cassandra, Failure> {
+        let credentials = self.credentials();
+        let (points, keyspace) = (&self.contact_points, &self.keyspace);
+        let connecting = Cassandra::connect(points, keyspace, credentials.as_ref(), limit);
+        connecting.await.map_err(failure)
+    }
+
+    fn layout(&self) -> Layout {
+        self.names.layout()
+    }
+
     fn credentials(&self) -> Option<Credentials> {
         let user = self.user.clone()?;
         let password = std::env::var("HOLDFAST_CASSANDRA_PASSWORD").unwrap_or_default();
@@ -116,17 +145,23 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
     let CassandraArgs { place, command } = args;
     match command {
         CassandraCommand::Schema(wanted) => schema(global, &place, &wanted),
-        CassandraCommand::Lease(wanted) => lock(global, place, wanted, |cassandra, options| {
-            Ok(Box::new(Lease::new(cassandra, options, LeaseTable::default())?))
+        CassandraCommand::Lease(wanted) => lock(global, place, wanted, |on, options, layout| {
+            Ok(Box::new(Lease::new(on, options, layout.lease)?))
         }),
-        CassandraCommand::Queue(wanted) => lock(global, place, wanted, |cassandra, options| {
-            Ok(Box::new(Queue::new(cassandra, options, QueueTables::default())?))
+        CassandraCommand::Queue(wanted) => lock(global, place, wanted, |on, options, layout| {
+            Ok(Box::new(Queue::new(on, options, layout.queue)?))
         }),
+        CassandraCommand::TokensLwt(wanted) => {
+            lock(global, place, wanted, |on, options, layout| {
+                Ok(Box::new(Tokens::new(on, options, layout.tokens)?))
+            })
+        }
+        CassandraCommand::Housekeeper(args) => housekeeper::run(global, &place, &args),
     }
 }
 
 fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Failure> {
-    let schema = Schema::new(&place.keyspace, wanted.replication);
+    let schema = Schema::new(&place.keyspace, wanted.replication).named(place.layout());
     if wanted.apply {
         let credentials = place.credentials();
         let limit = Global::connect_limit(None);
@@ -143,7 +178,7 @@ fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Fai
 }
 
 /// Makes the locker of a recipe.
-type Make = fn(&Cassandra, &LockerOptions) -> holdfast::Result<Box<dyn RemoteLocker>>;
+type Make = fn(&Cassandra, &LockerOptions, Layout) -> holdfast::Result<Box<dyn RemoteLocker>>;
 
 fn lock(global: &Global, place: Place, wanted: LockCommand, make: Make) -> Result<u8, Failure> {
     let options = place.options(global);
@@ -155,14 +190,12 @@ fn lock(global: &Global, place: Place, wanted: LockCommand, make: Make) -> Resul
         let seams = Seams::system();
         let began = seams.clock.now();
         let limit = Global::connect_limit(wait);
-        let credentials = place.credentials();
-        let connecting =
-            Cassandra::connect(&place.contact_points, &place.keyspace, credentials.as_ref(), limit);
         let cassandra = select! {
             () = stop.cancelled() => return Ok(()),
-            cassandra = connecting => cassandra.map_err(failure)?,
+            cassandra = place.connect(limit) => cassandra?,
         };
-        let locker = make(&cassandra, &options.answer_limit(limit)).map_err(failure)?;
+        let options = options.answer_limit(limit);
+        let locker = make(&cassandra, &options, place.layout()).map_err(failure)?;
         let spent = seams.clock.now().saturating_since(began);
         let patience = match wait {
             None => Patience::Endless,
