@@ -15,9 +15,9 @@
 //!   was answered as applied, plus [`ttl`](super::LockerOptions::ttl) (which is the grace), less
 //!   `max_skew`, one second and a hundredth. A session that was ended cannot beat again.
 //! - **Liveness.** Only as long as a [`Housekeeper`] runs somewhere: nothing here has a TTL, and the lock
-//!   of a holder that died stays taken without one. With one, it is free two graces after the death at
-//!   the latest, plus the time between two sweeps; one and that if the housekeeper did not die too. One
-//!   of three nodes may be down. A waiter gets a free token with chance, not by right.
+//!   of a holder that died stays taken without one. With one, it is free a grace and two
+//!   sweeps after the death; a grace later if the housekeeper dies in the middle of that. One of three nodes
+//!   may be down. A waiter gets a free token with chance, not by right.
 //! - **Order.** None. Who looks first after a release has it; a waiter may starve behind others.
 //! - **Fencing.** None: the recipe has no number that grows. A holder that is paused between its look at
 //!   the guard and its write can write after the housekeeper has passed its token on; nothing in these

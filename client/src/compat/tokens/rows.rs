@@ -271,6 +271,10 @@ impl Recipe for TokenRows {
         if self.session.is_over() {
             self.begin_anew().await?;
         }
+        // A session that waits is not dead.
+        if self.session.beaten().is_some() && self.is_beat_due() {
+            self.beat().await?;
+        }
         let had = self.had.all();
         let left: Vec<String> =
             self.wanted.iter().filter(|token| !had.contains(token)).cloned().collect();
