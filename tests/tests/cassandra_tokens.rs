@@ -137,7 +137,7 @@ async fn batches_of_the_same_tokens_come_to_their_end() {
 async fn work_on(bunch: Bunch<'_>, recorder: &Recorder, client: ClientId, request: u64) {
     let token = recorder.now_ns();
     let names = bunch.tokens().to_vec();
-    let items = names.iter().map(|name| Asked::exclusive(name)).collect();
+    let items = names.iter().map(Asked::exclusive).collect();
     let asked = What::Acquire { request, items, any: Some(1), wait: true, within_ms: None };
     recorder.write(client, asked);
     let values = Vec::new();

@@ -429,8 +429,8 @@ impl StoredRow {
         SeenRow { is_there, cells, now_s }
     }
 
-    fn execute(&mut self, statement: &Statement, now_ms: i64) -> Answer {
-        let now_s = now_ms / 1_000;
+    fn execute(&mut self, statement: &Statement, wall_ms: i64) -> Answer {
+        let now_s = wall_ms / 1_000;
         let ends = |ttl_s: &Option<i32>| ttl_s.map(|ttl_s| now_s + i64::from(ttl_s));
         let seen = self.seen_at(now_s);
         match &statement.action {
@@ -438,7 +438,7 @@ impl StoredRow {
                 if seen.is_there {
                     return Answer::NotApplied(Some(seen.shown(|_| true)));
                 }
-                if self.takes_a_write(now_ms) {
+                if self.takes_a_write(wall_ms) {
                     self.marker = Some(ends(ttl_s));
                     self.write(cells, ends(ttl_s));
                 }
@@ -448,7 +448,7 @@ impl StoredRow {
                 if let Some(refusal) = seen.refusal(only_if) {
                     return refusal;
                 }
-                if self.takes_a_write(now_ms) {
+                if self.takes_a_write(wall_ms) {
                     self.write(cells, ends(ttl_s));
                 }
                 Answer::Applied
@@ -461,7 +461,7 @@ impl StoredRow {
                 if let Some(refusal) = seen.refusal(only_if) {
                     return refusal;
                 }
-                self.takes_a_write(now_ms);
+                self.takes_a_write(wall_ms);
                 self.clear();
                 Answer::Applied
             }
@@ -484,8 +484,8 @@ impl StoredRow {
     }
 
     /// Moves the ballot on; false if a plain delete hides what has its timestamp.
-    fn takes_a_write(&mut self, now_ms: i64) -> bool {
-        self.ballot_us = (now_ms * 1_000).max(self.ballot_us + 1);
+    fn takes_a_write(&mut self, wall_ms: i64) -> bool {
+        self.ballot_us = (wall_ms * 1_000).max(self.ballot_us + 1);
         self.erased_us.is_none_or(|erased_us| self.ballot_us > erased_us)
     }
 

@@ -202,7 +202,7 @@ mod tests {
         let id = SessionId::draw("billing/eu:9", 180, &Counting);
 
         assert_eq!(id.as_str(), format!("hf1:billing/eu:9/{}:180", "a5".repeat(16)));
-        assert_eq!(term_of(id.as_str()), Some(Duration::from_secs(180)));
+        assert_eq!(term_of(id.as_str()), Some(Duration::from_mins(3)));
         assert_eq!(crate::compat::owner::thread_id(id.as_str()), "billing/eu:9");
         assert_eq!(term_of("worker-7:180"), None);
         assert_eq!(term_of("hf1:worker/abc"), None);
