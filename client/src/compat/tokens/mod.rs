@@ -161,6 +161,17 @@ impl Tokens {
         })
     }
 
+    fn rows(&self, wanted: Vec<String>) -> TokenRows {
+        TokenRows::new(
+            self.cassandra.tables().clone(),
+            self.tables.clone(),
+            self.keeping.seams.clone(),
+            self.service.clone(),
+            self.keeping.terms,
+            wanted,
+        )
+    }
+
     /// One session that holds as many of these as could be had at once.
     async fn take(
         &self,
@@ -168,14 +179,7 @@ impl Tokens {
         wanted: Vec<String>,
         patience: Patience,
     ) -> Result<(RemoteGuard, Vec<String>)> {
-        let rows = TokenRows::new(
-            self.cassandra.tables().clone(),
-            self.tables.clone(),
-            self.keeping.seams.clone(),
-            self.service.clone(),
-            self.keeping.terms,
-            wanted,
-        );
+        let rows = self.rows(wanted);
         let had = rows.had();
         let acquired =
             self.keeping.acquire(called, &self.service, patience, rows, Arc::default()).await?;

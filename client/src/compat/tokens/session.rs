@@ -130,15 +130,12 @@ impl SessionRow {
     async fn settle(&mut self) -> Result<(), Fault> {
         let columns = vec![self.columns.beat.clone()];
         let row = self.tables.read(self.statement(Action::SelectSerial { columns })).await?;
-        // It was never seen, so it may yet be made.
-        let may_come = row.is_none() && self.known.is_none();
-        if !may_come {
-            self.learn(row.as_ref());
-        }
+        self.learn(row.as_ref());
         Ok(())
     }
 
-    /// Takes over the row's timestamp if it is one of ours; anything else is the end.
+    /// Takes over the row's timestamp if it is one of ours; anything else is the end, also of a session
+    /// that was not seen to begin: it may be made yet, and nobody uses it then.
     fn learn(&mut self, row: Option<&Row>) {
         let shown = row.and_then(|row| row.time_ms(&self.columns.beat));
         let Some(shown) = shown else {

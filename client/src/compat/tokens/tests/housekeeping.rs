@@ -185,6 +185,33 @@ fn a_token_that_was_taken_again_since_the_look_is_left_to_its_next_holder() {
     }
 }
 
+/// A stranger's session that was ended writes its heartbeat again, as plainly as the seed does: what
+/// it is seen to be back with is left to it.
+#[test]
+fn a_session_that_is_back_before_its_token_was_freed_keeps_it() {
+    let mut kept = 0;
+    for delay in 0..80 {
+        let (machine, model) = world(delay);
+        let mut keeper = housekeeper(&model, &machine.process("housekeeper"), secs(60));
+        let world = machine.world().seams();
+        machine.run(async {
+            beat(&model, "s", 1);
+            model.apply(&seed_insert("t", "s"));
+            keeper.sweep().await.unwrap();
+            world.sleep(secs(60)).await;
+            let coming_back = async {
+                world.sleep(Duration::from_millis(delay * 5)).await;
+                let was_ended = row_of(&model, "s").is_none();
+                beat(&model, "s", 2);
+                was_ended
+            };
+            let (_, was_ended) = futures_util::join!(keeper.sweep(), coming_back);
+            kept += usize::from(was_ended && session_of(&model, "t").is_some());
+        });
+    }
+    assert!(kept > 5, "{kept} were left to it");
+}
+
 /// Three at once, while a quarter of what they send has no answer: all that is dead goes, and of what lives
 /// nothing.
 #[test]

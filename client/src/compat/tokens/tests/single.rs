@@ -1,6 +1,7 @@
 //! One lock, one holder, one who waits.
 
 use super::*;
+use crate::compat::keeper::{Attempt, Recipe as _};
 use crate::compat::locker::Patience;
 use crate::compat::model::Odds;
 use crate::{Error, LostReason};
@@ -179,9 +180,8 @@ fn a_session_that_is_removed_under_its_holder_is_lost_at_its_next_beat() {
         let held = a.get_lock("jobs").await.unwrap();
         let session = session_of(&model, "jobs").unwrap();
         model.apply(&on_session(&session, Action::DeleteIf { only_if: vec![] }));
-        let began = world.clock.now();
-        assert_eq!(held.lost().await, LostReason::Revoked);
-        assert!(world.clock.now().saturating_since(began) < secs(60));
+        let lost = world.timeout(secs(60), held.lost()).await;
+        assert!(matches!(lost, Ok(LostReason::Revoked)), "it believes on");
         world.sleep(secs(5)).await;
         assert_eq!((session_of(&model, "jobs"), sessions(&model)), (None, 0));
     });
@@ -246,6 +246,58 @@ fn a_waiter_whose_session_was_ended_goes_on_as_another_one() {
         });
     }
     assert!(stalled > 10, "{stalled} stalled on their way in");
+}
+
+/// An attempt that is made again, for whatever reason: the hold is no younger for it.
+#[test]
+fn a_hold_counts_from_the_last_beat_and_not_from_when_the_token_was_had() {
+    let (machine, _model, _processes, [a, _]) = two(1);
+    let world = machine.world().seams();
+    machine.run(async {
+        let mut rows = a.rows(vec!["jobs".into()]);
+        let first = rows.attempt().await.unwrap();
+        world.sleep(secs(20)).await;
+        assert_eq!(rows.attempt().await.unwrap(), first, "20 s old, and not due before 39");
+        assert!(matches!(first, Attempt::Had { .. }));
+    });
+}
+
+/// Two come at once; who was late has a session by then, and waits for three graces with it.
+#[test]
+fn the_session_of_a_waiter_is_not_taken_for_dead() {
+    let mut met = 0;
+    for seed in 0..40 {
+        let (machine, model, _processes, [a, b]) = two(seed);
+        let world = machine.world().seams();
+        machine.run(async {
+            let (a, b) = (a.get_lock("jobs"), b.get_lock("jobs"));
+            let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
+            let first = holdfast_seams::select! {
+                guard = &mut a => guard,
+                guard = &mut b => guard,
+            };
+            world.sleep(secs(1)).await;
+            if sessions(&model) == 2 {
+                met += 1;
+                world.sleep(GRACE * 3).await;
+                assert_eq!(sessions(&model), 2, "seed {seed}");
+            }
+            first.unwrap().release().await.unwrap();
+        });
+    }
+    assert!(met > 5, "only {met} met");
+}
+
+/// Somebody takes the token away although the session lives: whoever gives it back is told.
+#[test]
+fn who_gives_back_what_is_not_there_any_more_is_told_so() {
+    let (machine, model, _processes, [a, _]) = two(1);
+    machine.run(async {
+        let held = a.get_lock("jobs").await.unwrap();
+        model.apply(&on_token("jobs", Action::DeleteIf { only_if: vec![] }));
+        let error = held.release().await.unwrap_err();
+        assert_eq!(error, Error::Lost { reason: LostReason::Revoked });
+    });
 }
 
 #[test]
