@@ -115,7 +115,8 @@ impl LockerOptions {
     }
 
     /// The largest difference between the wall clocks of any two of the cluster's nodes. A hold
-    /// counts as safe for that much less than its TTL. The client's own wall clock does not matter.
+    /// counts as safe for that much less than its TTL. The client's own wall clock does not matter, but
+    /// to a housekeeper of somebody else's that compares the timestamps of tokens with its own.
     ///
     /// Default: 60 s, which is what a TTL of 180 s allows for.
     pub fn max_skew(mut self, max_skew: Duration) -> Self {
