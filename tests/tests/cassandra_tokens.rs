@@ -100,7 +100,7 @@ async fn tokens_are_had_by_one_at_a_time() {
     let _housekeepers = [keep_house(&stage, GRACE), keep_house(&stage, GRACE)];
     let clients = clients(&stage, 12, GRACE, SKEW);
     let names = ["a", "b", "c"];
-    let report = stage.under_load(clients, &names, async |_| sleep(secs(10)).await).await;
+    let report = stage.under_load(clients, &names, async |_| sleep(secs(8)).await).await;
 
     println!("{report}");
     assert_eq!(report.violations, []);
@@ -205,7 +205,7 @@ async fn one_node_killed_under_tokens_and_started_again_changes_nothing() {
         nodes.kill(2).await;
         sleep(secs(5)).await;
         nodes.restart(2).await;
-        sleep(secs(3)).await;
+        sleep(secs(2)).await;
     };
     let report = stage.under_load(clients, &["a", "b"], act).await;
 
@@ -223,7 +223,7 @@ async fn one_node_a_minute_ahead_under_tokens_changes_nothing() {
     let act = async |nodes: &Nodes| {
         sleep(secs(2)).await;
         nodes.skew(3, secs(60)).await;
-        sleep(secs(8)).await;
+        sleep(secs(6)).await;
     };
     let report = stage.under_load(clients, &["a", "b"], act).await;
 

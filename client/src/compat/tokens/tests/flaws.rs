@@ -70,6 +70,40 @@ fn the_seeds_housekeeper_takes_the_token_of_a_holder_that_beat_in_time() {
     });
 }
 
+/// Two housekeepers have seen the same dead session. The slower one deletes what the next holder has.
+#[test]
+fn of_two_of_the_seeds_housekeepers_the_slower_one_takes_the_next_holders_token() {
+    let (machine, model) = world(1);
+    let seams = machine.world().seams();
+    machine.run(async {
+        model.apply(&seed_insert("foo", "a"));
+        seed_beat(&model, "a", wall_ms(&machine));
+        seams.sleep(secs(61)).await;
+        for _ in 0..2 {
+            assert_eq!(late_sessions(&model, &["a"], wall_ms(&machine), secs(60)), ["a"]);
+        }
+        seed_delete(&model, &machine, 0, 0, "foo");
+        assert_eq!(model.apply(&seed_insert("foo", "b")), Answer::Applied);
+        seams.sleep(secs(1)).await;
+        seed_delete(&model, &machine, 0, 0, "foo");
+        assert_eq!(model.apply(&seed_insert("foo", "c")), Answer::Applied, "c goes in beside b");
+    });
+}
+
+/// A heartbeat that its coordinator had for a minute is written after the newer one.
+#[test]
+fn a_heartbeat_of_the_seeds_that_comes_late_makes_a_live_session_look_dead() {
+    let (machine, model) = world(1);
+    let seams = machine.world().seams();
+    machine.run(async {
+        let held_up = wall_ms(&machine);
+        seams.sleep(secs(61)).await;
+        seed_beat(&model, "a", wall_ms(&machine));
+        seed_beat(&model, "a", held_up);
+        assert_eq!(late_sessions(&model, &["a"], wall_ms(&machine), secs(60)), ["a"]);
+    });
+}
+
 /// "We will assume some very reasonable bounds on clock drifts." One that is off by the grace takes all.
 #[test]
 fn the_seeds_housekeeper_takes_everybodys_tokens_when_its_clock_is_ahead() {
