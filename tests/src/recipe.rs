@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast::compat::{
-    Cassandra, Lease, LeaseTable, LockerOptions, Queue, QueueTables, RemoteLocker,
+    Cassandra, Housekeeper, Lease, LeaseTable, LockerOptions, Queue, QueueTables, RemoteLocker,
+    TokenTables, Tokens,
 };
-use holdfast_seams::Seams;
+use holdfast_seams::{Seams, Task};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
@@ -33,17 +34,20 @@ pub enum Recipe {
     Lease,
     /// The queue.
     Queue,
+    /// The tokens with LWT.
+    TokensLwt,
 }
 
 impl Recipe {
     /// All.
-    pub const ALL: [Self; 2] = [Self::Lease, Self::Queue];
+    pub const ALL: [Self; 3] = [Self::Lease, Self::Queue, Self::TokensLwt];
 
     /// As the command line calls it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lease => "lease",
             Self::Queue => "queue",
+            Self::TokensLwt => "tokens-lwt",
         }
     }
 
@@ -58,6 +62,9 @@ impl Recipe {
             Self::Lease => Arc::new(Lease::new(cassandra, options, LeaseTable::default()).unwrap()),
             Self::Queue => {
                 Arc::new(Queue::new(cassandra, options, QueueTables::default()).unwrap())
+            }
+            Self::TokensLwt => {
+                Arc::new(Tokens::new(cassandra, options, TokenTables::default()).unwrap())
             }
         }
     }
@@ -88,13 +95,18 @@ pub struct Party<'a> {
     recorder: Recorder,
     /// One file for each process.
     histories: TempDir,
+    /// What frees the locks of the dead, where the recipe needs it.
+    _housekeeper: Option<Task>,
 }
 
 impl<'a> Party<'a> {
     /// Of this recipe; nobody there yet.
     pub fn new(stage: &'a Stage, recipe: Recipe, times: Times) -> Self {
         let recorder = Recorder::in_memory(Seams::system().clock);
-        Self { stage, recipe, times, recorder, histories: tempfile::tempdir().unwrap() }
+        let histories = tempfile::tempdir().unwrap();
+        let housekeeper =
+            (recipe == Recipe::TokensLwt).then(|| keep_house(&stage.cassandra(), times.ttl));
+        Self { stage, recipe, times, recorder, histories, _housekeeper: housekeeper }
     }
 
     /// One of each recipe: side by side they take no longer than one.
@@ -179,6 +191,18 @@ impl<'a> Party<'a> {
         let records = merge(vec![self.history_of_processes(), self.recorder.take()]);
         (judge(vec![records.clone()]), records)
     }
+}
+
+/// Sweeps again and again, until this is dropped.
+pub fn keep_house(cassandra: &Cassandra, grace: Duration) -> Task {
+    let mut housekeeper = Housekeeper::new(cassandra, TokenTables::default(), grace).unwrap();
+    Seams::system().spawn("housekeeper", async move {
+        loop {
+            // What was not answered is swept the next time.
+            let _ = housekeeper.sweep().await;
+            Seams::system().sleep(grace / 6).await;
+        }
+    })
 }
 
 /// A process with clients of one recipe, and where their history is.

@@ -232,8 +232,8 @@ async fn the_schema_is_printed_unless_it_is_to_be_applied_and_applied_as_often_a
     let place = Place::made(&nodes, "printed").await;
     let printed = place.run(&["schema"]).await;
     assert_eq!(printed.code, Some(0));
-    let lease = "CREATE TABLE IF NOT EXISTS \"printed\".leases (name text PRIMARY KEY, owner text, value text) \
-                 WITH default_time_to_live = 180;";
+    let lease = "CREATE TABLE IF NOT EXISTS \"printed\".\"leases\" (\"name\" text PRIMARY KEY, \"owner\" text, \
+                 \"value\" text) WITH default_time_to_live = 180;";
     assert!(printed.out.contains(lease), "{}", printed.out);
     let again = place.run(&["schema", "--apply", "--replication", "3"]).await;
     assert_eq!(again.code, Some(0), "{again:?}");

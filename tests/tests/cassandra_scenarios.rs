@@ -22,9 +22,9 @@ use nix::sys::signal::Signal;
 use tokio::sync::Barrier;
 
 const TTL: Duration = Times::SHORT.ttl;
-/// After so long without its holder a lock is had by who waits: a TTL ends on a whole second, a waiter
-/// looks every two, and the machine is busy.
-const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(9 + 5);
+/// After so long without its holder a lock is had by who waits: a TTL ends on a whole second, a housekeeper
+/// sweeps every 1.5, a waiter looks every two, and the machine is busy.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(9 + 9);
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

@@ -116,13 +116,17 @@ impl LockerOptions {
     /// Source: the lease seed's `default_time_to_live`. It is so long because of clocks: a cell is
     /// written to vanish at an instant of the writing coordinator's clock, and does vanish at that
     /// instant of the reading one's. The authors of the queue recipe had to take 15 minutes.
+    ///
+    /// Tokens have no TTL: for them it is how long a session stands without a heartbeat, at least, before
+    /// a [`Housekeeper`](super::Housekeeper) may end it.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
     /// The largest difference between the wall clocks of any two of the cluster's nodes. A hold
-    /// counts as safe for that much less than its TTL. The client's own wall clock does not matter.
+    /// counts as safe for that much less than its TTL. The client's own wall clock does not matter, but
+    /// to a housekeeper of somebody else's that compares the timestamps of tokens with its own.
     ///
     /// Default: 60 s, which is what a TTL of 180 s allows for.
     pub fn max_skew(mut self, max_skew: Duration) -> Self {

@@ -37,6 +37,8 @@ pub(crate) enum Answer {
     Written,
     /// The rows, in the order of their clustering columns.
     Rows(Vec<Row>),
+    /// Some of a table's rows, in no order, and where the next of them begin.
+    Page(Vec<Row>, Option<Vec<u8>>),
 }
 
 /// The columns of a row that have a value.
@@ -58,6 +60,10 @@ impl Row {
 
     pub(crate) fn long(&self, column: &Ident) -> Option<i64> {
         self.0.get(column.as_str())?.value.long()
+    }
+
+    pub(crate) fn time_ms(&self, column: &Ident) -> Option<i64> {
+        self.0.get(column.as_str())?.value.time_ms()
     }
 
     pub(crate) fn ttl_s(&self, column: &Ident) -> Option<i32> {
@@ -190,6 +196,17 @@ impl Tables {
         match self.execute(statement).await? {
             Answer::Rows(rows) => Ok(rows),
             other => Err(Fault::NotDone(format!("a scan was answered with {other:?}"))),
+        }
+    }
+
+    /// Reads one page of all rows of a table at QUORUM, and where the next one begins.
+    pub(crate) async fn page(
+        &self,
+        statement: Statement,
+    ) -> Result<(Vec<Row>, Option<Vec<u8>>), Fault> {
+        match self.database.execute(statement).await? {
+            Answer::Page(rows, next) => Ok((rows, next)),
+            other => Err(Fault::NotDone(format!("a page was answered with {other:?}"))),
         }
     }
 

@@ -19,15 +19,16 @@ use scylla::client::execution_profile::{ExecutionProfile, ExecutionProfileHandle
 use scylla::client::session::Session;
 use scylla::policies::retry::FallthroughRetryPolicy;
 use scylla::response::query_result::QueryResult;
+use scylla::response::{PagingState, PagingStateResponse};
 use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency, SerialConsistency};
-use scylla::value::{CqlValue, Row as DriverRow};
+use scylla::value::{CqlTimestamp, CqlValue, Row as DriverRow};
 
 use super::cassandra::Cassandra;
 use super::database::{Answer, Cell, Database, Fault, Row};
 use super::statement::{Action, Bind, Ident, Statement, Value};
 pub use connect::Credentials;
-pub use schema::Schema;
+pub use schema::{Layout, Schema};
 
 /// How long one statement may take. Longer than a coordinator tries (its time-out for writes and
 /// that for contention are 2 s each by default), so that nobody still works on what was given up.
@@ -96,6 +97,14 @@ impl Prepared {
     async fn execute(&self, statement: &Statement) -> Result<Answer, Fault> {
         let prepared = self.prepare(statement).await?;
         let values: Vec<Option<CqlValue>> = statement.binds().into_iter().map(bound).collect();
+        if let Action::Page { columns, from } = &statement.action {
+            let from = from.as_ref().map_or_else(PagingState::start, |from| {
+                PagingState::new_from_raw_bytes(from.as_slice())
+            });
+            let read = self.session.execute_single_page(&prepared, values, from).await;
+            let (result, next) = read.map_err(|error| fault::of_execution(&error, statement))?;
+            return page(result, next, columns);
+        }
         let executed = self.session.execute_unpaged(&prepared, values).await;
         let result = executed.map_err(|error| fault::of_execution(&error, statement))?;
         answer(result, &statement.action)
@@ -145,6 +154,8 @@ fn bound(bind: Bind) -> Option<CqlValue> {
         Bind::Value(value) => value.map(|value| match value {
             Value::Text(text) => CqlValue::Text(text),
             Value::Long(number) => CqlValue::BigInt(number),
+            Value::Time(milliseconds) => CqlValue::Timestamp(CqlTimestamp(milliseconds)),
+            Value::Texts(texts) => CqlValue::List(texts.into_iter().map(CqlValue::Text).collect()),
         }),
         Bind::Int(number) => Some(CqlValue::Int(number)),
     }
@@ -156,16 +167,10 @@ fn answer(result: QueryResult, action: &Action) -> Result<Answer, Fault> {
     if let Action::Put { .. } | Action::Erase { .. } = action {
         return Ok(Answer::Written);
     }
-    // It was executed: what cannot be read of it leaves the outcome open.
-    let unreadable =
-        |error: &dyn fmt::Display| Fault::Unknown(format!("unreadable answer: {error}"));
-    let rows = result.into_rows_result().map_err(|error| unreadable(&error))?;
     if let Action::First { columns, .. } = action {
-        let read = rows.rows::<DriverRow>().map_err(|error| unreadable(&error))?;
-        let row = |row: Result<DriverRow, _>| row.map(|row| plain_row(row, columns));
-        let read: Result<Vec<Row>, _> = read.map(row).collect();
-        return read.map(Answer::Rows).map_err(|error| unreadable(&error));
+        return plain_rows(result, columns).map(Answer::Rows);
     }
+    let rows = result.into_rows_result().map_err(|error| unreadable(&error))?;
     let names: Vec<String> =
         rows.column_specs().iter().map(|column| column.name().to_owned()).collect();
     let first = rows.maybe_first_row::<DriverRow>().map_err(|error| unreadable(&error))?;
@@ -184,6 +189,32 @@ fn answer(result: QueryResult, action: &Action) -> Result<Answer, Fault> {
         }
         _ => Err(unreadable(&"an LWT that does not say whether it was applied")),
     }
+}
+
+/// It was executed: what cannot be read of it leaves the outcome open.
+fn unreadable(error: &dyn fmt::Display) -> Fault {
+    Fault::Unknown(format!("unreadable answer: {error}"))
+}
+
+fn page(
+    result: QueryResult,
+    next: PagingStateResponse,
+    columns: &[Ident],
+) -> Result<Answer, Fault> {
+    let next = match next {
+        PagingStateResponse::HasMorePages { state } => {
+            state.as_bytes_slice().map(|bytes| bytes.to_vec())
+        }
+        PagingStateResponse::NoMorePages => None,
+    };
+    Ok(Answer::Page(plain_rows(result, columns)?, next))
+}
+
+fn plain_rows(result: QueryResult, columns: &[Ident]) -> Result<Vec<Row>, Fault> {
+    let rows = result.into_rows_result().map_err(|error| unreadable(&error))?;
+    let rows = rows.rows::<DriverRow>().map_err(|error| unreadable(&error))?;
+    let row = |row: Result<DriverRow, _>| row.map(|row| plain_row(row, columns));
+    rows.map(row).collect::<Result<_, _>>().map_err(|error| unreadable(&error))
 }
 
 fn plain_row(row: DriverRow, columns: &[Ident]) -> Row {
@@ -215,6 +246,7 @@ fn cell(value: CqlValue, ttl_s: Option<i32>) -> Option<Cell> {
     let value = match value {
         CqlValue::Text(text) | CqlValue::Ascii(text) => Value::Text(text),
         CqlValue::BigInt(number) => Value::Long(number),
+        CqlValue::Timestamp(CqlTimestamp(milliseconds)) => Value::Time(milliseconds),
         _ => return None,
     };
     Some(Cell { value, ttl_s })

@@ -10,6 +10,7 @@
 //! |---|---|---|
 //! | `Lease` | a row with an owner and a TTL, by LWT | `leases(name, owner, value)` |
 //! | `Queue` | a row of places in line, and one with the holder | `lock_queue`, `lock_main` |
+//! | `Tokens` | a row with a session for each lock, by LWT; sessions beat, a housekeeper clears up | `tokens`, `token_times` |
 //!
 //! Each is built from the caller's own session of the `scylla` driver, and excludes, and is excluded
 //! by, any other client of the same recipe on the same table. What it promises holds as long as:
@@ -45,15 +46,19 @@ mod owner;
 #[cfg(any(test, feature = "cassandra"))]
 pub mod queue;
 #[cfg(any(test, feature = "cassandra"))]
+mod stamps;
+#[cfg(any(test, feature = "cassandra"))]
 mod statement;
 #[cfg(any(test, feature = "cassandra"))]
 mod terms;
+#[cfg(any(test, feature = "cassandra"))]
+pub mod tokens;
 
 #[cfg(feature = "cassandra")]
 mod driver;
 
 #[cfg(feature = "cassandra")]
-pub use driver::{Credentials, Schema, SerialScope};
+pub use driver::{Credentials, Layout, Schema, SerialScope};
 pub use locker::{Patience, RemoteGuard, RemoteLocker};
 #[cfg(any(test, feature = "cassandra"))]
 pub use {
@@ -61,4 +66,5 @@ pub use {
     database::StatementCounts,
     lease::{Leader, Leadership, Lease, LeaseTable, Observer, Sequence},
     queue::{LocalTime, Queue, QueueTables, QueueTime},
+    tokens::{Batch, Bunch, Housekeeper, Removed, Sweep, TokenTables, Tokens},
 };

@@ -13,6 +13,10 @@
 //! - A write without LWT reaches its three replicas one by one and is answered when two have it; a
 //!   read at QUORUM merges two of them by timestamps. Nothing is repaired on the way.
 //! - A row is there as long as any cell of it, or its marker, is: `INSERT` writes one, `UPDATE` none.
+//! - An LWT writes with the timestamp of its ballot: the coordinator's time, and above all earlier
+//!   ballots of the row. A plain delete of such a row has its coordinator's time, and hides whatever
+//!   was written, or is still to be written, with an earlier timestamp.
+//! - All rows of a table are read page by page, each page at an instant of its own.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +36,8 @@ const LATENCY_MAX: Duration = Duration::from_millis(40);
 const LATE_MAX: Duration = Duration::from_secs(8);
 /// What a client waits for an answer that does not come.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// How many rows a page has: few, so that tests read several.
+const PAGE_ROWS: usize = 3;
 
 /// How often in a thousand statements something goes wrong.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,6 +76,10 @@ struct State {
 
 #[derive(Clone, Default)]
 struct StoredRow {
+    /// The largest timestamp of its LWTs.
+    ballot_us: i64,
+    /// That of the newest plain delete.
+    erased_us: Option<i64>,
     /// When the row itself ends, if no cell is left by then; `None`: it has no marker.
     marker: Option<Ends>,
     cells: BTreeMap<String, (Value, Ends)>,
@@ -130,6 +140,13 @@ impl Model {
         self.lock().arrived
     }
 
+    /// How many rows a table has at this instant, where none has a TTL.
+    pub(crate) fn number_of_rows(&self, table: &Ident) -> usize {
+        let state = self.lock();
+        let rows = state.rows.iter().filter(|((of, _), _)| of == table);
+        rows.filter(|(_, stored)| stored.seen_at(0).is_there).count()
+    }
+
     fn draw(&self, below: u64) -> u64 {
         Rng::next_u64(&self.world) % below
     }
@@ -163,7 +180,36 @@ impl Model {
         let now_ms = i64::try_from(wall_ms).unwrap_or(i64::MAX) + state.skew_ms[node];
         let values = statement.key.iter().map(|(_, value)| value.clone()).collect();
         let row = state.rows.entry((statement.table.clone(), values)).or_default();
-        row.execute(statement, now_ms / 1_000)
+        row.execute(statement, now_ms)
+    }
+
+    /// A page of a table's rows at this instant, through any of the nodes. Where it ends is said by
+    /// its last key.
+    fn page(&self, statement: &Statement, columns: &[Ident], from: Option<&[u8]>) -> Answer {
+        let now_s = self.now_s(self.any_node());
+        let state = self.lock();
+        let Some((key_column, columns)) = columns.split_first() else {
+            panic!("a page without its key: {statement:?}")
+        };
+        let mut rows = Vec::new();
+        let mut last = None;
+        for ((table, key), stored) in &state.rows {
+            let seen = stored.seen_at(now_s);
+            let Some(key) = key.first().and_then(Value::text) else { continue };
+            let is_past = from.is_some_and(|from| key.as_bytes() <= from);
+            if *table != statement.table || !seen.is_there || is_past {
+                continue;
+            }
+            if rows.len() == PAGE_ROWS {
+                return Answer::Page(rows, last);
+            }
+            let mut row = seen.shown(|name| columns.iter().any(|column| column.as_str() == name));
+            let cell = Cell { value: Value::from(key), ttl_s: None };
+            row.0.insert(key_column.as_str().to_owned(), cell);
+            last = Some(key.as_bytes().to_vec());
+            rows.push(row);
+        }
+        Answer::Page(rows, None)
     }
 
     async fn serve(self, statement: Statement, reply: oneshot::Sender<Result<Answer, Fault>>) {
@@ -172,6 +218,11 @@ impl Model {
             Action::Put { .. } | Action::Erase { .. } => return self.write(statement, reply).await,
             Action::First { .. } => {
                 let _ = reply.send(self.scan(&statement).await);
+                return;
+            }
+            Action::Page { columns, from } => {
+                let read = self.read_page(&statement, columns, from.as_deref()).await;
+                let _ = reply.send(read);
                 return;
             }
             _ => {}
@@ -322,6 +373,27 @@ impl Model {
         Ok(Answer::Rows(rows.take(usize::try_from(*limit).unwrap_or(0)).collect()))
     }
 
+    async fn read_page(
+        &self,
+        statement: &Statement,
+        columns: &[Ident],
+        from: Option<&[u8]>,
+    ) -> Result<Answer, Fault> {
+        let seams = self.world.seams();
+        match self.fate() {
+            Fate::Unavailable => return Err(Fault::NotDone("1 of 2 replicas alive".into())),
+            Fate::AnswerLost | Fate::RequestLost | Fate::Late(_) => {
+                seams.sleep(TIMEOUT).await;
+                return Err(Fault::Unknown("read timeout".into()));
+            }
+            Fate::Answered => {}
+        }
+        seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+        let answer = self.page(statement, columns, from);
+        seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+        Ok(answer)
+    }
+
     fn apply_unseen(&self, statement: &Statement) {
         if self.apply(statement) == Answer::Applied {
             self.lock().unknown_but_applied += 1;
@@ -357,7 +429,8 @@ impl StoredRow {
         SeenRow { is_there, cells, now_s }
     }
 
-    fn execute(&mut self, statement: &Statement, now_s: i64) -> Answer {
+    fn execute(&mut self, statement: &Statement, wall_ms: i64) -> Answer {
+        let now_s = wall_ms / 1_000;
         let ends = |ttl_s: &Option<i32>| ttl_s.map(|ttl_s| now_s + i64::from(ttl_s));
         let seen = self.seen_at(now_s);
         match &statement.action {
@@ -365,26 +438,42 @@ impl StoredRow {
                 if seen.is_there {
                     return Answer::NotApplied(Some(seen.shown(|_| true)));
                 }
-                self.marker = Some(ends(ttl_s));
-                self.write(cells, ends(ttl_s));
+                if self.takes_a_write(wall_ms) {
+                    self.marker = Some(ends(ttl_s));
+                    self.write(cells, ends(ttl_s));
+                }
                 Answer::Applied
             }
             Action::UpdateIf { cells, ttl_s, only_if } => {
                 if let Some(refusal) = seen.refusal(only_if) {
                     return refusal;
                 }
-                self.write(cells, ends(ttl_s));
+                if self.takes_a_write(wall_ms) {
+                    self.write(cells, ends(ttl_s));
+                }
                 Answer::Applied
             }
             Action::DeleteIf { only_if } => {
+                let is_there = seen.is_there;
+                if only_if.is_empty() && !is_there {
+                    return Answer::NotApplied(None);
+                }
                 if let Some(refusal) = seen.refusal(only_if) {
                     return refusal;
                 }
-                *self = Self::default();
+                self.takes_a_write(wall_ms);
+                self.clear();
                 Answer::Applied
             }
-            Action::Put { .. } | Action::Erase { .. } | Action::First { .. } => {
-                panic!("no LWT: {statement:?}")
+            Action::Erase { at_us } => {
+                self.erased_us = self.erased_us.max(Some(*at_us));
+                if self.ballot_us <= *at_us {
+                    self.clear();
+                }
+                Answer::Written
+            }
+            Action::Put { .. } | Action::First { .. } | Action::Page { .. } => {
+                panic!("not of one row, or no LWT: {statement:?}")
             }
             Action::SelectSerial { columns } => {
                 Answer::Read(seen.is_there.then(|| {
@@ -392,6 +481,17 @@ impl StoredRow {
                 }))
             }
         }
+    }
+
+    /// Moves the ballot on; false if a plain delete hides what has its timestamp.
+    fn takes_a_write(&mut self, wall_ms: i64) -> bool {
+        self.ballot_us = (wall_ms * 1_000).max(self.ballot_us + 1);
+        self.erased_us.is_none_or(|erased_us| self.ballot_us > erased_us)
+    }
+
+    fn clear(&mut self) {
+        self.marker = None;
+        self.cells.clear();
     }
 
     fn write(&mut self, cells: &Cells, ends: Ends) {

@@ -35,20 +35,31 @@ pub(crate) enum Value {
     Text(String),
     /// `bigint`.
     Long(i64),
+    /// `timestamp`: milliseconds since 1970.
+    Time(i64),
+    /// `list<text>`. One without elements is null in the table.
+    Texts(Vec<String>),
 }
 
 impl Value {
     pub(crate) fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
-            Self::Long(_) => None,
+            Self::Long(_) | Self::Time(_) | Self::Texts(_) => None,
         }
     }
 
     pub(crate) fn long(&self) -> Option<i64> {
         match self {
             Self::Long(number) => Some(*number),
-            Self::Text(_) => None,
+            Self::Text(_) | Self::Time(_) | Self::Texts(_) => None,
+        }
+    }
+
+    pub(crate) fn time_ms(&self) -> Option<i64> {
+        match self {
+            Self::Time(milliseconds) => Some(*milliseconds),
+            Self::Text(_) | Self::Long(_) | Self::Texts(_) => None,
         }
     }
 }
@@ -68,7 +79,7 @@ impl From<i64> for Value {
 /// Columns with what they are to have, or to be compared with; `None` is null.
 pub(crate) type Cells = Vec<(Ident, Option<Value>)>;
 
-/// One operation on one partition.
+/// One operation, on one partition but for [`Action::Page`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Statement {
     pub(crate) table: Ident,
@@ -84,7 +95,7 @@ pub(crate) enum Action {
     InsertIfAbsent { cells: Cells, ttl_s: Option<i32> },
     /// `UPDATE … USING TTL … IF`.
     UpdateIf { cells: Cells, ttl_s: Option<i32>, only_if: Cells },
-    /// `DELETE … IF`, of a whole row.
+    /// `DELETE … IF`, of a whole row; `IF EXISTS` when nothing is to be compared.
     DeleteIf { only_if: Cells },
     /// `SELECT` of these columns with the time they have left, at SERIAL.
     SelectSerial { columns: Vec<Ident> },
@@ -94,6 +105,9 @@ pub(crate) enum Action {
     Erase { at_us: i64 },
     /// `SELECT` of these columns of a partition's first rows, at QUORUM.
     First { columns: Vec<Ident>, limit: i32 },
+    /// `SELECT` of these columns, the partition key's first, of all rows of the table, at QUORUM: one
+    /// page, from where an earlier one ended.
+    Page { columns: Vec<Ident>, from: Option<Vec<u8>> },
 }
 
 impl Statement {
@@ -111,14 +125,17 @@ impl Statement {
             }
             Action::Erase { .. } => format!("DELETE FROM {table} USING TIMESTAMP ? WHERE {key}"),
             Action::First { columns, .. } => {
-                let columns: Vec<String> = columns.iter().map(Ident::to_string).collect();
-                format!("SELECT {} FROM {table} WHERE {key} LIMIT ?", columns.join(", "))
+                format!("SELECT {} FROM {table} WHERE {key} LIMIT ?", listed(columns))
             }
+            Action::Page { columns, .. } => format!("SELECT {} FROM {table}", listed(columns)),
             Action::UpdateIf { cells, ttl_s, only_if } => {
                 let ttl = using_ttl(*ttl_s);
                 let set = all(cells.iter().map(|(column, _)| column), ", ");
                 let only_if = all(only_if.iter().map(|(column, _)| column), " AND ");
                 format!("UPDATE {table}{ttl} SET {set} WHERE {key} IF {only_if}")
+            }
+            Action::DeleteIf { only_if } if only_if.is_empty() => {
+                format!("DELETE FROM {table} WHERE {key} IF EXISTS")
             }
             Action::DeleteIf { only_if } => {
                 let only_if = all(only_if.iter().map(|(column, _)| column), " AND ");
@@ -169,6 +186,7 @@ impl Statement {
                 [Bind::Value(Some(Value::Long(*at_us)))].into_iter().chain(key).collect()
             }
             Action::First { limit, .. } => key.chain([Bind::Int(*limit)]).collect(),
+            Action::Page { .. } => Vec::new(),
         }
     }
 }
@@ -183,6 +201,10 @@ pub(crate) enum Bind {
 
 fn all<'a>(columns: impl Iterator<Item = &'a Ident>, between: &str) -> String {
     columns.map(|column| format!("{column} = ?")).collect::<Vec<_>>().join(between)
+}
+
+fn listed(columns: &[Ident]) -> String {
+    columns.iter().map(Ident::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn using_ttl(ttl_s: Option<i32>) -> &'static str {
@@ -219,6 +241,29 @@ mod tests {
         let mut expected = vec![Bind::Int(180)];
         expected.extend(values);
         assert_eq!(update.binds(), expected);
+    }
+
+    #[test]
+    fn a_delete_that_compares_nothing_asks_whether_there_is_a_row() {
+        let delete = statement(Action::DeleteIf { only_if: Vec::new() });
+
+        assert_eq!(
+            delete.text(&Ident::new("k")),
+            "DELETE FROM \"k\".\"leases\" WHERE \"name\" = ? IF EXISTS"
+        );
+        assert_eq!(delete.binds(), [Bind::Value(Some(Value::from("it's")))]);
+    }
+
+    #[test]
+    fn a_page_is_of_all_rows() {
+        let columns = vec![Ident::new("token"), Ident::new("timestamp")];
+        let page = statement(Action::Page { columns, from: None });
+
+        assert_eq!(
+            page.text(&Ident::new("k")),
+            "SELECT \"token\", \"timestamp\" FROM \"k\".\"leases\""
+        );
+        assert_eq!(page.binds(), []);
     }
 
     #[test]

@@ -106,7 +106,7 @@ pub(crate) enum Command {
     ///
     /// Exit codes as of lock.
     #[cfg(feature = "cassandra")]
-    Cassandra(crate::cassandra::CassandraArgs),
+    Cassandra(Box<crate::cassandra::CassandraArgs>),
     /// Three servers, 64 workers, four files, and a leader that is killed twice.
     Demo(DemoArgs),
     /// Measure locks: rates, latencies, fairness, what they cost, how fast a dead holder is replaced.

@@ -1,5 +1,8 @@
 //! `holdfast cassandra`: a command runs under a lock of one of the recipes; the recipes' tables.
 
+mod housekeeper;
+mod names;
+
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
@@ -7,8 +10,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use holdfast::Error;
 use holdfast::compat::{
-    Cassandra, Credentials, Lease, LeaseTable, LockerOptions, Patience, Queue, QueueTables,
-    RemoteLocker, Schema, SerialScope,
+    Cassandra, Credentials, Layout, Lease, LockerOptions, Patience, Queue, RemoteLocker, Schema,
+    SerialScope, Tokens,
 };
 use holdfast_seams::{Seams, select};
 use tokio_util::sync::CancellationToken;
@@ -19,6 +22,8 @@ use crate::failure::{Failure, NOT_REACHED};
 use crate::lock::keeper::{GOODBYE_LIMIT, hold};
 use crate::lock::{Event, Held, run_under};
 use crate::{runtime, show};
+use housekeeper::HousekeeperArgs;
+use names::Names;
 
 /// Where the cluster is, and what is done there.
 #[derive(Clone, Debug, Args)]
@@ -48,6 +53,8 @@ struct Place {
     /// clients of another datacenter are not excluded.
     #[arg(long)]
     local_serial: bool,
+    #[command(flatten)]
+    names: Names,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -64,6 +71,16 @@ enum CassandraCommand {
     /// (`lock_main`).
     #[command(subcommand)]
     Queue(LockCommand),
+    /// A row with a session for each lock (`tokens`), whose heartbeats are in a table of their own
+    /// (`token_times`); what died is freed by a housekeeper, and by nobody else.
+    #[command(subcommand)]
+    TokensLwt(LockCommand),
+    /// Free the tokens of sessions that stopped beating, until a signal asks to end.
+    ///
+    /// Any number may run at once. A session is dead when a housekeeper has seen no heartbeat of it for
+    /// the grace, by its own watch; what died before it was started is gone one grace later. Exit codes:
+    /// 0 asked to end, or done; 122 refused; 123 no node could be reached; 125 an error of holdfast itself.
+    Housekeeper(HousekeeperArgs),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -120,6 +137,10 @@ impl Place {
             .map_err(failure)
     }
 
+    fn layout(&self) -> Layout {
+        self.names.layout()
+    }
+
     fn credentials(&self) -> Option<Credentials> {
         let user = self.user.clone()?;
         let password = std::env::var("HOLDFAST_CASSANDRA_PASSWORD").unwrap_or_default();
@@ -137,17 +158,27 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
     let CassandraArgs { place, command } = args;
     match command {
         CassandraCommand::Schema(wanted) => schema(global, &place, &wanted),
-        CassandraCommand::Lease(wanted) => recipe(global, place, wanted, "lease", |on, options| {
-            Ok(Arc::new(Lease::new(on, options, LeaseTable::default())?))
-        }),
-        CassandraCommand::Queue(wanted) => recipe(global, place, wanted, "queue", |on, options| {
-            Ok(Arc::new(Queue::new(on, options, QueueTables::default())?))
-        }),
+        CassandraCommand::Lease(wanted) => {
+            recipe(global, place, wanted, "lease", |on, options, layout| {
+                Ok(Arc::new(Lease::new(on, options, layout.lease)?))
+            })
+        }
+        CassandraCommand::Queue(wanted) => {
+            recipe(global, place, wanted, "queue", |on, options, layout| {
+                Ok(Arc::new(Queue::new(on, options, layout.queue)?))
+            })
+        }
+        CassandraCommand::TokensLwt(wanted) => {
+            recipe(global, place, wanted, "tokens-lwt", |on, options, layout| {
+                Ok(Arc::new(Tokens::new(on, options, layout.tokens)?))
+            })
+        }
+        CassandraCommand::Housekeeper(args) => housekeeper::run(global, &place, &args),
     }
 }
 
 fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Failure> {
-    let schema = Schema::new(&place.keyspace, wanted.replication);
+    let schema = Schema::new(&place.keyspace, wanted.replication).named(place.layout());
     if wanted.apply {
         let credentials = place.credentials();
         let limit = Global::connect_limit(None);
@@ -164,7 +195,7 @@ fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Fai
 }
 
 /// Makes the locker of a recipe.
-type Make = fn(&Cassandra, &LockerOptions) -> holdfast::Result<Arc<dyn RemoteLocker>>;
+type Make = fn(&Cassandra, &LockerOptions, Layout) -> holdfast::Result<Arc<dyn RemoteLocker>>;
 
 fn recipe(
     global: &Global,
@@ -193,7 +224,8 @@ fn bench(
         let limit = Global::connect_limit(None);
         let connecting = (0..args.sessions()).map(|_| place.connect(limit));
         let sessions = futures_util::future::try_join_all(connecting).await?;
-        let lockers = sessions.iter().map(|session| make(session, options)).collect();
+        let lockers =
+            sessions.iter().map(|session| make(session, options, place.layout())).collect();
         let lockers: holdfast::Result<Vec<_>> = lockers;
         let lockers = lockers.map_err(failure)?;
         let ttl = try_out(&lockers, limit).await.map_err(failure)?;
@@ -226,7 +258,8 @@ fn lock(
             () = stop.cancelled() => return Ok(()),
             cassandra = place.connect(limit) => cassandra?,
         };
-        let locker = make(&cassandra, &options.answer_limit(limit)).map_err(failure)?;
+        let options = options.answer_limit(limit);
+        let locker = make(&cassandra, &options, place.layout()).map_err(failure)?;
         let spent = seams.clock.now().saturating_since(began);
         let patience = match wait {
             None => Patience::Endless,

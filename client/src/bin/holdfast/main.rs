@@ -56,7 +56,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Watch(args) => watch::run(&cli.global, &args),
         Command::Cluster(command) => cluster_admin::run(&cli.global, &command),
         #[cfg(feature = "cassandra")]
-        Command::Cassandra(args) => cassandra::run(&cli.global, args),
+        Command::Cassandra(args) => cassandra::run(&cli.global, *args),
         Command::Demo(args) => demo::run(&cli.global, &args),
         Command::Bench(args) => bench::run(&cli.global, &args),
         Command::BenchHolder(args) => bench::hold(&cli.global, &args),

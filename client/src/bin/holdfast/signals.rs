@@ -1,6 +1,7 @@
 //! Signals as events, so that what they do is decided in one place.
 
 use nix::sys::signal::{SigSet, Signal};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
 
@@ -32,4 +33,20 @@ pub(crate) fn listen(
 /// Whether the signal asks a job to end.
 pub(crate) fn asks_to_end(signal: Signal) -> bool {
     matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT)
+}
+
+/// Waits, in a runtime, for the first signal of a terminal or a service manager that asks to end.
+///
+/// # Errors
+///
+/// If the system lets nobody listen.
+pub(crate) async fn asked_to_end_once() -> Result<(), Failure> {
+    let listen = |kind| signal(kind).map_err(|error| Failure::own("listening to signals", error));
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
+    holdfast_seams::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
 }

@@ -4,33 +4,21 @@ use std::io::{self, Write as _};
 
 use holdfast::{ChangeKind, Holder, LockChange, LockInfo, LostReason, Mode, Waiter, WatchEvent};
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{Global, WatchArgs};
 use crate::failure::Failure;
-use crate::{runtime, show};
+use crate::{runtime, show, signals};
 
 /// Prints until a signal asks to end, or nobody reads any more: both are how a watch ends.
 pub(crate) fn run(global: &Global, args: &WatchArgs) -> Result<u8, Failure> {
     let reader = global.builder()?.reader();
     runtime::block_on(async {
         holdfast_seams::select! {
-            ended = asked_to_end() => ended,
+            ended = signals::asked_to_end_once() => ended,
             ended = print_all(reader.watch(&args.prefix), global.json) => ended,
         }
     })??;
     Ok(0)
-}
-
-async fn asked_to_end() -> Result<(), Failure> {
-    let listen = |kind| signal(kind).map_err(|error| Failure::own("listening to signals", error));
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut terminate = listen(SignalKind::terminate())?;
-    holdfast_seams::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
-    Ok(())
 }
 
 async fn print_all(mut watch: holdfast::Watch, as_json: bool) -> Result<(), Failure> {

@@ -6,14 +6,29 @@ use scylla::client::session::Session;
 use scylla::cluster::metadata::Strategy;
 
 use super::connect::{Credentials, open, refused};
+use crate::compat::lease::LeaseTable;
+use crate::compat::queue::QueueTables;
 use crate::compat::statement::Ident;
+use crate::compat::tokens::TokenTables;
 use crate::{Error, Result};
+
+/// What the tables of all recipes are called, and their columns.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    /// Of [`Lease`](crate::compat::Lease).
+    pub lease: LeaseTable,
+    /// Of [`Queue`](crate::compat::Queue).
+    pub queue: QueueTables,
+    /// Of [`Tokens`](crate::compat::Tokens).
+    pub tokens: TokenTables,
+}
 
 /// The tables in one keyspace, and the keyspace itself.
 #[derive(Clone, Debug)]
 pub struct Schema {
     keyspace: Ident,
     replication: Option<u32>,
+    layout: Layout,
 }
 
 impl Schema {
@@ -21,7 +36,14 @@ impl Schema {
     /// many replicas in each datacenter: three, for one node to be spared.
     #[must_use]
     pub fn new(keyspace: &str, replication: Option<u32>) -> Self {
-        Self { keyspace: Ident::new(keyspace), replication }
+        Self { keyspace: Ident::new(keyspace), replication, layout: Layout::default() }
+    }
+
+    /// With tables of other names.
+    #[must_use]
+    pub fn named(mut self, layout: Layout) -> Self {
+        self.layout = layout;
+        self
     }
 
     /// The statements, in order. Each says `IF NOT EXISTS`: what is there stays as it is.
@@ -33,26 +55,35 @@ impl Schema {
                  {{'class': 'NetworkTopologyStrategy', 'replication_factor': {replicas}}}"
             )
         });
-        let tables = [
+        let tables = self.tables();
+        let made_table = |table| format!("CREATE TABLE IF NOT EXISTS {keyspace}.{table}");
+        made.into_iter().chain(tables.into_iter().map(made_table)).collect()
+    }
+
+    /// The name of each table, and what follows it.
+    fn tables(&self) -> Vec<String> {
+        let Layout { lease, queue, tokens } = &self.layout;
+        let LeaseTable { table, name, owner, value, sequences } = lease;
+        let QueueTables { queue, main, key, column, value: thread } = queue;
+        let TokenTables { tokens, token, session, timestamp, times, beating, held, beat } = tokens;
+        vec![
             // Lease seed, "The Data Model". Our rows say their TTL; the table's is for clients that do not.
             format!(
-                "CREATE TABLE IF NOT EXISTS {keyspace}.leases \
-                 (name text PRIMARY KEY, owner text, value text) WITH default_time_to_live = 180"
+                "{table} ({name} text PRIMARY KEY, {owner} text, {value} text) \
+                 WITH default_time_to_live = 180"
             ),
-            format!(
-                "CREATE TABLE IF NOT EXISTS {keyspace}.sequences (name text PRIMARY KEY, next bigint)"
-            ),
+            format!("{sequences} (\"name\" text PRIMARY KEY, \"next\" bigint)"),
             // Thesis §5: a row of places and a main row for each lock. It names no tables.
             format!(
-                "CREATE TABLE IF NOT EXISTS {keyspace}.lock_queue \
-                 (key text, column1 text, value text, PRIMARY KEY (key, column1))"
+                "{queue} ({key} text, {column} text, {thread} text, PRIMARY KEY ({key}, {column}))"
             ),
             format!(
-                "CREATE TABLE IF NOT EXISTS {keyspace}.lock_main \
-                 (key text, column1 text, value text, PRIMARY KEY (key, column1))"
+                "{main} ({key} text, {column} text, {thread} text, PRIMARY KEY ({key}, {column}))"
             ),
-        ];
-        made.into_iter().chain(tables).collect()
+            // Scylla seed, the second `tokens` table and `token_times`.
+            format!("{tokens} ({token} text PRIMARY KEY, {session} text, {timestamp} timestamp)"),
+            format!("{times} ({beating} text PRIMARY KEY, {held} list<text>, {beat} timestamp)"),
+        ]
     }
 
     /// Makes what is not there yet, within `limit` for the connection.
@@ -126,12 +157,27 @@ mod tests {
 
     #[test]
     fn a_keyspace_is_made_only_when_its_replication_is_said() {
-        assert_eq!(Schema::new("locks", None).statements().len(), 4);
+        assert_eq!(Schema::new("locks", None).statements().len(), 6);
         let made = Schema::new("Locks", Some(3)).statements();
         assert!(made[0].starts_with("CREATE KEYSPACE IF NOT EXISTS \"Locks\" WITH"), "{made:?}");
         assert!(
-            made[1].contains("\"Locks\".leases (name text PRIMARY KEY, owner text"),
+            made[1].contains("\"Locks\".\"leases\" (\"name\" text PRIMARY KEY, \"owner\" text"),
             "{made:?}"
         );
+    }
+    #[test]
+    fn tables_are_made_under_the_names_they_have_in_the_layout() {
+        let tokens = TokenTables::named(
+            "locked",
+            ["key", "column1", "value"],
+            "beats",
+            ["who", "what", "when"],
+        );
+        let layout = Layout { tokens, ..Layout::default() };
+        let made = Schema::new("locks", None).named(layout).statements();
+        let locked = "\"locked\" (\"key\" text PRIMARY KEY, \"column1\" text, \"value\" timestamp)";
+        assert!(made[4].ends_with(locked), "{made:?}");
+        let beats = "\"beats\" (\"who\" text PRIMARY KEY, \"what\" list<text>, \"when\" timestamp)";
+        assert!(made[5].ends_with(beats), "{made:?}");
     }
 }

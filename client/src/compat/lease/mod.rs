@@ -62,11 +62,11 @@ pub use sequence::Sequence;
 /// Where the leases are, for deployments that call them otherwise. Columns are of type `text`.
 #[derive(Clone, Debug)]
 pub struct LeaseTable {
-    table: Ident,
-    name: Ident,
-    owner: Ident,
-    value: Ident,
-    sequences: Ident,
+    pub(crate) table: Ident,
+    pub(crate) name: Ident,
+    pub(crate) owner: Ident,
+    pub(crate) value: Ident,
+    pub(crate) sequences: Ident,
 }
 
 impl Default for LeaseTable {
@@ -94,6 +94,13 @@ impl LeaseTable {
             value: Ident::new(value),
             ..Self::default()
         }
+    }
+
+    /// The name of the sequences' table; its columns are `name` and `next`.
+    #[must_use]
+    pub fn with_sequences(mut self, table: &str) -> Self {
+        self.sequences = Ident::new(table);
+        self
     }
 }
 

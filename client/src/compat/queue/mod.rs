@@ -57,21 +57,21 @@ use super::cassandra::{Cassandra, LockerOptions};
 use super::keeper::Keeping;
 use super::locker::{Patience, RemoteGuard, RemoteLocker};
 use super::owner::OwnerId;
+use super::stamps::Stamps;
 use super::statement::Ident;
 use crate::Result;
 use row::QueueSpot;
-use time::Stamps;
 pub use time::{LocalTime, QueueTime};
 
 /// Where queues and main rows are. All columns are of type `text`; the seed names none, and column
 /// families made through Thrift show up as `key, column1, value`.
 #[derive(Clone, Debug)]
 pub struct QueueTables {
-    queue: Ident,
-    main: Ident,
-    key: Ident,
-    column: Ident,
-    value: Ident,
+    pub(crate) queue: Ident,
+    pub(crate) main: Ident,
+    pub(crate) key: Ident,
+    pub(crate) column: Ident,
+    pub(crate) value: Ident,
 }
 
 impl Default for QueueTables {
@@ -119,7 +119,7 @@ impl Queue {
             tables: Arc::new(tables),
             service: options.service.as_str().into(),
             time: Arc::new(LocalTime::new(clock.clone())),
-            stamps: Arc::new(Stamps::new(clock)),
+            stamps: Arc::new(Stamps::micros(clock)),
         })
     }
 

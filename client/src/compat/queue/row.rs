@@ -6,10 +6,11 @@ use std::time::Duration;
 use holdfast_seams::{Clock, Moment};
 
 use super::QueueTables;
-use super::time::{QueueTime, Stamps};
+use super::time::QueueTime;
 use crate::compat::database::{Fault, Row, Tables};
 use crate::compat::keeper::{Attempt, Left, Recipe, Renewal};
 use crate::compat::owner::OwnerId;
+use crate::compat::stamps::Stamps;
 use crate::compat::statement::{Action, Ident, Statement, Value};
 
 /// One attempt: its place in the queue, and its cell in the main row.

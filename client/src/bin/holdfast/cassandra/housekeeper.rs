@@ -1,0 +1,95 @@
+//! `holdfast cassandra housekeeper`.
+
+use std::time::Duration;
+
+use clap::Args;
+use holdfast::Error;
+use holdfast::compat::{Housekeeper, Removed, Sweep};
+use holdfast_seams::{Seams, select};
+
+use super::{Place, failure};
+use crate::args::{Global, duration};
+use crate::failure::{Failure, NOT_REACHED};
+use crate::{runtime, show, signals};
+
+/// How long sessions may be silent.
+#[derive(Clone, Debug, Args)]
+pub(super) struct HousekeeperArgs {
+    /// How long a session may stand without a heartbeat; one that was promised longer has longer.
+    #[arg(long, value_parser = duration, default_value = "180s")]
+    grace: Duration,
+    /// How often to look at the tables [default: a sixth of the grace].
+    #[arg(long, value_parser = duration)]
+    every: Option<Duration>,
+    /// Look, wait for the grace, remove what is dead, and end.
+    #[arg(long)]
+    once: bool,
+}
+
+/// Sweeps until a signal asks to end.
+pub(super) fn run(global: &Global, place: &Place, args: &HousekeeperArgs) -> Result<u8, Failure> {
+    runtime::block_on(async {
+        select! {
+            ended = signals::asked_to_end_once() => ended,
+            ended = keep(global, place, args) => ended,
+        }
+    })??;
+    Ok(0)
+}
+
+async fn keep(global: &Global, place: &Place, args: &HousekeeperArgs) -> Result<(), Failure> {
+    let cassandra = place.connect(Global::connect_limit(None)).await?;
+    let tokens = place.layout().tokens;
+    let mut housekeeper = Housekeeper::new(&cassandra, tokens, args.grace).map_err(failure)?;
+    let seams = Seams::system();
+    if args.once {
+        tell(global, &housekeeper.sweep().await.map_err(failure)?);
+        seams.sleep(args.grace).await;
+        let sweep = housekeeper.sweep().await.map_err(failure)?;
+        tell(global, &sweep);
+        return all_answered(&sweep);
+    }
+    loop {
+        match housekeeper.sweep().await {
+            Ok(sweep) => tell(global, &sweep),
+            // It comes back, and what was watched is watched on.
+            Err(error @ Error::Unreachable { .. }) => failure(error).print(global.json),
+            Err(error) => return Err(failure(error)),
+        }
+        seams.sleep(args.every.unwrap_or(args.grace / 6)).await;
+    }
+}
+
+fn all_answered(sweep: &Sweep) -> Result<(), Failure> {
+    match sweep.unanswered {
+        0 => Ok(()),
+        rows => {
+            let message = format!("{rows} rows were not answered for; run it once more");
+            Err(Failure::new(NOT_REACHED, message))
+        }
+    }
+}
+
+/// One line for each thing that was removed.
+fn tell(global: &Global, sweep: &Sweep) {
+    for removed in &sweep.removed {
+        match removed {
+            Removed::Session { session } if global.json => {
+                show::line(serde_json::json!({ "removed": "session", "session": session }));
+            }
+            Removed::Token { token, session } if global.json => {
+                let line = serde_json::json!({
+                    "removed": "token", "token": token, "session": session,
+                });
+                show::line(line);
+            }
+            Removed::Session { session } => {
+                show::line(format_args!("session {} removed", show::escaped(session)));
+            }
+            Removed::Token { token, session } => {
+                let (token, session) = (show::escaped(token), show::escaped(session));
+                show::line(format_args!("token {token} removed, of {session}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! The housekeeper: ends sessions that do not beat any more, and frees what they held.
+//!
+//! "Tokens that did not heartbeat in time get deleted (grace period is of course added)." No clock is
+//! read for that but this process' own watch: a session is dead when its timestamp was seen, and the
+//! grace later is still the same. What the timestamp says is not looked at, so nobody's clock has to
+//! agree with anybody's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::Moment;
+
+use super::TokenTables;
+use super::session::term_of;
+use crate::compat::cassandra::Cassandra;
+use crate::compat::database::{Conditional, Fault, Row};
+use crate::compat::statement::{Action, Ident, Statement, Value};
+use crate::{Error, RefusalReason, Result};
+
+/// Below it a session that beats would be ended for one slow answer.
+const GRACE_MIN: Duration = Duration::from_secs(3);
+
+/// Clears up after sessions that died. Any number of them may run at once, and each may stop at any
+/// point: every step asks whether what it saw is still so.
+///
+/// It begins to watch when it is made: what died before is gone one grace later.
+pub struct Housekeeper {
+    cassandra: Cassandra,
+    tables: Arc<TokenTables>,
+    grace: Duration,
+    /// All sessions that were there at the last look.
+    sessions: BTreeMap<String, Watched>,
+    /// All tokens without a session that were there at the last look.
+    strays: BTreeMap<Held, Moment>,
+    /// Sessions that we ended and some of whose tokens may still be there.
+    ended: BTreeSet<String>,
+}
+
+/// A session's timestamp, and since when it has been seen.
+#[derive(Clone, Copy)]
+struct Watched {
+    stamp: Option<i64>,
+    since: Moment,
+}
+
+/// A row of `tokens`, as it was seen.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Held {
+    token: String,
+    session: String,
+    stamp: Option<i64>,
+}
+
+/// What became of a row that was to be removed.
+enum Removal {
+    Done,
+    /// It is another one by now, or gone.
+    Changed,
+    /// Nobody knows, or not yet: to be looked at again.
+    Open,
+}
+
+/// Something that was removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Removed {
+    /// A session that did not beat for the grace.
+    Session {
+        /// Its id.
+        session: String,
+    },
+    /// A token of such a session.
+    Token {
+        /// The token.
+        token: String,
+        /// Whose it was.
+        session: String,
+    },
+}
+
+/// What one look at the tables came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sweep {
+    /// What was removed, in order.
+    pub removed: Vec<Removed>,
+    /// How many rows were to be removed without an answer: the next sweep tries again.
+    pub unanswered: usize,
+}
+
+impl Housekeeper {
+    /// A housekeeper that lets sessions stand without a heartbeat for `grace`, or for as long as
+    /// their id says if that is longer. Nothing is asked of the tables yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] for a grace below 3 s.
+    pub fn new(cassandra: &Cassandra, tables: TokenTables, grace: Duration) -> Result<Self> {
+        if grace < GRACE_MIN {
+            let message = format!("a grace is {GRACE_MIN:?} at least, not {grace:?}");
+            return Err(Error::Setting { message });
+        }
+        Ok(Self {
+            cassandra: cassandra.clone(),
+            tables: Arc::new(tables),
+            grace,
+            sessions: BTreeMap::new(),
+            strays: BTreeMap::new(),
+            ended: BTreeSet::new(),
+        })
+    }
+
+    /// Looks at both tables once, and removes what has been dead for the grace by now. To be called
+    /// again and again, a few times in each grace.
+    ///
+    /// Dropping the future may leave tokens of an ended session, which are strays to whoever looks
+    /// next and go one grace later.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] if the tables could not be read: nothing was removed, and what was
+    /// watched is watched on. [`Error::Refused`] if they never can be as they are.
+    pub async fn sweep(&mut self) -> Result<Sweep> {
+        let began = self.now();
+        let read = self.look().await;
+        let held = read.map_err(|fault| self.failed(fault, began))?;
+        let mut sweep = Sweep::default();
+        for session in self.due_sessions() {
+            self.end(session, &mut sweep).await;
+        }
+        for held in held.iter().filter(|held| self.is_free(held)) {
+            self.free(held, &mut sweep).await;
+        }
+        self.ended.retain(|session| held.iter().any(|held| held.session == *session));
+        Ok(sweep)
+    }
+
+    fn now(&self) -> Moment {
+        self.cassandra.seams().clock.now()
+    }
+
+    fn failed(&self, fault: Fault, began: Moment) -> Error {
+        let waited = self.now().saturating_since(began);
+        let endpoints = self.cassandra.tables().endpoints();
+        match fault {
+            Fault::Unknown(last) | Fault::NotDone(last) => {
+                Error::Unreachable { endpoints, waited, last }
+            }
+            Fault::Refused(message) => {
+                let reason = RefusalReason::Invalid;
+                Error::Refused { reason, message, limit: None, retry_after: None }
+            }
+        }
+    }
+
+    /// Reads both tables, and begins or goes on to watch what is there. Returns the tokens that are a
+    /// stray's, or of a session that is to be ended or was.
+    async fn look(&mut self) -> Result<Vec<Held>, Fault> {
+        let sessions = self.look_at_sessions().await?;
+        let held = self.look_at_tokens(&sessions).await?;
+        let now = self.now();
+        let stray = |held: &&Held| !sessions.contains_key(&held.session);
+        let since = |held: &Held| (held.clone(), self.strays.get(held).copied().unwrap_or(now));
+        self.strays = held.iter().filter(stray).map(since).collect();
+        self.sessions = sessions;
+        Ok(held)
+    }
+
+    async fn look_at_sessions(&self) -> Result<BTreeMap<String, Watched>, Fault> {
+        let TokenTables { times, beating, beat, .. } = &*self.tables;
+        let mut sessions = BTreeMap::new();
+        let mut from = None;
+        loop {
+            let (rows, next) = self.page(times, &[beating, beat], from).await?;
+            // After the answer: what was seen had been written by then.
+            let now = self.now();
+            for row in rows {
+                let Some(session) = row.text(beating) else { continue };
+                let stamp = row.time_ms(beat);
+                let watched = self.sessions.get(session).filter(|there| there.stamp == stamp);
+                let watched = watched.copied().unwrap_or(Watched { stamp, since: now });
+                sessions.insert(session.to_owned(), watched);
+            }
+            if next.is_none() {
+                return Ok(sessions);
+            }
+            from = next;
+        }
+    }
+
+    /// Those of live sessions are left out: they are as many as there are locks.
+    async fn look_at_tokens(
+        &self,
+        sessions: &BTreeMap<String, Watched>,
+    ) -> Result<Vec<Held>, Fault> {
+        let TokenTables { tokens, token, session, timestamp, .. } = &*self.tables;
+        let mut held = Vec::new();
+        let mut from = None;
+        loop {
+            let (rows, next) = self.page(tokens, &[token, session, timestamp], from).await?;
+            let lives = |session: &str| {
+                let there = sessions.get(session);
+                there.is_some_and(|there| !self.is_due(session, there.since))
+            };
+            held.extend(rows.into_iter().filter_map(|row| {
+                let (token, session) = (row.text(token)?.to_owned(), row.text(session)?.to_owned());
+                let stamp = row.time_ms(timestamp);
+                (!lives(&session)).then_some(Held { token, session, stamp })
+            }));
+            if next.is_none() {
+                return Ok(held);
+            }
+            from = next;
+        }
+    }
+
+    async fn page(
+        &self,
+        table: &Ident,
+        columns: &[&Ident],
+        from: Option<Vec<u8>>,
+    ) -> Result<(Vec<Row>, Option<Vec<u8>>), Fault> {
+        let columns = columns.iter().map(|&column| column.clone()).collect();
+        let action = Action::Page { columns, from };
+        self.cassandra.tables().page(Statement { table: table.clone(), key: vec![], action }).await
+    }
+
+    /// How long this session may stand without a beat: one that was promised longer has longer.
+    fn grace_of(&self, session: &str) -> Duration {
+        term_of(session).map_or(self.grace, |term| term.max(self.grace))
+    }
+
+    fn is_due(&self, session: &str, since: Moment) -> bool {
+        self.now().saturating_since(since) >= self.grace_of(session)
+    }
+
+    fn due_sessions(&self) -> Vec<String> {
+        let due = self.sessions.iter().filter(|(session, there)| self.is_due(session, there.since));
+        due.map(|(session, _)| session.clone()).collect()
+    }
+
+    /// Whether a token is of a session that we ended, or a stray that has been there for the grace.
+    fn is_free(&self, held: &Held) -> bool {
+        let stray = self.strays.get(held);
+        self.ended.contains(&held.session)
+            || stray.is_some_and(|since| self.is_due(&held.session, *since))
+    }
+
+    /// Ends a session, if it has not beaten since: from here on it cannot. That is what makes its
+    /// tokens nobody's, whatever its process may do when it wakes.
+    async fn end(&mut self, session: String, sweep: &mut Sweep) {
+        let Some(Watched { stamp, .. }) = self.sessions.get(&session).copied() else { return };
+        let unchanged = (self.tables.beat.clone(), stamp.map(Value::Time));
+        let delete = Action::DeleteIf { only_if: vec![unchanged] };
+        match self.remove(self.session_row(&session, delete)).await {
+            Removal::Done => {
+                sweep.removed.push(Removed::Session { session: session.clone() });
+            }
+            // It is ours to clear up after if it is gone, whoever ended it.
+            Removal::Open if self.is_gone(&session).await => {}
+            Removal::Open => {
+                sweep.unanswered += 1;
+                return;
+            }
+            // It has beaten, or somebody else ended it and clears up: seen at the next look.
+            Removal::Changed => {
+                self.sessions.remove(&session);
+                return;
+            }
+        }
+        self.sessions.remove(&session);
+        self.ended.insert(session);
+    }
+
+    /// Frees a token that is still this session's, and still from the same time.
+    async fn free(&self, held: &Held, sweep: &mut Sweep) {
+        // A stranger's first heartbeat may be late, and its plain write may bring it back.
+        if !self.is_gone(&held.session).await {
+            return;
+        }
+        let TokenTables { tokens, token, session, timestamp, .. } = &*self.tables;
+        let only_if = vec![
+            (session.clone(), Some(Value::from(held.session.as_str()))),
+            (timestamp.clone(), held.stamp.map(Value::Time)),
+        ];
+        let key = vec![(token.clone(), Value::from(held.token.as_str()))];
+        let action = Action::DeleteIf { only_if };
+        match self.remove(Statement { table: tokens.clone(), key, action }).await {
+            Removal::Done => {
+                let Held { token, session, .. } = held.clone();
+                sweep.removed.push(Removed::Token { token, session });
+            }
+            Removal::Open => sweep.unanswered += 1,
+            Removal::Changed => {}
+        }
+    }
+
+    async fn remove(&self, delete: Statement) -> Removal {
+        match self.cassandra.tables().conditional(delete).await.1 {
+            Ok(Conditional::Applied) => Removal::Done,
+            Ok(Conditional::NotApplied(_)) => Removal::Changed,
+            Err(_) => Removal::Open,
+        }
+    }
+
+    /// Whether there certainly is no such session, by a read at SERIAL.
+    async fn is_gone(&self, session: &str) -> bool {
+        let columns = vec![self.tables.beat.clone()];
+        let look = self.session_row(session, Action::SelectSerial { columns });
+        matches!(self.cassandra.tables().read(look).await, Ok(None))
+    }
+
+    fn session_row(&self, session: &str, action: Action) -> Statement {
+        let key = vec![(self.tables.beating.clone(), Value::from(session))];
+        Statement { table: self.tables.times.clone(), key, action }
+    }
+}
+
+impl fmt::Debug for Housekeeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Housekeeper").field("grace", &self.grace).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,140 @@
+//! The tokens on the model of their tables: what the seed's text leaves open, shown; one client and
+//! two; batches; the housekeeper; and whole lives.
+
+mod batches;
+mod flaws;
+mod housekeeping;
+mod single;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::Rng;
+use holdfast_seams::simulated::{Machine, Process};
+
+use super::{Housekeeper, Removed, Sweep, TokenTables, Tokens};
+use crate::compat::cassandra::{Cassandra, LockerOptions};
+use crate::compat::database::{Answer, Row};
+use crate::compat::lives;
+use crate::compat::locker::RemoteLocker;
+use crate::compat::model::Model;
+use crate::compat::statement::{Action, Cells, Ident, Statement, Value};
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+const GRACE: Duration = secs(180);
+
+fn cassandra(model: &Model, process: &Process) -> Cassandra {
+    Cassandra::on(Arc::new(model.clone()), process.seams())
+}
+
+/// A locker of this process.
+fn locker(
+    model: &Model,
+    process: &Process,
+    service: &str,
+    ttl: Duration,
+    skew: Duration,
+) -> Tokens {
+    let options = LockerOptions::default().service(service).ttl(ttl).max_skew(skew);
+    Tokens::new(&cassandra(model, process), &options, TokenTables::default()).unwrap()
+}
+
+/// With the seed of the lease recipe's TTL.
+fn usual(model: &Model, process: &Process) -> Tokens {
+    locker(model, process, &process.name(), GRACE, secs(60))
+}
+
+fn housekeeper(model: &Model, process: &Process, grace: Duration) -> Housekeeper {
+    Housekeeper::new(&cassandra(model, process), TokenTables::default(), grace).unwrap()
+}
+
+/// Sweeps for ever, a few times in each grace.
+fn keep_house(model: &Model, process: &Process, grace: Duration) {
+    let mut housekeeper = housekeeper(model, process, grace);
+    let seams = process.seams();
+    let sweeping = async move {
+        loop {
+            // What was not answered is swept the next time.
+            let _ = housekeeper.sweep().await;
+            seams.sleep(grace / 6).await;
+        }
+    };
+    process.seams().spawn("housekeeper", sweeping).detach();
+}
+
+fn world(seed: u64) -> (Machine, Model) {
+    let machine = Machine::new(seed);
+    let model = Model::new(&machine);
+    (machine, model)
+}
+
+fn text(column: &str, value: &str) -> (Ident, Option<Value>) {
+    (Ident::new(column), Some(Value::from(value)))
+}
+
+fn time(value: i64) -> (Ident, Option<Value>) {
+    (Ident::new("timestamp"), Some(Value::Time(value)))
+}
+
+fn on_token(token: &str, action: Action) -> Statement {
+    let key = vec![(Ident::new("token"), Value::from(token))];
+    Statement { table: Ident::new("tokens"), key, action }
+}
+
+fn on_session(session: &str, action: Action) -> Statement {
+    let key = vec![(Ident::new("service_session_id"), Value::from(session))];
+    Statement { table: Ident::new("token_times"), key, action }
+}
+
+/// `INSERT INTO tokens … IF NOT EXISTS`, the seed's second listing.
+fn seed_insert(token: &str, session: &str) -> Statement {
+    let cells: Cells = vec![text("service_session_id", session), time(1)];
+    on_token(token, Action::InsertIfAbsent { cells, ttl_s: None })
+}
+
+/// Who has a token, as all clients see it.
+fn session_of(model: &Model, token: &str) -> Option<String> {
+    let columns = vec![Ident::new("service_session_id")];
+    match model.apply(&on_token(token, Action::SelectSerial { columns })) {
+        Answer::Read(row) => {
+            row.map(|row| row.text(&Ident::new("service_session_id")).unwrap_or("?").to_owned())
+        }
+        other => panic!("not a read: {other:?}"),
+    }
+}
+
+fn row_of(model: &Model, session: &str) -> Option<Row> {
+    let columns = vec![Ident::new("timestamp"), Ident::new("tokens")];
+    match model.apply(&on_session(session, Action::SelectSerial { columns })) {
+        Answer::Read(row) => row,
+        other => panic!("not a read: {other:?}"),
+    }
+}
+
+/// All sessions there are.
+fn sessions(model: &Model) -> usize {
+    model.number_of_rows(&Ident::new("token_times"))
+}
+
+/// Each process works, and keeps house too: several housekeepers, who die, stall and meet. Wall clocks
+/// are anything.
+fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {
+    let skew = i64::try_from(Rng::next_u64(process) % 600_000).unwrap();
+    process.set_wall_skew(skew - 300_000);
+    keep_house(model, process, lives::TTL);
+    Arc::new(locker(model, process, "worker", lives::TTL, lives::SKEW))
+}
+
+#[test]
+fn in_no_life_are_two_guards_of_a_token_safe_at_once() {
+    lives::live_many(0..60, &of);
+}
+
+#[test]
+#[ignore = "long: ten thousand lives"]
+fn in_none_of_very_many_lives_are_two_guards_of_a_token_safe_at_once() {
+    lives::live_many(1_000..11_000, &of);
+}

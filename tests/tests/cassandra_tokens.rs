@@ -1,0 +1,241 @@
+//! The tokens recipe on three real Cassandra nodes: the scenarios of the Scylla seed, batches, the
+//! housekeeper, nodes that die and nodes whose clock is wrong. Every run writes a history, and the judge
+//! of all runs judges it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests stop the test when something is not as it must be"
+)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use holdfast::compat::{Bunch, LockerOptions, Patience, RemoteLocker, TokenTables, Tokens};
+use holdfast_seams::Seams;
+use holdfast_tests::cassandra::Stage;
+use holdfast_tests::history::{Asked, ClientId, Recorder, What, read};
+use holdfast_tests::program::{Program, run};
+use holdfast_tests::recipe::keep_house;
+use holdfast_tests::remote::RemoteScribe;
+use holdfast_tests::run::judge;
+use nix::sys::signal::Signal;
+use scylla::client::session::Session;
+use scylla::value::Row;
+use tempfile::TempDir;
+
+/// The grace: short, so that a test can wait for its end. A guard is safe for 4.9 s, and beats every
+/// 1.6 s.
+const GRACE: Duration = secs(9);
+const SKEW: Duration = secs(3);
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+async fn sleep(length: Duration) {
+    Seams::system().sleep(length).await;
+}
+
+fn tokens(stage: &Stage, service: &str, ttl: Duration, skew: Duration) -> Tokens {
+    let options = LockerOptions::default().service(service).ttl(ttl).max_skew(skew);
+    Tokens::new(&stage.cassandra(), &options, TokenTables::default()).unwrap()
+}
+
+/// Clients 1 to `number`, each with a locker of its own: as far as locks go, a process each.
+fn clients(stage: &Stage, number: u64, ttl: Duration, skew: Duration) -> Vec<RemoteScribe> {
+    stage.clients(number, |service| Arc::new(tokens(stage, service, ttl, skew)))
+}
+
+/// A process that holds `name` as client `id`, and its history.
+async fn holder(stage: &Stage, name: &str, id: u64) -> (Program, PathBuf, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    let (ttl, skew) = (GRACE.as_secs().to_string(), SKEW.as_secs().to_string());
+    let (id, path) = (id.to_string(), history.to_str().unwrap());
+    let place = ["tokens-lwt", stage.points(), stage.keyspace(), &ttl, &skew, path, &id];
+    let arguments = [&place[..], &["hold", name]].concat();
+    let mut holder = Program::start("holdfast-cassandra-holder", &arguments);
+    holder.line("held", secs(30)).await;
+    (holder, history, folder)
+}
+
+/// `holdfast cassandra` on this stage.
+fn command_line<'a>(stage: &'a Stage, rest: &[&'a str]) -> Vec<&'a str> {
+    let place = ["cassandra", "--contact-points", stage.points(), "--keyspace", stage.keyspace()];
+    place.into_iter().chain(rest.iter().copied()).collect()
+}
+
+async fn applied(session: &Session, statement: &str) -> bool {
+    let result = session.query_unpaged(statement, ()).await.unwrap();
+    let row: Row = result.into_rows_result().unwrap().first_row().unwrap();
+    row.columns[0].as_ref().and_then(scylla::value::CqlValue::as_boolean).unwrap()
+}
+
+async fn rows(session: &Session, select: &str) -> usize {
+    let result = session.query_unpaged(select, ()).await.unwrap();
+    result.into_rows_result().unwrap().rows_num()
+}
+
+/// "In case of high conflict batches": four workers, the same thirty tokens. Each works on all of them,
+/// and no two on one at a time.
+#[tokio::test]
+async fn batches_of_the_same_tokens_come_to_their_end() {
+    let stage = Stage::set("tokens_batch").await;
+    let _housekeeper = keep_house(&stage.cassandra(), GRACE);
+    let names: Vec<String> = (0..30).map(|number| format!("sample/{number}")).collect();
+    let work = async |id: u64| {
+        let locker = tokens(&stage, &format!("worker-{id}"), GRACE, SKEW);
+        let mut batch = locker.batch(names.iter());
+        let mut bunches = 0;
+        while let Some(bunch) = batch.next().await.unwrap() {
+            bunches += 1;
+            work_on(bunch, stage.recorder(), ClientId(id), bunches).await;
+        }
+        bunches
+    };
+    let bunches = join_all((1..=4).map(work)).await;
+
+    let report = judge(vec![stage.recorder().take()]);
+    println!("{bunches:?} bunches\n{report}");
+    assert_eq!(report.violations, []);
+    assert!(bunches.iter().all(|number| *number < 30), "one by one: {bunches:?}");
+    assert_eq!(rows(stage.session(), "SELECT * FROM tokens_batch.token_times").await, 0);
+}
+
+/// Holds a bunch for a moment, looks whether it is safe all the time, and writes it down.
+async fn work_on(bunch: Bunch<'_>, recorder: &Recorder, client: ClientId, request: u64) {
+    let token = recorder.now_ns();
+    let names = bunch.tokens().to_vec();
+    let items = names.iter().map(Asked::exclusive).collect();
+    let asked = What::Acquire { request, items, any: Some(1), wait: true, within_ms: None };
+    recorder.write(client, asked);
+    let values = Vec::new();
+    recorder.write(client, What::Granted { request, token, names: names.clone(), values });
+    for _ in 0..10 {
+        let at_ns = recorder.now_ns();
+        let safe = bunch.is_safe();
+        recorder.write_at(at_ns, client, What::IsSafe { token, safe, names: names.clone() });
+        sleep(Duration::from_millis(10)).await;
+    }
+    recorder.write(client, What::Release { token, names: Vec::new() });
+    bunch.release().await.unwrap();
+    recorder.write(client, What::Released { token, names: Vec::new() });
+}
+
+/// Deadlock and stop-the-world: one holder is killed, another one stands still past its term. The
+/// housekeeper's process frees both, and not before its grace; who was frozen knows as soon as it wakes.
+#[tokio::test]
+async fn the_tokens_of_a_killed_and_of_a_frozen_process_are_freed_after_the_grace() {
+    let stage = Stage::set("tokens_dead").await;
+    let sweeping = ["housekeeper", "--grace", "9s", "--every", "1s"];
+    let mut housekeeper = Program::start("holdfast", &command_line(&stage, &sweeping));
+    let (killed, first_history, _first) = holder(&stage, "killed", 100).await;
+    let (mut frozen, second_history, _second) = holder(&stage, "frozen", 101).await;
+    sleep(secs(2)).await;
+    killed.signal(Signal::SIGKILL);
+    frozen.signal(Signal::SIGSTOP);
+    let stopped = Seams::system().clock.now();
+
+    let clients = clients(&stage, 2, GRACE, SKEW);
+    let take = async |client: &RemoteScribe, name: &str| {
+        let held = client.acquire(name, Patience::AtMost(secs(40))).await.unwrap();
+        (held, Seams::system().clock.now().saturating_since(stopped))
+    };
+    let ((first, first_took), (second, second_took)) =
+        tokio::join!(take(&clients[0], "killed"), take(&clients[1], "frozen"));
+    frozen.signal(Signal::SIGCONT);
+    frozen.line("lost", secs(5)).await;
+    second.keep(secs(2)).await;
+    assert!(second.guard().is_safe(), "what the frozen one gave back was not ours");
+    first.release().await.unwrap();
+    second.release().await.unwrap();
+
+    housekeeper.line("token killed removed, of hf1:", secs(5)).await;
+    housekeeper.line("token frozen removed, of hf1:", secs(5)).await;
+    housekeeper.signal(Signal::SIGTERM);
+    let ended = housekeeper.end(secs(5)).await;
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{ended:?}");
+    let histories = [&first_history, &second_history].map(|history| read(history).unwrap());
+    let report = judge([vec![stage.recorder().take()], histories.into()].concat());
+    assert_eq!(report.violations, []);
+    // Their last beats were at most 1.6 s old.
+    for took in [first_took, second_took] {
+        assert!(took > secs(6) && took < GRACE + secs(8), "{took:?}");
+    }
+}
+
+/// Somebody else's client, with the seed's own statements on the same tables; and what its plain delete
+/// does when its coordinator is a minute ahead: an insert that is answered as applied is not there.
+#[tokio::test]
+async fn a_client_with_the_seeds_statements_excludes_ours_and_is_excluded() {
+    let stage = Stage::set("tokens_seed").await;
+    let ours = tokens(&stage, "ours", GRACE, SKEW);
+    let insert = |token: &str, id: &str| {
+        format!(
+            "INSERT INTO tokens_seed.tokens (\"token\", service_session_id, timestamp) \
+             VALUES ('{token}', '{id}', toTimestamp(now())) IF NOT EXISTS"
+        )
+    };
+    let held = ours.get_lock("foo").await.unwrap();
+    assert!(!applied(stage.session(), &insert("foo", "theirs")).await);
+    held.release().await.unwrap();
+
+    assert!(applied(stage.session(), &insert("foo", "theirs")).await);
+    let denied = ours.get_lock_within("foo", secs(1)).await.unwrap_err();
+    assert!(denied.to_string().ends_with("held by theirs"), "{denied}");
+    let delete =
+        "DELETE FROM tokens_seed.tokens WHERE \"token\" = 'foo' IF service_session_id = 'theirs'";
+    assert!(applied(stage.session(), delete).await);
+    assert!(ours.try_get_lock("foo").await.unwrap().is_some());
+
+    assert!(applied(stage.session(), &insert("bar", "a")).await);
+    let wall_us = Seams::system().clock.wall_ms() * 1_000;
+    let ahead = wall_us + 60_000_000;
+    let delete =
+        format!("DELETE FROM tokens_seed.tokens USING TIMESTAMP {ahead} WHERE \"token\" = 'bar'");
+    stage.session().query_unpaged(delete, ()).await.unwrap();
+    assert!(applied(stage.session(), &insert("bar", "b")).await);
+    assert!(applied(stage.session(), &insert("bar", "c")).await, "the model knows no better");
+}
+
+/// `tokens-lwt lock` and `try`, `housekeeper --once`, and tables of other names.
+#[tokio::test]
+async fn the_command_line_locks_tokens_and_keeps_house_in_tables_of_any_name() {
+    let stage = Stage::set("tokens_line").await;
+    let columns = ["--tokens-table", "locked", "--tokens-columns", "key", "column1", "Value"];
+    let names = [&columns[..], &["--token-times-table", "beats"]].concat();
+    let line = |rest: &[&'static str]| {
+        let with_names = [&names[..], rest].concat();
+        command_line(&stage, &with_names).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let call = async |rest: &[&'static str]| {
+        let line = line(rest);
+        run("holdfast", &line.iter().map(String::as_str).collect::<Vec<_>>()).await
+    };
+    let made = call(&["schema", "--apply"]).await;
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let shell = "echo \"$HOLDFAST_LOCK ${HOLDFAST_TOKEN-none}\"; exit 7";
+    let ended = call(&["tokens-lwt", "lock", "it's\"", "--", "sh", "-c", shell]).await;
+    assert_eq!((ended.code, ended.out.as_str()), (Some(7), "it's\" none\n"), "{ended:?}");
+
+    let insert =
+        "INSERT INTO tokens_line.locked (key, column1, \"Value\") VALUES ('job', 'dead', 0)";
+    stage.session().query_unpaged(insert, ()).await.unwrap();
+    let tried = call(&["tokens-lwt", "try", "job", "--", "true"]).await;
+    assert_eq!(tried.code, Some(124), "{tried:?}");
+    assert!(tried.err.contains("job is not granted: held by dead"), "{}", tried.err);
+    let swept = call(&["housekeeper", "--grace", "3s", "--once"]).await;
+    assert_eq!((swept.code, swept.out.as_str()), (Some(0), "token job removed, of dead\n"));
+    let tried = call(&["tokens-lwt", "try", "job", "--", "true"]).await;
+    assert_eq!(tried.code, Some(0), "{tried:?}");
+    assert_eq!(rows(stage.session(), "SELECT * FROM tokens_line.beats").await, 0);
+
+    let refused = call(&["housekeeper", "--grace", "1s"]).await;
+    assert_eq!(refused.code, Some(125), "{refused:?}");
+    let lost = [&["--token-times-table", "nothing"][..], &["housekeeper"]].concat();
+    let lost = run("holdfast", &command_line(&stage, &lost)).await;
+    assert_eq!(lost.code, Some(122), "{lost:?}");
+}
