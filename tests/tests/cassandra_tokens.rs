@@ -1,6 +1,6 @@
-//! The tokens recipe on three real Cassandra nodes: the scenarios of the Scylla seed, batches, the
-//! housekeeper, nodes that die and nodes whose clock is wrong. Every run writes a history, and the judge
-//! of all runs judges it.
+//! What only the tokens have, on three real Cassandra nodes: batches, the housekeeper's process, what the
+//! seed's plain delete does, and the command line. Every run writes a history, and the judge of all runs
+//! judges it. The scenarios of every recipe are in `cassandra_scenarios.rs`.
 
 #![allow(
     clippy::unwrap_used,
