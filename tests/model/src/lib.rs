@@ -18,6 +18,7 @@
 //!   nothing before it has applied an entry of its own.
 //! - Nodes have no names: of states that differ in the names only, one is looked at.
 
+pub mod authority;
 mod node;
 mod rule;
 #[cfg(test)]

@@ -1,0 +1,115 @@
+//! The rules together allow nothing bad; without any one of them something bad is found.
+
+mod course;
+mod recovery;
+mod rules;
+mod walk;
+
+use super::{Bounds, Durations, Start};
+use course::{fails, holds, holds_and_recovers};
+use walk::walks;
+
+/// The least that can be whole, over, and begun at its end; no room anywhere.
+const ONE_TICK: Durations = Durations { authority: 1, take_over: 1, hold: 1, back: 1 };
+/// With room to be half over.
+const TWO_TICKS: Durations = Durations { authority: 2, take_over: 2, hold: 2, back: 2 };
+/// Clocks as wrong as they may be.
+const ALLOWED: Durations = Durations::with_clocks_wrong_by(10);
+
+/// A server, a client of each kind, one take-over.
+const SMALL: Bounds = Bounds {
+    durations: ONE_TICK,
+    servers: 1,
+    natives: 1,
+    fallbacks: 1,
+    late: 0,
+    epochs: 2,
+    beats: 1,
+    grants: 1,
+    start: Start::Native,
+};
+/// And back.
+const RETURN: Bounds = Bounds { epochs: 4, ..SMALL };
+/// Two leaders, one of them deposed and not aware of it.
+const TWO_LEADERS: Bounds = Bounds { servers: 2, ..SMALL };
+/// Two clients that fall back, up to where it drains.
+const TWO_CLIENTS: Bounds =
+    Bounds { natives: 0, fallbacks: 2, epochs: 3, beats: 0, grants: 2, ..SMALL };
+/// As far as random walks go.
+const LARGE: Bounds = Bounds {
+    durations: ALLOWED,
+    servers: 2,
+    natives: 2,
+    fallbacks: 2,
+    late: 2,
+    epochs: 8,
+    beats: 3,
+    grants: 3,
+    start: Start::Native,
+};
+
+#[test]
+fn with_all_rules_a_take_over_and_a_return_do_no_harm() {
+    holds(RETURN);
+}
+
+#[test]
+fn with_all_rules_a_leader_that_does_not_know_it_is_deposed_does_no_harm() {
+    holds(TWO_LEADERS);
+}
+
+#[test]
+fn with_all_rules_operations_that_come_late_do_no_harm() {
+    holds(Bounds { late: 2, ..SMALL });
+}
+
+#[test]
+fn with_all_rules_two_clients_that_fall_back_do_no_harm() {
+    holds(TWO_CLIENTS);
+}
+
+#[test]
+fn with_all_rules_clocks_as_wrong_as_allowed_do_no_harm() {
+    holds(Bounds { durations: ALLOWED, ..SMALL });
+}
+
+#[test]
+fn with_all_rules_a_restored_cluster_does_no_harm() {
+    holds(Bounds { start: Start::RestoredBesideNative(3), epochs: 5, ..SMALL });
+    holds(Bounds { start: Start::RestoredBesideCassandra(4), epochs: 6, beats: 0, ..SMALL });
+}
+
+#[test]
+fn with_all_rules_the_scope_is_served_again_whatever_happened() {
+    holds_and_recovers(Bounds { beats: 0, ..RETURN });
+    holds_and_recovers(Bounds { start: Start::RestoredBesideNative(3), epochs: 5, ..SMALL });
+}
+
+#[test]
+fn walks_with_all_rules_do_no_harm() {
+    walks(LARGE, 6_000_000);
+}
+
+#[test]
+#[ignore = "minutes, and gigabytes"]
+fn with_all_rules_larger_worlds_do_no_harm() {
+    holds(Bounds { durations: TWO_TICKS, ..RETURN });
+    holds(Bounds { durations: ALLOWED, ..RETURN });
+    holds(Bounds { late: 1, ..TWO_LEADERS });
+    holds(Bounds { natives: 1, ..TWO_CLIENTS });
+    walks(LARGE, 1_000_000_000);
+}
+
+/// The leader's clock is slow and the client's is fast.
+#[test]
+fn clocks_more_wrong_than_allowed_let_a_client_take_over_too_early() {
+    fails(Bounds { durations: Durations::with_clocks_wrong_by(12), ..SMALL }, &[]);
+}
+
+/// The client's clock is slow and the leader's is fast.
+#[test]
+fn clocks_more_wrong_than_allowed_let_a_leader_return_too_early() {
+    let Durations { hold, back, .. } = Durations::with_clocks_wrong_by(20);
+    let durations = Durations { hold, back, authority: 3, take_over: 3 };
+    fails(Bounds { durations, ..RETURN }, &[]);
+}
