@@ -50,6 +50,8 @@ pub enum Rule {
     SerialRead,
     /// What a leader writes into the row has an epoch above the core's, too.
     AboveTheCore,
+    /// A leader writes only after a quorum round that began after it wrote last.
+    RoundBeforeWrite,
     /// A client may take over from `draining`.
     TakeOverFromDraining,
     /// A leader raises a native row that is below the core's epoch.
@@ -58,7 +60,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::TakeOverWaits,
         Self::DrainTakeOverWaits,
         Self::WaitFromReadEnd,
@@ -82,6 +84,7 @@ impl Rule {
         Self::UnknownReturnFails,
         Self::SerialRead,
         Self::AboveTheCore,
+        Self::RoundBeforeWrite,
         Self::TakeOverFromDraining,
         Self::RowIsRaised,
     ];

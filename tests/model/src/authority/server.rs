@@ -32,6 +32,8 @@ pub(crate) struct Unsettled {
 pub(crate) struct Server {
     /// It believes so.
     pub(crate) leads: bool,
+    /// It is deposed, and may have had its quorum round for one more write just before.
+    pub(crate) may_write_once: bool,
     pub(crate) operation: Operation,
     /// The row as it knows it, from an answer and not from a guess; its next CAS names this.
     pub(crate) view: Option<Row>,

@@ -89,6 +89,14 @@ impl State {
         self.natives.iter().filter_map(covered).chain(self.fallbacks.iter().filter_map(read))
     }
 
+    /// Who led before does not know it.
+    pub(crate) fn elect(&mut self, server: usize) {
+        let before = &mut self.servers[self.leader];
+        before.may_write_once = before.leads;
+        self.servers[server] = Server::elected();
+        self.leader = server;
+    }
+
     /// The hold of a client in Cassandra is over, and its lease.
     pub(crate) fn end_hold(&mut self, client: usize) {
         self.fallbacks[client].hold = None;

@@ -162,10 +162,7 @@ impl Model for World {
                 }
             }
             Action::LoseLate { which } => drop(state.take_late(which)),
-            Action::Elect { server } => {
-                state.leader = server;
-                state.servers[server] = Server::elected();
-            }
+            Action::Elect { server } => state.elect(server),
             Action::Stop { server } => state.servers[server] = Server::default(),
             Action::ProposeRaise { server } => {
                 state.core.raise = state.servers[server].due.map(|due| due.epoch);
@@ -247,6 +244,10 @@ impl World {
 
     fn writes_of_leader(&self, state: &State, server: usize, actions: &mut Vec<Action>) {
         let Some(row) = state.servers[server].view else { return };
+        let confirmed = state.leader == server || state.servers[server].may_write_once;
+        if !confirmed && !self.lacks(Rule::RoundBeforeWrite) {
+            return;
+        }
         let room = self.next_epoch(state, row) <= self.bounds.epochs;
         match row.mode {
             Mode::Native if row.epoch < state.core.epoch => {
@@ -525,6 +526,7 @@ impl State {
         let server = &mut self.servers[server];
         if let Some(row) = server.view {
             server.operation = Operation::cas(row, change(row));
+            server.may_write_once = false;
         }
     }
 }

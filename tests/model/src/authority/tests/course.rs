@@ -145,10 +145,11 @@ pub(super) fn client_reads(client: usize) -> Vec<Action> {
     done(Who::Client(client), Action::Read(Who::Client(client)))
 }
 
-/// A client reads, waits a W of one tick, takes over, and reads that Cassandra serves.
-pub(super) fn takes_over(client: usize) -> Vec<Action> {
+/// A client reads, waits `ticks`, takes over, and reads that Cassandra serves.
+pub(super) fn takes_over(client: usize, ticks: u8) -> Vec<Action> {
+    let waits = vec![Action::Tick; ticks.into()];
     let take_over = done(Who::Client(client), Action::TakeOver { client });
-    [client_reads(client), vec![Action::Tick], take_over, client_reads(client)].concat()
+    [client_reads(client), waits, take_over, client_reads(client)].concat()
 }
 
 /// The leader finds that Cassandra serves, and lets it drain.

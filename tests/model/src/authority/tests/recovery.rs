@@ -20,7 +20,7 @@ pub(super) fn is_served(world: &World, state: &State) -> bool {
     let bounds = Bounds { epochs: epochs + 6, beats: 200, grants: 200, ..world.bounds };
     let world = World { bounds, ..*world };
     leads_to(&world, *state, next_of_servers, |state| is_safe_natively(&world, state))
-        && leads_to(&world, *state, next_of_client, is_safe_in_cassandra)
+        && leads_to(&world, *state, |state| next_of_client(&world, state), is_safe_in_cassandra)
 }
 
 /// Whether the steps that `next` chooses are possible and come to where it is `served`.
@@ -57,12 +57,26 @@ fn is_safe_in_cassandra(state: &State) -> bool {
     client.hold.is_some() && client.left > 0
 }
 
-/// What was given up comes in now or never, and who led before learns that he does not.
-fn settles(state: &State) -> Option<Action> {
+/// What was given up comes in.
+fn late(state: &State) -> Option<Action> {
     let which = (0..PLACES).find(|which| state.late[*which].is_some());
-    let deposed = (0..PLACES).find(|at| state.servers[*at].leads && *at != state.leader);
-    let late = which.map(|which| Action::CarryOutLate { which });
-    late.or(deposed.map(|server| Action::Stop { server }))
+    which.map(|which| Action::CarryOutLate { which })
+}
+
+fn deposed(state: &State) -> Option<usize> {
+    (0..PLACES).find(|at| state.servers[*at].leads && *at != state.leader)
+}
+
+/// Reads, if it has to, and bumps, if it may.
+fn next_of_deposed(world: &World, state: &State) -> Option<Action> {
+    let at = deposed(state)?;
+    let (server, who) = (&state.servers[at], Who::Server(at));
+    let mut possible = Vec::new();
+    world.actions(state, &mut possible);
+    goes_on(who, server.operation)
+        .or_else(|| (server.view != Some(state.row)).then_some(Action::Read(who)))
+        .or(Some(Action::Bump { server: at }))
+        .filter(|action| possible.contains(action))
 }
 
 fn goes_on(who: Who, operation: Operation) -> Option<Action> {
@@ -81,7 +95,8 @@ fn next_of_servers(state: &State) -> Option<Action> {
         return Some(Action::Elect { server: at });
     }
     let due = server.due.filter(|due| due.left == 0 && state.core.raise != Some(due.epoch));
-    settles(state)
+    late(state)
+        .or_else(|| deposed(state).map(|server| Action::Stop { server }))
         .or_else(|| goes_on(Who::Server(at), server.operation))
         .or_else(|| due.map(|_| Action::ProposeRaise { server: at }))
         .or_else(|| state.core.raise.map(|_| Action::CommitRaise))
@@ -120,13 +135,16 @@ fn next_of_native(state: &State, server: usize) -> Option<Action> {
     }
 }
 
-/// The next step of fallback client 0, when no server lives.
-fn next_of_client(state: &State) -> Option<Action> {
+/// The next step of fallback client 0, when no server has a quorum: who leads dies, and who was
+/// deposed is not told, and bumps as long as he may, always just before the client takes over.
+fn next_of_client(world: &World, state: &State) -> Option<Action> {
     let client = &state.fallbacks[0];
-    let leads = (0..PLACES).find(|at| state.servers[*at].leads);
-    let dies = leads.map(|server| Action::Stop { server });
+    let dies = state.servers[state.leader].leads.then_some(Action::Stop { server: state.leader });
     let who = Who::Client(0);
-    settles(state).or(dies).or_else(|| goes_on(who, client.operation)).or_else(|| {
+    let taken_over = client.wait == 0 && client.view == Some(state.row);
+    let bumps = || next_of_deposed(world, state).filter(|_| taken_over);
+    let first = late(state).or(dies).or_else(|| goes_on(who, client.operation)).or_else(bumps);
+    first.or_else(|| {
         let Some(row) = client.view.filter(|row| *row == state.row) else {
             return Some(Action::Read(who));
         };

@@ -2,7 +2,7 @@
 
 use super::super::{Action, Bounds, Durations, Rule, Start, Who};
 use super::course::*;
-use super::{ONE_TICK, RETURN, SMALL, TWO_CLIENTS, TWO_TICKS};
+use super::{ONE_TICK, RETURN, SMALL, TWO_CLIENTS, TWO_LEADERS, TWO_TICKS};
 
 #[test]
 fn a_take_over_has_to_wait() {
@@ -28,7 +28,7 @@ fn a_take_over_of_unknown_outcome_gives_nothing() {
 #[test]
 fn a_take_over_from_draining_has_to_wait() {
     let bounds = Bounds { epochs: 4, ..TWO_CLIENTS };
-    let script = [takes_over(0), client_reads(1), drains(0)].concat();
+    let script = [takes_over(0, 1), client_reads(1), drains(0)].concat();
     is_missed(Rule::DrainTakeOverWaits, bounds, &script);
 }
 
@@ -40,7 +40,7 @@ fn a_write_for_an_earlier_epoch_must_not_apply() {
     let late = [bumps(0), client_reads(0), vec![Action::Tick], left.to_vec()].concat();
     let back = [drains(0), returns(0), raises(0), bumps(0), holds_natively(0, 0)].concat();
     let bounds = Bounds { late: 1, ..RETURN };
-    is_missed(Rule::EpochCompared, bounds, &[late, takes_over(0), back].concat());
+    is_missed(Rule::EpochCompared, bounds, &[late, takes_over(0, 1), back].concat());
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn authority_of_a_later_epoch_does_not_cover_an_old_guard() {
 
 #[test]
 fn a_hold_in_cassandra_has_to_count_from_the_start_of_the_read() {
-    is_missed(Rule::HoldFromReadStart, RETURN, &[]);
+    is_missed(Rule::HoldFromReadStart, RETURN, &takes_over(0, 1));
 }
 
 /// Client 1 read in the second epoch, and Cassandra serves again in the fourth.
@@ -89,7 +89,7 @@ fn a_read_of_another_epoch_does_not_extend_a_hold() {
     let bounds = Bounds { epochs: 4, ..TWO_CLIENTS };
     let again = [client_reads(0), vec![Action::Tick]].concat();
     let again = [again, done(Who::Client(0), Action::TakeOver { client: 0 })].concat();
-    let script = [takes_over(0), client_reads(1), drains(0), again].concat();
+    let script = [takes_over(0, 1), client_reads(1), drains(0), again].concat();
     is_missed(Rule::ReadOfOwnEpoch, bounds, &script);
 }
 
@@ -100,22 +100,23 @@ fn nobody_may_enter_while_it_drains() {
 
 #[test]
 fn a_return_has_to_wait() {
-    is_missed(Rule::ReturnWaits, RETURN, &[]);
+    is_missed(Rule::ReturnWaits, RETURN, &takes_over(0, 1));
 }
 
 #[test]
 fn a_return_has_to_wait_to_the_last_tick() {
-    is_missed(Rule::ReturnWaitsToTheEnd, Bounds { durations: TWO_TICKS, ..RETURN }, &[]);
+    let bounds = Bounds { durations: TWO_TICKS, ..RETURN };
+    is_missed(Rule::ReturnWaitsToTheEnd, bounds, &takes_over(0, 2));
 }
 
 #[test]
 fn a_return_has_to_wait_from_the_end_of_its_write() {
-    is_missed(Rule::ReturnWaitFromEnd, RETURN, &[]);
+    is_missed(Rule::ReturnWaitFromEnd, RETURN, &takes_over(0, 1));
 }
 
 #[test]
 fn a_leader_that_finds_the_row_native_has_to_wait() {
-    is_missed(Rule::AnyLeaderWaits, RETURN, &[]);
+    is_missed(Rule::AnyLeaderWaits, RETURN, &takes_over(0, 1));
 }
 
 /// The write comes when the wait is over; until then a client holds.
@@ -123,7 +124,7 @@ fn a_leader_that_finds_the_row_native_has_to_wait() {
 fn a_return_of_unknown_outcome_starts_no_wait() {
     let left = vec![Action::Return { server: 0 }, Action::LeaveBehind(Who::Server(0))];
     let holds = vec![Action::Acquire { client: 0 }];
-    let script = [takes_over(0), holds, drains(0), left].concat();
+    let script = [takes_over(0, 1), holds, drains(0), left].concat();
     is_missed(Rule::UnknownReturnFails, Bounds { late: 1, ..RETURN }, &script);
 }
 
@@ -131,7 +132,7 @@ fn a_return_of_unknown_outcome_starts_no_wait() {
 #[test]
 fn the_row_has_to_be_read_serial() {
     let holds = vec![Action::Acquire { client: 0 }];
-    let script = [takes_over(0), holds, drains(0), returns(0)].concat();
+    let script = [takes_over(0, 1), holds, drains(0), returns(0)].concat();
     is_missed(Rule::SerialRead, RETURN, &script);
 }
 
@@ -141,6 +142,12 @@ fn a_leader_has_to_write_epochs_above_the_cores() {
     let start = Start::RestoredBesideCassandra(4);
     let bounds = Bounds { start, epochs: 5, ..RETURN };
     is_missed(Rule::AboveTheCore, bounds, &[]);
+}
+
+/// Cut off from the others but not from Cassandra, it would bump for ever.
+#[test]
+fn a_leader_without_a_quorum_must_not_write() {
+    is_missed_by_who_waits(Rule::RoundBeforeWrite, TWO_LEADERS);
 }
 
 #[test]
@@ -158,6 +165,7 @@ fn a_row_below_the_core_has_to_be_raised() {
 #[test]
 fn w_has_to_be_as_long_as_v() {
     let durations = Durations { hold: 2, back: 2, ..ONE_TICK };
-    let script = [takes_over(0), client_reads(1), drains(0)].concat();
+    let end = [client_reads(1), drains(0), client_reads(0), vec![Action::Tick]].concat();
+    let script = [takes_over(0, 1), end].concat();
     fails(Bounds { epochs: 4, durations, ..TWO_CLIENTS }, &script);
 }

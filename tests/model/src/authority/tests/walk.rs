@@ -76,20 +76,25 @@ pub(super) fn walk(world: &World, dice: &mut Dice, steps: usize) -> Walk {
     Walk { state, taken, is_bad }
 }
 
-/// Walks from a fresh seed until `steps` were taken: nothing bad is found, and where a walk ended
-/// the scope is served again.
+/// Walks until `steps` were taken, through each of `worlds` in turn: nothing bad is found, and where a
+/// walk ended the scope is served again. The seed is fresh, or `HOLDFAST_SEED`.
 #[track_caller]
-pub(super) fn walks(bounds: Bounds, steps: usize) {
-    let seed = RandomState::new().hash_one(());
-    println!("walks from seed {seed:#x}");
-    let world = World { bounds, without: None };
+pub(super) fn walks(worlds: &[Bounds], steps: usize) {
+    let repeated = std::env::var("HOLDFAST_SEED").ok().map(|seed| seed.parse().unwrap());
+    let seed = repeated.unwrap_or_else(|| RandomState::new().hash_one(()));
+    println!("HOLDFAST_SEED={seed}");
     let (mut dice, mut taken, mut epochs) = (Dice::new(seed), 0, 0);
-    while taken < steps {
+    for bounds in worlds.iter().cycle() {
+        let world = World { bounds: *bounds, without: None };
         let walk = walk(&world, &mut dice, LENGTH);
-        assert!(!walk.is_bad, "seed {seed:#x}: bad after {:#?}", walk.taken);
-        assert!(is_served(&world, &walk.state), "seed {seed:#x}: stuck after {:#?}", walk.taken);
+        assert!(!walk.is_bad, "HOLDFAST_SEED={seed}: bad after {:#?}", walk.taken);
+        let served = is_served(&world, &walk.state);
+        assert!(served, "HOLDFAST_SEED={seed}: never served after {:#?}", walk.taken);
         taken += walk.taken.len();
         epochs = epochs.max(walk.state.row.epoch);
+        if taken >= steps {
+            break;
+        }
     }
     println!("{taken} steps, up to epoch {epochs}");
     assert!(epochs >= 4, "no walk went there and back");
