@@ -1,7 +1,38 @@
-//! The authority of a scope with fallback (DESIGN §10) as a small model: no two stores that do not
-//! know each other let two clients believe that they hold one lock.
+//! The authority of a scope with fallback (DESIGN §10) as a small model: two stores that do not know
+//! each other never let two clients believe that they hold one lock.
+//!
+//! One or two servers, one or two clients of theirs, one or two clients that fall back on Cassandra,
+//! and the row between them. Two servers may both believe that they lead. A read or write of the row
+//! is asked for, carried out and answered in three steps; its answer may be lost, it may be given up
+//! and be lost, or come late. In a bad state two holds are safe, or one whose token is below one
+//! that was safe before; in a stuck one, neither store ever serves again though nothing goes wrong
+//! any more.
+//!
+//! # What is left out, and why that is no hole
+//!
+//! - Time is a tick for all, as in the model of §5. Clocks of different rates are in [`Durations`]:
+//!   every right is as long, and every wait as short, as they make it.
+//! - Raft: what the true leader proposes commits now, later or never, whoever leads by then. A
+//!   deposed leader may write the row once more, for its quorum round may have been just before, and
+//!   acknowledges keepalives for as long as it has authority.
+//! - Sessions (§5) end nothing here: authority alone bounds a native hold. The core grants as it
+//!   likes; `Suspend` and `Resume` spare clients a grant in vain, and carry nothing.
+//! - The lock in Cassandra is a lease that is right by itself (DESIGN §9), taken, with its fence
+//!   drawn, in one step. It may be taken any time after the read that allows it, and be over any time.
+//! - Beats, tokens' numbers and fences begin anew with each epoch, so that they tell least.
+//! - There is one scope, with one name in it, and no bound on switches but the last epoch.
+//!
+//! # What was found harmless, and is no rule here
+//!
+//! An earlier model found these bendings harmless with the rules in force. Here the first three are
+//! not forbidden: keepalives acknowledged without a quorum round, grants without authority, and an
+//! authority of a whole W where clocks run alike. The others were not tried again: a `RaiseEpoch`
+//! that keeps the old holds, no draining between Cassandra and native, a take-over that was answered
+//! as applied in place of the read after it.
 
+mod choice;
 mod client;
+mod outcome;
 mod row;
 mod rule;
 mod server;

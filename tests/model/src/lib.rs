@@ -1,5 +1,8 @@
-//! The rules of time (DESIGN §5) as a small model that is searched whole: no client believes that
-//! it holds a lock after its session's expiry was committed.
+//! Two small models. Here, the rules of time (DESIGN §5), searched whole: no client believes that it
+//! holds a lock after its session's expiry was committed. In [`authority`], how two stores that do not
+//! know each other hand a scope to and fro (DESIGN §10).
+//!
+//! # The rules of time
 //!
 //! Three nodes, client X whose session holds, client Y that waits. The model knows terms, logs, commits and
 //! what a leader keeps in memory; the client knows until when it is safe. Y is granted when an

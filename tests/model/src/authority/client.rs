@@ -41,8 +41,13 @@ pub(crate) struct Native {
 }
 
 impl Native {
-    /// The newer authority covers, or of one epoch the longer one.
-    pub(crate) fn cover(&mut self, new: Term) {
+    pub(crate) fn receive(&mut self) {
+        self.guard = self.granted.take();
+    }
+
+    /// What was answered is heard: the newer authority covers, or of one epoch the longer one.
+    pub(crate) fn cover(&mut self) {
+        let KeepAlive::Answered(new) = std::mem::take(&mut self.keep_alive) else { return };
         let newer = new.epoch != self.cover.epoch || new.left > self.cover.left;
         if new.left > 0 && newer {
             self.cover = new;
@@ -82,5 +87,12 @@ impl Fallback {
         self.operation.grow_older(longest);
         self.wait = self.wait.saturating_sub(1);
         self.left = self.left.saturating_sub(1);
+    }
+
+    pub(crate) fn take_over(&mut self) {
+        if let Some(row) = self.view {
+            let to = Row { mode: Mode::Cassandra, epoch: row.epoch + 1, beat: 0 };
+            self.operation = Operation::cas(row, to);
+        }
     }
 }

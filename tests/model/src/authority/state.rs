@@ -1,7 +1,8 @@
 //! A state of the world.
 
+use super::Who;
 use super::client::{Fallback, KeepAlive, Native, Token};
-use super::row::{Cas, Row};
+use super::row::{Cas, Operation, Row};
 use super::server::{Server, Term};
 
 /// How many there is room for, of each kind.
@@ -154,7 +155,7 @@ impl State {
         cas
     }
 
-    pub(crate) fn put_late(&mut self, cas: Cas) {
+    fn put_late(&mut self, cas: Cas) {
         if let Some(room) = self.late.iter_mut().find(|one| one.is_none()) {
             *room = Some(cas);
         }
@@ -167,6 +168,36 @@ impl State {
             let age = if from_receipt { 0 } else { age };
             let cover = Term::right(epoch, left.saturating_sub(age));
             self.natives[native].keep_alive = KeepAlive::Answered(cover);
+        }
+    }
+
+    pub(crate) fn operation(&mut self, who: Who) -> &mut Operation {
+        match who {
+            Who::Server(at) => &mut self.servers[at].operation,
+            Who::Client(at) => &mut self.fallbacks[at].operation,
+        }
+    }
+
+    /// The leader asks for a change of the row that it knows.
+    pub(crate) fn ask(&mut self, server: usize, change: impl FnOnce(Row) -> Row) {
+        let server = &mut self.servers[server];
+        if let Some(row) = server.view {
+            server.operation = Operation::cas(row, change(row));
+            server.may_write_once = false;
+        }
+    }
+
+    pub(crate) fn read_stale(&mut self, who: Who) {
+        let row = self.stale;
+        if let Operation::Read { seen, .. } = self.operation(who) {
+            *seen = Some(row);
+        }
+    }
+
+    /// Who asked for it will not hear of it; it may yet be carried out.
+    pub(crate) fn leave_behind(&mut self, who: Who) {
+        if let Operation::Cas { cas, .. } = *self.operation(who) {
+            self.put_late(cas);
         }
     }
 }

@@ -6,7 +6,9 @@ mod rules;
 mod walk;
 
 use super::{Bounds, Durations, Start};
-use course::{drains, fails, holds, holds_and_recovers, takes_over};
+use course::{
+    bumps, drains, fails, holds, holds_and_recovers, holds_near, raises, returns, takes_over,
+};
 use walk::walks;
 
 /// The least that can be whole, over, and begun at its end; no room anywhere.
@@ -14,7 +16,7 @@ const ONE_TICK: Durations = Durations { authority: 1, take_over: 1, hold: 1, bac
 /// With room to be half over.
 const TWO_TICKS: Durations = Durations { authority: 2, take_over: 2, hold: 2, back: 2 };
 /// Clocks as wrong as they may be.
-const ALLOWED: Durations = Durations::with_clocks_wrong_by(10);
+const ALLOWED: Durations = Durations { authority: 3, take_over: 3, hold: 2, back: 2 };
 
 /// A server, a client of each kind, one take-over.
 const SMALL: Bounds = Bounds {
@@ -95,6 +97,17 @@ fn walks_with_all_rules_do_no_harm() {
     walks(&WALKS, 5_000_000);
 }
 
+/// Two leaders, two clients of each kind, two late writes, from each stage of a round trip.
+#[test]
+#[ignore = "minutes, and gigabytes"]
+fn with_all_rules_nothing_bad_is_near_any_stage_of_a_round_trip() {
+    let bounds = Bounds { durations: ONE_TICK, ..LARGE };
+    let stages = [takes_over(0, 1), drains(0), returns(0), raises(0), bumps(0)];
+    for stage in 1..=stages.len() {
+        holds_near(bounds, &stages[..stage].concat(), 11);
+    }
+}
+
 #[test]
 #[ignore = "minutes, and gigabytes"]
 fn with_all_rules_larger_worlds_do_no_harm() {
@@ -103,6 +116,11 @@ fn with_all_rules_larger_worlds_do_no_harm() {
     holds(Bounds { late: 1, ..TWO_LEADERS });
     holds(Bounds { natives: 1, ..TWO_CLIENTS });
     walks(&WALKS, 300_000_000);
+}
+
+#[test]
+fn clocks_as_wrong_as_allowed_leave_no_tick_between_a_right_and_the_wait_for_its_end() {
+    assert_eq!(Durations::with_clocks_wrong_by(10), ALLOWED);
 }
 
 /// The leader's clock is slow and the client's is fast.

@@ -5,7 +5,7 @@
 /// A process counts on its own clock. What gives a right lasts longest on a slow clock, what waits
 /// for the end of another's right is shortest on a fast one; here both are so in every process at
 /// once, which no single clock could be. So nothing is lost by leaving clocks out of the state.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Durations {
     /// How long a leader has authority: 0.8 W.
     pub authority: u8,
@@ -24,16 +24,18 @@ impl Durations {
     ///
     /// What remains of the authority is told to the client and counted there, less a tenth; that
     /// is over no later than the authority on the slowest clock, which is what this model counts.
-    pub const fn with_clocks_wrong_by(error: u16) -> Self {
+    pub fn with_clocks_wrong_by(error: u16) -> Self {
         const W: u16 = 30;
         const V: u16 = 18;
         const TICK: u16 = 9;
-        let (slow, fast) = ((100 - error) * TICK, (100 + error) * TICK);
+        let ticks = |count: u16| u8::try_from(count).unwrap_or(u8::MAX);
+        let right = |percent: u16| ticks(percent.div_ceil((100 - error) * TICK));
+        let wait = |percent: u16| ticks(percent / ((100 + error) * TICK));
         Self {
-            authority: (80 * W).div_ceil(slow) as u8,
-            take_over: (100 * W / fast) as u8,
-            hold: (90 * V).div_ceil(slow) as u8,
-            back: (130 * V / fast) as u8,
+            authority: right(80 * W),
+            take_over: wait(100 * W),
+            hold: right(90 * V),
+            back: wait(130 * V),
         }
     }
 

@@ -85,6 +85,12 @@ pub(super) fn holds_and_recovers(bounds: Bounds) {
     find_nothing(Course { recovers: true, ..course }, None);
 }
 
+/// Searches what is within `steps` after the script, and finds nothing.
+#[track_caller]
+pub(super) fn holds_near(bounds: Bounds, script: &[Action], steps: usize) {
+    find_nothing(Course::after(World { bounds, without: None }, script), Some(steps));
+}
+
 #[track_caller]
 fn find_nothing(course: Course, steps: Option<usize>) {
     let bounds = course.world.bounds;

@@ -101,7 +101,7 @@ fn next_of_servers(state: &State) -> Option<Action> {
         .or_else(|| due.map(|_| Action::ProposeRaise { server: at }))
         .or_else(|| state.core.raise.map(|_| Action::CommitRaise))
         .or_else(|| next_of_leader(state, at))
-        .or_else(|| next_of_native(state, at))
+        .or_else(|| Some(next_of_native(state, at)))
 }
 
 /// None once it has authority of the core's epoch.
@@ -118,20 +118,20 @@ fn next_of_leader(state: &State, at: usize) -> Option<Action> {
     }
 }
 
-fn next_of_native(state: &State, server: usize) -> Option<Action> {
+fn next_of_native(state: &State, server: usize) -> Action {
     let native = &state.natives[0];
     let current = native.guard.is_some_and(|token| token.epoch == state.core.epoch);
     if let Some(native) = state.core.holder.filter(|holder| *holder != 0 || !current) {
         let granted = native == 0 && state.natives[0].granted.is_some();
-        return Some(if granted { Action::Receive { native } } else { Action::Release { native } });
+        return if granted { Action::Receive { native } } else { Action::Release { native } };
     }
     match native.keep_alive {
-        _ if !current => Some(Action::Grant { native: 0 }),
-        KeepAlive::Sent { age: 0 } => Some(Action::Acknowledge { native: 0, server }),
+        _ if !current => Action::Grant { native: 0 },
+        KeepAlive::Sent { age: 0 } => Action::Acknowledge { native: 0, server },
         KeepAlive::Answered(cover) if cover.left > 0 && cover.epoch == state.core.epoch => {
-            Some(Action::Cover { native: 0 })
+            Action::Cover { native: 0 }
         }
-        _ => Some(Action::KeepAlive { native: 0 }),
+        _ => Action::KeepAlive { native: 0 },
     }
 }
 

@@ -18,12 +18,13 @@ impl Dice {
         Self(seed)
     }
 
+    /// One of `0..sides`, of which there are few: that the first come up more often does not show.
     fn roll(&mut self, sides: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % sides as u64) as usize
+        usize::try_from((mixed ^ (mixed >> 31)) >> 33).unwrap_or_default() % sides
     }
 
     /// One of the steps. What goes wrong is chosen less often than what goes on.
