@@ -17,7 +17,8 @@ pub(crate) struct Core {
     pub(crate) token: Token,
     /// The native client that holds.
     pub(crate) holder: Option<usize>,
-    /// A `RaiseEpoch` that was proposed, and may yet commit whoever leads by then.
+    /// A `RaiseEpoch` that was proposed, and may yet commit whoever leads by then. A newer one comes
+    /// after it in every log, or in its place.
     pub(crate) raise: Option<u8>,
 }
 
@@ -25,7 +26,7 @@ pub(crate) struct Core {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Lease {
     pub(crate) holder: Option<usize>,
-    /// The token drawn last.
+    /// The highest epoch that a token was drawn in, and the number drawn last.
     pub(crate) fence: Token,
 }
 
@@ -126,16 +127,15 @@ impl State {
     pub(crate) fn acquire(&mut self, client: usize) {
         let Some(row) = self.fallbacks[client].view else { return };
         let token = self.lease.fence.drawn_in(row.epoch);
-        self.lease = Lease { holder: Some(client), fence: token };
-        self.fallbacks[client].hold = Some(Token { epoch: row.epoch, ..token });
+        // Who acquires late draws in an epoch that is over; the next number is above his all the same.
+        let epoch = row.epoch.max(self.lease.fence.epoch);
+        self.lease = Lease { holder: Some(client), fence: Token { epoch, ..token } };
+        self.fallbacks[client].hold = Some(token);
     }
 
     /// `RaiseEpoch` commits: it ends every hold from before, and every wait for it is over.
     pub(crate) fn commit_raise(&mut self) {
         let Some(epoch) = self.core.raise.take() else { return };
-        if epoch <= self.core.epoch {
-            return;
-        }
         self.core.epoch = epoch;
         self.core.holder = None;
         for server in &mut self.servers {

@@ -97,7 +97,7 @@ fn find_nothing(course: Course, steps: Option<usize>) {
     let (found, states) = course.search(steps);
     println!("{bounds:?}: {states} states");
     if let Some((what, actions)) = found {
-        panic!("{what} after {actions:#?}");
+        panic!("{what} after {}", lines(&actions));
     }
 }
 
@@ -131,11 +131,15 @@ pub(super) fn fails(bounds: Bounds, script: &[Action]) {
 fn find_something(what: &str, course: Course) -> usize {
     let (found, states) = course.search(None);
     let (name, actions) = found.expect("nothing bad");
-    println!("{what}: {name}, {} steps, found after {states} states", actions.len());
-    for action in &actions {
-        println!("  {action:?}");
-    }
-    actions.len()
+    let steps = actions.len();
+    println!("{what}: {name}, {steps} steps, found after {states} states{}", lines(&actions));
+    steps
+}
+
+/// Each on a line of its own.
+pub(super) fn lines(actions: &[Action]) -> String {
+    let lines: Vec<String> = actions.iter().map(|action| format!("\n  {action:?}")).collect();
+    lines.concat()
 }
 
 /// An operation from start to answer.

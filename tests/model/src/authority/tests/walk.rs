@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use stateright::Model;
 
 use super::super::{Action, Bounds, State, World};
+use super::course::lines;
 use super::recovery::is_served;
 
 /// Steps of a walk.
@@ -88,9 +89,9 @@ pub(super) fn walks(worlds: &[Bounds], steps: usize) {
     for bounds in worlds.iter().cycle() {
         let world = World { bounds: *bounds, without: None };
         let walk = walk(&world, &mut dice, LENGTH);
-        assert!(!walk.is_bad, "HOLDFAST_SEED={seed}: bad after {:#?}", walk.taken);
+        assert!(!walk.is_bad, "HOLDFAST_SEED={seed}: bad after {}", lines(&walk.taken));
         let served = is_served(&world, &walk.state);
-        assert!(served, "HOLDFAST_SEED={seed}: never served after {:#?}", walk.taken);
+        assert!(served, "HOLDFAST_SEED={seed}: never served after {}", lines(&walk.taken));
         taken += walk.taken.len();
         epochs = epochs.max(walk.state.row.epoch);
         if taken >= steps {
