@@ -22,6 +22,14 @@
 //! - Beats, tokens' numbers and fences begin anew with each epoch, so that they tell least.
 //! - There is one scope, with one name in it, and no bound on switches but the last epoch.
 //!
+//! # Where DESIGN §10 had a gap
+//!
+//! There, a leader that finds the row below the core's epoch raises it to that epoch, and a leader
+//! waits for holds in Cassandra only if the row is native *above* the core's. After a restore the core
+//! may be so far ahead that a return ends at the core's very epoch, or is raised to it: then nobody
+//! waits. [`Rule::AboveTheCore`] mends it: what a leader writes, but for a bump, has an epoch above
+//! both, so that every way back to native ends in the wait and in `RaiseEpoch`.
+//!
 //! # What was found harmless, and is no rule here
 //!
 //! An earlier model found these bendings harmless with the rules in force. Here the first three are
