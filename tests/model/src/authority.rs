@@ -22,9 +22,13 @@
 //! - Beats, tokens' numbers and fences begin anew with each epoch, so that they tell least.
 //! - There is one scope, with one name in it, and no bound on switches but the last epoch.
 //!
-//! # Where DESIGN §10 had a gap
+//! # Where DESIGN §10 had gaps
 //!
-//! There, a leader that finds the row below the core's epoch raises it to that epoch, and a leader
+//! A hold in Cassandra that was acquired late, after others took over from `draining` and held, could be
+//! extended by a read that had begun before it and showed that `draining`. [`Rule::ReadOfHeld`] mends it.
+//! (So would it, if a hold were lost for good once its time is over, and none began after it.)
+//!
+//! A leader that finds the row below the core's epoch raises it to that epoch, and a leader
 //! waits for holds in Cassandra only if the row is native *above* the core's. After a restore the core
 //! may be so far ahead that a return ends at the core's very epoch, or is raised to it: then nobody
 //! waits. [`Rule::AboveTheCore`] mends it: what a leader writes, but for a bump, has an epoch above

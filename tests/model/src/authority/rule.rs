@@ -34,6 +34,8 @@ pub enum Rule {
     HoldFromReadStart,
     /// A read extends it only if it shows the epoch of its token, or the draining after it.
     ReadOfOwnEpoch,
+    /// And only a hold that was there when the read began.
+    ReadOfHeld,
     /// Nobody new enters while it drains.
     NoEntryWhileDraining,
     /// Before it raises the core's epoch, a leader waits until no hold in Cassandra is safe.
@@ -60,7 +62,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::TakeOverWaits,
         Self::DrainTakeOverWaits,
         Self::WaitFromReadEnd,
@@ -76,6 +78,7 @@ impl Rule {
         Self::CoverOfOwnEpoch,
         Self::HoldFromReadStart,
         Self::ReadOfOwnEpoch,
+        Self::ReadOfHeld,
         Self::NoEntryWhileDraining,
         Self::ReturnWaits,
         Self::ReturnWaitsToTheEnd,

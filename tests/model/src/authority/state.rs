@@ -123,8 +123,12 @@ impl State {
         self.natives[native].granted = Some(token);
     }
 
-    /// The client acquires in Cassandra, and draws a token of the epoch that it read.
-    pub(crate) fn acquire(&mut self, client: usize) {
+    /// The client acquires in Cassandra, and draws a token of the epoch that it read. A read that
+    /// began before tells nothing about this hold, unless it `counts`.
+    pub(crate) fn acquire(&mut self, client: usize, counts: bool) {
+        if matches!(self.fallbacks[client].operation, Operation::Read { .. }) && !counts {
+            self.fallbacks[client].operation = Operation::None;
+        }
         let Some(row) = self.fallbacks[client].view else { return };
         let token = self.lease.fence.drawn_in(row.epoch);
         // Who acquires late draws in an epoch that is over; the next number is above his all the same.

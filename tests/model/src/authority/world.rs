@@ -168,7 +168,7 @@ impl Model for World {
                 state.answer_keep_alive(native, server, from_receipt);
             }
             Action::Cover { native } => state.natives[native].cover(),
-            Action::Acquire { client } => state.acquire(client),
+            Action::Acquire { client } => state.acquire(client, self.lacks(Rule::ReadOfHeld)),
             Action::EndHold { client } => state.end_hold(client),
         }
         let highest = state.safe(self.lacks(Rule::CoverOfOwnEpoch)).max();

@@ -93,6 +93,18 @@ fn a_read_of_another_epoch_does_not_extend_a_hold() {
     is_missed(Rule::ReadOfOwnEpoch, bounds, &script);
 }
 
+/// Client 0 read that it drains, and acquires when client 1 took over and held; then it hears.
+#[test]
+fn a_read_that_began_before_a_hold_does_not_extend_it() {
+    let bounds = Bounds { epochs: 4, ..TWO_CLIENTS };
+    let begun = [takes_over(1, 1), client_reads(0), drains(0), client_reads(1)].concat();
+    let client = Who::Client(0);
+    let reads = vec![Action::Tick, Action::Read(client), Action::CarryOut(client)];
+    let again = done(Who::Client(1), Action::TakeOver { client: 1 });
+    let script = [begun, reads, again, client_reads(1)].concat();
+    is_missed(Rule::ReadOfHeld, bounds, &script);
+}
+
 #[test]
 fn nobody_may_enter_while_it_drains() {
     is_missed(Rule::NoEntryWhileDraining, TWO_CLIENTS, &[]);
