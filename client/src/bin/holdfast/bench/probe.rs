@@ -165,12 +165,13 @@ mod tests {
         // Until the kernel has counted some: however slow or busy the machine is.
         let cost = loop {
             let cost = probe.read().expect("it reads").since(&before);
-            if cost.own_cpu >= 0.05 {
+            if cost.own_cpu >= 0.2 {
                 break cost;
             }
         };
 
-        assert!(cost.servers_cpu.is_some_and(|servers| servers >= 0.04), "{cost:?}");
+        // The two are read one after the other, and counted in hundredths.
+        assert!(cost.servers_cpu.is_some_and(|servers| servers >= 0.1), "{cost:?}");
         assert!(cost.seconds > 0.0 && cost.own_cpu < cost.seconds * 64.0, "{cost:?}");
     }
 
