@@ -153,7 +153,7 @@ struct Driver {
 
 impl Driver {
     fn say(&self, line: &str) {
-        writeln!(self.report.lock().unwrap(), "{line}").unwrap();
+        say(&self.report, line);
     }
 
     fn run(&mut self) {
@@ -232,7 +232,7 @@ impl Driver {
         let report = Arc::clone(&self.report);
         let acknowledge = move |outcome: std::io::Result<()>| {
             outcome.unwrap();
-            writeln!(report.lock().unwrap(), "done {number}").unwrap();
+            say(&report, &format!("done {number}"));
         };
         // One in two is waited for; the others pile up behind it and share commits.
         let (done, wait): (Done, _) = if self.draw.below(2) == 0 {
@@ -312,6 +312,11 @@ impl Model {
             vote: log.vote(),
         }
     }
+}
+
+/// In one write: the power may be cut on another thread between two.
+fn say(report: &Mutex<File>, line: &str) {
+    report.lock().unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
 /// What one life of the driver reported.
