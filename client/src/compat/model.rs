@@ -340,14 +340,7 @@ impl Model {
             panic!("not a scan: {statement:?}");
         };
         let partition: Vec<Value> = statement.key.iter().map(|(_, value)| value.clone()).collect();
-        match self.fate() {
-            Fate::Unavailable => return Err(Fault::NotDone("1 of 2 replicas alive".into())),
-            Fate::AnswerLost | Fate::RequestLost | Fate::Late(_) => {
-                seams.sleep(TIMEOUT).await;
-                return Err(Fault::Unknown("read timeout".into()));
-            }
-            Fate::Answered => {}
-        }
+        self.fate_of_read().await?;
         let mut merged: BTreeMap<Vec<Value>, Version> = BTreeMap::new();
         let (node, first) = (self.any_node(), self.any_node());
         for nth in 0..2 {
@@ -373,6 +366,18 @@ impl Model {
         Ok(Answer::Rows(rows.take(usize::try_from(*limit).unwrap_or(0)).collect()))
     }
 
+    /// A read changes nothing: whether it or its answer was lost is all the same.
+    async fn fate_of_read(&self) -> Result<(), Fault> {
+        match self.fate() {
+            Fate::Unavailable => Err(Fault::NotDone("1 of 2 replicas alive".into())),
+            Fate::AnswerLost | Fate::RequestLost | Fate::Late(_) => {
+                self.world.seams().sleep(TIMEOUT).await;
+                Err(Fault::Unknown("read timeout".into()))
+            }
+            Fate::Answered => Ok(()),
+        }
+    }
+
     async fn read_page(
         &self,
         statement: &Statement,
@@ -380,14 +385,7 @@ impl Model {
         from: Option<&[u8]>,
     ) -> Result<Answer, Fault> {
         let seams = self.world.seams();
-        match self.fate() {
-            Fate::Unavailable => return Err(Fault::NotDone("1 of 2 replicas alive".into())),
-            Fate::AnswerLost | Fate::RequestLost | Fate::Late(_) => {
-                seams.sleep(TIMEOUT).await;
-                return Err(Fault::Unknown("read timeout".into()));
-            }
-            Fate::Answered => {}
-        }
+        self.fate_of_read().await?;
         seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
         let answer = self.page(statement, columns, from);
         seams.sleep(self.draw_up_to(LATENCY_MAX)).await;

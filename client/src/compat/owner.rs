@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use holdfast_seams::Rng;
 
 /// What the ids of this client begin with, so that a migration knows its rows (DESIGN §10).
-const MARK: &str = "hf1:";
+pub(crate) const MARK: &str = "hf1:";
 
 /// The id of one attempt: never used by another one, so a row that has it is this attempt's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,21 +35,24 @@ pub(crate) fn thread_id(owner: &str) -> &str {
     ours.map_or(owner, |(service, _)| service)
 }
 
+/// Draws the same bits always.
+#[cfg(test)]
+pub(crate) struct Always;
+
+#[cfg(test)]
+impl Rng for Always {
+    fn fill(&self, bytes: &mut [u8]) {
+        bytes.fill(0xa5);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    struct Counting;
-
-    impl Rng for Counting {
-        fn fill(&self, bytes: &mut [u8]) {
-            bytes.fill(0xa5);
-        }
-    }
-
     #[test]
     fn an_owner_is_shown_as_its_service_and_a_stranger_as_it_stands() {
-        let owner = OwnerId::draw("billing/eu", &Counting);
+        let owner = OwnerId::draw("billing/eu", &Always);
 
         assert_eq!(owner.as_str(), format!("hf1:billing/eu/{}", "a5".repeat(16)));
         assert_eq!(thread_id(owner.as_str()), "billing/eu");

@@ -14,7 +14,7 @@ use holdfast_seams::{Moment, Rng};
 
 use super::TokenTables;
 use crate::compat::database::{Conditional, Fault, Row, Tables};
-use crate::compat::owner::OwnerId;
+use crate::compat::owner::{MARK, OwnerId};
 use crate::compat::stamps::Stamps;
 use crate::compat::statement::{Action, Cells, Statement, Value};
 
@@ -36,7 +36,7 @@ impl SessionId {
 
 /// How long a session wants to live without a beat, if its id says so: those of ours do.
 pub(super) fn term_of(session: &str) -> Option<Duration> {
-    let (_, attempt) = session.strip_prefix("hf1:")?.rsplit_once('/')?;
+    let (_, attempt) = session.strip_prefix(MARK)?.rsplit_once('/')?;
     let (_, seconds) = attempt.split_once(':')?;
     seconds.parse::<u32>().ok().map(|seconds| Duration::from_secs(seconds.into()))
 }
@@ -185,18 +185,11 @@ impl SessionRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Counting;
-
-    impl Rng for Counting {
-        fn fill(&self, bytes: &mut [u8]) {
-            bytes.fill(0xa5);
-        }
-    }
+    use crate::compat::owner::Always;
 
     #[test]
     fn a_session_says_how_long_it_lives_and_a_stranger_does_not() {
-        let id = SessionId::draw("billing/eu:9", 180, &Counting);
+        let id = SessionId::draw("billing/eu:9", 180, &Always);
 
         assert_eq!(id.as_str(), format!("hf1:billing/eu:9/{}:180", "a5".repeat(16)));
         assert_eq!(term_of(id.as_str()), Some(Duration::from_mins(3)));

@@ -18,12 +18,21 @@ pub(super) struct HousekeeperArgs {
     /// How long a session may stand without a heartbeat; one that was promised longer has longer.
     #[arg(long, value_parser = duration, default_value = "180s")]
     grace: Duration,
-    /// How often to look at the tables [default: a sixth of the grace].
-    #[arg(long, value_parser = duration)]
+    /// How often to look at the tables, 500ms at least [default: a sixth of the grace].
+    #[arg(long, value_parser = interval)]
     every: Option<Duration>,
     /// Look, wait for the grace, remove what is dead, and end.
     #[arg(long)]
     once: bool,
+}
+
+/// Each look reads both tables whole: without a pause between them it would be a load of its own.
+fn interval(text: &str) -> Result<Duration, String> {
+    let every = duration(text)?;
+    if every < Duration::from_millis(500) {
+        return Err(format!("{text:?} is too often: each look reads both tables; 500ms at least"));
+    }
+    Ok(every)
 }
 
 /// Sweeps until a signal asks to end.
@@ -91,5 +100,18 @@ fn tell(global: &Global, sweep: &Sweep) {
                 show::line(format_args!("token {token} removed, of {session}"));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_look_follows_another_without_a_pause() {
+        assert_eq!(interval("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(interval("1m"), Ok(Duration::from_mins(1)));
+        assert!(interval("0").unwrap_err().contains("500ms at least"));
+        assert!(interval("soon").is_err());
     }
 }
