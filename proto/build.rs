@@ -3,8 +3,12 @@
 
 use std::path::PathBuf;
 
-const FILES: [&str; 3] =
-    ["holdfast/v1/lock.proto", "holdfast/v1/cluster.proto", "holdfast/v1/peer.proto"];
+const FILES: [&str; 4] = [
+    "holdfast/v1/lock.proto",
+    "holdfast/v1/cluster.proto",
+    "holdfast/v1/scope.proto",
+    "holdfast/v1/peer.proto",
+];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     for file in FILES {

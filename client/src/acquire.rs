@@ -29,12 +29,13 @@ pub struct Acquire {
     wait: bool,
     limit: Option<Duration>,
     follow: bool,
+    claim_owner: Option<String>,
 }
 
 impl Acquire {
     pub(crate) fn new(client: Client, items: Vec<LockItem>, need: Need, wait: bool) -> Self {
         let limit = (!wait).then(|| client.connect_timeout());
-        Self { client, items, need, wait, limit, follow: false }
+        Self { client, items, need, wait, limit, follow: false, claim_owner: None }
     }
 
     /// Holds the lock, or all of several, beside others that share it. Shared requests that are
@@ -59,6 +60,11 @@ impl Acquire {
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = true;
         self.limit = Some(limit);
+        self
+    }
+
+    pub(crate) fn claimed_from(mut self, owner: String) -> Self {
+        self.claim_owner = Some(owner);
         self
     }
 
@@ -102,7 +108,7 @@ impl Acquire {
     }
 
     fn ask(&self) -> Result<crate::session::Asked> {
-        let wanted = Wanted::new(&self.items, self.need)?;
+        let wanted = Wanted::new(&self.items, self.need)?.claimed_from(self.claim_owner.clone());
         self.client.session().ask(Ask { wanted, wait: self.wait, follow: self.follow })
     }
 }

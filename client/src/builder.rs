@@ -8,7 +8,9 @@ use holdfast_seams::{Seams, Transport, select};
 
 use crate::session::{Opening, Session, Wishes};
 use crate::transport::GrpcTransport;
-use crate::{Client, ClusterAdmin, Error, Reader, Result, endpoints};
+use crate::{
+    Client, ClusterAdmin, Error, Importer, Reader, Result, ScopeAdmin, Sessions, endpoints,
+};
 
 /// Settings of a client; [`Client::builder`] makes one with the defaults.
 #[derive(Clone)]
@@ -102,6 +104,22 @@ impl Builder {
         ClusterAdmin::new(self.endpoints.clone(), self.seams.clone(), limit)
     }
 
+    /// For operators: scopes with fallback. `limit` bounds each call. No session is opened.
+    pub fn scope_admin(&self, limit: Duration) -> ScopeAdmin {
+        ScopeAdmin::new(self.endpoints.clone(), self.seams.clone(), limit)
+    }
+
+    /// For operators: brings in what is held in another store. `limit` bounds each call to a server.
+    /// No session is opened.
+    pub fn importer(&self, limit: Duration) -> Importer {
+        Importer::new(self.endpoints.clone(), self.seams.clone(), limit)
+    }
+
+    /// For operators: questions about sessions. `limit` bounds each call. No session is opened.
+    pub fn sessions(&self, limit: Duration) -> Sessions {
+        Sessions::new(self.endpoints.clone(), self.seams.clone(), limit)
+    }
+
     /// Opens a session at whichever server leads. Has to be called inside a tokio runtime, whose
     /// tasks then keep the session.
     ///
@@ -113,6 +131,28 @@ impl Builder {
     /// server would not open the session (its TTL, its limits), [`Error::Setting`] if the
     /// allowance makes no sense. There is no session then.
     pub async fn connect(self) -> Result<Client> {
+        let (limit, seams) = (self.connect_timeout, self.seams.clone());
+        let client = self.begin()?;
+        let mut opening = client.session().opening();
+        select! {
+            opened = opening.wait_for(|opening| !matches!(opening, Opening::Trying)) => {
+                match opened.map(|opened| opened.clone()) {
+                    Ok(Opening::Refused(error)) => Err(error),
+                    Ok(Opening::Open) => Ok(client),
+                    Ok(Opening::Trying) | Err(_) => Err(Error::Closed),
+                }
+            }
+            () = seams.sleep(limit) => Err(client.unreachable(limit)),
+        }
+    }
+
+    /// As [`Builder::connect`], without waiting for a server: the session is opened as soon as one can be
+    /// reached. For who has another store to lock in until then (`compat::Locker` in mode `fallback`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] if the allowance makes no sense.
+    pub fn begin(self) -> Result<Client> {
         if !(0.0..=0.5).contains(&self.allowance) {
             let message = format!("an allowance is 0 to 0.5, not {}", self.allowance);
             return Err(Error::Setting { message });
@@ -125,20 +165,7 @@ impl Builder {
         };
         let transport = reader.transport().clone();
         let session = Session::start(wishes, self.endpoints, transport, &self.seams);
-        let mut opening = session.opening();
-        let client = Client::new(session, reader);
-        select! {
-            opened = opening.wait_for(|opening| !matches!(opening, Opening::Trying)) => {
-                match opened.map(|opened| opened.clone()) {
-                    Ok(Opening::Refused(error)) => Err(error),
-                    Ok(Opening::Open) => Ok(client),
-                    Ok(Opening::Trying) | Err(_) => Err(Error::Closed),
-                }
-            }
-            () = self.seams.sleep(self.connect_timeout) => {
-                Err(client.unreachable(self.connect_timeout))
-            }
-        }
+        Ok(Client::new(session, reader))
     }
 }
 

@@ -75,6 +75,24 @@ impl Client {
         self.acquire([name.into()], Need::All, false)
     }
 
+    /// Takes over what was imported of the lock `name` for `owner`, as the other store called it:
+    /// its hold, under a new token, or its place in the queue (DESIGN §10). From then on it is a
+    /// guard, or a wait, of this session like any other; a wait limit that passes, or dropping the
+    /// wait, gives the place up.
+    ///
+    /// Awaiting it answers [`Error::Refused`] with
+    /// [`RefusalReason::NotImported`](crate::RefusalReason::NotImported) if there is nothing of
+    /// it: it was never imported, was claimed before, or has run out.
+    ///
+    /// ```no_run
+    /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
+    /// let guard = client.claim("jobs/7", "billing-3").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn claim(&self, name: impl Into<String>, owner: impl Into<String>) -> Acquire {
+        self.lock(name).claimed_from(owner.into())
+    }
+
     /// An acquire of several locks, whole or not at all, under one token: 1 to 64 names, each
     /// once.
     ///

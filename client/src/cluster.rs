@@ -6,16 +6,9 @@ use std::time::Duration;
 use holdfast_proto::v1;
 use holdfast_seams::Seams;
 
-use crate::endpoints::Route;
-use crate::reader::refused;
-use crate::transport::cluster::{self as calls, Failure};
-use crate::{Error, Result};
-
-/// The longest one server may take before the next is asked. A server ends every call itself,
-/// within its `propose_deadline_ms` (5 s unless it is set otherwise).
-const ATTEMPT_LIMIT: Duration = Duration::from_secs(8);
-/// Longest delay between two rounds of asking.
-const DELAY_MAX: Duration = Duration::from_millis(500);
+use crate::Result;
+use crate::operator::Operator;
+use crate::transport::operator as calls;
 
 /// Asks the leader about the members, and changes them. Needs no session.
 ///
@@ -40,14 +33,12 @@ const DELAY_MAX: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 ///
-/// Of every call: [`Error::Refused`], nothing was changed and the message says what to do;
-/// [`Error::Unreachable`], no leader answered within the limit and nothing was changed;
-/// [`Error::OutcomeUnknown`], the change may still take effect.
+/// Of every call: [`Error::Refused`](crate::Error::Refused), nothing was changed and the message says what to do;
+/// [`Error::Unreachable`](crate::Error::Unreachable), no leader answered within the limit and nothing was changed;
+/// [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown), the change may still take effect.
 #[derive(Clone)]
 pub struct ClusterAdmin {
-    endpoints: Vec<String>,
-    seams: Seams,
-    limit: Duration,
+    operator: Operator,
 }
 
 /// A cluster as its leader knows it.
@@ -100,7 +91,7 @@ pub struct ClusterMember {
 
 impl ClusterAdmin {
     pub(crate) fn new(endpoints: Vec<String>, seams: Seams, limit: Duration) -> Self {
-        Self { endpoints, seams, limit }
+        Self { operator: Operator::new(endpoints, seams, limit) }
     }
 
     /// The members as the leader knows them.
@@ -109,7 +100,7 @@ impl ClusterAdmin {
     ///
     /// As of [`ClusterAdmin`].
     pub async fn status(&self) -> Result<ClusterStatus> {
-        let status = self.ask("the members", false, calls::status).await?;
+        let status = self.operator.ask("the members", false, calls::status).await?;
         Ok(ClusterStatus::from(status))
     }
 
@@ -131,7 +122,7 @@ impl ClusterAdmin {
             peer_advertise: peer_advertise.to_owned(),
         };
         let add = |endpoint| calls::add_learner(endpoint, request.clone());
-        self.ask("adding a member", true, add).await.map(drop)
+        self.operator.ask("adding a member", true, add).await.map(drop)
     }
 
     /// Makes a learner that has nearly caught up a voter.
@@ -141,7 +132,8 @@ impl ClusterAdmin {
     /// As of [`ClusterAdmin`].
     pub async fn promote(&self, node: u64) -> Result<()> {
         let request = v1::PromoteRequest { node_id: node };
-        self.ask("promoting a member", true, |endpoint| calls::promote(endpoint, request))
+        self.operator
+            .ask("promoting a member", true, |endpoint| calls::promote(endpoint, request))
             .await
             .map(drop)
     }
@@ -153,7 +145,8 @@ impl ClusterAdmin {
     /// As of [`ClusterAdmin`].
     pub async fn remove(&self, node: u64) -> Result<()> {
         let request = v1::RemoveRequest { node_id: node };
-        self.ask("removing a member", true, |endpoint| calls::remove(endpoint, request))
+        self.operator
+            .ask("removing a member", true, |endpoint| calls::remove(endpoint, request))
             .await
             .map(drop)
     }
@@ -167,75 +160,13 @@ impl ClusterAdmin {
     pub async fn transfer_leader(&self, to: Option<u64>) -> Result<()> {
         let request = v1::TransferLeadershipRequest { to };
         let transfer = |endpoint| calls::transfer_leader(endpoint, request);
-        self.ask("handing leadership over", true, transfer).await.map(drop)
+        self.operator.ask("handing leadership over", true, transfer).await.map(drop)
     }
-
-    async fn ask<T, F>(
-        &self,
-        what: &'static str,
-        changes: bool,
-        call: impl Fn(String) -> F,
-    ) -> Result<T>
-    where
-        F: Future<Output = Result<T, Failure>>,
-    {
-        let mut asked = Asked { may_be_done: false, last: "nobody answered yet".to_owned() };
-        let answer = self.ask_in_turn(call, &mut asked);
-        match self.seams.timeout(self.limit, answer).await {
-            Ok(answer) => answer,
-            Err(_) if changes && asked.may_be_done => {
-                Err(Error::OutcomeUnknown { what, waited: self.limit })
-            }
-            Err(_) => Err(Error::Unreachable {
-                endpoints: self.endpoints.clone(),
-                waited: self.limit,
-                last: asked.last,
-            }),
-        }
-    }
-
-    async fn ask_in_turn<T, F>(&self, call: impl Fn(String) -> F, asked: &mut Asked) -> Result<T>
-    where
-        F: Future<Output = Result<T, Failure>>,
-    {
-        let mut route = Route::new(self.endpoints.clone(), DELAY_MAX);
-        loop {
-            let endpoint = route.next();
-            let before = asked.may_be_done;
-            // Until the answer says otherwise: this future may be dropped while it waits.
-            asked.may_be_done = true;
-            let answer = self.seams.timeout(ATTEMPT_LIMIT, call(endpoint.clone())).await;
-            let mut named = None;
-            match answer {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(Failure::Refused { message })) => return Err(refused(message)),
-                Ok(Err(Failure::Unavailable { message, leader })) => {
-                    asked.may_be_done = before;
-                    (asked.last, named) = (message, leader);
-                }
-                Ok(Err(Failure::NotConnected { detail })) => {
-                    asked.may_be_done = before;
-                    asked.last = detail;
-                }
-                Ok(Err(Failure::Unknown { message })) => asked.last = message,
-                Err(_) => asked.last = format!("{endpoint} does not answer"),
-            }
-            if let Some(delay) = route.failed(named, &*self.seams.rng) {
-                self.seams.sleep(delay).await;
-            }
-        }
-    }
-}
-
-/// What is known of a call that was not answered yet.
-struct Asked {
-    may_be_done: bool,
-    last: String,
 }
 
 impl fmt::Debug for ClusterAdmin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClusterAdmin").field("endpoints", &self.endpoints).finish_non_exhaustive()
+        f.debug_struct("ClusterAdmin").field("operator", &self.operator).finish()
     }
 }
 

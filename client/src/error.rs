@@ -148,6 +148,18 @@ pub enum RefusalReason {
     SessionUnknown,
     /// A value is changed only under an exclusive hold of its lock.
     NotExclusive,
+    /// A claim: nothing of that lock was imported for that owner, or it was claimed or has run out.
+    NotImported,
+    /// An import: nobody holds the lock that the row waits for; its holder comes first.
+    NothingToWaitFor,
+    /// Somebody else holds the lock, or waits for it.
+    LockHeld,
+    /// Nobody is granted anything in the lock's scope at the moment, and the request would not wait.
+    Suspended,
+    /// The locks asked for together are not all in one scope.
+    SeveralScopes,
+    /// A scope that cannot be set or removed as things are; the words say what is in the way.
+    Scope,
     /// A reason this version of the client does not know.
     Other,
 }
@@ -155,13 +167,22 @@ pub enum RefusalReason {
 impl RefusalReason {
     fn may_pass(self) -> bool {
         match self {
-            Self::Limit | Self::Unavailable | Self::DiskReserve | Self::SessionUnknown => true,
+            Self::Limit
+            | Self::Unavailable
+            | Self::DiskReserve
+            | Self::SessionUnknown
+            | Self::NothingToWaitFor
+            | Self::LockHeld
+            | Self::Suspended => true,
             Self::Invalid
             | Self::TtlOutOfRange
             | Self::Unsupported
             | Self::TokensExhausted
             | Self::Protocol
             | Self::NotExclusive
+            | Self::NotImported
+            | Self::SeveralScopes
+            | Self::Scope
             | Self::Other => false,
         }
     }
@@ -183,9 +204,13 @@ impl From<v1::RefusalReason> for RefusalReason {
             | v1::RefusalReason::RequestReused
             | v1::RefusalReason::NotHolder
             | v1::RefusalReason::Cancelled => Self::Protocol,
-            v1::RefusalReason::Unspecified
-            | v1::RefusalReason::LockHeld
-            | v1::RefusalReason::NothingFree => Self::Other,
+            v1::RefusalReason::NotImported => Self::NotImported,
+            v1::RefusalReason::NothingToWaitFor => Self::NothingToWaitFor,
+            v1::RefusalReason::LockHeld => Self::LockHeld,
+            v1::RefusalReason::Suspended => Self::Suspended,
+            v1::RefusalReason::SeveralScopes => Self::SeveralScopes,
+            v1::RefusalReason::Scope => Self::Scope,
+            v1::RefusalReason::Unspecified | v1::RefusalReason::NothingFree => Self::Other,
         }
     }
 }

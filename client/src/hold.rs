@@ -30,6 +30,8 @@ pub enum LostReason {
     AttachedElsewhere,
     /// The store does not know the hold any more.
     Revoked,
+    /// The authority of the lock's scope went on, or may have: another store may grant the lock now.
+    AuthorityPassed,
 }
 
 impl From<v1::LostReason> for LostReason {
@@ -37,6 +39,7 @@ impl From<v1::LostReason> for LostReason {
         match reason {
             v1::LostReason::SessionClosed => Self::SessionClosed,
             v1::LostReason::SessionExpired => Self::SessionExpired,
+            v1::LostReason::EpochRaised => Self::AuthorityPassed,
             v1::LostReason::Unspecified => Self::Revoked,
         }
     }
@@ -50,6 +53,7 @@ impl fmt::Display for LostReason {
             Self::SessionClosed => "the session was closed",
             Self::AttachedElsewhere => "the session was taken up elsewhere",
             Self::Revoked => "the store does not know the hold any more",
+            Self::AuthorityPassed => "the authority that covered it ended",
         })
     }
 }
@@ -137,7 +141,7 @@ impl Hold {
     }
 
     /// The locks that are still part of the hold.
-    pub(crate) fn held(&self) -> impl Iterator<Item = &HeldLock> {
+    pub(crate) fn held(&self) -> impl Iterator<Item = &HeldLock> + Clone {
         self.locks.iter().filter(|lock| lock.is_held())
     }
 

@@ -21,6 +21,9 @@ pub struct Holder {
     pub held: Duration,
     /// How it holds it.
     pub mode: Mode,
+    /// It was imported from another store, where its owner is called what `label` says, and nobody
+    /// has claimed it.
+    pub is_imported: bool,
 }
 
 /// Where a request stands in its queue.
@@ -31,6 +34,9 @@ pub struct Place {
     pub place: u64,
     /// Who holds what it waits for: at most 100.
     pub holders: Vec<Holder>,
+    /// It waits for nobody, but for the store to have authority over the lock's scope: the scope is on its
+    /// way from one store to the other, or is served by the other one.
+    pub awaits_authority: bool,
 }
 
 /// A place, and when it was told.
@@ -53,7 +59,7 @@ impl Told {
 
 impl Place {
     pub(crate) fn new(place: u64, holders: Vec<v1::Holder>) -> Self {
-        Self { place, holders: self::holders(holders) }
+        Self { place, holders: self::holders(holders), awaits_authority: false }
     }
 }
 
@@ -70,6 +76,8 @@ pub struct Waiter {
     pub mode: Mode,
     /// How many names its request waits for, this one among them.
     pub names: u32,
+    /// As of [`Holder::is_imported`].
+    pub is_imported: bool,
 }
 
 /// A lock as of one linearizable read.
@@ -89,6 +97,19 @@ pub struct LockInfo {
     pub value: Option<Value>,
     /// Whether there is a value.
     pub has_value: bool,
+    /// The scope with fallback that it is in.
+    pub scope: Option<LockScope>,
+}
+
+/// A scope with fallback.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockScope {
+    /// What its names begin with.
+    pub prefix: String,
+    /// The upper part of the tokens that are given out in it.
+    pub epoch: u32,
+    /// Nobody is granted anything in it at the moment.
+    pub suspended: bool,
 }
 
 /// A page of locks, in name order.
@@ -141,6 +162,7 @@ impl From<v1::Holder> for Holder {
             label: holder.label,
             token: FencingToken::new(holder.token),
             held: Duration::from_millis(holder.held_ms),
+            is_imported: holder.imported,
         }
     }
 }
@@ -157,6 +179,7 @@ impl From<v1::WaiterInfo> for Waiter {
             label: waiter.label,
             waiting: Duration::from_millis(waiter.waiting_ms),
             names: waiter.names,
+            is_imported: waiter.imported,
         }
     }
 }
@@ -172,6 +195,11 @@ impl From<v1::LockInfo> for LockInfo {
             queue: queue.collect(),
             value: lock.value.map(Value::from),
             has_value: lock.has_value,
+            scope: lock.scope.map(|scope| LockScope {
+                prefix: scope.prefix,
+                epoch: scope.epoch,
+                suspended: scope.suspended,
+            }),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{Error, RefusalReason, Result};
 const NAMES_MAX: usize = 64;
 /// Longest lock name, bytes. The server decides what a name is; this only keeps a stream from
 /// breaking over the size of one frame.
-const NAME_BYTES_MAX: usize = 512;
+pub(crate) const NAME_BYTES_MAX: usize = 512;
 /// As much of a name that cannot be used as an error shows, bytes.
 const SHOWN_BYTES_MAX: usize = 64;
 
@@ -137,6 +137,8 @@ pub(crate) struct Item {
 pub(crate) struct Wanted {
     items: Box<[Item]>,
     need: Need,
+    /// Whose import is to be taken over.
+    claim_owner: Option<String>,
 }
 
 impl Wanted {
@@ -153,7 +155,12 @@ impl Wanted {
             }
         }
         let item = |item: &LockItem| Item { name: item.name.as_str().into(), mode: item.mode };
-        Ok(Self { items: items.iter().map(item).collect(), need })
+        Ok(Self { items: items.iter().map(item).collect(), need, claim_owner: None })
+    }
+
+    /// The same, as a claim of what was imported for `owner`.
+    pub(crate) fn claimed_from(self, owner: Option<String>) -> Self {
+        Self { claim_owner: owner, ..self }
     }
 
     pub(crate) fn need(&self) -> Need {
@@ -163,6 +170,11 @@ impl Wanted {
     /// The names as errors list them.
     pub(crate) fn names(&self) -> Vec<String> {
         self.items.iter().map(|item| item.name.as_ref().to_owned()).collect()
+    }
+
+    /// Each of the names.
+    pub(crate) fn each_name(&self) -> impl Iterator<Item = &str> + Clone {
+        self.items.iter().map(|item| item.name.as_ref())
     }
 
     /// Which of the items a grant of `names` gives. All, if all were asked for: there is no other
@@ -175,7 +187,8 @@ impl Wanted {
         self.items.iter().filter(is_granted).cloned().collect()
     }
 
-    pub(crate) fn to_wire(&self) -> (Vec<v1::Item>, Option<v1::AnyOf>) {
+    /// The frame that asks for it.
+    pub(crate) fn to_wire(&self, request_id: u64, wait: bool, follow_place: bool) -> v1::Acquire {
         let item = |item: &Item| v1::Item {
             name: Bytes::copy_from_slice(item.name.as_bytes()),
             mode: v1::Mode::from(item.mode).into(),
@@ -184,7 +197,14 @@ impl Wanted {
             Need::All => None,
             Need::Any { min } => Some(v1::AnyOf { min }),
         };
-        (self.items.iter().map(item).collect(), any)
+        v1::Acquire {
+            request_id,
+            items: self.items.iter().map(item).collect(),
+            wait,
+            follow_place,
+            any,
+            claim_owner: self.claim_owner.clone(),
+        }
     }
 }
 

@@ -41,9 +41,13 @@ impl Terms {
 
     /// The safe deadline that an answer to a keepalive sent at `sent` gives.
     pub(crate) fn safe_until(&self, sent: Moment) -> Moment {
+        sent + self.certain(self.ttl).saturating_sub(DEADLINE_MARGIN)
+    }
+
+    /// What is certain here of a length that a server measures.
+    pub(crate) fn certain(&self, length: Duration) -> Duration {
         let allowance = if mutant!(DeadlineWithoutAllowance) { 0.0 } else { self.allowance };
-        let certain = self.ttl.mul_f64(1.0 - allowance);
-        sent + certain.saturating_sub(DEADLINE_MARGIN)
+        length.mul_f64(1.0 - allowance)
     }
 
     /// How long after one keepalive the next is sent.
@@ -75,6 +79,16 @@ impl Span {
         Arc::new(Self { deadline: AtomicU64::new(nanos(deadline)) })
     }
 
+    /// One that nothing bounds yet.
+    pub(crate) fn unbounded() -> Self {
+        Self { deadline: AtomicU64::new(UNBOUNDED) }
+    }
+
+    /// Whether nothing bounds it.
+    pub(crate) fn is_unbounded(&self) -> bool {
+        self.deadline.load(Ordering::Acquire) == UNBOUNDED
+    }
+
     /// A span that is over from the start.
     pub(crate) fn ended() -> Arc<Self> {
         Arc::new(Self { deadline: AtomicU64::new(0) })
@@ -88,6 +102,9 @@ impl Span {
             if deadline == 0 {
                 return false;
             }
+            if deadline == UNBOUNDED {
+                return true;
+            }
             // Read after the load: a thread that was stopped in between sees the later time.
             if nanos(clock.now()) < deadline {
                 return true;
@@ -100,14 +117,22 @@ impl Span {
 
     /// Moves the deadline to `to`, if that is later; false if the span is over.
     pub(crate) fn extend(&self, to: Moment, clock: &dyn Clock) -> bool {
+        self.change(clock, |deadline| deadline.max(nanos(to)))
+    }
+
+    /// Moves the deadline to `to`, later or earlier, or takes it away; false if the span is over.
+    pub(crate) fn bound(&self, to: Option<Moment>, clock: &dyn Clock) -> bool {
+        self.change(clock, |_| to.map_or(UNBOUNDED, nanos))
+    }
+
+    fn change(&self, clock: &dyn Clock, new: impl Fn(u64) -> u64) -> bool {
         loop {
             let deadline = self.deadline.load(Ordering::Acquire);
             if deadline == 0 {
                 return false;
             }
             // The answer may be good, but it came too late: somebody may have been told.
-            let replacement =
-                if nanos(clock.now()) < deadline { deadline.max(nanos(to)) } else { 0 };
+            let replacement = if nanos(clock.now()) < deadline { new(deadline) } else { 0 };
             if self.replace(deadline, replacement) {
                 return replacement != 0;
             }
@@ -132,8 +157,11 @@ impl Span {
     }
 }
 
+/// A deadline that never comes.
+const UNBOUNDED: u64 = u64::MAX;
+
 fn nanos(at: Moment) -> u64 {
-    u64::try_from(at.since_origin().as_nanos()).unwrap_or(u64::MAX)
+    u64::try_from(at.since_origin().as_nanos()).unwrap_or(UNBOUNDED)
 }
 
 /// Keepalives and what their answers are worth.
@@ -220,6 +248,13 @@ impl Lease {
     /// The stream is gone, and with it every answer.
     pub(crate) fn forget_unanswered(&mut self) {
         self.unanswered.clear();
+    }
+
+    /// The next keepalive is due at `at`, if it was not earlier. One that is under way is waited for.
+    pub(crate) fn hurry(&mut self, at: Moment) {
+        if self.unanswered.is_empty() {
+            self.next_due = self.next_due.min(at);
+        }
     }
 
     /// An Open sent at `sent` was answered: as good as a keepalive.

@@ -29,6 +29,7 @@
 //! - [`Client::any_of`]: whichever of several are free.
 //! - [`Guard::value`], [`Guard::set_value`]: a few bytes that go to the next holder with the grant.
 //! - [`Acquire::enqueue`]: the place in the queue, to be awaited and to be watched.
+//! - [`Client::claim`]: takes over what was imported from another store.
 //! - [`Client::watch`]: what happens to locks, for who only looks.
 //!
 //! `client/examples` shows them at work: fenced writes, a batch worker, leader election.
@@ -47,6 +48,9 @@
 mod acquire;
 mod backoff;
 mod builder;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod cli;
 mod client;
 mod cluster;
 pub mod compat;
@@ -54,13 +58,18 @@ mod endpoints;
 mod error;
 mod guard;
 mod hold;
+mod import;
 mod info;
 mod items;
 mod lease;
+mod operator;
 mod queue_place;
 mod reader;
+mod rules;
 mod safety;
+mod scopes;
 mod session;
+mod session_info;
 mod token;
 mod transport;
 mod value;
@@ -74,10 +83,13 @@ pub use error::{Error, RefusalReason, Result};
 pub use guard::Guard;
 pub use hold::{GuardState, LostReason};
 pub use holdfast_seams::Moment;
-pub use info::{Holder, LockInfo, Member, NodeStatus, Page, Place, Waiter};
+pub use import::{Fate, Has, ImportGroup, ImportRow, Importer};
+pub use info::{Holder, LockInfo, LockScope, Member, NodeStatus, Page, Place, Waiter};
 pub use items::{LockItem, Mode};
 pub use queue_place::QueuePlace;
 pub use reader::Reader;
+pub use scopes::{ScopeAdmin, ScopeStatus, Scopes};
+pub use session_info::{RequestState, SessionInfo, SessionRequest, Sessions};
 pub use token::FencingToken;
 #[doc(hidden)]
 pub use transport::{GrpcTransport, told};

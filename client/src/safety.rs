@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_mutants::mutant;
-use holdfast_seams::Clock;
+use holdfast_seams::{Clock, Moment};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -14,6 +14,8 @@ use crate::{GuardState, LostReason};
 /// Shared by a guard and by whoever keeps what it holds.
 pub(crate) struct Safety {
     span: Arc<Span>,
+    /// What else bounds it: the authority of the scope that its names are in (DESIGN §10).
+    cover: Span,
     over: AtomicBool,
     state: watch::Sender<GuardState>,
     cancelled: CancellationToken,
@@ -25,27 +27,43 @@ impl Safety {
         let safe_until = span.deadline()?;
         Some(Self {
             span,
+            cover: Span::unbounded(),
             over: AtomicBool::new(false),
             state: watch::Sender::new(GuardState::Held { safe_until }),
             cancelled: CancellationToken::new(),
         })
     }
 
-    /// One clock read against an atomic. Once false, false for ever: both parts only ever fall.
+    /// A clock read against an atomic or two. Once false, false for ever: all parts only ever fall.
     pub(crate) fn is_safe(&self, clock: &dyn Clock) -> bool {
-        let in_time = mutant!(IsSafeIgnoresClock) || self.span.is_alive(clock);
+        let in_time = mutant!(IsSafeIgnoresClock) || self.is_in_time(clock);
         in_time && !self.over.load(Ordering::Acquire)
     }
 
+    /// Whether no deadline of it has passed.
+    pub(crate) fn is_in_time(&self, clock: &dyn Clock) -> bool {
+        self.span.is_alive(clock) && self.cover.is_alive(clock)
+    }
+
     /// The safe deadline; `None` if it is known to have passed.
-    #[cfg(any(test, feature = "cassandra"))]
-    pub(crate) fn deadline(&self) -> Option<holdfast_seams::Moment> {
-        self.span.deadline()
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        Some(self.span.deadline()?.min(self.cover.deadline()?))
+    }
+
+    /// Until when authority covers it; `None` if nothing of the kind bounds it, or it has passed.
+    pub(crate) fn covered_until(&self) -> Option<Moment> {
+        if self.cover.is_unbounded() { None } else { self.cover.deadline() }
+    }
+
+    /// Bounds it by an authority, later or earlier than before, or not at all any more; false if the one
+    /// before is over, which is for ever.
+    pub(crate) fn cover(&self, until: Option<Moment>, clock: &dyn Clock) -> bool {
+        self.cover.bound(until, clock)
     }
 
     /// Moves the safe deadline on; false if it is over.
     #[cfg(any(test, feature = "cassandra"))]
-    pub(crate) fn extend(&self, to: holdfast_seams::Moment, clock: &dyn Clock) -> bool {
+    pub(crate) fn extend(&self, to: Moment, clock: &dyn Clock) -> bool {
         self.span.extend(to, clock)
     }
 
@@ -91,7 +109,7 @@ impl Safety {
 
     /// Publishes the deadline as it is now.
     pub(crate) fn publish(&self, in_jeopardy: bool) {
-        let Some(safe_until) = self.span.deadline() else { return };
+        let Some(safe_until) = self.deadline() else { return };
         let now = if in_jeopardy {
             GuardState::Jeopardy { safe_until }
         } else {

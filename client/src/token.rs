@@ -10,9 +10,25 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
+/// How many of a token's low bits are the counter's; above them is the epoch.
+const COUNTER_BITS: u32 = 48;
+
 impl FencingToken {
     pub(crate) const fn new(number: u64) -> Self {
         Self(number)
+    }
+
+    /// Of the counter's number in an epoch; `None` if there is no room for it.
+    #[cfg(any(test, feature = "cassandra"))]
+    pub(crate) fn of(epoch: u16, number: i64) -> Option<Self> {
+        let number = u64::try_from(number).ok().filter(|number| *number < 1 << COUNTER_BITS)?;
+        let epoch = Some(u64::from(epoch)).filter(|epoch| *epoch < 1 << (63 - COUNTER_BITS))?;
+        Some(Self(epoch << COUNTER_BITS | number))
+    }
+
+    /// In which epoch it was drawn: its high bits.
+    pub(crate) const fn epoch(self) -> u64 {
+        self.0 >> COUNTER_BITS
     }
 
     /// The number itself.

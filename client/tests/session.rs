@@ -13,6 +13,8 @@ mod scripted;
 mod lockers;
 #[path = "session/places.rs"]
 mod places;
+#[path = "session/scopes.rs"]
+mod scopes;
 #[path = "session/several.rs"]
 mod several;
 #[path = "session/values.rs"]

@@ -22,6 +22,7 @@
 compile_error!("deliberate bugs are never built without debug assertions: leave out `mutants`");
 
 mod list;
+mod rules;
 #[cfg(feature = "on")]
 mod switch;
 

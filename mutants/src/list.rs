@@ -93,6 +93,12 @@ mutants! {
         "a lock that nobody holds, waits for or left a value with stays in the table";
     StampGoesBack, "stamp-goes-back", "I8",
         "a leader whose wall clock lags sets the table's stamp back";
+    ImportRepeats, "import-repeats", "I25",
+        "a row that was imported before comes in again once its lock is free";
+    ImportedWaiterEnters, "imported-waiter-enters", "I25",
+        "an imported waiter holds a lock whose holder has not come in yet";
+    ClaimLosesPlace, "claim-loses-place", "I9, I25",
+        "who claims an imported place goes to the end of its queue";
     DedupeLostInSnapshot, "dedupe-lost-in-snapshot", "I12, I17",
         "a snapshot is read without the outcomes kept for retries";
     SnapshotWithoutQueue, "snapshot-without-queue", "I10, I17",

@@ -1,7 +1,7 @@
 //! The wire contract and the stored records of Holdfast: generated code, and nothing else.
 //!
-//! [`v1`] holds the client API (`lock.proto`), the operators' (`cluster.proto`), and what members
-//! say to each other and store (`peer.proto`). The `.proto` files carry the documentation; here it is generated from them.
+//! [`v1`] holds the client API (`lock.proto`), the operators' (`cluster.proto`,
+//! `scope.proto`), and what members say to each other and store (`peer.proto`). The `.proto` files carry the documentation; here it is generated from them.
 
 /// Version 1 of the wire.
 #[allow(clippy::all, clippy::pedantic, missing_docs, unreachable_pub)]

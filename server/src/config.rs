@@ -2,11 +2,11 @@
 //!
 //! A key stands in a TOML file, in the environment (`HOLDFAST_…`) or on the command line (`--…`);
 //! the command line wins over the environment, the environment over the file, the file over the
-//! default. The two calls of `settings!` below are the only list: they make the structures, the
+//! default. The three calls of `settings!` below are the only list: they make the structures, the
 //! flags with their help, and the names a file may hold.
 //!
-//! [`NodeConfig`] may differ from node to node. [`ClusterConfig`] must be equal on all nodes of a
-//! cluster; in a file its keys stand in the table `[cluster]`.
+//! [`NodeConfig`] may differ from node to node. [`ClusterConfig`] and [`FallbackConfig`] must be equal on
+//! all nodes of a cluster; in a file their keys stand in the tables `[cluster]` and `[fallback]`.
 //!
 //! What has the type [`Config`] was checked whole: every number within its bounds, every address
 //! usable, no listener open to the world by mistake.
@@ -20,13 +20,16 @@ mod source;
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
+use holdfast_cassandra::authority::{DoNotFit, Durations};
 use holdfast_core::Limits;
 use serde::{Deserialize, Serialize};
 
 pub use self::address::{Advertised, ListenAddress, Member, Members};
 use self::key::settings;
 pub use self::source::{Origin, Overrides, Settings};
+use crate::authority::Terms;
 
 settings! {
     /// Settings of one node; may differ from node to node.
@@ -240,6 +243,65 @@ settings! {
     frames_per_second: u64 = 50_000, "HOLDFAST_FRAMES_PER_SECOND";
 }
 
+settings! {
+    /// Where scopes with fallback are served while no server can be reached, and when (DESIGN §10). Must be
+    /// equal on all nodes of a cluster, and W and V with the clients as well.
+    FallbackConfig,
+    /// What one source says about [`FallbackConfig`].
+    FallbackLayer,
+    /// Contact points of Cassandra, separated by commas: `host` or `host:port`.
+    ///
+    /// Default: none, and no scope with fallback can be set. Needs a build with the feature `fallback`.
+    cassandra: String = String::new(), "HOLDFAST_CASSANDRA";
+
+    /// The keyspace with the tables `authority` and `fallback_leases`, by its exact name
+    /// (`holdfast cassandra schema` makes them).
+    ///
+    /// Default: holdfast.
+    cassandra_keyspace: String = "holdfast".to_owned(), "HOLDFAST_CASSANDRA_KEYSPACE";
+
+    /// Who this node is to Cassandra.
+    ///
+    /// Default: nobody is asked for. Only with `cassandra_password_file`.
+    cassandra_user: String = String::new(), "HOLDFAST_CASSANDRA_USER";
+
+    /// The file whose first line is the password of `cassandra_user`.
+    ///
+    /// Default: none.
+    cassandra_password_file: PathBuf = PathBuf::new(), "HOLDFAST_CASSANDRA_PASSWORD_FILE";
+
+    /// W: how long the leader may be silent in Cassandra before clients take a scope over, milliseconds. A
+    /// scope is granted in for 0.8 W after the leader was last answered there. The leader writes it into the
+    /// scope's row, where clients read it: a longer one at once, a shorter one after the longer.
+    ///
+    /// Default: 30000. Bounds: 1.3 times `hold_ms` to 3600000.
+    ///
+    /// Source: DESIGN §10.
+    take_over_ms: u64 = 30_000, "HOLDFAST_TAKE_OVER_MS";
+
+    /// V: how long a hold in Cassandra is safe after it was last looked after, milliseconds. A scope
+    /// that comes back is not served for 1.3 V. Written into the row, where clients read it, once nobody
+    /// holds in Cassandra.
+    ///
+    /// Default: 15000. Bounds: 1000 to 3600000.
+    ///
+    /// Source: DESIGN §10.
+    hold_ms: u64 = 15_000, "HOLDFAST_HOLD_MS";
+
+    /// How long holders in Cassandra may go on once the scope is to come back and nobody new may enter,
+    /// milliseconds.
+    ///
+    /// Default: 10000. Bounds: 0 to half of `take_over_ms`, so that nobody takes the drain for a dead
+    /// leader's.
+    drain_limit_ms: u64 = 10_000, "HOLDFAST_DRAIN_LIMIT_MS";
+
+    /// How long Cassandra serves a scope at least, once it does, milliseconds.
+    ///
+    /// Default: 300000 (5 minutes). Bounds: 0 to 86400000. A scope has 32,000 epochs for ever, and a round
+    /// trip takes three of them: at one in 5 minutes they last for 37 days of nothing but switching.
+    switch_every_ms: u64 = 300_000, "HOLDFAST_SWITCH_EVERY_MS";
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -263,6 +325,8 @@ pub struct Config {
     pub node: NodeConfig,
     /// What must be equal on all nodes.
     pub cluster: ClusterConfig,
+    /// Where scopes with fallback are served meanwhile, if anywhere.
+    pub fallback: FallbackConfig,
     /// This node as the others see it.
     pub own: Member,
     /// Whether members were named: then there are, or may be, others, and the peer port is opened.
@@ -330,6 +394,27 @@ fn suggestion(nearest: Option<&str>) -> String {
         || "; `holdfastd --help` lists all settings".to_owned(),
         |nearest| format!("; did you mean {nearest}?"),
     )
+}
+
+impl FallbackConfig {
+    /// Whether a fallback was named.
+    pub fn is_set(&self) -> bool {
+        !self.cassandra.is_empty()
+    }
+
+    /// How its scopes are kept.
+    ///
+    /// # Errors
+    ///
+    /// [`DoNotFit`]: W is too short for V.
+    pub fn terms(&self) -> Result<Terms, DoNotFit> {
+        let millis = Duration::from_millis;
+        Ok(Terms {
+            durations: Durations::new(millis(self.take_over_ms), millis(self.hold_ms))?,
+            drain_limit: millis(self.drain_limit_ms),
+            switch_every: millis(self.switch_every_ms),
+        })
+    }
 }
 
 impl ClusterConfig {

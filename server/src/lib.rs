@@ -3,9 +3,10 @@
 //! One way through, for every command: `frame → session → proposer → Raft log → core.apply →
 //! events → dispatch → session streams` (DESIGN §3). Nothing here decides who holds a lock.
 //!
-//! Dependencies point downwards: `rpc` and `http` → `session` → [`consensus`] ← `raft` →
+//! Dependencies point downwards: `rpc` and `http` → `session` → [`authority`] → [`consensus`] ← `raft` →
 //! `storage`; `node` puts the parts together.
 
+pub mod authority;
 pub mod config;
 pub mod consensus;
 pub mod error;

@@ -8,6 +8,7 @@
 
 use std::fmt;
 
+use holdfast_core::ScopeState;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -17,6 +18,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::authority::Standing;
 use crate::raft::ReplicationMetrics;
 use crate::session::SessionMetrics;
 
@@ -59,9 +61,61 @@ pub struct Sample {
     pub log_blob_syncs: u64,
     /// Bytes that can still be written on the data folder's disk.
     pub free_bytes: u64,
+    /// The scopes with fallback: at most [`SCOPES_MAX`](holdfast_core::SCOPES_MAX).
+    pub scopes: Vec<ScopeSample>,
+}
+
+/// A scope with fallback at the moment somebody asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScopeSample {
+    /// What its names begin with: set by operators, so it may be a label.
+    pub prefix: String,
+    /// As this node has applied it.
+    pub state: ScopeState,
+    /// How it stands, if this node leads and keeps it.
+    pub standing: Option<Standing>,
 }
 
 type Look = fn(&Sample) -> u64;
+type ScopeLook = fn(&ScopeSample) -> Option<f64>;
+
+/// Of each scope, with its prefix as label: name, meaning, where it is; nothing is said where this node
+/// does not know. All but the first two are the leader's.
+const SCOPE_GAUGES: &[(&str, &str, ScopeLook)] = &[
+    ("scope_epoch", "Upper part of the tokens of a scope with fallback", |scope| {
+        Some(scope.state.epoch.into())
+    }),
+    ("scope_suspended", "Whether nobody is granted anything in the scope: 1, else 0", |scope| {
+        Some(u8::from(scope.state.suspended).into())
+    }),
+    ("scope_row_epoch", "Epoch of the scope's row in Cassandra", |scope| {
+        Some(scope.standing.as_ref()?.row?.epoch.into())
+    }),
+    ("scope_beat_age_seconds", "Since the leader last said in Cassandra that it lives", |scope| {
+        Some(scope.standing.as_ref()?.beat_age?.as_secs_f64())
+    }),
+    ("scope_authority_seconds", "What is left of the leader's authority over the scope", |scope| {
+        let standing = scope.standing.as_ref()?;
+        Some(standing.authority.unwrap_or_default().as_secs_f64())
+    }),
+    ("scope_trouble", "Whether an operator has to see to the scope: 1, else 0", |scope| {
+        Some(u8::from(scope.standing.as_ref()?.trouble.is_some()).into())
+    }),
+];
+
+type ScopeCount = fn(&Standing) -> u64;
+
+/// What the leader of this tenure has counted of each scope.
+const SCOPE_COUNTERS: &[(&str, &str, ScopeCount)] = &[
+    ("scope_switches", "Changes of a scope's mode that this leader has seen", |standing| {
+        standing.switches
+    }),
+    (
+        "scope_switches_refused",
+        "Switches refused because the epochs of a scope are used up",
+        |standing| standing.refused_switches,
+    ),
+];
 
 /// What can go up and down: name, meaning, where it is in the sample.
 const GAUGES: &[(&str, &str, Look)] = &[
@@ -232,6 +286,38 @@ impl Collector for Sampler {
             let metric = encoder.encode_descriptor(name, meaning, None, MetricType::Counter)?;
             counter.encode(metric)?;
         }
-        Ok(())
+        encode_scopes(&sample.scopes, &mut encoder)
     }
+}
+
+fn encode_scopes(
+    scopes: &[ScopeSample],
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), fmt::Error> {
+    if scopes.is_empty() {
+        return Ok(());
+    }
+    for (name, meaning, look) in SCOPE_GAUGES {
+        let mut family = encoder.encode_descriptor(name, meaning, None, MetricType::Gauge)?;
+        for (scope, value) in scopes.iter().filter_map(|scope| Some((scope, look(scope)?))) {
+            let labels = [("scope", scope.prefix.as_str())];
+            ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    let kept = || scopes.iter().filter_map(|scope| Some((scope, scope.standing.as_ref()?)));
+    for (name, meaning, count) in SCOPE_COUNTERS {
+        let mut family = encoder.encode_descriptor(name, meaning, None, MetricType::Counter)?;
+        for (scope, standing) in kept() {
+            let labels = [("scope", scope.prefix.as_str())];
+            ConstCounter::new(count(standing)).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    let meaning = "The mode of the scope's row in Cassandra, as a label: 1";
+    let mut modes = encoder.encode_descriptor("scope_mode", meaning, None, MetricType::Gauge)?;
+    for (scope, standing) in kept() {
+        let Some(row) = standing.row else { continue };
+        let labels = [("scope", scope.prefix.as_str()), ("mode", row.mode.as_str())];
+        ConstGauge::new(1_i64).encode(modes.encode_family(&labels)?)?;
+    }
+    Ok(())
 }

@@ -184,10 +184,38 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
         ("[cluster]\nmax_sessions = 0", &["max_sessions = 0", "from 1 to"]),
         ("[cluster]\nmax_value_bytes = 17179869185", &["max_value_bytes", "from 0 to 17179869184"]),
         ("[cluster]\noutbox_frames = 1", &["outbox_frames = 1", "from 16 to"]),
+        ("[fallback]\nholdms = 4", &["unknown key `holdms`", "hold_ms in [fallback]"]),
+        ("[fallback]\nhold_ms = 999", &["hold_ms = 999", "from 1000 to"]),
+        (
+            "[fallback]\ntake_over_ms = 19499",
+            &["take_over_ms = 19499", "holds of 15s (V)", "1.3 times V"],
+        ),
+        ("[fallback]\ndrain_limit_ms = 15001", &["drain_limit_ms = 15001", "from 0 to 15000"]),
+        ("[fallback]\nswitch_every_ms = 86400001", &["switch_every_ms", "from 0 to 86400000"]),
+        ("[fallback]\ncassandra_user = 'a'", &["cassandra_user = a", "cassandra_password_file"]),
     ];
     for (file, parts) in cases {
         assert_holds(&Question::new().file(file).refused(), parts);
     }
+}
+
+/// A scope with fallback that could not be kept would be granted in by nobody.
+#[cfg(not(feature = "fallback"))]
+#[test]
+fn a_fallback_without_its_driver_is_refused_with_the_command_that_builds_it() {
+    let file = "[fallback]\ncassandra = '127.0.0.1'";
+    assert_holds(
+        &Question::new().file(file).refused(),
+        &["cassandra = 127.0.0.1", "--features fallback"],
+    );
+}
+
+#[cfg(feature = "fallback")]
+#[test]
+fn a_fallback_is_taken_where_the_driver_is() {
+    let file = "[fallback]\ncassandra = '127.0.0.1'";
+    let shown = Question::new().file(file).accepted();
+    assert_holds(&shown, &["cassandra = \"127.0.0.1\"  # settings file"]);
 }
 
 /// Each line: the settings of node 1, the second member, and what the answer must name.

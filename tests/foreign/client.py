@@ -36,9 +36,9 @@ class Session:
         self.last += 1
         return self.last
 
-    def acquire(self, *names, mode=pb.MODE_EXCLUSIVE, wait=True, wait_ms=None, request_id=None, any_of=None):
+    def acquire(self, *names, mode=pb.MODE_EXCLUSIVE, wait=True, wait_ms=None, request_id=None, any_of=None, claim=None):
         items = [pb.Item(name=name.encode(), mode=mode) for name in names]
-        acquire = pb.Acquire(request_id=request_id or self.next_id(), items=items, wait=wait, any=any_of)
+        acquire = pb.Acquire(request_id=request_id or self.next_id(), items=items, wait=wait, any=any_of, claim_owner=claim)
         request = pb.AcquireRequest(session=self.key, acquire=acquire, wait_ms=wait_ms)
         return self.stub.Acquire(request, timeout=PATIENCE_S).granted
 
@@ -197,6 +197,39 @@ def readers_share_sets_are_whole_and_any_takes_what_is_free(stub):
     refused(nothing, grpc.StatusCode.FAILED_PRECONDITION, pb.REFUSAL_REASON_NOTHING_FREE, "none of the locks")
 
 
+def what_another_store_held_is_brought_in_and_claimed_by_its_owner(stub):
+    name = "py/moved"
+
+    def group(owner, **has):
+        return pb.ImportGroup(owner=owner, remaining_ms=60_000, rows=[pb.ImportRow(name=name.encode(), **has)])
+
+    groups = [
+        group("old/1", hold=pb.ImportHold(value=b"half")),
+        group("old/2", place=pb.ImportPlace()),
+    ]
+    first = stub.Import(pb.ImportRequest(groups=groups), timeout=PATIENCE_S)
+    again = stub.Import(pb.ImportRequest(groups=groups), timeout=PATIENCE_S)
+    fates = [group.rows[0] for group in first.groups]
+    assert fates[0].held > 0 and fates[1].WhichOneof("fate") == "queued", first
+    assert all(group.rows[0].WhichOneof("fate") == "known" for group in again.groups), again
+    assert inspect(stub, name).holders[0].imported
+
+    owner, next_in_line = Session(stub, "owner"), Session(stub, "next in line")
+    waiting = next_in_line.acquire_later(name, claim="old/2")
+    granted = owner.acquire(name, claim="old/1")
+    assert granted.token > fates[0].held and granted.values[0].value.value == b"half", granted
+    owner.release(granted.token)
+    assert waiting().token > granted.token
+    refused(
+        lambda: owner.acquire(name, claim="old/1"),
+        grpc.StatusCode.FAILED_PRECONDITION,
+        pb.REFUSAL_REASON_NOT_IMPORTED,
+        "nothing of py/moved was imported",
+    )
+    owner.close()
+    next_in_line.close()
+
+
 def a_value_is_set_and_read_and_goes_to_the_next_holder(stub):
     first, second = Session(stub, "first"), Session(stub, "second")
     token = first.acquire("py/value").token
@@ -293,6 +326,7 @@ CHECKS = [
     a_retry_under_the_same_id_finds_the_place_of_a_call_that_was_cut,
     a_try_is_refused_with_who_holds_the_lock,
     readers_share_sets_are_whole_and_any_takes_what_is_free,
+    what_another_store_held_is_brought_in_and_claimed_by_its_owner,
     a_value_is_set_and_read_and_goes_to_the_next_holder,
     locks_are_listed_in_pages_in_the_order_of_their_names,
     a_session_is_kept_alive_and_closed,

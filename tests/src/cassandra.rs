@@ -20,7 +20,7 @@ use crate::remote::RemoteScribe;
 use crate::run::judge;
 
 /// Where `tests/run` says that nodes run.
-const RUN: &str = "HOLDFAST_CASSANDRA";
+const RUN: &str = "HOLDFAST_TEST_NODES";
 
 /// Nodes 1 to 3. Those that are a suite's own end when this is dropped.
 #[derive(Debug)]
@@ -37,17 +37,23 @@ impl Nodes {
             nodes.mend().await;
             return nodes;
         }
-        let own = tempfile::tempdir().unwrap();
-        let nodes = Self { run: own.path().join("nodes"), own: Some(own) };
-        nodes.call("up", &[]).await;
-        nodes
+        Self::start_own(&[]).await
+    }
+
+    /// Starts one node of its own.
+    pub async fn start_one() -> Self {
+        Self::start_own(&["1"]).await
     }
 
     /// Starts one node of its own that lets in only who logs in (role and password: `cassandra`).
     pub async fn start_one_with_login() -> Self {
+        Self::start_own(&["1", "login"]).await
+    }
+
+    async fn start_own(how: &[&str]) -> Self {
         let own = tempfile::tempdir().unwrap();
         let nodes = Self { run: own.path().join("nodes"), own: Some(own) };
-        nodes.call("up", &["1", "login"]).await;
+        nodes.call("up", how).await;
         nodes
     }
 
@@ -180,7 +186,7 @@ impl Stage {
 
     /// The keyspace for one more client: as far as locks go, a process of its own.
     pub fn cassandra(&self) -> Cassandra {
-        Cassandra::new(self.session.clone(), self.keyspace, SerialScope::Cluster)
+        Cassandra::new(self.session.clone(), self.keyspace, SerialScope::Cluster).unwrap()
     }
 
     /// Clients 1 to `number`, with the locker that `make` makes for the service of each.

@@ -20,6 +20,7 @@
 //! | `replicas` | I8, I16: nodes at one index are in one state, and stamps never go back |
 //! | `survival` | I4, I19: what was acknowledged is in every later state, as it was told |
 //! | `values` | I19, I18, I13: a value is the one that was left, and doubted when it has to be |
+//! | `imports` | I25: what was imported is there once, for as long as it was to be, and for its owner |
 //! | `reads` | I18, I15, I11, I2: what a look shows |
 //! | `watches` | I23, I18, I14, I6, I13, I31: a watch tells every change once and in order, or that it broke |
 //! | `ending` | I31, I32: every call ends, nobody is forgotten, keepalives are answered |
@@ -31,6 +32,7 @@ mod facts;
 mod fences;
 mod grants;
 mod holds;
+mod imports;
 mod order;
 mod overlap;
 mod reads;
@@ -79,6 +81,10 @@ pub struct Tally {
     pub unknown: usize,
     /// States after a resume.
     pub states: usize,
+    /// Rows that were imported, as far as somebody was told.
+    pub imported: usize,
+    /// Claims of them that were granted.
+    pub claimed: usize,
     /// Looks that ended.
     pub reads: usize,
     /// Writes that a resource refused.
@@ -179,6 +185,7 @@ pub fn check(records: &[Record], options: Options) -> Report {
     replicas::check(&story, &mut tally, &mut violations);
     survival::check(&story, &mut violations);
     values::check(&story, &mut tally, &mut violations);
+    imports::check(&story, &mut tally, &mut violations);
     reads::check(&story, &mut violations);
     watches::check(&story, options, &mut tally, &mut violations);
     ending::check(&story, options, &mut violations);

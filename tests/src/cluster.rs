@@ -19,7 +19,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::namespace::Namespace;
-use crate::wire;
+use crate::{shim, wire};
 
 /// How long a cluster may take to have a leader that serves.
 const LEADER_WITHIN: Duration = Duration::from_secs(30);
@@ -35,6 +35,8 @@ pub struct Setup {
     pub node_settings: String,
     /// Further settings of the whole cluster, lines of TOML.
     pub cluster_settings: String,
+    /// Where scopes fall back, lines of TOML; empty: nowhere.
+    pub fallback_settings: String,
     /// Data folders lose what was not synced when the power is cut ([`Cluster::cut_power`]).
     pub power: bool,
     /// Where the nodes are; empty: on loopback.
@@ -81,6 +83,7 @@ impl Setup {
             // The machine's disk may be fuller than a store would like.
             node_settings: "reserve_bytes = 0\n".into(),
             cluster_settings: String::new(),
+            fallback_settings: String::new(),
             power: false,
             places: Vec::new(),
             preload: Vec::new(),
@@ -99,6 +102,13 @@ impl Setup {
     #[must_use]
     pub fn cluster(mut self, key: &str, value: impl std::fmt::Display) -> Self {
         let _ = writeln!(self.cluster_settings, "{key} = {value}");
+        self
+    }
+
+    /// Says where scopes fall back.
+    #[must_use]
+    pub fn with_fallback(mut self, lines: &str) -> Self {
+        self.fallback_settings = format!("\n[fallback]\n{lines}");
         self
     }
 
@@ -164,7 +174,7 @@ impl Cluster {
             .zip(places)
             .map(|(id, place)| Node::prepare(id, place, &folder))
             .collect();
-        let power = setup.power.then(lost_write_shim);
+        let power = setup.power.then(|| shim::built("lostwrite/lostwrite.c"));
         let preload = setup.preload.iter().cloned().chain(power.clone()).collect();
         let (setup, seams) = (setup.clone(), Seams::system());
         let cluster = Self { nodes, setup, power, preload, folder, temporary, seams };
@@ -176,9 +186,11 @@ impl Cluster {
 
     fn write_settings(&self, node: &Node) {
         let members = if self.nodes.len() > 1 { members(&self.nodes) } else { String::new() };
-        let Setup { node_settings, cluster_settings, .. } = &self.setup;
+        let Setup { node_settings, cluster_settings, fallback_settings, .. } = &self.setup;
         let node_text = node.config_text();
-        let text = format!("{node_text}{node_settings}\n[cluster]\n{cluster_settings}{members}");
+        let text = format!(
+            "{node_text}{node_settings}\n[cluster]\n{cluster_settings}{members}{fallback_settings}"
+        );
         std::fs::write(&node.config, text).unwrap();
     }
 
@@ -511,7 +523,7 @@ pub fn binary(name: &str) -> PathBuf {
 }
 
 /// `target/debug` of a test that runs as `target/debug/deps/name-hash`.
-fn beside_this_test() -> PathBuf {
+pub(crate) fn beside_this_test() -> PathBuf {
     let mut folder = std::env::current_exe().unwrap();
     folder.pop();
     if folder.ends_with("deps") {
@@ -547,23 +559,6 @@ pub fn end_with_parent(command: &mut Command) {
 /// A port that nobody listens on, and that a node finds free when it is started again.
 pub fn free_port() -> u16 {
     holdfast_seams::loopback::free_port().expect("no port below the system's own is free")
-}
-
-/// The storage suite's power-cut shim, built once per target folder.
-fn lost_write_shim() -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("lostwrite/lostwrite.c");
-    let target = beside_this_test().join(format!("lostwrite-{}.so", std::process::id()));
-    if !target.exists() {
-        let status = Command::new("cc")
-            .args(["-O2", "-shared", "-fPIC", "-o"])
-            .arg(&target)
-            .arg(&source)
-            .args(["-ldl", "-lpthread"])
-            .status()
-            .unwrap_or_else(|error| panic!("a C compiler is needed (cc): {error}"));
-        assert!(status.success(), "cc cannot build {}", source.display());
-    }
-    target
 }
 
 fn print_tail(log: &Path) {

@@ -28,6 +28,8 @@ use serde::{Deserialize, Serialize};
 
 pub use news::{Happened, News};
 
+use crate::shim::ClockRate;
+
 /// One client's life within a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -70,6 +72,36 @@ pub enum What {
         any: Option<u32>,
         /// Whether it would wait.
         wait: bool,
+        /// It gives up after so long, milliseconds; `None`: never.
+        within_ms: Option<u64>,
+    },
+    /// The client brings in what one owner has in another store. Again with the same number: it
+    /// asks again.
+    Import {
+        /// The client's number for it, never used for another import.
+        import: u64,
+        /// What the other store calls the owner.
+        owner: String,
+        /// What is left of its lease there, milliseconds.
+        remaining_ms: u64,
+        /// What it has.
+        rows: Vec<Brought>,
+    },
+    /// What became of an import.
+    Imported {
+        /// Its number.
+        import: u64,
+        /// Of each row.
+        fates: Vec<Became>,
+    },
+    /// The client asks for what was imported of a lock for an owner: a request like any other.
+    Claim {
+        /// The client's number for it, one of those of its requests.
+        request: u64,
+        /// The lock.
+        name: String,
+        /// The owner.
+        owner: String,
         /// It gives up after so long, milliseconds; `None`: never.
         within_ms: Option<u64>,
     },
@@ -303,6 +335,12 @@ pub enum What {
         /// The safe deadline that follows, nanoseconds of the run's clock.
         until_ns: u64,
     },
+    /// Names that begin with these are scopes from here on: their tokens are compared within each, and not
+    /// with those of other names. Written by who sets them, before anybody asks for one.
+    Scopes {
+        /// What the names of each begin with; no two overlap.
+        prefixes: Vec<String>,
+    },
     /// A node has applied the log up to here. Written by who watches the nodes.
     Applied {
         /// The node.
@@ -349,6 +387,31 @@ impl Asked {
     pub fn shared(name: impl Into<String>) -> Self {
         Self { name: name.into(), shared: true }
     }
+}
+
+/// One row of an import.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Brought {
+    /// The lock.
+    pub name: String,
+    /// Whether the owner waits for it; otherwise it holds it.
+    pub waits: bool,
+    /// The value that comes with a hold.
+    pub value: Option<String>,
+}
+
+/// What became of a row of an import.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Became {
+    /// It holds the lock under this token.
+    Held(u64),
+    /// It waits.
+    Queued,
+    /// It was there.
+    Known,
+    /// It did not come in.
+    Refused,
 }
 
 /// What a holder does to a value. Recorders write values that are text.
@@ -444,7 +507,16 @@ pub struct Recorder {
     clock: Arc<dyn Clock>,
     sink: Arc<Mutex<Sink>>,
     /// Whose clock the moments are of that it is given; `None`: of the run's.
-    writer: Option<Process>,
+    writer: Option<Writer>,
+}
+
+/// A process whose clock is not the run's.
+#[derive(Clone)]
+enum Writer {
+    /// Of a simulation, in which the recorder reads the world's clock.
+    Simulated(Process),
+    /// A real one, and the recorder reads its clock.
+    Rated(ClockRate),
 }
 
 enum Sink {
@@ -475,19 +547,31 @@ impl Recorder {
     /// The same history, as a simulated process writes it whose clock is not the run's.
     #[must_use]
     pub fn of(&self, writer: Process) -> Self {
-        Self { writer: Some(writer), ..self.clone() }
+        Self { writer: Some(Writer::Simulated(writer)), ..self.clone() }
+    }
+
+    /// The same history, as a process writes it whose clocks, the recorder's among them, run at that rate; `None`: right.
+    #[must_use]
+    pub fn of_rate(&self, rate: Option<ClockRate>) -> Self {
+        Self { writer: rate.map(Writer::Rated), ..self.clone() }
     }
 
     /// A moment of the writer's clock as the run's clock shows it, nanoseconds.
     pub fn ns_of(&self, moment: Moment) -> u64 {
-        let writer = self.writer.as_ref();
-        let moment = writer.map_or(moment, |process| process.on_the_worlds_clock(moment));
-        u64::try_from(moment.since_origin().as_nanos()).unwrap_or(u64::MAX)
+        nanos(match &self.writer {
+            None => moment,
+            Some(Writer::Simulated(process)) => process.on_the_worlds_clock(moment),
+            Some(Writer::Rated(rate)) => rate.true_moment(moment),
+        })
     }
 
     /// A length of time by the writer's clock as the run's clock shows it, whole milliseconds.
     pub fn ms_of(&self, length: Duration) -> u64 {
-        let length = self.writer.as_ref().map_or(length, |process| process.true_length_of(length));
+        let length = match &self.writer {
+            None => length,
+            Some(Writer::Simulated(process)) => process.true_length_of(length),
+            Some(Writer::Rated(rate)) => rate.true_length(length),
+        };
         u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
     }
 
@@ -516,7 +600,19 @@ impl Recorder {
 
     /// The run's clock, nanoseconds.
     pub fn now_ns(&self) -> u64 {
-        u64::try_from(self.clock.now().since_origin().as_nanos()).unwrap_or(u64::MAX)
+        let now = self.clock.now();
+        nanos(match &self.writer {
+            None | Some(Writer::Simulated(_)) => now,
+            Some(Writer::Rated(rate)) => rate.true_moment(now),
+        })
+    }
+
+    /// How many of the records kept so far are such; none for a recorder that writes to a file.
+    pub fn count(&self, is_such: impl Fn(&What) -> bool) -> usize {
+        match &*self.sink.lock().unwrap_or_else(PoisonError::into_inner) {
+            Sink::Memory(records) => records.iter().filter(|record| is_such(&record.what)).count(),
+            Sink::File(_) => 0,
+        }
     }
 
     /// What was kept so far; empty for a recorder that writes to a file.
@@ -532,6 +628,10 @@ impl std::fmt::Debug for Recorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Recorder").finish_non_exhaustive()
     }
+}
+
+fn nanos(moment: Moment) -> u64 {
+    u64::try_from(moment.since_origin().as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn write_line(file: &mut File, record: &Record) {

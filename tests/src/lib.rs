@@ -20,9 +20,17 @@ pub mod chaos;
 pub mod check;
 pub mod cluster;
 pub mod draw;
+#[cfg(feature = "cassandra")]
+pub mod fallback;
 pub mod fault;
 pub mod history;
+#[cfg(feature = "cassandra")]
+pub mod legacy;
 pub mod life;
+#[cfg(feature = "cassandra")]
+pub mod moving;
+#[cfg(test)]
+mod names;
 pub mod namespace;
 pub mod program;
 pub mod python;
@@ -32,6 +40,7 @@ pub mod remote;
 pub mod resource;
 pub mod run;
 pub mod scribe;
+pub mod shim;
 pub mod sim;
 pub mod traffic;
 pub mod wire;

@@ -138,7 +138,7 @@ impl Drop for Program {
     }
 }
 
-/// Runs one of the product's programs to its end, at most for 30 seconds.
+/// Runs one of the product's programs to its end, at most for a minute.
 pub async fn run(name: &str, arguments: &[&str]) -> Ended {
-    Program::start(name, arguments).end(Duration::from_secs(30)).await
+    Program::start(name, arguments).end(Duration::from_mins(1)).await
 }

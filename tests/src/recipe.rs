@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::cassandra::Stage;
 use crate::check::Report;
-use crate::history::{ClientId, Record, Recorder, What, merge, read};
+use crate::history::{ClientId, LostCause, Record, Recorder, What, merge, read};
 use crate::program::Program;
 use crate::remote::RemoteScribe;
 use crate::run::judge;
@@ -25,7 +25,7 @@ use crate::run::judge;
 /// How long a hold of a client that works is.
 pub const WORK: Duration = Duration::from_millis(20);
 /// How long a process may take to say that it does what it was told, or to end.
-const STEP_LIMIT: Duration = Duration::from_secs(30);
+const STEP_LIMIT: Duration = Duration::from_mins(1);
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,13 +100,18 @@ pub struct Party<'a> {
 }
 
 impl<'a> Party<'a> {
-    /// Of this recipe; nobody there yet.
+    /// Of this recipe; nobody there yet, but a housekeeper of ours where the recipe needs one.
     pub fn new(stage: &'a Stage, recipe: Recipe, times: Times) -> Self {
-        let recorder = Recorder::in_memory(Seams::system().clock);
-        let histories = tempfile::tempdir().unwrap();
         let housekeeper =
             (recipe == Recipe::TokensLwt).then(|| keep_house(&stage.cassandra(), times.ttl));
-        Self { stage, recipe, times, recorder, histories, _housekeeper: housekeeper }
+        Self { _housekeeper: housekeeper, ..Self::keeping_no_house(stage, recipe, times) }
+    }
+
+    /// The same, without a housekeeper.
+    pub fn keeping_no_house(stage: &'a Stage, recipe: Recipe, times: Times) -> Self {
+        let recorder = Recorder::in_memory(Seams::system().clock);
+        let histories = tempfile::tempdir().unwrap();
+        Self { stage, recipe, times, recorder, histories, _housekeeper: None }
     }
 
     /// One of each recipe: side by side they take no longer than one.
@@ -128,7 +133,11 @@ impl<'a> Party<'a> {
 
     /// A client with a locker of its own.
     pub fn client(&self, id: u64) -> RemoteScribe {
-        let locker = self.locker(&format!("client-{id}"));
+        self.scribe(self.locker(&format!("client-{id}")), id)
+    }
+
+    /// A client of any locker.
+    pub fn scribe(&self, locker: Arc<dyn RemoteLocker>, id: u64) -> RemoteScribe {
         RemoteScribe::of(locker, ClientId(id), self.recorder.clone())
     }
 
@@ -136,6 +145,11 @@ impl<'a> Party<'a> {
     pub async fn work(&self, number: u64, names: &[&str], until: &(dyn Fn() -> bool + Sync)) {
         let clients: Vec<_> = (1..=number).map(|id| self.client(id)).collect();
         join_all(clients.iter().map(|client| client.work(names, WORK, until))).await;
+    }
+
+    /// How many locks its clients in this process have given back so far.
+    pub fn given_back(&self) -> usize {
+        self.recorder.count(|what| matches!(what, What::Released { .. }))
     }
 
     /// A process of ours as client `id`: `hold NAME` or `work NAME…`. It prints `held`, or `ready`.
@@ -238,6 +252,22 @@ impl LockProcess {
         let ended = self.program.end(STEP_LIMIT).await;
         assert_eq!(ended.code, Some(0), "{ended:?}");
     }
+}
+
+/// The first record by which a client of ours found its lock gone before the instant until which it was safe. On a slow machine
+/// a holder may be without an answer for so long that it gives up; that is not being robbed.
+pub fn robbed(records: &[Record]) -> Option<&Record> {
+    let mut safe_until = BTreeMap::new();
+    records.iter().find(|record| match record.what {
+        What::Safe { until_ns } => {
+            safe_until.insert(record.client, until_ns);
+            false
+        }
+        What::Lost { cause: LostCause::Gone, .. } => {
+            safe_until.get(&record.client).is_some_and(|end| record.at_ns < *end)
+        }
+        _ => false,
+    })
 }
 
 /// The longest time between two grants of one name, and which name that is.

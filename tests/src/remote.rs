@@ -13,7 +13,8 @@ use holdfast::compat::{Patience, RemoteGuard, RemoteLocker};
 use holdfast::{Error, GuardState};
 use holdfast_seams::Seams;
 
-use crate::history::{Asked, ClientId, LostCause, Recorder, What};
+use crate::history::{Asked, ClientId, Recorder, What};
+use crate::scribe::cause;
 
 /// How often a holder looks at its guard.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -119,7 +120,7 @@ impl RemoteHeld {
             GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
                 scribe.write(What::Safe { until_ns: scribe.recorder.ns_of(safe_until) });
             }
-            GuardState::Lost(_) => scribe.write(What::Lost { token, cause: LostCause::Deadline }),
+            GuardState::Lost(reason) => scribe.write(What::Lost { token, cause: cause(reason) }),
             GuardState::Released => {}
         }
         let at_ns = scribe.recorder.now_ns();
@@ -151,7 +152,7 @@ impl RemoteHeld {
         let answer = self.guard.release().await;
         self.scribe.write(match &answer {
             Ok(()) => What::Released { token, names: Vec::new() },
-            Err(Error::Lost { .. }) => What::Lost { token, cause: LostCause::Deadline },
+            Err(Error::Lost { reason }) => What::Lost { token, cause: cause(*reason) },
             Err(_) => What::ReleaseUnknown { token },
         });
         answer

@@ -401,7 +401,8 @@ fn what_released(token: u64, names: &[String], answer: &Result<(), Error>) -> Wh
     }
 }
 
-fn cause(reason: LostReason) -> LostCause {
+/// A guard's reason, as histories have it.
+pub(crate) fn cause(reason: LostReason) -> LostCause {
     match reason {
         LostReason::SessionExpired => LostCause::Expired,
         LostReason::SessionClosed => LostCause::Closed,

@@ -7,15 +7,19 @@
     reason = "helpers of tests stop the test when something is not as it must be"
 )]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast::compat::{Cassandra, LockerOptions, SerialScope};
+use holdfast::Error;
+use holdfast::compat::{Cassandra, SerialScope};
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::Nodes;
 use holdfast_tests::program::{Ended, Program, run};
 use holdfast_tests::recipe::Recipe;
 use nix::sys::signal::Signal;
+use scylla::client::session::Session;
+use scylla::client::session_builder::SessionBuilder;
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -87,32 +91,57 @@ async fn command_under_a_lock(place: &Place, recipe: &str) {
     assert_eq!(local.code, Some(0), "LOCAL_SERIAL and LOCAL_QUORUM: {local:?}");
 }
 
-/// Names are bound: a quote, a semicolon and a snowman are a name like any other. What Cassandra takes for no
-/// key is refused in one line.
+/// Names are bound: a quote, a semicolon and a snowman are a name like any other. What the native store takes for no
+/// name is refused in one line that says so, before anybody is asked: such a lock could never move.
 #[tokio::test]
-async fn a_name_is_any_text() {
+async fn a_name_is_what_it_is_to_the_native_store() {
     let nodes = Nodes::start().await;
     let place = Place::made(&nodes, "names").await;
-    let too_long = "x".repeat(70_000);
+    let nobody = Place { points: "127.255.255.1:9".into(), keyspace: "names" };
+    let too_long = "x".repeat(513);
+    let wrong = [
+        ("", "a lock name cannot be empty"),
+        (&too_long, "xxx…\" is not usable: 513 bytes is longer than the 512 allowed"),
+        ("a\u{202e}b", "character U+202E at byte 1 is not allowed"),
+    ];
     for recipe in Recipe::ALL.map(Recipe::name) {
-        for name in ["it's'; DROP TABLE names.leases; --", "☃\u{202e}\t\n\"%?", "a b"] {
+        for name in ["it's'; DROP TABLE names.leases; --", "☃\"%?", "a b", &"é".repeat(256)] {
             let ended = place.run(&[recipe, "try", name, "--", "true"]).await;
             assert_eq!(ended.code, Some(0), "{name:?}: {ended:?}");
         }
-        expect(&place.run(&[recipe, "try", "", "--", "true"]).await, 122, "Key may not be empty");
-        let ended = place.run(&[recipe, "try", &too_long, "--", "true"]).await;
-        expect(&ended, 122, "longer than maximum of 65535");
-    }
-    let all = ["\0", "\u{1}\u{7f}\u{80}", "\u{fffe}\u{10ffff}", "a\0b"];
-    let session = nodes.session().await;
-    let on = Cassandra::new(session, "names", SerialScope::Datacenter);
-    for locker in Recipe::ALL.map(|recipe| recipe.locker(&on, &LockerOptions::default())) {
-        for name in all {
-            let held = locker.try_get_lock(name).await.unwrap().unwrap();
-            assert!(locker.try_get_lock(name).await.unwrap().is_none(), "{name:?}");
-            held.release().await.unwrap();
+        for (name, says) in wrong {
+            expect(&nobody.run(&[recipe, "try", name, "--", "true"]).await, 122, says);
+            expect(&nobody.run(&[recipe, "lock", name, "--", "true"]).await, 122, says);
         }
     }
+}
+
+/// A service's own session, whoever made it: what `connect` refuses is refused here too.
+#[tokio::test]
+async fn a_keyspace_that_cannot_keep_locks_is_refused_on_a_callers_own_session_too() {
+    let nodes = Nodes::start_one_with_login().await;
+    let session = nodes.session_as("cassandra", "cassandra").await;
+    let refused = |session: &Arc<Session>, keyspace: &str, says: &str| {
+        let made = Cassandra::new(session.clone(), keyspace, SerialScope::Cluster);
+        let error = made.unwrap_err();
+        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        assert!(error.to_string().contains(says), "{error}");
+    };
+    let make = |keyspace: &str, replicas: u8| {
+        let class = format!("'class': 'NetworkTopologyStrategy', 'datacenter1': {replicas}");
+        format!("CREATE KEYSPACE {keyspace} WITH replication = {{{class}}}")
+    };
+    session.query_unpaged(make("one", 1), ()).await.unwrap();
+    session.query_unpaged(make("three", 3), ()).await.unwrap();
+    session.refresh_metadata().await.unwrap();
+
+    assert!(Cassandra::new(session.clone(), "one", SerialScope::Cluster).is_ok());
+    refused(&session, "nowhere", "there is no keyspace \"nowhere\"");
+    refused(&session, "three", "\"three\" is to have 3 replicas, and there are 1 nodes for them");
+    let unknowing = SessionBuilder::new().known_nodes(nodes.contact_points().await.split(','));
+    let unknowing = unknowing.user("cassandra", "cassandra").fetch_schema_metadata(false);
+    let unknowing = Arc::new(unknowing.build().await.unwrap());
+    refused(&unknowing, "one", "does not know what keyspace \"one\" is like");
 }
 
 /// One row, as `holdfast bench` has it, with what only these have.

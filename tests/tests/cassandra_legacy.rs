@@ -12,7 +12,6 @@
 )]
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -20,6 +19,7 @@ use holdfast::compat::Patience;
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::Stage;
 use holdfast_tests::history::{Record, What};
+use holdfast_tests::legacy;
 use holdfast_tests::python::Python;
 use holdfast_tests::recipe::{Party, Recipe, Times};
 use nix::sys::signal::Signal;
@@ -39,18 +39,8 @@ fn length() -> Duration {
     secs(wanted.map_or(SLICE_S, |wanted| wanted.parse().unwrap()))
 }
 
-fn legacy(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("legacy").join(file)
-}
-
 fn python() -> Python {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("legacy-client");
-    Python::with(&legacy("requirements.txt"), &folder).unwrap_or_else(|why| {
-        panic!(
-            "needs python3 with venv and pip, and the packages in tests/legacy/requirements.txt (or leave it \
-             out: tests/run --leave-out cassandra_legacy): {why}"
-        )
-    })
+    legacy::python(env!("CARGO_TARGET_TMPDIR"), "cassandra_legacy")
 }
 
 /// How often a lock passed from an old client to one of ours, and from one of ours to an old one.
@@ -75,7 +65,7 @@ fn passed(records: &[Record]) -> (usize, usize) {
 async fn contend(party: &Party<'_>, python: &Python, first: u64, old_ms: u64, our_ms: u64) {
     let [old_ms, pause_ms] = [old_ms, our_ms].map(|ms| ms.to_string());
     let task = [&["work", "4", &old_ms, &pause_ms][..], &NAMES].concat();
-    let mut old = party.foreign(python.program(), &legacy("client.py"), OLD + first, &task);
+    let mut old = party.foreign(python.program(), &legacy::script("client.py"), OLD + first, &task);
     old.says("ready").await;
     let clock = Seams::system().clock;
     let until = clock.now() + length();
@@ -92,10 +82,15 @@ async fn old_clients_and_ours_exclude_each_other() {
     let python = python();
     let stage = Stage::set("legacy").await;
     let least = usize::try_from(length().as_secs() / 2).unwrap();
-    for recipe in Recipe::ALL {
+    // Each on tables of its own: side by side they take no longer than one.
+    let contending = Recipe::ALL.map(async |recipe| {
         let party = Party::new(&stage, recipe, Times::USUAL);
         contend(&party, &python, 0, 150, 20).await;
         contend(&party, &python, 100, 20, 150).await;
+        party
+    });
+    for party in join_all(contending).await {
+        let recipe = party.recipe();
         let (report, records) = party.judge_and_keep();
         let (to_us, to_them) = passed(&records);
         println!("{recipe:?}: {to_us} times from an old client to ours, {to_them} back: {report}");
@@ -115,7 +110,7 @@ async fn what_a_killed_process_of_either_kind_left_stands_for_its_ttl() {
     let clock = Seams::system().clock;
     let taken_over = async |party: &Party<'_>| {
         let recipe = party.recipe();
-        let script = legacy("client.py");
+        let script = legacy::script("client.py");
         let mut old = party.foreign(python.program(), &script, OLD, &["hold", "theirs"]);
         let mut ours = party.process(100, &["hold", "ours"]);
         old.says("held").await;

@@ -5,6 +5,8 @@
 //! (all of them) or `|` (any); one that ends with `~` is shared.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail it by a panic")]
 
+#[path = "checker/imports.rs"]
+mod imports;
 #[path = "checker/lines.rs"]
 mod lines;
 #[path = "checker/store.rs"]
@@ -263,6 +265,37 @@ fn a_token_that_goes_back_over_names_is_found() {
          1 a granted 1 6
          2 b asks 1 other
          3 b granted 1 5";
+
+    assert_eq!(broken(history), [3]);
+}
+
+/// Each scope has an epoch of its own; within one tokens rise, over its names too.
+#[test]
+fn tokens_are_compared_within_a_scope_and_not_between_scopes() {
+    let history = |name: &str| {
+        format!(
+            "0 a scopes pay/ ship/
+             0 a asks 1 pay/1
+             1 a granted 1 6
+             2 b asks 1 {name}
+             3 b granted 1 5"
+        )
+    };
+
+    assert_eq!(broken(&history("pay/2")), [3]);
+    assert_eq!(broken(&history("ship/2")), RIGHT);
+    assert_eq!(broken(&history("zoo")), RIGHT);
+}
+
+/// Also where a scope came back from the other store.
+#[test]
+fn a_token_given_out_twice_in_a_scope_is_found() {
+    let history = "0 a scopes pay/
+         0 a asks 1 pay/1
+         1 a granted 1 5
+         2 a releases 5
+         3 b asks 1 pay/1
+         4 b granted 1 5";
 
     assert_eq!(broken(history), [3]);
 }

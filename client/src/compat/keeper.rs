@@ -49,6 +49,17 @@ pub(crate) trait Recipe: Send + 'static {
     fn attempt(&mut self) -> impl Future<Output = Result<Attempt, Fault>> + Send;
     /// Lengthens what it has.
     fn renew(&mut self) -> impl Future<Output = Renewal> + Send;
+    /// It has the lock, and this is the safety of the guard that is about to be handed out: to bound it
+    /// by whatever else the recipe knows of. Nothing is handed out that is not safe after this.
+    fn begins(&mut self, _safety: &Arc<Safety>) {}
+    /// How long the hold lasts without word from its holder: the TTL, where nothing else bounds it.
+    fn lasts(&self, ttl: Duration) -> Duration {
+        ttl
+    }
+    /// The token that the lock is had under, where the recipe has one.
+    fn fencing_token(&self) -> Option<FencingToken> {
+        None
+    }
     /// Takes everything back that it has, or may have, in the tables.
     fn leave(&mut self) -> impl Future<Output = Result<Left, Fault>> + Send;
 }
@@ -149,8 +160,9 @@ impl Keeping {
                 Err(self.given_up(lock_id, began, patience, &seen.borrow()))
             }
         };
-        let safety = granted.map_err(|error| self.named(error, lock_id, began, patience))?;
-        let hold = Hold { safety, keeping: self.clone(), _stopper: stopper };
+        let granted = granted.map_err(|error| self.named(error, lock_id, began, patience))?;
+        let Granted { safety, token, lasts } = granted;
+        let hold = Hold { safety, token, lasts, keeping: self.clone(), _stopper: stopper };
         Ok(RemoteGuard::new(lock_id, service, Box::new(RowHold { hold, end })))
     }
 
@@ -184,7 +196,7 @@ impl Keeping {
 }
 
 /// Ends when the call waits no longer.
-async fn passing(limit: Option<Moment>, clock: &dyn Clock) {
+pub(super) async fn passing(limit: Option<Moment>, clock: &dyn Clock) {
     match limit {
         Some(limit) => clock.sleep_until(limit).await,
         None => std::future::pending().await,
@@ -199,16 +211,17 @@ fn not_granted(lock_id: &str, owner: Option<&str>, waited: Option<Duration>) -> 
         token: FencingToken::new(0),
         held: Duration::ZERO,
         mode: Mode::Exclusive,
+        is_imported: false,
     };
     let holders = owner.map(holder).into_iter().collect();
     Error::NotGranted { names: vec![lock_id.to_owned()], holders, waited }
 }
 
 /// One of the tasks there are.
-struct Counted(watch::Sender<usize>);
+pub(super) struct Counted(watch::Sender<usize>);
 
 impl Counted {
-    fn new(keepers: &watch::Sender<usize>) -> Self {
+    pub(super) fn new(keepers: &watch::Sender<usize>) -> Self {
         keepers.send_modify(|keepers| *keepers += 1);
         Self(keepers.clone())
     }
@@ -234,13 +247,15 @@ struct Keeper<R> {
 impl<R: Recipe> Keeper<R> {
     async fn keep(
         mut self,
-        answer: oneshot::Sender<Result<Arc<Safety>>>,
+        answer: oneshot::Sender<Result<Granted>>,
         ended: oneshot::Sender<Result<Left, Fault>>,
     ) {
         match self.acquire().await {
             Ok(Some((safety, started))) => {
                 let alarm = self.keeping.alarms.watch(safety.clone());
-                if answer.send(Ok(safety.clone())).is_ok() {
+                let token = self.recipe.fencing_token();
+                let lasts = self.recipe.lasts(self.keeping.terms.ttl());
+                if answer.send(Ok(Granted { safety: safety.clone(), token, lasts })).is_ok() {
                     self.hold(&safety, started).await;
                 }
                 drop(alarm);
@@ -293,10 +308,13 @@ impl<R: Recipe> Keeper<R> {
     }
 
     /// `None` if the answer took so long that nothing is certain any more.
-    fn safe_from(&self, started: Moment) -> Option<Arc<Safety>> {
+    fn safe_from(&mut self, started: Moment) -> Option<Arc<Safety>> {
+        let clock = self.keeping.seams.clock.clone();
         let span = Span::new(self.keeping.terms.safe_until(started));
-        let alive = span.is_alive(&*self.keeping.seams.clock);
-        alive.then(|| Safety::within(span).map(Arc::new))?
+        let safety = Safety::within(span).map(Arc::new)?;
+        self.recipe.begins(&safety);
+        safety.publish(false);
+        safety.is_safe(&*clock).then_some(safety)
     }
 
     /// Renews until the guard is gone or the lock is lost.
@@ -366,9 +384,18 @@ fn refused(message: String) -> Error {
     Error::Refused { reason: RefusalReason::Invalid, message, limit: None, retry_after: None }
 }
 
+/// What a keeper hands out.
+struct Granted {
+    safety: Arc<Safety>,
+    token: Option<FencingToken>,
+    lasts: Duration,
+}
+
 /// Dropping it makes the hold unsafe, and has the keeper take it back.
 struct Hold {
     safety: Arc<Safety>,
+    token: Option<FencingToken>,
+    lasts: Duration,
     keeping: Keeping,
     _stopper: DropGuard,
 }
@@ -395,11 +422,11 @@ impl Held for RowHold {
     }
 
     fn fencing_token(&self) -> Option<FencingToken> {
-        None
+        self.hold.token
     }
 
     fn ttl(&self) -> Duration {
-        self.hold.keeping.terms.ttl()
+        self.hold.lasts
     }
 
     fn release(self: Box<Self>) -> BoxFuture<'static, Result<()>> {

@@ -2,6 +2,7 @@
 //! applied late, nodes have wrong clocks, processes stall, die and have clocks of their own. At no
 //! grant is another guard of the lock safe (I24, as far as one store goes); and all of it moves.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use holdfast_seams::simulated::{Machine, Process};
 
 use super::locker::{Patience, RemoteGuard, RemoteLocker};
 use super::model::{Model, Odds};
+use crate::FencingToken;
 
 /// The TTL that lockers of lives have.
 pub(crate) const TTL: Duration = secs(30);
@@ -28,22 +30,31 @@ const fn secs(seconds: u64) -> Duration {
 
 /// Looks at every grant of a life.
 #[derive(Default)]
-struct Judge {
+pub(crate) struct Judge {
     guards: Mutex<Vec<Weak<RemoteGuard>>>,
-    grants: Mutex<usize>,
-    lost: Mutex<usize>,
+    tokens: Mutex<BTreeMap<String, FencingToken>>,
+    pub(crate) grants: Mutex<usize>,
+    /// Those with a token.
+    pub(crate) fenced: Mutex<usize>,
+    pub(crate) lost: Mutex<usize>,
 }
 
 impl Judge {
     /// A belief begins only here, and once unsafe a guard stays so: two that are safe at one instant
     /// are seen when the later one is handed out.
-    fn granted(&self, guard: &Arc<RemoteGuard>, seed: u64) {
+    pub(crate) fn granted(&self, guard: &Arc<RemoteGuard>, seed: u64) {
+        if let Some(token) = guard.fencing_token() {
+            *self.fenced.lock().unwrap() += 1;
+            let before = self.tokens.lock().unwrap().insert(guard.lock_id().to_owned(), token);
+            assert!(before < Some(token), "seed {seed}: {token} after {before:?}: {guard:?}");
+        }
         let mut guards = self.guards.lock().unwrap();
         guards.retain(|other| other.strong_count() > 0);
         if guard.is_safe() {
             for other in guards.iter().filter_map(Weak::upgrade) {
                 let both = other.lock_id() == guard.lock_id() && other.is_safe();
-                assert!(!both, "seed {seed}: two safe guards: {other:?} and {guard:?}");
+                let tokens = [other.fencing_token(), guard.fencing_token()];
+                assert!(!both, "seed {seed}: two safe: {other:?} and {guard:?} under {tokens:?}");
             }
         }
         guards.push(Arc::downgrade(guard));
@@ -51,12 +62,17 @@ impl Judge {
     }
 }
 
-fn below(process: &Process, number: u64) -> u64 {
+pub(crate) fn below(process: &Process, number: u64) -> u64 {
     Rng::next_u64(process) % number
 }
 
 /// Acquires, holds, gives back, for ever.
-async fn work(locker: Arc<dyn RemoteLocker>, process: Process, judge: Arc<Judge>, seed: u64) {
+pub(crate) async fn work(
+    locker: Arc<dyn RemoteLocker>,
+    process: Process,
+    judge: Arc<Judge>,
+    seed: u64,
+) {
     let seams = process.seams();
     loop {
         let name = if below(&process, 3) == 0 { "b" } else { "a" };
@@ -93,7 +109,7 @@ async fn hold(process: &Process, guard: &RemoteGuard) {
 }
 
 /// One thing goes wrong after the other.
-async fn torment(machine: &Machine, model: &Model, start: &dyn Fn(&Process)) {
+pub(crate) async fn torment(machine: &Machine, model: &Model, start: &dyn Fn(&Process)) {
     let world = machine.world();
     let seams = world.seams();
     let mut alive: Vec<Process> = (0..PROCESSES).map(|_| machine.process("worker")).collect();

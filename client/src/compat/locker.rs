@@ -1,10 +1,13 @@
 //! The interface that all lockers share, and the guard they hand out.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use holdfast_seams::Clock;
+#[cfg(any(test, feature = "cassandra"))]
+use holdfast_seams::Moment;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -91,6 +94,17 @@ pub trait RemoteLocker: Send + Sync {
     }
 }
 
+/// Lockers that are shared, and those whose recipe is chosen at run time.
+impl<L: RemoteLocker + ?Sized> RemoteLocker for Arc<L> {
+    fn acquire<'a>(
+        &'a self,
+        lock_id: &'a str,
+        patience: Patience,
+    ) -> BoxFuture<'a, Result<RemoteGuard>> {
+        (**self).acquire(lock_id, patience)
+    }
+}
+
 fn none_if_held(asked: Result<RemoteGuard>) -> Result<Option<RemoteGuard>> {
     match asked {
         Ok(guard) => Ok(Some(guard)),
@@ -119,6 +133,23 @@ impl Patience {
         matches!(self, Self::Endless | Self::AtMost(_))
     }
 
+    /// Whether nothing is left of it.
+    pub(crate) fn is_over(self) -> bool {
+        match self {
+            Self::Endless | Self::None => false,
+            Self::AtMost(left) | Self::NoneButAnswer(left) => left.is_zero(),
+        }
+    }
+
+    /// What is left of it at `now`: one limit covers everything.
+    pub(crate) fn until(self, deadline: Option<Moment>, now: Moment) -> Self {
+        match deadline.map(|deadline| deadline.saturating_since(now)) {
+            None => Self::Endless,
+            Some(left) if self.waits() => Self::AtMost(left),
+            Some(left) => Self::NoneButAnswer(left),
+        }
+    }
+
     /// After how long the call is over; `own` is the locker's limit for an answer.
     pub(crate) fn limit(self, own: Duration) -> Option<Duration> {
         match self {
@@ -133,6 +164,9 @@ impl Patience {
 pub(crate) trait Held: Send + Sync {
     fn safety(&self) -> &Safety;
     fn clock(&self) -> &dyn Clock;
+    fn is_safe(&self) -> bool {
+        self.safety().is_safe(self.clock())
+    }
     fn fencing_token(&self) -> Option<FencingToken>;
     /// How long the store keeps the lock without hearing from its holder.
     fn ttl(&self) -> Duration;
@@ -174,7 +208,7 @@ impl RemoteGuard {
     /// before every write. Counts time in which the machine was suspended. Once false, it stays
     /// false.
     pub fn is_safe(&self) -> bool {
-        self.held.safety().is_safe(self.held.clock())
+        self.held.is_safe()
     }
 
     /// The hold's state, to look at and to wait for changes of.

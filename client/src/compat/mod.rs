@@ -21,13 +21,15 @@
 //!   the guard lost, but what it sent before that no lock can hold back;
 //! - nobody writes to the tables but by the recipe.
 //!
+//! A `Locker` stands on one of them and on the native client, and moves from the one to the other while its
+//! locks are held, beside processes that have not moved yet.
+//!
 //! What no recipe can do is push: everybody who waits polls, and nobody is first.
 
 #[cfg(test)]
 mod lives;
 mod locker;
-#[cfg(test)]
-mod model;
+mod name;
 mod native;
 
 // The recipes know no driver: their unit tests run on a model of the tables in every build.
@@ -36,11 +38,13 @@ mod alarms;
 #[cfg(any(test, feature = "cassandra"))]
 mod cassandra;
 #[cfg(any(test, feature = "cassandra"))]
-mod database;
+pub mod fallback;
 #[cfg(any(test, feature = "cassandra"))]
 mod keeper;
 #[cfg(any(test, feature = "cassandra"))]
 pub mod lease;
+#[cfg(any(test, feature = "cassandra"))]
+pub mod modes;
 #[cfg(any(test, feature = "cassandra"))]
 mod owner;
 #[cfg(any(test, feature = "cassandra"))]
@@ -48,23 +52,46 @@ pub mod queue;
 #[cfg(any(test, feature = "cassandra"))]
 mod stamps;
 #[cfg(any(test, feature = "cassandra"))]
-mod statement;
-#[cfg(any(test, feature = "cassandra"))]
 mod terms;
 #[cfg(any(test, feature = "cassandra"))]
 pub mod tokens;
 
 #[cfg(feature = "cassandra")]
-mod driver;
-
+mod opening;
 #[cfg(feature = "cassandra")]
-pub use driver::{Credentials, Layout, Schema, SerialScope};
+mod schema;
+
+#[cfg(test)]
+use holdfast_cassandra::model;
+#[cfg(any(test, feature = "cassandra"))]
+use holdfast_cassandra::{database, statement};
+
 pub use locker::{Patience, RemoteGuard, RemoteLocker};
+pub use name::check_lock_name;
+/// For `holdfast-migrate`, which reads what the lockers write.
+#[cfg(feature = "cassandra")]
+#[doc(hidden)]
+pub use opening::open;
+#[cfg(feature = "cassandra")]
+pub use opening::{Credentials, SerialScope};
+#[cfg(feature = "cassandra")]
+pub use schema::{Layout, Schema};
 #[cfg(any(test, feature = "cassandra"))]
 pub use {
     cassandra::{Cassandra, LockerOptions},
     database::StatementCounts,
+    fallback::FallbackOptions,
     lease::{Leader, Leadership, Lease, LeaseTable, Observer, Sequence},
+    modes::{
+        Locker, LockerBuilder, LockerMode, ModesTable, MoveRefused, Registered, ScopeModes,
+        ScopeView, Stage,
+    },
     queue::{LocalTime, Queue, QueueTables, QueueTime},
     tokens::{Batch, Bunch, Housekeeper, Removed, Sweep, TokenTables, Tokens},
+};
+#[cfg(any(test, feature = "cassandra"))]
+#[doc(hidden)]
+pub use {
+    owner::{is_ours, service_of},
+    tokens::term_of,
 };

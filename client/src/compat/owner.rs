@@ -7,6 +7,11 @@ use holdfast_seams::Rng;
 /// What the ids of this client begin with, so that a migration knows its rows (DESIGN §10).
 pub(crate) const MARK: &str = "hf1:";
 
+/// Whether an id is one of this client's, of any version of it.
+pub fn is_ours(owner: &str) -> bool {
+    owner.starts_with(MARK)
+}
+
 /// The id of one attempt: never used by another one, so a row that has it is this attempt's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OwnerId(String);
@@ -30,6 +35,11 @@ impl OwnerId {
 }
 
 /// What people are shown of an owner: the service of one of ours, anything else as it stands.
+pub fn service_of(owner: &str) -> &str {
+    thread_id(owner)
+}
+
+/// The same, as the recipes call it.
 pub(crate) fn thread_id(owner: &str) -> &str {
     let ours = owner.strip_prefix(MARK).and_then(|rest| rest.rsplit_once('/'));
     ours.map_or(owner, |(service, _)| service)

@@ -18,7 +18,7 @@ fn no_names_bring_a_request_down() {
         let items: Vec<LockItem> = text.split(' ').map(item).collect();
         let wanted = Wanted::new(&items, Need::Any { min: 1 });
         if let Ok(wanted) = &wanted {
-            let (wire, _) = wanted.to_wire();
+            let wire = wanted.to_wire(1, true, false).items;
             assert_eq!(wire.len(), items.len());
             assert!(wire.iter().all(|item| item.name.len() <= NAME_BYTES_MAX));
         }

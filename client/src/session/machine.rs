@@ -4,6 +4,8 @@
 //!
 //! - A hold is handed out only in a span that is alive, and never again once it was lost or its
 //!   release was queued; no State revives it (S3, I6, DESIGN §5.6).
+//! - A hold of names in a scope with fallback is handed out, and is safe, only while authority of its
+//!   token's epoch covers it (DESIGN §10, I24).
 //! - A name of a hold that was given back by itself is no part of it from the moment its release was
 //!   queued.
 //! - What a caller dropped is cancelled or released, however answers and calls cross, until the
@@ -14,6 +16,7 @@
 //!   again (I23).
 
 mod answers;
+mod covering;
 mod deadlines;
 #[cfg(test)]
 mod fuzz;
@@ -27,10 +30,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use holdfast_proto::v1::RefusalReason as Reason;
 use holdfast_seams::{Clock, Moment};
 use tokio::sync::{oneshot, watch};
 
-use super::request::{Key, Phase, Request, Requests, fail_all};
+use super::cover::Covers;
+use super::request::{GivingBack, Key, Phase, Request, Requests, fail_all};
 use crate::hold::Hold;
 use crate::info::Told;
 use crate::items::{Need, Wanted};
@@ -129,6 +134,9 @@ pub(super) struct Machine {
     clock: Arc<dyn Clock>,
     wishes: Wishes,
     lease: Lease,
+    covers: Covers,
+    /// No later than when the first hold is not covered any more; `None`: none is bounded so.
+    cover_ends: Option<Moment>,
     identity: Option<Identity>,
     requests: Requests,
     stream: Stream,
@@ -147,6 +155,8 @@ impl Machine {
             clock,
             lease: Lease::new(Terms::new(ttl, wishes.allowance)),
             wishes,
+            covers: Covers::default(),
+            cover_ends: None,
             identity: None,
             requests: Requests::default(),
             stream: Stream::None,
@@ -199,6 +209,7 @@ impl Machine {
             wanted: ask.wanted,
             follow: ask.follow,
             id: None,
+            sent: 0,
             seen: 0,
             phase: Phase::Unsent,
             answer: Some(answer),
@@ -234,6 +245,10 @@ impl Machine {
                 request.phase = Phase::Cancelling;
                 self.queue(Intent::Cancel(key));
             }
+            Phase::Uncovered(uncovered) => {
+                request.phase = Phase::GivingBack(GivingBack::unattended(uncovered.token));
+                self.queue(Intent::Release(key));
+            }
             Phase::Held(_) => self.give_back(key, None),
             Phase::GivingBack(_) | Phase::Cancelling => {}
         }
@@ -255,4 +270,13 @@ impl Machine {
             self.to_send.push_back(intent);
         }
     }
+}
+
+/// Whether a server may refuse so what it does not look at: then the refusal says nothing of a copy
+/// that was sent before, on a stream that broke.
+fn is_of_one_copy(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::Limit | Reason::DiskReserve | Reason::Unsupported | Reason::Unavailable
+    )
 }

@@ -3,6 +3,7 @@
 //! Callers and the watchdog reach the machine under a mutex whose sections never wait; the task
 //! in [`driver`] is the only one that talks to servers.
 
+mod cover;
 mod driver;
 mod machine;
 mod request;
@@ -130,6 +131,13 @@ impl Session {
     /// Whether a server is being talked to now.
     pub(crate) fn is_attached(&self) -> bool {
         self.lock().machine.is_ready()
+    }
+
+    /// Whether a server is being talked to that may hand out `name` now, as far as is known: one with
+    /// authority over the scope of the name, if it is in one.
+    #[cfg(any(test, feature = "cassandra"))]
+    pub(crate) fn serves(&self, name: &str) -> bool {
+        self.lock().machine.serves(name)
     }
 
     pub(crate) fn last_error(&self) -> String {

@@ -5,6 +5,7 @@ mod changes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use holdfast_proto::v1;
 use tokio::sync::{oneshot, watch};
 
 use crate::hold::Hold;
@@ -38,12 +39,20 @@ pub(super) enum Phase {
     Asked,
     /// Stands in the queue.
     Queued,
+    /// Holds what was granted, at the server, and is handed out once authority covers it.
+    Uncovered(Uncovered),
     /// Holds what was granted, and the hold was handed out.
     Held(Arc<Hold>),
     /// Holds what was granted, which is to be released: nobody here believes in it any more.
     GivingBack(GivingBack),
     /// Its caller is gone: to be cancelled, whatever it came to meanwhile.
     Cancelling,
+}
+
+/// A grant in a scope whose authority has not been told yet.
+pub(super) struct Uncovered {
+    pub(super) token: FencingToken,
+    pub(super) granted: v1::Granted,
 }
 
 /// A release on its way.
@@ -81,6 +90,8 @@ pub(super) struct Request {
     pub(super) follow: bool,
     /// Its id in this session; `None` while it was never sent.
     pub(super) id: Option<u64>,
+    /// How often it was sent under that id.
+    pub(super) sent: u32,
     /// The highest log index of a frame about it: older frames are out of date.
     pub(super) seen: u64,
     pub(super) phase: Phase,
@@ -171,6 +182,17 @@ impl Requests {
         })
     }
 
+    /// The keys of grants that wait to be covered.
+    pub(super) fn uncovered(&self) -> Vec<Key> {
+        let is_uncovered = |key: &&Key| matches!(self.phase(**key), Some(Phase::Uncovered(_)));
+        self.by_token.values().filter(is_uncovered).copied().collect()
+    }
+
+    /// Notes that the request holds nothing under `token` any more.
+    pub(super) fn forget_token(&mut self, token: FencingToken) {
+        self.by_token.remove(&token);
+    }
+
     /// The request's id, given out now if it has none.
     pub(super) fn id_of(&mut self, key: Key) -> Option<u64> {
         if self.by_key.get(&key)?.id.is_none() {
@@ -210,6 +232,7 @@ impl Requests {
         let request = self.by_key.get_mut(&key)?;
         let id = request.id.take()?;
         request.seen = 0;
+        request.sent = 0;
         self.drop_id(id);
         Some(id)
     }
@@ -220,6 +243,7 @@ impl Requests {
             self.drop_id(id);
         }
         match &request.phase {
+            Phase::Uncovered(uncovered) => drop(self.by_token.remove(&uncovered.token)),
             Phase::Held(hold) => drop(self.by_token.remove(&hold.token)),
             Phase::GivingBack(giving) => drop(self.by_token.remove(&giving.token)),
             Phase::Unsent | Phase::Asked | Phase::Queued | Phase::Cancelling => {}

@@ -1,7 +1,7 @@
 //! The ways to a server.
 
-pub(crate) mod cluster;
 mod grpc;
+pub(crate) mod operator;
 mod verdict;
 
 pub use grpc::{GrpcTransport, told};

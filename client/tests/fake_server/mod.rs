@@ -76,9 +76,10 @@ impl FakeServer {
                 secret: vec![9; 16].into(),
                 cluster_id: vec![3; 16].into(),
                 ttl_ms: open.ttl_ms.unwrap_or(10_000),
+                scopes: Vec::new(),
             })],
             client_frame::Body::KeepAlive(keepalive) => {
-                vec![Body::KeptAlive(v1::KeptAlive { seq: keepalive.seq })]
+                vec![Body::KeptAlive(v1::KeptAlive { seq: keepalive.seq, scopes: Vec::new() })]
             }
             client_frame::Body::Acquire(acquire) => vec![acquired(&acquire)],
             client_frame::Body::Cancel(cancel) => vec![Body::Cancelled(v1::Cancelled {
@@ -149,6 +150,7 @@ fn shared_lock(name: String) -> v1::LockInfo {
         value: Some(value),
         has_value: true,
         held_by: 3,
+        scope: None,
     }
 }
 
@@ -319,5 +321,42 @@ impl LockService for FakeServer {
         _request: Request<v1::CloseSessionRequest>,
     ) -> Result<Response<v1::CloseSessionResponse>, Status> {
         Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn import(
+        &self,
+        _request: Request<v1::ImportRequest>,
+    ) -> Result<Response<v1::ImportResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    /// Session 7 was imported, 8 is anybody's, and there are no others.
+    async fn inspect_session(
+        &self,
+        request: Request<v1::InspectSessionRequest>,
+    ) -> Result<Response<v1::InspectSessionResponse>, Status> {
+        use v1::session_request::State;
+        let asked = |request_id, name: &str, state| v1::SessionRequest {
+            request_id,
+            names: vec![name.to_owned()],
+            name_count: 1,
+            since_ms: 4_000,
+            state: Some(state),
+        };
+        let session_id = request.into_inner().session_id;
+        let session = v1::SessionInfo {
+            session_id,
+            label: "a\u{1b}[2Jb".into(),
+            ttl_ms: 90_000,
+            age_ms: 5_000,
+            imported: session_id == 7,
+            requests: vec![
+                asked(1, "jobs", State::Held(u64::MAX >> 1)),
+                asked(2, "orders", State::Place(1)),
+            ],
+            request_count: 3,
+        };
+        let session = Some(session).filter(|_| [7, 8].contains(&session_id));
+        Ok(Response::new(v1::InspectSessionResponse { index: 1, session }))
     }
 }

@@ -79,7 +79,8 @@ impl Net {
             if !pipe.outgoing.is_closed() {
                 let (heard, index) = (VecDeque::new(), self.index.clone());
                 let seams = self.seams.clone();
-                return Server { endpoint, pipe, heard, index, seams, keepalives: vec![] };
+                let (keepalives, scopes) = (Vec::new(), Vec::new());
+                return Server { endpoint, pipe, heard, index, seams, keepalives, scopes };
             }
         }
     }
@@ -200,6 +201,8 @@ pub struct Server {
     seams: Seams,
     /// The seqs of all keepalives heard, answered or not.
     pub keepalives: Vec<u64>,
+    /// What answers to keepalives say of the scopes.
+    pub scopes: Vec<v1::ScopeAuthority>,
 }
 
 impl Server {
@@ -222,7 +225,8 @@ impl Server {
             match frame.body.expect("a frame says something") {
                 client_frame::Body::KeepAlive(keepalive) => {
                     self.keepalives.push(keepalive.seq);
-                    self.say(kept_alive(keepalive.seq)).await;
+                    let scopes = self.scopes.clone();
+                    self.say(kept_alive_in(keepalive.seq, scopes)).await;
                 }
                 other => return other,
             }
@@ -337,11 +341,17 @@ pub fn opened(session_id: u64) -> server_frame::Body {
         secret: vec![9; 16].into(),
         cluster_id: vec![3; 16].into(),
         ttl_ms: 10_000,
+        scopes: Vec::new(),
     })
 }
 
 pub fn kept_alive(seq: u64) -> server_frame::Body {
-    server_frame::Body::KeptAlive(v1::KeptAlive { seq })
+    kept_alive_in(seq, Vec::new())
+}
+
+/// With these scopes.
+pub fn kept_alive_in(seq: u64, scopes: Vec<v1::ScopeAuthority>) -> server_frame::Body {
+    server_frame::Body::KeptAlive(v1::KeptAlive { seq, scopes })
 }
 
 pub fn granted(request_id: u64, token: u64) -> server_frame::Body {

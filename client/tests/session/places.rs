@@ -1,10 +1,11 @@
 //! The place in the queue, to be awaited and to be watched.
 
 use futures_util::FutureExt;
-use holdfast::Error;
-use holdfast_proto::v1::{self, server_frame::Body};
+use holdfast::{Error, RefusalReason};
+use holdfast_proto::v1::{self, refused::Subject, server_frame::Body};
 
-use super::scripted::{Net, granted, holder, ms, queued};
+use super::scripted::{Net, granted, holder, ms, queued, refused};
+use super::start;
 
 fn moved(request_id: u64, place: u64) -> Body {
     Body::Moved(v1::Moved { request_id, place, holders: vec![holder()] })
@@ -104,4 +105,43 @@ async fn a_request_that_is_wrong_has_no_places_and_one_answer() {
     assert_eq!((place.place(), place.next().await), (None, None));
     assert!(matches!((&mut place).await, Err(Error::Refused { .. })));
     assert!((&mut place).now_or_never().is_none(), "the answer is given once");
+}
+
+/// The copy that was sent first may take a place all the same: nobody here would ever give it up.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_sent_again_and_refused_for_a_limit_is_taken_back() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let (_task, outcome) = start(&net, client.lock("jobs"));
+    server.acquire().await;
+    drop(server);
+
+    let mut server = net.accept_resume(Vec::new(), 1).await;
+    let id = server.acquire().await.request_id;
+    server.say(refused(Some(Subject::RequestId(id)), v1::RefusalReason::Limit)).await;
+
+    let error = outcome.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Refused { reason: RefusalReason::Limit, .. }), "{error}");
+    assert_eq!(server.cancel().await, id);
+}
+
+/// DESIGN §10: a claim is a frame of its own kind, and comes again as one.
+#[tokio::test(start_paused = true)]
+async fn a_claim_names_the_owner_each_time_it_is_sent() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let (_task, outcome) = start(&net, client.claim("jobs", "old/1"));
+    let first = server.acquire().await;
+    drop(server);
+
+    let mut server = net.accept_resume(Vec::new(), 1).await;
+    let again = server.acquire().await;
+
+    assert_eq!(first.claim_owner.as_deref(), Some("old/1"));
+    assert!(first.wait);
+    assert_eq!(again, first);
+    let refusal = v1::RefusalReason::NotImported;
+    server.say(refused(Some(Subject::RequestId(again.request_id)), refusal)).await;
+    let error = outcome.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Refused { reason: RefusalReason::NotImported, .. }), "{error}");
 }

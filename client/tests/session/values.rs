@@ -279,6 +279,25 @@ async fn a_refused_change_says_why_and_leaves_the_hold() {
     assert_eq!(guard.value(), None);
 }
 
+/// The copy that was sent first may be committed all the same: the refusal is of the second alone.
+#[tokio::test(start_paused = true)]
+async fn a_change_sent_again_and_refused_for_a_limit_may_have_been_done() {
+    let mut net = Net::new();
+    let (_client, mut server, guard) = holding(&mut net).await;
+    let mut change = Box::pin(guard.set_value("new"));
+    assert!((&mut change).now_or_never().is_none());
+    server.set_value().await;
+    drop(server);
+
+    let mut server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
+    let id = server.set_value().await.request_id;
+    server.say(refused(Some(Subject::RequestId(id)), v1::RefusalReason::DiskReserve)).await;
+
+    let error = change.await.unwrap_err();
+    assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
+    assert!(guard.is_safe());
+}
+
 /// I23: what the server says of the token is the truth.
 #[tokio::test(start_paused = true)]
 async fn a_change_under_a_token_the_server_does_not_know_loses_the_hold() {

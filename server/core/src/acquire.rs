@@ -34,6 +34,10 @@ pub(crate) enum Denial {
     Awaited { at: u8, waiter: SessionId },
     /// None of its locks was free to it.
     NothingFree,
+    /// There is nothing imported of the lock, its only one, for the owner it named.
+    NotImported,
+    /// The scope of all its locks was suspended.
+    Suspended,
 }
 
 impl Denial {
@@ -41,6 +45,7 @@ impl Denial {
     pub(crate) fn at(self) -> Option<usize> {
         match self {
             Self::Held { at, .. } | Self::Awaited { at, .. } => Some(at.into()),
+            Self::NotImported | Self::Suspended => Some(0),
             Self::NothingFree => None,
         }
     }
@@ -52,6 +57,8 @@ impl Denial {
                 Rejection::LockHeld { lock, holder, token }
             }
             (Self::Awaited { waiter, .. }, Some(lock)) => Rejection::LockAwaited { lock, waiter },
+            (Self::NotImported, Some(lock)) => Rejection::NotImported { lock },
+            (Self::Suspended, Some(lock)) => Rejection::Suspended { lock },
             (Self::NothingFree, _) | (_, None) => Rejection::NothingFree,
         }
     }
@@ -66,9 +73,9 @@ impl LockTable {
     /// # Errors
     ///
     /// [`Rejection::UnknownSession`]: nothing changed. For each of the others the confirmation
-    /// (`done_below`) was taken: [`Rejection::LockHeld`], [`Rejection::LockAwaited`] and
-    /// [`Rejection::NothingFree`] are recorded under the id; those of [`Wish::new`],
-    /// [`Rejection::RequestGone`], [`Rejection::RequestReused`], [`Rejection::RequestEnded`],
+    /// (`done_below`) was taken: [`Rejection::LockHeld`], [`Rejection::LockAwaited`],
+    /// [`Rejection::NothingFree`] and [`Rejection::Suspended`] are recorded under the id; those of
+    /// [`Wish::new`], [`Rejection::SeveralScopes`], [`Rejection::RequestGone`], [`Rejection::RequestReused`], [`Rejection::RequestEnded`],
     /// [`Rejection::TooManyRequests`], [`Rejection::TooManyWaiters`] and
     /// [`Rejection::TokensExhausted`] changed nothing else.
     pub(crate) fn acquire(&mut self, ask: &Ask<'_>, events: &mut Vec<Event>) -> Outcome {
@@ -87,9 +94,10 @@ impl LockTable {
             return self.answer_again(ask.request, &wish, record);
         }
         session.may_keep_another(ask.session, limit)?;
+        self.check_one_scope(&wish)?;
         if !self.counters.has_tokens() && wish.takes(self.fitting(&wish)).is_some() {
             // Nobody holds what it asks for, and yet nobody can be granted it.
-            return Err(self.counters.tokens_exhausted());
+            return Err(self.tokens_exhausted(&wish));
         }
         wish.share_names(|name| self.kept_name(name));
         let barges = mutant!(BargingTry) && !wish.waits();
@@ -103,7 +111,12 @@ impl LockTable {
 
     /// The answer to a request whose id was used before. A grant is told with the locks it still
     /// holds and the values they carry by now.
-    fn answer_again(&self, request: RequestId, asked: &Wish, record: &Record) -> Outcome {
+    pub(crate) fn answer_again(
+        &self,
+        request: RequestId,
+        asked: &Wish,
+        record: &Record,
+    ) -> Outcome {
         let (wish, state) = match record {
             Record::Asked { wish, state } if wish == asked => (wish, state),
             Record::Asked { .. } | Record::Wrote { .. } => {
@@ -126,7 +139,7 @@ impl LockTable {
         Acquired::Granted { token, items, values }
     }
 
-    fn where_it_waits(&self, wish: &Wish, ticket: Ticket) -> Acquired {
+    pub(crate) fn where_it_waits(&self, wish: &Wish, ticket: Ticket) -> Acquired {
         Acquired::Queued { place: self.place(wish, ticket), holder: self.in_the_way(wish) }
     }
 
@@ -145,14 +158,15 @@ impl LockTable {
         locks.find_map(|lock| lock.holders.first()).map(|holder| holder.grant)
     }
 
-    fn take_free(
+    pub(crate) fn take_free(
         &mut self,
         (session, request): (SessionId, RequestId),
         wish: Wish,
         part: Part,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        let token = self.counters.next_token()?;
+        let epoch = self.epoch_of(&wish);
+        let token = self.counters.next_token(epoch)?;
         let grant = Grant { session, request, token };
         let state = self.enter(&Entering { grant, wish: &wish, part }, events);
         let held = State::Held { token, since_ms: self.stamp_ms, part };
@@ -163,8 +177,9 @@ impl LockTable {
         Ok(Answer::Acquired { request, state, fresh: true })
     }
 
-    /// Gives the request one ticket and a place in each of its queues.
-    fn enqueue(
+    /// Gives the request one ticket and a place in each of its queues. In a scope that is suspended
+    /// it may be that nobody holds what it waits for.
+    pub(crate) fn enqueue(
         &mut self,
         (session, request): (SessionId, RequestId),
         wish: Wish,
@@ -173,6 +188,7 @@ impl LockTable {
         let ticket = self.draw_ticket(&wish)?;
         for (name, mode) in wish.iter() {
             self.lock_or_new(name).queue.push(ticket, Waiter { session, request, mode });
+            self.scopes.put_off(name);
         }
         self.counts.waiting += 1;
         let place = self.place(&wish, ticket);
@@ -221,11 +237,22 @@ impl LockTable {
 
     fn deny(
         &mut self,
-        (session, request): (SessionId, RequestId),
+        who: (SessionId, RequestId),
         wish: Wish,
         events: &mut Vec<Event>,
     ) -> Outcome {
         let denial = self.denial(&wish);
+        self.deny_for(who, wish, denial, events)
+    }
+
+    /// Keeps a denial under its id, so that a retry is told the same.
+    pub(crate) fn deny_for(
+        &mut self,
+        (session, request): (SessionId, RequestId),
+        wish: Wish,
+        denial: Denial,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
         let rejection = denial.rejection(&wish);
         let (items, told) = (wish.items(), rejection.clone());
         events.push(Event::Denied { session, request, items, rejection: told });
@@ -235,7 +262,10 @@ impl LockTable {
     }
 
     /// What is in the way of a request: the first of its locks that is not free to it.
-    fn denial(&self, wish: &Wish) -> Denial {
+    pub(crate) fn denial(&self, wish: &Wish) -> Denial {
+        if self.is_suspended(wish) {
+            return Denial::Suspended;
+        }
         if !wish.needs_all() {
             return Denial::NothingFree;
         }

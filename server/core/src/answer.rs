@@ -3,7 +3,9 @@
 use borsh::BorshSerialize;
 
 use crate::ids::{FencingToken, LockName, RequestId, SessionId};
+use crate::import::Fate;
 use crate::mode::Items;
+use crate::scopes::ScopeState;
 use crate::value::Value;
 use crate::{Event, Rejection};
 
@@ -34,7 +36,7 @@ pub enum Answer {
     /// The request waits or holds.
     ///
     /// A request that was denied is answered with [`Rejection::LockHeld`],
-    /// [`Rejection::LockAwaited`] or [`Rejection::NothingFree`] instead, the first time and at each
+    /// [`Rejection::LockAwaited`], [`Rejection::NothingFree`] or [`Rejection::Suspended`] instead, the first time and at each
     /// retry. The first time [`Event::Denied`] comes with it; a retry carries no event.
     /// So "fresh" is for a denial what `Applied::events` says.
     Acquired {
@@ -70,6 +72,18 @@ pub enum Answer {
         /// `false`: a retry of a write that was done before. Nothing changed.
         fresh: bool,
     },
+    /// What became of the rows of an import.
+    Imported {
+        /// The session that was opened for those that came in; `None` if none did.
+        session: Option<SessionId>,
+        /// One for each row, in their order.
+        fates: Vec<Fate>,
+    },
+    /// The scope is as it was to be.
+    Scope {
+        /// What it is; `None` if it was removed.
+        now: Option<ScopeState>,
+    },
 }
 
 /// Where an acquired request stands.
@@ -80,8 +94,8 @@ pub enum Acquired {
         /// How many stand before it; 0 is next. As in [`Event::Queued`].
         place: u64,
         /// Who holds meanwhile: the first of those who hold the first of its locks that is held.
-        /// `None` if none is: it stands behind a set that waits for another lock, or the fencing
-        /// tokens are used up ([`Rejection::TokensExhausted`]).
+        /// `None` if none is: it stands behind a set that waits for another lock, its scope is
+        /// suspended, or the fencing tokens are used up ([`Rejection::TokensExhausted`]).
         holder: Option<Grant>,
     },
     /// It holds.

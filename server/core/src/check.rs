@@ -1,15 +1,18 @@
 //! The invariants of the table as code.
 
 use crate::LockTable;
+use crate::acquire::Denial;
 use crate::answer::Grant;
+use crate::encoding::COMMAND_VERSION_OLDEST;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::lock::Lock;
 use crate::mode::Mode;
 use crate::queue::Waiter;
+use crate::scopes::{SCOPE_EPOCH_MAX, SCOPES_MAX};
 use crate::session::{Record, Session, State};
 use crate::table::Counts;
 use crate::value::VALUE_BYTES_MAX;
-use crate::wish::Wish;
+use crate::wish::{Part, Wish};
 
 /// An invariant that does not hold: a flaw of this crate, or a snapshot that no table wrote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,15 +101,17 @@ impl LockTable {
     /// | invariant | as checked here |
     /// |---|---|
     /// | I2 | the holders of a lock fit together, and every request that holds is among them |
-    /// | I3 | no two grants have one token; none lies above the last given out |
+    /// | I3 | no two grants have one token; none lies above the last given out for its name; in a scope each is of the scope's epoch |
     /// | I5, I11 | whatever holds or waits is a request of an open session, in that very state |
     /// | I9 | queues are in ticket order; no ticket repeats, none lies above the last given out |
     /// | I10, I12 | every request that waits has its one place in the queue of each of its locks |
     /// | I14 | a request holds nothing while it waits, and a grant holds something of what it asked |
-    /// | I15 | the head of a queue could not be granted now, or no token can be drawn |
+    /// | I15 | the head of a queue could not be granted now, or no token can be drawn, or its scope is suspended and it is looked at when that is over |
+    /// | I25 | an imported row is kept once, where the session says that was opened for it |
     /// | I27 | values are no longer than allowed |
     /// | I33 | a lock is in the table only while it is held, waited for, or carries a value |
     /// | value | a value was set under a grant that was given out, before those who hold its lock, and is not suspect to the holder that set it |
+    /// | scope | no two scopes overlap, their epochs are within bounds, and a request waits for or holds locks of one scope only, or of none |
     /// | index | counts, holds by token, marks and the values at their locks agree with the records |
     ///
     /// What needs two states (stamps, order of grants, answers to retries, what makes a value
@@ -121,6 +126,8 @@ impl LockTable {
             records.counts.sessions += 1;
             self.check_session(id, session, &mut records)?;
         }
+        self.check_scopes()?;
+        self.check_imports()?;
         self.check_values(&mut records.counts)?;
         for (name, lock) in &self.locks {
             self.check_lock(name, lock, &mut locks)?;
@@ -140,18 +147,48 @@ impl LockTable {
     /// Nothing carries a number that was not given out, and the numbers make sense.
     fn check_numbers(&self, records: &Side<'_>) -> Check {
         let counters = self.counters;
-        let last = self.last_token();
+        let last = FencingToken::new(counters.epoch, counters.token);
         ensure(last.is_some(), "I3", || format!("{counters:?} makes no token"))?;
-        let token = records.holds.last().map(|hold| hold.number);
-        ensure(token <= last, "I3", || format!("{token:?} lies above the last token, {last:?}"))?;
         let ticket = records.waits.last().map_or(0, |wait| wait.number);
         ensure(ticket <= counters.ticket, "I9", || format!("ticket {ticket} was never given out"))?;
+        let version = self.applied_version;
+        ensure(version >= COMMAND_VERSION_OLDEST, "I29", || {
+            format!("version {version} was applied, and never was one")
+        })?;
         ensure(self.limits.check().is_ok(), "I27", || format!("unusable {:?}", self.limits))?;
         ensure(self.chain.is_well_formed(), "I16", || "the witnesses are out of order".into())
     }
 
-    fn last_token(&self) -> Option<u64> {
-        FencingToken::new(self.counters.epoch, self.counters.token).map(FencingToken::get)
+    /// The last token that a grant of that name can have been given.
+    fn last_token(&self, name: &LockName) -> Option<FencingToken> {
+        let epoch = self.scopes.of(name).map_or(self.counters.epoch, |(_, state)| state.epoch);
+        FencingToken::new(epoch, self.counters.token)
+    }
+
+    fn check_scopes(&self) -> Check {
+        let count = self.scopes.len();
+        ensure(count <= SCOPES_MAX, "scope", || format!("{count} scopes"))?;
+        // In their order one that overlaps with any other overlaps with the next.
+        let next = self.scopes.iter().skip(1);
+        for ((scope, state), (other, _)) in self.scopes.iter().zip(next) {
+            ensure(!scope.overlaps(other), "scope", || {
+                format!("{scope}, {state:?}, overlaps with {other}")
+            })?;
+        }
+        let high = self.scopes.iter().find(|(_, state)| state.epoch > SCOPE_EPOCH_MAX);
+        ensure(high.is_none(), "scope", || format!("{high:?} has an epoch that is none"))?;
+        for (scope, name) in self.scopes.all_put_off() {
+            let suspended = self.scopes.get(scope).is_some_and(|state| state.suspended);
+            let sound = suspended && scope.contains(name) && self.locks.contains_key(name);
+            ensure(sound, "scope", || format!("{name} is put off in {scope}"))?;
+        }
+        Ok(())
+    }
+
+    /// Whether that part of what a request asks for lies in one scope, or in none.
+    fn is_of_one_scope(&self, wish: &Wish, part: Part) -> bool {
+        let mut scopes = wish.iter_part(part).map(|(name, _)| self.scopes.of(name));
+        scopes.next().is_none_or(|first| scopes.all(|other| other == first))
     }
 
     fn check_session<'a>(&self, id: SessionId, session: &'a Session, told: &mut Side<'a>) -> Check {
@@ -175,15 +212,24 @@ impl LockTable {
                     ensure(session.holds.get(&token) == Some(&request), "index", || {
                         format!("session {id} does not find its token {token}")
                     })?;
+                    ensure(self.is_of_one_scope(wish, part), "scope", || {
+                        format!("request {request} of session {id} holds {part:?} of {wish:?}")
+                    })?;
                 }
                 State::Waiting { ticket, .. } => {
                     told.counts.waiting += 1;
                     told.waits.extend(wish.iter().map(|item| tell(ticket.get(), item)));
                     ensure(wish.waits(), "I10", || format!("{request} of session {id} waits"))?;
+                    ensure(self.is_of_one_scope(wish, wish.whole()), "scope", || {
+                        format!("request {request} of session {id} waits for {wish:?}")
+                    })?;
                 }
                 State::Denied(denial) => {
                     let names_one = denial.at().is_some_and(|at| at < wish.len());
-                    let sound = !wish.waits() && names_one == wish.needs_all();
+                    let claim = denial == Denial::NotImported;
+                    let suspended = denial == Denial::Suspended;
+                    let sound =
+                        (claim || !wish.waits()) && (names_one == wish.needs_all() || suspended);
                     ensure(sound && (names_one || denial.at().is_none()), "index", || {
                         format!("request {request} of session {id} was denied by {denial:?}")
                     })?;
@@ -194,6 +240,22 @@ impl LockTable {
         ensure(session.holds.len() == held, "index", || {
             format!("session {id} lists {} holds, and has {held}", session.holds.len())
         })
+    }
+
+    /// The imports that are found are those that the sessions tell of, each once.
+    fn check_imports(&self) -> Check {
+        let mut told = 0;
+        for (id, session) in self.sessions.iter() {
+            for (lock, request) in session.imports() {
+                told += 1;
+                let found = self.imports.get(&(lock.clone(), session.label.clone()));
+                ensure(found == Some(&(id, request)), "I25", || {
+                    format!("{lock}, imported as request {request} of session {id}: {found:?}")
+                })?;
+            }
+        }
+        let kept = self.imports.len();
+        ensure(kept == told, "I25", || format!("{kept} imports are kept, and {told} are there"))
     }
 
     fn check_lock<'a>(&self, name: &'a LockName, lock: &Lock, told: &mut Side<'a>) -> Check {
@@ -209,6 +271,7 @@ impl LockTable {
             ensure(alone || mode == Mode::Shared, "I2", || {
                 format!("{name} is held by several, and by {holder:?}")
             })?;
+            self.check_token(name, token)?;
         }
         for (ticket, Waiter { session, request, mode }) in lock.queue.iter() {
             told.waits.push(Told { number: ticket.get(), session, request, lock: name, mode });
@@ -216,8 +279,31 @@ impl LockTable {
         let in_order = lock.queue.iter().is_sorted_by_key(|(ticket, _)| ticket);
         ensure(in_order, "I9", || format!("the queue of {name} is out of order"))?;
         let stuck = lock.queue.iter().next().filter(|head| self.could_be_granted(*head));
+        let stuck = stuck.filter(|head| !self.is_looked_at_later(*head));
         ensure(stuck.is_none() || !self.counters.has_tokens(), "I15", || {
             format!("{stuck:?} is at the head of {name}, and could be granted")
+        })
+    }
+
+    /// Whether a grant of that name can have that token now.
+    fn check_token(&self, name: &LockName, token: FencingToken) -> Check {
+        let last = self.last_token(name);
+        let scope = self.scopes.of(name);
+        let of_scope = scope.is_none_or(|(_, state)| token.epoch() == u64::from(state.epoch));
+        ensure(of_scope && Some(token) <= last, "I3", || {
+            format!("{name} of {scope:?} is held under {token:?}, and the last is {last:?}")
+        })
+    }
+
+    /// Whether a waiter is at the head of a queue that is looked at when its scope is resumed.
+    fn is_looked_at_later(&self, (ticket, waiter): (Ticket, Waiter)) -> bool {
+        let record = self.sessions.get(waiter.session).map(|found| &found.records);
+        let record = record.and_then(|records| records.get(&waiter.request));
+        let Some(Record::Asked { wish, .. }) = record else { return false };
+        wish.iter().any(|(name, _)| {
+            let lock = self.locks.get(name);
+            let next = lock.and_then(|lock| lock.queue.iter().next()).map(|(ticket, _)| ticket);
+            next == Some(ticket) && self.scopes.is_put_off(name)
         })
     }
 
@@ -240,7 +326,6 @@ impl LockTable {
     }
 
     fn check_values(&self, counts: &mut Counts) -> Check {
-        let last = self.last_token();
         for (name, value) in self.values.iter() {
             counts.values += 1;
             counts.value_bytes = counts.value_bytes.saturating_add(value.cost(name));
@@ -251,7 +336,7 @@ impl LockTable {
             ensure(value.bytes.len() <= VALUE_BYTES_MAX, "I27", || {
                 format!("{name} has a value of {} bytes", value.bytes.len())
             })?;
-            ensure(Some(value.set_by.get()) <= last, "value", || {
+            ensure(Some(value.set_by) <= self.last_token(name), "value", || {
                 format!("the value of {name} was set under {}, never given out", value.set_by)
             })?;
             for holder in lock.holders.iter() {

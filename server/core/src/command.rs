@@ -4,7 +4,10 @@ use borsh::{BorshDeserialize, BorshSerialize};
 
 use crate::Limits;
 use crate::encoding::COMMAND_VERSION_OLDEST;
-use crate::ids::{FencingToken, Label, LockName, LogIndex, RequestId, SessionId, Tenure};
+use crate::ids::{
+    FencingToken, Label, LockName, LogIndex, RequestId, ScopePrefix, SessionId, Tenure,
+};
+use crate::import::ImportRow;
 use crate::mode::Item;
 use crate::value::ValueChange;
 use crate::wish::Need;
@@ -114,6 +117,68 @@ pub enum Command {
         /// The request.
         request: RequestId,
     },
+    /// Brings in what one owner holds and waits for in another store, as a session of its own whose
+    /// lease is what remains there (DESIGN §10, I25). What was brought in for that owner before
+    /// and still runs is left as it is.
+    Import {
+        /// What that store calls the owner; the session's label.
+        owner: Label,
+        /// What remains of the owner's leases there, milliseconds: 1 to
+        /// [`IMPORT_TTL_MAX_MS`](crate::IMPORT_TTL_MAX_MS). Nobody can renew it.
+        ttl_ms: u64,
+        /// 1 to [`IMPORT_ROWS_MAX`](crate::IMPORT_ROWS_MAX).
+        rows: Vec<ImportRow>,
+    },
+    /// Takes over what was imported of one lock for an owner: its hold, under a new token, or its
+    /// place in the queue. Refused if there is nothing of it.
+    Claim {
+        /// Who takes it over.
+        session: SessionId,
+        /// As in `Acquire`.
+        done_below: RequestId,
+        /// The request that holds or waits from then on, out of the same rising numbers as those
+        /// of `Acquire`. A copy of it is answered like a retry of an `Acquire` for that lock
+        /// alone.
+        request: RequestId,
+        /// The lock.
+        lock: LockName,
+        /// Whose it was, as `Import` said.
+        owner: Label,
+    },
+    /// Makes the names that begin with a prefix a scope of their own, with an epoch of its own
+    /// (DESIGN §10): suspended, with the cluster's epoch. A scope that is there stays as it is.
+    SetScope {
+        /// The prefix.
+        scope: ScopePrefix,
+    },
+    /// Lets the names of a scope be names like all others again, and raises the cluster's epoch
+    /// above the scope's, so that their tokens go on rising.
+    RemoveScope {
+        /// The scope.
+        scope: ScopePrefix,
+    },
+    /// From here on nobody is granted anything in the scope: who asks waits, or is denied. Holders
+    /// go on, and release, and expire as ever. Harmless if it was suspended before.
+    Suspend {
+        /// The scope.
+        scope: ScopePrefix,
+    },
+    /// The leader has authority over the scope: who waits and can be granted is granted, in order.
+    /// Harmless if it was not suspended.
+    Resume {
+        /// The scope.
+        scope: ScopePrefix,
+        /// The epoch that the authority is of; refused if it is not the scope's.
+        epoch: u16,
+    },
+    /// The scope was served elsewhere in between: every hold of before is lost, and tokens go on in
+    /// that epoch. Waiters keep their places. The scope is suspended until `Resume`.
+    RaiseEpoch {
+        /// The scope.
+        scope: ScopePrefix,
+        /// Above the scope's; at most [`SCOPE_EPOCH_MAX`](crate::SCOPE_EPOCH_MAX).
+        epoch: u16,
+    },
 }
 
 impl Command {
@@ -132,6 +197,12 @@ impl Command {
             | Self::Release { .. }
             | Self::SetValue { .. }
             | Self::StopWaiting { .. } => COMMAND_VERSION_OLDEST,
+            Self::Import { .. } | Self::Claim { .. } => 3,
+            Self::SetScope { .. }
+            | Self::RemoveScope { .. }
+            | Self::Suspend { .. }
+            | Self::Resume { .. }
+            | Self::RaiseEpoch { .. } => 4,
         }
     }
 }

@@ -10,7 +10,8 @@ use crate::ids::{FencingToken, SessionId, Ticket};
 /// Nothing here wraps (I3, I28): a counter at its end refuses, for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub struct Counters {
-    /// Upper part of every token given out from here on; at most [`FencingToken::EPOCH_MAX`].
+    /// Upper part of every token given out from here on for a name in no scope, and of the first of
+    /// a new scope; at most [`FencingToken::EPOCH_MAX`].
     ///
     /// Starts at 1: epoch 0 is left to tokens that were drawn before the cluster took over a
     /// name (DESIGN §10), which must stay below every token of ours.
@@ -30,21 +31,18 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Draws the next fencing token.
+    /// Draws the next fencing token, of the epoch of the names that it is for.
     ///
     /// # Errors
     ///
-    /// [`Rejection::TokensExhausted`] after the epoch's last; nothing was drawn.
-    pub(crate) fn next_token(&mut self) -> Result<FencingToken, Rejection> {
-        let counter = self.token.checked_add(1).ok_or_else(|| self.tokens_exhausted())?;
-        let token =
-            FencingToken::new(self.epoch, counter).ok_or_else(|| self.tokens_exhausted())?;
-        self.token = counter;
+    /// [`Rejection::TokensExhausted`] after the last; nothing was drawn.
+    pub(crate) fn next_token(&mut self, epoch: u16) -> Result<FencingToken, Rejection> {
+        let exhausted = Rejection::TokensExhausted { epoch };
+        let counter = self.token.checked_add(1);
+        let token = counter.and_then(|counter| FencingToken::new(epoch, counter));
+        let token = token.ok_or(exhausted)?;
+        self.token = token.counter();
         Ok(token)
-    }
-
-    pub(crate) fn tokens_exhausted(&self) -> Rejection {
-        Rejection::TokensExhausted { epoch: self.epoch }
     }
 
     /// Whether another token can be drawn.
@@ -74,11 +72,11 @@ mod tests {
         let end = FencingToken::COUNTER_MAX;
         let mut counters =
             Counters { epoch: 7, token: end - 1, session: u64::MAX - 1, ticket: u64::MAX - 1 };
-        assert_eq!(counters.next_token().map(FencingToken::counter), Ok(end));
+        assert_eq!(counters.next_token(7).map(FencingToken::counter), Ok(end));
         assert_eq!(counters.next_session(), Some(SessionId::new(u64::MAX)));
         assert_eq!(counters.next_ticket(), Some(Ticket::new(u64::MAX)));
         for _ in 0..2 {
-            assert_eq!(counters.next_token(), Err(Rejection::TokensExhausted { epoch: 7 }));
+            assert_eq!(counters.next_token(7), Err(Rejection::TokensExhausted { epoch: 7 }));
             assert_eq!(counters.next_session(), None);
             assert_eq!(counters.next_ticket(), None);
         }

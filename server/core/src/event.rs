@@ -3,8 +3,9 @@
 use borsh::BorshSerialize;
 
 use crate::Rejection;
-use crate::ids::{FencingToken, LockName, RequestId, SessionId};
+use crate::ids::{FencingToken, LockName, RequestId, ScopePrefix, SessionId};
 use crate::mode::Items;
+use crate::scopes::ScopeState;
 use crate::value::Value;
 
 /// Something that happened, in the order in which it happened.
@@ -97,7 +98,7 @@ pub enum Event {
         /// Whether the grant holds nothing more.
         over: bool,
         /// Why.
-        cause: EndCause,
+        cause: LossCause,
     },
     /// Others wait for a held lock: told to each of its holders once, when the first waiter
     /// arrives, and again only after the queue was empty. A holder to whom the lock passed while
@@ -120,6 +121,14 @@ pub enum Event {
         /// What it is now; `None`: there is none.
         value: Option<Value>,
     },
+    /// A scope was set, removed, suspended, resumed, or its epoch raised. What follows from that
+    /// for holds and waiters is said after it, in the same command.
+    ScopeChanged {
+        /// The scope.
+        scope: ScopePrefix,
+        /// What it is now; `None`: its names are in no scope.
+        now: Option<ScopeState>,
+    },
 }
 
 /// Why a session ended.
@@ -129,4 +138,27 @@ pub enum EndCause {
     Closed,
     /// Its lease ran out.
     Expired,
+}
+
+/// Why a hold is over without a release.
+///
+/// The first two stand where they stand in [`EndCause`]: state hashes do not tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize)]
+pub enum LossCause {
+    /// The client closed its session.
+    Closed,
+    /// The session's lease ran out.
+    Expired,
+    /// The epoch of the lock's scope was raised: others may have held the lock in another store
+    /// meanwhile. The session goes on.
+    EpochRaised,
+}
+
+impl From<EndCause> for LossCause {
+    fn from(cause: EndCause) -> Self {
+        match cause {
+            EndCause::Closed => Self::Closed,
+            EndCause::Expired => Self::Expired,
+        }
+    }
 }

@@ -11,6 +11,10 @@ use borsh::{BorshDeserialize, BorshSerialize};
 pub const NAME_BYTES_MAX: usize = 512;
 /// Longest session label, bytes of UTF-8.
 pub const LABEL_BYTES_MAX: usize = 256;
+/// Longest prefix of a scope, bytes of UTF-8.
+///
+/// Source: it is a key in Cassandra, and comes with the answer to every keepalive.
+pub const SCOPE_BYTES_MAX: usize = 128;
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {
@@ -63,7 +67,8 @@ number! {
 
 /// A fencing token: `epoch:15 ‖ counter:48`, top bit 0, so that it fits a signed 64-bit column.
 ///
-/// Tokens strictly increase over all grants of the cluster (I3).
+/// Tokens strictly increase for every name, and over all grants of one scope; names without one
+/// are one scope (I3). No two grants of the cluster have the same counter.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, BorshSerialize, BorshDeserialize,
 )]
@@ -117,6 +122,9 @@ pub enum TextError {
     /// A lock name has at least one byte.
     #[error("a lock name cannot be empty")]
     Empty,
+    /// So has the prefix of a scope: one of no bytes would take in every name.
+    #[error("the prefix of a scope cannot be empty")]
+    EmptyPrefix,
     /// Longer than allowed.
     #[error("{len} bytes is longer than the {max} allowed")]
     TooLong {
@@ -211,8 +219,77 @@ impl BorshDeserialize for LockName {
     }
 }
 
+/// The prefix of the names that make up a scope (DESIGN §10): 1 to 128 bytes of UTF-8, with the
+/// same characters as a name. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ScopePrefix(Arc<str>);
+
+impl ScopePrefix {
+    /// Checks and wraps a prefix.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError`] says which rule the text breaks, and where.
+    pub fn parse(text: &str) -> Result<Self, TextError> {
+        if text.is_empty() {
+            return Err(TextError::EmptyPrefix);
+        }
+        check_text(text, SCOPE_BYTES_MAX)?;
+        Ok(Self(text.into()))
+    }
+
+    /// The prefix.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether that name lies in the scope.
+    pub fn contains(&self, name: &LockName) -> bool {
+        name.as_str().starts_with(self.as_str())
+    }
+
+    /// Whether some name could lie in both.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.0.starts_with(&*other.0) || other.0.starts_with(&*self.0)
+    }
+}
+
+impl fmt::Debug for ScopePrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for ScopePrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Lets a map of prefixes be searched by the text of a name.
+impl Borrow<str> for ScopePrefix {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl BorshSerialize for ScopePrefix {
+    fn serialize<W: io::Write>(&self, writer: &mut W) -> io::Result<()> {
+        self.as_str().serialize(writer)
+    }
+}
+
+impl BorshDeserialize for ScopePrefix {
+    fn deserialize_reader<R: io::Read>(reader: &mut R) -> io::Result<Self> {
+        let bytes = read_bytes(reader, SCOPE_BYTES_MAX)?;
+        let text = str::from_utf8(&bytes)
+            .map_err(|error| invalid(TextError::NotUtf8 { at: error.valid_up_to() }))?;
+        Self::parse(text).map_err(invalid)
+    }
+}
+
 /// What a session calls itself, for people: at most 256 bytes, may be empty. Proves nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Label(Arc<str>);
 
 impl Label {
@@ -310,6 +387,26 @@ mod tests {
         assert!(Label::parse(&"x".repeat(256)).is_ok());
         let long = Label::parse(&"x".repeat(257));
         assert_eq!(long, Err(TextError::TooLong { len: 257, max: 256 }));
+    }
+
+    #[test]
+    fn the_prefix_of_a_scope_has_1_to_128_bytes() {
+        assert_eq!(ScopePrefix::parse(""), Err(TextError::EmptyPrefix));
+        assert!(ScopePrefix::parse(&"x".repeat(128)).is_ok());
+        let long = ScopePrefix::parse(&"x".repeat(129));
+        assert_eq!(long, Err(TextError::TooLong { len: 129, max: 128 }));
+        let garbled = ScopePrefix::parse("a\n");
+        assert_eq!(garbled, Err(TextError::Forbidden { code: 10, at: 1 }));
+    }
+
+    #[test]
+    fn a_stored_prefix_is_checked_again_when_it_is_read() {
+        let stored =
+            |bytes: &[u8]| borsh::to_vec(bytes).and_then(|all| ScopePrefix::try_from_slice(&all));
+        assert_eq!(stored(b"pay/").ok(), ScopePrefix::parse("pay/").ok());
+        for bad in [&b""[..], b"a\n", b"\xff", &[b'x'; 129]] {
+            assert!(stored(bad).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

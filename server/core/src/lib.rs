@@ -46,9 +46,11 @@
 //!
 //! - The holders of a lock fit together: one, or readers (I2). Two requests of one session exclude
 //!   each other like any others.
-//! - Fencing tokens never repeat and never decrease, over the life of the cluster (I3).
+//! - Fencing tokens never repeat; they rise for every name over the life of the cluster, and over all
+//!   grants of one scope. Over grants of several scopes they do not: each has its own epoch (I3).
 //! - A grant goes to the smallest ticket of the queue, in the command that made room (I9, I15), and
-//!   only to a session that is open at that command (I5). A set is granted whole (I14).
+//!   only to a session that is open at that command (I5). A set is granted whole (I14). In a scope
+//!   that is suspended nobody is granted anything; who could be is granted when it is resumed.
 //! - A waiter leaves its queues by its grant, its own cancel, or its session's end (I10).
 //! - After a session's end nothing of it is left (I11).
 //! - One request id has at most one place or hold; a retry is told the same token (I12).
@@ -63,8 +65,8 @@
 //!
 //! - Modes are exclusive and shared; an `any` needs none or one of its locks. What is to come gets
 //!   a version of its own ([`Command::version`]).
-//! - When the 2⁴⁸ tokens of an epoch are used up, nobody is granted anything until the epoch is
-//!   raised; waiters keep their places meanwhile.
+//! - When the 2⁴⁸ tokens are used up, nobody is granted anything any more: there is one counter for all
+//!   epochs. Waiters keep their places meanwhile.
 
 mod acquire;
 mod answer;
@@ -78,6 +80,7 @@ mod event;
 mod gate;
 mod holders;
 mod ids;
+mod import;
 mod lease;
 mod limits;
 mod lock;
@@ -86,6 +89,8 @@ mod pass_on;
 mod queue;
 mod rejection;
 mod release;
+mod scope;
+mod scopes;
 mod session;
 mod sessions;
 mod snapshot;
@@ -101,18 +106,22 @@ pub use check::Violation;
 pub use command::{Batch, Command, Witness};
 pub use counters::Counters;
 pub use encoding::{COMMAND_VERSION, COMMAND_VERSION_OLDEST, DecodeError};
-pub use event::{EndCause, Event};
+pub use event::{EndCause, Event, LossCause};
 pub use gate::{GateClosed, VersionGate};
 pub use ids::{
-    FencingToken, LABEL_BYTES_MAX, Label, LockName, LogIndex, NAME_BYTES_MAX, RequestId, SessionId,
-    Tenure, TextError, Ticket,
+    FencingToken, LABEL_BYTES_MAX, Label, LockName, LogIndex, NAME_BYTES_MAX, RequestId,
+    SCOPE_BYTES_MAX, ScopePrefix, SessionId, Tenure, TextError, Ticket,
 };
+pub use import::{Fate, Has, IMPORT_ROWS_MAX, IMPORT_TTL_MAX_MS, ImportRow};
 pub use lease::{LeaseTable, NotRenewed};
 pub use limits::{Limits, TTL_CEILING_MS};
 pub use mode::{Item, Items, Mode};
 pub use rejection::Rejection;
+pub use scopes::{SCOPE_EPOCH_MAX, SCOPES_MAX, ScopeState};
 pub use snapshot::{Frozen, SNAPSHOT_VERSION, SnapshotError};
 pub use table::{Counts, LockTable};
 pub use value::{VALUE_BYTES_MAX, VALUE_OVERHEAD_BYTES, Value, ValueChange};
-pub use view::{HolderView, LockView, RequestState, RequestView, SessionView, WaiterView};
+pub use view::{
+    HolderView, LockView, RequestState, RequestView, ScopeView, SessionView, WaiterView,
+};
 pub use wish::{NAMES_MAX, Need};

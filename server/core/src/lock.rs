@@ -19,8 +19,8 @@ use crate::wish::{Part, Wish};
 /// it, and it is built from the sessions' records and the values when a snapshot is read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lock {
-    /// Nobody with a queue only while its head is a set that waits for another of its locks, or
-    /// while the tokens are used up: then the waiters keep their places until the epoch is raised.
+    /// Nobody with a queue only while its head is a set that waits for another of its locks, while
+    /// its scope is suspended, or once the tokens are used up: the waiters keep their places.
     pub(crate) holders: Holders,
     pub(crate) queue: Queue,
     /// The same as in [`LockTable::values`], here so that a grant need not look for it.
@@ -49,6 +49,9 @@ impl Lock {
 impl LockTable {
     /// Which locks of a wish are free to a request that comes now.
     pub(crate) fn free_to_newcomer(&self, wish: &Wish) -> Part {
+        if self.is_suspended(wish) {
+            return Part::default();
+        }
         self.part_where(wish, Lock::is_free_to_newcomer)
     }
 
@@ -123,6 +126,7 @@ impl LockTable {
             && !mutant!(LocksLeftBehind)
         {
             lock.remove();
+            self.scopes.forget(name);
         }
     }
 

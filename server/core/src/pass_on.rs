@@ -65,7 +65,8 @@ impl LockTable {
     /// both.
     ///
     /// A lock that nothing keeps leaves the table (I33). Without tokens the waiters keep their
-    /// places (I10).
+    /// places (I10), and so they do in a scope that is suspended: its locks are looked at again when
+    /// it is resumed.
     ///
     /// A new holder is told of those who still wait once all grants are made: readers do not hear
     /// of readers that enter with them.
@@ -79,7 +80,8 @@ impl LockTable {
         names.into_iter().for_each(|name| self.look_at(name, &mut heads));
         while let Some((ticket, name)) = heads.next() {
             let Some(ready) = self.ready_head(&name, ticket) else { continue };
-            let Ok(token) = self.counters.next_token() else { break };
+            let epoch = self.epoch_of(&ready.wish);
+            let Ok(token) = self.counters.next_token(epoch) else { break };
             self.grant_waiting(&ready, token, events);
             let left = if mutant!(AnyQueueUnlooked) { ready.part } else { ready.wish.whole() };
             ready.wish.iter_part(left).for_each(|(name, _)| self.look_at(name, &mut heads));
@@ -87,9 +89,10 @@ impl LockTable {
         self.tell_contended(before, events);
     }
 
-    /// Notes the head of a queue, or removes the lock if nothing keeps it.
+    /// Notes the head of a queue, or puts that off, or removes the lock if nothing keeps it.
     fn look_at(&mut self, name: &LockName, heads: &mut Heads) {
         match self.locks.get(name).map(|lock| lock.queue.first()) {
+            Some(Some(_)) if self.scopes.put_off(name) => {}
             Some(Some((ticket, _))) => heads.add(ticket, name),
             Some(None) => self.tidy(name),
             None => {}
@@ -146,7 +149,7 @@ impl LockTable {
 
     /// Tells each new holder of each of its locks that others wait for: for it that queue was
     /// never empty.
-    fn tell_contended(&self, before: usize, events: &mut Vec<Event>) {
+    pub(crate) fn tell_contended(&self, before: usize, events: &mut Vec<Event>) {
         let granted = events.get(before..).unwrap_or_default().iter();
         let contended: Vec<Event> = granted
             .filter_map(|event| match event {

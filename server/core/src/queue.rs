@@ -39,6 +39,11 @@ impl Queue {
         self.0.as_mut()?.remove(ticket)
     }
 
+    /// Gives a place to another request; `false`, and nothing changes, if nobody has it.
+    pub(crate) fn replace(&mut self, ticket: Ticket, waiter: Waiter) -> bool {
+        self.0.as_mut().is_some_and(|line| line.replace(ticket, waiter))
+    }
+
     /// Who is next: the smallest ticket.
     pub(crate) fn first(&self) -> Option<(Ticket, Waiter)> {
         let line = self.0.as_ref()?;
@@ -106,6 +111,12 @@ impl Line {
     fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
         let at = self.slots.binary_search_by_key(&ticket, |&(slot, _)| slot).ok()?;
         self.vacate(at)
+    }
+
+    fn replace(&mut self, ticket: Ticket, waiter: Waiter) -> bool {
+        let at = self.slots.binary_search_by_key(&ticket, |&(slot, _)| slot).ok();
+        let slot = at.and_then(|at| self.slots.get_mut(at)?.1.as_mut());
+        slot.map(|slot| *slot = waiter).is_some()
     }
 
     fn first(&self) -> Option<(Ticket, Waiter)> {

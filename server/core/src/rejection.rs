@@ -2,7 +2,7 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 
-use crate::ids::{FencingToken, LockName, RequestId, SessionId, Tenure};
+use crate::ids::{FencingToken, LockName, RequestId, ScopePrefix, SessionId, Tenure};
 
 /// Why a command changed nothing (but what its text says).
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize, thiserror::Error)]
@@ -197,12 +197,123 @@ pub enum Rejection {
         /// Which, and why.
         reason: String,
     },
+    /// Nothing of the lock was imported for the owner that a claim named, or it was claimed before,
+    /// given back, or has run out. Kept under the request's id.
+    #[error("nothing of {lock} was imported for that owner, or it has run out or was claimed")]
+    NotImported {
+        /// The lock.
+        lock: LockName,
+    },
+    /// A waiter was to be imported for a lock that nobody holds or waits for: it would hold the lock
+    /// at once, beside whoever holds it in the other store.
+    #[error("nobody holds {lock} here; import its holder before those who wait for it")]
+    NothingToWaitFor {
+        /// The lock.
+        lock: LockName,
+    },
+    /// Nobody is granted anything in the lock's scope at the moment, and the request would not wait.
+    /// Kept under the request's id.
+    #[error("the scope of {lock} is suspended: nobody is granted anything in it at the moment")]
+    Suspended {
+        /// The lock.
+        lock: LockName,
+    },
+    /// A request for locks of several scopes, or of one and none: one token could not rise for all of
+    /// them. Not recorded: the id may be used for another request.
+    #[error("{first} and {second} are not in the same scope; ask for them one after the other")]
+    SeveralScopes {
+        /// One of the locks.
+        first: LockName,
+        /// One that is in another scope, or in none.
+        second: LockName,
+    },
+    /// There is no scope of that prefix.
+    #[error("there is no scope {scope}")]
+    UnknownScope {
+        /// The prefix.
+        scope: ScopePrefix,
+    },
+    /// As many scopes are set as allowed.
+    #[error("{max} scopes are set, and no more are allowed; remove one first")]
+    TooManyScopes {
+        /// How many there may be, [`SCOPES_MAX`](crate::SCOPES_MAX).
+        max: u64,
+    },
+    /// A name could lie in both.
+    #[error("the scope {scope} would overlap with {other}, which is set")]
+    ScopesOverlap {
+        /// The scope that was to be set.
+        scope: ScopePrefix,
+        /// The one that is there.
+        other: ScopePrefix,
+    },
+    /// A request that waits or holds names locks inside the new scope and outside of it.
+    #[error("session {session} asks for {lock} together with locks outside the scope {scope}")]
+    ScopeCutsRequest {
+        /// The scope that was to be set.
+        scope: ScopePrefix,
+        /// Whose request.
+        session: SessionId,
+        /// One of its locks, in the scope.
+        lock: LockName,
+    },
+    /// A lock of the new scope is held under a token of an epoch that is not the scope's: its holder
+    /// could never be told that it is safe.
+    #[error(
+        "{lock} is held under token {token}, of an epoch before {epoch}; set the scope {scope} \
+         when that hold is over"
+    )]
+    HeldInOtherEpoch {
+        /// The scope that was to be set.
+        scope: ScopePrefix,
+        /// The lock.
+        lock: LockName,
+        /// Under which token.
+        token: FencingToken,
+        /// The epoch that the scope would begin with.
+        epoch: u16,
+    },
+    /// The scope is in another epoch than the authority.
+    #[error("the scope {scope} is in epoch {now}, not in {epoch}")]
+    OtherEpoch {
+        /// The scope.
+        scope: ScopePrefix,
+        /// Named by the command.
+        epoch: u16,
+        /// The scope's.
+        now: u16,
+    },
+    /// An epoch only rises.
+    #[error("the scope {scope} is in epoch {now} already; {epoch} does not lie above it")]
+    EpochNotAbove {
+        /// The scope.
+        scope: ScopePrefix,
+        /// Named by the command.
+        epoch: u16,
+        /// The scope's.
+        now: u16,
+    },
+    /// An epoch above the last that a scope may have. It never wraps.
+    #[error("epoch {epoch} is above {max}, the last one of a scope")]
+    EpochTooHigh {
+        /// The epoch.
+        epoch: u16,
+        /// The last, [`SCOPE_EPOCH_MAX`](crate::SCOPE_EPOCH_MAX).
+        max: u16,
+    },
 }
 
 impl Rejection {
     /// Whether it denies a request that would not wait. Only these are kept under the request's id:
     /// a retry is told the same, and [`Event::Denied`](crate::Event::Denied) tells of the first.
     pub fn is_denial(&self) -> bool {
-        matches!(self, Self::LockHeld { .. } | Self::LockAwaited { .. } | Self::NothingFree)
+        matches!(
+            self,
+            Self::LockHeld { .. }
+                | Self::LockAwaited { .. }
+                | Self::NotImported { .. }
+                | Self::Suspended { .. }
+                | Self::NothingFree
+        )
     }
 }

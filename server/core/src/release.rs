@@ -3,7 +3,7 @@
 use holdfast_mutants::mutant;
 
 use crate::answer::{Answer, Grant, Outcome, Was};
-use crate::event::{EndCause, Event};
+use crate::event::{Event, LossCause};
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::mode::Mode;
 use crate::session::{Record, State};
@@ -155,17 +155,22 @@ impl LockTable {
         self.end_hold(ending, events);
     }
 
-    /// Ends a hold with its session, and passes on what it held.
+    /// Ends a hold without its holder, with its session or its epoch, and passes on what it held. The
+    /// caller has taken it off the session's records.
     ///
-    /// An exclusive holder whose lease ran out may have been about to set the value of its lock,
+    /// An exclusive holder whose lease ran out, or whose scope was served elsewhere, may have been about to set the value of its lock,
     /// or have done half of what the value tells of: the value is marked as suspect before the
     /// next holder gets it.
-    pub(crate) fn lose(&mut self, ending: &Ending, cause: EndCause, events: &mut Vec<Event>) {
+    pub(crate) fn lose(&mut self, ending: &Ending, cause: LossCause, events: &mut Vec<Event>) {
         let Ending { grant, wish, part } = ending;
         let Grant { session, request, token } = *grant;
         let items = wish.items_of(*part);
         events.push(Event::Lost { session, request, token, items, over: true, cause });
-        if cause == EndCause::Expired && !mutant!(SuspectNotSet) {
+        let unclean = match cause {
+            LossCause::Closed => false,
+            LossCause::Expired | LossCause::EpochRaised => true,
+        };
+        if unclean && !mutant!(SuspectNotSet) {
             for (name, mode) in wish.iter_part(*part) {
                 if mode == Mode::Exclusive {
                     self.suspect_value(name, events);

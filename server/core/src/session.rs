@@ -8,7 +8,7 @@ use holdfast_mutants::mutant;
 use crate::acquire::Denial;
 use crate::answer::{Answer, Grant, Outcome};
 use crate::event::{EndCause, Event};
-use crate::ids::{FencingToken, Label, RequestId, SessionId, Tenure, Ticket};
+use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, Tenure, Ticket};
 use crate::release::Ending;
 use crate::wish::{Part, Wish};
 use crate::{LockTable, Rejection};
@@ -16,6 +16,8 @@ use crate::{LockTable, Rejection};
 /// A client's liveness, and all it asked for.
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize)]
 pub(crate) struct Session {
+    /// It stands for an owner in another store, whose name is the label. Nobody has its secret.
+    pub(crate) imported: bool,
     pub(crate) ttl_ms: u64,
     pub(crate) label: Label,
     pub(crate) secret_hash: [u8; 32],
@@ -86,6 +88,20 @@ impl Record {
 }
 
 impl Session {
+    /// One that nobody owns, with no lease.
+    pub(crate) fn new(opened_ms: u64) -> Self {
+        Self {
+            imported: false,
+            ttl_ms: 0,
+            label: Label::default(),
+            secret_hash: [0; 32],
+            opened_ms,
+            done_below: RequestId::new(0),
+            records: BTreeMap::new(),
+            holds: BTreeMap::new(),
+        }
+    }
+
     /// Its waits, in the order of their tickets.
     fn waits(&self) -> Vec<(Ticket, RequestId, &Wish)> {
         let waiting = |(&request, record)| match record {
@@ -97,6 +113,16 @@ impl Session {
         let mut waits: Vec<_> = self.records.iter().filter_map(waiting).collect();
         waits.sort_unstable_by_key(|&(ticket, ..)| ticket);
         waits
+    }
+
+    /// What was brought in by the import that this session is, also what is over by now; nothing of
+    /// any other session.
+    pub(crate) fn imports(&self) -> impl Iterator<Item = (&LockName, RequestId)> {
+        let records = self.records.iter().filter(|_| self.imported);
+        records.filter_map(|(&request, record)| match record {
+            Record::Asked { wish, .. } => Some((wish.get(0)?.0, request)),
+            Record::Wrote { .. } | Record::Spent => None,
+        })
     }
 
     /// Raises the mark and drops what is finished below it. A lower mark changes nothing.
@@ -212,26 +238,31 @@ impl LockTable {
         if !(min_ms..=max_ms).contains(&ttl_ms) {
             return Err(Rejection::TtlOutOfRange { ttl_ms, min_ms, max_ms });
         }
+        let opened = Session { ttl_ms, label, secret_hash, ..Session::new(self.stamp_ms) };
+        let session = self.add_session(opened, events)?;
+        Ok(Answer::SessionOpened { session })
+    }
+
+    /// Gives a session its number.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::TooManySessions`]; the state is unchanged.
+    pub(crate) fn add_session(
+        &mut self,
+        opened: Session,
+        events: &mut Vec<Event>,
+    ) -> Result<SessionId, Rejection> {
         let limit = self.limits.max_sessions;
+        let full = Rejection::TooManySessions { limit };
         if self.counts.sessions >= limit {
-            return Err(Rejection::TooManySessions { limit });
+            return Err(full);
         }
-        let Some(session) = self.counters.next_session() else {
-            return Err(Rejection::TooManySessions { limit });
-        };
-        let opened = Session {
-            ttl_ms,
-            label,
-            secret_hash,
-            opened_ms: self.stamp_ms,
-            done_below: RequestId::new(0),
-            records: BTreeMap::new(),
-            holds: BTreeMap::new(),
-        };
+        let session = self.counters.next_session().ok_or(full)?;
         self.sessions.insert(session, opened);
         self.counts.sessions += 1;
         events.push(Event::SessionOpened { session });
-        Ok(Answer::SessionOpened { session })
+        Ok(session)
     }
 
     /// Ends a session whose deadline passed at the leader of `heard_in`.
@@ -249,15 +280,17 @@ impl LockTable {
         proposed_in: Tenure,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        self.open(session)?;
+        if self.sessions.get(session).is_none() {
+            return Err(Rejection::UnknownSession { session });
+        }
         if heard_in != proposed_in && !mutant!(ExpiryFromOtherTenure) {
             return Err(Rejection::OtherTenure { session, heard_in, proposed_in });
         }
         self.end_session(session, EndCause::Expired, events)
     }
 
-    /// Ends a session: its waits leave, in ticket order; then its holds are lost, in grant order,
-    /// each passed on before the next is lost; then the session's end is said. Who stood behind
+    /// Ends a session: its waits leave, in ticket order; then its holds are lost, in the order of
+    /// their tokens, each passed on before the next is lost; then the session's end is said. Who stood behind
     /// one of its waits is granted once all of them have left, if nothing else is in the way (I15).
     ///
     /// The session is taken out first and its waits leave before the first hold is passed on: so
@@ -277,6 +310,7 @@ impl LockTable {
             return Err(Rejection::UnknownSession { session });
         };
         self.counts.sessions -= 1;
+        self.forget_imports(&ended);
         let waits = if mutant!(SessionEndKeepsWaits) { Vec::new() } else { ended.waits() };
         for &(ticket, request, wish) in &waits {
             self.leave_queues(wish, ticket);
@@ -288,7 +322,7 @@ impl LockTable {
             let held = ended.records.get(&request).and_then(Record::held);
             let Some((wish, part)) = held else { continue };
             let grant = Grant { session, request, token };
-            self.lose(&Ending { grant, wish: wish.clone(), part }, cause, events);
+            self.lose(&Ending { grant, wish: wish.clone(), part }, cause.into(), events);
         }
         events.push(Event::SessionEnded { session, cause });
         Ok(Answer::SessionEnded)
@@ -326,7 +360,10 @@ impl LockTable {
         }
     }
 
+    /// A session that its client may act for. An import's is nobody's: what it holds can be claimed,
+    /// and nothing else.
     pub(crate) fn open(&self, session: SessionId) -> Result<&Session, Rejection> {
-        self.sessions.get(session).ok_or(Rejection::UnknownSession { session })
+        let found = self.sessions.get(session).filter(|found| !found.imported);
+        found.ok_or(Rejection::UnknownSession { session })
     }
 }

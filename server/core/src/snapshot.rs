@@ -1,7 +1,7 @@
 //! The table as bytes: frozen in microseconds, written by another thread, read back with distrust.
 //!
-//! Stored are the sessions with their requests, the values of locks, the counters, limits, stamp and
-//! state hash. Who holds and who waits follows from the requests, so it is not stored and cannot
+//! Stored are the sessions with their requests, the values of locks, the scopes, the counters, limits,
+//! stamp and state hash. Who holds and who waits follows from the requests, so it is not stored and cannot
 //! contradict them.
 //!
 //! `"HOLDFAST" ‖ version:u16 ‖ blocks`: all numbers are little-endian; the blocks' bytes, put
@@ -22,9 +22,10 @@ use crate::chain::Chain;
 use crate::check::Violation;
 use crate::counters::Counters;
 use crate::holders::Holder;
-use crate::ids::{FencingToken, LockName, LogIndex, RequestId, SessionId, Ticket};
+use crate::ids::{FencingToken, LockName, LogIndex, RequestId, ScopePrefix, SessionId, Ticket};
 use crate::limits::Limits;
 use crate::queue::Waiter;
+use crate::scopes::{ScopeState, Scopes};
 use crate::session::{Record, Session, State};
 use crate::sessions::{Shard, shard_of};
 use crate::value::Value;
@@ -32,9 +33,13 @@ use crate::values::{self, ValueShard};
 use crate::wish::{Part, Wish};
 
 /// The version this build writes, and the highest it reads.
-pub const SNAPSHOT_VERSION: u16 = 2;
+pub const SNAPSHOT_VERSION: u16 = 4;
 /// The lowest version this build reads: the first that was released.
 const SNAPSHOT_VERSION_OLDEST: u16 = 2;
+/// The first that says of a session whether it was imported, and which commands were applied.
+const SAYS_IMPORTED: u16 = 3;
+/// The first that has scopes.
+const HAS_SCOPES: u16 = 4;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
 
@@ -97,6 +102,8 @@ impl From<io::Error> for SnapshotError {
 #[derive(Clone, Debug)]
 pub struct Frozen {
     header: Header,
+    applied_version: u16,
+    scopes: Vec<(ScopePrefix, ScopeState)>,
     shards: Vec<Arc<Shard>>,
     values: Vec<Arc<ValueShard>>,
 }
@@ -122,7 +129,10 @@ impl LockTable {
             sessions: self.counts.sessions,
             values: self.counts.values,
         };
-        Frozen { header, shards: self.sessions.freeze(), values: self.values.freeze() }
+        let applied_version = self.applied_version;
+        let scopes = self.scopes.iter().map(|(scope, state)| (scope.clone(), state)).collect();
+        let (shards, values) = (self.sessions.freeze(), self.values.freeze());
+        Frozen { header, applied_version, scopes, shards, values }
     }
 
     /// Reads what [`Frozen::write_to`] wrote, to the end of `input`, and checks every invariant.
@@ -133,9 +143,9 @@ impl LockTable {
     ///
     /// [`SnapshotError`]; nothing was built.
     pub fn read_from(input: &mut impl Read) -> Result<Self, SnapshotError> {
-        check_front(input)?;
+        let version = check_front(input)?;
         let mut blocks = BlockReader::new(input);
-        let read = Self::read_content(&mut blocks);
+        let read = Self::read_content(&mut blocks, version);
         // borsh calls every early end "invalid data"; only the block reader knows which it was.
         if read.is_err() && blocks.is_cut_off() {
             return Err(SnapshotError::CutOff);
@@ -145,17 +155,26 @@ impl LockTable {
         Ok(table)
     }
 
-    fn read_content(blocks: &mut BlockReader<'_, impl Read>) -> Result<Self, SnapshotError> {
+    fn read_content(
+        blocks: &mut BlockReader<'_, impl Read>,
+        version: u16,
+    ) -> Result<Self, SnapshotError> {
         let header = Header::deserialize_reader(blocks)?;
         let mut table = Self::with_counters(header.counters);
         table.limits = header.limits;
         table.stamp_ms = header.stamp_ms;
         table.chain = header.chain;
+        if version >= SAYS_IMPORTED {
+            table.applied_version = u16::deserialize_reader(blocks)?;
+        }
+        if version >= HAS_SCOPES {
+            table.scopes = read_scopes(blocks)?;
+        }
         let mut last = None;
         let mut waits = Vec::new();
         for _ in 0..header.sessions {
             let id = SessionId::deserialize_reader(blocks)?;
-            let session = Session::read(blocks)?;
+            let session = Session::read(blocks, version)?;
             let place = (shard_of(id), id);
             if last.is_some_and(|last| last >= place) {
                 return Err(damaged(format!("session {id} is out of order")).into());
@@ -166,6 +185,7 @@ impl LockTable {
         table.read_values(blocks, header.values)?;
         blocks.finish()?;
         table.restore_queues(waits)?;
+        table.restore_put_off();
         if mutant!(SnapshotForgetsTokens) {
             table.counters.token = table.largest_token_in_use();
         }
@@ -203,8 +223,21 @@ impl LockTable {
                 State::Denied(_) | State::Ended => {}
             }
         }
+        self.restore_imports(id, &session)?;
         self.sessions.insert(id, session);
         self.counts.sessions += 1;
+        Ok(())
+    }
+
+    fn restore_imports(&mut self, id: SessionId, session: &Session) -> Result<(), SnapshotError> {
+        for (lock, request) in session.imports() {
+            let name = self.kept_name(lock).unwrap_or_else(|| lock.clone());
+            let key = (name, session.label.clone());
+            if self.imports.insert(key, (id, request)).is_some() {
+                let what = format!("{lock} was imported twice for {}", session.label.as_str());
+                return Err(inconsistent("I25", what));
+            }
+        }
         Ok(())
     }
 
@@ -289,8 +322,9 @@ fn inconsistent(invariant: &'static str, what: String) -> SnapshotError {
 
 impl Session {
     /// Reads what its derived `BorshSerialize` wrote; `holds` follows from the records.
-    fn read(input: &mut impl Read) -> io::Result<Self> {
+    fn read(input: &mut impl Read, version: u16) -> io::Result<Self> {
         Ok(Self {
+            imported: version >= SAYS_IMPORTED && bool::deserialize_reader(input)?,
             ttl_ms: BorshDeserialize::deserialize_reader(input)?,
             label: BorshDeserialize::deserialize_reader(input)?,
             secret_hash: BorshDeserialize::deserialize_reader(input)?,
@@ -315,6 +349,20 @@ fn read_records(input: &mut impl Read) -> io::Result<BTreeMap<RequestId, Record>
     Ok(records)
 }
 
+/// Reads scopes in their one order; that there are not too many of them, and that none overlaps
+/// with another, the check of the whole table says.
+fn read_scopes(input: &mut impl Read) -> io::Result<Scopes> {
+    let mut scopes = Scopes::default();
+    for _ in 0..u32::deserialize_reader(input)? {
+        let scope = ScopePrefix::deserialize_reader(input)?;
+        if scopes.iter().last().is_some_and(|(last, _)| *last >= scope) {
+            return Err(damaged(format!("the scope {scope} is out of order")));
+        }
+        scopes.put(scope, ScopeState::deserialize_reader(input)?);
+    }
+    Ok(scopes)
+}
+
 impl Frozen {
     /// The last entry that is in it.
     pub fn applied_index(&self) -> LogIndex {
@@ -337,6 +385,8 @@ impl Frozen {
         out.write_all(&SNAPSHOT_VERSION.to_le_bytes())?;
         let mut blocks = BlockWriter::new(out);
         self.header.serialize(&mut blocks)?;
+        self.applied_version.serialize(&mut blocks)?;
+        self.scopes.serialize(&mut blocks)?;
         for (id, session) in self.shards.iter().flat_map(|shard| shard.iter()) {
             id.serialize(&mut blocks)?;
             session.serialize(&mut blocks)?;
@@ -349,7 +399,8 @@ impl Frozen {
     }
 }
 
-fn check_front(input: &mut impl Read) -> Result<(), SnapshotError> {
+/// Reads what stands before the blocks, and returns the version.
+fn check_front(input: &mut impl Read) -> Result<u16, SnapshotError> {
     let mut magic = [0; MAGIC.len()];
     input.read_exact(&mut magic)?;
     if magic != MAGIC {
@@ -358,7 +409,7 @@ fn check_front(input: &mut impl Read) -> Result<(), SnapshotError> {
     let mut version = [0; 2];
     input.read_exact(&mut version)?;
     match u16::from_le_bytes(version) {
-        SNAPSHOT_VERSION_OLDEST..=SNAPSHOT_VERSION => Ok(()),
+        found @ SNAPSHOT_VERSION_OLDEST..=SNAPSHOT_VERSION => Ok(found),
         0 => Err(damaged("there never was a version 0").into()),
         found if found < SNAPSHOT_VERSION_OLDEST => {
             Err(SnapshotError::OldVersion { found, oldest: SNAPSHOT_VERSION_OLDEST })

@@ -9,10 +9,13 @@ use crate::answer::{Answer, Applied, Outcome};
 use crate::chain::{Chain, ReplicaFault};
 use crate::command::{Batch, Command, Witness};
 use crate::counters::Counters;
+use crate::encoding::COMMAND_VERSION_OLDEST;
 use crate::event::{EndCause, Event};
-use crate::ids::{LockName, LogIndex, Tenure};
+use crate::ids::{Label, LockName, LogIndex, RequestId, SessionId, Tenure};
+use crate::import::{Claimed, Imported};
 use crate::limits::Limits;
 use crate::lock::Lock;
+use crate::scopes::Scopes;
 use crate::sessions::Sessions;
 use crate::value::Write;
 use crate::values::Values;
@@ -35,9 +38,15 @@ pub struct LockTable {
     pub(crate) values: Values,
     /// Follows from the sessions' records and the values; not stored.
     pub(crate) locks: BTreeMap<LockName, Lock>,
+    /// Where what was imported of a lock for an owner is, or was: for as long as the session lives
+    /// that was opened for it. Follows from the sessions' records; not stored.
+    pub(crate) imports: BTreeMap<(LockName, Label), (SessionId, RequestId)>,
     pub(crate) counters: Counters,
     pub(crate) limits: Limits,
+    pub(crate) scopes: Scopes,
     pub(crate) stamp_ms: u64,
+    /// The highest version of commands that was ever applied.
+    pub(crate) applied_version: u16,
     pub(crate) chain: Chain,
     /// Follows from the sessions and locks; not stored.
     pub(crate) counts: Counts,
@@ -77,9 +86,12 @@ impl LockTable {
             sessions: Sessions::new(),
             values: Values::new(),
             locks: BTreeMap::new(),
+            imports: BTreeMap::new(),
             counters,
             limits: Limits::default(),
+            scopes: Scopes::default(),
             stamp_ms: 0,
+            applied_version: COMMAND_VERSION_OLDEST,
             chain: Chain::new(),
             counts: Counts::default(),
         }
@@ -103,6 +115,7 @@ impl LockTable {
         // (I8). It is shown to people and decides nothing.
         let lowest_ms = if mutant!(StampGoesBack) { 0 } else { self.stamp_ms };
         self.stamp_ms = lowest_ms.max(batch.stamp_ms);
+        self.applied_version = self.applied_version.max(batch.version());
         let before = out.len();
         for command in &batch.commands {
             let mut events = Vec::new();
@@ -149,6 +162,17 @@ impl LockTable {
                 let write = Write { session, done_below, request, token, lock, change };
                 self.set_value(&write, events)
             }
+            Command::Import { ref owner, ttl_ms, ref rows } => {
+                self.import(&Imported { owner, ttl_ms, rows }, events)
+            }
+            Command::Claim { session, done_below, request, ref lock, ref owner } => {
+                self.claim(&Claimed { session, done_below, request, lock, owner }, events)
+            }
+            Command::SetScope { ref scope } => self.set_scope(scope, events),
+            Command::RemoveScope { ref scope } => self.remove_scope(scope, events),
+            Command::Suspend { ref scope } => self.suspend(scope, events),
+            Command::Resume { ref scope, epoch } => self.resume(scope, epoch, events),
+            Command::RaiseEpoch { ref scope, epoch } => self.raise_epoch(scope, epoch, events),
         }
     }
 

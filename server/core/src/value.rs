@@ -176,7 +176,7 @@ impl LockTable {
 
     /// A value that takes no more room than the one it replaces is always taken, also under limits
     /// that were lowered since.
-    fn check_room(
+    pub(crate) fn check_room(
         &self,
         lock: &LockName,
         before: Option<&Value>,
@@ -211,7 +211,12 @@ impl LockTable {
         }
     }
 
-    fn put_value(&mut self, lock: &LockName, value: Option<Value>, events: &mut Vec<Event>) {
+    pub(crate) fn put_value(
+        &mut self,
+        lock: &LockName,
+        value: Option<Value>,
+        events: &mut Vec<Event>,
+    ) {
         self.keep_value(lock, value.clone());
         events.push(Event::ValueChanged { lock: lock.clone(), value });
     }
@@ -234,10 +239,15 @@ impl LockTable {
 
 fn check_size(change: &ValueChange) -> Result<(), Rejection> {
     match change {
-        ValueChange::Set(bytes) if bytes.len() > VALUE_BYTES_MAX => {
-            let (len, max) = (bytes.len() as u64, VALUE_BYTES_MAX as u64);
-            Err(Rejection::ValueTooLarge { len, max })
-        }
-        ValueChange::Set(_) | ValueChange::Clear | ValueChange::Confirm => Ok(()),
+        ValueChange::Set(bytes) => check_length(bytes.len()),
+        ValueChange::Clear | ValueChange::Confirm => Ok(()),
     }
+}
+
+pub(crate) fn check_length(bytes: usize) -> Result<(), Rejection> {
+    if bytes > VALUE_BYTES_MAX {
+        let (len, max) = (bytes as u64, VALUE_BYTES_MAX as u64);
+        return Err(Rejection::ValueTooLarge { len, max });
+    }
+    Ok(())
 }

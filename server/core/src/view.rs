@@ -4,12 +4,13 @@ use std::ops::Bound;
 
 use crate::answer::Grant;
 use crate::holders::Holder;
-use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId};
+use crate::ids::{FencingToken, Label, LockName, RequestId, ScopePrefix, SessionId};
 use crate::limits::Limits;
 use crate::lock::Lock;
 use crate::mode::{Items, Mode};
 use crate::queue::Waiter;
-use crate::session::{Record, State};
+use crate::scopes::ScopeState;
+use crate::session::{Record, Session, State};
 use crate::table::Counts;
 use crate::value::Value;
 use crate::{LockTable, Rejection};
@@ -31,6 +32,8 @@ pub struct SessionView<'a> {
     pub done_below: RequestId,
     /// How many requests are kept for it: waiting, held, finished and not confirmed.
     pub requests: u64,
+    /// It stands for an owner in another store, by the name of its label, and cannot be renewed.
+    pub imported: bool,
 }
 
 /// A request of a session.
@@ -101,6 +104,17 @@ pub struct HolderView<'a> {
     pub label: &'a Label,
     /// Since when: the leader's wall clock, Unix milliseconds. For people.
     pub since_ms: u64,
+    /// The session stands for an owner in another store, by the name of its label.
+    pub imported: bool,
+}
+
+/// A scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScopeView<'a> {
+    /// Its prefix.
+    pub scope: &'a ScopePrefix,
+    /// Its epoch, and whether it is suspended.
+    pub state: ScopeState,
 }
 
 /// Who waits for a lock.
@@ -116,9 +130,16 @@ pub struct WaiterView<'a> {
     pub label: &'a Label,
     /// Since when: the leader's wall clock, Unix milliseconds. For people.
     pub since_ms: u64,
+    /// The session stands for an owner in another store, by the name of its label.
+    pub imported: bool,
 }
 
 impl<'a> LockView<'a> {
+    /// The scope that it lies in.
+    pub fn scope(&self) -> Option<ScopeView<'a>> {
+        self.table.scope_of(self.name)
+    }
+
     /// Who holds it, in the order of their grants. Costs only what is taken.
     pub fn holders(&self) -> impl Iterator<Item = HolderView<'a>> + use<'a> {
         let table = self.table;
@@ -135,8 +156,9 @@ impl<'a> LockView<'a> {
             else {
                 return None;
             };
-            let label = &found.label;
-            Some(WaiterView { session, request, mode, label, since_ms: *since_ms })
+            let Session { label, imported, .. } = found;
+            let (since_ms, imported) = (*since_ms, *imported);
+            Some(WaiterView { session, request, mode, label, since_ms, imported })
         })
     }
 }
@@ -158,6 +180,7 @@ impl LockTable {
             opened_ms: found.opened_ms,
             done_below: found.done_below,
             requests: found.records.len() as u64,
+            imported: found.imported,
         })
     }
 
@@ -216,7 +239,9 @@ impl LockTable {
         else {
             return None;
         };
-        Some(HolderView { grant, mode, label: &found.label, since_ms: *since_ms })
+        let Session { label, imported, .. } = found;
+        let (since_ms, imported) = (*since_ms, *imported);
+        Some(HolderView { grant, mode, label, since_ms, imported })
     }
 
     /// At most `limit` locks whose names begin with `prefix`, in the order of their names, from
@@ -253,6 +278,22 @@ impl LockTable {
         self.counts
     }
 
+    /// Every scope, in the order of their prefixes; at most [`SCOPES_MAX`](crate::SCOPES_MAX).
+    pub fn scopes(&self) -> impl Iterator<Item = ScopeView<'_>> {
+        self.scopes.iter().map(|(scope, state)| ScopeView { scope, state })
+    }
+
+    /// The scope of that prefix.
+    pub fn scope(&self, scope: &ScopePrefix) -> Option<ScopeState> {
+        self.scopes.get(scope)
+    }
+
+    /// The scope that a name lies in. O(log n) in the number of scopes.
+    pub fn scope_of(&self, name: &LockName) -> Option<ScopeView<'_>> {
+        let (scope, state) = self.scopes.of(name)?;
+        Some(ScopeView { scope, state })
+    }
+
     /// The limits in force.
     pub fn limits(&self) -> Limits {
         self.limits
@@ -261,6 +302,13 @@ impl LockTable {
     /// The largest wall-clock stamp of a batch so far, Unix milliseconds; never decreases (I8).
     pub fn stamp_ms(&self) -> u64 {
         self.stamp_ms
+    }
+
+    /// The highest version of commands that was ever applied. Every member knew it when it was proposed
+    /// (I29), and whoever does not know it any more cannot follow this log: so it may be proposed again
+    /// without asking anybody.
+    pub fn applied_version(&self) -> u16 {
+        self.applied_version
     }
 
     /// The numbers given out so far.

@@ -13,7 +13,7 @@
     reason = "what cannot be unwrapped fails the test, and what is printed explains the failure"
 )]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_core::{
     Batch, Command, Counters, Counts, Event, FencingToken, Limits, LockName, LockTable, LogIndex,
@@ -62,13 +62,18 @@ struct History {
     other: LockTable,
     index: u64,
     tenure: u64,
-    last_token: Option<FencingToken>,
+    /// The last tokens of each name, of each scope that ever was, and of the names in none.
+    last_tokens: BTreeMap<String, FencingToken>,
+    last_counter: u64,
 }
 
 impl History {
     fn new(seed: u64) -> Self {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut counters = Counters { epoch: rng.random_range(0..3), ..Counters::default() };
+        if rng.random_bool(0.1) {
+            counters.epoch = rng.random_range(31_990..32_010);
+        }
         if rng.random_bool(0.1) {
             counters.token = FencingToken::COUNTER_MAX - rng.random_range(0..60);
         }
@@ -79,13 +84,17 @@ impl History {
             other: LockTable::with_counters(counters),
             index: 0,
             tenure: 1,
-            last_token: None,
+            last_tokens: BTreeMap::new(),
+            last_counter: counters.token,
         }
     }
 
     fn run(&mut self, met: &mut Met) {
         let limits = Limits { max_sessions: 8, max_requests_per_session: 16, ..Limits::default() };
         self.step(vec![Command::Configure { limits }], met);
+        if self.rng.random_bool(0.3) {
+            self.step(traffic::idle_scopes(), met);
+        }
         let mut left = COMMANDS_PER_HISTORY;
         while left > 0 {
             let size = if self.rng.random_bool(0.8) { 1 } else { self.rng.random_range(0..=4) };
@@ -142,12 +151,19 @@ impl History {
         }
     }
 
-    /// I3: in the order of the grants, over all names.
+    /// I3: in the order of the grants, for every name and over all of a scope; the counter alone over
+    /// all there are.
     fn tokens_rise(&mut self, events: &[Event]) {
         for event in events {
-            if let Event::Granted { token, .. } = event {
-                assert!(self.last_token < Some(*token));
-                self.last_token = Some(*token);
+            let Event::Granted { token, items, .. } = event else { continue };
+            assert!(self.last_counter < token.counter());
+            self.last_counter = token.counter();
+            let scope = self.model.scope_of(&items[0].lock);
+            let scope = scope.map_or("none".into(), |(scope, _)| format!("scope {scope}"));
+            let names = items.iter().map(|item| format!("name {}", item.lock));
+            for of in names.chain([scope]) {
+                let last = self.last_tokens.insert(of.clone(), *token);
+                assert!(last < Some(*token), "{of}: {last:?} {token:?}");
             }
         }
     }
@@ -156,6 +172,11 @@ impl History {
         let (model, table) = (&self.model, &self.table);
         assert_eq!(table.stamp_ms(), model.stamp_ms);
         assert_eq!(table.limits(), model.limits);
+        assert_eq!(table.counters().epoch, model.epoch);
+        let mut scopes = model.scopes.clone();
+        scopes.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let shown: Vec<_> = table.scopes().map(|view| (view.scope.clone(), view.state)).collect();
+        assert_eq!(shown, scopes);
         for session in &model.sessions {
             let view = table.session(session.id).unwrap();
             assert_eq!((view.ttl_ms, view.done_below), (session.ttl_ms, session.done_below));
@@ -215,6 +236,8 @@ impl History {
                 assert!(table.grant_is_current(view.name, grant.token));
             }
             assert_eq!(view.value, model.value(view.name));
+            let scope = table.scope_of(view.name).map(|view| (view.scope, view.state));
+            assert_eq!(scope, model.scope_of(view.name).map(|(scope, state)| (scope, *state)));
             let queue = model.queue(view.name);
             let places: Vec<_> = table.queue_places(view.name).collect();
             let expected: Vec<_> =

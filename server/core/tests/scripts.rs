@@ -12,6 +12,11 @@
 //! release S TOKEN [LOCKS] [done=N]
 //! set S TOKEN LOCK TEXT [id=N] [done=N]
 //! clear S TOKEN LOCK | confirm S TOKEN LOCK
+//! import OWNER TTL ROW …        the next session, if anything comes in; a ROW is `+a` held, `+a:text`
+//!                               with a value, `?a` waited for
+//! claim S LOCK OWNER [id=N] [done=N]
+//! scope PREFIX | unscope PREFIX  set, removed
+//! suspend PREFIX | resume PREFIX EPOCH | raise PREFIX EPOCH
 //! limits name=N …               those not named are the defaults
 //! counters name=N …             starts anew with these; token=-N is N before the last
 //! tenure N | stamp N            of the entries that follow
@@ -21,7 +26,8 @@
 //! LOCKS is `a,b,~c`, `c` shared; `any=N` asks for at least N of them. A TEXT of `x*5000` is 5,000
 //! times `x`; `-` is no bytes.
 //!
-//! Tokens are shown without their epoch. `s1#2` is request 2 of session 1.
+//! Tokens of epoch 1 are shown without it, others as EPOCH:COUNTER; `release 1 2:7` names one of
+//! epoch 2. `s1#2` is request 2 of session 1.
 
 #![expect(
     clippy::unwrap_used,
@@ -34,12 +40,12 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use holdfast_core::{
-    Answer, Applied, Batch, Command, Counters, FencingToken, Item, Label, Limits, LockName,
-    LockTable, LogIndex, Need, RequestId, SessionId, Tenure, ValueChange,
+    Answer, Applied, Batch, Command, Counters, FencingToken, Has, ImportRow, Item, Label, Limits,
+    LockName, LockTable, LogIndex, Need, RequestId, ScopePrefix, SessionId, Tenure, ValueChange,
 };
 
 mod telling;
-use telling::{holder, sign, standing, tell, value, who};
+use telling::{holder, scope_line, sign, standing, tell, value, who};
 
 #[test]
 fn every_script_says_what_it_said_before() {
@@ -139,7 +145,8 @@ impl<'a> Words<'a> {
     }
 
     fn token(&self) -> FencingToken {
-        FencingToken::new(1, self.number(2)).unwrap()
+        let (epoch, counter) = self.plain[2].split_once(':').unwrap_or(("1", self.plain[2]));
+        FencingToken::new(epoch.parse().unwrap(), counter.parse().unwrap()).unwrap()
     }
 
     fn need(&self) -> Need {
@@ -188,7 +195,9 @@ impl Stage {
 
     fn command(&mut self, words: &Words<'_>) -> Command {
         let (session, done_below) = match words.plain[0] {
-            "limits" => (SessionId::new(0), RequestId::new(0)),
+            "limits" | "import" | "scope" | "unscope" | "suspend" | "resume" | "raise" => {
+                (SessionId::new(0), RequestId::new(0))
+            }
             _ => (words.session(), words.done_below()),
         };
         match words.plain[0] {
@@ -225,6 +234,18 @@ impl Stage {
                 let lock = LockName::parse(words.plain[3]).unwrap();
                 Command::SetValue { session, done_below, request, token, lock, change }
             }
+            "import" => {
+                let owner = Label::parse(words.plain[1]).unwrap();
+                let rows = words.plain[3..].iter().map(|row| import_row(row)).collect();
+                Command::Import { owner, ttl_ms: words.number(2), rows }
+            }
+            "claim" => {
+                let request = self.request(session, words);
+                let lock = LockName::parse(words.plain[2]).unwrap();
+                let owner = Label::parse(words.plain[3]).unwrap();
+                Command::Claim { session, done_below, request, lock, owner }
+            }
+            "scope" | "unscope" | "suspend" | "resume" | "raise" => scope_command(words),
             "limits" => Command::Configure { limits: limits(words) },
             other => panic!("no such command: {other}"),
         }
@@ -277,9 +298,24 @@ impl Stage {
             }
             output.push('\n');
         }
+        for view in self.table.scopes() {
+            writeln!(output, "{}", scope_line(view.scope, Some(view.state))).unwrap();
+        }
         if output.is_empty() {
             output.push_str("nothing\n");
         }
+    }
+}
+
+fn scope_command(words: &Words<'_>) -> Command {
+    let scope = ScopePrefix::parse(words.plain[1]).unwrap();
+    let epoch = || u16::try_from(words.number(2)).unwrap();
+    match words.plain[0] {
+        "scope" => Command::SetScope { scope },
+        "unscope" => Command::RemoveScope { scope },
+        "suspend" => Command::Suspend { scope },
+        "resume" => Command::Resume { scope, epoch: epoch() },
+        _ => Command::RaiseEpoch { scope, epoch: epoch() },
     }
 }
 
@@ -293,6 +329,7 @@ fn counters(words: &Words<'_>) -> Counters {
             "token" => counters.token = from(FencingToken::COUNTER_MAX),
             "session" => counters.session = from(u64::MAX),
             "ticket" => counters.ticket = from(u64::MAX),
+            "epoch" => counters.epoch = u16::try_from(value).unwrap(),
             other => panic!("no such counter: {other}"),
         }
     }
@@ -320,6 +357,17 @@ fn bytes_of(table: &LockTable) -> Vec<u8> {
     let mut bytes = Vec::new();
     table.freeze().write_to(&mut bytes).unwrap();
     bytes
+}
+
+fn import_row(row: &str) -> ImportRow {
+    let lock = |name: &str| LockName::parse(name).unwrap();
+    match (row.split_at(1), row.split_once(':')) {
+        (("?", name), _) => ImportRow { lock: lock(name), has: Has::Place },
+        (_, Some((name, value))) => {
+            ImportRow { lock: lock(&name[1..]), has: Has::Hold(Some(value.into())) }
+        }
+        ((_, name), None) => ImportRow { lock: lock(name), has: Has::Hold(None) },
+    }
 }
 
 fn change(words: &Words<'_>) -> ValueChange {

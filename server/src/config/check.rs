@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use holdfast_core::TTL_CEILING_MS;
 
 use super::{
-    Advertised, ClusterConfig, Config, ConfigError, ListenAddress, Member, Members, NodeConfig,
-    Origin, log_filter,
+    Advertised, ClusterConfig, Config, ConfigError, FallbackConfig, ListenAddress, Member, Members,
+    NodeConfig, Origin, log_filter,
 };
 use crate::members::MEMBERS_MAX;
 
@@ -20,6 +20,7 @@ impl Config {
     pub(super) fn check(
         mut node: NodeConfig,
         mut cluster: ClusterConfig,
+        fallback: FallbackConfig,
         origin: &dyn Fn(&'static str) -> Origin,
     ) -> Result<Self, ConfigError> {
         let check = Check { origin };
@@ -33,7 +34,8 @@ impl Config {
         check.members(&mut cluster.members, &own)?;
         check.join(&node, &cluster.members)?;
         check.listeners(&node, has_peers)?;
-        Ok(Self { node, cluster, own, has_peers })
+        check.fallback(&fallback)?;
+        Ok(Self { node, cluster, fallback, own, has_peers })
     }
 }
 
@@ -108,6 +110,27 @@ impl Check<'_> {
         self.within("max_value_bytes", cluster.max_value_bytes, 0..=16 << 30)?;
         self.within("outbox_frames", cluster.outbox_frames, 16..=1_000_000)?;
         self.within("frames_per_second", cluster.frames_per_second, 10..=10_000_000)
+    }
+
+    fn fallback(&self, fallback: &FallbackConfig) -> Result<(), ConfigError> {
+        self.within("hold_ms", fallback.hold_ms, 1_000..=3_600_000)?;
+        self.within("take_over_ms", fallback.take_over_ms, 1_300..=3_600_000)?;
+        if let Err(problem) = fallback.terms() {
+            return Err(self.refuse("take_over_ms", fallback.take_over_ms, problem.to_string()));
+        }
+        self.within("drain_limit_ms", fallback.drain_limit_ms, 0..=fallback.take_over_ms / 2)?;
+        self.within("switch_every_ms", fallback.switch_every_ms, 0..=86_400_000)?;
+        let password = &fallback.cassandra_password_file;
+        if fallback.cassandra_user.is_empty() != password.as_os_str().is_empty() {
+            let problem = "goes with cassandra_password_file; set both or none".to_owned();
+            return Err(self.refuse("cassandra_user", &fallback.cassandra_user, problem));
+        }
+        if fallback.is_set() && !cfg!(feature = "fallback") {
+            let problem = "this holdfastd has no driver for Cassandra; build it with cargo build \
+                           --release -p holdfast-server --features fallback";
+            return Err(self.refuse("cassandra", &fallback.cassandra, problem.to_owned()));
+        }
+        Ok(())
     }
 
     fn log_level(&self, text: &str) -> Result<(), ConfigError> {

@@ -8,7 +8,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterLayer, Config, ConfigError, NodeLayer};
+use super::{ClusterLayer, Config, ConfigError, FallbackLayer, NodeLayer};
 
 /// Who said what a setting is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,11 @@ pub struct Overrides {
     node: NodeLayer,
     #[command(flatten, next_help_heading = "Equal on all nodes of a cluster")]
     cluster: ClusterLayer,
+    #[command(
+        flatten,
+        next_help_heading = "Scopes with fallback; equal on all nodes of a cluster"
+    )]
+    fallback: FallbackLayer,
 }
 
 type Origins = BTreeMap<&'static str, Origin>;
@@ -65,7 +70,7 @@ impl Settings {
         matches: &ArgMatches,
     ) -> Result<Self, ConfigError> {
         let mut origins = Origins::new();
-        let (node, cluster) = match file {
+        let (node, cluster, fallback) = match file {
             Some(path) => read_file(path, &mut origins)?,
             None => Default::default(),
         };
@@ -73,8 +78,9 @@ impl Settings {
         note_overrides(matches, &mut origins);
         let node = overrides.node.over(node).resolve();
         let cluster = overrides.cluster.over(cluster).resolve();
+        let fallback = overrides.fallback.over(fallback).resolve();
         let origin = |key| origins.get(key).copied().unwrap_or(Origin::Default);
-        let config = Config::check(node, cluster, &origin)?;
+        let config = Config::check(node, cluster, fallback, &origin)?;
         Ok(Self { config, origins })
     }
 
@@ -98,12 +104,17 @@ impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let node = table_of(&self.config.node)?;
         let cluster = table_of(&self.config.cluster)?;
+        let fallback = table_of(&self.config.fallback)?;
         for key in NodeLayer::KEYS {
             writeln!(f, "{}", self.line(key, &node))?;
         }
         writeln!(f, "\n[cluster]")?;
         for key in ClusterLayer::KEYS {
             writeln!(f, "{}", self.line(key, &cluster))?;
+        }
+        writeln!(f, "\n[fallback]")?;
+        for key in FallbackLayer::KEYS {
+            writeln!(f, "{}", self.line(key, &fallback))?;
         }
         Ok(())
     }
@@ -115,29 +126,38 @@ fn table_of<T: Serialize>(config: &T) -> Result<toml::Table, fmt::Error> {
 
 /// The table of a file that holds what is equal on all nodes.
 const CLUSTER_TABLE: &str = "cluster";
+/// The table of a file that says where scopes with fallback are served meanwhile.
+const FALLBACK_TABLE: &str = "fallback";
 
-/// What a file says: the node's keys at the top, the cluster's in `[cluster]`.
+/// What a file says: the node's keys at the top, the others in tables of their own.
 #[derive(Default, Deserialize)]
-struct ClusterTable {
+struct Tables {
     #[serde(default)]
     cluster: ClusterLayer,
+    #[serde(default)]
+    fallback: FallbackLayer,
 }
+
+type Layers = (NodeLayer, ClusterLayer, FallbackLayer);
 
 /// Keys are checked against the list before values are, so that a misspelt key gets an answer
 /// that names the right one. Each table is read from the text, not from the parsed table, so that
 /// an error can say in which line it stands.
-fn read_file(path: &Path, origins: &mut Origins) -> Result<(NodeLayer, ClusterLayer), ConfigError> {
+fn read_file(path: &Path, origins: &mut Origins) -> Result<Layers, ConfigError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
     let malformed = |error| malformed(path, &text, &error);
     let mut table: toml::Table = toml::from_str(&text).map_err(malformed)?;
-    if let Some(toml::Value::Table(cluster)) = table.remove(CLUSTER_TABLE) {
-        note_keys(path, &cluster, ClusterLayer::KEYS, origins)?;
+    for (name, keys) in [(CLUSTER_TABLE, ClusterLayer::KEYS), (FALLBACK_TABLE, FallbackLayer::KEYS)]
+    {
+        if let Some(toml::Value::Table(inner)) = table.remove(name) {
+            note_keys(path, &inner, keys, origins)?;
+        }
     }
     note_keys(path, &table, NodeLayer::KEYS, origins)?;
     let node = toml::from_str(&text).map_err(malformed)?;
-    let ClusterTable { cluster } = toml::from_str(&text).map_err(malformed)?;
-    Ok((node, cluster))
+    let Tables { cluster, fallback } = toml::from_str(&text).map_err(malformed)?;
+    Ok((node, cluster, fallback))
 }
 
 fn note_keys(
@@ -164,7 +184,10 @@ fn note_keys(
 fn nearest(key: &str) -> Option<String> {
     let node = NodeLayer::KEYS.iter().map(|known| (*known, " at the top".to_owned()));
     let cluster = ClusterLayer::KEYS.iter().map(|known| (*known, format!(" in [{CLUSTER_TABLE}]")));
+    let fallback =
+        FallbackLayer::KEYS.iter().map(|known| (*known, format!(" in [{FALLBACK_TABLE}]")));
     node.chain(cluster)
+        .chain(fallback)
         .map(|(known, place)| (strsim::damerau_levenshtein(key, known), known, place))
         .filter(|(distance, known, _)| *distance <= known.len() / 3)
         .min()
@@ -175,7 +198,10 @@ fn nearest(key: &str) -> Option<String> {
 /// left alone: the command line `holdfast` and orchestrators have theirs.
 fn check_variables(names: impl Iterator<Item = String>) -> Result<(), ConfigError> {
     const TYPING_ERRORS: usize = 2;
-    let known = || NodeLayer::VARIABLES.iter().chain(ClusterLayer::VARIABLES);
+    let known = || {
+        let others = ClusterLayer::VARIABLES.iter().chain(FallbackLayer::VARIABLES);
+        NodeLayer::VARIABLES.iter().chain(others)
+    };
     for name in names.filter(|name| name.starts_with("HOLDFAST_")) {
         let near = |known: &&&str| strsim::damerau_levenshtein(&name, known) <= TYPING_ERRORS;
         match known().find(near) {
@@ -202,7 +228,8 @@ fn malformed(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
 
 /// clap knows which of its values came from the environment.
 fn note_overrides(matches: &ArgMatches, origins: &mut Origins) {
-    for key in NodeLayer::KEYS.iter().chain(ClusterLayer::KEYS) {
+    let others = ClusterLayer::KEYS.iter().chain(FallbackLayer::KEYS);
+    for key in NodeLayer::KEYS.iter().chain(others) {
         match matches.value_source(key) {
             Some(ValueSource::CommandLine) => origins.insert(key, Origin::Flag),
             Some(ValueSource::EnvVariable) => origins.insert(key, Origin::Environment),

@@ -199,7 +199,8 @@ impl Node {
             settings::sessions(config),
             seams.clone(),
         ));
-        let running = Running::new(config, condition.clone(), hub.metrics(), counters);
+        hub.keep_scopes(settings::fallback(config, &seams));
+        let running = Running::new(config, condition.clone(), hub.clone(), counters);
         view.set(Phase::Running(Arc::new(running)));
         let announcer = seams.spawn("announcer", announce(replica.clone()));
         let mut ports = Vec::new();

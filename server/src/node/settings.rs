@@ -1,5 +1,11 @@
 //! The node's settings, as each part wants them.
 
+use std::sync::Arc;
+
+use holdfast_cassandra::database::Tables;
+use holdfast_seams::Seams;
+
+use crate::authority::{self, Terms};
 use crate::config::{Config, Member};
 use crate::raft::{self, ReplicaConfig};
 use crate::session::SessionSettings;
@@ -44,6 +50,16 @@ pub(super) fn sessions(config: &Config) -> SessionSettings {
         max_waiting_calls: count(node.max_waiting_calls),
         ..SessionSettings::default()
     }
+}
+
+/// For the keepers of scopes with fallback; `None` if no fallback was named. Cassandra is asked for nothing
+/// before there is a scope.
+pub(super) fn fallback(config: &Config, seams: &Seams) -> Option<(Terms, Arc<Tables>)> {
+    let fallback = Some(&config.fallback).filter(|fallback| fallback.is_set())?;
+    // Checked with the settings.
+    let terms = fallback.terms().ok()?;
+    let tables = Tables::new(authority::database(fallback)?, seams.clock.clone());
+    Some((terms, Arc::new(tables)))
 }
 
 /// Settings are bounded far below what any machine can count to.

@@ -7,13 +7,14 @@ use bytes::Bytes;
 use holdfast_proto::v1::{self as proto, StatusResponse};
 use prometheus_client::registry::Registry;
 
+use crate::authority::Keepers;
 use crate::config::Config;
 use crate::consensus::{Consensus, Role};
 use crate::http::{Inspected, Readiness};
-use crate::metrics::{self, Sample, Sources};
+use crate::metrics::{self, Sample, ScopeSample, Sources};
 use crate::raft::{self, Forming, Replica, ReplicaStatus};
 use crate::rpc::NodeInfo;
-use crate::session::{ClusterId, SessionMetrics};
+use crate::session::{ClusterId, Hub};
 use crate::storage::{Counters, free_space};
 
 /// The node as the admin port sees it, from before its parts are there until after they are gone.
@@ -80,13 +81,14 @@ impl Running {
     pub(super) fn new(
         config: &Config,
         condition: Arc<Condition>,
-        sessions: SessionMetrics,
+        hub: Arc<Hub>,
         counters: Arc<Counters>,
     ) -> Self {
-        let log_sync = counters.sync_seconds();
+        let (log_sync, sessions) = (counters.sync_seconds(), hub.metrics());
         let replication = condition.replica.metrics();
         let sampler = Sampler {
             condition: condition.clone(),
+            hub,
             counters,
             data_folder: config.node.data_dir.clone(),
         };
@@ -184,6 +186,7 @@ fn readiness(status: &ReplicaStatus, role: &Role, patience_ms: u64) -> Readiness
 #[derive(Debug)]
 struct Sampler {
     condition: Arc<Condition>,
+    hub: Arc<Hub>,
     counters: Arc<Counters>,
     data_folder: PathBuf,
 }
@@ -216,7 +219,20 @@ impl Sampler {
             sample.held = counts.held;
             sample.waiting = counts.waiting;
             sample.hash_index = table.latest_witness().map_or(0, |witness| witness.index.get());
+            let scopes = table.scopes().map(|view| ScopeSample {
+                prefix: view.scope.as_str().to_owned(),
+                state: view.state,
+                standing: None,
+            });
+            sample.scopes = scopes.collect();
         });
+        let standings = self.hub.keepers().map(Keepers::standings).unwrap_or_default();
+        for (scope, standing) in standings {
+            let mut samples = sample.scopes.iter_mut();
+            if let Some(sample) = samples.find(|sample| sample.prefix == scope.as_str()) {
+                sample.standing = Some(standing);
+            }
+        }
         sample
     }
 }

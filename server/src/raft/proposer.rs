@@ -39,7 +39,7 @@ use crate::error::ProposeError;
 pub(super) const MAX_BATCH_COMMANDS: usize = 1_024;
 
 /// Most bytes of the commands in one entry, so that it stays within one group of the log store
-/// (64 KiB). A command alone takes about half of it at most: 64 names of 512 bytes.
+/// (64 KiB). A command alone takes about half of it at most: 64 names of 512 bytes, or an import.
 pub(super) const MAX_BATCH_BYTES: usize = 60 << 10;
 
 /// Entries on their way at once: while one is synced, the next is replicated. More brought nothing
@@ -72,11 +72,16 @@ impl Policy {
         }
     }
 
-    pub(super) fn check(&self, command: &Command) -> Result<(), ProposeError> {
+    /// Whether all members said that they know the command (I29).
+    pub(super) fn check_version(&self, command: &Command) -> Result<(), ProposeError> {
         let version = command.version();
         if version > self.highest_version.load(Ordering::Relaxed) {
             return Err(ProposeError::VersionNotKnown { version });
         }
+        Ok(())
+    }
+
+    fn check_room(&self, command: &Command) -> Result<(), ProposeError> {
         if self.only_what_frees.load(Ordering::Relaxed) && !frees(command) {
             return Err(ProposeError::DiskReserve);
         }
@@ -92,12 +97,22 @@ fn frees(command: &Command) -> bool {
         | Command::ExpireSession { .. }
         | Command::Cancel { .. }
         | Command::StopWaiting { .. }
-        | Command::Release { .. } => true,
+        | Command::Release { .. }
+        // A scope is granted in no more than before; and one that is neither suspended nor resumed in
+        // time serves nobody.
+        | Command::RemoveScope { .. }
+        | Command::Suspend { .. }
+        | Command::Resume { .. }
+        | Command::RaiseEpoch { .. } => true,
         Command::SetValue { change, .. } => match change {
             ValueChange::Clear | ValueChange::Confirm => true,
             ValueChange::Set(_) => false,
         },
-        Command::OpenSession { .. } | Command::Acquire { .. } => false,
+        Command::OpenSession { .. }
+        | Command::Acquire { .. }
+        | Command::Import { .. }
+        | Command::Claim { .. }
+        | Command::SetScope { .. } => false,
     }
 }
 
@@ -210,8 +225,17 @@ impl Proposer {
     fn admit(&self, command: &Command) -> Result<Tenure, ProposeError> {
         let tenure = self.role.borrow().tenure();
         let tenure = tenure.ok_or_else(|| not_leader(&self.role))?;
-        self.policy.check(command)?;
+        self.policy.check_version(command).or_else(|unknown| {
+            if self.was_applied(command.version()) { Ok(()) } else { Err(unknown) }
+        })?;
+        self.policy.check_room(command)?;
         Ok(tenure)
+    }
+
+    /// What was proposed before was known to every member then (I29). So a member that is down when
+    /// a leader begins, and cannot say what it knows, holds nothing back that was ever done.
+    fn was_applied(&self, version: u16) -> bool {
+        version <= self.shared.look(|table, _| table.applied_version())
     }
 
     /// Proposes until the task is dropped.

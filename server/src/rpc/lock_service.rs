@@ -142,6 +142,20 @@ impl LockService for LockApi {
     ) -> Result<Response<v1::CloseSessionResponse>, Status> {
         answer(self.hub.close_session(&request.into_inner()).await)
     }
+
+    async fn import(
+        &self,
+        request: Request<v1::ImportRequest>,
+    ) -> Result<Response<v1::ImportResponse>, Status> {
+        answer(self.hub.import(&request.into_inner()).await)
+    }
+
+    async fn inspect_session(
+        &self,
+        request: Request<v1::InspectSessionRequest>,
+    ) -> Result<Response<v1::InspectSessionResponse>, Status> {
+        reads::inspect_session(&self.hub, &request.into_inner()).await.map(Response::new)
+    }
 }
 
 fn answer<T>(result: Result<T, CallError>) -> Result<Response<T>, Status> {

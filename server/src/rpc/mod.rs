@@ -12,6 +12,7 @@
 mod cluster_service;
 mod lock_service;
 mod reads;
+mod scope_service;
 mod settings;
 pub mod status;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use std::time::Duration;
 use futures_util::stream::BoxStream;
 use holdfast_proto::v1::cluster_service_server::ClusterServiceServer;
 use holdfast_proto::v1::lock_service_server::{LockService, LockServiceServer};
+use holdfast_proto::v1::scope_service_server::ScopeServiceServer;
 use holdfast_proto::v1::{ServerFrames, StatusResponse, WatchResponse};
 use holdfast_seams::{Seams, Task};
 use tonic::Status;
@@ -39,6 +41,7 @@ use crate::members::Members;
 use crate::session::Hub;
 use cluster_service::ClusterApi;
 use lock_service::LockApi;
+use scope_service::ScopeApi;
 
 /// How often the health service looks whether the node is ready.
 const HEALTH_EVERY: Duration = Duration::from_millis(250);
@@ -55,7 +58,7 @@ pub trait NodeInfo: Send + Sync + 'static {
 /// [`Hub::shutdown`], which ends the session streams: tonic would wait for them for ever.
 #[derive(Debug)]
 pub struct ClientPort {
-    /// `LockService`, `ClusterService`, health and reflection.
+    /// `LockService`, `ClusterService`, `ScopeService`, health and reflection.
     pub router: Router,
     /// Keeps the health service true: SERVING while the node is ready.
     pub health: Task,
@@ -79,7 +82,7 @@ pub fn client_port(
 ) -> Result<ClientPort, BadDescriptors> {
     let seams = hub.seams().clone();
     let (reporter, health) = tonic_health::server::health_reporter();
-    let lock_service = LockServiceServer::new(LockApi::new(hub, info.clone()))
+    let lock_service = LockServiceServer::new(LockApi::new(hub.clone(), info.clone()))
         .max_decoding_message_size(settings.max_message_bytes);
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(holdfast_proto::FILE_DESCRIPTOR_SET)
@@ -87,9 +90,12 @@ pub fn client_port(
         .build_v1()?;
     let cluster_service = ClusterServiceServer::new(ClusterApi::new(members))
         .max_decoding_message_size(settings.max_message_bytes);
+    let scope_service = ScopeServiceServer::new(ScopeApi::new(hub))
+        .max_decoding_message_size(settings.max_message_bytes);
     let router = server(settings)
         .add_service(lock_service)
         .add_service(cluster_service)
+        .add_service(scope_service)
         .add_service(health)
         .add_service(reflection);
     let health = seams.spawn("health", report_health(seams.clone(), reporter, info));

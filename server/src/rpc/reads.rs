@@ -1,19 +1,27 @@
 //! Linearizable reads of the lock table (I18).
 
-use holdfast_core::{FencingToken, LockName, LockTable, LockView, LogIndex, WaiterView};
+use holdfast_core::{
+    FencingToken, LockName, LockTable, LockView, LogIndex, RequestState, RequestView, SessionId,
+    SessionView, WaiterView,
+};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::{
-    CheckTokenRequest, CheckTokenResponse, InspectRequest, InspectResponse, ListRequest,
-    ListResponse, LockInfo, WaiterInfo,
+    CheckTokenRequest, CheckTokenResponse, InspectRequest, InspectResponse, InspectSessionRequest,
+    InspectSessionResponse, ListRequest, ListResponse, LockInfo, SessionInfo, SessionRequest,
+    WaiterInfo, session_request,
 };
 use tonic::Status;
 
 use super::status;
 use crate::session::Hub;
-use crate::session::answers::{HOLDERS_SHOWN, holder_of, mode_of, now_ms, value_of};
+use crate::session::answers::{HOLDERS_SHOWN, holder_of, mode_of, now_ms, scope_of, value_of};
 
 /// Waiters that Inspect names.
 const WAITERS_SHOWN: usize = 100;
+/// Requests that are shown of a session.
+const REQUESTS_SHOWN: usize = 1_000;
+/// Names that are shown of each of them.
+const NAMES_SHOWN: usize = 100;
 /// Holders that List names of each lock: a page of them stays well below a message's limit.
 const HOLDERS_LISTED: usize = 4;
 /// Locks on a page of List, if the caller does not say.
@@ -68,6 +76,65 @@ pub(super) async fn list(hub: &Hub, request: &ListRequest) -> Result<ListRespons
         ListResponse { index: index.get(), locks, next_page_token }
     })
     .await
+}
+
+/// One session as of a linearizable read.
+///
+/// # Errors
+///
+/// A status; nothing changes in any case.
+pub(super) async fn inspect_session(
+    hub: &Hub,
+    request: &InspectSessionRequest,
+) -> Result<InspectSessionResponse, Status> {
+    let id = SessionId::new(request.session_id);
+    linearizable(hub, |table, index, now_ms| {
+        let session = table.session(id).map(|found| session_info(table, &found, now_ms));
+        InspectSessionResponse { index: index.get(), session }
+    })
+    .await
+}
+
+fn session_info(table: &LockTable, found: &SessionView<'_>, now_ms: u64) -> SessionInfo {
+    let mut request_count = 0;
+    let mut requests = Vec::new();
+    for request in table.requests(found.session) {
+        let Some(shown) = session_request(&request, now_ms) else { continue };
+        request_count += 1;
+        if requests.len() < REQUESTS_SHOWN {
+            requests.push(shown);
+        }
+    }
+    SessionInfo {
+        session_id: found.session.get(),
+        label: found.label.as_str().to_owned(),
+        ttl_ms: found.ttl_ms,
+        age_ms: now_ms.saturating_sub(found.opened_ms),
+        imported: found.imported,
+        requests,
+        request_count,
+    }
+}
+
+/// `None` for what neither holds nor waits.
+fn session_request(request: &RequestView, now_ms: u64) -> Option<SessionRequest> {
+    let (items, since_ms, state) = match &request.state {
+        RequestState::Held { token, items, since_ms } => {
+            (items, since_ms, session_request::State::Held(token.get()))
+        }
+        RequestState::Waiting { place, since_ms } => {
+            (&request.items, since_ms, session_request::State::Place(*place))
+        }
+        RequestState::Denied { .. } | RequestState::Wrote | RequestState::Ended => return None,
+    };
+    let names = items.iter().take(NAMES_SHOWN).map(|item| item.lock.as_str().to_owned());
+    Some(SessionRequest {
+        request_id: request.request.get(),
+        names: names.collect(),
+        name_count: items.len() as u64,
+        since_ms: now_ms.saturating_sub(*since_ms),
+        state: Some(state),
+    })
 }
 
 /// Whether exactly a grant holds a lock, as of a linearizable read.
@@ -158,6 +225,7 @@ fn info(lock: &LockView<'_>, holders_shown: usize, now_ms: u64) -> LockInfo {
         held_by: lock.held_by,
         waiting: lock.waiting,
         has_value: lock.value.is_some(),
+        scope: scope_of(lock),
         ..LockInfo::default()
     }
 }
@@ -170,6 +238,7 @@ fn waiters(table: &LockTable, lock: &LockView<'_>, now_ms: u64) -> Vec<WaiterInf
         waiting_ms: now_ms.saturating_sub(waiter.since_ms),
         mode: mode_of(waiter.mode).into(),
         names: names_asked_for(table, &waiter),
+        imported: waiter.imported,
     });
     shown.collect()
 }

@@ -35,6 +35,11 @@ const fn code_of(reason: RefusalReason) -> Code {
         | RefusalReason::NothingFree
         | RefusalReason::NotHolder
         | RefusalReason::NotExclusive
+        | RefusalReason::NotImported
+        | RefusalReason::NothingToWaitFor
+        | RefusalReason::Suspended
+        | RefusalReason::SeveralScopes
+        | RefusalReason::Scope
         | RefusalReason::RequestGone => Code::FailedPrecondition,
         RefusalReason::RequestReused => Code::AlreadyExists,
         RefusalReason::Cancelled => Code::Cancelled,
@@ -158,7 +163,8 @@ pub(super) fn invalid(message: String) -> Status {
     of_refusal(&refusals::refusal(RefusalReason::Invalid, message))
 }
 
-fn of_refusal(refusal: &Refusal) -> Status {
+/// What was refused, by its reason.
+pub(super) fn of_refusal(refusal: &Refusal) -> Status {
     with_details(code_of(refusal.reason()), refusal)
 }
 

@@ -3,6 +3,7 @@
 mod calls;
 mod cluster;
 mod fuzz;
+mod scopes;
 mod watching;
 
 use std::net::SocketAddr;

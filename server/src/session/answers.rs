@@ -4,16 +4,17 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use holdfast_core::{
-    Acquired, Answer, EndCause, FencingToken, HolderView, Item, LockName, LockTable, LogIndex,
-    Mode, Rejection, RequestId, RequestState, RequestView, SessionId, Value, Was,
+    Acquired, Answer, EndCause, FencingToken, HolderView, Item, LockName, LockTable, LockView,
+    LogIndex, LossCause, Mode, Rejection, RequestId, RequestState, RequestView, SessionId, Value,
+    Was,
 };
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::request_state::State as WireState;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{
-    Cancelled, Contended, Denied, Ended, Granted, Holder, Lost, LostReason, Mode as WireMode,
-    NamedValue, Queued, Refusal, Refused, Released, RequestState as WireRequest, ServerFrame,
-    SessionEnded, State, Value as WireValue, ValueSet, cancelled,
+    Cancelled, Contended, Denied, Ended, Granted, Holder, LockScope, Lost, LostReason,
+    Mode as WireMode, NamedValue, Queued, Refusal, Refused, Released, RequestState as WireRequest,
+    ServerFrame, SessionEnded, State, Value as WireValue, ValueSet, cancelled,
 };
 use holdfast_seams::Clock;
 
@@ -105,6 +106,15 @@ pub(crate) fn value_of(value: &Value) -> WireValue {
     }
 }
 
+/// The scope that a lock is in, as the wire has it.
+pub(crate) fn scope_of(lock: &LockView<'_>) -> Option<LockScope> {
+    lock.scope().map(|scope| LockScope {
+        prefix: scope.scope.as_str().to_owned(),
+        epoch: scope.state.epoch.into(),
+        suspended: scope.state.suspended,
+    })
+}
+
 /// A mode as the wire has it.
 pub(crate) fn mode_of(mode: Mode) -> WireMode {
     match mode {
@@ -113,19 +123,20 @@ pub(crate) fn mode_of(mode: Mode) -> WireMode {
     }
 }
 
-pub(super) fn lost(request: RequestId, token: FencingToken, cause: EndCause) -> Body {
+pub(super) fn lost(request: RequestId, token: FencingToken, cause: LossCause) -> Body {
     let reason = lost_reason(cause).into();
     Body::Lost(Lost { request_id: request.get(), token: token.get(), reason })
 }
 
 pub(super) fn session_ended(cause: EndCause) -> Body {
-    Body::SessionEnded(SessionEnded { reason: lost_reason(cause).into() })
+    Body::SessionEnded(SessionEnded { reason: lost_reason(cause.into()).into() })
 }
 
-pub(super) fn lost_reason(cause: EndCause) -> LostReason {
+pub(super) fn lost_reason(cause: LossCause) -> LostReason {
     match cause {
-        EndCause::Closed => LostReason::SessionClosed,
-        EndCause::Expired => LostReason::SessionExpired,
+        LossCause::Closed => LostReason::SessionClosed,
+        LossCause::Expired => LostReason::SessionExpired,
+        LossCause::EpochRaised => LostReason::EpochRaised,
     }
 }
 
@@ -184,6 +195,7 @@ pub(crate) fn holder_of(holder: &HolderView<'_>, now_ms: u64) -> Holder {
         token: holder.grant.token.get(),
         held_ms: now_ms.saturating_sub(holder.since_ms),
         mode: mode_of(holder.mode).into(),
+        imported: holder.imported,
     }
 }
 
@@ -213,6 +225,8 @@ pub(super) fn of_outcome(
             | Answer::Configured
             | Answer::SessionOpened { .. }
             | Answer::SessionEnded
+            | Answer::Imported { .. }
+            | Answer::Scope { .. }
             | Answer::Released { .. },
         ) => None,
         Err(rejection) if rejection.is_denial() && denial_told => None,

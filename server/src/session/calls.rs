@@ -49,7 +49,8 @@ impl Hub {
         self.still_serving(tenure)?;
         let key = SessionKey { session_id: session.get(), secret: secret.to_vec().into() };
         let cluster_id = self.cluster_id.cluster_id().unwrap_or_default();
-        Ok(OpenSessionResponse { session: Some(key), cluster_id, ttl_ms })
+        let scopes = self.scopes(tenure);
+        Ok(OpenSessionResponse { session: Some(key), cluster_id, ttl_ms, scopes })
     }
 
     /// Renews a lease, by the rules of DESIGN §5.1: after a quorum round begun after the call came
@@ -73,7 +74,7 @@ impl Hub {
         drop(held_on);
         let ttl_ms = renewed?;
         self.registry.metrics.keepalives_acknowledged.inc();
-        Ok(KeepAliveResponse { ttl_ms })
+        Ok(KeepAliveResponse { ttl_ms, scopes: self.registry.board.answers(tenure, came_at) })
     }
 
     /// Asks for locks, and waits for them if the request says so.
@@ -339,11 +340,11 @@ impl Hub {
     }
 
     /// The tenure in which this node serves.
-    fn serving(&self) -> Result<Tenure, CallError> {
+    pub(super) fn serving(&self) -> Result<Tenure, CallError> {
         self.registry.tenure().ok_or_else(|| self.leads_no_more())
     }
 
-    fn still_serving(&self, tenure: Tenure) -> Result<(), CallError> {
+    pub(super) fn still_serving(&self, tenure: Tenure) -> Result<(), CallError> {
         if self.registry.tenure() == Some(tenure) { Ok(()) } else { Err(self.leads_no_more()) }
     }
 
@@ -358,7 +359,7 @@ impl Hub {
     }
 
     /// What never reached an outcome.
-    fn not_applied(&self, error: &ProposeError) -> CallError {
+    pub(super) fn not_applied(&self, error: &ProposeError) -> CallError {
         let refusal = refusals::of_propose_error(error);
         if refusal.reason() != RefusalReason::Unavailable {
             return CallError::Refused(refusal);

@@ -30,8 +30,9 @@ impl Listener for Registry {
 
     /// Only a node that follows is given a snapshot; should anybody be attached all the same, what
     /// they were told may be out of date, and a resume tells them the truth.
-    fn restored(&self, index: LogIndex, _table: &LockTable) {
+    fn restored(&self, index: LogIndex, table: &LockTable) {
         self.note_applied(index);
+        self.board.restart(table.scopes());
         self.end_tenure(None);
     }
 }
@@ -89,6 +90,8 @@ impl Registry {
             }
             // Told by the answer to its change, and to the next holder with the grant.
             Event::ValueChanged { .. } => {}
+            // Streams learn of it with the answers to their keepalives.
+            Event::ScopeChanged { scope, now } => self.board.applied(scope, *now),
         }
     }
 

@@ -20,6 +20,7 @@ use super::refusals;
 pub(super) enum Request {
     KeepAlive { seq: u64 },
     Acquire { request: RequestId, items: Vec<Item>, need: Need, wait: bool, follow_place: bool },
+    Claim { request: RequestId, lock: LockName, owner: Label, follow_place: bool },
     Cancel { request: RequestId },
     Release { token: FencingToken, locks: Vec<LockName> },
     SetValue { request: RequestId, token: FencingToken, lock: LockName, change: ValueChange },
@@ -34,6 +35,9 @@ impl Request {
             Self::KeepAlive { .. } => return None,
             Self::Acquire { request, items, need, wait, .. } => {
                 Command::Acquire { session, done_below, request, items, need, wait }
+            }
+            Self::Claim { request, lock, owner, .. } => {
+                Command::Claim { session, done_below, request, lock, owner }
             }
             Self::Cancel { request } => Command::Cancel { session, done_below, request },
             Self::Release { token, locks } => {
@@ -50,6 +54,7 @@ impl Request {
     pub(super) fn subject(&self) -> Option<Subject> {
         match *self {
             Self::Acquire { request, .. }
+            | Self::Claim { request, .. }
             | Self::Cancel { request }
             | Self::SetValue { request, .. } => Some(Subject::RequestId(request.get())),
             Self::Release { token, .. } => Some(Subject::Token(token.get())),
@@ -135,6 +140,11 @@ fn read_acquire(frame: &Acquire) -> Result<Request, Unfit> {
     let about = |refusal| about_request(request, refusal);
     let items = read_items(&frame.items).map_err(about)?;
     let need = read_need(frame.any, items.len()).map_err(about)?;
+    if let Some(owner) = &frame.claim_owner {
+        let lock = claimed_lock(items, need, frame.wait).map_err(about)?;
+        let owner = read_owner(owner).map_err(about)?;
+        return Ok(Request::Claim { request, lock, owner, follow_place: frame.follow_place });
+    }
     Ok(Request::Acquire {
         request,
         items,
@@ -142,6 +152,34 @@ fn read_acquire(frame: &Acquire) -> Result<Request, Unfit> {
         wait: frame.wait,
         follow_place: frame.follow_place,
     })
+}
+
+/// What is claimed is one lock, held or waited for by one alone.
+fn claimed_lock(items: Vec<Item>, need: Need, wait: bool) -> Result<LockName, Refusal> {
+    if let (Ok([Item { lock, mode: Mode::Exclusive }]), Need::All, true) =
+        (<[Item; 1]>::try_from(items), need, wait)
+    {
+        Ok(lock)
+    } else {
+        let message = "a claim names one lock, exclusively, and waits; claim each by itself";
+        Err(refusals::refusal(RefusalReason::Invalid, message))
+    }
+}
+
+/// Reads what the other store calls an owner.
+///
+/// # Errors
+///
+/// A refusal, if it could not be a session's label, or is none.
+pub(super) fn read_owner(owner: &str) -> Result<Label, Refusal> {
+    let unusable = |problem: String| {
+        let message = format!("the owner is not usable: {problem}");
+        refusals::refusal(RefusalReason::Invalid, message)
+    };
+    if owner.is_empty() {
+        return Err(unusable("it is empty".to_owned()));
+    }
+    Label::parse(owner).map_err(|error| unusable(error.to_string()))
 }
 
 fn read_release(frame: &Release) -> Result<Request, Unfit> {
@@ -229,7 +267,7 @@ fn parse_names<'a>(
     names.map(read_name).collect()
 }
 
-fn read_name(name: &[u8]) -> Result<LockName, Refusal> {
+pub(super) fn read_name(name: &[u8]) -> Result<LockName, Refusal> {
     LockName::parse_bytes(name).map_err(|error| bad_name(name, &error))
 }
 

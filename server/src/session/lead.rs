@@ -85,6 +85,8 @@ impl Lead {
     fn begin(&self, tenure: Tenure) {
         self.consensus.read(&mut |table, index| {
             self.registry.note_applied(index);
+            // What was applied before anybody listened was told to nobody.
+            self.registry.board.restart(table.scopes());
             let now = self.registry.seams.clock.now();
             self.registry.begin_tenure(tenure, now, &mut table.sessions());
             let sessions = table.counts().sessions;
@@ -150,7 +152,8 @@ impl Lead {
             for heard in round {
                 if leases.acknowledge(heard) {
                     self.registry.metrics.keepalives_acknowledged.inc();
-                    let kept = Body::KeptAlive(KeptAlive { seq: heard.seq });
+                    let scopes = self.registry.board.answers(tenure, heard.at);
+                    let kept = Body::KeptAlive(KeptAlive { seq: heard.seq, scopes });
                     self.registry.push(&heard.outbox, index, kept);
                 }
             }

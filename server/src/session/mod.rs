@@ -31,6 +31,7 @@ mod error;
 #[cfg(test)]
 pub(crate) mod fake;
 mod frames;
+mod imports;
 mod inbox;
 mod lead;
 mod leases;
@@ -48,15 +49,17 @@ mod tests;
 mod waiting;
 mod watch;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use holdfast_cassandra::database::Tables;
 use holdfast_seams::{Seams, Task};
 
 pub use error::StreamError;
 pub use metrics::SessionMetrics;
 pub use settings::SessionSettings;
 
+use crate::authority::{Keepers, Terms};
 use crate::consensus::Consensus;
 use lead::Lead;
 use registry::Registry;
@@ -80,6 +83,8 @@ pub struct Hub {
     registry: Arc<Registry>,
     consensus: Arc<dyn Consensus>,
     cluster_id: Arc<dyn ClusterId>,
+    /// Of its scopes with fallback, once it keeps them.
+    keepers: OnceLock<Keepers>,
     /// Ends with the hub.
     _lead: Task,
 }
@@ -97,7 +102,21 @@ impl Hub {
         consensus.attach(registry.clone());
         let lead = Lead { registry: registry.clone(), consensus: consensus.clone() };
         let lead = registry.seams.spawn("session-lead", lead.run());
-        Self { registry, consensus, cluster_id, _lead: lead }
+        Self { registry, consensus, cluster_id, keepers: OnceLock::new(), _lead: lead }
+    }
+
+    /// Keeps the scopes with fallback while this node leads; without `fallback`, lets nobody be granted
+    /// anything in them. To be called once, before the node serves, inside the runtime.
+    pub fn keep_scopes(&self, fallback: Option<(Terms, Arc<Tables>)>) {
+        let registry = &self.registry;
+        let (consensus, board) = (self.consensus.clone(), registry.board.clone());
+        let _ =
+            self.keepers.set(Keepers::start(consensus, board, fallback, registry.seams.clone()));
+    }
+
+    /// Who keeps the scopes here, if anybody does.
+    pub fn keepers(&self) -> Option<&Keepers> {
+        self.keepers.get()
     }
 
     /// The replica behind it.

@@ -3,7 +3,7 @@
 use holdfast_core::{Answer, Command, Label, LockTable, LogIndex, SessionId, Tenure};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::server_frame::Body;
-use holdfast_proto::v1::{Opened, Redirect, Refusal, RefusalReason};
+use holdfast_proto::v1::{Opened, Redirect, Refusal, RefusalReason, ScopeAuthority};
 use holdfast_seams::Moment;
 
 use super::error::StreamError;
@@ -101,7 +101,7 @@ impl Hub {
         let Fresh { session, secret, ttl_ms, index } = fresh;
         visit.attach(&mut state, session)?;
         let secret = secret.to_vec().into();
-        visit.seat.push(index, self.opened(session, secret, ttl_ms));
+        visit.seat.push(index, self.opened(tenure, session, secret, ttl_ms));
         Ok(Start::Attached(session))
     }
 
@@ -180,7 +180,7 @@ impl Hub {
             return Err(unavailable("the session's lease has run out and is being ended"));
         }
         visit.attach(&mut state, session)?;
-        visit.seat.push(index, self.opened(session, Vec::new().into(), ttl_ms));
+        visit.seat.push(index, self.opened(tenure, session, Vec::new().into(), ttl_ms));
         visit.seat.push(index, requests);
         Ok(Start::Attached(session))
     }
@@ -198,9 +198,21 @@ impl Hub {
         HeldOn { registry: &self.registry, tenure, session, marked }
     }
 
-    fn opened(&self, session: SessionId, secret: bytes::Bytes, ttl_ms: u64) -> Body {
+    fn opened(
+        &self,
+        tenure: Tenure,
+        session: SessionId,
+        secret: bytes::Bytes,
+        ttl_ms: u64,
+    ) -> Body {
         let cluster_id = self.cluster_id.cluster_id().unwrap_or_default();
-        Body::Opened(Opened { session_id: session.get(), secret, cluster_id, ttl_ms })
+        let scopes = self.scopes(tenure);
+        Body::Opened(Opened { session_id: session.get(), secret, cluster_id, ttl_ms, scopes })
+    }
+
+    /// What whoever is answered now is told of scopes; so late that nothing is counted twice.
+    pub(super) fn scopes(&self, tenure: Tenure) -> Vec<ScopeAuthority> {
+        self.registry.board.answers(tenure, self.registry.seams.clock.now())
     }
 
     /// Refuses a session of another cluster, naming both.

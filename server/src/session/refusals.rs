@@ -36,6 +36,8 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
             refusal(RefusalReason::LockHeld, message)
         }
         Rejection::NothingFree => refusal(RefusalReason::NothingFree, message),
+        Rejection::NotImported { .. } => refusal(RefusalReason::NotImported, message),
+        Rejection::NothingToWaitFor { .. } => refusal(RefusalReason::NothingToWaitFor, message),
         Rejection::RequestGone { .. } => refusal(RefusalReason::RequestGone, message),
         Rejection::RequestReused { .. } => refusal(RefusalReason::RequestReused, message),
         Rejection::RequestEnded { .. } => refusal(RefusalReason::Cancelled, message),
@@ -47,12 +49,21 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         Rejection::NoNames
         | Rejection::NameTwice { .. }
         | Rejection::MinAboveNames { .. }
-        | Rejection::NoValue { .. } => refusal(RefusalReason::Invalid, message),
-        Rejection::TokensExhausted { .. } => refusal(RefusalReason::TokensExhausted, message),
+        | Rejection::NoValue { .. }
         // No client's frame leads to these.
-        Rejection::OtherTenure { .. } | Rejection::UnusableLimits { .. } => {
-            refusal(RefusalReason::Invalid, message)
-        }
+        | Rejection::OtherTenure { .. }
+        | Rejection::OtherEpoch { .. }
+        | Rejection::EpochNotAbove { .. }
+        | Rejection::UnusableLimits { .. } => refusal(RefusalReason::Invalid, message),
+        Rejection::Suspended { .. } => refusal(RefusalReason::Suspended, message),
+        Rejection::SeveralScopes { .. } => refusal(RefusalReason::SeveralScopes, message),
+        Rejection::TooManyScopes { .. } => limit("scopes", message),
+        Rejection::UnknownScope { .. }
+        | Rejection::ScopesOverlap { .. }
+        | Rejection::ScopeCutsRequest { .. }
+        | Rejection::HeldInOtherEpoch { .. }
+        | Rejection::EpochTooHigh { .. } => refusal(RefusalReason::Scope, message),
+        Rejection::TokensExhausted { .. } => refusal(RefusalReason::TokensExhausted, message),
     }
 }
 

@@ -36,6 +36,7 @@ use super::places::Follows;
 use super::settings::SessionSettings;
 use super::waiting::Waiting;
 use super::watch::Watches;
+use crate::authority::Board;
 
 /// What a node says that takes nobody in any more.
 const STOPPING: &str = "this node stops";
@@ -52,6 +53,8 @@ pub(super) struct Registry {
     pub(super) metrics: SessionMetrics,
     /// Those who watch; they have a lock of their own.
     pub(super) watches: Arc<Watches>,
+    /// What every answer that renews a lease says of scopes.
+    pub(super) board: Arc<Board>,
     /// The last index applied here, or seen with an answer.
     applied: AtomicU64,
     state: Mutex<State>,
@@ -118,6 +121,7 @@ impl Registry {
             settings,
             metrics,
             watches,
+            board: Arc::default(),
             applied: AtomicU64::new(0),
             state: Mutex::default(),
             keepalive_waits: Notify::new(),

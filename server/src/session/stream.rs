@@ -137,6 +137,10 @@ impl Attended<'_> {
                 let locks = items.iter().map(|item| item.lock.clone()).collect();
                 self.hub.registry.lock().follows.follow(session, request, locks);
             }
+            Request::Claim { request, ref lock, follow_place: true, .. } => {
+                let locks = vec![lock.clone()];
+                self.hub.registry.lock().follows.follow(session, request, locks);
+            }
             _ => {}
         }
         let subject = request.subject();

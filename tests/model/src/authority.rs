@@ -20,6 +20,8 @@
 //! - The lock in Cassandra is a lease that is right by itself (DESIGN §9), taken, with its fence
 //!   drawn, in one step. It may be taken any time after the read that allows it, and be over any time.
 //! - Beats, tokens' numbers and fences begin anew with each epoch, so that they tell least.
+//! - Two leaders may have different W in their settings, and clients go by the row's. V is the same for all: when a
+//!   leader may change it is argued in `ARCHITECTURE.md`, and lived in `server/src/authority/tests/lives.rs`.
 //! - There is one scope, with one name in it, and no bound on switches but the last epoch.
 //!
 //! # Where DESIGN §10 had gaps
@@ -56,7 +58,7 @@ mod world;
 
 pub use rule::Rule;
 pub use state::State;
-pub use time::Durations;
+pub use time::{Durations, Longer};
 pub use world::{Action, Bounds, Start, Who, World};
 
 /// Name of the property that at most one hold of the lock is safe.

@@ -2,8 +2,10 @@
 //! frozen, killed or replaced by a test.
 //!
 //! `holdfast-cassandra-holder RECIPE CONTACT_POINTS KEYSPACE TTL_S SKEW_S HISTORY CLIENT_ID`, then either
+//! (RECIPE may be `fallback@ENDPOINTS`: a process of the scope of `tests/src/fallback.rs`.)
 //! `hold NAME`: prints `held` once it holds, and `lost` when it does not any more, or
-//! `work NAME…`: prints `ready`, acquires and gives back until SIGTERM, and ends with nothing left behind.
+//! `work NAME…`: prints `ready`, acquires and gives back until SIGTERM, and ends with nothing left behind; or
+//! `work-in MODE ENDPOINTS SCOPE NAME…`: the same as a process of a scope that moves.
 #![allow(
     clippy::print_stdout,
     clippy::panic,
@@ -12,14 +14,18 @@
     reason = "a helper of tests: what cannot go on fails the test that started it"
 )]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use holdfast::compat::{Cassandra, LockerOptions, Patience, SerialScope};
+use holdfast::Client;
+use holdfast::compat::{Cassandra, Locker, LockerMode, LockerOptions, Patience, SerialScope};
 use holdfast_seams::Seams;
+use holdfast_tests::fallback;
 use holdfast_tests::history::{ClientId, Recorder};
 use holdfast_tests::recipe::{Recipe, WORK};
 use holdfast_tests::remote::RemoteScribe;
+use holdfast_tests::shim::ClockRate;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main(flavor = "current_thread")]
@@ -32,17 +38,29 @@ async fn main() {
     };
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let recorder = Recorder::to_file(Seams::system().clock, history.as_ref()).unwrap();
+    let recorder = recorder.of_rate(ClockRate::of_this_process());
     let secs = |text: &String| Duration::from_secs(text.parse().unwrap());
     let limit = Duration::from_secs(20);
     let cassandra =
         Cassandra::connect(points, keyspace, None, SerialScope::Cluster, limit).await.unwrap();
     let options = LockerOptions::default().ttl(secs(ttl_s)).max_skew(secs(skew_s));
-    let locker = Recipe::named(recipe).unwrap().locker(&cassandra, &options);
-    let scribe = RemoteScribe::of(locker, ClientId(id.parse().unwrap()), recorder);
-    match task.as_str() {
-        "hold" => hold(&scribe, names[0]).await,
-        "work" => work(&scribe, &names).await,
-        other => panic!("hold or work, not {other}"),
+    let locker = match recipe.strip_prefix("fallback@") {
+        Some(endpoints) => Arc::new(fallback::locker(&cassandra, endpoints, &options).await),
+        None => Recipe::named(recipe).unwrap().locker(&cassandra, &options),
+    };
+    let scribe = |locker| RemoteScribe::of(locker, ClientId(id.parse().unwrap()), recorder);
+    match (task.as_str(), &*names) {
+        ("hold", [name]) => hold(&scribe(locker), name).await,
+        ("work", names) => work(&scribe(locker), names).await,
+        ("work-in", [mode, endpoints, scope, names @ ..]) => {
+            let client = Client::connect(endpoints).await.unwrap();
+            let falls_back = fallback::options(&options);
+            let moving = Locker::builder(&cassandra, scope, locker).native(client).row(options);
+            let moving =
+                moving.fallback(falls_back).start(LockerMode::parse(mode).unwrap()).await.unwrap();
+            work(&scribe(Arc::new(moving)), names).await;
+        }
+        other => panic!("hold, work or work-in, not {other:?}"),
     }
     cassandra.settled().await;
 }

@@ -13,6 +13,8 @@ pub(super) struct Facts {
     pub(super) expired: BTreeMap<ClientId, Vec<Expired>>,
     /// How far nodes were seen to have come, in order.
     pub(super) applied: Vec<Applied>,
+    /// What the names of each scope begin with.
+    pub(super) scopes: Vec<String>,
     /// The last instant of the history.
     pub(super) end_ns: u64,
 }
@@ -48,6 +50,7 @@ impl Facts {
                 let expired = Expired { at_ns, tokens: tokens.clone(), session: *session };
                 self.expired.entry(*of).or_default().push(expired);
             }
+            What::Scopes { prefixes } => self.scopes.extend_from_slice(prefixes),
             What::Applied { node, index, hash, stamp_ms } => self.applied.push(Applied {
                 node: *node,
                 index: *index,
@@ -96,6 +99,11 @@ impl Facts {
     fn ended_after(&self, client: ClientId, from_ns: u64) -> impl Iterator<Item = &Expired> {
         let ended = self.expired.get(&client).map_or(&[][..], Vec::as_slice);
         ended[ended.partition_point(|ended| ended.at_ns <= from_ns)..].iter()
+    }
+
+    /// The scope that a name is in: its prefix; of names in none, the same nothing.
+    pub(super) fn scope_of(&self, name: &str) -> Option<&str> {
+        self.scopes.iter().map(String::as_str).find(|prefix| name.starts_with(prefix))
     }
 
     /// Whether somebody watched the store, and so would have seen sessions end.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::facts::Facts;
 use super::watches::Watched;
 use super::{Tally, Violation};
-use crate::history::{Change, ClientId, Holding, Kept, LostCause, Shown};
+use crate::history::{Became, Brought, Change, ClientId, Holding, Kept, LostCause, Shown};
 
 /// The whole run.
 #[derive(Default)]
@@ -18,6 +18,7 @@ pub(super) struct Story {
     pub(super) reads: Vec<Look>,
     pub(super) fences: Vec<Fence>,
     pub(super) watches: Vec<Watched>,
+    pub(super) imports: Vec<Import>,
     pub(super) clients: BTreeMap<ClientId, Client>,
     /// What was seen beside the clients.
     pub(super) facts: Facts,
@@ -26,6 +27,7 @@ pub(super) struct Story {
     pub(super) contradictions: Vec<Violation>,
     pub(super) request_of: BTreeMap<(ClientId, u64), usize>,
     pub(super) write_of: BTreeMap<(ClientId, u64), usize>,
+    pub(super) import_of: BTreeMap<(ClientId, u64), usize>,
     /// The watches of each client, by their numbers.
     pub(super) watch_of: BTreeMap<(ClientId, u64), usize>,
     /// Looks that have not ended.
@@ -43,6 +45,8 @@ pub(super) struct Request {
     /// `None`: all of them.
     pub(super) any: Option<u32>,
     pub(super) wait: bool,
+    /// Whose import it claims.
+    pub(super) claims: Option<String>,
     /// When it was asked first.
     pub(super) called_ns: u64,
     /// When its own limit passes.
@@ -78,6 +82,17 @@ impl Request {
     pub(super) fn token(&self) -> Option<u64> {
         self.granted.as_ref().map(|grant| grant.token)
     }
+}
+
+/// What was brought in for one owner at once.
+pub(super) struct Import {
+    pub(super) owner: String,
+    pub(super) remaining_ns: u64,
+    pub(super) rows: Vec<Brought>,
+    /// When it was asked first.
+    pub(super) called_ns: u64,
+    /// When somebody was told what became of each row; `None`: nobody was.
+    pub(super) told: Option<(u64, Vec<Became>)>,
 }
 
 #[derive(Clone, Copy)]
@@ -343,6 +358,12 @@ impl Story {
     pub(super) fn holds_of(&self, client: ClientId, token: u64) -> impl Iterator<Item = &Hold> {
         let holds = self.holds_of.get(&(client, token)).map_or(&[][..], Vec::as_slice);
         holds.iter().map(|&hold| &self.holds[hold])
+    }
+
+    /// The names of which something was imported.
+    pub(super) fn imported_names(&self) -> BTreeSet<&str> {
+        let rows = self.imports.iter().flat_map(|import| &import.rows);
+        rows.map(|row| row.name.as_str()).collect()
     }
 
     /// The holds of each name.

@@ -1,10 +1,10 @@
 //! From records to a [`Story`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::story::{
-    Answer, Client, Fate, Fence, Grant, Hold, Look, Over, Queued, ReleaseTold, Request, Right,
-    Seen, State, Story, Write,
+    Answer, Client, Fate, Fence, Grant, Hold, Import, Look, Over, Queued, ReleaseTold, Request,
+    Right, Seen, State, Story, Write,
 };
 use super::violation;
 use super::watches::Watched;
@@ -12,6 +12,14 @@ use crate::history::{ClientId, Kept, LostCause, Record, Shown, What};
 
 /// Refusals that are about a copy of a request and say nothing about the request itself.
 const ABOUT_A_COPY: [&str; 2] = ["request_gone", "request_reused"];
+
+/// What a request asks for.
+struct Asking {
+    items: BTreeMap<String, bool>,
+    any: Option<u32>,
+    wait: bool,
+    claims: Option<String>,
+}
 
 impl Story {
     pub(super) fn tell(records: &[Record]) -> Self {
@@ -28,6 +36,8 @@ impl Story {
         match &record.what {
             What::Acquire { .. } => self.asked(record),
             What::SetValue { .. } => self.writing(record),
+            What::Claim { .. } => self.claiming(record),
+            What::Import { .. } | What::Imported { .. } => self.take_import(record),
             What::Queued { request, index, .. } => {
                 self.answered(at_ns, client, *request, Answer::Queued);
                 self.queued(at_ns, client, *request, *index);
@@ -162,13 +172,26 @@ impl Story {
     fn asked(&mut self, record: &Record) {
         let What::Acquire { request, items, any, wait, within_ms } = &record.what else { return };
         let items = items.iter().map(|item| (item.name.clone(), item.shared)).collect();
-        let key = (record.client, *request);
+        let asking = Asking { items, any: *any, wait: *wait, claims: None };
+        self.asking(record, *request, asking, *within_ms);
+    }
+
+    fn claiming(&mut self, record: &Record) {
+        let What::Claim { request, name, owner, within_ms } = &record.what else { return };
+        let items = BTreeMap::from([(name.clone(), false)]);
+        let asking = Asking { items, any: None, wait: true, claims: Some(owner.clone()) };
+        self.asking(record, *request, asking, *within_ms);
+    }
+
+    fn asking(&mut self, record: &Record, number: u64, asking: Asking, within_ms: Option<u64>) {
+        let Asking { items, any, wait, claims } = asking;
+        let key = (record.client, number);
         if let Some(&known) = self.request_of.get(&key) {
             let request = &mut self.requests[known];
             // The same again is a retry: the call is open again. Another payload under a used
             // number is no request at all.
-            let same = request.items == items && request.any == *any && request.wait == *wait;
-            if same && request.granted.is_none() {
+            let same = request.items == items && request.any == any && request.wait == wait;
+            if same && request.claims == claims && request.granted.is_none() {
                 request.ended_ns = None;
             }
             return;
@@ -178,10 +201,11 @@ impl Story {
         self.request_of.insert(key, self.requests.len());
         self.requests.push(Request {
             client: record.client,
-            number: *request,
+            number,
             items,
-            any: *any,
-            wait: *wait,
+            any,
+            wait,
+            claims,
             called_ns: record.at_ns,
             limit_ns,
             queued: None,
@@ -190,6 +214,33 @@ impl Story {
             cancel_ns: None,
             ended_ns: None,
         });
+    }
+
+    fn take_import(&mut self, record: &Record) {
+        let at_ns = record.at_ns;
+        match &record.what {
+            What::Import { import, owner, remaining_ms, rows } => {
+                let (imports, next) = (&mut self.imports, self.import_of.len());
+                self.import_of.entry((record.client, *import)).or_insert_with(|| {
+                    imports.push(Import {
+                        owner: owner.clone(),
+                        remaining_ns: remaining_ms.saturating_mul(1_000_000),
+                        rows: rows.clone(),
+                        called_ns: at_ns,
+                        told: None,
+                    });
+                    next
+                });
+            }
+            What::Imported { import, fates } => {
+                let known = self.import_of.get(&(record.client, *import));
+                let import = known.and_then(|&known| self.imports.get_mut(known));
+                if let Some(import) = import.filter(|import| import.told.is_none()) {
+                    import.told = Some((at_ns, fates.clone()));
+                }
+            }
+            _ => {}
+        }
     }
 
     fn writing(&mut self, record: &Record) {

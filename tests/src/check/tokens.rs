@@ -1,5 +1,6 @@
 //! I3: no token is given out twice, and a grant asked for after another one was seen has the
-//! larger token, whatever the names and whatever happened between.
+//! larger token, whatever the names and whatever happened between. Names in scopes are judged within
+//! each: a scope has an epoch of its own, in either store, and its tokens are in no order with others.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +13,17 @@ pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
         .iter()
         .filter_map(|request| Some((request, request.granted.as_ref()?)))
         .collect();
-    distinct(&granted, violations);
     granted.sort_by_key(|(request, _)| request.called_ns);
-    rising(&granted, violations);
+    let mut scopes: BTreeMap<Option<&str>, Vec<(&Request, &Grant)>> = BTreeMap::new();
+    for (request, grant) in granted {
+        // The store refuses requests for names of several.
+        let scope = grant.names.first().and_then(|name| story.facts.scope_of(name));
+        scopes.entry(scope).or_default().push((request, grant));
+    }
+    for granted in scopes.values() {
+        distinct(granted, violations);
+        rising(granted, violations);
+    }
 }
 
 fn distinct(granted: &[(&Request, &Grant)], violations: &mut Vec<Violation>) {

@@ -32,7 +32,12 @@ pub(super) fn check(story: &Story, tally: &mut Tally, violations: &mut Vec<Viola
         looks.entry(&look.name).or_default().extend(look.done.as_ref().map(|seen| (look, seen)));
     }
     let lost_unseen = lost_unseen_from(story);
+    let imported = story.imported_names();
     for (name, mut holds) in story.holds_by_name() {
+        // Its values came from elsewhere, and are judged with the import.
+        if imported.contains(name) {
+            continue;
+        }
         holds.sort_by_key(|hold| hold.token);
         let lost_unseen_ns = lost_unseen.get(name).copied().unwrap_or(u64::MAX);
         let looks = looks.get(name).map_or(&[][..], Vec::as_slice);

@@ -5,8 +5,10 @@
 //! the send time of the last answered keepalive, plus the lease, less a tenth and 20 ms. A call
 //! that ended without an answer is sent again under its number, to whoever leads.
 
+mod imports;
 mod session;
 
+pub(super) use imports::Board;
 pub(super) use session::Line;
 
 use std::pin::pin;
@@ -53,6 +55,14 @@ pub(super) struct Caller {
     pub(super) next_request: u64,
 }
 
+/// What it asks for.
+struct Wish {
+    items: Vec<Asked>,
+    wait: bool,
+    /// Whose import it claims.
+    owner: Option<String>,
+}
+
 /// What it holds under one token.
 struct Holding {
     token: u64,
@@ -62,24 +72,35 @@ struct Holding {
 impl Caller {
     /// One session after the other, until it is told to stop; the last one it closes.
     pub(super) async fn work(mut self) {
-        while !*self.stopped.borrow() {
-            let asked = (self.traffic.ttl, self.label.as_str());
-            let Some(session) = Session::open(&self.line, &self.seams, asked).await else {
-                self.seams.sleep(AGAIN).await;
-                continue;
-            };
-            self.write(What::Opened { ttl_ms: session.ttl_ms() });
+        while let Some(session) = self.next_session().await {
             while session.is_safe() && !*self.stopped.borrow() {
                 match self.ask(&session).await {
                     Some(holding) => self.hold(&session, holding).await,
                     None => self.seams.sleep(Duration::from_millis(1 + self.draw.below(20))).await,
                 }
             }
-            if session.is_safe() {
-                self.write(What::Close);
-                session.close(&self.line).await;
-                return;
+            self.leave(session).await;
+        }
+    }
+
+    /// `None` once it is told to stop.
+    async fn next_session(&self) -> Option<Session> {
+        while !*self.stopped.borrow() {
+            let asked = (self.traffic.ttl, self.label.as_str());
+            if let Some(session) = Session::open(&self.line, &self.seams, asked).await {
+                self.write(What::Opened { ttl_ms: session.ttl_ms() });
+                return Some(session);
             }
+            self.seams.sleep(AGAIN).await;
+        }
+        None
+    }
+
+    /// Closes a session that is not over by itself.
+    async fn leave(&self, session: Session) {
+        if session.is_safe() {
+            self.write(What::Close);
+            session.close(&self.line).await;
         }
     }
 
@@ -104,13 +125,16 @@ impl Caller {
         items
     }
 
-    /// Asks for locks until there is an answer, its own limit has passed, or its session may be
-    /// over.
     async fn ask(&mut self, session: &Session) -> Option<Holding> {
         let (request, items, wait) = (self.number(), self.wish(), self.draw.below(5) != 0);
         let within_ms = wait.then(|| self.recorder.ms_of(self.traffic.within));
         let asked = items.clone();
         self.write(What::Acquire { request, items: asked, any: None, wait, within_ms });
+        self.get(session, request, Wish { items, wait, owner: None }).await
+    }
+
+    /// Asks until there is an answer, its own limit has passed, or its session may be over.
+    async fn get(&mut self, session: &Session, request: u64, wish: Wish) -> Option<Holding> {
         let until = self.seams.clock.now() + self.traffic.within;
         while session.is_safe() {
             let left = until.saturating_since(self.seams.clock.now());
@@ -118,11 +142,11 @@ impl Caller {
                 self.give_up(session, request).await;
                 return None;
             }
-            match self.acquire(session, (request, &items, wait), left).await {
-                Ok(granted) => return Some(self.granted(session, request, items, &granted)),
-                Err(status) => match after(&status, request, wait) {
+            match self.acquire(session, (request, &wish), left).await {
+                Ok(granted) => return Some(self.granted(session, request, wish.items, &granted)),
+                Err(status) => match after(&status, request, wish.wait) {
                     // An earlier call of it had a shorter limit.
-                    Some(What::Denied { .. }) if wait && self.seams.clock.now() < until => {
+                    Some(What::Denied { .. }) if wish.wait && self.seams.clock.now() < until => {
                         self.write(What::Unknown { request });
                         return None;
                     }
@@ -144,7 +168,7 @@ impl Caller {
     async fn acquire(
         &mut self,
         session: &Session,
-        wish: (u64, &[Asked], bool),
+        (request, wish): (u64, &Wish),
         left: Duration,
     ) -> Result<Granted, Status> {
         let patience = match self.draw.below(4) {
@@ -152,12 +176,12 @@ impl Caller {
             _ => left + ANSWERED_WITHIN,
         };
         let short = Duration::from_millis(1 + self.draw.below(400)).min(left);
-        let twice = wish.2 && self.draw.below(3) == 0;
-        let late = self.call(acquire_of(session, wish, left), patience);
+        let twice = wish.wait && self.draw.below(3) == 0;
+        let late = self.call(acquire_of(session, request, wish, left), patience);
         if !twice {
             return late.await;
         }
-        let early = self.call(acquire_of(session, wish, short), short + ANSWERED_WITHIN);
+        let early = self.call(acquire_of(session, request, wish, short), short + ANSWERED_WITHIN);
         match future::select(pin!(early), pin!(late)).await {
             Either::Left((Err(_), late)) => late.await,
             Either::Right((Err(_), early)) => early.await,
@@ -275,6 +299,7 @@ impl Caller {
     /// Asks for a change until there is an answer, or the session may be over.
     async fn set_value(&self, session: &Session, set: &SetValue) -> What {
         let request = set.request_id;
+        let mut unanswered = false;
         while session.is_safe() {
             let asked = SetValueRequest {
                 session: Some(session.key()),
@@ -286,7 +311,11 @@ impl Caller {
             });
             match call.await {
                 Ok(_) => return What::ValueSet { request },
-                Err(status) if may_be_asked_again(&status) => self.seams.sleep(AGAIN).await,
+                Err(status) if may_be_asked_again(&status) => {
+                    unanswered = true;
+                    self.seams.sleep(AGAIN).await;
+                }
+                Err(status) if unanswered && is_of_one_copy(&status) => break,
                 Err(status) if status.code() == Code::NotFound => break,
                 Err(status) => return What::Refused { request, reason: reason(&status) },
             }
@@ -322,16 +351,14 @@ impl Caller {
     }
 }
 
-fn acquire_of(
-    session: &Session,
-    (request_id, items, wait): (u64, &[Asked], bool),
-    limit: Duration,
-) -> AcquireRequest {
-    let items = items.iter().map(|item| Item {
+fn acquire_of(session: &Session, request_id: u64, wish: &Wish, limit: Duration) -> AcquireRequest {
+    let items = wish.items.iter().map(|item| Item {
         name: item.name.clone().into_bytes().into(),
         mode: if item.shared { Mode::Shared } else { Mode::Exclusive }.into(),
     });
-    let acquire = Acquire { request_id, items: items.collect(), wait, ..Acquire::default() };
+    let (items, claim_owner) = (items.collect(), wish.owner.clone());
+    let wait = wish.wait;
+    let acquire = Acquire { request_id, items, wait, claim_owner, ..Acquire::default() };
     AcquireRequest {
         session: Some(session.key()),
         done_below: request_id,
@@ -347,7 +374,7 @@ fn after(status: &Status, request: u64, wait: bool) -> Option<What> {
         // Its own limit passed at the node that served it, or at one before.
         Code::DeadlineExceeded | Code::Cancelled => Some(What::Denied { request }),
         Code::NotFound => Some(What::SessionLost { request }),
-        _ if may_be_asked_again(status) => None,
+        _ if may_be_asked_again(status) || is_of_one_copy(status) => None,
         _ => Some(What::Refused { request, reason: reason(status) }),
     }
 }
@@ -355,6 +382,12 @@ fn after(status: &Status, request: u64, wait: bool) -> Option<What> {
 /// Whether the same call may find what it asks for elsewhere, or later.
 fn may_be_asked_again(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal)
+}
+
+/// Whether the refusal is of this copy alone: one sent earlier, whose answer was lost, may have been
+/// done, or may still be.
+fn is_of_one_copy(status: &Status) -> bool {
+    status.code() == Code::ResourceExhausted
 }
 
 fn reason(status: &Status) -> String {

@@ -9,7 +9,7 @@ use holdfast_seams::Seams;
 use holdfast_seams::simulated::Process;
 use tokio::sync::watch;
 
-use super::caller::{Caller, Line};
+use super::caller::{Board, Caller, Line};
 use super::plan::ClientPlan;
 use crate::draw::Draw;
 use crate::history::{ClientId, Recorder, What};
@@ -47,11 +47,21 @@ impl Actor {
     }
 }
 
+/// What a client without a stream does.
+pub(super) enum Calling {
+    /// It locks, like everybody.
+    Locks,
+    /// It brings in what is held in another store.
+    Imports(Board),
+    /// It claims what was brought in.
+    Claims(Board),
+}
+
 /// Starts a client without a stream in its process, as [`begin_client`] does one of our library.
 pub(super) fn begin_caller(
     process: &Process,
     ways: (Calls, Vec<String>),
-    traffic: &traffic::Plan,
+    (traffic, calling): (&traffic::Plan, Calling),
     (recorder, grants): (&Recorder, &Arc<AtomicU64>),
     ends: &Ends,
 ) -> Actor {
@@ -68,7 +78,11 @@ pub(super) fn begin_caller(
         stopped: ends.stop.subscribe(),
         next_request: 0,
     };
-    begin(process, recorder, id, caller.work())
+    match calling {
+        Calling::Locks => begin(process, recorder, id, caller.work()),
+        Calling::Imports(board) => begin(process, recorder, id, caller.import(board)),
+        Calling::Claims(board) => begin(process, recorder, id, caller.claim_all(board)),
+    }
 }
 
 /// What a client's sessions call themselves: who sees them end knows by it whose they were.

@@ -45,6 +45,9 @@ pub struct Plan {
     pub names: u64,
     /// Whether somebody is there who speaks frames himself, and does what the library never would.
     pub rogue: bool,
+    /// Whether locks are brought in from another store, and claimed.
+    #[serde(default)]
+    pub imports: bool,
     /// What goes wrong, in order.
     pub strikes: Vec<Strike>,
     /// What once broke openraft, and is to happen over and over beside that.
@@ -153,6 +156,7 @@ impl Plan {
         for client in clients.iter_mut().skip(1) {
             client.calls = draw.below(6) == 0;
         }
+        let imports = draw.below(4) == 0;
         Self {
             seed,
             length_ms,
@@ -164,6 +168,7 @@ impl Plan {
             clients,
             names,
             rogue,
+            imports,
             strikes,
             schedule: None,
         }
@@ -224,6 +229,20 @@ impl DiskPace {
 }
 
 impl ClientPlan {
+    /// One that claims what was brought in from another store.
+    pub(super) const fn of_claims() -> Self {
+        Self {
+            ttl_ms: 4_000,
+            rate: 0,
+            workers: 1,
+            hold_ms: 400,
+            within_ms: 12_000,
+            everything: false,
+            watches: false,
+            calls: true,
+        }
+    }
+
     /// Leases are short, so that some run out within a minute.
     fn draw(draw: &mut Draw) -> Self {
         let ttl_ms = 1_000 + draw.below(3_000);

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::crew::Change;
 use super::fault::{Fault, Shape, Who};
 use super::plan::{Clocks, Plan, Strike};
-use super::stage::{Stage, lock};
+use super::stage::{ROGUE, Stage, lock};
 use crate::sim::{Crash, Host, World, apart, member};
 
 /// A schedule that once broke openraft.
@@ -279,7 +279,8 @@ impl<'a> Stage<'a> {
     }
 
     fn every_client(&self) -> Vec<Host> {
-        lock(&self.actors).keys().copied().map(Host::Client).collect()
+        let actors = lock(&self.actors);
+        actors.keys().copied().chain([ROGUE]).map(Host::Client).collect()
     }
 
     // --- openraft #1892, #1894

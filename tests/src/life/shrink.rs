@@ -71,8 +71,9 @@ impl Search {
 
     /// Fewer tasks, simpler wishes, fewer names, a quiet network.
     fn simplify(&mut self, fails: &mut impl FnMut(&Plan) -> bool) {
-        let simpler: [fn(&mut Plan); 7] = [
+        let simpler: [fn(&mut Plan); 8] = [
             |plan| plan.rogue = false,
+            |plan| plan.imports = false,
             |plan| each_client(plan, |client| client.workers = 1),
             |plan| each_client(plan, |client| client.everything = false),
             |plan| each_client(plan, |client| client.watches = false),

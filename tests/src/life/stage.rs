@@ -14,9 +14,10 @@ use holdfast_server::consensus::Consensus as _;
 use holdfast_server::raft::ReplicaConfig;
 use holdfast_server::session::SessionSettings;
 
-use super::client::{Actor, Ends, begin_caller, begin_client};
+use super::caller::Board;
+use super::client::{Actor, Calling, Ends, begin_caller, begin_client};
 use super::counts::Counts;
-use super::plan::{Air, Plan};
+use super::plan::{Air, ClientPlan, Plan};
 use super::rogue::Rogue;
 use crate::check::{Options, check};
 use crate::draw::Draw;
@@ -27,6 +28,8 @@ use crate::traffic;
 
 /// Who writes what the life itself does.
 const STAGE: ClientId = ClientId(0);
+/// The number of the client that does what the library never would.
+pub(super) const ROGUE: u64 = 2_000_000;
 /// Between two looks at every node.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long a start may take on a disk that works.
@@ -151,6 +154,9 @@ impl<'a> Stage<'a> {
         if self.plan.rogue {
             self.begin_rogue();
         }
+        if self.plan.imports {
+            self.begin_imports();
+        }
         let strikes =
             self.plan.strikes.iter().map(|strike| self.strike(begun, strike).boxed_local());
         let end = self.seams.sleep(self.plan.length()).boxed_local();
@@ -212,7 +218,7 @@ impl<'a> Stage<'a> {
         let written = (&self.recorder, &self.grants);
         let actor = if plan.calls {
             let calls = self.world.calls_of(number);
-            begin_caller(&process, calls, &traffic, written, &self.ends)
+            begin_caller(&process, calls, (&traffic, Calling::Locks), written, &self.ends)
         } else {
             let builder = self.world.client_builder(number);
             begin_client(&builder, &process, (&traffic, &plan), written, &self.ends)
@@ -220,17 +226,34 @@ impl<'a> Stage<'a> {
         lock(&self.actors).insert(number, actor);
     }
 
+    /// One who brings in what is held in another store, and three who claim it.
+    fn begin_imports(&self) {
+        const FIRST: u64 = 2_100_000;
+        let board = Board::default();
+        for number in FIRST..FIRST + 4 {
+            let calling = if number == FIRST { Calling::Imports } else { Calling::Claims };
+            let process = self.world.client_process(number);
+            let traffic = self.plan.traffic(in_history(number).0, &ClientPlan::of_claims());
+            let resources = Some(self.resources.clone());
+            let traffic = traffic::Plan { resources, ..traffic };
+            let calls = self.world.calls_of(number);
+            let calling = (&traffic, calling(board.clone()));
+            let written = (&self.recorder, &self.grants);
+            let actor = begin_caller(&process, calls, calling, written, &self.ends);
+            lock(&self.actors).insert(number, actor);
+        }
+    }
+
     /// Somebody who does what the library never would.
     fn begin_rogue(&self) {
-        const NUMBER: u64 = 2_000_000;
-        let process = self.world.client_process(NUMBER);
-        let (transport, endpoints) = self.world.line_of(NUMBER);
+        let process = self.world.client_process(ROGUE);
+        let (transport, endpoints) = self.world.line_of(ROGUE);
         let rogue = Rogue {
             transport,
             endpoints,
             seams: process.seams(),
-            draw: Draw::new(self.plan.seed ^ NUMBER),
-            label: label_of(NUMBER),
+            draw: Draw::new(self.plan.seed ^ ROGUE),
+            label: label_of(ROGUE),
             names: self.plan.names,
             stopped: self.ends.stop.subscribe(),
             wrong: Arc::clone(&self.wrong),

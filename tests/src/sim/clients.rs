@@ -7,10 +7,11 @@ use futures_util::stream::StreamExt as _;
 use futures_util::{FutureExt as _, TryStreamExt as _};
 use holdfast_proto::v1::{
     AcquireRequest, AcquireResponse, CancelRequest, CancelResponse, CheckTokenRequest,
-    CheckTokenResponse, ClientFrames, CloseSessionRequest, CloseSessionResponse, InspectRequest,
-    InspectResponse, KeepAliveRequest, KeepAliveResponse, ListRequest, ListResponse,
-    OpenSessionRequest, OpenSessionResponse, ReleaseRequest, ReleaseResponse, ServerFrames,
-    SetValueRequest, SetValueResponse, StatusRequest, StatusResponse, WatchRequest, WatchResponse,
+    CheckTokenResponse, ClientFrames, CloseSessionRequest, CloseSessionResponse, ImportRequest,
+    ImportResponse, InspectRequest, InspectResponse, KeepAliveRequest, KeepAliveResponse,
+    ListRequest, ListResponse, OpenSessionRequest, OpenSessionResponse, ReleaseRequest,
+    ReleaseResponse, ServerFrames, SetValueRequest, SetValueResponse, StatusRequest,
+    StatusResponse, WatchRequest, WatchResponse,
 };
 use holdfast_seams::simulated::Process;
 use holdfast_seams::{Pipe, Transport, TransportError, Watched};
@@ -175,6 +176,7 @@ calls! {
     release: ReleaseRequest => ReleaseResponse;
     set_value: SetValueRequest => SetValueResponse;
     close_session: CloseSessionRequest => CloseSessionResponse;
+    import: ImportRequest => ImportResponse;
 }
 
 impl Transport for ClientNetwork {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use holdfast_core::{EndCause, Event, Items, LockTable, LogIndex, Mode, SessionId};
+use holdfast_core::{EndCause, Event, Items, LockTable, LogIndex, LossCause, Mode, SessionId};
 use holdfast_seams::{Clock, Moment};
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::storage::StoredVote;
@@ -88,7 +88,7 @@ impl Observer {
                     let expiry = Expiry { at, label, tokens, session: number };
                     seen.expired.entry(*session).or_insert(expiry);
                 }
-                Event::Lost { items, cause: EndCause::Expired, .. } => {
+                Event::Lost { items, cause: LossCause::Expired, .. } => {
                     seen.doubted(index.get(), items, table, id);
                 }
                 Event::Granted { session, token, .. } => {

@@ -223,6 +223,6 @@ fn cause(reason: i32) -> LostCause {
     match LostReason::try_from(reason) {
         Ok(LostReason::SessionExpired) => LostCause::Expired,
         Ok(LostReason::SessionClosed) => LostCause::Closed,
-        Ok(LostReason::Unspecified) | Err(_) => LostCause::Gone,
+        Ok(LostReason::EpochRaised | LostReason::Unspecified) | Err(_) => LostCause::Gone,
     }
 }

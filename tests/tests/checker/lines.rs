@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use holdfast_tests::check::{Options, Report, check};
 use holdfast_tests::history::{
-    Asked, Change, ClientId, Happened, Holding, Kept, KeptState, LostCause, News, Record, Shown,
-    What,
+    Asked, Became, Brought, Change, ClientId, Happened, Holding, Kept, KeptState, LostCause, News,
+    Record, Shown, What,
 };
 
 const MS: u64 = 1_000_000;
@@ -83,6 +83,26 @@ impl Reader {
                 let values = rest.iter().filter_map(|word| shown(word)).collect();
                 What::Granted { request, token, names, values }
             }
+            ["claims", request, name, owner, rest @ ..] => {
+                let request = number(request);
+                self.asked.insert((client, request), names(name));
+                What::Claim {
+                    request,
+                    name: (*name).into(),
+                    owner: (*owner).into(),
+                    within_ms: option(rest, "within").map(number),
+                }
+            }
+            ["imports", import, owner, remaining, rows @ ..] => What::Import {
+                import: number(import),
+                owner: (*owner).into(),
+                remaining_ms: number(remaining),
+                rows: rows.iter().map(|row| brought(row)).collect(),
+            },
+            ["imported", import, fates @ ..] => What::Imported {
+                import: number(import),
+                fates: fates.iter().map(|fate| became(fate)).collect(),
+            },
             ["is-safe", token, rest @ ..] => {
                 let token = number(token);
                 let held = || self.granted.get(&(client, token)).cloned().unwrap_or_default();
@@ -117,6 +137,24 @@ impl Reader {
             }
         };
         Kept { request, state }
+    }
+}
+
+/// `+NAME` or `+NAME:VALUE`, held there; `?NAME`, waited for.
+fn brought(word: &str) -> Brought {
+    let (name, value) = match word[1..].split_once(':') {
+        Some((name, value)) => (name, Some(value.to_owned())),
+        None => (&word[1..], None),
+    };
+    Brought { name: name.into(), waits: word.starts_with('?'), value }
+}
+
+fn became(word: &str) -> Became {
+    match word {
+        "queued" => Became::Queued,
+        "known" => Became::Known,
+        "refused" => Became::Refused,
+        token => Became::Held(number(token)),
     }
 }
 
@@ -193,6 +231,9 @@ fn what_else(words: &[&str]) -> What {
         ["killed"] => What::Killed,
         ["fault"] => What::Fault { note: String::new() },
         ["healed"] => What::Healed,
+        ["scopes", prefixes @ ..] => {
+            What::Scopes { prefixes: prefixes.iter().map(|prefix| (*prefix).to_owned()).collect() }
+        }
         _ => what_was_seen(words),
     }
 }

@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use holdfast::Builder;
+use holdfast::cli::CONNECT_LIMIT;
+pub(crate) use holdfast::cli::duration;
 
 use crate::failure::Failure;
+#[cfg(feature = "cassandra")]
+use crate::failure::OWN_ERROR;
 
 /// Where servers are unless anything says otherwise.
 const ENDPOINTS_DEFAULT: &str = "127.0.0.1:7420";
-/// How long reaching a server may take; a person waits for it.
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Distributed locks: run a job while no other machine runs it.
 #[derive(Debug, Parser)]
@@ -35,6 +37,14 @@ pub(crate) struct Global {
     pub(crate) endpoints: Option<String>,
     /// How long the store keeps our locks without hearing from us, e.g. 10s, 500ms, 2m [default:
     /// the server's, 10s].
+    #[cfg_attr(
+        feature = "cassandra",
+        doc = "",
+        doc = "With `holdfast cassandra`: whole seconds [default: 180s], and at least three times --max-skew. The",
+        doc = "thesis behind the queue took 15 minutes because of clocks: a cell ends by the clock of whoever writes it,",
+        doc = "is looked at by another one, and is gone at once where the two differ by more than the TTL. Here the",
+        doc = "largest difference is said, and a hold counts as safe for that much less than the TTL."
+    )]
     #[arg(long, global = true, value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
     /// Print JSON, for programs.
@@ -46,12 +56,23 @@ impl Global {
     /// A client as the options say.
     pub(crate) fn builder(&self) -> Result<Builder, Failure> {
         let endpoints = self.endpoints.as_deref().unwrap_or(ENDPOINTS_DEFAULT);
-        let builder = holdfast::Client::builder().endpoints(endpoints)?;
-        let builder = builder.connect_timeout(CONNECT_LIMIT);
+        let builder = client_of(endpoints)?;
         Ok(match self.ttl {
             Some(ttl) => builder.ttl(ttl),
             None => builder,
         })
+    }
+
+    /// The same beside locks on Cassandra: the TTL is theirs, and where the servers are has to be said.
+    #[cfg(feature = "cassandra")]
+    pub(crate) fn second_builder(&self) -> Result<Builder, Failure> {
+        let unsaid = || {
+            Failure::new(
+                OWN_ERROR,
+                "this mode locks in the native store as well: say where, with --endpoints",
+            )
+        };
+        Ok(client_of(self.endpoints.as_deref().ok_or_else(unsaid)?)?)
     }
 
     /// How long reaching a server may take if the whole may take `wait`.
@@ -59,6 +80,10 @@ impl Global {
         // A try does not wait for a lock, but it has to reach a server.
         wait.filter(|wait| !wait.is_zero()).map_or(CONNECT_LIMIT, |wait| wait.min(CONNECT_LIMIT))
     }
+}
+
+fn client_of(endpoints: &str) -> holdfast::Result<Builder> {
+    Ok(holdfast::Client::builder().endpoints(endpoints)?.connect_timeout(CONNECT_LIMIT))
 }
 
 /// The subcommands.
@@ -82,6 +107,12 @@ pub(crate) enum Command {
     List(ListArgs),
     /// One lock: who holds it and how, who waits, which value was left there.
     Inspect(InspectArgs),
+    /// One session: what it calls itself, its lease, what it holds and waits for; whether it was
+    /// imported. `inspect --json` and `list --json` show the ids of sessions.
+    ///
+    /// Exit codes: 0 shown; 122 there is no such session; 123 no server could be reached; 125 an
+    /// error of holdfast itself.
+    Session(SessionArgs),
     /// Whether the grant with a fencing token holds a lock now.
     ///
     /// Exit codes: 0 it does; 1 it does not; 122 the store refused; 123 no server could be
@@ -102,6 +133,11 @@ pub(crate) enum Command {
     /// time; 125 an error of holdfast itself, or a wrong command line.
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// Scopes with fallback: prefixes of names that Cassandra serves while no server can be reached.
+    ///
+    /// The leader answers, wherever the question is asked. Exit codes as of cluster.
+    #[command(subcommand)]
+    Scope(ScopeCommand),
     /// Locks by the recipes on Cassandra; its tables.
     ///
     /// Exit codes as of lock.
@@ -128,6 +164,10 @@ pub(crate) struct LockArgs {
     /// Give up after this long, e.g. 30s; covers reaching a server too [default: wait for ever].
     #[arg(long, value_parser = duration)]
     pub(crate) wait: Option<Duration>,
+    /// Take over what was imported of the lock for OWNER, as the store it came from calls it, instead
+    /// of waiting in line.
+    #[arg(long, value_name = "OWNER", conflicts_with_all = ["shared", "any"])]
+    pub(crate) claim: Option<String>,
     #[command(flatten)]
     pub(crate) job: Job,
 }
@@ -159,7 +199,8 @@ pub(crate) struct Job {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Work {
     /// Ask the command to end (SIGTERM) this long before the locks stop being safe [default: a
-    /// quarter of the TTL]. 200 ms before that moment it is killed.
+    /// quarter of the TTL, less where authority over a scope with fallback is short]. 200 ms before that moment
+    /// it is killed.
     #[arg(long, value_parser = duration)]
     pub(crate) grace: Option<Duration>,
     /// The command and its arguments.
@@ -180,6 +221,13 @@ pub(crate) struct ListArgs {
 pub(crate) struct InspectArgs {
     /// The lock.
     pub(crate) name: String,
+}
+
+/// Of `session`.
+#[derive(Debug, Args)]
+pub(crate) struct SessionArgs {
+    /// Its id.
+    pub(crate) id: u64,
 }
 
 /// Of `check-token`.
@@ -217,7 +265,41 @@ pub(crate) enum ClusterCommand {
     TransferLeader(TransferArgs),
 }
 
-/// How long any of `cluster` may take.
+/// Of `scope`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ScopeCommand {
+    /// Make the names that begin with a prefix a scope with fallback.
+    ///
+    /// Every client of these names has to know of scopes: update them all before.
+    Set(SetScopeArgs),
+    /// Make them names like all others again. The scope has to be served by the store at the moment.
+    Remove(RemoveScopeArgs),
+    /// Every scope: its epoch, whether it is granted in, its row in Cassandra.
+    List(ClusterLimit),
+}
+
+/// Of `scope set`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SetScopeArgs {
+    /// What the names begin with; no two scopes overlap.
+    pub(crate) prefix: String,
+    /// Cassandra serves them while no server can be reached. So far there is no other kind of scope.
+    #[arg(long, required = true)]
+    pub(crate) fallback: bool,
+    #[command(flatten)]
+    pub(crate) limit: ClusterLimit,
+}
+
+/// Of `scope remove`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RemoveScopeArgs {
+    /// What the names begin with.
+    pub(crate) prefix: String,
+    #[command(flatten)]
+    pub(crate) limit: ClusterLimit,
+}
+
+/// How long any of `cluster` and `scope` may take.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ClusterLimit {
     /// Give up after this long, e.g. 30s; covers finding the leader and asking again.
@@ -355,39 +437,9 @@ fn members(text: &str) -> Result<usize, String> {
     }
 }
 
-/// `10s`, `500ms`, `2m`, `1h`, or `0`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let number_ends = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(number_ends);
-    let wrong = || format!("{text:?} is not a time such as 10s, 500ms, 2m or 0");
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let factor_ms = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "" if number == 0 => 0,
-        _ => return Err(wrong()),
-    };
-    number.checked_mul(factor_ms).map(Duration::from_millis).ok_or_else(wrong)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_written_with_their_unit() {
-        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("2m"), Ok(Duration::from_mins(2)));
-        assert_eq!(duration("0"), Ok(Duration::ZERO));
-        for wrong in ["", "10", "s", "-1s", "1.5s", "10 s", "10d", "99999999999999999999s", "1µs"]
-        {
-            assert!(duration(wrong).is_err(), "{wrong:?}");
-        }
-        assert!(duration("18446744073709551615h").is_err(), "it must not overflow");
-    }
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -414,5 +466,13 @@ mod tests {
         assert_eq!(job.names, ["a", "b", "c"]);
         assert!(job.any && job.shared);
         assert_eq!(job.work.command, ["job", "d"]);
+    }
+
+    /// Three columns, not as many as come.
+    #[cfg(feature = "cassandra")]
+    #[test]
+    fn columns_stand_before_a_subcommand() {
+        let whole = "holdfast cassandra --contact-points x --keyspace k --queue-columns a b c queue try n -- t";
+        assert!(Cli::try_parse_from(whole.split(' ')).is_ok());
     }
 }

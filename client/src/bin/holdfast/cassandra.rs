@@ -1,29 +1,30 @@
 //! `holdfast cassandra`: a command runs under a lock of one of the recipes; the recipes' tables.
 
 mod housekeeper;
-mod names;
+mod moving;
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use holdfast::Error;
+use holdfast::cli::names::Names;
+use holdfast::cli::place::{Reach, failure};
 use holdfast::compat::{
-    Cassandra, Credentials, Layout, Lease, LockerOptions, Patience, Queue, RemoteLocker, Schema,
-    SerialScope, Tokens,
+    Cassandra, Layout, Lease, LockerOptions, Patience, Queue, RemoteLocker, Schema, SerialScope,
+    Tokens, check_lock_name,
 };
 use holdfast_seams::{Seams, select};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{Global, Work, duration};
 use crate::bench::cassandra::{LoopArgs, Measured, measure};
-use crate::failure::{Failure, NOT_REACHED};
+use crate::failure::Failure;
 use crate::lock::keeper::{GOODBYE_LIMIT, hold};
 use crate::lock::{Event, Held, run_under};
 use crate::{runtime, show};
 use housekeeper::HousekeeperArgs;
-use names::Names;
+use moving::ModeArgs;
 
 /// Where the cluster is, and what is done there.
 #[derive(Clone, Debug, Args)]
@@ -36,15 +37,8 @@ pub(crate) struct CassandraArgs {
 
 #[derive(Clone, Debug, Args)]
 struct Place {
-    /// Nodes to begin with: host or host:port, several separated by commas.
-    #[arg(long, env = "HOLDFAST_CONTACT_POINTS")]
-    contact_points: String,
-    /// The keyspace of the tables, by its exact name.
-    #[arg(long, env = "HOLDFAST_KEYSPACE")]
-    keyspace: String,
-    /// The role to log in as; its password is read from `HOLDFAST_CASSANDRA_PASSWORD`.
-    #[arg(long, env = "HOLDFAST_CASSANDRA_USER")]
-    user: Option<String>,
+    #[command(flatten)]
+    reach: Reach,
     /// The largest difference between the clocks of any two nodes; a third of the TTL at most
     /// [default: 60s].
     #[arg(long, value_parser = duration)]
@@ -120,6 +114,8 @@ struct WaitArgs {
 
 #[derive(Clone, Debug, Args)]
 struct JobArgs {
+    #[command(flatten)]
+    moving: ModeArgs,
     /// The lock.
     name: String,
     #[command(flatten)]
@@ -129,10 +125,10 @@ struct JobArgs {
 impl Place {
     /// A session of our own.
     async fn connect(&self, limit: Duration) -> Result<Cassandra, Failure> {
-        let credentials = self.credentials();
+        let credentials = self.reach.credentials();
         let scope = if self.local_serial { SerialScope::Datacenter } else { SerialScope::Cluster };
-        let points = &self.contact_points;
-        Cassandra::connect(points, &self.keyspace, credentials.as_ref(), scope, limit)
+        let points = &self.reach.contact_points;
+        Cassandra::connect(points, &self.reach.keyspace, credentials.as_ref(), scope, limit)
             .await
             .map_err(failure)
     }
@@ -141,10 +137,10 @@ impl Place {
         self.names.layout()
     }
 
-    fn credentials(&self) -> Option<Credentials> {
-        let user = self.user.clone()?;
-        let password = std::env::var("HOLDFAST_CASSANDRA_PASSWORD").unwrap_or_default();
-        Some(Credentials { user, password })
+    /// Of a row of modes: its TTL is not that of locks.
+    fn row_options(&self, limit: Duration) -> LockerOptions {
+        let options = moving::row_options().answer_limit(limit);
+        self.max_skew.into_iter().fold(options, LockerOptions::max_skew)
     }
 
     fn options(&self, global: &Global) -> LockerOptions {
@@ -178,11 +174,11 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
 }
 
 fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Failure> {
-    let schema = Schema::new(&place.keyspace, wanted.replication).named(place.layout());
+    let schema = Schema::new(&place.reach.keyspace, wanted.replication).named(place.layout());
     if wanted.apply {
-        let credentials = place.credentials();
+        let credentials = place.reach.credentials();
         let limit = Global::connect_limit(None);
-        let applied = schema.apply(&place.contact_points, credentials.as_ref(), limit);
+        let applied = schema.apply(&place.reach.contact_points, credentials.as_ref(), limit);
         runtime::block_on(applied)?.map_err(failure)?;
     } else if global.json {
         show::line(serde_json::json!({ "statements": schema.statements() }));
@@ -206,8 +202,8 @@ fn recipe(
 ) -> Result<u8, Failure> {
     let options = place.options(global);
     match wanted {
-        LockCommand::Lock(WaitArgs { wait, job }) => lock(place, options, wait, job, make),
-        LockCommand::Try(job) => lock(place, options, Some(Duration::ZERO), job, make),
+        LockCommand::Lock(WaitArgs { wait, job }) => lock(global, place, options, wait, job, make),
+        LockCommand::Try(job) => lock(global, place, options, Some(Duration::ZERO), job, make),
         LockCommand::Bench(args) => bench(global, &place, &options, &args, name, make),
     }
 }
@@ -244,12 +240,15 @@ async fn try_out(lockers: &[Arc<dyn RemoteLocker>], limit: Duration) -> holdfast
 }
 
 fn lock(
+    global: &Global,
     place: Place,
     options: LockerOptions,
     wait: Option<Duration>,
-    JobArgs { name, work }: JobArgs,
+    JobArgs { moving, name, work }: JobArgs,
     make: Make,
 ) -> Result<u8, Failure> {
+    check_lock_name(&name).map_err(failure)?;
+    let moving = moving.parsed(global)?;
     run_under(&work, move |events, stop| async move {
         let seams = Seams::system();
         let began = seams.clock.now();
@@ -259,16 +258,29 @@ fn lock(
             cassandra = place.connect(limit) => cassandra?,
         };
         let options = options.answer_limit(limit);
-        let locker = make(&cassandra, &options, place.layout()).map_err(failure)?;
+        let recipe = make(&cassandra, &options, place.layout()).map_err(failure)?;
+        let (locker, native) = match moving {
+            None => (recipe, None),
+            Some(moving) => select! {
+                () = stop.cancelled() => return Ok(()),
+                moved = moving.enter(&cassandra, recipe, place.row_options(limit), options, place.layout()) => moved?,
+            },
+        };
         let spent = seams.clock.now().saturating_since(began);
         let patience = match wait {
             None => Patience::Endless,
             Some(Duration::ZERO) => Patience::None,
             Some(wait) => Patience::AtMost(wait.saturating_sub(spent)),
         };
-        let kept = keep(&*locker, &name, patience, &events, &stop).await;
+        // What `both` waits for last is the native store.
+        let failed = if native.is_some() { Failure::from } else { failure };
+        let kept = keep(&*locker, &name, patience, &events, &stop).await.map_err(failed);
+        drop(locker);
         // What was given up is out of the table before we are gone.
         let _ = seams.timeout(GOODBYE_LIMIT, cassandra.settled()).await;
+        if let Some(native) = native {
+            let _ = seams.timeout(GOODBYE_LIMIT, native.close()).await;
+        }
         kept
     })
 }
@@ -280,10 +292,10 @@ async fn keep(
     patience: Patience,
     events: &SyncSender<Event>,
     stop: &CancellationToken,
-) -> Result<(), Failure> {
+) -> holdfast::Result<()> {
     let guard = select! {
         () = stop.cancelled() => return Ok(()),
-        guard = locker.acquire(name, patience) => guard.map_err(failure)?,
+        guard = locker.acquire(name, patience) => guard?,
     };
     let held = Held {
         state: guard.state(),
@@ -295,18 +307,4 @@ async fn keep(
     // The command has ended; whatever this says, the TTL passes the lock on.
     let _ = Seams::system().timeout(GOODBYE_LIMIT, guard.release()).await;
     Ok(())
-}
-
-/// As of a server of ours, but for what to do when there is none.
-fn failure(error: Error) -> Failure {
-    if let Error::Unreachable { endpoints, waited, last } = &error {
-        let message = format!(
-            "no answer from Cassandra at {} within {:.1} s ({})",
-            endpoints.join(", "),
-            waited.as_secs_f64(),
-            last.escape_debug(),
-        );
-        return Failure::new(NOT_REACHED, message);
-    }
-    error.into()
 }

@@ -18,6 +18,7 @@ pub(crate) fn run(global: &Global, args: &InspectArgs) -> Result<u8, Failure> {
         queue: Vec::new(),
         value: None,
         has_value: false,
+        scope: None,
     });
     if global.json {
         show::line(as_json(&lock));
@@ -35,6 +36,7 @@ fn as_json(lock: &LockInfo) -> Value {
             "waiting_ms": u64::try_from(waiter.waiting.as_millis()).unwrap_or(u64::MAX),
             "mode": waiter.mode.to_string(),
             "names": waiter.names,
+            "imported": waiter.is_imported,
         })
     });
     json!({
@@ -44,12 +46,22 @@ fn as_json(lock: &LockInfo) -> Value {
         "waiting": lock.waiting,
         "queue": queue.collect::<Vec<_>>(),
         "value": lock.value.as_ref().map(show::value),
+        "scope": lock.scope.as_ref().map(|scope| {
+            json!({
+                "prefix": scope.prefix,
+                "epoch": scope.epoch,
+                "suspended": scope.suspended,
+            })
+        }),
     })
 }
 
 fn print(lock: &LockInfo) {
     let name = show::escaped(&lock.name);
-    if lock.holders.is_empty() {
+    let suspended = lock.scope.as_ref().is_some_and(|scope| scope.suspended);
+    if lock.holders.is_empty() && suspended && lock.waiting > 0 {
+        show::line(format!("{name} is not held, and waits for the scope's authority"));
+    } else if lock.holders.is_empty() {
         show::line(format!("{name} is free"));
     }
     for holder in &lock.holders {
@@ -64,6 +76,11 @@ fn print(lock: &LockInfo) {
         let suspect = if value.is_suspect { "; suspect: the grant was lost" } else { "" };
         let text = show::value_text(value);
         show::line(format!("  value {text}, set under token {}{suspect}", value.token));
+    }
+    if let Some(scope) = &lock.scope {
+        let suspended = if scope.suspended { "; suspended: nobody is granted it now" } else { "" };
+        let prefix = show::escaped(&scope.prefix);
+        show::line(format!("  in the scope {prefix}, epoch {}{suspended}", scope.epoch));
     }
 }
 
@@ -81,13 +98,14 @@ fn held(name: &str, holder: &Holder) -> String {
         Mode::Shared => "shared",
         _ => "held",
     };
-    let (label, token) = (show::escaped(&holder.label), holder.token);
+    let (label, token) = (show::label(&holder.label, holder.is_imported), holder.token);
     format!("{name} is {how} by {label} for {} under token {token}", show::length(holder.held))
 }
 
 /// `host:1, waiting for 3 s to share it and 2 more locks`.
 fn waits(waiter: &Waiter) -> String {
-    let (label, length) = (show::escaped(&waiter.label), show::length(waiter.waiting));
+    let label = show::label(&waiter.label, waiter.is_imported);
+    let length = show::length(waiter.waiting);
     let share = if waiter.mode == Mode::Shared { " to share it" } else { "" };
     let others = match waiter.names {
         0 | 1 => String::new(),

@@ -75,7 +75,7 @@ fn row(lock: &LockInfo) -> [String; 7] {
     };
     [
         show::escaped(&lock.name),
-        of_holder(&|holder| format!("{}{others}", show::escaped(&holder.label))),
+        of_holder(&|holder| format!("{}{others}", show::label(&holder.label, holder.is_imported))),
         of_holder(&|holder| holder.mode.to_string()),
         of_holder(&|holder| show::length(holder.held)),
         of_holder(&|holder| holder.token.to_string()),

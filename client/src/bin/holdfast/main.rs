@@ -8,12 +8,12 @@ mod check_token;
 mod cluster;
 mod cluster_admin;
 mod demo;
-mod failure;
 mod fairness;
 mod inspect;
 mod list;
 mod lock;
-mod runtime;
+mod scope;
+mod session;
 mod show;
 mod signals;
 mod spawn;
@@ -25,6 +25,7 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use failure::{Failure, OWN_ERROR};
+use holdfast::cli::{failure, runtime};
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            failure.print(json);
+            failure.print("holdfast", json);
             ExitCode::from(failure.code)
         }
     }
@@ -48,13 +49,17 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<u8, Failure> {
     match cli.command {
-        Command::Lock(args) => lock::run(&cli.global, args.wait, &args.job),
-        Command::Try(args) => lock::run(&cli.global, Some(std::time::Duration::ZERO), &args.job),
+        Command::Lock(args) => lock::run(&cli.global, args.wait, args.claim, &args.job),
+        Command::Try(args) => {
+            lock::run(&cli.global, Some(std::time::Duration::ZERO), None, &args.job)
+        }
         Command::List(args) => list::run(&cli.global, &args),
         Command::Inspect(args) => inspect::run(&cli.global, &args),
+        Command::Session(args) => session::run(&cli.global, &args),
         Command::CheckToken(args) => check_token::run(&cli.global, &args),
         Command::Watch(args) => watch::run(&cli.global, &args),
         Command::Cluster(command) => cluster_admin::run(&cli.global, &command),
+        Command::Scope(command) => scope::run(&cli.global, &command),
         #[cfg(feature = "cassandra")]
         Command::Cassandra(args) => cassandra::run(&cli.global, *args),
         Command::Demo(args) => demo::run(&cli.global, &args),

@@ -4,17 +4,13 @@ use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use holdfast::Holder;
+pub(crate) use holdfast::cli::{escaped, line};
 use serde_json::{Value, json};
 
-/// Prints a line of a subcommand's answer. Whoever reads it may have gone; that is no error.
-pub(crate) fn line(text: impl std::fmt::Display) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
-}
-
-/// Text that came from elsewhere, with whatever a terminal would act on escaped.
-pub(crate) fn escaped(text: &str) -> String {
-    text.escape_debug().to_string()
+/// What a session calls itself, or its owner in the store it was imported from.
+pub(crate) fn label(label: &str, is_imported: bool) -> String {
+    let imported = if is_imported { " (imported)" } else { "" };
+    format!("{}{imported}", escaped(label))
 }
 
 /// Whole seconds, or minutes and seconds, and so on.
@@ -48,6 +44,7 @@ pub(crate) fn holder(holder: &Holder) -> Value {
         "token": holder.token.to_string(),
         "held_ms": u64::try_from(holder.held.as_millis()).unwrap_or(u64::MAX),
         "mode": holder.mode.to_string(),
+        "imported": holder.is_imported,
     })
 }
 
@@ -94,10 +91,5 @@ mod tests {
                 "112th in line",
             ]
         );
-    }
-
-    #[test]
-    fn a_label_cannot_drive_the_terminal() {
-        assert_eq!(escaped("a\u{1b}[2Jb\u{202e}"), "a\\u{1b}[2Jb\\u{202e}");
     }
 }

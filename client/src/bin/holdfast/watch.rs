@@ -82,7 +82,8 @@ fn change_text(change: &LockChange) -> Option<String> {
 
 fn held_by(holder: &Holder) -> String {
     let shared = if holder.mode == Mode::Shared { ", shared" } else { "" };
-    format!("held by {} (token {}{shared})", show::escaped(&holder.label), holder.token)
+    let label = show::label(&holder.label, holder.is_imported);
+    format!("held by {label} (token {}{shared})", holder.token)
 }
 
 /// Who held it; the label of a session that has ended is not known any more.
@@ -96,7 +97,7 @@ fn who(waiter: &Waiter) -> String {
     if waiter.label.is_empty() {
         return format!("session {}", waiter.session);
     }
-    show::escaped(&waiter.label)
+    show::label(&waiter.label, waiter.is_imported)
 }
 
 fn value_text(value: &holdfast::Value) -> String {
@@ -162,6 +163,7 @@ fn json_of_holder(holder: &Holder) -> Value {
         "label": holder.label,
         "token": holder.token.to_string(),
         "mode": holder.mode.to_string(),
+        "imported": holder.is_imported,
     })
 }
 
@@ -171,5 +173,6 @@ fn json_of_waiter(waiter: &Waiter) -> Value {
         "label": waiter.label,
         "mode": waiter.mode.to_string(),
         "names": waiter.names,
+        "imported": waiter.is_imported,
     })
 }

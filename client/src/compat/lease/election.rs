@@ -14,6 +14,7 @@ use super::row::WantedValue;
 use crate::backoff::Backoff;
 use crate::compat::database::{Fault, Row};
 use crate::compat::locker::{Patience, RemoteGuard};
+use crate::compat::name::check_lock_name;
 use crate::compat::owner::thread_id;
 use crate::compat::statement::{Action, Statement, Value};
 use crate::{Error, RefusalReason, Result};
@@ -54,6 +55,7 @@ impl Lease {
     /// [`Error::Unreachable`] without an answer in time, [`Error::Refused`] if the table cannot be
     /// read.
     pub async fn leader(&self, name: &str) -> Result<Option<Leader>> {
+        check_lock_name(name)?;
         let limit = self.keeping.answer_limit;
         let asked = self.ask_for_leader(name);
         let answer = self
@@ -69,7 +71,7 @@ impl Lease {
         let columns = vec![self.table.owner.clone(), self.table.value.clone()];
         let key = vec![(self.table.name.clone(), Value::from(name))];
         let action = Action::SelectSerial { columns };
-        let statement = Statement { table: self.table.table.clone(), key, action };
+        let statement = Statement::new(self.table.table.clone(), key, action);
         let row = self.cassandra.tables().read(statement).await.map_err(Retry::from)?;
         Ok(row.and_then(|row| self.leader_in(&row)))
     }
@@ -183,6 +185,7 @@ impl Observer {
     ///
     /// [`Error::Refused`] if the table cannot be read.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
+        check_lock_name(&self.name)?;
         let seams = self.lease.keeping.seams.clone();
         let mut pauses = Backoff::new(LOOK_EVERY_MAX);
         loop {

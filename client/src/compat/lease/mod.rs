@@ -52,11 +52,13 @@ use tokio::sync::Notify;
 use super::cassandra::{Cassandra, LockerOptions};
 use super::keeper::Keeping;
 use super::locker::{Patience, RemoteGuard, RemoteLocker};
+use super::name::check_lock_name;
 use super::owner::OwnerId;
 use super::statement::Ident;
 use crate::Result;
 pub use election::{Leader, Leadership, Observer};
-use row::{LeaseRow, WantedValue};
+pub(crate) use row::LeaseRow;
+use row::WantedValue;
 pub use sequence::Sequence;
 
 /// Where the leases are, for deployments that call them otherwise. Columns are of type `text`.
@@ -135,17 +137,15 @@ impl Lease {
         value: Arc<WantedValue>,
         renew_now: Arc<Notify>,
     ) -> Result<RemoteGuard> {
-        let row = LeaseRow {
-            tables: self.cassandra.tables().clone(),
-            columns: self.table.clone(),
-            name: name.to_owned(),
-            owner: OwnerId::draw(&self.service, &*self.cassandra.seams().rng),
-            ttl_s: self.keeping.terms.ttl_s(),
+        check_lock_name(name)?;
+        let row = LeaseRow::new(
+            self.cassandra.tables().clone(),
+            self.table.clone(),
+            name,
+            OwnerId::draw(&self.service, &*self.cassandra.seams().rng),
+            self.keeping.terms.ttl_s(),
             value,
-            look_first: false,
-            may_be_ours: false,
-            delete_is_open: false,
-        };
+        );
         self.keeping.acquire(name, &self.service, patience, row, renew_now).await
     }
 }

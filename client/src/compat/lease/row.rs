@@ -9,27 +9,29 @@ use super::LeaseTable;
 use crate::compat::database::{Conditional, Fault, Row, Tables};
 use crate::compat::keeper::{Attempt, Left, Recipe, Renewal};
 use crate::compat::owner::OwnerId;
-use crate::compat::statement::{Action, Cells, Statement, Value};
+use crate::compat::statement::{Action, Cells, Ident, Statement, Value};
 
 /// One row as one attempt wants it.
-pub(super) struct LeaseRow {
-    pub(super) tables: Arc<Tables>,
-    pub(super) columns: Arc<LeaseTable>,
-    pub(super) name: String,
-    pub(super) owner: OwnerId,
-    pub(super) ttl_s: i32,
-    pub(super) value: Arc<WantedValue>,
+pub(crate) struct LeaseRow {
+    tables: Arc<Tables>,
+    columns: Arc<LeaseTable>,
+    /// The columns of the partition key before the name, where it is not the name alone.
+    within: Vec<(Ident, Value)>,
+    name: String,
+    owner: OwnerId,
+    ttl_s: i32,
+    value: Arc<WantedValue>,
     /// Somebody had it, or an outcome is open: look before the next insert.
-    pub(super) look_first: bool,
+    look_first: bool,
     /// Something that was sent may have made the row ours.
-    pub(super) may_be_ours: bool,
+    may_be_ours: bool,
     /// A delete was sent and not answered.
-    pub(super) delete_is_open: bool,
+    delete_is_open: bool,
 }
 
 /// The value that a holder wants in its row, and how far that is done.
 #[derive(Debug, Default)]
-pub(super) struct WantedValue {
+pub(crate) struct WantedValue {
     /// Counts the changes; 0: the holder has said nothing about it.
     wanted: Mutex<(u64, Option<String>)>,
     written: watch::Sender<u64>,
@@ -75,9 +77,44 @@ enum Seen {
 }
 
 impl LeaseRow {
+    /// Nothing is asked yet.
+    pub(crate) fn new(
+        tables: Arc<Tables>,
+        columns: Arc<LeaseTable>,
+        name: &str,
+        owner: OwnerId,
+        ttl_s: i32,
+        value: Arc<WantedValue>,
+    ) -> Self {
+        Self {
+            tables,
+            columns,
+            within: Vec::new(),
+            name: name.to_owned(),
+            owner,
+            ttl_s,
+            value,
+            look_first: false,
+            may_be_ours: false,
+            delete_is_open: false,
+        }
+    }
+
+    /// In a table whose partitions have many names, decided among all datacenters.
+    pub(crate) fn within(mut self, partition: Vec<(Ident, Value)>) -> Self {
+        self.within = partition;
+        self
+    }
+
     fn statement(&self, action: Action) -> Statement {
-        let key = vec![(self.columns.name.clone(), Value::from(self.name.as_str()))];
-        Statement { table: self.columns.table.clone(), key, action }
+        let name = (self.columns.name.clone(), Value::from(self.name.as_str()));
+        let partition = self.within.len();
+        let key = self.within.iter().cloned().chain([name]).collect();
+        let statement = Statement::new(self.columns.table.clone(), key, action);
+        if partition == 0 {
+            return statement;
+        }
+        statement.partitioned_by(partition).decided_everywhere()
     }
 
     fn owned(&self) -> Cells {

@@ -96,7 +96,7 @@ impl Sequence {
 
     fn statement(&self, action: Action) -> Statement {
         let key = vec![(Ident::new("name"), Value::from(self.name.as_str()))];
-        Statement { table: self.lease.table.sequences.clone(), key, action }
+        Statement::new(self.lease.table.sequences.clone(), key, action)
     }
 }
 

@@ -29,7 +29,17 @@ pub(super) struct QueueSpot {
     pub(super) place: Option<String>,
     /// When the queue's cell was last sent and acknowledged.
     pub(super) entered: Option<Moment>,
+    /// Somebody had the main row: look before the next write to it.
+    pub(super) look_first: bool,
 }
+
+/// How many cells at the head of the queue are looked at: the holder's, for it keeps its place while it
+/// holds, and those of the next two.
+const NEAR: i32 = 3;
+/// The longest pause between two looks of who is near: a hand-over takes about half of it, and a few round
+/// trips. It costs five reads a second for each of two waiters, however many there are. The one behind the
+/// next is near as well, for it has to know soon when its own turn is next.
+const NEAR_PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// Listing 5: 20 digits of microseconds, then the thread: cells are in the order of their names.
 pub(super) fn column_name(now_us: u64, thread_id: &str) -> String {
@@ -43,7 +53,7 @@ impl QueueSpot {
             (columns.key.clone(), Value::from(self.lock.as_str())),
             (columns.column.clone(), Value::from(column)),
         ];
-        Statement { table: table.clone(), key, action }
+        Statement::new(table.clone(), key, action)
     }
 
     /// A cell with a TTL, and with a timestamp of ours: a delete that we send later wins, in
@@ -69,7 +79,7 @@ impl QueueSpot {
         let columns = vec![self.columns.column.clone(), self.columns.value.clone()];
         let key = vec![(self.columns.key.clone(), Value::from(self.lock.as_str()))];
         let action = Action::First { columns, limit };
-        self.tables.scan(Statement { table: table.clone(), key, action }).await
+        self.tables.scan(Statement::new(table.clone(), key, action)).await
     }
 
     /// Listing 6, step 1: into the queue; and there again each half of a TTL. The seed renews the
@@ -89,9 +99,16 @@ impl QueueSpot {
         Ok(place)
     }
 
-    /// Steps 3 to 7: our cell into the main row; the lock is had if it is the only one there.
+    /// Steps 3 to 7: our cell into the main row; the lock is had if it is the only one there. Who found it
+    /// taken before looks first, as listing 7 does: a write that has to be undone is a tombstone.
     async fn claim(&mut self) -> Result<Attempt, Fault> {
         let main = self.columns.main.clone();
+        if self.look_first {
+            let there = self.first(&main, 1).await?;
+            if let Some(row) = there.first() {
+                return Ok(self.held_by(Some(row), Some(NEAR_PAUSE_MAX)));
+            }
+        }
         // Step 3. Had counts from before it; one without an answer is sent again.
         let (started, put) = self.put(&main, self.owner.as_str()).await;
         put?;
@@ -106,12 +123,13 @@ impl QueueSpot {
         let other = other.map(|owner| (*owner).to_owned());
         // Step 7.
         self.erase(&main, self.owner.as_str()).await?;
-        Ok(Attempt::HeldBy { owner: other, again: None })
+        self.look_first = true;
+        Ok(Attempt::HeldBy { owner: other, again: Some(NEAR_PAUSE_MAX) })
     }
 
-    fn held_by(&self, row: Option<&Row>) -> Attempt {
+    fn held_by(&self, row: Option<&Row>, again: Option<Duration>) -> Attempt {
         let owner = row.and_then(|row| row.text(&self.columns.value)).map(str::to_owned);
-        Attempt::HeldBy { owner, again: None }
+        Attempt::HeldBy { owner, again }
     }
 }
 
@@ -121,22 +139,21 @@ impl Recipe for QueueSpot {
             // Listing 7, step 1.
             let there = self.first(&self.columns.main.clone(), 1).await?;
             if let Some(row) = there.first() {
-                return Ok(self.held_by(Some(row)));
+                return Ok(self.held_by(Some(row), None));
             }
         }
         let place = self.enter().await?;
         // Listing 6, step 2; listing 7, step 4.
-        let first = self.first(&self.columns.queue.clone(), 1).await?;
-        match first.first() {
-            Some(row) if row.text(&self.columns.column) == Some(place.as_str()) => {
-                self.claim().await
-            }
-            None => {
+        let head = self.first(&self.columns.queue.clone(), NEAR).await?;
+        let ours = |row: &Row| row.text(&self.columns.column) == Some(place.as_str());
+        match head.iter().position(ours) {
+            Some(0) => self.claim().await,
+            None if head.is_empty() => {
                 // Our own cell has ended while we stalled: back to our place with it.
                 self.entered = None;
-                Ok(self.held_by(None))
+                Ok(self.held_by(None, None))
             }
-            other => Ok(self.held_by(other)),
+            near => Ok(self.held_by(head.first(), near.map(|_| NEAR_PAUSE_MAX))),
         }
     }
 

@@ -34,14 +34,13 @@ fn seed_cell(table: &str, column: &str, ttl_s: i32, at_us: i64) -> Statement {
     let key =
         vec![(Ident::new("key"), Value::from("foo")), (Ident::new("column1"), Value::from(column))];
     let cells = vec![(Ident::new("value"), Some(Value::from(column)))];
-    Statement { table: Ident::new(table), key, action: Action::Put { cells, ttl_s, at_us } }
+    Statement::new(Ident::new(table), key, Action::Put { cells, ttl_s, at_us })
 }
 
 async fn seed_read(model: &Model, table: &str) -> Vec<Row> {
     let key = vec![(Ident::new("key"), Value::from("foo"))];
     let columns = vec![Ident::new("column1")];
-    let statement =
-        Statement { table: Ident::new(table), key, action: Action::First { columns, limit: 10 } };
+    let statement = Statement::new(Ident::new(table), key, Action::First { columns, limit: 10 });
     match model.execute(statement).await {
         Ok(Answer::Rows(rows)) => rows,
         other => panic!("{other:?}"),
@@ -174,6 +173,73 @@ fn a_waiter_keeps_its_place_for_longer_than_a_ttl() {
         };
         futures_util::join!(waiting(&b, 5), waiting(&c, 85), releasing);
         assert_eq!(order.into_inner().unwrap(), ["b", "c"]);
+    });
+}
+
+/// A lock that was held for a minute, three waiters in line, each counting what it asks: the next has it within a look
+/// and a few round trips, and so has the one after it, which came to be next only then. The third asks no more
+/// than a waiter ever did.
+#[test]
+fn a_hand_over_takes_a_fraction_of_a_second_and_only_the_first_two_in_line_pay_for_it() {
+    for seed in 0..30 {
+        let (machine, model) = world(seed);
+        let lockers = ["a", "b", "c", "d"].map(|name| {
+            let process = machine.process(name);
+            locker(&model, &process, name, secs(180), secs(60))
+        });
+        let [a, b, c, d] = &lockers;
+        let world = machine.world().seams();
+        let sent = |queue: &Queue| queue.cassandra.statements().sent;
+        machine.run(async {
+            let held = a.get_lock("foo").await.unwrap();
+            let wait = async |queue: &Queue, after: u64| {
+                world.sleep(secs(after)).await;
+                let guard = queue.get_lock("foo").await.unwrap();
+                let had = world.clock.now();
+                guard.release().await.unwrap();
+                (had, world.clock.now())
+            };
+            let holding = async {
+                world.sleep(secs(10)).await;
+                let before = [b, c, d].map(sent);
+                world.sleep(secs(60)).await;
+                let asked = [sent(b) - before[0], sent(c) - before[1], sent(d) - before[2]];
+                held.release().await.unwrap();
+                (asked, world.clock.now())
+            };
+            let (b, c, _, (asked, released)) =
+                futures_util::join!(wait(b, 1), wait(c, 2), wait(d, 3), holding);
+            let took = [b.0.saturating_since(released), c.0.saturating_since(b.1)];
+            // A look at most 200 ms later, its answer, and three round trips of up to 80 ms and a replica's 40.
+            assert!(took.iter().all(|took| *took < Duration::from_millis(800)), "{seed}: {took:?}");
+            assert!(
+                asked[..2].iter().all(|asked| (120..=310).contains(asked)),
+                "{seed}: {asked:?}"
+            );
+            assert!((25..=65).contains(&asked[2]), "seed {seed}: {asked:?}");
+        });
+    }
+}
+
+/// The holder's place in line has ended (it stalls, say), its cell in the main row has not: the next is first, writes
+/// there once, and from then on only looks. Each write would be a tombstone.
+#[test]
+fn who_is_first_and_finds_the_main_row_taken_writes_there_once() {
+    let (machine, model) = world(5);
+    let process = machine.process("b");
+    let queue = locker(&model, &process, "b", secs(180), secs(60));
+    let mut spot = queue.spot("foo", Patience::Endless);
+    machine.run(async {
+        model.execute(seed_cell("lock_main", "a", 600, 1)).await.unwrap();
+        let mut asked = Vec::new();
+        for _ in 0..3 {
+            let before = model.arrived();
+            let attempted = spot.attempt().await.unwrap();
+            assert!(matches!(attempted, Attempt::HeldBy { .. }), "{attempted:?}");
+            asked.push(model.arrived() - before);
+        }
+        // Its place and the head of the queue, then a write, a look and the delete; after that two looks.
+        assert_eq!(asked, [5, 2, 2]);
     });
 }
 

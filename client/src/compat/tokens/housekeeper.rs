@@ -53,6 +53,12 @@ struct Held {
     stamp: Option<i64>,
 }
 
+impl Held {
+    fn removed(&self) -> Removed {
+        Removed::Token { token: self.token.clone(), session: self.session.clone() }
+    }
+}
+
 /// What became of a row that was to be removed.
 enum Removal {
     Done,
@@ -82,7 +88,8 @@ pub enum Removed {
 /// What one look at the tables came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sweep {
-    /// What was removed, in order.
+    /// What was removed, in order. Of two housekeepers that remove one thing while answers are lost, both may
+    /// say so.
     pub removed: Vec<Removed>,
     /// How many rows were to be removed without an answer: the next sweep tries again.
     pub unanswered: usize,
@@ -222,7 +229,7 @@ impl Housekeeper {
     ) -> Result<(Vec<Row>, Option<Vec<u8>>), Fault> {
         let columns = columns.iter().map(|&column| column.clone()).collect();
         let action = Action::Page { columns, from };
-        self.cassandra.tables().page(Statement { table: table.clone(), key: vec![], action }).await
+        self.cassandra.tables().page(Statement::new(table.clone(), vec![], action)).await
     }
 
     /// How long this session may stand without a beat: one that was promised longer has longer.
@@ -253,11 +260,13 @@ impl Housekeeper {
         let unchanged = (self.tables.beat.clone(), stamp.map(Value::Time));
         let delete = Action::DeleteIf { only_if: vec![unchanged] };
         match self.remove(self.session_row(&session, delete)).await {
+            // It is ours to clear up after, whoever ended it.
             Removal::Done => {
                 sweep.removed.push(Removed::Session { session: session.clone() });
             }
-            // It is ours to clear up after if it is gone, whoever ended it.
-            Removal::Open if self.is_gone(&session).await => {}
+            Removal::Open if self.is_gone(&session).await => {
+                sweep.removed.push(Removed::Session { session: session.clone() });
+            }
             Removal::Open => {
                 sweep.unanswered += 1;
                 return;
@@ -285,14 +294,25 @@ impl Housekeeper {
         ];
         let key = vec![(token.clone(), Value::from(held.token.as_str()))];
         let action = Action::DeleteIf { only_if };
-        match self.remove(Statement { table: tokens.clone(), key, action }).await {
-            Removal::Done => {
-                let Held { token, session, .. } = held.clone();
-                sweep.removed.push(Removed::Token { token, session });
-            }
+        match self.remove(Statement::new(tokens.clone(), key, action)).await {
+            Removal::Done => sweep.removed.push(held.removed()),
+            Removal::Open if self.has_left(held).await => sweep.removed.push(held.removed()),
             Removal::Open => sweep.unanswered += 1,
             Removal::Changed => {}
         }
+    }
+
+    /// Whether a token is certainly not that session's any more, by a read at SERIAL.
+    async fn has_left(&self, held: &Held) -> bool {
+        let TokenTables { tokens, token, session, timestamp, .. } = &*self.tables;
+        let key = vec![(token.clone(), Value::from(held.token.as_str()))];
+        let columns = vec![session.clone(), timestamp.clone()];
+        let look = Statement::new(tokens.clone(), key, Action::SelectSerial { columns });
+        let same = |row: &Row| {
+            row.text(session) == Some(&held.session) && row.time_ms(timestamp) == held.stamp
+        };
+        let read = self.cassandra.tables().read(look).await;
+        read.is_ok_and(|row| !row.as_ref().is_some_and(same))
     }
 
     async fn remove(&self, delete: Statement) -> Removal {
@@ -312,7 +332,7 @@ impl Housekeeper {
 
     fn session_row(&self, session: &str, action: Action) -> Statement {
         let key = vec![(self.tables.beating.clone(), Value::from(session))];
-        Statement { table: self.tables.times.clone(), key, action }
+        Statement::new(self.tables.times.clone(), key, action)
     }
 }
 

@@ -82,11 +82,14 @@ use futures_util::future::BoxFuture;
 use super::cassandra::{Cassandra, LockerOptions};
 use super::keeper::Keeping;
 use super::locker::{Patience, RemoteGuard, RemoteLocker};
+use super::name::check_lock_name;
 use super::statement::Ident;
 use crate::Result;
 pub use batch::{Batch, Bunch};
 pub use housekeeper::{Housekeeper, Removed, Sweep};
 use rows::TokenRows;
+#[doc(hidden)]
+pub use session::term_of;
 
 /// Where the tokens and the heartbeats are, for deployments that call them otherwise.
 #[derive(Clone, Debug)]
@@ -179,6 +182,7 @@ impl Tokens {
         wanted: Vec<String>,
         patience: Patience,
     ) -> Result<(RemoteGuard, Vec<String>)> {
+        wanted.iter().try_for_each(|name| check_lock_name(name))?;
         let rows = self.rows(wanted);
         let had = rows.had();
         let acquired =

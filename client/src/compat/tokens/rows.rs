@@ -99,7 +99,7 @@ impl TokenRows {
 
     fn statement(&self, token: &str, action: Action) -> Statement {
         let key = vec![(self.columns.token.clone(), Value::from(token))];
-        Statement { table: self.columns.tokens.clone(), key, action }
+        Statement::new(self.columns.tokens.clone(), key, action)
     }
 
     fn owned(&self) -> Cells {

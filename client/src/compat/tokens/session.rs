@@ -35,7 +35,7 @@ impl SessionId {
 }
 
 /// How long a session wants to live without a beat, if its id says so: those of ours do.
-pub(super) fn term_of(session: &str) -> Option<Duration> {
+pub fn term_of(session: &str) -> Option<Duration> {
     let (_, attempt) = session.strip_prefix(MARK)?.rsplit_once('/')?;
     let (_, seconds) = attempt.split_once(':')?;
     seconds.parse::<u32>().ok().map(|seconds| Duration::from_secs(seconds.into()))
@@ -178,7 +178,7 @@ impl SessionRow {
 
     fn statement(&self, action: Action) -> Statement {
         let key = vec![(self.columns.beating.clone(), Value::from(self.id.as_str()))];
-        Statement { table: self.columns.times.clone(), key, action }
+        Statement::new(self.columns.times.clone(), key, action)
     }
 }
 

@@ -81,12 +81,12 @@ fn time(value: i64) -> (Ident, Option<Value>) {
 
 fn on_token(token: &str, action: Action) -> Statement {
     let key = vec![(Ident::new("token"), Value::from(token))];
-    Statement { table: Ident::new("tokens"), key, action }
+    Statement::new(Ident::new("tokens"), key, action)
 }
 
 fn on_session(session: &str, action: Action) -> Statement {
     let key = vec![(Ident::new("service_session_id"), Value::from(session))];
-    Statement { table: Ident::new("token_times"), key, action }
+    Statement::new(Ident::new("token_times"), key, action)
 }
 
 /// `INSERT INTO tokens … IF NOT EXISTS`, the seed's second listing.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use holdfast_proto::v1;
 
-use super::{Identity, Intent, Machine, Opening, Stream, StreamEnd};
+use super::{Identity, Intent, Machine, Opening, Stream, StreamEnd, is_of_one_copy};
 use crate::info::Told;
 use crate::session::request::{Key, Phase, Request};
 use crate::{Error, FencingToken, LostReason, Place};
@@ -22,7 +22,7 @@ impl Machine {
             Said::Opened(opened) => return self.opened(opened),
             Said::KeptAlive(kept) => {
                 if let Some(sent) = self.lease.answered(kept.seq) {
-                    self.renew(sent);
+                    self.renew(sent, &kept.scopes);
                 }
             }
             Said::Queued(queued) => {
@@ -80,7 +80,7 @@ impl Machine {
             }
         }
         self.lease.opened(sent);
-        self.renew(sent);
+        self.renew(sent, &opened.scopes);
         self.opening.send_replace(Opening::Open);
         None
     }
@@ -101,6 +101,12 @@ impl Machine {
         let Some(request) = self.requests.get_mut(key) else { return };
         if matches!(request.phase, Phase::Asked | Phase::Queued) {
             request.phase = Phase::Queued;
+            let names = request.wanted.each_name();
+            let is_next = place.place == 0 && place.holders.is_empty();
+            let place = Place {
+                awaits_authority: is_next && !self.covers.are_served(names, self.clock.now()),
+                ..place
+            };
             request.place.send_replace(Some(Told { place, at: self.clock.now() }));
         }
     }
@@ -116,7 +122,7 @@ impl Machine {
         }
         self.requests.answered(key);
         let phase = self.requests.get(key).map(|request| &request.phase);
-        if matches!(phase, Some(Phase::Asked | Phase::Queued)) {
+        if matches!(phase, Some(Phase::Asked | Phase::Queued | Phase::Uncovered(_))) {
             self.hand_out(key, granted);
         }
     }
@@ -135,14 +141,20 @@ impl Machine {
         let Some(request) = self.requests.get(key) else { return };
         match request.phase {
             Phase::Asked | Phase::Queued => {
+                // A copy sent on a stream that broke may still take a place.
+                let earlier = request.id.filter(|_| request.sent > 1);
+                let earlier = earlier.filter(|_| is_of_one_copy(refusal.reason()));
                 let error = Error::from_refusal(refusal, request.wanted.names());
+                if let Some(id) = earlier {
+                    self.queue(Intent::Forget(id));
+                }
                 if let Some(mut request) = self.requests.remove(key) {
                     request.answer(Err(error));
                 }
             }
             // The answer to its Cancel is still to come and says that it is over.
             Phase::Cancelling => self.requests.answered(key),
-            Phase::Unsent | Phase::Held(_) | Phase::GivingBack(_) => {}
+            Phase::Unsent | Phase::Uncovered(_) | Phase::Held(_) | Phase::GivingBack(_) => {}
         }
     }
 

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_proto::v1::ScopeAuthority;
 use holdfast_seams::Moment;
 
 use super::{Intent, Machine, Stream};
 use crate::LostReason;
 use crate::hold::GuardState;
-use crate::session::request::{GivingBack, Phase};
+use crate::session::request::{GivingBack, Key, Phase};
 
 impl Machine {
     /// Looks at the deadlines. To be called when [`Machine::next_alarm`] has come; called early
@@ -22,7 +23,8 @@ impl Machine {
     }
 
     pub(in crate::session) fn next_alarm(&self) -> Option<Moment> {
-        self.lease.next_alarm(self.clock.now())
+        let lease = self.lease.next_alarm(self.clock.now());
+        self.cover_ends.map_or(lease, |ends| Some(lease.map_or(ends, |lease| lease.min(ends))))
     }
 
     /// When the stream is to be given up, if nothing comes before.
@@ -53,27 +55,37 @@ impl Machine {
         if !self.lease.span().is_alive(&*self.clock) {
             self.lose_holds(LostReason::DeadlinePassed);
         }
+        self.lose_uncovered();
     }
 
     /// The holds are over here; the server is told to end them too.
     fn lose_holds(&mut self, reason: LostReason) {
         let keys: Vec<_> = self.requests.holds().map(|(key, _)| key).collect();
         for key in keys {
-            let Some(request) = self.requests.get_mut(key) else { continue };
-            let Phase::Held(hold) = &request.phase else { continue };
-            hold.safety().end(GuardState::Lost(reason));
-            request.phase = Phase::GivingBack(GivingBack::unattended(hold.token));
-            self.end_changes(key, reason);
-            self.queue(Intent::Release(key));
+            self.lose_hold(key, reason);
+        }
+        for key in self.requests.uncovered() {
+            self.give_up_uncovered(key, reason);
         }
     }
 
-    pub(super) fn renew(&mut self, sent: Moment) {
+    pub(super) fn lose_hold(&mut self, key: Key, reason: LostReason) {
+        let Some(request) = self.requests.get_mut(key) else { return };
+        let Phase::Held(hold) = &request.phase else { return };
+        hold.safety().end(GuardState::Lost(reason));
+        request.phase = Phase::GivingBack(GivingBack::unattended(hold.token));
+        self.end_changes(key, reason);
+        self.queue(Intent::Release(key));
+    }
+
+    /// What was sent at `sent` was answered, and these are all scopes of the store.
+    pub(super) fn renew(&mut self, sent: Moment, scopes: &[ScopeAuthority]) {
         let before = self.lease.span().clone();
         self.lease.renew(sent, &*self.clock);
         if !Arc::ptr_eq(&before, self.lease.span()) {
             self.lose_holds(LostReason::DeadlinePassed);
         }
+        self.cover(sent, scopes);
         self.alarm();
     }
 }

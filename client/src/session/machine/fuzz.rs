@@ -141,6 +141,7 @@ fn opened() -> Said {
         secret: vec![9; 16].into(),
         cluster_id: vec![1; 16].into(),
         ttl_ms: 10_000,
+        scopes: Vec::new(),
     })
 }
 
@@ -160,7 +161,7 @@ fn seed() -> Vec<u8> {
     let queued = Queued { request_id: 2, place: 1, holders: Vec::new() };
     say(&mut seed, vec![Said::Granted(granted(1)), Said::Queued(queued.clone())]);
     script::push(&mut seed, TIME_PASSES, &3_000_u16.to_le_bytes());
-    say(&mut seed, vec![Said::KeptAlive(KeptAlive { seq: 1 })]);
+    say(&mut seed, vec![Said::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() })]);
     script::push(&mut seed, STREAM_ENDS, b"");
     script::push(&mut seed, STREAM_BEGINS, b"");
     let request = |request_id, state| RequestState { request_id, state: Some(state) };

@@ -16,9 +16,13 @@ use crate::{Error, FencingToken, LostReason, RefusalReason, Result, Value};
 
 impl Machine {
     /// Hands a grant to its caller, if it is safe to (DESIGN §5.6); otherwise it is released.
+    /// One that no authority covers yet waits for it.
     pub(super) fn hand_out(&mut self, key: Key, granted: v1::Granted) {
         let token = FencingToken::new(granted.token);
         self.requests.holds_under(key, token);
+        if self.waits_for_cover(key, token, &granted) {
+            return;
+        }
         let answer = self.make_hold(key, token, granted);
         let Some(request) = self.requests.get_mut(key) else { return };
         if let Ok(hold) = &answer {
@@ -26,6 +30,7 @@ impl Machine {
         }
         let is_held = answer.is_ok();
         if request.answer(answer) && is_held {
+            self.note_cover_ends();
             return;
         }
         request.phase = Phase::GivingBack(GivingBack::unattended(token));
@@ -43,7 +48,11 @@ impl Machine {
             }
             span = Span::new(self.lease.terms().safe_until(self.clock.now()));
         }
-        Hold::granted(locks(items, granted.values), token, span).map(Arc::new).ok_or(too_late)
+        let hold = Hold::granted(locks(items, granted.values), token, span);
+        let hold = hold.filter(|hold| self.cover_hold(hold)).ok_or(too_late)?;
+        // Whoever looks at it first is told of its cover too.
+        hold.safety().publish(false);
+        Ok(Arc::new(hold))
     }
 
     /// Gives a hold back. `done` hears what became of it.
@@ -181,13 +190,20 @@ impl Machine {
     /// `reason` what a hold that nobody gave back is.
     pub(super) fn ended(&mut self, token: FencingToken, outcome: &Result<()>, reason: LostReason) {
         let Some(key) = self.requests.with_token(token) else { return };
+        if self.waits_on(key) {
+            return;
+        }
         self.end_changes(key, reason);
         let Some(mut request) = self.requests.remove(key) else { return };
         request.finish_parts(outcome);
         match request.phase {
             Phase::GivingBack(giving) => tell(giving.done, outcome.clone()),
             Phase::Held(hold) => hold.safety().end(GuardState::Lost(reason)),
-            Phase::Unsent | Phase::Asked | Phase::Queued | Phase::Cancelling => {}
+            Phase::Unsent
+            | Phase::Asked
+            | Phase::Queued
+            | Phase::Uncovered(_)
+            | Phase::Cancelling => {}
         }
     }
 

@@ -80,9 +80,9 @@ impl Machine {
                 let request_id = self.requests.id_of(key)?;
                 let request = self.requests.get_mut(key)?;
                 request.phase = Phase::Asked;
-                let (items, any) = request.wanted.to_wire();
+                request.sent = request.sent.saturating_add(1);
                 let (wait, follow_place) = (request.wait, request.follow);
-                Some(Body::Acquire(v1::Acquire { request_id, items, wait, follow_place, any }))
+                Some(Body::Acquire(request.wanted.to_wire(request_id, wait, follow_place)))
             }
             Intent::Cancel(key) => {
                 let request_id = self.requests.get(key)?.id?;

@@ -22,6 +22,8 @@ impl Machine {
         self.identity = None;
         self.stream = Stream::None;
         self.lease.end();
+        self.covers.forget();
+        self.cover_ends = None;
         self.to_send.clear();
     }
 
@@ -34,7 +36,7 @@ impl Machine {
             match request.phase {
                 Phase::Held(hold) => hold.safety().end(GuardState::Lost(reason)),
                 Phase::GivingBack(giving) => tell(giving.done, over.clone()),
-                Phase::Asked | Phase::Queued => {
+                Phase::Asked | Phase::Queued | Phase::Uncovered(_) => {
                     request.answer(Err(waits.clone()));
                 }
                 Phase::Unsent | Phase::Cancelling => {}
@@ -119,13 +121,15 @@ impl Machine {
             // A copy of its Acquire may still be under way: the Cancel spends the id.
             (Phase::Cancelling, false) => self.queue(Intent::Cancel(key)),
             (Phase::Cancelling, true)
-            | (Phase::Queued | Phase::Held(_) | Phase::GivingBack(_), _) => self.found_ended(key),
+            | (Phase::Queued | Phase::Uncovered(_) | Phase::Held(_) | Phase::GivingBack(_), _) => {
+                self.found_ended(key);
+            }
         }
     }
 
     /// Asks for a request under another id. The old one is spent, so that no copy under way can
     /// take a place.
-    fn ask_anew(&mut self, key: Key) {
+    pub(super) fn ask_anew(&mut self, key: Key) {
         if let Some(id) = self.requests.renumber(key) {
             self.queue(Intent::Forget(id));
         }
@@ -137,6 +141,9 @@ impl Machine {
 
     /// The request has ended at the server, and the frame that said so never came.
     fn found_ended(&mut self, key: Key) {
+        if self.waits_on(key) {
+            return;
+        }
         let reason = LostReason::Revoked;
         self.end_changes(key, reason);
         let Some(mut request) = self.requests.remove(key) else { return };
@@ -150,7 +157,7 @@ impl Machine {
             Phase::Asked | Phase::Queued => {
                 request.answer(Err(Error::SessionLost { reason }));
             }
-            Phase::Unsent | Phase::Cancelling => {}
+            Phase::Unsent | Phase::Uncovered(_) | Phase::Cancelling => {}
         }
     }
 }

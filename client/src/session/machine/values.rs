@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use holdfast_proto::v1::{self, client_frame::Body};
 
-use super::{Intent, Machine};
+use super::{Intent, Machine, is_of_one_copy};
 use crate::items::invalid;
 use crate::session::CHANGE;
 use crate::session::request::{Change, Done, Key, Phase, tell};
@@ -35,7 +35,7 @@ impl Machine {
         let (token, name) = (hold.token, lock.name.clone());
         self.may_ask()?;
         let asked = self.clock.now();
-        let change = Change { of, token, name, what, id: None, asked, done };
+        let change = Change { of, token, name, what, id: None, asked, sent: 0, done };
         let key = self.requests.insert_change(change);
         self.queue(Intent::Change(key));
         Ok(())
@@ -43,6 +43,7 @@ impl Machine {
 
     pub(super) fn change_frame(&mut self, key: Key) -> Option<Body> {
         let id = self.requests.id_of_change(key)?;
+        self.requests.change_is_sent(key);
         let change = self.requests.change(key)?;
         Some(Body::SetValue(change.what.to_wire(id, change.token, &change.name)))
     }
@@ -59,6 +60,9 @@ impl Machine {
 
     pub(super) fn change_refused(&mut self, key: Key, refusal: v1::Refusal) {
         let Some(change) = self.requests.remove_change(key) else { return };
+        if change.sent > 1 && is_of_one_copy(refusal.reason()) {
+            return self.end_change(change, LostReason::Revoked);
+        }
         if refusal.reason() != v1::RefusalReason::NotHolder {
             let name = change.name.as_ref().to_owned();
             return tell(change.done, Err(Error::from_refusal(refusal, vec![name])));

@@ -18,6 +18,8 @@ pub(in crate::session) struct Change {
     /// Its id in this session; `None` while it was never sent.
     pub(in crate::session) id: Option<u64>,
     pub(in crate::session) asked: Moment,
+    /// How often it was sent under that id.
+    pub(in crate::session) sent: u32,
     /// Who wants to know.
     pub(in crate::session) done: Done,
 }
@@ -50,9 +52,18 @@ impl Requests {
         self.changes.get(&key)?.id
     }
 
+    /// Notes that the change is sent once more.
+    pub(in crate::session) fn change_is_sent(&mut self, key: Key) {
+        if let Some(change) = self.changes.get_mut(&key) {
+            change.sent = change.sent.saturating_add(1);
+        }
+    }
+
     /// Takes its id from a change that is to be sent under a new one. Returns the old id.
     pub(in crate::session) fn renumber_change(&mut self, key: Key) -> Option<u64> {
-        let id = self.changes.get_mut(&key)?.id.take()?;
+        let change = self.changes.get_mut(&key)?;
+        change.sent = 0;
+        let id = change.id.take()?;
         self.drop_id(id);
         Some(id)
     }

@@ -3,8 +3,9 @@
 use super::*;
 use crate::command::{Batch, Command};
 use crate::holders::{Holder, Holders};
-use crate::ids::{Label, LogIndex, Tenure};
+use crate::ids::{Label, LogIndex, ScopePrefix, Tenure};
 use crate::mode::Item;
+use crate::scopes::ScopeState;
 use crate::value::{Value, ValueChange};
 use crate::wish::{Need, Part};
 
@@ -290,4 +291,68 @@ fn a_value_that_is_not_where_it_belongs_is_seen() {
     let only_there = |table: &mut LockTable| drop(table.values.set(&name("x"), None));
     assert_eq!(found_in_sets(only_there), "index");
     assert_eq!(found_in_sets(|table| table.counts.value_bytes -= 1), "index");
+}
+
+fn scope(text: &str) -> ScopePrefix {
+    ScopePrefix::parse(text).expect("a prefix")
+}
+
+/// Session 1 holds `s/a` by its request 1 in epoch 2; the scope is suspended since, and session 2
+/// waits for `s/b`, which nobody holds, by its request 1.
+fn table_of_scopes() -> LockTable {
+    let acquire = |session, text| acquire(session, 1, &[text], Item::exclusive);
+    applied(vec![
+        open(),
+        open(),
+        Command::SetScope { scope: scope("s/") },
+        Command::RaiseEpoch { scope: scope("s/"), epoch: 2 },
+        Command::Resume { scope: scope("s/"), epoch: 2 },
+        acquire(S1, "s/a"),
+        Command::Suspend { scope: scope("s/") },
+        acquire(S2, "s/b"),
+    ])
+}
+
+fn found_in_scopes(harm: impl FnOnce(&mut LockTable)) -> &'static str {
+    found_in(table_of_scopes(), harm)
+}
+
+fn put(table: &mut LockTable, text: &str, epoch: u16, suspended: bool) {
+    table.scopes.put(scope(text), ScopeState { epoch, suspended, fresh: false });
+}
+
+#[test]
+fn a_token_of_another_epoch_than_its_scope_is_seen() {
+    assert_eq!(found_in_scopes(|table| put(table, "s/", 1, true)), "I3");
+    assert_eq!(found_in_scopes(|table| put(table, "s/", 3, true)), "I3");
+    assert_eq!(found_in_scopes(|table| drop(table.scopes.remove(&scope("s/")))), "I3");
+}
+
+/// Also one that would be granted if its scope went on, and is not looked at then.
+#[test]
+fn a_waiter_that_nobody_will_look_at_is_seen() {
+    assert_eq!(found_in_scopes(|table| drop(table.scopes.take_put_off(&scope("s/")))), "I15");
+    let resumed = |table: &mut LockTable| put(table, "s/", 2, false);
+    assert_eq!(found_in_scopes(resumed), "scope");
+}
+
+#[test]
+fn scopes_that_cannot_be_are_seen() {
+    assert_eq!(found_in_scopes(|table| put(table, "s", 1, false)), "scope");
+    assert_eq!(found_in_scopes(|table| put(table, "s/a", 1, false)), "scope");
+    assert_eq!(found_in_scopes(|table| put(table, "t", 32_001, false)), "scope");
+    let many = |table: &mut LockTable| {
+        (0..SCOPES_MAX).for_each(|number| put(table, &format!("x{number:02}"), 1, true));
+    };
+    assert_eq!(found_in_scopes(many), "scope");
+    let gone = |table: &mut LockTable| {
+        table.scopes.put_off(&name("s/gone"));
+    };
+    assert_eq!(found_in_scopes(gone), "scope");
+}
+
+#[test]
+fn a_request_that_is_half_in_a_scope_is_seen() {
+    assert_eq!(found_in_sets(|table| put(table, "x", 1, false)), "scope");
+    assert_eq!(found_in_sets(|table| put(table, "f", 1, false)), "scope");
 }

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_core::{Answer, Applied, Command, Event, Need, ValueChange};
+use holdfast_core::{
+    Acquired, Answer, Applied, Command, Event, Fate, Item, LockName, Need, Rejection, ValueChange,
+};
 
-use crate::model::{Model, What};
+use crate::model::{Model, Request, What};
 
-const REJECTIONS: [&str; 25] = [
+const REJECTIONS: [&str; 34] = [
     "UnknownSession",
     "TtlOutOfRange",
     "TooManySessions",
@@ -32,8 +34,19 @@ const REJECTIONS: [&str; 25] = [
     "OtherTenure",
     "TokensExhausted",
     "UnusableLimits",
+    "NotImported",
+    "Suspended",
+    "SeveralScopes",
+    "UnknownScope",
+    "ScopesOverlap",
+    "ScopeCutsRequest",
+    "OtherEpoch",
+    "EpochNotAbove",
+    "EpochTooHigh",
 ];
-const COMMANDS: [&str; 8] = [
+/// Those that take a scope that was removed, or many of them.
+const RARE_REJECTIONS: [&str; 2] = ["TooManyScopes", "HeldInOtherEpoch"];
+const COMMANDS: [&str; 11] = [
     "Configure",
     "OpenSession",
     "CloseSession",
@@ -42,9 +55,14 @@ const COMMANDS: [&str; 8] = [
     "Cancel",
     "Release",
     "SetValue",
+    "Import",
+    "Claim",
+    "Resume",
 ];
+/// Those that are few, or a history would be about nothing else.
+const RARE_COMMANDS: [&str; 4] = ["SetScope", "RemoveScope", "Suspend", "RaiseEpoch"];
 /// What has to come about often, besides every command and rejection.
-const SCENES: [&str; 14] = [
+const SCENES: [&str; 20] = [
     "a set was granted at once",
     "a set was granted after it waited",
     "an any of several was granted a part at once",
@@ -59,6 +77,21 @@ const SCENES: [&str; 14] = [
     "a value was confirmed",
     "a write was retried",
     "an acquire was retried",
+    "a hold was imported",
+    "a place was imported",
+    "a row was imported that was known",
+    "a place without a holder was refused",
+    "an imported hold was claimed",
+    "an imported place was claimed",
+];
+/// The same with scopes: a history has a few of them only.
+const RARE_SCENES: [&str; 6] = [
+    "a scope was set over holds and waits",
+    "a request waited for a free lock of a suspended scope",
+    "several were granted when a scope was resumed",
+    "a waiter was granted when its scope was removed",
+    "several holds were lost with an epoch",
+    "a value became suspect with an epoch",
 ];
 
 /// What the run has met: without it, "nothing went wrong" could mean "nothing happened".
@@ -95,7 +128,71 @@ impl Met {
                 self.scene(true, "an acquire was retried");
             }
             Ok(Answer::ValueSet { fresh: false, .. }) => self.scene(true, "a write was retried"),
+            Ok(Answer::Acquired { fresh: true, ref state, .. })
+                if matches!(command, Command::Claim { .. }) =>
+            {
+                let held = matches!(state, Acquired::Granted { .. });
+                self.scene(held, "an imported hold was claimed");
+                self.scene(!held, "an imported place was claimed");
+            }
+            Ok(Answer::Imported { ref fates, .. }) => self.note_fates(fates),
             _ => {}
+        }
+    }
+
+    /// What is told of scopes; `model` is as it is after the command.
+    fn note_scopes(&mut self, command: &Command, applied: &Applied, model: &Model) {
+        let count = |is: fn(&Event) -> bool| applied.events.iter().filter(|e| is(e)).count();
+        let granted = count(|event| matches!(event, Event::Granted { .. }));
+        let lost = count(|event| matches!(event, Event::Lost { .. }));
+        match command {
+            Command::SetScope { scope }
+                if count(|e| matches!(e, Event::ScopeChanged { .. })) > 0 =>
+            {
+                let inside = |name: &LockName| name.as_str().starts_with(scope.as_str());
+                let live = |r: &&Request| r.arrival().is_some() || r.token().is_some();
+                let live: Vec<_> = model.requests.iter().filter(live).collect();
+                let waits =
+                    live.iter().any(|r| r.arrival().is_some() && inside(&r.items()[0].lock));
+                let holds = live.iter().any(|r| r.holds().iter().any(|item| inside(&item.lock)));
+                self.scene(waits && holds, "a scope was set over holds and waits");
+            }
+            Command::Acquire { items, .. } => {
+                let free = |item: &Item| model.holders(&item.lock).is_empty();
+                let first = |item: &Item| model.queue(&item.lock).len() == 1;
+                let scene = items.iter().all(|item| free(item) && first(item));
+                let queued = count(|event| matches!(event, Event::Queued { .. })) == 1;
+                self.scene(
+                    queued && scene,
+                    "a request waited for a free lock of a suspended scope",
+                );
+            }
+            Command::Resume { .. } => {
+                self.scene(granted > 1, "several were granted when a scope was resumed");
+            }
+            Command::RemoveScope { .. } => {
+                self.scene(granted > 0, "a waiter was granted when its scope was removed");
+            }
+            Command::RaiseEpoch { .. } => {
+                let suspect = count(|event| matches!(event, Event::ValueChanged { .. }));
+                self.scene(lost > 1, "several holds were lost with an epoch");
+                self.scene(suspect > 0, "a value became suspect with an epoch");
+            }
+            _ => {}
+        }
+    }
+
+    fn note_fates(&mut self, fates: &[Fate]) {
+        for fate in fates {
+            match fate {
+                Fate::Held { .. } => self.scene(true, "a hold was imported"),
+                Fate::Queued { .. } => self.scene(true, "a place was imported"),
+                Fate::Known => self.scene(true, "a row was imported that was known"),
+                Fate::Refused(Rejection::NothingToWaitFor { .. }) => {
+                    self.scene(true, "a place without a holder was refused");
+                }
+                Fate::Refused(_) => {}
+            }
         }
     }
 
@@ -130,6 +227,7 @@ impl Met {
 
     /// What only the model can tell: who waited before, and how many hold.
     pub(crate) fn note_state(&mut self, command: &Command, applied: &Applied, model: &Model) {
+        self.note_scopes(command, applied, model);
         for event in &applied.events {
             let Event::Granted { session, request, items, .. } = event else { continue };
             let Some(granted) = model.request(*session, *request) else { continue };
@@ -158,14 +256,27 @@ impl Met {
             let count = commands.get(name).copied().unwrap_or(0);
             assert!(count * 100 >= all, "{count} of {all} commands are {name}");
         }
+        for name in RARE_COMMANDS {
+            let count = commands.get(name).copied().unwrap_or(0);
+            assert!(count * 500 >= all, "{count} of {all} commands are {name}");
+        }
         for name in REJECTIONS {
             let count = rejections.get(name).copied().unwrap_or(0);
             assert!(count >= 100, "{name} was reached {count} times");
         }
-        assert_eq!(rejections.len(), REJECTIONS.len(), "a rejection that is not listed here");
+        for name in RARE_REJECTIONS {
+            let count = rejections.get(name).copied().unwrap_or(0);
+            assert!(count >= 15, "{name} was reached {count} times");
+        }
+        let listed = REJECTIONS.len() + RARE_REJECTIONS.len();
+        assert_eq!(rejections.len(), listed, "a rejection that is not listed here");
         for name in SCENES {
             let count = scenes.get(name).copied().unwrap_or(0);
             assert!(count >= 100, "{count} times {name}");
+        }
+        for name in RARE_SCENES {
+            let count = scenes.get(name).copied().unwrap_or(0);
+            assert!(count >= 15, "{count} times {name}");
         }
         let acquires = granted_at_once + contended;
         assert!(contended * 100 >= acquires * 40, "{contended} of {acquires} were contended");

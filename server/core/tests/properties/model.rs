@@ -3,14 +3,19 @@
 
 #[path = "model/grants.rs"]
 mod grants;
+#[path = "model/imports.rs"]
+mod imports;
 #[path = "model/requests.rs"]
 mod requests;
+#[path = "model/scopes.rs"]
+mod scopes;
 #[path = "model/values.rs"]
 mod values;
 
 use holdfast_core::{
-    Answer, Command, Counters, EndCause, Event, FencingToken, Grant, Item, Limits, LockName, Mode,
-    Need, Outcome, Rejection, RequestId, SessionId, Tenure, Value, ValueChange,
+    Answer, Command, Counters, EndCause, Event, FencingToken, Grant, Item, Label, Limits, LockName,
+    LossCause, Mode, Need, Outcome, Rejection, RequestId, ScopePrefix, ScopeState, SessionId,
+    Tenure, Value, ValueChange,
 };
 
 pub(crate) use values::cost;
@@ -23,7 +28,9 @@ pub(crate) struct Model {
     pub(crate) requests: Vec<Request>,
     /// At most one for each lock, in no order.
     pub(crate) values: Vec<(LockName, Value)>,
-    epoch: u16,
+    /// In no order.
+    pub(crate) scopes: Vec<(ScopePrefix, ScopeState)>,
+    pub(crate) epoch: u16,
     last_token: u64,
     last_session: u64,
     arrivals: u64,
@@ -33,6 +40,8 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) ttl_ms: u64,
     pub(crate) done_below: RequestId,
+    /// The owner elsewhere that it stands for, if it was imported.
+    pub(crate) stands_for: Option<Label>,
 }
 
 #[derive(Clone)]
@@ -124,6 +133,7 @@ impl Model {
             sessions: Vec::new(),
             requests: Vec::new(),
             values: Vec::new(),
+            scopes: Vec::new(),
             epoch: counters.epoch,
             last_token: counters.token,
             last_session: counters.session,
@@ -176,6 +186,16 @@ impl Model {
                 }
                 self.write(mark, session, request, What::Write { token, lock, change }, events)
             }
+            Command::Import { owner, ttl_ms, rows } => self.import(&owner, ttl_ms, &rows, events),
+            Command::Claim { session, done_below, request, lock, owner } => {
+                let mark = self.confirm(session, done_below)?;
+                self.claim(mark, (session, request), &lock, &owner, events)
+            }
+            Command::SetScope { scope } => self.set_scope(&scope, events),
+            Command::RemoveScope { scope } => self.remove_scope(&scope, events),
+            Command::Suspend { scope } => self.suspend(&scope, events),
+            Command::Resume { scope, epoch } => self.resume(&scope, epoch, events),
+            Command::RaiseEpoch { scope, epoch } => self.raise_epoch(&scope, epoch, events),
         }
     }
 
@@ -196,19 +216,30 @@ impl Model {
     }
 
     fn open(&mut self, ttl_ms: u64, events: &mut Vec<Event>) -> Outcome {
-        let Limits { ttl_min_ms: min_ms, ttl_max_ms: max_ms, max_sessions: limit, .. } =
-            self.limits;
+        let Limits { ttl_min_ms: min_ms, ttl_max_ms: max_ms, .. } = self.limits;
         if ttl_ms < min_ms || ttl_ms > max_ms {
             return Err(Rejection::TtlOutOfRange { ttl_ms, min_ms, max_ms });
         }
+        let session = self.new_session(ttl_ms, None, events)?;
+        Ok(Answer::SessionOpened { session })
+    }
+
+    fn new_session(
+        &mut self,
+        ttl_ms: u64,
+        stands_for: Option<Label>,
+        events: &mut Vec<Event>,
+    ) -> Result<SessionId, Rejection> {
+        let limit = self.limits.max_sessions;
         if self.sessions.len() as u64 >= limit {
             return Err(Rejection::TooManySessions { limit });
         }
         self.last_session += 1;
         let session = SessionId::new(self.last_session);
-        self.sessions.push(Session { id: session, ttl_ms, done_below: RequestId::new(0) });
+        let done_below = RequestId::new(0);
+        self.sessions.push(Session { id: session, ttl_ms, done_below, stands_for });
         events.push(Event::SessionOpened { session });
-        Ok(Answer::SessionOpened { session })
+        Ok(session)
     }
 
     fn end(&mut self, session: SessionId, cause: EndCause, events: &mut Vec<Event>) -> Outcome {
@@ -230,7 +261,8 @@ impl Model {
             let lost = self.requests.swap_remove(at);
             let (request, token) = (lost.id, lost.token().unwrap());
             let items = lost.holds().iter().cloned().collect();
-            events.push(Event::Lost { session, request, token, items, over: true, cause });
+            let why = LossCause::from(cause);
+            events.push(Event::Lost { session, request, token, items, over: true, cause: why });
             if cause == EndCause::Expired {
                 self.suspect(lost.holds(), events);
             }
@@ -250,7 +282,8 @@ impl Model {
     }
 
     fn confirm(&mut self, id: SessionId, done_below: RequestId) -> Result<RequestId, Rejection> {
-        let Some(session) = self.sessions.iter_mut().find(|session| session.id == id) else {
+        let own = |session: &&mut Session| session.id == id && session.stands_for.is_none();
+        let Some(session) = self.sessions.iter_mut().find(own) else {
             return Err(Rejection::UnknownSession { session: id });
         };
         session.done_below = session.done_below.max(done_below);

@@ -1,8 +1,8 @@
 //! Random commands that know what is going on: mostly sensible, often late, doubled or wrong.
 
 use holdfast_core::{
-    Command, FencingToken, Item, Label, Limits, LockName, Need, RequestId, SessionId, Tenure,
-    ValueChange,
+    Command, FencingToken, Has, ImportRow, Item, Label, Limits, LockName, Need, RequestId,
+    ScopePrefix, ScopeState, SessionId, Tenure, ValueChange,
 };
 use rand::RngExt;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -10,7 +10,8 @@ use rand::seq::{IndexedRandom, SliceRandom};
 
 use crate::model::{Asked, Model, Request, Session, What};
 
-const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+const NAMES: [&str; 8] = ["a", "b", "c", "d", "s/a", "s/b", "s/c", "t/a"];
+const SCOPES: [&str; 8] = ["s/", "s/", "s/", "t/", "s/a", "s", "a", "more/"];
 /// Least limits a history runs under, so that each is reached.
 const SESSIONS_MAX: u64 = 12;
 
@@ -21,7 +22,15 @@ pub(crate) fn draw(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: Tenure) 
         15..95 => open(rng),
         95..115 => Command::CloseSession { session: session(rng, model) },
         115..145 => expire(rng, model, tenure),
-        145..600 => acquire(rng, model),
+        145..155 => Command::SetScope { scope: prefix(rng) },
+        155..205 if !has_scopes(model) => Command::SetScope { scope: prefix(rng) },
+        155..160 => Command::RemoveScope { scope: scope(rng, model).0 },
+        160..170 => Command::Suspend { scope: scope(rng, model).0 },
+        170..195 => resume(rng, model),
+        195..205 => raise(rng, model),
+        205..560 => acquire(rng, model),
+        560..585 => import(rng),
+        585..600 => claim(rng, model),
         600..670 => cancel(rng, model),
         670..800 => set_value(rng, model),
         _ => release(rng, model),
@@ -48,6 +57,53 @@ pub(crate) fn limits(rng: &mut Xoshiro256PlusPlus) -> Limits {
         _ => {}
     }
     limits
+}
+
+fn prefix(rng: &mut Xoshiro256PlusPlus) -> ScopePrefix {
+    ScopePrefix::parse(SCOPES.choose(rng).unwrap()).unwrap()
+}
+
+/// Scopes that nobody asks for anything in, up to the most there may be.
+pub(crate) fn idle_scopes() -> Vec<Command> {
+    let idle = |number| ScopePrefix::parse(&format!("idle/{number:02}")).unwrap();
+    (0..15).map(|number| Command::SetScope { scope: idle(number) }).collect()
+}
+
+fn has_scopes(model: &Model) -> bool {
+    scopes(model).next().is_some()
+}
+
+/// Those that somebody asks for something in.
+fn scopes(model: &Model) -> impl Iterator<Item = &(ScopePrefix, ScopeState)> {
+    model.scopes.iter().filter(|(scope, _)| !scope.as_str().starts_with("idle/"))
+}
+
+/// Mostly one that is there, with its epoch.
+fn scope(rng: &mut Xoshiro256PlusPlus, model: &Model) -> (ScopePrefix, u16) {
+    let used: Vec<_> = scopes(model).collect();
+    match used.choose(rng) {
+        Some((scope, state)) if rng.random_bool(0.95) => (scope.clone(), state.epoch),
+        _ => (prefix(rng), 1),
+    }
+}
+
+/// Mostly in the scope's epoch.
+fn resume(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
+    let (scope, epoch) = scope(rng, model);
+    let epoch = if rng.random_bool(0.9) { epoch } else { rng.random_range(0..5) };
+    Command::Resume { scope, epoch }
+}
+
+fn raise(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
+    let (scope, now) = scope(rng, model);
+    let epoch = match rng.random_range(0..20) {
+        0..14 => now.saturating_add(rng.random_range(1..4)),
+        14..16 => now,
+        16..18 => now.saturating_sub(1),
+        18 => rng.random_range(32_001..=u16::MAX),
+        _ => rng.random_range(31_990..=32_000),
+    };
+    Command::RaiseEpoch { scope, epoch }
 }
 
 fn open(rng: &mut Xoshiro256PlusPlus) -> Command {
@@ -101,8 +157,14 @@ fn asked(rng: &mut Xoshiro256PlusPlus) -> Asked {
         97 => 0,
         _ => rng.random_range(5..=70),
     };
-    let mut chosen: Vec<LockName> = NAMES.iter().map(|text| name(text)).collect();
-    chosen.extend((NAMES.len()..names).map(|number| name(&format!("more/{number}"))));
+    // A set mostly keeps to names that may become a scope, or to those that hardly do.
+    let from = match rng.random_range(0..10) {
+        0..4 => &NAMES[..4],
+        4..8 => &NAMES[4..7],
+        _ => &NAMES[..],
+    };
+    let mut chosen: Vec<LockName> = from.iter().map(|text| name(text)).collect();
+    chosen.extend((from.len()..names).map(|number| name(&format!("more/{number}"))));
     chosen.shuffle(rng);
     chosen.truncate(names);
     // A request mostly wants all its locks in one mode.
@@ -122,6 +184,61 @@ fn asked(rng: &mut Xoshiro256PlusPlus) -> Asked {
         _ => Need::Any { min: rng.random_range(2..=3) },
     };
     Asked { items, need, wait: rng.random_bool(0.75) }
+}
+
+/// Few owners, so that one comes again; now and then something that makes no sense.
+fn import(rng: &mut Xoshiro256PlusPlus) -> Command {
+    let rows = match rng.random_range(0..100) {
+        0 => 0,
+        1 => 65,
+        _ => rng.random_range(1..=4),
+    };
+    let row = |number: usize| {
+        let lock = match number {
+            0..=4 => name(NAMES.choose(rng).unwrap()),
+            _ => name(&format!("more/{number}")),
+        };
+        let has = match rng.random_range(0..10) {
+            0..4 => Has::Place,
+            4..8 => Has::Hold(None),
+            _ => Has::Hold(Some(bytes(rng))),
+        };
+        ImportRow { lock, has }
+    };
+    let rows = (0..rows).map(row).collect();
+    let ttl_ms = match rng.random_range(0..30) {
+        0 => 0,
+        1 => u64::MAX,
+        _ => rng.random_range(1..100_000),
+    };
+    Command::Import { owner: owner(rng), ttl_ms, rows }
+}
+
+fn owner(rng: &mut Xoshiro256PlusPlus) -> Label {
+    Label::parse(["hf1:pay/7", "old/1", "old/2", "old/3"].choose(rng).unwrap()).unwrap()
+}
+
+/// Mostly what was imported and still waits or holds; now and then again under the same id.
+fn claim(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
+    let session = session(rng, model);
+    let done_below = done_below(rng, model, session);
+    let stands_for = |session| model.session(session)?.stands_for.clone();
+    let imported = model.requests.iter().filter_map(|r| Some((r, stands_for(r.session)?)));
+    let imported: Vec<_> = imported.collect();
+    let mut request = next(model, session);
+    let (mut lock, mut of) = (name(NAMES.choose(rng).unwrap()), owner(rng));
+    if let Some((found, owner)) = imported.choose(rng)
+        && rng.random_bool(0.9)
+    {
+        (lock, of) = (found.items()[0].lock.clone(), owner.clone());
+    }
+    let own = model.requests.iter().filter(|r| r.session == session && r.items().len() == 1);
+    if let Some(known) = own.collect::<Vec<_>>().choose(rng)
+        && rng.random_bool(0.2)
+    {
+        (request, lock) = (known.id, known.items()[0].lock.clone());
+    }
+    Command::Claim { session, done_below, request, lock, owner: of }
 }
 
 fn name(text: &str) -> LockName {

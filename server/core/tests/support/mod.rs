@@ -4,8 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "what cannot be unwrapped here fails the test")]
 
 use holdfast_core::{
-    Answer, Applied, Batch, Command, FencingToken, Item, Label, LockName, LockTable, LogIndex,
-    Need, RequestId, SNAPSHOT_VERSION, SessionId, Tenure, ValueChange,
+    Answer, Applied, Batch, Command, FencingToken, Has, ImportRow, Item, Label, LockName,
+    LockTable, LogIndex, Need, RequestId, SNAPSHOT_VERSION, ScopePrefix, SessionId, Tenure,
+    ValueChange,
 };
 
 pub(crate) const MAGIC_AND_VERSION: usize = 10;
@@ -96,6 +97,13 @@ pub(crate) fn some_batch() -> Batch {
         cancel(1, 1),
         release_some(1, 2, &["a"]),
         release(1, 1),
+        import("old/1", &["i"], &["a"]),
+        claim(1, 4, "i", "old/1"),
+        Command::SetScope { scope: scope("s/") },
+        Command::RaiseEpoch { scope: scope("s/"), epoch: 3 },
+        Command::Resume { scope: scope("s/"), epoch: 3 },
+        Command::Suspend { scope: scope("s/") },
+        Command::RemoveScope { scope: scope("s/") },
     ])
 }
 
@@ -110,7 +118,7 @@ pub(crate) fn apply(table: &mut LockTable, index: u64, commands: Vec<Command>) -
 /// Three sessions; 1 holds `a` and has a spent and an ended request; 2 and 3 wait for `a`, 3 holds
 /// `b`; a try of 2 was denied. 2 and 3 share `s`; 3 holds `y` of a set, `y` and `z` carry values; 2
 /// waits for the set of `b` and `d`, 1 for any of `b` and `s`.
-pub(crate) fn busy_table() -> LockTable {
+pub(crate) fn table_before_imports() -> LockTable {
     let mut table = LockTable::new();
     let denied = match acquire(2, 2, "b") {
         Command::Acquire { session, done_below, request, items, need, .. } => {
@@ -143,6 +151,58 @@ pub(crate) fn busy_table() -> LockTable {
     table
 }
 
+/// The same, and an import for `old/1`: it holds `i`, waits for `a`, and had `j`, which 2 claimed.
+pub(crate) fn table_before_scopes() -> LockTable {
+    let mut table = table_before_imports();
+    apply(&mut table, 3, vec![import("old/1", &["i", "j"], &["a"]), claim(2, 7, "j", "old/1")]);
+    table
+}
+
+/// The same, and two scopes: of `u/`, in epoch 5, 1 holds `u/1` and 2 waits for it; `v/` is
+/// suspended, 3 waits for `v/1`, which nobody holds, and was denied `v/2`.
+pub(crate) fn busy_table() -> LockTable {
+    let mut table = table_before_scopes();
+    let denied = match acquire(3, 12, "v/2") {
+        Command::Acquire { session, done_below, request, items, need, .. } => {
+            Command::Acquire { session, done_below, request, items, need, wait: false }
+        }
+        other => other,
+    };
+    let commands = vec![
+        Command::SetScope { scope: scope("u/") },
+        Command::RaiseEpoch { scope: scope("u/"), epoch: 5 },
+        Command::Resume { scope: scope("u/"), epoch: 5 },
+        acquire(1, 12, "u/1"),
+        acquire(2, 12, "u/1"),
+        Command::SetScope { scope: scope("v/") },
+        acquire(3, 11, "v/1"),
+        denied,
+    ];
+    apply(&mut table, 4, commands);
+    table
+}
+
+pub(crate) fn scope(text: &str) -> ScopePrefix {
+    ScopePrefix::parse(text).unwrap()
+}
+
+pub(crate) fn import(owner: &str, has: &[&str], waited_for: &[&str]) -> Command {
+    let hold = |lock: &&str| ImportRow { lock: name(lock), has: Has::Hold(Some(b"v".to_vec())) };
+    let place = |lock: &&str| ImportRow { lock: name(lock), has: Has::Place };
+    let rows = has.iter().map(hold).chain(waited_for.iter().map(place)).collect();
+    Command::Import { owner: Label::parse(owner).unwrap(), ttl_ms: 60_000, rows }
+}
+
+pub(crate) fn claim(session: u64, request: u64, lock: &str, owner: &str) -> Command {
+    Command::Claim {
+        session: SessionId::new(session),
+        done_below: RequestId::new(0),
+        request: RequestId::new(request),
+        lock: name(lock),
+        owner: Label::parse(owner).unwrap(),
+    }
+}
+
 pub(crate) fn bytes_of(table: &LockTable) -> Vec<u8> {
     let mut bytes = Vec::new();
     table.freeze().write_to(&mut bytes).unwrap();
@@ -160,7 +220,14 @@ pub(crate) fn put_to_work(mut table: LockTable) {
         acquire(3, 9, "a"),
         acquire_many(1, 9, exclusive(&["s", "y"]), Need::All),
         set_value(3, 10, 6, "y", b"done"),
+        claim(2, 11, "a", "old/1"),
+        import("old/1", &["i", "n"], &["y"]),
+        Command::Resume { scope: scope("v/"), epoch: 1 },
+        Command::RaiseEpoch { scope: scope("u/"), epoch: 6 },
+        Command::SetScope { scope: scope("w") },
+        Command::RemoveScope { scope: scope("u/") },
         Command::ExpireSession { session: SessionId::new(3), tenure: TENURE },
+        Command::ExpireSession { session: SessionId::new(4), tenure: TENURE },
     ];
     let mut applied = Vec::new();
     if table.apply_batch(index, TENURE, &batch(commands), &mut applied).is_ok() {

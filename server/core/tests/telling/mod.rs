@@ -5,8 +5,9 @@
 use std::fmt::Write as _;
 
 use holdfast_core::{
-    Acquired, Answer, Applied, Event, FencingToken, HolderView, Item, LockName, Mode, Outcome,
-    Rejection, RequestId, RequestState, RequestView, SessionId, Value, Was,
+    Acquired, Answer, Applied, Event, Fate, FencingToken, HolderView, Item, LockName, Mode,
+    Outcome, Rejection, RequestId, RequestState, RequestView, ScopePrefix, ScopeState, SessionId,
+    Value, Was,
 };
 
 pub(crate) fn who(session: SessionId, request: RequestId) -> String {
@@ -15,14 +16,34 @@ pub(crate) fn who(session: SessionId, request: RequestId) -> String {
 
 pub(crate) fn holder(held: &HolderView<'_>) -> String {
     let (sign, holder) = (sign(held.mode), who(held.grant.session, held.grant.request));
-    let (token, since) = (held.grant.token.counter(), held.since_ms);
-    format!("{sign}{holder} ({}) token={token} since={since}", held.label.as_str())
+    let (token, since) = (number(held.grant.token), held.since_ms);
+    let imported = if held.imported { ", imported" } else { "" };
+    format!("{sign}{holder} ({}{imported}) token={token} since={since}", held.label.as_str())
 }
 
 pub(crate) fn sign(mode: Mode) -> &'static str {
     match mode {
         Mode::Exclusive => "",
         Mode::Shared => "~",
+    }
+}
+
+/// A token: those of epoch 1 by their counter alone.
+fn number(token: FencingToken) -> String {
+    match token.epoch() {
+        1 => token.counter().to_string(),
+        epoch => format!("{epoch}:{}", token.counter()),
+    }
+}
+
+pub(crate) fn scope_line(scope: &ScopePrefix, now: Option<ScopeState>) -> String {
+    match now {
+        Some(ScopeState { epoch, suspended, fresh }) => {
+            let suspended = if suspended { ", suspended" } else { "" };
+            let fresh = if fresh { ", and fresh" } else { "" };
+            format!("scope {scope} is in epoch {epoch}{suspended}{fresh}")
+        }
+        None => format!("{scope} is no scope"),
     }
 }
 
@@ -37,13 +58,13 @@ pub(crate) fn value(value: &Value) -> String {
         _ => format!("{} bytes", value.bytes.len()),
     };
     let suspect = if value.suspect { ", suspect" } else { "" };
-    format!("{text} set_by={}{suspect}", value.set_by.counter())
+    format!("{text} set_by={}{suspect}", number(value.set_by))
 }
 
 fn granted(token: FencingToken, items: &[Item], values: &[(LockName, Value)]) -> String {
     let values =
         values.iter().map(|(lock, carried)| format!(" ({lock} carries {})", value(carried)));
-    format!("holds {} token={}{}", names(items), token.counter(), values.collect::<String>())
+    format!("holds {} token={}{}", names(items), number(token), values.collect::<String>())
 }
 
 /// What is left of a grant, if that is anything.
@@ -55,10 +76,10 @@ pub(crate) fn standing(request: &RequestView) -> String {
     match &request.state {
         RequestState::Waiting { place, .. } => format!("waits place={place}"),
         RequestState::Held { token, items, .. } if *items == request.items => {
-            format!("holds token={}", token.counter())
+            format!("holds token={}", number(*token))
         }
         RequestState::Held { token, items, .. } => {
-            format!("holds {} of {} token={}", names(items), names(&request.items), token.counter())
+            format!("holds {} of {} token={}", names(items), names(&request.items), number(*token))
         }
         RequestState::Denied { rejection: Rejection::LockHeld { holder, .. } } => {
             format!("denied by s{holder}")
@@ -96,17 +117,18 @@ fn event_line(event: &Event) -> String {
         }
         Event::Released { session, request, token, items, over } => {
             let (who, names) = (who(*session, *request), names(items));
-            format!("{who} gave back {names} token={}{}", token.counter(), rest(*over))
+            format!("{who} gave back {names} token={}{}", number(*token), rest(*over))
         }
         Event::Lost { session, request, token, items, over, .. } => {
             let (who, names) = (who(*session, *request), names(items));
-            format!("{who} lost {names} token={}{}", token.counter(), rest(*over))
+            format!("{who} lost {names} token={}{}", number(*token), rest(*over))
         }
         Event::Contended { session, request, lock, .. } => {
             format!("{} is told that others wait for {lock}", who(*session, *request))
         }
         Event::ValueChanged { lock, value: Some(now) } => format!("{lock} carries {}", value(now)),
         Event::ValueChanged { lock, value: None } => format!("{lock} carries no value"),
+        Event::ScopeChanged { scope, now } => scope_line(scope, *now),
     }
 }
 
@@ -123,12 +145,26 @@ fn outcome_line(outcome: &Outcome) -> Option<String> {
         }
         Ok(Answer::Cancelled { request, was }) => Some(match was {
             Was::Waiting => format!("#{request} was waiting"),
-            Was::Held { token } => format!("#{request} was held token={}", token.counter()),
+            Was::Held { token } => format!("#{request} was held token={}", number(*token)),
             Was::Ended => format!("#{request} had ended"),
             Was::Unknown => format!("#{request} was never seen"),
         }),
+        Ok(Answer::Imported { fates, .. }) => {
+            Some(format!("imported: {}", fates.iter().map(fate).collect::<Vec<_>>().join(", ")))
+        }
         // The events say it all.
         Ok(_) => None,
+    }
+}
+
+fn fate(fate: &Fate) -> String {
+    match fate {
+        Fate::Held { token } => format!("holds token={}", number(*token)),
+        Fate::Queued { place } => format!("waits place={place}"),
+        Fate::Known => "known".into(),
+        Fate::Refused(rejection) => {
+            format!("refused, {}", without_epochs(&rejection.to_string()))
+        }
     }
 }
 
@@ -144,12 +180,17 @@ fn acquired(state: &Acquired) -> String {
     }
 }
 
-/// Shows each token of epoch 1 by its counter alone.
+/// Shows each token as the rest of a script does.
 fn without_epochs(text: &str) -> String {
     let epoch = FencingToken::new(1, 0).unwrap().get();
-    let shorten = |word: &str| match word.parse::<u64>() {
-        Ok(number) if (epoch..2 * epoch).contains(&number) => (number - epoch).to_string(),
-        Ok(_) | Err(_) => word.to_string(),
+    let shorten = |word: &str| {
+        let (digits, comma) = word.strip_suffix(',').map_or((word, ""), |digits| (digits, ","));
+        match digits.parse::<u64>() {
+            Ok(raw) if raw >= epoch && i64::try_from(raw).is_ok() => {
+                format!("{}{comma}", number(FencingToken::from_raw(raw)))
+            }
+            Ok(_) | Err(_) => word.to_string(),
+        }
     };
     text.split(' ').map(shorten).collect::<Vec<_>>().join(" ")
 }

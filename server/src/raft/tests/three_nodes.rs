@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::{Answer, Batch, COMMAND_VERSION_OLDEST, Command, Rejection, SessionId, Tenure};
+use holdfast_core::{
+    Answer, Batch, COMMAND_VERSION_OLDEST, Command, Has, ImportRow, Label, LockName, Rejection,
+    SessionId, Tenure,
+};
 
 use super::cluster::{Cluster, commit, follows, has_session, open, open_session, outcome, submit};
 use crate::consensus::{Consensus, Done};
@@ -423,8 +426,32 @@ fn a_command_of_a_version_that_a_member_does_not_know_is_not_proposed() {
     let policy = Policy::new();
     let known = COMMAND_VERSION_OLDEST - 1;
     policy.highest_version.store(known, std::sync::atomic::Ordering::Relaxed);
-    let refused = policy.check(&open_session());
+    let refused = policy.check_version(&open_session());
     assert_eq!(refused, Err(ProposeError::VersionNotKnown { version: COMMAND_VERSION_OLDEST }));
+}
+
+/// I29: who knew it when it was first applied cannot have forgotten it and follow this log.
+#[tokio::test(start_paused = true)]
+async fn a_version_that_was_applied_once_needs_no_word_of_a_member_that_is_down() {
+    let mut cluster = Cluster::started(3, AS_IT_IS).await;
+    cluster.formed().await;
+    let import = |owner: &str| Command::Import {
+        owner: Label::parse(owner).unwrap(),
+        ttl_ms: 60_000,
+        rows: vec![ImportRow { lock: LockName::parse(owner).unwrap(), has: Has::Hold(None) }],
+    };
+    // A leader asks everybody every second.
+    cluster.seams.sleep(Duration::from_secs(3)).await;
+    let (leader, tenure) = cluster.leader().await;
+    commit(cluster.replica(leader), import("first")).await;
+    cluster.level().await;
+
+    cluster.kill(leader).await;
+    let (next, _) = cluster.leader_after(tenure).await;
+    let again = submit(cluster.replica(next), import("second")).await.unwrap();
+
+    assert!(matches!(again.map(|done| done.outcome), Ok(Ok(Answer::Imported { .. }))));
+    cluster.shutdown().await;
 }
 
 /// The role of a leader is seen to end, and the next one has another tenure.

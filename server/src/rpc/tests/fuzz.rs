@@ -7,12 +7,14 @@ use std::future::Future;
 
 use futures_util::{FutureExt, StreamExt};
 use holdfast_fuzz::{Outcome, Target, script};
+use holdfast_proto::v1::import_row::Has;
 use holdfast_proto::v1::lock_service_server::LockService;
 use holdfast_proto::v1::set_value::Change;
 use holdfast_proto::v1::{
     AcquireRequest, AnyOf, Cancel, CancelRequest, CheckTokenRequest, CloseSessionRequest,
-    KeepAlive, KeepAliveRequest, Mode, OpenSessionRequest, Opened, Release, ReleaseRequest, Resume,
-    ServerFrame, SessionKey, SetValue, SetValueRequest, WatchRequest,
+    ImportGroup, ImportHold, ImportPlace, ImportRequest, ImportRow, KeepAlive, KeepAliveRequest,
+    Mode, OpenSessionRequest, Opened, Release, ReleaseRequest, Resume, ServerFrame, SessionKey,
+    SetValue, SetValueRequest, WatchRequest,
 };
 use holdfast_seams::{Pipe, simulated};
 use prost::Message;
@@ -42,7 +44,9 @@ const INSPECT: u8 = 12;
 const LIST: u8 = 13;
 const CHECK_TOKEN: u8 = 14;
 const WATCH: u8 = 15;
-const KINDS: u8 = 16;
+const IMPORT: u8 = 16;
+const INSPECT_SESSION: u8 = 17;
+const KINDS: u8 = 18;
 
 /// A node under fire.
 struct World {
@@ -128,10 +132,12 @@ impl World {
                 KEEP_ALIVE => code(ask(bytes, |asked| api.keep_alive(asked)).await),
                 ACQUIRE => code(ask(bytes, |asked| api.acquire(asked)).await),
                 CANCEL => code(ask(bytes, |asked| api.cancel(asked)).await),
+                IMPORT => code(ask(bytes, |asked| api.import(asked)).await),
                 RELEASE => code(ask(bytes, |asked| api.release(asked)).await),
                 SET_VALUE => code(ask(bytes, |asked| api.set_value(asked)).await),
                 CLOSE_SESSION => code(ask(bytes, |asked| api.close_session(asked)).await),
                 INSPECT => code(ask(bytes, |asked| api.inspect(asked)).await),
+                INSPECT_SESSION => code(ask(bytes, |asked| api.inspect_session(asked)).await),
                 LIST => code(ask(bytes, |asked| api.list(asked)).await),
                 CHECK_TOKEN => code(ask(bytes, |asked| api.check_token(asked)).await),
                 other => unreachable!("{other} is no call"),
@@ -334,6 +340,37 @@ fn no_unary_call_brings_the_node_down() {
         .call(RELEASE, &ReleaseRequest { session: session.clone(), done_below: 3, release })
         .call(CLOSE_SESSION, &CloseSessionRequest { session });
     Target::new("unary-calls", [seed.0]).run(play);
+}
+
+/// What comes in, is claimed by a stream and by a call, and runs out.
+#[test]
+fn no_import_brings_the_node_down() {
+    let row = |name: &'static str, has| ImportRow { name: name.into(), has: Some(has) };
+    let hold = Has::Hold(ImportHold { value: Some("half".into()) });
+    let rows = vec![row("a", hold), row("b", Has::Hold(ImportHold { value: None }))];
+    let group =
+        |owner: &str, rows| ImportGroup { owner: owner.to_owned(), remaining_ms: 5_000, rows };
+    let behind = group("old/2", vec![row("a", Has::Place(ImportPlace {}))]);
+    let groups = vec![group("old/1", rows), behind];
+    let claim = |request_id, name, owner: &str| {
+        let claim_owner = Some(owner.to_owned());
+        Acquire { claim_owner, ..wanted(request_id, &[name], Mode::Exclusive) }
+    };
+    let Opened { session_id, secret, .. } = first_opened();
+    let by_call = AcquireRequest {
+        session: Some(SessionKey { session_id, secret }),
+        done_below: 0,
+        acquire: Some(claim(2, "b", "old/1")),
+        wait_ms: Some(500),
+    };
+    let seed = Script::default()
+        .say(0, vec![open()])
+        .call(IMPORT, &ImportRequest { groups: groups.clone() })
+        .say(0, vec![Ask::Acquire(claim(1, "a", "old/2"))])
+        .call(ACQUIRE, &by_call)
+        .call(IMPORT, &ImportRequest { groups })
+        .wait(60_000);
+    Target::new("imports", [seed.0]).run(play);
 }
 
 #[test]

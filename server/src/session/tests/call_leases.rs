@@ -39,7 +39,10 @@ async fn a_keepalive_call_renews_from_the_moment_it_came_in() {
     world.seams.sleep(QUARTER).await;
     assert!(call.try_recv().is_err());
     world.fake.let_confirms_go();
-    assert_eq!(world.told(call).await, Ok(KeepAliveResponse { ttl_ms: 10_000 }));
+    assert_eq!(
+        world.told(call).await,
+        Ok(KeepAliveResponse { ttl_ms: 10_000, scopes: Vec::new() })
+    );
 
     while world.lives(&key) {
         world.seams.sleep(Duration::from_millis(10)).await;

@@ -60,7 +60,7 @@ async fn a_keepalive_renews_from_the_moment_it_came_in() {
     client.send(keep_alive(1)).await;
     client.expect_silence(Duration::from_secs(1)).await;
     world.fake.let_confirms_go();
-    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1 }));
+    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
 
     let after = until_expired(&world, &mut client).await;
     assert_on_time(after + Duration::from_secs(1), TTL + MARGIN);
@@ -80,10 +80,10 @@ async fn a_keepalive_waits_for_a_round_begun_after_it_came_in() {
     world.fake.set_quorum(false);
     world.fake.let_confirms_go();
 
-    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1 }));
+    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
     client.expect_silence(TTL).await;
     world.fake.set_quorum(true);
-    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 2 }));
+    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 2, scopes: Vec::new() }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -201,7 +201,7 @@ async fn a_session_whose_keepalive_waits_for_its_round_is_not_expired() {
     client.expect_silence(Duration::from_secs(1)).await;
     world.fake.let_confirms_go();
 
-    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1 }));
+    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
 }
 
 /// §5.2: a resume that waits for its round counts as heard; one with a wrong secret does not.
@@ -273,7 +273,7 @@ async fn an_outage_ends_no_session_that_is_heard_all_along() {
     world.fake.set_quorum(true);
 
     let outage_over = world.seams.clock.now();
-    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 24 }));
+    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 24, scopes: Vec::new() }));
     assert_eq!(client.next().await, expired());
     // The outage began right after Open: nothing of the lease was used up before it.
     let after = world.seams.clock.now().saturating_since(outage_over);
@@ -309,7 +309,7 @@ async fn a_leader_that_was_paused_handles_what_arrived_before_it_expires_anybody
     world.seams.sleep(Duration::from_millis(100)).await;
     client.send(keep_alive(1)).await;
 
-    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1 }));
+    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
     assert_eq!(world.hub.metrics().expiries.get(), 0);
 }
 
@@ -322,7 +322,7 @@ async fn a_pause_that_no_timer_noticed_costs_nobody_its_session() {
     world.seams.sleep(Duration::from_millis(10)).await;
     client.send(keep_alive(1)).await;
 
-    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1 }));
+    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
 }
 
 /// The leader is paused while its quorum answers: a session whose deadline passed meanwhile has
@@ -342,7 +342,7 @@ async fn a_pause_within_the_expirers_own_round_costs_nobody_else_its_session() {
     client.send(keep_alive(1)).await;
 
     assert_eq!(dead.next().await, expired());
-    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1 }));
+    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
 }
 
 /// Many sessions die at once: all are expired, in time, in more than one go.

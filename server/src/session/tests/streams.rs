@@ -36,6 +36,7 @@ async fn a_session_opens_acquires_and_hands_over() {
         token: held.token,
         held_ms: 3_000,
         mode: Mode::Exclusive.into(),
+        imported: false,
     };
     assert_eq!(queued, Queued { request_id: 1, place: 0, holders: vec![holder] });
     assert_eq!(contended, Contended { request_id: 1, token: held.token, name: "jobs".into() });

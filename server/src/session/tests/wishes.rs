@@ -161,7 +161,7 @@ async fn a_set_that_follows_its_place_moves_with_the_last_of_its_places() {
         items: vec![exclusive("a"), exclusive("b")],
         wait: true,
         follow_place: true,
-        any: None,
+        ..Acquire::default()
     };
     waiter.send(Ask::Acquire(follow)).await;
     assert_eq!(queued(&mut waiter).await.place, 2);

@@ -2,7 +2,7 @@
 //! its names.
 
 use holdfast_core::{
-    EndCause, Event, FencingToken, Item, LockName, LockTable, LogIndex, Mode, RequestId, SessionId,
+    Event, FencingToken, Item, LockName, LockTable, LogIndex, LossCause, Mode, RequestId, SessionId,
 };
 use holdfast_proto::v1::lock_change::What;
 use holdfast_proto::v1::watch_event::Body;
@@ -51,7 +51,7 @@ enum Step {
     Left,
     Granted(FencingToken),
     Released(FencingToken),
-    Lost(FencingToken, EndCause),
+    Lost(FencingToken, LossCause),
 }
 
 impl<'a> Turn<'a> {
@@ -75,7 +75,8 @@ impl<'a> Turn<'a> {
             | Event::SessionEnded { .. }
             | Event::Denied { .. }
             | Event::Contended { .. }
-            | Event::ValueChanged { .. } => return None,
+            | Event::ValueChanged { .. }
+            | Event::ScopeChanged { .. } => return None,
         };
         Some(Self { session: *session, request: *request, items, step })
     }
@@ -101,6 +102,7 @@ impl<'a> Turn<'a> {
             waiting_ms: 0,
             mode: mode_of(mode).into(),
             names: u32::try_from(self.items.len()).unwrap_or(u32::MAX),
+            imported: self.is_import(table),
         }
     }
 
@@ -111,7 +113,12 @@ impl<'a> Turn<'a> {
             token: token.get(),
             held_ms: 0,
             mode: mode_of(mode).into(),
+            imported: self.is_import(table),
         }
+    }
+
+    fn is_import(&self, table: &LockTable) -> bool {
+        table.session(self.session).is_some_and(|session| session.imported)
     }
 
     /// Nothing is kept of a session that has ended.

@@ -61,6 +61,17 @@ impl World {
         }
     }
 
+    /// Whether W is the longer one in the row that a bump of this leader is to leave.
+    pub(crate) fn leaves_a_longer_w(&self, state: &State, at: usize) -> bool {
+        let server = &state.servers[at];
+        let was = server.view.is_some_and(|row| row.longer);
+        if self.longer_of(at).is_some() {
+            return was || !self.lacks(Rule::RowWCoversAuthority);
+        }
+        let may_shorten = server.alone == Some(0) || self.lacks(Rule::ShorterWWaits);
+        was && !may_shorten
+    }
+
     fn actions_with_operation(
         &self,
         state: &State,

@@ -91,7 +91,7 @@ impl Fallback {
 
     pub(crate) fn take_over(&mut self) {
         if let Some(row) = self.view {
-            let to = Row { mode: Mode::Cassandra, epoch: row.epoch + 1, beat: 0 };
+            let to = Row { mode: Mode::Cassandra, epoch: row.epoch + 1, beat: 0, ..row };
             self.operation = Operation::cas(row, to);
         }
     }

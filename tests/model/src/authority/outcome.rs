@@ -8,7 +8,7 @@ use super::{Rule, Who, World};
 
 impl World {
     pub(crate) fn tick(&self, state: &mut State, suspended: Option<usize>) {
-        let longest = self.bounds.durations.longest();
+        let longest = self.longest();
         for (at, server) in state.servers.iter_mut().enumerate() {
             server.grow_older(longest, suspended == Some(at));
         }
@@ -24,7 +24,7 @@ impl World {
     /// The leader asks for the row to be in `mode`, in the next epoch.
     pub(crate) fn ask_for(&self, state: &mut State, server: usize, mode: Mode) {
         let core = *state;
-        state.ask(server, |row| Row { mode, epoch: self.next_epoch(&core, row), beat: 0 });
+        state.ask(server, |row| Row { mode, epoch: self.next_epoch(&core, row), beat: 0, ..row });
     }
 
     pub(crate) fn carry_out(&self, state: &mut State, who: Who) {
@@ -42,7 +42,7 @@ impl World {
     }
 
     fn compare_and_set(&self, state: &mut State, cas: Cas) -> bool {
-        let Row { mode, epoch, beat } = state.row;
+        let Row { mode, epoch, beat, .. } = state.row;
         let any_epoch = self.lacks(Rule::EpochCompared);
         let any_beat = self.lacks(Rule::BeatCompared) && cas.is_take_over();
         let applies = mode == cas.from.mode
@@ -79,10 +79,13 @@ impl World {
     }
 
     fn leader_reads(&self, state: &mut State, at: usize, row: Row, age: u8) {
-        let Durations { authority, .. } = self.bounds.durations;
+        let authority = self.authority_of(at);
         let wait = if self.lacks(Rule::AnyLeaderWaits) { 0 } else { self.return_wait(age) };
         let server = &mut state.servers[at];
         server.learn(row, state.core.epoch, wait);
+        if !self.lacks(Rule::ShorterWAlone) {
+            server.alone = None;
+        }
         if let Some(bump) = server.unsettled.take().filter(|bump| bump.to == row) {
             let from_read = self.lacks(Rule::ReadGivesNoAuthority);
             let age = if from_read { age } else { bump.age };
@@ -91,14 +94,23 @@ impl World {
     }
 
     fn leader_wrote(&self, state: &mut State, at: usize, cas: Cas, age: u8) {
-        let Durations { authority, .. } = self.bounds.durations;
+        let authority = self.authority_of(at);
+        let found_longer = cas.to.longer && self.longer_of(at).is_none();
+        let alone = self.bounds.longer.filter(|_| found_longer).map(|longer| longer.take_over);
         let server = &mut state.servers[at];
         server.learn(cas.to, state.core.epoch, self.return_wait(age));
         if cas.is_bump() {
             let age = if self.lacks(Rule::AuthorityFromBumpStart) { 0 } else { age };
             let left = authority.saturating_sub(age);
             server.authority = Term::right(cas.to.epoch, left);
+            server.alone = alone.map(|wait| server.alone.unwrap_or(wait));
         }
+    }
+
+    /// By its own settings.
+    fn authority_of(&self, server: usize) -> u8 {
+        let Durations { authority, .. } = self.bounds.durations;
+        self.longer_of(server).map_or(authority, |longer| longer.authority)
     }
 
     /// How long a leader waits that learned of the row by what it asked `age` ticks ago.
@@ -114,6 +126,10 @@ impl World {
 
     fn client_reads(&self, state: &mut State, at: usize, row: Row, age: u8) {
         let Durations { take_over, hold, .. } = self.bounds.durations;
+        let take_over = match self.bounds.longer {
+            Some(longer) if row.longer => longer.take_over,
+            _ => take_over,
+        };
         let extends = |epoch| {
             row.extends(epoch) || (self.lacks(Rule::ReadOfOwnEpoch) && row.mode != Mode::Native)
         };

@@ -9,12 +9,14 @@ pub(crate) enum Mode {
     Draining,
 }
 
-/// The row. The beat begins anew with each epoch: so it says least.
+/// The row. The beat begins anew with each epoch: so it says least. V is the same for all, and of W there are two at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Row {
     pub(crate) mode: Mode,
     pub(crate) epoch: u8,
     pub(crate) beat: u8,
+    /// W is that of [`Bounds::longer`](super::Bounds::longer).
+    pub(crate) longer: bool,
 }
 
 impl Row {
@@ -32,7 +34,7 @@ impl Row {
     }
 }
 
-/// A conditional write: mode, epoch and beat must be as in `from`.
+/// A conditional write: mode, epoch and beat must be as in `from`. (W need not be asked for: it changes with a beat.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Cas {
     pub(crate) from: Row,

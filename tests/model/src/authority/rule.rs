@@ -58,11 +58,17 @@ pub enum Rule {
     TakeOverFromDraining,
     /// A leader raises a native row that is below the core's epoch.
     RowIsRaised,
+    /// The row that a leader's bump leaves has a W that is no shorter than the one it counts its authority by.
+    RowWCoversAuthority,
+    /// A leader shortens the row's W only when all authority is over that was counted by the longer one.
+    ShorterWWaits,
+    /// Which it counts from a bump since which nobody else wrote.
+    ShorterWAlone,
 }
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 30] = [
         Self::TakeOverWaits,
         Self::DrainTakeOverWaits,
         Self::WaitFromReadEnd,
@@ -90,5 +96,8 @@ impl Rule {
         Self::RoundBeforeWrite,
         Self::TakeOverFromDraining,
         Self::RowIsRaised,
+        Self::RowWCoversAuthority,
+        Self::ShorterWWaits,
+        Self::ShorterWAlone,
     ];
 }

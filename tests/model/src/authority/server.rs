@@ -41,6 +41,9 @@ pub(crate) struct Server {
     /// What is left to wait before the core's epoch is raised to this one.
     pub(crate) due: Option<Term>,
     pub(crate) unsettled: Option<Unsettled>,
+    /// Its bumps in a row found a longer W than its own, and nobody else wrote in between: what is left to wait before it
+    /// may shorten that.
+    pub(crate) alone: Option<u8>,
 }
 
 impl Server {
@@ -69,6 +72,7 @@ impl Server {
         }
         self.operation.grow_older(longest);
         self.authority.grow_older();
+        self.alone = self.alone.map(|left| left.saturating_sub(1));
         if let Some(due) = &mut self.due {
             due.left = due.left.saturating_sub(1);
         }

@@ -5,9 +5,10 @@ mod recovery;
 mod rules;
 mod walk;
 
-use super::{Bounds, Durations, Start};
+use super::{Action, Bounds, Durations, Longer, Start};
 use course::{
-    bumps, drains, fails, holds, holds_and_recovers, holds_near, raises, returns, takes_over,
+    bumps, covers, drains, fails, holds, holds_and_recovers, holds_near, raises, returns,
+    takes_over,
 };
 use walk::walks;
 
@@ -21,6 +22,7 @@ const ALLOWED: Durations = Durations { authority: 3, take_over: 3, hold: 2, back
 /// A server, a client of each kind, one take-over.
 const SMALL: Bounds = Bounds {
     durations: ONE_TICK,
+    longer: None,
     servers: 1,
     natives: 1,
     fallbacks: 1,
@@ -34,12 +36,15 @@ const SMALL: Bounds = Bounds {
 const RETURN: Bounds = Bounds { epochs: 4, ..SMALL };
 /// Two leaders, one of them deposed and not aware of it.
 const TWO_LEADERS: Bounds = Bounds { servers: 2, ..SMALL };
+/// And server 1 has a longer W.
+const TWO_W: Bounds = Bounds { longer: TWO_SETTINGS.longer, beats: 5, ..TWO_LEADERS };
 /// Two clients that fall back, up to where it drains.
 const TWO_CLIENTS: Bounds =
     Bounds { natives: 0, fallbacks: 2, epochs: 3, beats: 0, grants: 2, ..SMALL };
 /// Everything that is modelled, which only random walks go through.
 const LARGE: Bounds = Bounds {
     durations: ALLOWED,
+    longer: None,
     servers: 2,
     natives: 2,
     fallbacks: 2,
@@ -49,11 +54,15 @@ const LARGE: Bounds = Bounds {
     grants: 3,
     start: Start::Native,
 };
+/// Two leaders, of which server 1 has a W of two ticks in its settings, and server 0 one of one.
+const TWO_SETTINGS: Bounds =
+    Bounds { longer: Some(Longer { authority: 2, take_over: 2 }), ..LARGE };
 /// Smaller ones, in which walks meet more often. They found without its rule what is bad.
-const WALKS: [Bounds; 3] = [
+const WALKS: [Bounds; 4] = [
     LARGE,
     Bounds { natives: 1, late: 1, epochs: 6, beats: 2, grants: 2, durations: ONE_TICK, ..LARGE },
     Bounds { durations: TWO_TICKS, fallbacks: 1, late: 1, grants: 2, natives: 1, ..LARGE },
+    Bounds { durations: ONE_TICK, fallbacks: 1, late: 1, natives: 1, beats: 8, ..TWO_SETTINGS },
 ];
 
 #[test]
@@ -64,6 +73,18 @@ fn with_all_rules_a_take_over_and_a_return_do_no_harm() {
 #[test]
 fn with_all_rules_a_leader_that_does_not_know_it_is_deposed_does_no_harm() {
     holds(TWO_LEADERS);
+}
+
+/// Server 1 has led, and its W is in the row; server 0 leads, and shortens it in time.
+#[test]
+fn with_all_rules_leaders_with_different_settings_do_no_harm_near_a_change_of_w() {
+    let bounds = Bounds { beats: 4, ..TWO_W };
+    let script = [rules::w_is_longer(), covers(0, 1)].concat();
+    holds_near(bounds, &script, 8);
+    let shortens = [bumps(0), vec![Action::Tick; 2], bumps(0)].concat();
+    let shorter = [script, shortens].concat();
+    holds_near(bounds, &shorter, 8);
+    holds_near(bounds, &[shorter, takes_over(0, 1)].concat(), 6);
 }
 
 #[test]

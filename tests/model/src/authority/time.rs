@@ -44,3 +44,12 @@ impl Durations {
         self.authority.max(self.take_over).max(self.hold).max(self.back)
     }
 }
+
+/// A longer W, as one of two leaders has it in its settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Longer {
+    /// How long that leader has authority.
+    pub authority: u8,
+    /// How long a client waits that found it in the row.
+    pub take_over: u8,
+}

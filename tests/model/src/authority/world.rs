@@ -6,7 +6,7 @@ use super::client::KeepAlive;
 use super::row::{Mode, Operation, Row};
 use super::server::Server;
 use super::state::{PLACES, State};
-use super::time::Durations;
+use super::time::{Durations, Longer};
 use super::{EXCLUSIVE, IN_ORDER, Rule};
 
 /// How large the model is.
@@ -14,6 +14,8 @@ use super::{EXCLUSIVE, IN_ORDER, Rule};
 pub struct Bounds {
     /// How long things last.
     pub durations: Durations,
+    /// The W of server 1, if that has another one in its settings than server 0. Clients have none.
+    pub longer: Option<Longer>,
     /// Servers: 1 or 2. Only of two can one be deposed without knowing it.
     pub servers: usize,
     /// Clients of the native store: 1 or 2.
@@ -99,7 +101,7 @@ impl Model for World {
 
     fn init_states(&self) -> Vec<State> {
         let native = Row { epoch: 1, ..Row::default() };
-        let cassandra = Row { mode: Mode::Cassandra, epoch: 2, beat: 0 };
+        let cassandra = Row { mode: Mode::Cassandra, epoch: 2, ..Row::default() };
         vec![match self.bounds.start {
             Start::Native => State::native(),
             Start::RestoredBesideNative(epoch) => State::restored(native, epoch),
@@ -135,7 +137,10 @@ impl Model for World {
             Action::Tick => self.tick(&mut state, None),
             Action::TickSuspended { server } => self.tick(&mut state, Some(server)),
             Action::Read(who) => *state.operation(who) = Operation::read(),
-            Action::Bump { server } => state.ask(server, Row::bumped),
+            Action::Bump { server } => {
+                let longer = self.leaves_a_longer_w(&state, server);
+                state.ask(server, |row| Row { longer, ..row.bumped() });
+            }
             Action::Raise { server } | Action::Return { server } => {
                 self.ask_for(&mut state, server, Mode::Native);
             }
@@ -185,6 +190,17 @@ impl Model for World {
 }
 
 impl World {
+    /// The W of a server's settings, if that is the longer one.
+    pub(crate) fn longer_of(&self, server: usize) -> Option<Longer> {
+        self.bounds.longer.filter(|_| server == 1)
+    }
+
+    /// The longest that anything lasts.
+    pub(crate) fn longest(&self) -> u8 {
+        let longest = self.bounds.durations.longest();
+        self.bounds.longer.map_or(longest, |longer| longest.max(longer.take_over))
+    }
+
     pub(crate) fn lacks(&self, rule: Rule) -> bool {
         self.without == Some(rule)
     }

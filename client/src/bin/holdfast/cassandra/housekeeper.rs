@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use clap::Args;
 use holdfast::Error;
+use holdfast::cli::place::failure;
 use holdfast::compat::{Housekeeper, Removed, Sweep};
 use holdfast_seams::{Seams, select};
 
-use super::{Place, failure};
+use super::Place;
 use crate::args::{Global, duration};
 use crate::failure::{Failure, NOT_REACHED};
 use crate::{runtime, show, signals};
@@ -62,7 +63,7 @@ async fn keep(global: &Global, place: &Place, args: &HousekeeperArgs) -> Result<
         match housekeeper.sweep().await {
             Ok(sweep) => tell(global, &sweep),
             // It comes back, and what was watched is watched on.
-            Err(error @ Error::Unreachable { .. }) => failure(error).print(global.json),
+            Err(error @ Error::Unreachable { .. }) => failure(error).print("holdfast", global.json),
             Err(error) => return Err(failure(error)),
         }
         seams.sleep(args.every.unwrap_or(args.grace / 6)).await;

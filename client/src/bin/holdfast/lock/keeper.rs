@@ -26,6 +26,8 @@ pub(crate) struct Wanted {
     pub(crate) shared: bool,
     /// Whichever are free instead of all.
     pub(crate) any: bool,
+    /// Whose import is to be taken over.
+    pub(crate) claim: Option<String>,
     /// `None`: for ever; zero: not at all.
     pub(crate) wait: Option<Duration>,
 }
@@ -33,12 +35,14 @@ pub(crate) struct Wanted {
 impl Wanted {
     /// The request; `spent` of the wait is over already.
     fn acquire(&self, client: &Client, spent: Duration) -> Acquire {
-        let is_try = self.wait == Some(Duration::ZERO);
-        let acquire = match (self.any, is_try) {
-            (true, true) => client.any_of(0, &self.names),
-            (true, false) => client.any_of(1, &self.names),
-            (false, true) => client.try_lock_all(&self.names),
-            (false, false) => client.lock_all(&self.names),
+        let is_try = self.wait == Some(Duration::ZERO) && self.claim.is_none();
+        let first = self.names.first().map(String::as_str).unwrap_or_default();
+        let acquire = match (&self.claim, self.any, is_try) {
+            (Some(owner), ..) => client.claim(first, owner),
+            (None, true, true) => client.any_of(0, &self.names),
+            (None, true, false) => client.any_of(1, &self.names),
+            (None, false, true) => client.try_lock_all(&self.names),
+            (None, false, false) => client.lock_all(&self.names),
         };
         let acquire = if self.shared { acquire.shared() } else { acquire };
         match self.wait {

@@ -63,8 +63,11 @@ impl WaitLine {
     }
 }
 
-/// `3rd in line, held by host:pid for 12 s`; `since` is how long ago that was told.
+/// Where a request stands. `3rd in line, held by host:pid for 12 s`; `since` is how long ago that was told.
 fn text(place: &Place, since: Duration) -> String {
+    if place.awaits_authority {
+        return "next in line, waits for the scope's authority".into();
+    }
     let at = show::place(place.place);
     match place.holders.first() {
         Some(holder) => format!(

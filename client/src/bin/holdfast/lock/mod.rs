@@ -69,10 +69,20 @@ pub(crate) struct Held {
 }
 
 /// Acquires the lock, runs the command, gives the lock back; the exit code is the command's.
-pub(crate) fn run(global: &Global, wait: Option<Duration>, job: &Job) -> Result<u8, Failure> {
+///
+/// With `claim`, what was imported for that owner is taken over.
+pub(crate) fn run(
+    global: &Global,
+    wait: Option<Duration>,
+    claim: Option<String>,
+    job: &Job,
+) -> Result<u8, Failure> {
+    if claim.is_some() && job.names.len() > 1 {
+        return Err(Failure::new(OWN_ERROR, "--claim takes over one lock; claim each by itself"));
+    }
     let builder = global.builder()?.connect_timeout(Global::connect_limit(wait));
     let (names, shared, any) = (job.names.clone(), job.shared, job.any);
-    let wanted = Wanted { builder, names, shared, any, wait };
+    let wanted = Wanted { builder, names, shared, any, claim, wait };
     run_under(&job.work, move |events, stop| keeper::keep(wanted, events, stop))
 }
 
@@ -133,7 +143,7 @@ fn supervise(
     events: SyncSender<Event>,
 ) -> Result<u8, Failure> {
     let clock = Seams::system().clock;
-    let grace = work.grace.unwrap_or(held.ttl / 4);
+    let grace = work.grace.unwrap_or_else(|| usual_grace(&held, clock.now()));
     let watchdog = clock.watchdog(Arc::new(move || {
         // A full inbox has something to look at anyway.
         let _ = events.try_send(Event::Look);
@@ -157,6 +167,18 @@ fn supervise(
         Ended::ByItself(code) => Ok(code),
         Ended::LockLost => Err(lost(&held.names, &supervisor.hold)),
     }
+}
+
+/// A quarter of the TTL. In a scope with fallback a hold may be certain for much less than that at any time, and
+/// is moved on as often: then a third of what it is when it begins.
+fn usual_grace(held: &Held, now: Moment) -> Duration {
+    let ahead = match *held.state.borrow() {
+        GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
+            safe_until.saturating_since(now)
+        }
+        GuardState::Lost(_) | GuardState::Released => Duration::ZERO,
+    };
+    if ahead < held.ttl / 2 { ahead / 3 } else { held.ttl / 4 }
 }
 
 fn lost(names: &[String], hold: &HoldWatch) -> Failure {
@@ -321,6 +343,18 @@ mod tests {
         assert_eq!(at_time(6_500), Demand::AskToEnd(at(8_800)));
         assert_eq!(at_time(8_799), Demand::AskToEnd(at(8_800)));
         assert_eq!(at_time(8_800), Demand::Kill);
+    }
+
+    #[test]
+    fn a_hold_that_is_certain_for_less_than_its_ttl_leaves_a_grace_in_proportion() {
+        let grace_of = |safe_until| {
+            let state = watch::Sender::new(GuardState::Held { safe_until }).subscribe();
+            let ttl = Duration::from_secs(10);
+            let held = Held { state, names: Vec::new(), token: None, ttl };
+            usual_grace(&held, at(1_000))
+        };
+        assert_eq!(grace_of(at(9_000)), Duration::from_millis(2_500));
+        assert_eq!(grace_of(at(4_000)), Duration::from_secs(1), "an authority of 4 s, say");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::compat::statement::{Action, Ident, Statement, Value};
 
 fn on_foo(action: Action) -> Statement {
     let key = vec![(Ident::new("name"), Value::from("foo"))];
-    Statement { table: Ident::new("leases"), key, action }
+    Statement::new(Ident::new("leases"), key, action)
 }
 
 fn owner(owner: &str) -> (Ident, Option<Value>) {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Error;
-use crate::compat::model::Odds;
+use crate::compat::model::{Fate, Odds};
 
 /// A row of `token_times` as somebody else's client writes it.
 fn beat(model: &Model, session: &str, stamp: i64) {
@@ -50,6 +50,36 @@ fn what_has_not_beaten_for_the_grace_is_removed_and_what_has_is_left() {
         assert_eq!(session_of(&model, "t0").as_deref(), Some("s0"));
         assert_eq!(session_of(&model, "t5"), None);
     });
+}
+
+/// Nobody was told of the delete, and a read at SERIAL shows that it was done.
+#[test]
+fn what_was_removed_without_an_answer_is_told_all_the_same() {
+    let deletes = |table: &'static str| {
+        let (machine, model) = world(1);
+        let mut keeper = housekeeper(&model, &machine.process("housekeeper"), secs(60));
+        let world = machine.world().seams();
+        machine.run(async {
+            beat(&model, "s", 1);
+            model.apply(&seed_insert("t", "s"));
+            keeper.sweep().await.unwrap();
+            world.sleep(secs(61)).await;
+            let of_sessions = |lwt: &Statement| {
+                matches!(lwt.action, Action::DeleteIf { .. }) && lwt.table.as_str() == "token_times"
+            };
+            let of_tokens = |lwt: &Statement| {
+                matches!(lwt.action, Action::DeleteIf { .. }) && lwt.table.as_str() == "tokens"
+            };
+            let which = if table == "tokens" { of_tokens } else { of_sessions };
+            model.choose(which, Fate::AnswerLost);
+            keeper.sweep().await.unwrap()
+        })
+    };
+    for table in ["tokens", "token_times"] {
+        let sweep = deletes(table);
+        assert_eq!((freed(&sweep), sweep.removed.len()), (vec!["t"], 2), "{table}");
+        assert_eq!(sweep.unanswered, 0, "{table}");
+    }
 }
 
 /// The timestamps say the year 1970, or the next one: they are compared with nobody's clock.

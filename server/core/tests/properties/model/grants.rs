@@ -31,12 +31,17 @@ impl Model {
     }
 
     pub(super) fn next_to_grant(&self) -> Option<(SessionId, RequestId, Vec<Item>)> {
-        self.next_token()?;
+        if !self.has_tokens() {
+            return None;
+        }
         let mut waiting: Vec<(u64, &Request)> =
             self.requests.iter().filter_map(|r| Some((r.arrival()?, r))).collect();
         waiting.sort_by_key(|&(arrival, _)| arrival);
         waiting.into_iter().find_map(|(arrival, request)| {
             let What::Asked(asked) = &request.what else { return None };
+            if self.is_suspended(&asked.items) {
+                return None;
+            }
             let holds = asked.takes(self.free_to(&asked.items, arrival))?;
             Some((request.session, request.id, holds))
         })
@@ -49,7 +54,8 @@ impl Model {
         holds: Vec<Item>,
         events: &mut Vec<Event>,
     ) -> Acquired {
-        let token = self.next_token().unwrap();
+        let epoch = self.epoch_for(&holds);
+        let token = FencingToken::new(epoch, self.last_token + 1).unwrap();
         self.last_token += 1;
         let (items, values) = self.with_values(&holds);
         let found = self.requests.iter_mut().find(|r| (r.session, r.id) == (session, request));
@@ -82,8 +88,8 @@ impl Model {
         })
     }
 
-    pub(super) fn next_token(&self) -> Option<FencingToken> {
-        FencingToken::new(self.epoch, self.last_token + 1)
+    pub(super) fn has_tokens(&self) -> bool {
+        self.last_token < FencingToken::COUNTER_MAX
     }
 
     pub(super) fn keep(&mut self, session: SessionId, id: RequestId, what: What, state: State) {

@@ -21,11 +21,13 @@ impl Model {
         if let Some(known) = self.seen(mark, session, request, &what)? {
             return self.again(known);
         }
+        self.refuse_several_scopes(&asked.items)?;
         let fitting = asked.items.iter().filter(|item| self.fits(item)).cloned().collect();
-        if self.next_token().is_none() && asked.takes(fitting).is_some() {
-            return Err(Rejection::TokensExhausted { epoch: self.epoch });
+        if !self.has_tokens() && asked.takes(fitting).is_some() {
+            return Err(Rejection::TokensExhausted { epoch: self.epoch_for(&asked.items) });
         }
-        if let Some(holds) = asked.takes(self.free_to(&asked.items, u64::MAX)) {
+        let free = asked.takes(self.free_to(&asked.items, u64::MAX));
+        if let Some(holds) = free.filter(|_| !self.is_suspended(&asked.items)) {
             self.keep(session, request, what, State::Over);
             let state = self.grant(session, request, holds, events);
             return Ok(Answer::Acquired { request, state, fresh: true });
@@ -115,6 +117,9 @@ impl Model {
     }
 
     pub(super) fn why_denied(&self, asked: &Asked) -> Rejection {
+        if self.is_suspended(&asked.items) {
+            return Rejection::Suspended { lock: asked.items[0].lock.clone() };
+        }
         if asked.need != Need::All {
             return Rejection::NothingFree;
         }

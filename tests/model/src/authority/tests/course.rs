@@ -182,9 +182,12 @@ pub(super) fn raises(server: usize) -> Vec<Action> {
 
 /// A native client is granted the lock, hears of authority, and is safe.
 pub(super) fn holds_natively(native: usize, server: usize) -> Vec<Action> {
+    [vec![Action::Grant { native }, Action::Receive { native }], covers(native, server)].concat()
+}
+
+/// A native client's guard is covered by what is left of that server's authority.
+pub(super) fn covers(native: usize, server: usize) -> Vec<Action> {
     vec![
-        Action::Grant { native },
-        Action::Receive { native },
         Action::KeepAlive { native },
         Action::Acknowledge { native, server },
         Action::Cover { native },

@@ -2,7 +2,7 @@
 
 use super::super::{Action, Bounds, Durations, Rule, Start, Who};
 use super::course::*;
-use super::{ONE_TICK, RETURN, SMALL, TWO_CLIENTS, TWO_LEADERS, TWO_TICKS};
+use super::{ONE_TICK, RETURN, SMALL, TWO_CLIENTS, TWO_LEADERS, TWO_TICKS, TWO_W};
 
 #[test]
 fn a_take_over_has_to_wait() {
@@ -171,6 +171,32 @@ fn somebody_has_to_lead_out_of_draining() {
 fn a_row_below_the_core_has_to_be_raised() {
     let bounds = Bounds { start: Start::RestoredBesideNative(3), ..RETURN };
     is_missed_by_who_waits(Rule::RowIsRaised, bounds);
+}
+
+/// Server 1 leads for a while, then server 0 does, which knows the row: W in it is server 1's.
+pub(super) fn w_is_longer() -> Vec<Action> {
+    let leads = |server| [vec![Action::Elect { server }], server_reads(server)].concat();
+    [leads(1), bumps(1), leads(0)].concat()
+}
+
+#[test]
+fn a_row_has_to_have_a_w_as_long_as_the_one_that_authority_is_counted_by() {
+    let leads = [vec![Action::Elect { server: 1 }], server_reads(1), bumps(1)].concat();
+    is_missed(Rule::RowWCoversAuthority, TWO_W, &[leads, covers(0, 1)].concat());
+}
+
+/// Server 1 has authority of two ticks, and a client of its own.
+#[test]
+fn a_shorter_w_has_to_wait_for_the_longer_one() {
+    is_missed(Rule::ShorterWWaits, TWO_W, &[w_is_longer(), covers(0, 1), bumps(0)].concat());
+}
+
+/// Server 1, deposed and not aware of it, bumps once more, when server 0 has bumped for two ticks.
+#[test]
+fn a_shorter_w_has_to_wait_anew_when_somebody_else_wrote() {
+    let late = [vec![Action::Tick; 2], server_reads(1), bumps(1), covers(0, 1)].concat();
+    let again = [server_reads(0), bumps(0)].concat();
+    is_missed(Rule::ShorterWAlone, TWO_W, &[w_is_longer(), bumps(0), late, again].concat());
 }
 
 /// W runs from `draining`, too, where only V keeps those out who read before.

@@ -1,0 +1,383 @@
+//! The row that says which of two stores serves a scope (DESIGN §10): what a leader and a client
+//! that falls back know of it together. What each does with it, and when, is theirs.
+//!
+//! `authority(scope, mode, epoch, beat, take_over_ms, hold_ms)`, changed by LWT on all five, decided
+//! among all datacenters, read at SERIAL, never retried. No column has a TTL.
+//!
+//! The last two are W and V. Leaders write them, each as its settings say, and nobody goes by any
+//! others: so no client can wait for less, or hold for longer, than the leader believes.
+
+mod durations;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::{Clock, Moment};
+
+use crate::database::{Conditional, Fault, Row, Tables};
+use crate::statement::{Action, Cells, Ident, Statement, Value};
+
+pub use durations::{DoNotFit, Durations};
+
+/// The last epoch that a scope may come to; a token has room for 32,767. It never wraps.
+pub const EPOCH_MAX: u16 = 32_000;
+/// Into how many partitions the leases of a scope are spread.
+pub const BUCKETS: i64 = 16;
+
+/// All columns but the key.
+const COLUMNS: [&str; 5] = ["mode", "epoch", "beat", "take_over_ms", "hold_ms"];
+
+/// Which store serves a scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mode {
+    /// The native one, and some of its clients may not know of the row yet: nobody takes over.
+    Preparing,
+    /// The native one, while its leader's authority lasts.
+    Native,
+    /// Cassandra.
+    Cassandra,
+    /// Cassandra, for who holds already; nobody new enters.
+    Draining,
+    /// The native one, without fallback: nobody takes over any more.
+    Retired,
+}
+
+impl Mode {
+    const ALL: [Self; 5] =
+        [Self::Preparing, Self::Native, Self::Cassandra, Self::Draining, Self::Retired];
+
+    /// As the table has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Preparing => "preparing",
+            Self::Native => "native",
+            Self::Cassandra => "cassandra",
+            Self::Draining => "draining",
+            Self::Retired => "retired",
+        }
+    }
+
+    /// The mode of that name.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.as_str() == text)
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What the row says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AuthorityRow {
+    /// Who serves.
+    pub mode: Mode,
+    /// Of the tokens that are given out meanwhile; higher after every switch.
+    pub epoch: u16,
+    /// How often the leader said that it lives, in this epoch.
+    pub beat: i64,
+    /// W and V, for whoever reads it. While holds in Cassandra may be safe, V stands as it is; W gets
+    /// shorter only when all authority that was counted by the longer one is over.
+    pub durations: Durations,
+}
+
+impl AuthorityRow {
+    /// One more beat.
+    #[must_use]
+    pub fn bumped(self) -> Self {
+        Self { beat: self.beat.wrapping_add(1), ..self }
+    }
+
+    /// Whether a hold in Cassandra under a token of `epoch` may go on while the row says this.
+    pub fn extends(self, epoch: u16) -> bool {
+        match self.mode {
+            Mode::Cassandra => self.epoch == epoch,
+            Mode::Draining => u32::from(self.epoch) == u32::from(epoch) + 1,
+            Mode::Preparing | Mode::Native | Mode::Retired => false,
+        }
+    }
+
+    /// As an LWT answers with it. One whose W and V make no sense is not trusted in anything.
+    fn parse(row: &Row) -> Result<Self, String> {
+        let text = |name: &str| row.text(&Ident::new(name)).ok_or_else(|| format!("has no {name}"));
+        let number =
+            |name: &str| row.long(&Ident::new(name)).ok_or_else(|| format!("has no {name}"));
+        let said = text("mode")?;
+        let mode = Mode::parse(said).ok_or_else(|| format!("has the unknown mode {said:?}"))?;
+        let epoch = number("epoch")?;
+        let fits = u16::try_from(epoch).ok().filter(|epoch| *epoch <= EPOCH_MAX);
+        let epoch = fits.ok_or_else(|| format!("has the epoch {epoch}, not 0 to {EPOCH_MAX}"))?;
+        let length = |name: &str| {
+            let count =
+                row.long(&Ident::new(name)).ok_or_else(|| format!("has no {name}; {MEND}"))?;
+            let count = u64::try_from(count);
+            count.map(Duration::from_millis).map_err(|_| format!("has a negative {name}; {MEND}"))
+        };
+        let durations = Durations::new(length("take_over_ms")?, length("hold_ms")?);
+        let durations = durations.map_err(|misfit| format!("is not trusted: {misfit}; {MEND}"))?;
+        Ok(Self { mode, epoch, beat: number("beat")?, durations })
+    }
+
+    fn cells(self) -> Cells {
+        let cell = |name: &str, value: Value| (Ident::new(name), Some(value));
+        vec![
+            cell("mode", Value::from(self.mode.as_str())),
+            cell("epoch", Value::from(i64::from(self.epoch))),
+            cell("beat", Value::from(self.beat)),
+            cell("take_over_ms", Value::from(millis(self.durations.take_over_wait()))),
+            cell("hold_ms", Value::from(millis(self.durations.v()))),
+        ]
+    }
+}
+
+impl fmt::Display for AuthorityRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (w, v) = (self.durations.take_over_wait(), self.durations.v());
+        write!(f, "{} in epoch {}, beat {}, W {w:?}, V {v:?}", self.mode, self.epoch, self.beat)
+    }
+}
+
+/// What an operator does about a row whose durations cannot be used.
+const MEND: &str = "write both columns by hand, no shorter than any W and V that were in use (docs/cassandra.md, \
+                    \"The authority row\")";
+
+fn millis(length: Duration) -> i64 {
+    // They are bounded.
+    i64::try_from(length.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// A read of the row. What was written before it began is in it; what it says was so at one instant
+/// between its two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Not later than it was sent.
+    pub began: Moment,
+    /// Not earlier than it was answered.
+    pub ended: Moment,
+    /// What it showed; `None`: there is no such row, and the scope has no fallback.
+    pub row: Option<AuthorityRow>,
+}
+
+/// What a change of the row came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is as it was to be.
+    Done {
+        /// Not later than the change was sent.
+        began: Moment,
+        /// Not earlier than it was answered.
+        ended: Moment,
+    },
+    /// It was otherwise than the change said, and is as it was. To be read before anything is
+    /// concluded from it.
+    Otherwise,
+}
+
+/// One scope's row.
+#[derive(Clone)]
+pub struct Authority {
+    tables: Arc<Tables>,
+    clock: Arc<dyn Clock>,
+    scope: String,
+}
+
+impl Authority {
+    /// That of the scope of names that begin with `scope`, in the table `authority`. Nothing is asked yet.
+    pub fn new(tables: Arc<Tables>, clock: Arc<dyn Clock>, scope: &str) -> Self {
+        Self { tables, clock, scope: scope.to_owned() }
+    }
+
+    /// The names' prefix.
+    pub fn scope(&self) -> &str {
+        &self.scope
+    }
+
+    /// Reads the row.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]: nothing is known. [`Fault::Refused`] also for a row that nobody of us wrote.
+    pub async fn read(&self) -> Result<Look, Fault> {
+        let columns = COLUMNS.map(Ident::new).into();
+        let began = self.clock.now();
+        let read = self.tables.read(self.statement(Action::SelectSerial { columns })).await?;
+        let ended = self.clock.now();
+        let row = read.as_ref().map(AuthorityRow::parse).transpose();
+        let row = row.map_err(|what| self.unreadable(&what))?;
+        Ok(Look { began, ended, row })
+    }
+
+    /// Makes the row, if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]; after [`Fault::Unknown`] it may have been made, or may yet be.
+    pub async fn create(&self, row: AuthorityRow) -> Result<Change, Fault> {
+        self.write(Action::InsertIfAbsent { cells: row.cells(), ttl_s: None }).await
+    }
+
+    /// Changes the row, if all of it is as in `from`.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]; after [`Fault::Unknown`] it may have been changed, or may yet be: who would gain from
+    /// that acts as if it had not, who would lose as if it had, until a read shows.
+    pub async fn change(&self, from: AuthorityRow, to: AuthorityRow) -> Result<Change, Fault> {
+        let (cells, only_if) = (to.cells(), from.cells());
+        self.write(Action::UpdateIf { cells, ttl_s: None, only_if }).await
+    }
+
+    async fn write(&self, action: Action) -> Result<Change, Fault> {
+        let (began, answer) = self.tables.conditional(self.statement(action)).await;
+        let ended = self.clock.now();
+        answer.map(|answer| match answer {
+            Conditional::Applied => Change::Done { began, ended },
+            Conditional::NotApplied(_) => Change::Otherwise,
+        })
+    }
+
+    fn statement(&self, action: Action) -> Statement {
+        let key = vec![(Ident::new("scope"), Value::from(self.scope.as_str()))];
+        Statement::new(Ident::new("authority"), key, action).decided_everywhere()
+    }
+
+    fn unreadable(&self, what: &str) -> Fault {
+        Fault::Refused(format!("table authority: the row of scope {:?} {what}", self.scope))
+    }
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority").field("scope", &self.scope).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use futures_util::FutureExt;
+    use holdfast_seams::{BoxFuture, Seams};
+
+    use super::*;
+    use crate::database::{Answer, Database};
+
+    #[test]
+    fn a_hold_goes_on_under_its_own_epoch_and_under_the_draining_after_it() {
+        let durations = Durations::default();
+        let row = |mode, epoch| AuthorityRow { mode, epoch, beat: 0, durations };
+        assert!(row(Mode::Cassandra, 4).extends(4));
+        assert!(!row(Mode::Cassandra, 5).extends(4), "others held between");
+        assert!(row(Mode::Draining, 5).extends(4));
+        assert!(!row(Mode::Draining, 4).extends(4));
+        assert!(!row(Mode::Draining, 6).extends(4));
+        for mode in [Mode::Preparing, Mode::Native, Mode::Retired] {
+            assert!(!row(mode, 4).extends(4), "{mode}");
+        }
+    }
+
+    #[test]
+    fn a_row_that_nobody_of_us_wrote_is_named() {
+        assert!(AuthorityRow::parse(&row("native", 1, &[30_000, 15_000])).is_ok());
+        let why = |mode: &str, epoch: i64| {
+            AuthorityRow::parse(&row(mode, epoch, &[30_000, 15_000])).unwrap_err()
+        };
+        assert!(why("Native", 1).contains("unknown mode"));
+        assert!(why("native", -1).contains("epoch -1"));
+        assert!(why("native", 32_001).contains("32001"));
+        assert!(AuthorityRow::parse(&Row::default()).unwrap_err().contains("no mode"));
+    }
+
+    /// By nobody: by what would one who waits for less, or holds for longer, be stopped?
+    #[test]
+    fn a_row_whose_durations_are_missing_or_do_not_fit_is_not_trusted_and_it_says_what_to_do() {
+        let why =
+            |durations: &[i64]| AuthorityRow::parse(&row("cassandra", 1, durations)).unwrap_err();
+        for (durations, says) in [
+            (&[][..], "has no take_over_ms"),
+            (&[30_000], "has no hold_ms"),
+            (&[-30_000, 15_000], "negative take_over_ms"),
+            (&[19_499, 15_000], "do not go together"),
+            (&[i64::MAX, i64::MAX], "do not go together"),
+        ] {
+            let why = why(durations);
+            assert!(why.contains(says) && why.contains("write both columns by hand"), "{why}");
+        }
+    }
+
+    fn row(mode: &str, epoch: i64, durations: &[i64]) -> Row {
+        let cell = |name: &str, value: Value| {
+            (name.to_owned(), crate::database::Cell { value, ttl_s: None })
+        };
+        let said =
+            [cell("mode", mode.into()), cell("epoch", epoch.into()), cell("beat", Value::from(0))];
+        let lengths = ["take_over_ms", "hold_ms"].into_iter().zip(durations);
+        let lengths = lengths.map(|(name, ms)| cell(name, Value::from(*ms)));
+        Row(said.into_iter().chain(lengths).collect())
+    }
+
+    /// Keeps what it is asked, and has no row.
+    #[derive(Default)]
+    struct Asked(Mutex<Vec<Statement>>);
+
+    impl Database for Asked {
+        fn execute(&self, statement: Statement) -> BoxFuture<'static, Result<Answer, Fault>> {
+            let is_read = matches!(statement.action, Action::SelectSerial { .. });
+            self.0.lock().unwrap().push(statement);
+            std::future::ready(Ok(if is_read { Answer::Read(None) } else { Answer::Applied }))
+                .boxed()
+        }
+
+        fn endpoints(&self) -> Vec<String> {
+            Vec::new()
+        }
+    }
+
+    /// `SerialRead`, `EpochCompared` of the model: a read at QUORUM, or one that is decided within a datacenter,
+    /// may miss what was written before it.
+    #[test]
+    fn the_row_is_read_at_serial_and_changed_on_condition_of_all_of_it_among_all_datacenters() {
+        let (asked, clock) = (Arc::new(Asked::default()), Seams::system().clock);
+        let tables = Arc::new(Tables::new(asked.clone(), clock.clone()));
+        let authority = Authority::new(tables, clock, "pay/");
+        let durations = Durations::default();
+        let row = AuthorityRow { mode: Mode::Native, epoch: 3, beat: 7, durations };
+        authority.read().now_or_never().unwrap().unwrap();
+        authority.create(row).now_or_never().unwrap().unwrap();
+        authority.change(row, row.bumped()).now_or_never().unwrap().unwrap();
+
+        let asked = asked.0.lock().unwrap();
+        assert!(asked.iter().all(|one| one.everywhere && one.table == Ident::new("authority")));
+        let actions: Vec<_> = asked.iter().map(|one| one.action.clone()).collect();
+        let columns = COLUMNS.map(Ident::new).into();
+        let (ttl_s, only_if) = (None, row.cells());
+        let expected = [
+            Action::SelectSerial { columns },
+            Action::InsertIfAbsent { cells: row.cells(), ttl_s },
+            Action::UpdateIf { cells: row.bumped().cells(), ttl_s, only_if },
+        ];
+        assert_eq!(actions, expected);
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        let durations = Durations::new(Duration::from_micros(3_999_500), Duration::from_secs(2));
+        let written = AuthorityRow {
+            mode: Mode::Draining,
+            epoch: 7,
+            beat: -3,
+            durations: durations.unwrap(),
+        };
+        let cells = written.cells();
+        let there: Vec<_> = cells.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(there, COLUMNS);
+        let cell = |(name, value): (Ident, Option<Value>)| {
+            (name.as_str().to_owned(), crate::database::Cell { value: value.unwrap(), ttl_s: None })
+        };
+        let row = Row(cells.into_iter().map(cell).collect());
+        assert_eq!(AuthorityRow::parse(&row), Ok(written));
+    }
+}

@@ -1,0 +1,148 @@
+//! W and V: how long whoever may hold a scope's locks believes it, and how long others wait for the end
+//! of that.
+
+use std::time::Duration;
+
+/// W and V, and what follows from them: each is measured by one process on its own clock. In whole
+/// milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Durations {
+    w: Duration,
+    v: Duration,
+}
+
+/// W is too short for V, or V for anything, or W is too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the take-over after {w:?} (W) and holds of {v:?} (V) do not go together: V is 1 s at least, and W at \
+     least 1.3 times V and an hour at most"
+)]
+pub struct DoNotFit {
+    w: Duration,
+    v: Duration,
+}
+
+impl Durations {
+    /// Below it a read every third of V would be a load.
+    const V_MIN: Duration = Duration::from_secs(1);
+    /// As in the servers' settings; so that no sum of them overflows, whoever wrote the row.
+    const W_MAX: Duration = Duration::from_hours(1);
+
+    /// # Errors
+    ///
+    /// [`DoNotFit`] for a V below 1 s, a W below V·(1 + a) + V/5, where a is the allowance for clock
+    /// rates, a tenth, or a W above an hour.
+    pub fn new(w: Duration, v: Duration) -> Result<Self, DoNotFit> {
+        // No V fits that is longer than the longest W: nothing below overflows.
+        if v < Self::V_MIN || v > Self::W_MAX || w > Self::W_MAX {
+            return Err(DoNotFit { w, v });
+        }
+        let durations = Self { w: in_whole_millis(w), v: in_whole_millis(v) };
+        if durations.w < durations.return_wait() { Err(DoNotFit { w, v }) } else { Ok(durations) }
+    }
+
+    /// The W of one and the V of another; a longer W, should that V need it.
+    #[must_use]
+    pub fn of(w: Self, v: Self) -> Self {
+        Self { w: w.w.max(v.return_wait()), v: v.v }
+    }
+
+    /// W: how long a client waits, from the end of its read, before it takes over.
+    pub fn take_over_wait(&self) -> Duration {
+        self.w
+    }
+
+    /// V: what holds in Cassandra are counted by.
+    pub fn v(&self) -> Duration {
+        self.v
+    }
+
+    /// How long a leader has authority from the start of a bump: so that it is over before W on any
+    /// other clock, both wrong by up to the allowance.
+    pub fn authority(&self) -> Duration {
+        self.w / 5 * 4
+    }
+
+    /// How often it bumps.
+    pub fn bump_every(&self) -> Duration {
+        self.w / 4
+    }
+
+    /// How long before the end of its authority it suspends the scope.
+    pub fn suspend_before(&self) -> Duration {
+        self.w / 10
+    }
+
+    /// How long a hold in Cassandra is safe from the start of a read.
+    pub fn hold(&self) -> Duration {
+        self.v / 10 * 9
+    }
+
+    /// How often a process reads the row while Cassandra serves.
+    pub fn read_every(&self) -> Duration {
+        self.v / 3
+    }
+
+    /// How long a leader waits, from the end of the read or change that showed the row native, before
+    /// it raises the core's epoch: until no hold in Cassandra is safe, and a fifth of V more.
+    pub fn return_wait(&self) -> Duration {
+        self.v + self.v / 10 + self.v / 5
+    }
+
+    /// What a client counts of a `remaining` authority, from when it sent the keepalive.
+    pub fn covered(remaining: Duration) -> Duration {
+        remaining / 10 * 9
+    }
+}
+
+impl Default for Durations {
+    /// W 30 s, V 15 s.
+    fn default() -> Self {
+        Self { w: Duration::from_secs(30), v: Duration::from_secs(15) }
+    }
+}
+
+/// As the row has it, so that what was read is what was written.
+fn in_whole_millis(length: Duration) -> Duration {
+    length.saturating_sub(Duration::from_nanos(u64::from(length.subsec_nanos()) % 1_000_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// DESIGN §10: "W ≥ V·(1 + a) + margin, margin V/5, is checked at start".
+    #[test]
+    fn a_take_over_that_could_come_before_the_end_of_a_hold_is_refused() {
+        let of =
+            |w_ms, v_ms| Durations::new(Duration::from_millis(w_ms), Duration::from_millis(v_ms));
+        assert!(of(30_000, 15_000).is_ok());
+        assert!(of(1_300, 1_000).is_ok());
+        assert!(of(1_299, 1_000).is_err());
+        assert!(of(30_000, 999).is_err());
+        assert!(of(3_600_000, 15_000).is_ok());
+        assert!(of(3_600_001, 15_000).is_err());
+        assert!(of(u64::MAX, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn the_w_of_one_and_the_v_of_another_fit() {
+        let of = |w_s, v_s| {
+            Durations::new(Duration::from_secs(w_s), Duration::from_secs(v_s)).expect("they fit")
+        };
+        assert_eq!(Durations::of(of(30, 1), of(20, 15)), of(30, 15));
+        let lengthened = Durations::of(of(4, 2), of(20, 10));
+        assert_eq!(lengthened, of(13, 10));
+    }
+
+    /// What has authority on the slowest clock ends before who waits W on the fastest takes over; so does
+    /// a hold before a leader's wait.
+    #[test]
+    fn every_right_is_over_before_the_wait_that_ends_it_on_clocks_a_tenth_apart() {
+        let terms = Durations::default();
+        let slowest = |right: Duration| right * 100 / 95;
+        let fastest = |wait: Duration| wait * 100 / 105;
+        assert!(slowest(terms.authority()) < fastest(terms.take_over_wait()));
+        assert!(slowest(terms.hold()) < fastest(terms.return_wait()));
+    }
+}

@@ -1,0 +1,273 @@
+//! The driver behind the recipes: the one place that names `scylla`.
+//!
+//! Statements are prepared once and executed once: no retries, no speculative execution (a repeated
+//! LWT that was applied the first time answers that it was not). Everything is committed at QUORUM
+//! and decided at SERIAL, or both within one datacenter.
+
+mod connect;
+mod fault;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use scylla::client::execution_profile::{ExecutionProfile, ExecutionProfileHandle};
+use scylla::client::session::Session;
+use scylla::policies::retry::FallthroughRetryPolicy;
+use scylla::response::query_result::QueryResult;
+use scylla::response::{PagingState, PagingStateResponse};
+use scylla::statement::prepared::PreparedStatement;
+use scylla::statement::{Consistency, SerialConsistency};
+use scylla::value::{CqlTimestamp, CqlValue, Row as DriverRow};
+
+use crate::database::{Answer, Cell, Database, Fault, Row};
+use crate::statement::{Action, Bind, Ident, Statement, Value};
+use connect::check_keyspace;
+pub use connect::{Credentials, NotOpen, open};
+
+/// How long one statement may take. Longer than a coordinator tries (its time-out for writes and
+/// that for contention are 2 s each by default), so that nobody still works on what was given up.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+
+/// Among whom a lock is exclusive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SerialScope {
+    /// All datacenters: SERIAL and QUORUM.
+    #[default]
+    Cluster,
+    /// The datacenter that the session talks to: `LOCAL_SERIAL` and `LOCAL_QUORUM`. Clients of another
+    /// datacenter are not excluded.
+    Datacenter,
+}
+
+/// The keyspace `keyspace`, by its exact name, over the caller's own session: the one it uses for
+/// its data, for one. Its execution profile is not used, and is not changed. Nothing is sent: what the
+/// session knows of the cluster is looked at.
+///
+/// # Errors
+///
+/// [`NotOpen::Refused`] if there is no such keyspace, if it has fewer nodes, up or
+/// down, than replicas (an LWT would be decided by those that there are, and unknown to those that join
+/// later), or if the session does not fetch its schema and so cannot tell.
+pub fn keyspace(
+    session: Arc<Session>,
+    keyspace: &str,
+    scope: SerialScope,
+) -> Result<Arc<dyn Database>, NotOpen> {
+    check_keyspace(&session, keyspace)?;
+    Ok(Arc::new(Driver::new(session, keyspace, scope)))
+}
+
+/// A session, as the recipes use it.
+struct Driver(Arc<Prepared>);
+
+struct Prepared {
+    session: Arc<Session>,
+    keyspace: Ident,
+    within: Decision,
+    everywhere: Decision,
+    /// By text, and whether all decide. As many as there are statements in the recipes.
+    statements: Mutex<BTreeMap<(String, bool), PreparedStatement>>,
+}
+
+impl Driver {
+    fn new(session: Arc<Session>, keyspace: &str, scope: SerialScope) -> Self {
+        Self(Arc::new(Prepared {
+            session,
+            keyspace: Ident::new(keyspace),
+            within: Decision::within(scope),
+            everywhere: Decision::within(SerialScope::Cluster),
+            statements: Mutex::default(),
+        }))
+    }
+}
+
+/// Who has to agree to a statement.
+struct Decision {
+    profile: ExecutionProfileHandle,
+    /// Of reads that decide.
+    read: Consistency,
+}
+
+impl Decision {
+    fn within(scope: SerialScope) -> Self {
+        let (quorum, serial, read) = match scope {
+            SerialScope::Cluster => {
+                (Consistency::Quorum, SerialConsistency::Serial, Consistency::Serial)
+            }
+            SerialScope::Datacenter => {
+                (Consistency::LocalQuorum, SerialConsistency::LocalSerial, Consistency::LocalSerial)
+            }
+        };
+        let profile = ExecutionProfile::builder()
+            .consistency(quorum)
+            .serial_consistency(Some(serial))
+            .request_timeout(Some(REQUEST_LIMIT))
+            .retry_policy(Arc::new(FallthroughRetryPolicy::new()))
+            .speculative_execution_policy(None)
+            .build();
+        Self { profile: profile.into_handle(), read }
+    }
+}
+
+impl Prepared {
+    async fn execute(&self, statement: &Statement) -> Result<Answer, Fault> {
+        let prepared = self.prepare(statement).await?;
+        let values: Vec<Option<CqlValue>> = statement.binds().into_iter().map(bound).collect();
+        if let Action::Page { columns, from } = &statement.action {
+            let from = from.as_ref().map_or_else(PagingState::start, |from| {
+                PagingState::new_from_raw_bytes(from.as_slice())
+            });
+            let read = self.session.execute_single_page(&prepared, values, from).await;
+            let (result, next) = read.map_err(|error| fault::of_execution(&error, statement))?;
+            return page(result, next, columns);
+        }
+        let executed = self.session.execute_unpaged(&prepared, values).await;
+        let result = executed.map_err(|error| fault::of_execution(&error, statement))?;
+        answer(result, &statement.action)
+    }
+
+    async fn prepare(&self, statement: &Statement) -> Result<PreparedStatement, Fault> {
+        let key = (statement.text(&self.keyspace), statement.everywhere);
+        if let Some(prepared) = self.lock().get(&key) {
+            return Ok(prepared.clone());
+        }
+        let decision = if statement.everywhere { &self.everywhere } else { &self.within };
+        let prepared = self.session.prepare(key.0.as_str()).await;
+        let mut prepared = prepared.map_err(|error| fault::of_preparation(&error, statement))?;
+        prepared.set_execution_profile_handle(Some(decision.profile.clone()));
+        prepared.set_is_idempotent(false);
+        if let Action::SelectSerial { .. } | Action::AllSerial { .. } = statement.action {
+            prepared.set_consistency(decision.read);
+        }
+        self.lock().insert(key, prepared.clone());
+        Ok(prepared)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<(String, bool), PreparedStatement>> {
+        self.statements.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Database for Driver {
+    fn execute(&self, statement: Statement) -> BoxFuture<'static, Result<Answer, Fault>> {
+        let prepared = self.0.clone();
+        Box::pin(async move { prepared.execute(&statement).await })
+    }
+
+    fn endpoints(&self) -> Vec<String> {
+        let nodes = self.0.session.get_cluster_state();
+        nodes.get_nodes_info().iter().map(|node| node.address.to_string()).collect()
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("keyspace", &self.0.keyspace).finish_non_exhaustive()
+    }
+}
+
+fn bound(bind: Bind) -> Option<CqlValue> {
+    match bind {
+        Bind::Value(value) => value.map(|value| match value {
+            Value::Text(text) => CqlValue::Text(text),
+            Value::Long(number) => CqlValue::BigInt(number),
+            Value::Time(milliseconds) => CqlValue::Timestamp(CqlTimestamp(milliseconds)),
+            Value::Texts(texts) => CqlValue::List(texts.into_iter().map(CqlValue::Text).collect()),
+        }),
+        Bind::Int(number) => Some(CqlValue::Int(number)),
+    }
+}
+
+/// Reads an answer by the names of its columns: an LWT answers with more of them when it was not
+/// applied, and Cassandra with others than `ScyllaDB`.
+fn answer(result: QueryResult, action: &Action) -> Result<Answer, Fault> {
+    if let Action::Put { .. } | Action::Erase { .. } = action {
+        return Ok(Answer::Written);
+    }
+    if let Action::First { columns, .. } | Action::AllSerial { columns } = action {
+        return plain_rows(result, columns).map(Answer::Rows);
+    }
+    let rows = result.into_rows_result().map_err(|error| unreadable(&error))?;
+    let names: Vec<String> =
+        rows.column_specs().iter().map(|column| column.name().to_owned()).collect();
+    let first = rows.maybe_first_row::<DriverRow>().map_err(|error| unreadable(&error))?;
+    if let Action::SelectSerial { columns } = action {
+        return Ok(Answer::Read(first.map(|row| read_row(row, columns))));
+    }
+    let Some(first) = first else { return Err(unreadable(&"an LWT without a row")) };
+    let mut cells = names.into_iter().zip(first.columns);
+    match cells.next() {
+        Some((_, Some(CqlValue::Boolean(true)))) => Ok(Answer::Applied),
+        Some((_, Some(CqlValue::Boolean(false)))) => {
+            let cells: BTreeMap<String, Cell> =
+                cells.filter_map(|(name, value)| Some((name, cell(value?, None)?))).collect();
+            // All of a row that is there cannot be null: its condition would have been compared.
+            Ok(Answer::NotApplied((!cells.is_empty()).then_some(Row(cells))))
+        }
+        _ => Err(unreadable(&"an LWT that does not say whether it was applied")),
+    }
+}
+
+/// It was executed: what cannot be read of it leaves the outcome open.
+fn unreadable(error: &dyn fmt::Display) -> Fault {
+    Fault::Unknown(format!("unreadable answer: {error}"))
+}
+
+fn page(
+    result: QueryResult,
+    next: PagingStateResponse,
+    columns: &[Ident],
+) -> Result<Answer, Fault> {
+    let next = match next {
+        PagingStateResponse::HasMorePages { state } => {
+            state.as_bytes_slice().map(|bytes| bytes.to_vec())
+        }
+        PagingStateResponse::NoMorePages => None,
+    };
+    Ok(Answer::Page(plain_rows(result, columns)?, next))
+}
+
+fn plain_rows(result: QueryResult, columns: &[Ident]) -> Result<Vec<Row>, Fault> {
+    let rows = result.into_rows_result().map_err(|error| unreadable(&error))?;
+    let rows = rows.rows::<DriverRow>().map_err(|error| unreadable(&error))?;
+    let row = |row: Result<DriverRow, _>| row.map(|row| plain_row(row, columns));
+    rows.map(row).collect::<Result<_, _>>().map_err(|error| unreadable(&error))
+}
+
+fn plain_row(row: DriverRow, columns: &[Ident]) -> Row {
+    let cells = columns.iter().zip(row.columns);
+    let cells =
+        cells.filter_map(|(column, value)| Some((column.as_str().to_owned(), cell(value?, None)?)));
+    Row(cells.collect())
+}
+
+/// Each column comes with its TTL.
+fn read_row(row: DriverRow, columns: &[Ident]) -> Row {
+    let mut values = row.columns.into_iter();
+    let mut cells = BTreeMap::new();
+    for column in columns {
+        let value = values.next().flatten();
+        let ttl_s = match values.next().flatten() {
+            Some(CqlValue::Int(seconds)) => Some(seconds),
+            _ => None,
+        };
+        if let Some(cell) = value.and_then(|value| cell(value, ttl_s)) {
+            cells.insert(column.as_str().to_owned(), cell);
+        }
+    }
+    Row(cells)
+}
+
+/// `None` for types that no recipe uses.
+fn cell(value: CqlValue, ttl_s: Option<i32>) -> Option<Cell> {
+    let value = match value {
+        CqlValue::Text(text) | CqlValue::Ascii(text) => Value::Text(text),
+        CqlValue::BigInt(number) => Value::Long(number),
+        CqlValue::Timestamp(CqlTimestamp(milliseconds)) => Value::Time(milliseconds),
+        _ => return None,
+    };
+    Some(Cell { value, ttl_s })
+}

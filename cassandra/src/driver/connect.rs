@@ -1,0 +1,156 @@
+//! A session of one's own, for who has none: the command line.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::Seams;
+use scylla::client::session::Session;
+use scylla::client::session_builder::SessionBuilder;
+use scylla::cluster::ClusterState;
+use scylla::cluster::metadata::Strategy;
+use scylla::errors::{
+    ConnectionError, ConnectionPoolError, ConnectionSetupRequestErrorKind, MetadataError,
+    NewSessionError,
+};
+
+use crate::statement::Ident;
+
+/// Who one is to the cluster.
+#[derive(Clone)]
+pub struct Credentials {
+    /// The role's name.
+    pub user: String,
+    /// Its password; never printed.
+    pub password: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// Why there is no keyspace to work with. Certain: nothing was asked of a table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotOpen {
+    /// None of the contact points answered.
+    #[error("none of {} answered in {waited:?}: {last}", .contact_points.join(", "))]
+    Unreachable {
+        /// Who was asked.
+        contact_points: Vec<String>,
+        /// For how long.
+        waited: Duration,
+        /// What the last of them said.
+        last: String,
+    },
+    /// The cluster would not let us in, or the keyspace is not fit for locks.
+    #[error("{0}")]
+    Refused(String),
+    /// What was given makes no sense.
+    #[error("{0}")]
+    Setting(String),
+}
+
+/// Whether locks can be kept in this keyspace: it is there, and has a node for each of its replicas.
+pub(super) fn check_keyspace(session: &Session, keyspace: &str) -> Result<(), NotOpen> {
+    let state = session.get_cluster_state();
+    let named = Ident::new(keyspace);
+    let Some(there) = state.get_keyspace(keyspace) else {
+        return Err(NotOpen::Refused(if state.get_keyspace("system").is_some() {
+            format!(
+                "there is no keyspace {named}; make it with holdfast cassandra schema --apply \
+                 --replication 3, or name another one"
+            )
+        } else {
+            format!(
+                "the session does not know what keyspace {named} is like: it was told not to fetch the \
+                 schema, or that of other keyspaces only (fetch_schema_metadata, keyspaces_to_fetch)"
+            )
+        }));
+    };
+    match more_replicas_than_nodes(&state, &there.strategy) {
+        None => Ok(()),
+        // Plain writes would fail one by one, but an LWT is decided among the replicas that there are: by one
+        // node alone, and by others once they have joined.
+        Some((replicas, nodes)) => Err(NotOpen::Refused(format!(
+            "keyspace {named} is to have {replicas} replicas, and there are {nodes} nodes for them: no \
+             QUORUM could be had; add nodes, or ALTER KEYSPACE"
+        ))),
+    }
+}
+
+/// How many replicas a datacenter is to have, and how many nodes it has, up or down, if those are fewer.
+fn more_replicas_than_nodes(state: &ClusterState, strategy: &Strategy) -> Option<(usize, usize)> {
+    let nodes = state.get_nodes_info();
+    let compared: Vec<(usize, usize)> = match strategy {
+        Strategy::SimpleStrategy { replication_factor } => vec![(*replication_factor, nodes.len())],
+        Strategy::NetworkTopologyStrategy { datacenter_repfactors } => {
+            let there = |name: &str| {
+                nodes.iter().filter(|node| node.datacenter.as_deref() == Some(name)).count()
+            };
+            let each = datacenter_repfactors.iter();
+            each.map(|(datacenter, replicas)| (*replicas, there(datacenter))).collect()
+        }
+        _ => Vec::new(),
+    };
+    compared.into_iter().find(|(replicas, nodes)| replicas > nodes)
+}
+
+/// Opens a session of the caller's own, within `limit`, without looking at a keyspace.
+///
+/// # Errors
+///
+/// [`NotOpen::Unreachable`] if no contact point answered, [`NotOpen::Refused`] if the cluster would not let us
+/// in, [`NotOpen::Setting`] without a contact point.
+pub async fn open(
+    contact_points: &str,
+    credentials: Option<&Credentials>,
+    limit: Duration,
+) -> Result<Arc<Session>, NotOpen> {
+    let points: Vec<&str> =
+        contact_points.split(',').map(str::trim).filter(|point| !point.is_empty()).collect();
+    if points.is_empty() {
+        let message = "no contact point is given; e.g. 10.0.0.1,10.0.0.2:9042";
+        return Err(NotOpen::Setting(message.into()));
+    }
+    let mut builder = SessionBuilder::new().known_nodes(&points).connection_timeout(limit);
+    if let Some(Credentials { user, password }) = credentials {
+        builder = builder.user(user, password);
+    }
+    let opened = Seams::system().timeout(limit, builder.build()).await;
+    let unreachable = |last: String| NotOpen::Unreachable {
+        contact_points: points.iter().map(|&point| point.to_owned()).collect(),
+        waited: limit,
+        last,
+    };
+    match opened {
+        Ok(Ok(session)) => Ok(Arc::new(session)),
+        Ok(Err(error)) => Err(match refusal(&error) {
+            Some(message) => NotOpen::Refused(message),
+            None => unreachable(error.to_string()),
+        }),
+        Err(_) => Err(unreachable("no answer yet".into())),
+    }
+}
+
+/// Why a node that answered would not let us in; `None` if that is not what happened.
+fn refusal(error: &NewSessionError) -> Option<String> {
+    let NewSessionError::MetadataError(MetadataError::ConnectionPoolError(
+        ConnectionPoolError::Broken {
+            last_connection_error: ConnectionError::ConnectionSetupRequestError(setup),
+        },
+    )) = error
+    else {
+        return None;
+    };
+    let why = match setup.get_error() {
+        ConnectionSetupRequestErrorKind::MissingAuthentication => "it wants a login",
+        ConnectionSetupRequestErrorKind::DbError(_, message) => message,
+        _ => return None,
+    };
+    Some(format!(
+        "the cluster does not let us in: {why}; give a role (--user) and its password \
+         (HOLDFAST_CASSANDRA_PASSWORD)"
+    ))
+}

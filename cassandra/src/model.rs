@@ -1,0 +1,665 @@
+//! A deterministic model of the tables, for the recipes' tests: what Cassandra's answers depend on,
+//! and nothing else, on the virtual time of a [`Machine`].
+//!
+//! What it has, each as measured on real nodes or as the server's source has it:
+//!
+//! - LWTs and reads at SERIAL of one row happen one after the other, each at one instant between
+//!   its request and its answer. A request goes on when its client dies.
+//! - An answer may be lost: the statement was applied, was not, or will be a while after its client
+//!   was told that nobody knows (a coordinator goes on trying).
+//! - A TTL belongs to a cell. Its end is a whole second, set by the clock of the coordinator that
+//!   wrote; whether it has come is decided by that of the one that reads. Every statement takes any
+//!   of the three nodes, and each node's clock is wrong by as much as the test says.
+//! - A write without LWT reaches its three replicas one by one and is answered when two have it; a
+//!   read at QUORUM merges two of them by timestamps. Nothing is repaired on the way.
+//! - A row is there as long as any cell of it, or its marker, is: `INSERT` writes one, `UPDATE` none.
+//! - An LWT writes with the timestamp of its ballot: the coordinator's time, and above all earlier
+//!   ballots of the row. A plain delete of such a row has its coordinator's time, and hides whatever
+//!   was written, or is still to be written, with an earlier timestamp.
+//! - A partition key is not empty.
+//! - All rows of a table are read page by page, each page at an instant of its own; those of a partition,
+//!   at SERIAL, at once.
+//! - Static columns belong to the partition, and an LWT on one of its rows may ask for them as well.
+
+#![allow(
+    clippy::panic,
+    reason = "it runs in tests only, and stops one that asks what no table could"
+)]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use holdfast_seams::Rng;
+use holdfast_seams::simulated::{Machine, Process};
+use tokio::sync::oneshot;
+
+use crate::database::{Answer, Cell, Database, Fault, Row};
+use crate::statement::{Action, Cells, Ident, Statement, Value};
+
+/// How long a statement takes in one direction, at most.
+const LATENCY_MAX: Duration = Duration::from_millis(40);
+/// For how long after a client was told that nobody knows a coordinator may go on.
+const LATE_MAX: Duration = Duration::from_secs(8);
+/// How much longer than others a slow statement takes, at most.
+const SLOW_MAX: Duration = Duration::from_secs(2);
+/// What a client waits for an answer that does not come.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// How many rows a page has: few, so that tests read several.
+const PAGE_ROWS: usize = 3;
+/// The columns that are static, in any table that has them.
+const STATICS: [&str; 2] = ["stage", "turn"];
+
+/// How often in a thousand statements something goes wrong.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Odds {
+    /// Applied, and the answer lost.
+    pub answer_lost: u64,
+    /// Never applied, and nobody knows.
+    pub request_lost: u64,
+    /// Nobody knows, and it is applied later.
+    pub late: u64,
+    /// Refused for now: too few replicas.
+    pub unavailable: u64,
+}
+
+/// The tables. Cheap to clone; all clones are the same.
+#[derive(Clone)]
+pub struct Model {
+    world: Process,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    odds: Odds,
+    /// How many in a thousand of the others take long.
+    slow: u64,
+    /// What becomes of the next LWT that fits.
+    chosen: Option<(Which, Fate)>,
+    /// By how much each node's wall clock is ahead, milliseconds.
+    skew_ms: [i64; 3],
+    rows: BTreeMap<(Ident, Vec<Value>), StoredRow>,
+    /// The key's columns of each table, as far as they were named.
+    keys: BTreeMap<Ident, Vec<Ident>>,
+    /// What each replica has of the tables that are written without LWT, by table, partition and
+    /// clustering columns.
+    replicas: [BTreeMap<(Ident, Vec<Value>), Version>; 3],
+    /// Statements of unknown outcome that were applied.
+    unknown_but_applied: usize,
+    /// Statements that arrived.
+    arrived: usize,
+}
+
+#[derive(Clone, Default)]
+struct StoredRow {
+    /// The largest timestamp of its LWTs.
+    ballot_us: i64,
+    /// That of the newest plain delete.
+    erased_us: Option<i64>,
+    /// When the row itself ends, if no cell is left by then; `None`: it has no marker.
+    marker: Option<Ends>,
+    cells: BTreeMap<String, (Value, Ends)>,
+}
+
+/// What one replica has of a row that is written as a whole.
+#[derive(Clone, Debug)]
+struct Version {
+    at_us: i64,
+    /// `None`: it is erased. A tie goes to the erased one.
+    cells: Option<Vec<(String, Value)>>,
+    ends: Ends,
+}
+
+impl Version {
+    fn beats(&self, other: &Self) -> bool {
+        (self.at_us, self.cells.is_none()) > (other.at_us, other.cells.is_none())
+    }
+}
+
+/// A second of a wall clock; `None`: never.
+type Ends = Option<i64>;
+
+/// Picks a statement.
+pub type Which = fn(&Statement) -> bool;
+
+/// What becomes of a statement.
+#[derive(Clone, Copy)]
+pub enum Fate {
+    /// Done, and told.
+    Answered,
+    /// So long after it was sent.
+    Slowly(Duration),
+    /// Done, and nobody knows.
+    AnswerLost,
+    /// Never done, and nobody knows.
+    RequestLost,
+    /// After its client was told that nobody knows, so much later.
+    Late(Duration),
+    /// Refused for now.
+    Unavailable,
+}
+
+impl Model {
+    /// Empty tables, and nothing goes wrong yet.
+    pub fn new(machine: &Machine) -> Self {
+        Self { world: machine.world(), state: Arc::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on so much goes wrong.
+    pub fn set_odds(&self, odds: Odds) {
+        self.lock().odds = odds;
+    }
+
+    /// From now on so many in a thousand of the statements that are answered take up to some seconds.
+    pub fn set_slow(&self, per_mille: u64) {
+        self.lock().slow = per_mille;
+    }
+
+    /// Chooses what becomes of the next LWT that fits.
+    pub fn choose(&self, which: Which, fate: Fate) {
+        self.lock().chosen = Some((which, fate));
+    }
+
+    /// Whether what was chosen last has come to pass.
+    pub fn nothing_is_chosen(&self) -> bool {
+        self.lock().chosen.is_none()
+    }
+
+    /// From now on a node's wall clock is ahead of true time by so much.
+    pub fn set_skew(&self, node: usize, milliseconds: i64) {
+        self.lock().skew_ms[node] = milliseconds;
+    }
+
+    /// How many statements were applied without their client's knowing.
+    pub fn unknown_but_applied(&self) -> usize {
+        self.lock().unknown_but_applied
+    }
+
+    /// How many statements clients have sent so far.
+    pub fn arrived(&self) -> usize {
+        self.lock().arrived
+    }
+
+    /// How many rows a table has at this instant, where none has a TTL.
+    pub fn number_of_rows(&self, table: &Ident) -> usize {
+        let state = self.lock();
+        let rows = state.rows.iter().filter(|((of, _), _)| of == table);
+        rows.filter(|(_, stored)| stored.seen_at(0).is_there).count()
+    }
+
+    fn draw(&self, below: u64) -> u64 {
+        Rng::next_u64(&self.world) % below
+    }
+
+    fn draw_up_to(&self, length: Duration) -> Duration {
+        Duration::from_micros(self.draw(u64::try_from(length.as_micros()).unwrap_or(1) + 1))
+    }
+
+    fn fate_of(&self, lwt: &Statement) -> Fate {
+        let chosen = self.lock().chosen.take_if(|(which, _)| which(lwt));
+        chosen.map_or_else(|| self.fate(), |(_, fate)| fate)
+    }
+
+    fn fate(&self) -> Fate {
+        let Odds { answer_lost, request_lost, late, unavailable } = self.lock().odds;
+        let slow = self.lock().slow;
+        let drawn = self.draw(1_000);
+        match drawn {
+            _ if drawn < answer_lost => Fate::AnswerLost,
+            _ if drawn < answer_lost + request_lost => Fate::RequestLost,
+            _ if drawn < answer_lost + request_lost + late => Fate::Late(self.draw_up_to(LATE_MAX)),
+            _ if drawn < answer_lost + request_lost + late + unavailable => Fate::Unavailable,
+            _ if slow > 0 && self.draw(1_000) < slow => Fate::Slowly(self.draw_up_to(SLOW_MAX)),
+            _ => Fate::Answered,
+        }
+    }
+
+    /// Executes a statement at this instant, through any of the nodes.
+    pub fn apply(&self, statement: &Statement) -> Answer {
+        let node = usize::try_from(self.draw(3)).unwrap_or(0);
+        self.apply_at(node, statement)
+    }
+
+    /// Executes a statement at this instant, through this node.
+    pub fn apply_at(&self, node: usize, statement: &Statement) -> Answer {
+        let wall_ms = self.world.seams().clock.wall_ms();
+        let mut state = self.lock();
+        let now_ms = i64::try_from(wall_ms).unwrap_or(i64::MAX) + state.skew_ms[node];
+        state.learn_key(statement);
+        if let Action::AllSerial { columns } = &statement.action {
+            return state.partition(statement, columns, now_ms / 1_000);
+        }
+        let (own, refusal) = state.compare_statics(statement, now_ms / 1_000);
+        if let Some(refusal) = refusal {
+            return refusal;
+        }
+        let values = statement.key.iter().map(|(_, value)| value.clone()).collect();
+        let row = state.rows.entry((statement.table.clone(), values)).or_default();
+        row.execute(&own, now_ms)
+    }
+
+    /// A page of a table's rows at this instant, through any of the nodes. Where it ends is said by
+    /// its last key.
+    fn page(&self, statement: &Statement, columns: &[Ident], from: Option<&[u8]>) -> Answer {
+        let now_s = self.now_s(self.any_node());
+        let state = self.lock();
+        let Some((key_column, columns)) = columns.split_first() else {
+            panic!("a page without its key: {statement:?}")
+        };
+        let mut rows = Vec::new();
+        let mut last = None;
+        for ((table, key), stored) in &state.rows {
+            let seen = stored.seen_at(now_s);
+            let Some(key) = key.first().and_then(Value::text) else { continue };
+            let is_past = from.is_some_and(|from| key.as_bytes() <= from);
+            if *table != statement.table || !seen.is_there || is_past {
+                continue;
+            }
+            if rows.len() == PAGE_ROWS {
+                return Answer::Page(rows, last);
+            }
+            let mut row = seen.shown(|name| columns.iter().any(|column| column.as_str() == name));
+            let cell = Cell { value: Value::from(key), ttl_s: None };
+            row.0.insert(key_column.as_str().to_owned(), cell);
+            last = Some(key.as_bytes().to_vec());
+            rows.push(row);
+        }
+        Answer::Page(rows, None)
+    }
+
+    async fn serve(self, statement: Statement, reply: oneshot::Sender<Result<Answer, Fault>>) {
+        let seams = self.world.seams();
+        match &statement.action {
+            Action::Put { .. } | Action::Erase { .. } => return self.write(statement, reply).await,
+            Action::First { .. } => {
+                let _ = reply.send(self.scan(&statement).await);
+                return;
+            }
+            Action::Page { columns, from } => {
+                let read = self.read_page(&statement, columns, from.as_deref()).await;
+                let _ = reply.send(read);
+                return;
+            }
+            _ => {}
+        }
+        let unknown = || Err(Fault::Unknown("write timeout of type CAS".into()));
+        seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+        let answer = match self.fate_of(&statement) {
+            Fate::Answered => Ok(self.apply(&statement)),
+            Fate::Slowly(by) => {
+                seams.sleep(by).await;
+                Ok(self.apply(&statement))
+            }
+            Fate::Unavailable => Err(Fault::NotDone("1 of 2 replicas alive".into())),
+            Fate::RequestLost => {
+                seams.sleep(TIMEOUT).await;
+                unknown()
+            }
+            Fate::AnswerLost => {
+                self.apply_unseen(&statement);
+                seams.sleep(TIMEOUT).await;
+                unknown()
+            }
+            Fate::Late(by) => {
+                seams.sleep(TIMEOUT).await;
+                // Whoever asked may be dead.
+                let _ = reply.send(unknown());
+                seams.sleep(by).await;
+                self.apply_unseen(&statement);
+                return;
+            }
+        };
+        seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+        let _ = reply.send(answer);
+    }
+
+    fn now_s(&self, node: usize) -> i64 {
+        let wall_ms = self.world.seams().clock.wall_ms();
+        (i64::try_from(wall_ms).unwrap_or(i64::MAX) + self.lock().skew_ms[node]) / 1_000
+    }
+
+    fn any_node(&self) -> usize {
+        usize::try_from(self.draw(3)).unwrap_or(0)
+    }
+
+    /// A write without LWT: on its way to each replica for a time of its own, answered when two have
+    /// it. Where nobody knows, some have it, or none, or all a while later.
+    async fn write(self, statement: Statement, reply: oneshot::Sender<Result<Answer, Fault>>) {
+        let seams = self.world.seams();
+        let (row, version) = self.version(&statement);
+        let fate = self.fate();
+        if let Fate::AnswerLost | Fate::Late(_) = fate {
+            self.lock().unknown_but_applied += 1;
+        }
+        let (reached, reply_after) = match fate {
+            Fate::Unavailable => {
+                let _ = reply.send(Err(Fault::NotDone("1 of 2 replicas alive".into())));
+                return;
+            }
+            Fate::Answered | Fate::Slowly(_) => (3, 2),
+            Fate::AnswerLost | Fate::Late(_) => (3, 4),
+            Fate::RequestLost => (usize::try_from(self.draw(2)).unwrap_or(0), 4),
+        };
+        if let Fate::Late(by) = fate {
+            let _ = reply.send(Err(Fault::Unknown("write timeout".into())));
+            seams.sleep(by).await;
+            (0..3).for_each(|replica| self.store(replica, &row, version.clone()));
+            return;
+        }
+        let first = self.any_node();
+        let mut reply = Some(reply);
+        for nth in 0..reached {
+            // The last one may be far behind: a hint that is delivered late.
+            let limit = if nth == 2 { LATE_MAX } else { LATENCY_MAX };
+            seams.sleep(self.draw_up_to(limit)).await;
+            self.store((first + nth) % 3, &row, version.clone());
+            if nth + 1 == reply_after {
+                let _ = reply.take().map(|reply| reply.send(Ok(Answer::Written)));
+            }
+        }
+        seams.sleep(TIMEOUT).await;
+        let _ = reply.map(|reply| reply.send(Err(Fault::Unknown("write timeout".into()))));
+    }
+
+    fn version(&self, statement: &Statement) -> ((Ident, Vec<Value>), Version) {
+        let now_s = self.now_s(self.any_node());
+        let values = statement.key.iter().map(|(_, value)| value.clone()).collect();
+        let mut named: Vec<(String, Value)> = statement
+            .key
+            .iter()
+            .map(|(column, value)| (column.as_str().to_owned(), value.clone()))
+            .collect();
+        let version = match &statement.action {
+            Action::Put { cells, ttl_s, at_us } => {
+                let cells = cells.iter().filter_map(|(column, value)| {
+                    Some((column.as_str().to_owned(), value.clone()?))
+                });
+                named.extend(cells);
+                let ends = Some(now_s + i64::from(*ttl_s));
+                Version { at_us: *at_us, cells: Some(named), ends }
+            }
+            Action::Erase { at_us } => Version { at_us: *at_us, cells: None, ends: None },
+            other => panic!("not a write: {other:?}"),
+        };
+        ((statement.table.clone(), values), version)
+    }
+
+    fn store(&self, replica: usize, row: &(Ident, Vec<Value>), version: Version) {
+        let mut state = self.lock();
+        let there = state.replicas[replica].get(row);
+        if there.is_none_or(|there| version.beats(there)) {
+            state.replicas[replica].insert(row.clone(), version);
+        }
+    }
+
+    /// A read at QUORUM: what two of the replicas have, each at an instant of its own.
+    async fn scan(&self, statement: &Statement) -> Result<Answer, Fault> {
+        let seams = self.world.seams();
+        let Action::First { limit, .. } = &statement.action else {
+            panic!("not a scan: {statement:?}");
+        };
+        let partition: Vec<Value> = statement.key.iter().map(|(_, value)| value.clone()).collect();
+        self.fate_of_read().await?;
+        let mut merged: BTreeMap<Vec<Value>, Version> = BTreeMap::new();
+        let (node, first) = (self.any_node(), self.any_node());
+        for nth in 0..2 {
+            seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+            let state = self.lock();
+            for ((table, key), version) in &state.replicas[(first + nth) % 3] {
+                if *table != statement.table || !key.starts_with(&partition) {
+                    continue;
+                }
+                let there = merged.get(key);
+                if there.is_none_or(|there| version.beats(there)) {
+                    merged.insert(key.clone(), version.clone());
+                }
+            }
+        }
+        let now_s = self.now_s(node);
+        let lives = |version: &Version| version.ends.is_none_or(|ends| now_s < ends);
+        let rows = merged.into_values().filter(lives).filter_map(|version| {
+            let cell = |(name, value)| (name, Cell { value, ttl_s: None });
+            Some(Row(version.cells?.into_iter().map(cell).collect()))
+        });
+        seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+        Ok(Answer::Rows(rows.take(usize::try_from(*limit).unwrap_or(0)).collect()))
+    }
+
+    /// A read changes nothing: whether it or its answer was lost is all the same.
+    async fn fate_of_read(&self) -> Result<(), Fault> {
+        match self.fate() {
+            Fate::Unavailable => Err(Fault::NotDone("1 of 2 replicas alive".into())),
+            Fate::AnswerLost | Fate::RequestLost | Fate::Late(_) => {
+                self.world.seams().sleep(TIMEOUT).await;
+                Err(Fault::Unknown("read timeout".into()))
+            }
+            Fate::Answered | Fate::Slowly(_) => Ok(()),
+        }
+    }
+
+    async fn read_page(
+        &self,
+        statement: &Statement,
+        columns: &[Ident],
+        from: Option<&[u8]>,
+    ) -> Result<Answer, Fault> {
+        let seams = self.world.seams();
+        self.fate_of_read().await?;
+        seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+        let answer = self.page(statement, columns, from);
+        seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+        Ok(answer)
+    }
+
+    fn apply_unseen(&self, statement: &Statement) {
+        if self.apply(statement) == Answer::Applied {
+            self.lock().unknown_but_applied += 1;
+        }
+    }
+}
+
+impl Database for Model {
+    fn execute(&self, statement: Statement) -> BoxFuture<'static, Result<Answer, Fault>> {
+        let model = self.clone();
+        Box::pin(async move {
+            model.lock().arrived += 1;
+            if let Some((_, Value::Text(text))) = statement.key.first()
+                && text.is_empty()
+            {
+                return Err(Fault::Refused("Key may not be empty".into()));
+            }
+            let (reply, answer) = oneshot::channel();
+            let seams = model.world.seams();
+            seams.spawn("statement", model.serve(statement, reply)).detach();
+            answer.await.unwrap_or_else(|_| Err(Fault::Unknown("the world has ended".into())))
+        })
+    }
+
+    fn endpoints(&self) -> Vec<String> {
+        vec!["model:9042".into()]
+    }
+}
+
+impl State {
+    fn learn_key(&mut self, statement: &Statement) {
+        let known = self.keys.entry(statement.table.clone()).or_default();
+        if known.len() < statement.key.len() {
+            *known = statement.key.iter().map(|(column, _)| column.clone()).collect();
+        }
+    }
+
+    /// What of an LWT on one row is to be compared with the row itself, and its answer if what is compared with the
+    /// partition is otherwise. Static cells lie under the partition's key alone.
+    fn compare_statics(&self, statement: &Statement, now_s: i64) -> (Statement, Option<Answer>) {
+        let mut own = statement.clone();
+        let Action::UpdateIf { only_if, .. } = &mut own.action else { return (own, None) };
+        if statement.key.len() == statement.partition {
+            return (own, None);
+        }
+        let key: Vec<Value> = statement
+            .key
+            .iter()
+            .take(statement.partition)
+            .map(|(_, value)| value.clone())
+            .collect();
+        let is_static = |column: &Ident| STATICS.contains(&column.as_str());
+        let (statics, others): (Cells, Cells) =
+            std::mem::take(only_if).into_iter().partition(|(column, _)| is_static(column));
+        *only_if = others;
+        let nothing = StoredRow::default();
+        let partition = self.rows.get(&(statement.table.clone(), key));
+        let refusal = partition.unwrap_or(&nothing).seen_at(now_s).refusal(&statics);
+        (own, refusal)
+    }
+
+    /// All rows of a partition, each with what is static; one without the rest, if there is only that.
+    fn partition(&self, statement: &Statement, columns: &[Ident], now_s: i64) -> Answer {
+        let partition: Vec<Value> = statement.key.iter().map(|(_, value)| value.clone()).collect();
+        let wanted = |name: &str| columns.iter().any(|column| column.as_str() == name);
+        let statics = self.rows.get(&(statement.table.clone(), partition.clone()));
+        let statics = statics.map(|row| row.seen_at(now_s).shown(wanted)).unwrap_or_default();
+        let mut rows = Vec::new();
+        for ((table, key), stored) in &self.rows {
+            let Some(clustering) = key.get(partition.len()) else { continue };
+            let seen = stored.seen_at(now_s);
+            if *table != statement.table || !key.starts_with(&partition) || !seen.is_there {
+                continue;
+            }
+            let mut row = seen.shown(wanted);
+            row.0.extend(statics.0.clone());
+            if let Some(column) = self.keys.get(table).and_then(|key| key.get(partition.len())) {
+                let cell = Cell { value: clustering.clone(), ttl_s: None };
+                row.0.insert(column.as_str().to_owned(), cell);
+            }
+            rows.push(row);
+        }
+        if rows.is_empty() && !statics.0.is_empty() {
+            rows.push(statics);
+        }
+        Answer::Rows(rows)
+    }
+}
+
+impl StoredRow {
+    /// What a node whose clock shows this second sees.
+    fn seen_at(&self, now_s: i64) -> SeenRow<'_> {
+        let lives = |ends: &Ends| ends.is_none_or(|ends| now_s < ends);
+        let cells = self.cells.iter().filter(|(_, (_, ends))| lives(ends));
+        let cells: BTreeMap<&str, (&Value, Ends)> =
+            cells.map(|(name, (value, ends))| (name.as_str(), (value, *ends))).collect();
+        let is_there = !cells.is_empty() || self.marker.as_ref().is_some_and(lives);
+        SeenRow { is_there, cells, now_s }
+    }
+
+    fn execute(&mut self, statement: &Statement, wall_ms: i64) -> Answer {
+        let now_s = wall_ms / 1_000;
+        let ends = |ttl_s: &Option<i32>| ttl_s.map(|ttl_s| now_s + i64::from(ttl_s));
+        let seen = self.seen_at(now_s);
+        match &statement.action {
+            Action::InsertIfAbsent { cells, ttl_s } => {
+                if seen.is_there {
+                    return Answer::NotApplied(Some(seen.shown(|_| true)));
+                }
+                if self.takes_a_write(wall_ms) {
+                    self.marker = Some(ends(ttl_s));
+                    self.write(cells, ends(ttl_s));
+                }
+                Answer::Applied
+            }
+            Action::UpdateIf { cells, ttl_s, only_if } => {
+                if let Some(refusal) = seen.refusal(only_if) {
+                    return refusal;
+                }
+                if self.takes_a_write(wall_ms) {
+                    self.write(cells, ends(ttl_s));
+                }
+                Answer::Applied
+            }
+            Action::DeleteIf { only_if } => {
+                let is_there = seen.is_there;
+                if only_if.is_empty() && !is_there {
+                    return Answer::NotApplied(None);
+                }
+                if let Some(refusal) = seen.refusal(only_if) {
+                    return refusal;
+                }
+                self.takes_a_write(wall_ms);
+                self.clear();
+                Answer::Applied
+            }
+            Action::Erase { at_us } => {
+                self.erased_us = self.erased_us.max(Some(*at_us));
+                if self.ballot_us <= *at_us {
+                    self.clear();
+                }
+                Answer::Written
+            }
+            Action::Put { .. } | Action::First { .. } | Action::Page { .. } => {
+                panic!("not of one row, or no LWT: {statement:?}")
+            }
+            Action::AllSerial { .. } => panic!("not of one row: {statement:?}"),
+            Action::SelectSerial { columns } => {
+                Answer::Read(seen.is_there.then(|| {
+                    seen.shown(|name| columns.iter().any(|column| column.as_str() == name))
+                }))
+            }
+        }
+    }
+
+    /// Moves the ballot on; false if a plain delete hides what has its timestamp.
+    fn takes_a_write(&mut self, wall_ms: i64) -> bool {
+        self.ballot_us = (wall_ms * 1_000).max(self.ballot_us + 1);
+        self.erased_us.is_none_or(|erased_us| self.ballot_us > erased_us)
+    }
+
+    fn clear(&mut self) {
+        self.marker = None;
+        self.cells.clear();
+    }
+
+    fn write(&mut self, cells: &Cells, ends: Ends) {
+        for (column, value) in cells {
+            match value {
+                Some(value) => {
+                    self.cells.insert(column.as_str().to_owned(), (value.clone(), ends));
+                }
+                None => {
+                    self.cells.remove(column.as_str());
+                }
+            }
+        }
+    }
+}
+
+/// What is not over by one node's clock.
+struct SeenRow<'a> {
+    is_there: bool,
+    cells: BTreeMap<&'a str, (&'a Value, Ends)>,
+    now_s: i64,
+}
+
+impl SeenRow<'_> {
+    /// If the condition is false; without a row there is nothing to show.
+    fn refusal(&self, only_if: &Cells) -> Option<Answer> {
+        let met = only_if.iter().all(|(column, wanted)| {
+            self.cells.get(column.as_str()).map(|(value, _)| *value) == wanted.as_ref()
+        });
+        let compared = |name: &str| only_if.iter().any(|(column, _)| column.as_str() == name);
+        (!met).then(|| Answer::NotApplied(self.is_there.then(|| self.shown(compared))))
+    }
+
+    fn shown(&self, wanted: impl Fn(&str) -> bool) -> Row {
+        let wanted = self.cells.iter().filter(|(name, _)| wanted(name));
+        let shown = wanted.map(|(name, (value, ends))| {
+            let ttl_s = ends.and_then(|ends| i32::try_from(ends - self.now_s).ok());
+            ((*name).to_owned(), Cell { value: (*value).clone(), ttl_s })
+        });
+        Row(shown.collect())
+    }
+}

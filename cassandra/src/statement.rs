@@ -1,0 +1,360 @@
+//! The few operations of CQL that the recipes need, as data: what is bound is a value, what is
+//! named is an identifier, and nothing that a caller says is ever spliced into the text.
+//!
+//! The driver turns a [`Statement`] into a prepared one; the model of the tests interprets it. So
+//! what the tests run is what Cassandra is sent.
+
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+
+/// The name of a table or a column, as the server has it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ident(Arc<str>);
+
+impl Ident {
+    /// As the server has it: the case counts.
+    pub fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// Without quotes.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Quoted, always: `token` is a reserved word, and a deployment may have capitals.
+impl fmt::Display for Ident {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.replace('"', "\"\""))
+    }
+}
+
+/// A value of a cell.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Value {
+    /// `text`.
+    Text(String),
+    /// `bigint`.
+    Long(i64),
+    /// `timestamp`: milliseconds since 1970.
+    Time(i64),
+    /// `list<text>`. One without elements is null in the table.
+    Texts(Vec<String>),
+}
+
+impl Value {
+    /// If it is one.
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Long(_) | Self::Time(_) | Self::Texts(_) => None,
+        }
+    }
+
+    /// If it is one.
+    pub fn long(&self) -> Option<i64> {
+        match self {
+            Self::Long(number) => Some(*number),
+            Self::Text(_) | Self::Time(_) | Self::Texts(_) => None,
+        }
+    }
+
+    /// If it is one.
+    pub fn time_ms(&self) -> Option<i64> {
+        match self {
+            Self::Time(milliseconds) => Some(*milliseconds),
+            Self::Text(_) | Self::Long(_) | Self::Texts(_) => None,
+        }
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Long(number)
+    }
+}
+
+/// Columns with what they are to have, or to be compared with; `None` is null.
+pub type Cells = Vec<(Ident, Option<Value>)>;
+
+/// One operation, on one partition but for [`Action::Page`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// The table, without its keyspace.
+    pub table: Ident,
+    /// The columns of the partition key, then as many of the clustering key as are named.
+    pub key: Vec<(Ident, Value)>,
+    /// How many of them are the partition's.
+    pub partition: usize,
+    /// Whether all datacenters decide it, also where locks are exclusive within one.
+    pub everywhere: bool,
+    /// What is done there.
+    pub action: Action,
+}
+
+impl Statement {
+    /// On a table whose partition key has one column, the first of `key`.
+    pub fn new(table: Ident, key: Vec<(Ident, Value)>, action: Action) -> Self {
+        Self { table, key, partition: 1, everywhere: false, action }
+    }
+
+    /// On one whose partition key has so many.
+    #[must_use]
+    pub fn partitioned_by(mut self, columns: usize) -> Self {
+        self.partition = columns;
+        self
+    }
+
+    /// Decided among all datacenters, whatever the session's locks are decided among.
+    #[must_use]
+    pub fn decided_everywhere(mut self) -> Self {
+        self.everywhere = true;
+        self
+    }
+}
+
+/// What is done there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// `INSERT … IF NOT EXISTS USING TTL`.
+    InsertIfAbsent {
+        /// The row's, but for its key.
+        cells: Cells,
+        /// Of all of them, seconds.
+        ttl_s: Option<i32>,
+    },
+    /// `UPDATE … USING TTL … IF`.
+    UpdateIf {
+        /// What is set.
+        cells: Cells,
+        /// Of what is set, seconds.
+        ttl_s: Option<i32>,
+        /// What is compared.
+        only_if: Cells,
+    },
+    /// `DELETE … IF`, of a whole row; `IF EXISTS` when nothing is to be compared.
+    DeleteIf {
+        /// What is compared.
+        only_if: Cells,
+    },
+    /// `SELECT` of these columns with the time they have left, at SERIAL.
+    SelectSerial {
+        /// Which.
+        columns: Vec<Ident>,
+    },
+    /// `INSERT … USING TIMESTAMP … AND TTL`, whatever is there.
+    Put {
+        /// The row's, but for its key.
+        cells: Cells,
+        /// Of all of them, seconds.
+        ttl_s: i32,
+        /// The timestamp, microseconds since 1970.
+        at_us: i64,
+    },
+    /// `DELETE … USING TIMESTAMP`, of a whole row.
+    Erase {
+        /// The timestamp, microseconds since 1970.
+        at_us: i64,
+    },
+    /// `SELECT` of these columns of all rows of a partition, at SERIAL.
+    AllSerial {
+        /// Which.
+        columns: Vec<Ident>,
+    },
+    /// `SELECT` of these columns of a partition's first rows, at QUORUM.
+    First {
+        /// Which.
+        columns: Vec<Ident>,
+        /// How many rows at most.
+        limit: i32,
+    },
+    /// `SELECT` of these columns, the partition key's first, of all rows of the table, at QUORUM: one
+    /// page, from where an earlier one ended.
+    Page {
+        /// Which.
+        columns: Vec<Ident>,
+        /// Where the page before ended.
+        from: Option<Vec<u8>>,
+    },
+}
+
+impl Statement {
+    /// The text to prepare, without values.
+    pub fn text(&self, keyspace: &Ident) -> String {
+        let table = format!("{keyspace}.{}", self.table);
+        let key = all(self.key.iter().map(|(column, _)| column), " AND ");
+        match &self.action {
+            Action::InsertIfAbsent { cells, ttl_s } => {
+                let ttl = using_ttl(*ttl_s);
+                format!("{} IF NOT EXISTS{ttl}", self.insert_into(&table, cells))
+            }
+            Action::Put { cells, .. } => {
+                format!("{} USING TIMESTAMP ? AND TTL ?", self.insert_into(&table, cells))
+            }
+            Action::Erase { .. } => format!("DELETE FROM {table} USING TIMESTAMP ? WHERE {key}"),
+            Action::First { columns, .. } => {
+                format!("SELECT {} FROM {table} WHERE {key} LIMIT ?", listed(columns))
+            }
+            Action::AllSerial { columns } => {
+                format!("SELECT {} FROM {table} WHERE {key}", listed(columns))
+            }
+            Action::Page { columns, .. } => format!("SELECT {} FROM {table}", listed(columns)),
+            Action::UpdateIf { cells, ttl_s, only_if } => {
+                let ttl = using_ttl(*ttl_s);
+                let set = all(cells.iter().map(|(column, _)| column), ", ");
+                let only_if = all(only_if.iter().map(|(column, _)| column), " AND ");
+                format!("UPDATE {table}{ttl} SET {set} WHERE {key} IF {only_if}")
+            }
+            Action::DeleteIf { only_if } if only_if.is_empty() => {
+                format!("DELETE FROM {table} WHERE {key} IF EXISTS")
+            }
+            Action::DeleteIf { only_if } => {
+                let only_if = all(only_if.iter().map(|(column, _)| column), " AND ");
+                format!("DELETE FROM {table} WHERE {key} IF {only_if}")
+            }
+            Action::SelectSerial { columns } => {
+                let mut wanted = String::new();
+                for column in columns {
+                    // Infallible: a String takes whatever is written to it.
+                    let _ = write!(wanted, "{column}, ttl({column}), ");
+                }
+                let wanted = wanted.trim_end_matches(", ");
+                format!("SELECT {wanted} FROM {table} WHERE {key}")
+            }
+        }
+    }
+
+    fn insert_into(&self, table: &str, cells: &Cells) -> String {
+        let key = self.key.iter().map(|(column, _)| column);
+        let columns = key.chain(cells.iter().map(|(column, _)| column));
+        let columns: Vec<String> = columns.map(Ident::to_string).collect();
+        let marks = vec!["?"; columns.len()].join(", ");
+        format!("INSERT INTO {table} ({}) VALUES ({marks})", columns.join(", "))
+    }
+
+    /// The values to bind, in the order of the text's marks; a TTL stands between them as it does
+    /// there.
+    pub fn binds(&self) -> Vec<Bind> {
+        let key = self.key.iter().map(|(_, value)| Bind::Value(Some(value.clone())));
+        let of = |cells: &Cells| -> Vec<Bind> {
+            cells.iter().map(|(_, value)| Bind::Value(value.clone())).collect()
+        };
+        let ttl = |ttl_s: &Option<i32>| ttl_s.map(Bind::Int);
+        match &self.action {
+            Action::InsertIfAbsent { cells, ttl_s } => {
+                key.chain(of(cells)).chain(ttl(ttl_s)).collect()
+            }
+            Action::UpdateIf { cells, ttl_s, only_if } => {
+                ttl(ttl_s).into_iter().chain(of(cells)).chain(key).chain(of(only_if)).collect()
+            }
+            Action::DeleteIf { only_if } => key.chain(of(only_if)).collect(),
+            Action::SelectSerial { .. } | Action::AllSerial { .. } => key.collect(),
+            Action::Put { cells, ttl_s, at_us } => {
+                let using = [Bind::Value(Some(Value::Long(*at_us))), Bind::Int(*ttl_s)];
+                key.chain(of(cells)).chain(using).collect()
+            }
+            Action::Erase { at_us } => {
+                [Bind::Value(Some(Value::Long(*at_us)))].into_iter().chain(key).collect()
+            }
+            Action::First { limit, .. } => key.chain([Bind::Int(*limit)]).collect(),
+            Action::Page { .. } => Vec::new(),
+        }
+    }
+}
+
+/// What one mark of a text stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bind {
+    /// A cell; `None` is null.
+    Value(Option<Value>),
+    /// Seconds of a TTL, or a number of rows.
+    Int(i32),
+}
+
+fn all<'a>(columns: impl Iterator<Item = &'a Ident>, between: &str) -> String {
+    columns.map(|column| format!("{column} = ?")).collect::<Vec<_>>().join(between)
+}
+
+fn listed(columns: &[Ident]) -> String {
+    columns.iter().map(Ident::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn using_ttl(ttl_s: Option<i32>) -> &'static str {
+    if ttl_s.is_some() { " USING TTL ?" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn statement(action: Action) -> Statement {
+        let key = vec![(Ident::new("name"), Value::from("it's"))];
+        Statement::new(Ident::new("leases"), key, action)
+    }
+
+    fn owner(value: &str) -> Cells {
+        vec![(Ident::new("owner"), Some(Value::from(value)))]
+    }
+
+    /// The order of the marks in the text is the order of the values.
+    #[test]
+    fn a_statement_binds_what_its_text_marks_in_the_order_of_the_marks() {
+        let update = statement(Action::UpdateIf {
+            cells: owner("new"),
+            ttl_s: Some(180),
+            only_if: owner("old"),
+        });
+
+        assert_eq!(
+            update.text(&Ident::new("k")),
+            "UPDATE \"k\".\"leases\" USING TTL ? SET \"owner\" = ? WHERE \"name\" = ? IF \"owner\" = ?"
+        );
+        let values = ["new", "it's", "old"].map(|text| Bind::Value(Some(Value::from(text))));
+        let mut expected = vec![Bind::Int(180)];
+        expected.extend(values);
+        assert_eq!(update.binds(), expected);
+    }
+
+    #[test]
+    fn a_delete_that_compares_nothing_asks_whether_there_is_a_row() {
+        let delete = statement(Action::DeleteIf { only_if: Vec::new() });
+
+        assert_eq!(
+            delete.text(&Ident::new("k")),
+            "DELETE FROM \"k\".\"leases\" WHERE \"name\" = ? IF EXISTS"
+        );
+        assert_eq!(delete.binds(), [Bind::Value(Some(Value::from("it's")))]);
+    }
+
+    #[test]
+    fn a_page_is_of_all_rows() {
+        let columns = vec![Ident::new("token"), Ident::new("timestamp")];
+        let page = statement(Action::Page { columns, from: None });
+
+        assert_eq!(
+            page.text(&Ident::new("k")),
+            "SELECT \"token\", \"timestamp\" FROM \"k\".\"leases\""
+        );
+        assert_eq!(page.binds(), []);
+    }
+
+    #[test]
+    fn a_name_cannot_end_its_quotes() {
+        let select = Statement {
+            table: Ident::new("a\"; DROP"),
+            ..statement(Action::SelectSerial { columns: vec![Ident::new("token")] })
+        };
+
+        assert_eq!(
+            select.text(&Ident::new("K")),
+            "SELECT \"token\", ttl(\"token\") FROM \"K\".\"a\"\"; DROP\" WHERE \"name\" = ?"
+        );
+    }
+}

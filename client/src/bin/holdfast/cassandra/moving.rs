@@ -1,0 +1,86 @@
+//! Locks of a scope that is moving to the native store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use holdfast::compat::{
+    Cassandra, FallbackOptions, Layout, Locker, LockerMode, LockerOptions, RemoteLocker,
+};
+use holdfast::{Builder, Client};
+
+use super::failure;
+use crate::args::Global;
+use crate::failure::Failure;
+
+/// As which process of which scope.
+#[derive(Clone, Debug, Args)]
+pub(super) struct ModeArgs {
+    /// Lock as a process of a scope that moves to the native store: in `cassandra`, in `both` (here, and then in the
+    /// store of --endpoints), in `native`, or in `fallback` (in the native store while it serves the scope, and here while it
+    /// cannot) [default: by the recipe alone, seen by nobody who moves the scope].
+    ///
+    /// The scope's stage has to admit the mode. `both` is admitted at every stage but `fallback`, and excludes old clients as well as
+    /// those that are further on; the command finds the token in `HOLDFAST_TOKEN`.
+    #[arg(long, value_parser = mode)]
+    mode: Option<LockerMode>,
+    /// What the names of the scope's locks begin with; all processes have to say the same [default: all names].
+    #[arg(long, requires = "mode", default_value = "", hide_default_value = true)]
+    scope: String,
+}
+
+fn mode(text: &str) -> Result<LockerMode, String> {
+    LockerMode::parse(text)
+        .ok_or_else(|| format!("{text:?} is none of cassandra, both, native, fallback"))
+}
+
+/// What was asked for, and where the other store is.
+pub(super) struct Moving {
+    mode: LockerMode,
+    scope: String,
+    native: Option<Builder>,
+}
+
+impl ModeArgs {
+    /// `None` if nothing moves.
+    pub(super) fn parsed(self, global: &Global) -> Result<Option<Moving>, Failure> {
+        let Self { mode, scope } = self;
+        let Some(mode) = mode else { return Ok(None) };
+        let native =
+            if mode == LockerMode::Cassandra { None } else { Some(global.second_builder()?) };
+        Ok(Some(Moving { mode, scope, native }))
+    }
+}
+
+/// The row's, as the library has them: longer than locks stand.
+pub(super) fn row_options() -> LockerOptions {
+    LockerOptions::default().ttl(Duration::from_mins(15))
+}
+
+impl Moving {
+    /// Enters the scope. Also the client, to be closed at the end.
+    pub(super) async fn enter(
+        self,
+        cassandra: &Cassandra,
+        recipe: Arc<dyn RemoteLocker>,
+        row: LockerOptions,
+        leases: LockerOptions,
+        layout: Layout,
+    ) -> Result<(Arc<dyn RemoteLocker>, Option<Client>), Failure> {
+        let mut builder =
+            Locker::builder(cassandra, &self.scope, recipe).table(layout.modes).row(row);
+        builder = builder.fallback(FallbackOptions::default().lease(leases));
+        let mut native = None;
+        if let Some(store) = self.native {
+            // What falls back does not need a server to begin with.
+            let client = match self.mode {
+                LockerMode::Fallback => store.begin()?,
+                _ => store.connect().await?,
+            };
+            builder = builder.native(client.clone());
+            native = Some(client);
+        }
+        let locker = builder.start(self.mode).await.map_err(failure)?;
+        Ok((Arc::new(locker), native))
+    }
+}

@@ -1,0 +1,92 @@
+//! What ends the command line early: one line, and an exit code.
+
+use crate::Error;
+
+/// The lock was lost, and the command stopped.
+pub const LOST: u8 = 121;
+/// The store refused.
+pub const REFUSED: u8 = 122;
+/// No server could be reached.
+pub const NOT_REACHED: u8 = 123;
+/// Not granted in time.
+pub const NOT_GRANTED: u8 = 124;
+/// An error of holdfast itself, or a wrong command line.
+pub const OWN_ERROR: u8 = 125;
+/// The command cannot be run.
+pub const CANNOT_RUN: u8 = 126;
+/// The command was not found.
+pub const NOT_FOUND: u8 = 127;
+
+/// What happened, to which thing, what to do; and the exit code that says so.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What the process ends with.
+    pub code: u8,
+    /// One line for people.
+    pub message: String,
+}
+
+impl Failure {
+    /// Both.
+    pub fn new(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// Something on this machine went wrong while `what`.
+    pub fn own(what: &str, error: impl std::fmt::Display) -> Self {
+        Self::new(OWN_ERROR, format!("{what}: {error}"))
+    }
+
+    /// One line on standard error, in the name of `program`.
+    pub fn print(&self, program: &str, json: bool) {
+        if json {
+            let line = serde_json::json!({ "error": self.message, "exit_code": self.code });
+            eprintln!("{line}");
+        } else {
+            eprintln!("{program}: {}", self.message);
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let message = match &error {
+            Error::Unreachable { endpoints, waited, last } => format!(
+                "no server answered at {} within {:.1} s ({}); is holdfastd running? start it \
+                 with ./target/release/holdfastd, or name the servers with --endpoints",
+                endpoints.join(", "),
+                waited.as_secs_f64(),
+                last.escape_debug(),
+            ),
+            other => other.to_string(),
+        };
+        let code = match error {
+            Error::NotGranted { .. } => NOT_GRANTED,
+            Error::Refused { .. } => REFUSED,
+            Error::Unreachable { .. } | Error::OutcomeUnknown { .. } => NOT_REACHED,
+            Error::SessionLost { .. } | Error::Lost { .. } => LOST,
+            _ => OWN_ERROR,
+        };
+        Self::new(code, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_store_that_is_not_reached_is_named_with_what_to_do() {
+        let failure = Failure::from(Error::Unreachable {
+            endpoints: vec!["a:1".into(), "b:2".into()],
+            waited: Duration::from_secs(5),
+            last: "connection refused".into(),
+        });
+
+        assert_eq!(failure.code, NOT_REACHED);
+        assert!(failure.message.contains("a:1, b:2"), "{}", failure.message);
+        assert!(failure.message.contains("is holdfastd running?"), "{}", failure.message);
+    }
+}

@@ -1,0 +1,128 @@
+//! What tables and columns are called, for deployments that call them otherwise.
+
+use crate::compat::{Layout, LeaseTable, ModesTable, QueueTables, TokenTables};
+use clap::Args;
+
+/// Names as the server has them, capitals and all: they are quoted, never spliced.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Names of tables and columns")]
+pub struct Names {
+    #[command(flatten)]
+    lease: LeaseNames,
+    /// The sequences.
+    #[arg(long, value_name = "TABLE", default_value = "sequences")]
+    sequences_table: String,
+    #[command(flatten)]
+    queue: QueueNames,
+    #[command(flatten)]
+    tokens: TokenNames,
+    /// The modes of processes that move to the native store.
+    #[arg(long, value_name = "TABLE", default_value = "locker_modes")]
+    modes_table: String,
+}
+
+/// Of the leases.
+#[derive(Clone, Debug, Args)]
+pub struct LeaseNames {
+    /// The leases.
+    #[arg(long, value_name = "TABLE", default_value = "leases")]
+    pub lease_table: String,
+    /// Their columns: the lock, its owner, its value.
+    #[arg(long, num_args = 3, value_names = ["NAME", "OWNER", "VALUE"],
+          default_values = ["name", "owner", "value"])]
+    pub lease_columns: Vec<String>,
+}
+
+/// Of the queues.
+#[derive(Clone, Debug, Args)]
+pub struct QueueNames {
+    /// The places in line.
+    #[arg(long, value_name = "TABLE", default_value = "lock_queue")]
+    pub queue_table: String,
+    /// Their holders.
+    #[arg(long, value_name = "TABLE", default_value = "lock_main")]
+    pub main_table: String,
+    /// The columns of both, as column families made through Thrift show them.
+    #[arg(long, num_args = 3, value_names = ["KEY", "COLUMN", "VALUE"],
+          default_values = ["key", "column1", "value"])]
+    pub queue_columns: Vec<String>,
+}
+
+/// Of the tokens.
+#[derive(Clone, Debug, Args)]
+pub struct TokenNames {
+    /// The tokens.
+    #[arg(long, value_name = "TABLE", default_value = "tokens")]
+    pub tokens_table: String,
+    /// Their columns: the token, its session, since when.
+    #[arg(long, num_args = 3, value_names = ["TOKEN", "SESSION", "TIMESTAMP"],
+          default_values = ["token", "service_session_id", "timestamp"])]
+    pub tokens_columns: Vec<String>,
+    /// The heartbeats.
+    #[arg(long, value_name = "TABLE", default_value = "token_times")]
+    pub token_times_table: String,
+    /// Their columns: the session, its tokens, its last heartbeat.
+    #[arg(long, num_args = 3, value_names = ["SESSION", "TOKENS", "TIMESTAMP"],
+          default_values = ["service_session_id", "tokens", "timestamp"])]
+    pub token_times_columns: Vec<String>,
+}
+
+impl Names {
+    /// The tables of the recipes under these names.
+    pub fn layout(&self) -> Layout {
+        let Self { lease, sequences_table, queue, tokens, modes_table } = self;
+        let [name, owner, value] = three(&lease.lease_columns);
+        Layout {
+            lease: LeaseTable::named(&lease.lease_table, name, owner, value)
+                .with_sequences(sequences_table),
+            queue: QueueTables::named(
+                &queue.queue_table,
+                &queue.main_table,
+                three(&queue.queue_columns),
+            ),
+            tokens: TokenTables::named(
+                &tokens.tokens_table,
+                three(&tokens.tokens_columns),
+                &tokens.token_times_table,
+                three(&tokens.token_times_columns),
+            ),
+            modes: ModesTable::named(modes_table),
+        }
+    }
+}
+
+/// As many as the command line takes.
+pub fn three(names: &[String]) -> [&str; 3] {
+    [0, 1, 2].map(|at| names.get(at).map_or("", String::as_str))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compat::Schema;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        names: Names,
+    }
+
+    #[test]
+    fn without_a_word_the_names_are_those_of_the_seeds() {
+        let line = Line::try_parse_from(["line"]).unwrap();
+        let usual = Schema::new("k", None).statements();
+        assert_eq!(Schema::new("k", None).named(line.names.layout()).statements(), usual);
+    }
+
+    /// Also before a subcommand: three, not as many as come.
+    #[test]
+    fn three_columns_are_named_at_once() {
+        let line = ["line", "--queue-columns", "a", "b", "C d"];
+        let layout = Line::try_parse_from(line).unwrap().names.layout();
+        let made = Schema::new("k", None).named(layout).statements();
+        let main =
+            "\"lock_main\" (\"a\" text, \"b\" text, \"C d\" text, PRIMARY KEY (\"a\", \"b\"))";
+        assert!(made[3].ends_with(main), "{made:?}");
+    }
+}

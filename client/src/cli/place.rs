@@ -1,0 +1,44 @@
+//! Where a Cassandra cluster is, and how a program gets in.
+
+use clap::Args;
+
+use super::failure::{Failure, NOT_REACHED};
+use crate::Error;
+use crate::compat::Credentials;
+
+/// The cluster, the keyspace, and who one is to it.
+#[derive(Clone, Debug, Args)]
+pub struct Reach {
+    /// Nodes to begin with: host or host:port, several separated by commas.
+    #[arg(long, env = "HOLDFAST_CONTACT_POINTS")]
+    pub contact_points: String,
+    /// The keyspace of the tables, by its exact name.
+    #[arg(long, env = "HOLDFAST_KEYSPACE")]
+    pub keyspace: String,
+    /// The role to log in as; its password is read from `HOLDFAST_CASSANDRA_PASSWORD`.
+    #[arg(long, env = "HOLDFAST_CASSANDRA_USER")]
+    pub user: Option<String>,
+}
+
+impl Reach {
+    /// The role with its password, if there is one.
+    pub fn credentials(&self) -> Option<Credentials> {
+        let user = self.user.clone()?;
+        let password = std::env::var("HOLDFAST_CASSANDRA_PASSWORD").unwrap_or_default();
+        Some(Credentials { user, password })
+    }
+}
+
+/// As of a server of ours, but for what to do when there is none.
+pub fn failure(error: Error) -> Failure {
+    if let Error::Unreachable { endpoints, waited, last } = &error {
+        let message = format!(
+            "no answer from Cassandra at {} within {:.1} s ({})",
+            endpoints.join(", "),
+            waited.as_secs_f64(),
+            last.escape_debug(),
+        );
+        return Failure::new(NOT_REACHED, message);
+    }
+    error.into()
+}

@@ -1,0 +1,16 @@
+//! Where the asynchronous part of a subcommand runs.
+
+use std::future::Future;
+
+use super::failure::Failure;
+
+/// Runs `work` to its end on this thread.
+///
+/// # Errors
+///
+/// If the system gives no runtime (no descriptors, for one); nothing has run then.
+pub fn block_on<F: Future>(work: F) -> Result<F::Output, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::own("starting the runtime", error))?;
+    Ok(runtime.block_on(work))
+}

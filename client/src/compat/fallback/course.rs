@@ -1,0 +1,276 @@
+//! What one process knows of the authority row, and what follows from it; a machine without I/O.
+//!
+//! It has no settings: W and V are those of the row that was read last. W counts only as long as the row
+//! stands still, W and V included. Each read gives a hold what the V that it shows gives, be it less than
+//! was had: while Cassandra serves or drains nobody of us changes it.
+
+use holdfast_cassandra::authority::{AuthorityRow, Durations, EPOCH_MAX, Look, Mode};
+use holdfast_seams::Moment;
+
+use crate::rules::{Rule, lacks};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Course {
+    /// Of the last row that was read, whatever was forgotten since: how often to read.
+    pace: Option<Durations>,
+    seen: Option<Seen>,
+}
+
+/// The last read of the row.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    row: AuthorityRow,
+    /// Those of the row.
+    durations: Durations,
+    /// Before that read was sent: what it gives counts from here.
+    began: Moment,
+    /// After the first of the reads in a row that showed just this was answered.
+    since: Moment,
+}
+
+/// Leave to ask for a lock in Cassandra.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Leave {
+    /// Of the token that is to be drawn.
+    pub(super) epoch: u16,
+    /// Until when a hold that is had under it is safe.
+    pub(super) until: Moment,
+}
+
+impl Course {
+    pub(super) fn new() -> Self {
+        Self { pace: None, seen: None }
+    }
+
+    /// How often to read; before any row was read, by the defaults.
+    pub(super) fn pace(&self) -> Durations {
+        self.pace.unwrap_or_default()
+    }
+
+    pub(super) fn row(&self) -> Option<AuthorityRow> {
+        self.seen.map(|seen| seen.row)
+    }
+
+    /// The row was read.
+    pub(super) fn looked(&mut self, look: &Look) {
+        let Some(row) = look.row else { return self.seen = None };
+        let before = self.seen.filter(|seen| is_unchanged(seen.row, row));
+        let ended = if lacks(Rule::WaitFromReadEnd) { look.began } else { look.ended };
+        let since = before.map_or(ended, |seen| seen.since);
+        let began = if lacks(Rule::HoldFromReadStart) { look.ended } else { look.began };
+        // `DurationsOfTheRow`: and not of one that was read before.
+        let old = self.pace.filter(|_| lacks(Rule::DurationsOfTheRow));
+        let durations = old.unwrap_or(row.durations);
+        self.pace = Some(durations);
+        self.seen = Some(Seen { row, durations, began, since });
+    }
+
+    /// Nothing is known of the row any more, until it is read.
+    pub(super) fn forget(&mut self) {
+        self.seen = None;
+    }
+
+    /// Whether new locks may be asked for; how old the read is, the hold minds.
+    pub(super) fn leave(&self) -> Option<Leave> {
+        let Seen { row, durations, began, .. } = self.seen?;
+        let enters = match row.mode {
+            Mode::Cassandra => true,
+            Mode::Draining => lacks(Rule::NoEntryWhileDraining),
+            Mode::Preparing | Mode::Native | Mode::Retired => false,
+        };
+        enters.then(|| Leave { epoch: row.epoch, until: began + durations.hold() })
+    }
+
+    /// Until when the last read covers a hold under a token of `epoch`; `None`: the hold is over.
+    pub(super) fn covers(&self, epoch: u16) -> Option<Moment> {
+        let Seen { row, durations, began, .. } = self.seen?;
+        let serves = matches!(row.mode, Mode::Cassandra | Mode::Draining);
+        let extends = row.extends(epoch) || (serves && lacks(Rule::ReadOfOwnEpoch));
+        extends.then(|| began + durations.hold())
+    }
+
+    /// When the scope may be taken over, if the row is still the same then.
+    pub(super) fn take_over_at(&self) -> Option<Moment> {
+        let Seen { row, durations, since, .. } = self.seen?;
+        let waits = match row.mode {
+            Mode::Native => !lacks(Rule::TakeOverWaits),
+            Mode::Draining if lacks(Rule::TakeOverFromDraining) => return None,
+            Mode::Draining => !lacks(Rule::DrainTakeOverWaits),
+            Mode::Preparing | Mode::Cassandra | Mode::Retired => return None,
+        };
+        // An epoch never wraps.
+        (row.epoch < EPOCH_MAX)
+            .then(|| if waits { since + durations.take_over_wait() } else { since })
+    }
+
+    /// How the row is to be changed now, if the scope is to be taken over.
+    pub(super) fn take_over(&self, now: Moment) -> Option<(AuthorityRow, AuthorityRow)> {
+        let at = self.take_over_at()?;
+        let from = self.row()?;
+        // With the durations that it has: a leader that comes back waits by that V.
+        let to = AuthorityRow { mode: Mode::Cassandra, epoch: from.epoch + 1, beat: 0, ..from };
+        (at <= now).then_some((from, to))
+    }
+}
+
+/// Whether nobody wrote the row in between: beats rise, and so do epochs, whatever else is changed.
+fn is_unchanged(before: AuthorityRow, now: AuthorityRow) -> bool {
+    before
+        == AuthorityRow {
+            beat: if lacks(Rule::BeatCompared) { before.beat } else { now.beat },
+            ..now
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::rules::without;
+
+    fn at(seconds: u64) -> Moment {
+        Moment::from_origin(Duration::from_secs(seconds))
+    }
+
+    /// With W 30 s and V 15 s.
+    fn row(mode: Mode, epoch: u16, beat: i64) -> AuthorityRow {
+        AuthorityRow { mode, epoch, beat, durations: Durations::default() }
+    }
+
+    fn lasting(w_s: u64, v_s: u64, row: AuthorityRow) -> AuthorityRow {
+        let durations = Durations::new(Duration::from_secs(w_s), Duration::from_secs(v_s));
+        AuthorityRow { durations: durations.unwrap(), ..row }
+    }
+
+    /// After these reads, each a second long.
+    fn after(reads: &[(u64, AuthorityRow)]) -> Course {
+        let mut course = Course::new();
+        for (began, row) in reads {
+            course.looked(&Look { began: at(*began), ended: at(began + 1), row: Some(*row) });
+        }
+        course
+    }
+
+    #[test]
+    fn w_counts_from_the_end_of_the_first_read_since_which_the_row_stood_still() {
+        let native = row(Mode::Native, 3, 7);
+        let course = after(&[(10, native), (15, native), (20, native)]);
+
+        assert_eq!(course.take_over_at(), Some(at(11 + 30)));
+        assert_eq!(course.take_over(at(40)), None);
+        let to = row(Mode::Cassandra, 4, 0);
+        assert_eq!(course.take_over(at(41)), Some((native, to)));
+    }
+
+    #[test]
+    fn a_beat_an_epoch_or_another_mode_begins_w_anew() {
+        for next in [row(Mode::Native, 3, 8), row(Mode::Native, 4, 7), row(Mode::Draining, 3, 7)] {
+            let course = after(&[(10, row(Mode::Native, 3, 7)), (15, next)]);
+            assert_eq!(course.take_over_at(), Some(at(16 + 30)), "{next}");
+        }
+    }
+
+    #[test]
+    fn nobody_takes_over_what_is_prepared_retired_or_cassandras_or_past_the_last_epoch() {
+        for mode in [Mode::Preparing, Mode::Retired, Mode::Cassandra] {
+            assert_eq!(after(&[(10, row(mode, 3, 7))]).take_over_at(), None, "{mode}");
+        }
+        let last = row(Mode::Native, EPOCH_MAX, 0);
+        assert_eq!(after(&[(10, last)]).take_over(at(10_000)), None);
+        let mut course = after(&[(10, row(Mode::Native, 3, 7))]);
+        course.looked(&Look { began: at(20), ended: at(21), row: None });
+        assert_eq!(course.take_over_at(), None, "a scope without a row has no fallback");
+    }
+
+    #[test]
+    fn locks_are_asked_for_under_cassandra_alone_and_last_from_the_start_of_the_read() {
+        let leave = after(&[(10, row(Mode::Cassandra, 4, 0))]).leave();
+        let until = at(10) + Duration::from_millis(13_500);
+        assert_eq!(leave, Some(Leave { epoch: 4, until }));
+        for mode in [Mode::Preparing, Mode::Native, Mode::Draining, Mode::Retired] {
+            assert_eq!(after(&[(10, row(mode, 4, 0))]).leave(), None, "{mode}");
+        }
+    }
+
+    #[test]
+    fn a_read_covers_holds_of_its_own_epoch_or_of_the_one_it_drains() {
+        let until = Some(at(10) + Duration::from_millis(13_500));
+        assert_eq!(after(&[(10, row(Mode::Cassandra, 4, 0))]).covers(4), until);
+        assert_eq!(after(&[(10, row(Mode::Draining, 5, 0))]).covers(4), until);
+        assert_eq!(after(&[(10, row(Mode::Cassandra, 6, 0))]).covers(4), None);
+        assert_eq!(after(&[(10, row(Mode::Native, 6, 0))]).covers(4), None);
+    }
+
+    /// `DurationsOfTheRow`: leaders may have changed them, and believe what the row says now.
+    #[test]
+    fn w_and_v_are_those_of_the_row_that_was_read_last() {
+        let native = row(Mode::Native, 3, 7);
+        let longer = lasting(60, 20, row(Mode::Native, 3, 8));
+        let course = after(&[(10, native), (15, longer), (30, longer)]);
+        assert_eq!(course.take_over_at(), Some(at(16 + 60)));
+        let (_, to) = course.take_over(at(76)).unwrap();
+        assert_eq!(to, lasting(60, 20, row(Mode::Cassandra, 4, 0)), "it keeps them");
+
+        let shorter = lasting(4, 2, row(Mode::Cassandra, 6, 0));
+        let course = after(&[(10, native), (20, shorter)]);
+        let until = at(20) + Duration::from_millis(1_800);
+        assert_eq!(course.leave(), Some(Leave { epoch: 6, until }));
+        assert_eq!(course.covers(6), Some(until));
+    }
+
+    /// Nobody of us does that while a hold is safe: what the row says counts, as it does for leaders.
+    #[test]
+    fn a_read_that_shows_a_shorter_v_gives_less() {
+        let serves = row(Mode::Cassandra, 4, 0);
+        let course = after(&[(10, serves), (11, lasting(30, 1, serves))]);
+        assert_eq!(course.covers(4), Some(at(11) + Duration::from_millis(900)));
+    }
+
+    #[test]
+    fn other_durations_under_the_same_beat_begin_w_anew() {
+        let native = row(Mode::Native, 3, 7);
+        let course = after(&[(10, native), (15, lasting(40, 15, native))]);
+        assert_eq!(course.take_over_at(), Some(at(16 + 40)));
+    }
+
+    #[test]
+    fn after_a_change_of_the_row_nothing_is_known_until_it_is_read() {
+        let mut course = after(&[(10, row(Mode::Cassandra, 4, 0))]);
+        course.forget();
+
+        assert_eq!((course.leave(), course.covers(4), course.take_over_at()), (None, None, None));
+    }
+
+    #[test]
+    fn each_of_the_rules_is_missed_when_it_is_broken() {
+        let cases: [(Rule, fn()); 9] = [
+            (
+                Rule::TakeOverWaits,
+                w_counts_from_the_end_of_the_first_read_since_which_the_row_stood_still,
+            ),
+            (
+                Rule::WaitFromReadEnd,
+                w_counts_from_the_end_of_the_first_read_since_which_the_row_stood_still,
+            ),
+            (Rule::DrainTakeOverWaits, a_beat_an_epoch_or_another_mode_begins_w_anew),
+            (Rule::TakeOverFromDraining, a_beat_an_epoch_or_another_mode_begins_w_anew),
+            (Rule::BeatCompared, a_beat_an_epoch_or_another_mode_begins_w_anew),
+            (
+                Rule::HoldFromReadStart,
+                locks_are_asked_for_under_cassandra_alone_and_last_from_the_start_of_the_read,
+            ),
+            (
+                Rule::NoEntryWhileDraining,
+                locks_are_asked_for_under_cassandra_alone_and_last_from_the_start_of_the_read,
+            ),
+            (Rule::DurationsOfTheRow, w_and_v_are_those_of_the_row_that_was_read_last),
+            (Rule::ReadOfOwnEpoch, a_read_covers_holds_of_its_own_epoch_or_of_the_one_it_drains),
+        ];
+        for (rule, test) in cases {
+            let run = without(rule, || std::panic::catch_unwind(test));
+            assert!(run.is_err(), "nothing showed that {rule:?} was broken");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The numbers of tokens: one counter for each name, which is never deleted.
+//!
+//! `fences(name, n)`. It has no TTL and knows no epoch: in a new one it simply goes on.
+
+use super::super::database::{Conditional, Fault, Tables};
+use super::super::statement::{Action, Ident, Statement, Value};
+
+/// Draws the next number of `name`. Nobody else is given it. To be called while the lock is had.
+///
+/// # Errors
+///
+/// [`Fault`]: none was drawn, or one that is spent. Whether a lock that was had before is still had has to be
+/// asked before the next is drawn.
+pub(super) async fn draw(tables: &Tables, name: &str) -> Result<i64, Fault> {
+    let n = Ident::new("n");
+    let look = Action::SelectSerial { columns: vec![n.clone()] };
+    let before = tables.read(statement(name, look)).await?.and_then(|row| row.long(&n));
+    let next = before.unwrap_or(0).checked_add(1).ok_or_else(|| used_up(name))?;
+    let action = Action::UpdateIf {
+        cells: vec![(n.clone(), Some(Value::from(next)))],
+        ttl_s: None,
+        only_if: vec![(n, before.map(Value::from))],
+    };
+    match tables.conditional(statement(name, action)).await.1? {
+        Conditional::Applied => Ok(next),
+        // An attempt that is over drew late.
+        Conditional::NotApplied(_) => {
+            Err(Fault::NotDone(format!("the fence of {name:?} moved meanwhile")))
+        }
+    }
+}
+
+/// A token has no room for more.
+pub(super) fn used_up(name: &str) -> Fault {
+    Fault::Refused(format!("table fences: the numbers of {name:?} are used up, or not ours"))
+}
+
+fn statement(name: &str, action: Action) -> Statement {
+    let key = vec![(Ident::new("name"), Value::from(name))];
+    Statement::new(Ident::new("fences"), key, action).decided_everywhere()
+}

@@ -1,0 +1,67 @@
+//! In no life are two guards of a lock safe at once, or an older token after a newer one (I24, I3), and whatever happened the
+//! native store serves again; but there is such a life for each rule that is taken away.
+
+use std::ops::Range;
+
+use super::life::{Seen, live};
+use crate::rules::{Rule, without};
+
+fn live_many(seeds: Range<u64>) {
+    let mut all = Seen::default();
+    for seed in seeds {
+        live(seed, &mut all).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+    println!("{all:?}");
+    let enough = all.native > 20 * all.lives
+        && all.in_cassandra > 10 * all.lives
+        && all.lost > all.lives
+        && all.epochs > 6 * all.lives;
+    assert!(enough, "too little happened: {all:?}");
+}
+
+#[test]
+fn in_no_life_are_two_guards_safe_at_once_or_do_tokens_go_back() {
+    live_many(0..20);
+}
+
+#[test]
+#[ignore = "long: two thousand lives"]
+fn in_none_of_very_many_lives_are_two_guards_safe_at_once_or_do_tokens_go_back() {
+    live_many(1_000..3_000);
+}
+
+/// Which of these lives goes wrong without `rule`.
+fn found(rule: Rule, seeds: Range<u64>) -> Option<u64> {
+    let mut all = Seen::default();
+    let wrong = seeds.into_iter().find_map(|seed| {
+        let outcome = without(rule, || live(seed, &mut all));
+        outcome.err().map(|wrong| (seed, wrong))
+    });
+    println!("without {rule:?}: {wrong:?}, {all:?}");
+    wrong.map(|(seed, _)| seed)
+}
+
+/// Those that carry most. What breaks more rarely has a test of its own, and a place in the long list below.
+#[test]
+fn a_life_goes_wrong_without_each_of_the_rules_that_carry_most() {
+    let rules =
+        [Rule::CoverOfOwnEpoch, Rule::TakeOverWaits, Rule::DrainTakeOverWaits, Rule::BeatCompared];
+    for rule in rules {
+        assert!(found(rule, 0..20).is_some(), "no life went wrong without {rule:?}");
+    }
+}
+
+#[test]
+#[ignore = "long: hundreds of lives without each of the rules that break rarely"]
+fn a_life_goes_wrong_without_rules_that_are_rarely_needed() {
+    let rules = [
+        Rule::CoverFromSendTime,
+        Rule::UnknownTakeOverFails,
+        Rule::ReadOfHeld,
+        Rule::NoEntryWhileDraining,
+        Rule::DurationsOfTheRow,
+    ];
+    for rule in rules {
+        assert!(found(rule, 0..400).is_some(), "no life went wrong without {rule:?}");
+    }
+}

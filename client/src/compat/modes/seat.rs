@@ -1,0 +1,311 @@
+//! The task that keeps a process' row: enters it, renews it, changes its mode when that is allowed, takes it back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::{Moment, select};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::scope::{OwnRow, Rows, at, column};
+use super::state::{Shared, Standing, State};
+use super::{LockerMode, Stage};
+use crate::backoff::Backoff;
+use crate::compat::alarms::Alarm;
+use crate::compat::database::{Conditional, Fault};
+use crate::compat::keeper::{Counted, Keeping};
+use crate::compat::statement::{Action, Cells, Value};
+use crate::items::invalid;
+use crate::lease::Span;
+use crate::safety::Safety;
+use crate::{Error, GuardState, LostReason};
+
+/// The longest pause between two attempts at a row without an answer.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// See the module.
+pub(super) struct Seat {
+    rows: Rows,
+    process: String,
+    keeping: Keeping,
+    shared: Shared,
+    /// Nobody locks through this any more, and nothing is held.
+    over: CancellationToken,
+    /// The row as an applied write of ours left it; `None`: to be looked at.
+    known: Option<OwnRow>,
+    /// When that write was sent.
+    written: Option<Moment>,
+    /// Grows with every write: none of ours has a number that another one had.
+    last_seq: i64,
+    alarm: Option<Alarm>,
+    _counted: Counted,
+}
+
+impl Seat {
+    /// Of a process that has no row yet, until `over`.
+    pub(super) fn new(
+        rows: Rows,
+        process: String,
+        keeping: Keeping,
+        shared: Shared,
+        over: CancellationToken,
+    ) -> Self {
+        let counted = Counted::new(&keeping.keepers);
+        let (known, written, alarm) = (None, None, None);
+        Self {
+            rows,
+            process,
+            keeping,
+            shared,
+            over,
+            known,
+            written,
+            last_seq: 0,
+            alarm,
+            _counted: counted,
+        }
+    }
+
+    pub(super) async fn keep(mut self) {
+        let seams = self.keeping.seams.clone();
+        let mut seen = self.shared.seen();
+        let mut pauses = Backoff::new(PAUSE_MAX);
+        while !self.over.is_cancelled() {
+            let acted = self.act().await;
+            let settled = acted.is_ok() && self.known.is_some();
+            if let Err(fault) = acted {
+                self.note(fault);
+            }
+            // Until it is to be renewed, or to say something else; without an answer, until the next attempt.
+            let until = match self.written {
+                Some(written) if settled => {
+                    pauses.reset();
+                    self.keeping.terms.renew_at(written)
+                }
+                _ => seams.clock.now() + pauses.next(&*seams.rng),
+            };
+            select! {
+                () = self.over.cancelled() => {}
+                () = seams.clock.sleep_until(until) => {}
+                () = self.something_to_do(&mut seen), if settled => {}
+            }
+        }
+        self.leave().await;
+    }
+
+    /// What went wrong is told to who asks; some of it will not pass.
+    fn note(&mut self, fault: Fault) {
+        match fault {
+            Fault::Refused(message) => {
+                let asked = self.shared.get(|state| state.asked);
+                self.refuse(asked, invalid(message));
+            }
+            Fault::Unknown(message) | Fault::NotDone(message) => {
+                self.shared.change(|state| state.trouble = message);
+            }
+        }
+    }
+
+    /// Ends when the row is to say something else than it does.
+    async fn something_to_do(&self, seen: &mut watch::Receiver<State>) {
+        let wants_more =
+            |state: &State| self.known.is_some_and(|row| state.next(row.mode).is_some());
+        // The sender is our own.
+        let _ = seen.wait_for(wants_more).await;
+    }
+
+    /// One step: looks if it has to, then writes what is due.
+    async fn act(&mut self) -> Result<(), Fault> {
+        self.note_if_over();
+        let Some(row) = self.known else { return self.look_and_write().await };
+        let (next, asked) = self.shared.get(|state| (state.next(row.mode), state.asked));
+        if let Some(next) = next {
+            return self.change(row, next, asked).await;
+        }
+        self.renew(row).await;
+        Ok(())
+    }
+
+    /// What the row says is found out, and then made certain by a write of our own.
+    async fn look_and_write(&mut self) -> Result<(), Fault> {
+        let (stage, turn, own) = self.rows.own(&self.process).await?;
+        let Some(row) = own else {
+            self.lose(LostReason::Revoked);
+            return self.enter(stage, turn).await;
+        };
+        if !self.shared.get(|state| state.is_covered_by(row.mode)) {
+            // Not by us.
+            self.lose(LostReason::Revoked);
+        }
+        self.renew(row).await;
+        Ok(())
+    }
+
+    async fn enter(&mut self, stage: Stage, turn: i64) -> Result<(), Fault> {
+        let (mode, asked) = self.shared.get(|state| (state.wanted, state.asked));
+        if !stage.admits(mode) {
+            self.refuse(asked, self.not_admitted(stage, mode));
+            return Ok(());
+        }
+        let only_if =
+            [at(stage, turn), vec![(column("mode"), None), (column("seq"), None)]].concat();
+        self.write(mode, only_if).await;
+        Ok(())
+    }
+
+    /// To `next`, if the scope's stage admits it.
+    async fn change(&mut self, row: OwnRow, next: LockerMode, asked: u64) -> Result<(), Fault> {
+        let (stage, turn, own) = self.rows.own(&self.process).await?;
+        if own != Some(row) {
+            self.known = None;
+            return Ok(());
+        }
+        if !stage.admits(next) {
+            self.refuse_change(row.mode, asked, &self.not_admitted(stage, next));
+            return Ok(());
+        }
+        // From here on nothing is begun that the change would leave uncovered.
+        let begun = self.shared.change(|state| {
+            let begun = state.next(row.mode) == Some(next);
+            state.changing = begun.then_some(next);
+            begun
+        });
+        if begun {
+            self.write(next, [at(stage, turn), as_it_is(row)].concat()).await;
+        }
+        Ok(())
+    }
+
+    async fn renew(&mut self, row: OwnRow) {
+        self.write(row.mode, as_it_is(row)).await;
+    }
+
+    /// Writes the row; what is known of it afterwards is what was answered as applied.
+    async fn write(&mut self, mode: LockerMode, only_if: Cells) {
+        self.last_seq += 1;
+        let seq = self.last_seq;
+        let cells = vec![
+            (column("mode"), Some(Value::from(mode.as_str()))),
+            (column("seq"), Some(Value::from(seq))),
+        ];
+        let action = Action::UpdateIf { cells, ttl_s: Some(self.keeping.terms.ttl_s()), only_if };
+        let statement = self.rows.row(&self.process, action);
+        let (sent, answer) = self.rows.cassandra.tables().conditional(statement).await;
+        match answer {
+            Ok(Conditional::Applied) => self.stand(OwnRow { mode, seq }, sent),
+            // Something else was there: it is looked at before anything is concluded.
+            Ok(Conditional::NotApplied(_)) => self.known = None,
+            Err(fault) => {
+                self.known = None;
+                self.note(fault);
+            }
+        }
+    }
+
+    /// The row is certain, from before `sent` on.
+    fn stand(&mut self, row: OwnRow, sent: Moment) {
+        let clock = self.keeping.seams.clock.clone();
+        let until = self.keeping.terms.safe_until(sent);
+        (self.known, self.written) = (Some(row), Some(sent));
+        let there = self.shared.get(|state| state.row.clone());
+        let extended = there.map(|there| there.safety).filter(|safety| {
+            let extended = safety.is_safe(&*clock) && safety.extend(until, &*clock);
+            safety.publish(false);
+            extended
+        });
+        let safety = if let Some(safety) = extended {
+            safety
+        } else {
+            self.lose(LostReason::DeadlinePassed);
+            let span = Span::new(until);
+            let alive = span.is_alive(&*clock);
+            let Some(safety) = alive.then(|| Safety::within(span).map(Arc::new)).flatten() else {
+                // The answer took too long.
+                self.known = None;
+                return;
+            };
+            self.alarm = Some(self.keeping.alarms.watch(safety.clone()));
+            safety
+        };
+        self.shared.change(|state| {
+            state.row = Some(Standing { mode: row.mode, safety });
+            state.changing = None;
+            state.refused = None;
+            if state.wanted == row.mode {
+                state.answered = (state.asked, None);
+            }
+        });
+    }
+
+    /// A row whose time has passed covers nothing any more.
+    fn note_if_over(&mut self) {
+        let clock = self.keeping.seams.clock.clone();
+        let over = self
+            .shared
+            .get(|state| state.row.as_ref().is_some_and(|row| !row.safety.is_safe(&*clock)));
+        if over {
+            self.known = None;
+            self.lose(LostReason::DeadlinePassed);
+        }
+    }
+
+    /// All guards under the row are lost.
+    fn lose(&mut self, reason: LostReason) {
+        self.alarm = None;
+        let lost = self.shared.change(|state| {
+            state.changing = None;
+            state.row.take()
+        });
+        if let Some(lost) = lost {
+            lost.safety.end(GuardState::Lost(reason));
+        }
+    }
+
+    /// There is no row, and there will be none as things stand.
+    fn refuse(&mut self, asked: u64, error: Error) {
+        self.known = None;
+        self.shared.change(|state| {
+            if state.asked == asked {
+                state.refused = Some(error.clone());
+                state.answered = (asked, Some(error));
+            }
+        });
+    }
+
+    /// It stays as it is.
+    fn refuse_change(&self, mode: LockerMode, asked: u64, error: &Error) {
+        self.shared.change(|state| {
+            if state.asked == asked {
+                state.wanted = mode;
+                state.answered = (asked, Some(error.clone()));
+            }
+        });
+    }
+
+    fn not_admitted(&self, stage: Stage, mode: LockerMode) -> Error {
+        let scope = self.rows.scope.escape_debug();
+        invalid(format!(
+            "scope \"{scope}\" is at {stage}, where no process may enter {mode}; move the scope first \
+             (holdfast-migrate cutover, or rollback), or take another mode"
+        ))
+    }
+
+    /// Takes the row back. What is not answered ends with its TTL.
+    async fn leave(&mut self) {
+        self.lose(LostReason::Revoked);
+        for _ in 0..3 {
+            let Ok((_, _, own)) = self.rows.own(&self.process).await else { continue };
+            let Some(row) = own else { return };
+            let delete = self.rows.row(&self.process, Action::DeleteIf { only_if: as_it_is(row) });
+            let _ = self.rows.cassandra.tables().conditional(delete).await;
+        }
+    }
+}
+
+/// On condition that nobody has written the row since.
+fn as_it_is(row: OwnRow) -> Cells {
+    vec![
+        (column("mode"), Some(Value::from(row.mode.as_str()))),
+        (column("seq"), Some(Value::from(row.seq))),
+    ]
+}

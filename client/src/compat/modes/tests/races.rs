@@ -1,0 +1,256 @@
+//! What comes between a look and the write that rests on it; and what nobody should have done.
+
+use super::*;
+use crate::compat::database::{Answer, Conditional};
+use crate::compat::model::Fate;
+use crate::compat::modes::MoveRefused;
+use crate::compat::modes::scope::Rows;
+use crate::compat::statement::{Action, Ident, Statement, Value};
+
+/// A process enters `cassandra` after the operator looked and before he moves the scope: the next step finds it.
+#[test]
+fn a_process_that_slips_in_before_the_first_step_is_found_at_the_second() {
+    let world = World::new(3);
+    let a = world.machine.process("a");
+    world.machine.run(async {
+        let seen = world.scope().view().await.unwrap();
+        let _locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
+        let rows = Rows::new(&world.cassandra(&a), "", ModesTable::default()).unwrap();
+        assert_eq!(rows.change_stage(&seen, Stage::Both).await, Ok(true));
+        let refused = world.scope().advance().await.unwrap_err();
+        assert!(matches!(refused, MoveRefused::InTheWay { stage: Stage::Both, .. }), "{refused}");
+    });
+}
+
+/// An operator looks at `both`, where nobody is in the way, and is held up. The scope goes back, a process enters
+/// `cassandra`, the scope comes to `both` once more. What he decided then is not done now.
+#[test]
+fn what_was_decided_on_an_earlier_turn_of_the_scope_is_not_done_later() {
+    let world = World::new(4);
+    let a = world.machine.process("a");
+    world.machine.run(async {
+        world.move_to(Stage::Both).await;
+        let seen = world.scope().view().await.unwrap();
+        world.move_to(Stage::Cassandra).await;
+        let before = world.scope().view().await.unwrap();
+        let _locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
+        let rows = Rows::new(&world.cassandra(&a), "", ModesTable::default()).unwrap();
+        assert_eq!(rows.change_stage(&before, Stage::Both).await, Ok(true));
+
+        assert_eq!(rows.change_stage(&seen, Stage::Native).await, Ok(false));
+        assert!(world.scope().advance_from(&seen).await.is_err());
+        assert!(world.scope().go_back_from(&seen).await.is_err());
+        assert_eq!(world.scope().view().await.unwrap().stage, Stage::Both);
+    });
+}
+
+/// An operator looked at the scope, with nobody in the way, and others moved it since: to where he would have, too. What
+/// he looked at beside it was looked at before.
+#[test]
+fn a_scope_is_moved_only_from_where_it_was_seen() {
+    let world = World::new(6);
+    world.machine.run(async {
+        let seen = world.scope().view().await.unwrap();
+        world.move_to(Stage::Both).await;
+        let at_both = world.scope().view().await.unwrap();
+        world.move_to(Stage::Cassandra).await;
+
+        let moved =
+            [world.scope().advance_from(&at_both).await, world.scope().advance_from(&seen).await];
+        assert!(moved.iter().all(Result::is_err), "{moved:?}");
+        assert_eq!(world.scope().view().await.unwrap().stage, Stage::Cassandra);
+        world.move_to(Stage::Both).await;
+        let moved = world.scope().advance_from(&seen).await;
+        assert!(moved.is_err(), "it is at both by somebody else's step: {moved:?}");
+    });
+}
+
+/// It is done, and nobody knows; asked for again it finds the scope moved on by itself.
+#[test]
+fn a_step_that_was_done_without_an_answer_is_answered_as_done() {
+    let world = World::new(7);
+    world.machine.run(async {
+        world.model.choose(|lwt| matches!(lwt.action, Action::UpdateIf { .. }), Fate::AnswerLost);
+        assert_eq!(world.scope().advance().await, Ok(Stage::Both));
+        assert!(world.model.nothing_is_chosen());
+        assert_eq!(world.scope().view().await.unwrap().stage, Stage::Both, "one step");
+    });
+}
+
+/// What the row was changed to without an answer is found out; and what is applied late finds the row moved on.
+#[test]
+fn a_write_that_is_applied_late_changes_nothing() {
+    let world = World::new(9);
+    let a = world.machine.process("a");
+    world.machine.run(async {
+        let locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
+        let rows = Rows::new(&world.cassandra(&a), "", ModesTable::default()).unwrap();
+        let process = world.scope().view().await.unwrap().processes[0].process.clone();
+        let (_, _, own) = rows.own(&process).await.unwrap();
+        let seq = own.unwrap().seq;
+        // The locker renews it.
+        world.sleep(secs(15)).await;
+        let cells = vec![(Ident::new("mode"), Some(Value::from("both")))];
+        let only_if = vec![(Ident::new("seq"), Some(Value::from(seq)))];
+        let late = rows.row(&process, Action::UpdateIf { cells, ttl_s: Some(30), only_if });
+        let (_, answer) = rows.cassandra.tables().conditional(late).await;
+        assert!(matches!(answer, Ok(Conditional::NotApplied(_))), "{answer:?}");
+        drop(locker);
+    });
+}
+
+/// Somebody takes the row away by hand: its guards are lost when the next renewal says so, and the process enters again.
+#[test]
+fn a_row_that_was_taken_away_takes_its_guards_with_it() {
+    let world = World::new(10);
+    let a = world.machine.process("a");
+    world.machine.run(async {
+        let locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
+        let held = locker.get_lock("jobs").await.unwrap();
+        let process = world.scope().view().await.unwrap().processes[0].process.clone();
+        let key = vec![
+            (Ident::new("scope"), Value::from("*")),
+            (Ident::new("process"), Value::from(process.as_str())),
+        ];
+        let action = Action::DeleteIf { only_if: Vec::new() };
+        let delete = Statement::new(Ident::new("locker_modes"), key, action);
+        assert_eq!(world.model.apply(&delete), Answer::Applied);
+        assert!(in_time(&a, secs(15), held.lost()).await.is_some());
+        drop(held);
+        let again = locker.get_lock_within("jobs", secs(20)).await.unwrap();
+        assert!(again.is_safe());
+    });
+}
+
+/// A write of a row that makes it another mode's.
+fn is_change(statement: &Statement) -> bool {
+    matches!(&statement.action, Action::UpdateIf { ttl_s: Some(_), only_if, .. }
+        if only_if.iter().any(|(column, _)| column.as_str() == "stage"))
+}
+
+/// The stage was as it has to be when the process looked, and is not when its write is decided.
+#[test]
+fn the_stage_is_asked_with_the_write_and_not_before_it() {
+    for enters in [true, false] {
+        let world = World::new(12);
+        let a = world.machine.process("a");
+        world.machine.run(async {
+            let there =
+                if enters { None } else { Some(world.locker(&a, LockerMode::Both).await.unwrap()) };
+            world.model.choose(is_change, Fate::Slowly(secs(6)));
+            let moving = async {
+                match &there {
+                    None => world.locker(&a, LockerMode::Cassandra).await.map(|_| ()),
+                    Some(locker) => locker.set_mode(LockerMode::Cassandra).await,
+                }
+            };
+            let operating = async {
+                world.sleep(secs(2)).await;
+                world.move_to(Stage::Native).await;
+            };
+            let (moved, ()) = tokio::join!(moving, operating);
+            let refused = moved.unwrap_err().to_string();
+            assert!(refused.contains("is at native, where no process may enter cassandra"));
+            assert!(world.rows().await.iter().all(|(_, mode)| *mode == LockerMode::Both));
+        });
+    }
+}
+
+/// A change to `both` is applied long after nobody knew; the process has gone back to `cassandra` meanwhile, and holds there.
+#[test]
+fn a_change_that_is_applied_late_does_not_uncover_what_is_held_since() {
+    let world = World::new(13);
+    let a = world.machine.process("a");
+    world.machine.run(async {
+        let locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
+        world.model.choose(is_change, Fate::Late(secs(6)));
+        let there = locker.set_mode(LockerMode::Both);
+        let back = async {
+            world.sleep(secs(1)).await;
+            locker.set_mode(LockerMode::Cassandra).await.unwrap();
+            locker.get_lock_within("jobs", secs(3)).await.unwrap()
+        };
+        let (_, held) = tokio::join!(there, back);
+        assert_eq!(held.fencing_token(), None, "held in Cassandra alone");
+        for _ in 0..20 {
+            world.sleep(ms(500)).await;
+            assert_eq!(world.rows().await, [("a".into(), LockerMode::Cassandra)]);
+        }
+        assert!(held.is_safe());
+    });
+}
+
+/// A change to `both` is on its way, and will be made. Whoever calls it off does not lock in `cassandra` before that is known.
+#[test]
+fn while_a_change_has_no_answer_everything_is_locked_in_both() {
+    let world = World::new(14);
+    let a = world.machine.process("a");
+    world.machine.run(async {
+        let locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
+        world.model.choose(is_change, Fate::Slowly(secs(6)));
+        let there = locker.set_mode(LockerMode::Both);
+        let back = async {
+            world.sleep(secs(1)).await;
+            let back = locker.set_mode(LockerMode::Cassandra);
+            let lock = locker.get_lock_within("jobs", secs(3));
+            tokio::join!(back, lock)
+        };
+        let (_, (back, held)) = tokio::join!(there, back);
+        assert!(held.unwrap().fencing_token().is_some());
+        assert_eq!(back, Ok(()));
+        assert_eq!(world.rows().await, [("a".into(), LockerMode::Cassandra)]);
+    });
+}
+
+/// Stalled anywhere on the way, for longer than the row is certain: what comes out in the end is safe when it does.
+#[test]
+fn what_is_not_safe_any_more_is_not_handed_out() {
+    for stalls_after_ms in (0..400).step_by(5) {
+        let world = World::new(stalls_after_ms);
+        let a = world.machine.process("a");
+        let (seams, here) = (a.seams(), a.clone());
+        let options = LockerOptions::default().ttl(secs(600)).max_skew(secs(10));
+        let (said, mut heard) = tokio::sync::oneshot::channel();
+        let lease = Lease::new(&world.cassandra(&a), &options, LeaseTable::default()).unwrap();
+        let builder = Locker::builder(&world.cassandra(&a), "", lease).row(world.options(&here));
+        let (ready, started) = tokio::sync::oneshot::channel();
+        let acquiring = async move {
+            let locker = builder.start(LockerMode::Cassandra).await.unwrap();
+            let _ = ready.send(());
+            let held = locker.get_lock("jobs").await.unwrap();
+            let _ = said.send(held.is_safe());
+            std::future::pending::<()>().await;
+        };
+        seams.spawn("acquiring", acquiring).detach();
+        world.machine.run(async {
+            started.await.unwrap();
+            world.sleep(ms(stalls_after_ms)).await;
+            a.pause();
+            world.sleep(secs(60)).await;
+            a.resume();
+            world.sleep(secs(60)).await;
+            assert_eq!(heard.try_recv(), Ok(true), "stalled after {stalls_after_ms} ms");
+        });
+    }
+}
+
+/// Somebody writes into the table by hand. What the row does not cover any more is lost.
+#[test]
+fn a_row_that_says_too_little_takes_its_guards_with_it() {
+    let world = World::new(15);
+    let a = world.machine.process("a");
+    world.machine.run(async {
+        let locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
+        let held = locker.get_lock("jobs").await.unwrap();
+        let process = world.scope().view().await.unwrap().processes[0].process.clone();
+        let rows = Rows::new(&world.cassandra(&a), "", ModesTable::default()).unwrap();
+        let (_, _, own) = rows.own(&process).await.unwrap();
+        let cells = vec![
+            (Ident::new("mode"), Some(Value::from("both"))),
+            (Ident::new("seq"), Some(Value::from(own.unwrap().seq + 1_000))),
+        ];
+        let action = Action::UpdateIf { cells, ttl_s: Some(30), only_if: Vec::new() };
+        assert_eq!(world.model.apply(&rows.row(&process, action)), Answer::Applied);
+        assert!(in_time(&a, secs(15), held.lost()).await.is_some());
+    });
+}

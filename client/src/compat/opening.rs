@@ -1,0 +1,71 @@
+//! Lockers on a session of the driver: the caller's own, or one opened for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_cassandra::driver::{self, NotOpen};
+pub use holdfast_cassandra::driver::{Credentials, SerialScope};
+use holdfast_seams::Seams;
+use scylla::client::session::Session;
+
+use super::cassandra::Cassandra;
+use crate::items::invalid;
+use crate::{Error, Result};
+
+impl Cassandra {
+    /// The keyspace `keyspace`, by its exact name, over the caller's own session: the one it uses for
+    /// its data, for one. Its execution profile is not used, and is not changed. Nothing is sent: what the
+    /// session knows of the cluster is looked at.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if there is no such keyspace, if it has fewer nodes, up or
+    /// down, than replicas (an LWT would be decided by those that there are, and unknown to those that join
+    /// later), or if the session does not fetch its schema and so cannot tell.
+    pub fn new(session: Arc<Session>, keyspace: &str, scope: SerialScope) -> Result<Self, Error> {
+        Ok(Self::on(driver::keyspace(session, keyspace, scope)?, Seams::system()))
+    }
+
+    /// Opens a session of the locker's own, within `limit`: for programs that have none. Contact
+    /// points are `host` or `host:port`, separated by commas; a lock is exclusive within `scope`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] if none of them answered, [`Error::Refused`] if the cluster would not
+    /// let us in, [`Error::Setting`] without a contact point; and as of [`Cassandra::new`].
+    pub async fn connect(
+        contact_points: &str,
+        keyspace: &str,
+        credentials: Option<&Credentials>,
+        scope: SerialScope,
+        limit: Duration,
+    ) -> Result<Self> {
+        Self::new(open(contact_points, credentials, limit).await?, keyspace, scope)
+    }
+}
+
+/// Opens a session of the caller's own, within `limit`, without looking at a keyspace.
+///
+/// # Errors
+///
+/// [`Error::Unreachable`] if no contact point answered, [`Error::Refused`] if the cluster would not let us
+/// in, [`Error::Setting`] without a contact point.
+pub async fn open(
+    contact_points: &str,
+    credentials: Option<&Credentials>,
+    limit: Duration,
+) -> Result<Arc<Session>> {
+    Ok(driver::open(contact_points, credentials, limit).await?)
+}
+
+impl From<NotOpen> for Error {
+    fn from(why: NotOpen) -> Self {
+        match why {
+            NotOpen::Unreachable { contact_points: endpoints, waited, last } => {
+                Self::Unreachable { endpoints, waited, last }
+            }
+            NotOpen::Refused(message) => invalid(message),
+            NotOpen::Setting(message) => Self::Setting { message },
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The tables of the recipes, as text to read and to apply.
+
+use std::time::Duration;
+
+use scylla::client::session::Session;
+use scylla::cluster::metadata::Strategy;
+
+use super::lease::LeaseTable;
+use super::modes::ModesTable;
+use super::opening::{Credentials, open};
+use super::queue::QueueTables;
+use super::statement::Ident;
+use super::tokens::TokenTables;
+use crate::items::invalid;
+use crate::{Error, Result};
+
+/// What the tables of all recipes are called, and their columns.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    /// Of [`Lease`](crate::compat::Lease).
+    pub lease: LeaseTable,
+    /// Of [`Queue`](crate::compat::Queue).
+    pub queue: QueueTables,
+    /// Of [`Tokens`](crate::compat::Tokens).
+    pub tokens: TokenTables,
+    /// Of [`Locker`](crate::compat::Locker).
+    pub modes: ModesTable,
+}
+
+/// The tables in one keyspace, and the keyspace itself.
+#[derive(Clone, Debug)]
+pub struct Schema {
+    keyspace: Ident,
+    replication: Option<u32>,
+    layout: Layout,
+}
+
+impl Schema {
+    /// Of this keyspace, by its exact name. With `replication`, the keyspace is made too, with so
+    /// many replicas in each datacenter: three, for one node to be spared.
+    #[must_use]
+    pub fn new(keyspace: &str, replication: Option<u32>) -> Self {
+        Self { keyspace: Ident::new(keyspace), replication, layout: Layout::default() }
+    }
+
+    /// With tables of other names.
+    #[must_use]
+    pub fn named(mut self, layout: Layout) -> Self {
+        self.layout = layout;
+        self
+    }
+
+    /// The statements, in order. Each says `IF NOT EXISTS`: what is there stays as it is.
+    pub fn statements(&self) -> Vec<String> {
+        let keyspace = &self.keyspace;
+        let made = self.replication.map(|replicas| {
+            format!(
+                "CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = \
+                 {{'class': 'NetworkTopologyStrategy', 'replication_factor': {replicas}}}"
+            )
+        });
+        let tables = self.tables();
+        let made_table = |table| format!("CREATE TABLE IF NOT EXISTS {keyspace}.{table}");
+        made.into_iter().chain(tables.into_iter().map(made_table)).collect()
+    }
+
+    /// The name of each table, and what follows it.
+    fn tables(&self) -> Vec<String> {
+        let Layout { lease, queue, tokens, modes } = &self.layout;
+        let LeaseTable { table, name, owner, value, sequences } = lease;
+        let QueueTables { queue, main, key, column, value: thread } = queue;
+        let TokenTables { tokens, token, session, timestamp, times, beating, held, beat } = tokens;
+        vec![
+            // Lease seed, "The Data Model". Our rows say their TTL; the table's is for clients that do not.
+            format!(
+                "{table} ({name} text PRIMARY KEY, {owner} text, {value} text) \
+                 WITH default_time_to_live = 180"
+            ),
+            format!("{sequences} (\"name\" text PRIMARY KEY, \"next\" bigint)"),
+            // Thesis §5: a row of places and a main row for each lock. It names no tables.
+            format!(
+                "{queue} ({key} text, {column} text, {thread} text, PRIMARY KEY ({key}, {column}))"
+            ),
+            format!(
+                "{main} ({key} text, {column} text, {thread} text, PRIMARY KEY ({key}, {column}))"
+            ),
+            // Scylla seed, the second `tokens` table and `token_times`.
+            format!("{tokens} ({token} text PRIMARY KEY, {session} text, {timestamp} timestamp)"),
+            format!("{times} ({beating} text PRIMARY KEY, {held} list<text>, {beat} timestamp)"),
+            // Ours: which process of a scope locks in which store, and how far the scope has come.
+            format!(
+                "{} (\"scope\" text, \"process\" text, \"mode\" text, \"seq\" bigint, \"stage\" text static, \
+                 \"turn\" bigint static, PRIMARY KEY (\"scope\", \"process\"))",
+                modes.table
+            ),
+            // Ours: which store serves a scope with fallback, the locks in this one meanwhile, and the numbers of their
+            // tokens. Leases say their TTL; the others have none, and are never deleted.
+            "\"authority\" (\"scope\" text PRIMARY KEY, \"mode\" text, \"epoch\" bigint, \"beat\" bigint, \
+             \"take_over_ms\" bigint, \"hold_ms\" bigint)".to_owned(),
+            "\"fallback_leases\" (\"scope\" text, \"bucket\" bigint, \"name\" text, \"owner\" text, \"value\" text, \
+             PRIMARY KEY ((\"scope\", \"bucket\"), \"name\"))".to_owned(),
+            "\"fences\" (\"name\" text PRIMARY KEY, \"n\" bigint)".to_owned(),
+        ]
+    }
+
+    /// Makes what is not there yet, within `limit` for the connection.
+    ///
+    /// Applying twice is harmless. Dropping the future may leave part of the tables.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if the keyspace is not there and no replication is given, if there are
+    /// fewer nodes than replicas, or if it is there with another replication; nothing is made then.
+    /// [`Error::Refused`] too if a statement is refused: those before it stand.
+    /// [`Error::Unreachable`] if nobody answered.
+    pub async fn apply(
+        &self,
+        contact_points: &str,
+        credentials: Option<&Credentials>,
+        limit: Duration,
+    ) -> Result<()> {
+        let session = open(contact_points, credentials, limit).await?;
+        self.check(&session)?;
+        for statement in self.statements() {
+            let made = session.query_unpaged(statement.as_str(), ()).await;
+            made.map_err(|error| invalid(format!("{statement}: {error}")))?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, session: &Session) -> Result<()> {
+        let state = session.get_cluster_state();
+        let there = state.get_keyspace(self.keyspace.as_str());
+        let Some(replicas) = self.replication else {
+            let missing = || self.refused("is not there; --replication 3 makes it");
+            return there.map(|_| ()).ok_or_else(missing);
+        };
+        let nodes = state.get_nodes_info().len();
+        if replicas == 0 || usize::try_from(replicas).is_ok_and(|replicas| replicas > nodes) {
+            return Err(self.refused(&format!(
+                "cannot have {replicas} replicas on {nodes} nodes: no QUORUM could be had"
+            )));
+        }
+        match there.and_then(|there| replicas_of(&there.strategy)) {
+            Some(other) if usize::try_from(replicas) != Ok(other) => Err(self.refused(&format!(
+                "is there with {other} replicas, not {replicas}; ALTER KEYSPACE changes that, and \
+                 needs a repair after it"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn refused(&self, what: &str) -> Error {
+        invalid(format!("keyspace {} {what}", self.keyspace))
+    }
+}
+
+/// In each datacenter; `None` if they differ, or are not known.
+fn replicas_of(strategy: &Strategy) -> Option<usize> {
+    match strategy {
+        Strategy::SimpleStrategy { replication_factor } => Some(*replication_factor),
+        Strategy::NetworkTopologyStrategy { datacenter_repfactors } => {
+            let mut replicas = datacenter_repfactors.values().copied();
+            let first = replicas.next()?;
+            replicas.all(|other| other == first).then_some(first)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keyspace_is_made_only_when_its_replication_is_said() {
+        assert_eq!(Schema::new("locks", None).statements().len(), 10);
+        let made = Schema::new("Locks", Some(3)).statements();
+        assert!(made[0].starts_with("CREATE KEYSPACE IF NOT EXISTS \"Locks\" WITH"), "{made:?}");
+        assert!(
+            made[1].contains("\"Locks\".\"leases\" (\"name\" text PRIMARY KEY, \"owner\" text"),
+            "{made:?}"
+        );
+    }
+    #[test]
+    fn tables_are_made_under_the_names_they_have_in_the_layout() {
+        let tokens = TokenTables::named(
+            "locked",
+            ["key", "column1", "value"],
+            "beats",
+            ["who", "what", "when"],
+        );
+        let layout = Layout { tokens, ..Layout::default() };
+        let made = Schema::new("locks", None).named(layout).statements();
+        let locked = "\"locked\" (\"key\" text PRIMARY KEY, \"column1\" text, \"value\" timestamp)";
+        assert!(made[4].ends_with(locked), "{made:?}");
+        let beats = "\"beats\" (\"who\" text PRIMARY KEY, \"what\" list<text>, \"when\" timestamp)";
+        assert!(made[5].ends_with(beats), "{made:?}");
+    }
+}

@@ -1,0 +1,284 @@
+//! Bringing in what is held and waited for in another store.
+
+use std::time::Duration;
+
+use holdfast_proto::v1;
+use holdfast_proto::v1::import_fate::Fate as WireFate;
+use holdfast_proto::v1::import_row::Has as WireHas;
+use holdfast_seams::Seams;
+
+use crate::operator::Operator;
+use crate::transport::operator as calls;
+use crate::{Error, FencingToken, RefusalReason, Result};
+
+/// Most rows that a server takes in one group.
+const GROUP_ROWS_MAX: usize = 64;
+/// Most bytes of names and values that a server takes in one group.
+const GROUP_BYTES_MAX: usize = 32 << 10;
+/// Groups in one call: half of what a server takes.
+const CALL_GROUPS: usize = 500;
+/// Bytes of names and values in one call: half of what a server's messages may hold.
+const CALL_BYTES: usize = 512 << 10;
+
+/// What one owner has in another store, as far as the same is left of its leases.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportGroup {
+    /// What the other store calls it: 1 to 256 bytes without control or bidirectional-override
+    /// characters.
+    pub owner: String,
+    /// What is left of its leases: 1 ms to 366 days, in whole milliseconds (the rest is cut off).
+    pub remaining: Duration,
+    /// What it has, in the order in which it is to come in.
+    pub rows: Vec<ImportRow>,
+}
+
+/// What an owner has of one lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportRow {
+    /// The lock.
+    pub name: String,
+    /// What the owner has of it.
+    pub has: Has,
+}
+
+/// What an owner has of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Has {
+    /// It holds the lock.
+    Hold {
+        /// With this value, at most 4 KiB. `None`: the lock keeps the one that it has here.
+        value: Option<Vec<u8>>,
+    },
+    /// It waits, behind whoever came in before.
+    Place,
+}
+
+/// What became of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fate {
+    /// It holds the lock, for its owner to claim.
+    Held {
+        /// Under this token; whoever claims it gets a new one.
+        token: FencingToken,
+    },
+    /// It waits for the lock.
+    Queued {
+        /// How many stand before it; 0 is next.
+        place: u64,
+    },
+    /// It came in before, and that import still runs. Nothing changed.
+    Known,
+    /// It did not come in: somebody else holds the lock here or waits for it, or a limit is
+    /// reached.
+    Refused {
+        /// Why, for programs.
+        reason: RefusalReason,
+        /// The store's words.
+        message: String,
+    },
+}
+
+/// Brings in what is held and waited for in another store (DESIGN §10).
+///
+/// What one owner has becomes a session of its own, which nobody renews: its owner claims each
+/// lock ([`Client::claim`](crate::Client::claim)), and what nobody claims runs out when it would
+/// have there. A row that comes again while an earlier import of it runs changes nothing (I25): so
+/// a call that failed, for whatever reason, is made again.
+///
+/// Nobody comes in beside anybody: a holder is refused if somebody else has the lock here, and a
+/// waiter if nobody has it, because then the holder it waits for has not come in. So the holder of
+/// a lock comes first, then those who wait for it, in their order.
+///
+/// ```no_run
+/// # async fn example() -> holdfast::Result<()> {
+/// use std::time::Duration;
+///
+/// use holdfast::{Has, ImportGroup, ImportRow};
+///
+/// let builder = holdfast::Client::builder().endpoints("10.0.0.1:7420,10.0.0.2:7420")?;
+/// let importer = builder.importer(Duration::from_secs(30));
+/// let row = ImportRow { name: "jobs/7".into(), has: Has::Hold { value: None } };
+/// let remaining = Duration::from_secs(90);
+/// let group = ImportGroup { owner: "billing-3".into(), remaining, rows: vec![row] };
+/// let fates = importer.import(&[group]).await?;
+/// println!("{:?}", fates[0][0]);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Importer {
+    operator: Operator,
+}
+
+impl Importer {
+    pub(crate) fn new(endpoints: Vec<String>, seams: Seams, limit: Duration) -> Self {
+        Self { operator: Operator::new(endpoints, seams, limit) }
+    }
+
+    /// Brings groups in, in their order, and says of each row what became of it. As many calls as
+    /// it takes, one after the other.
+    ///
+    /// Dropping the future leaves what was sent alone.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`]: something in one of the groups makes no sense; groups before it may have
+    /// come in. [`Error::Unreachable`], [`Error::OutcomeUnknown`]: some may have come in. After
+    /// each, the same groups may be brought in again.
+    pub async fn import(&self, groups: &[ImportGroup]) -> Result<Vec<Vec<Fate>>> {
+        let mut fates: Vec<Vec<Fate>> = groups.iter().map(|_| Vec::new()).collect();
+        for call in calls_of(groups) {
+            let request = v1::ImportRequest { groups: call.iter().map(Piece::to_wire).collect() };
+            let ask = |endpoint| calls::import(endpoint, request.clone());
+            let answer = self.operator.ask("an import", true, ask).await?;
+            if answer.groups.len() != call.len() {
+                return Err(odd_answer());
+            }
+            for (piece, imported) in call.iter().zip(answer.groups) {
+                let told = imported.rows.into_iter().map(fate).collect::<Result<Vec<_>>>()?;
+                if told.len() != piece.rows.len() {
+                    return Err(odd_answer());
+                }
+                fates.get_mut(piece.group).ok_or_else(odd_answer)?.extend(told);
+            }
+        }
+        Ok(fates)
+    }
+}
+
+/// As much of a group as a server takes at once.
+struct Piece<'a> {
+    /// Which of the groups.
+    group: usize,
+    of: &'a ImportGroup,
+    rows: &'a [ImportRow],
+}
+
+impl Piece<'_> {
+    fn bytes(&self) -> usize {
+        self.rows.iter().map(bytes_of).sum()
+    }
+
+    fn to_wire(&self) -> v1::ImportGroup {
+        let remaining_ms = u64::try_from(self.of.remaining.as_millis()).unwrap_or(u64::MAX);
+        let rows = self.rows.iter().map(row_to_wire).collect();
+        v1::ImportGroup { owner: self.of.owner.clone(), remaining_ms, rows }
+    }
+}
+
+/// The groups in pieces, and those in calls, in their order.
+fn calls_of(groups: &[ImportGroup]) -> Vec<Vec<Piece<'_>>> {
+    let mut calls: Vec<Vec<Piece<'_>>> = Vec::new();
+    let mut room = 0;
+    for piece in groups.iter().enumerate().flat_map(|(number, group)| pieces_of(number, group)) {
+        let bytes = piece.bytes();
+        match calls.last_mut() {
+            Some(call) if call.len() < CALL_GROUPS && bytes <= room => call.push(piece),
+            Some(_) | None => {
+                calls.push(vec![piece]);
+                room = CALL_BYTES;
+            }
+        }
+        room = room.saturating_sub(bytes);
+    }
+    calls
+}
+
+fn pieces_of(group: usize, of: &ImportGroup) -> Vec<Piece<'_>> {
+    let mut pieces = Vec::new();
+    let mut rest = &of.rows[..];
+    while !rest.is_empty() {
+        let (rows, others) = rest.split_at(fitting(rest));
+        pieces.push(Piece { group, of, rows });
+        rest = others;
+    }
+    pieces
+}
+
+/// How many of these rows, at least one, go into a group.
+fn fitting(rows: &[ImportRow]) -> usize {
+    let mut bytes = 0;
+    let fits = |row: &&ImportRow| {
+        bytes += bytes_of(row);
+        bytes <= GROUP_BYTES_MAX
+    };
+    rows.iter().take(GROUP_ROWS_MAX).take_while(fits).count().max(1)
+}
+
+fn bytes_of(row: &ImportRow) -> usize {
+    let value = match &row.has {
+        Has::Hold { value: Some(value) } => value.len(),
+        Has::Hold { value: None } | Has::Place => 0,
+    };
+    row.name.len() + value
+}
+
+fn row_to_wire(row: &ImportRow) -> v1::ImportRow {
+    let has = match &row.has {
+        Has::Hold { value } => {
+            WireHas::Hold(v1::ImportHold { value: value.clone().map(Into::into) })
+        }
+        Has::Place => WireHas::Place(v1::ImportPlace {}),
+    };
+    v1::ImportRow { name: row.name.clone().into_bytes().into(), has: Some(has) }
+}
+
+fn fate(fate: v1::ImportFate) -> Result<Fate> {
+    Ok(match fate.fate {
+        Some(WireFate::Held(token)) => Fate::Held { token: FencingToken::new(token) },
+        Some(WireFate::Queued(place)) => Fate::Queued { place },
+        Some(WireFate::Known(_)) => Fate::Known,
+        Some(WireFate::Refused(refusal)) => {
+            let reason = RefusalReason::from(refusal.reason());
+            Fate::Refused { reason, message: refusal.message }
+        }
+        None => return Err(odd_answer()),
+    })
+}
+
+fn odd_answer() -> Error {
+    let message = "the server's answer to an import is not one; is it of another release?";
+    Error::Refused {
+        reason: RefusalReason::Protocol,
+        message: message.to_owned(),
+        limit: None,
+        retry_after: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(rows: usize, value: usize) -> ImportGroup {
+        let row = |number| ImportRow {
+            name: format!("jobs/{number:04}"),
+            has: Has::Hold { value: Some(vec![7; value]) },
+        };
+        let rows = (0..rows).map(row).collect();
+        ImportGroup { owner: "old/1".into(), remaining: Duration::from_secs(9), rows }
+    }
+
+    /// Each row once and in order, in pieces and calls that a server takes.
+    #[test]
+    fn groups_are_sent_in_as_many_calls_as_they_need() {
+        for groups in [
+            vec![group(1, 0); 1_200],
+            vec![group(1_000, 0)],
+            vec![group(100, 4_096), group(0, 0), group(3, 4_096)],
+        ] {
+            let mut sent: Vec<Vec<ImportRow>> = groups.iter().map(|_| Vec::new()).collect();
+            for call in calls_of(&groups) {
+                let bytes: usize = call.iter().map(Piece::bytes).sum();
+                assert!(call.len() <= CALL_GROUPS && bytes <= CALL_BYTES, "{} {bytes}", call.len());
+                for piece in call {
+                    assert!((1..=GROUP_ROWS_MAX).contains(&piece.rows.len()));
+                    assert!(piece.bytes() <= GROUP_BYTES_MAX, "{}", piece.bytes());
+                    sent[piece.group].extend_from_slice(piece.rows);
+                }
+            }
+            let asked: Vec<_> = groups.into_iter().map(|group| group.rows).collect();
+            assert_eq!(sent, asked);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Scopes with fallback: set, removed and listed, by operators.
+
+use std::fmt;
+use std::time::Duration;
+
+use holdfast_proto::v1;
+use holdfast_seams::Seams;
+
+use crate::Result;
+use crate::operator::Operator;
+use crate::transport::operator as calls;
+
+/// Asks the leader about scopes with fallback, and changes them. Needs no session.
+///
+/// A scope is a prefix of names that Cassandra serves while no server can be reached. Every change is
+/// asked for by its end, so asking twice is harmless, and a call that was not answered is asked again
+/// within the limit.
+///
+/// Before a scope is set, every client of its names has to know of scopes: one of an earlier release goes
+/// on to believe its lease alone while others hold the lock in Cassandra.
+///
+/// # Errors
+///
+/// Of every call: [`Error::Refused`](crate::Error::Refused), nothing was changed and the message says what to do;
+/// [`Error::Unreachable`](crate::Error::Unreachable), no leader answered within the limit and nothing was changed;
+/// [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown), the change may still take effect.
+#[derive(Clone)]
+pub struct ScopeAdmin {
+    operator: Operator,
+}
+
+/// A scope, as its leader knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScopeStatus {
+    /// What its names begin with.
+    pub prefix: String,
+    /// The upper part of the tokens that are given out in it.
+    pub epoch: u32,
+    /// Nobody is granted anything in it at the moment.
+    pub suspended: bool,
+    /// The mode and epoch of its row in Cassandra, if the leader knows them.
+    pub row: Option<(String, u32)>,
+    /// W of that row: how long it has to stand still before clients take the scope over.
+    pub take_over: Option<Duration>,
+    /// V of that row: how long a hold in Cassandra lasts after the row was read, less a tenth.
+    pub hold: Option<Duration>,
+    /// What is left of the leader's authority over it; `None`: there is none.
+    pub authority: Option<Duration>,
+    /// Since the leader last said in Cassandra that it lives.
+    pub beat_age: Option<Duration>,
+    /// Changes of the mode that this leader has seen.
+    pub switches: u64,
+    /// Those that it refused, because the epochs are used up.
+    pub refused_switches: u64,
+    /// What an operator has to see to.
+    pub trouble: Option<String>,
+}
+
+/// Every scope, and whether there can be any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scopes {
+    /// In the order of their prefixes.
+    pub scopes: Vec<ScopeStatus>,
+    /// Whether the leader knows where the fallback is.
+    pub has_fallback: bool,
+}
+
+impl ScopeAdmin {
+    pub(crate) fn new(endpoints: Vec<String>, seams: Seams, limit: Duration) -> Self {
+        Self { operator: Operator::new(endpoints, seams, limit) }
+    }
+
+    /// Makes the names of a prefix a scope with fallback; tells the epoch of its tokens.
+    ///
+    /// # Errors
+    ///
+    /// As of [`ScopeAdmin`].
+    pub async fn set(&self, prefix: &str) -> Result<u32> {
+        let request = v1::SetScopeRequest { scope: prefix.to_owned() };
+        let set = |endpoint| calls::set_scope(endpoint, request.clone());
+        Ok(self.operator.ask("setting a scope", true, set).await?.epoch)
+    }
+
+    /// Makes them names like all others again. The scope has to be served by the store.
+    ///
+    /// # Errors
+    ///
+    /// As of [`ScopeAdmin`].
+    pub async fn remove(&self, prefix: &str) -> Result<()> {
+        let request = v1::RemoveScopeRequest { scope: prefix.to_owned() };
+        let remove = |endpoint| calls::remove_scope(endpoint, request.clone());
+        self.operator.ask("removing a scope", true, remove).await.map(drop)
+    }
+
+    /// Every scope, and how it stands.
+    ///
+    /// # Errors
+    ///
+    /// As of [`ScopeAdmin`].
+    pub async fn list(&self) -> Result<Scopes> {
+        let listed = self.operator.ask("the scopes", false, calls::list_scopes).await?;
+        let scopes = listed.scopes.into_iter().map(ScopeStatus::from).collect();
+        Ok(Scopes { scopes, has_fallback: listed.has_fallback })
+    }
+}
+
+impl fmt::Debug for ScopeAdmin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScopeAdmin").field("operator", &self.operator).finish()
+    }
+}
+
+impl From<v1::ScopeInfo> for ScopeStatus {
+    fn from(scope: v1::ScopeInfo) -> Self {
+        let length = |of: fn(&v1::AuthorityRow) -> u64| {
+            scope.row.as_ref().map(|row| Duration::from_millis(of(row)))
+        };
+        Self {
+            take_over: length(|row| row.take_over_ms),
+            hold: length(|row| row.hold_ms),
+            prefix: scope.scope,
+            epoch: scope.epoch,
+            suspended: scope.suspended,
+            row: scope.row.map(|row| (row.mode, row.epoch)),
+            authority: scope.authority_ms.map(Duration::from_millis),
+            beat_age: scope.beat_age_ms.map(Duration::from_millis),
+            switches: scope.switches,
+            refused_switches: scope.refused_switches,
+            trouble: Some(scope.trouble).filter(|trouble| !trouble.is_empty()),
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Authority over scopes: what it covers is handed out, what it does not cover any more is lost.
+
+use holdfast_proto::v1::{self, ScopeAuthority};
+use holdfast_seams::Moment;
+
+use super::{Intent, Machine};
+use crate::hold::Hold;
+use crate::info::Told;
+use crate::rules::{Rule, lacks};
+use crate::session::cover::Covered;
+use crate::session::request::{GivingBack, Key, Phase, Uncovered};
+use crate::{Error, FencingToken, LostReason, Place};
+
+impl Machine {
+    /// Whether this may be handed out now, as far as was told.
+    #[cfg(any(test, feature = "cassandra"))]
+    pub(in crate::session) fn serves(&self, name: &str) -> bool {
+        self.is_ready() && self.covers.are_served([name].into_iter(), self.clock.now())
+    }
+
+    /// Takes in what was answered to a keepalive that was sent at `sent`.
+    pub(super) fn cover(&mut self, sent: Moment, scopes: &[ScopeAuthority]) {
+        let sent = if lacks(Rule::CoverFromSendTime) { self.clock.now() } else { sent };
+        self.covers.told(sent, scopes, self.lease.terms());
+        let ended: Vec<_> = self
+            .requests
+            .holds()
+            .filter(|(_, hold)| !self.cover_hold(hold))
+            .map(|(key, _)| key)
+            .collect();
+        for key in ended {
+            self.lose_hold(key, LostReason::AuthorityPassed);
+        }
+        self.hand_out_covered();
+        self.note_cover_ends();
+        self.hurry(sent);
+    }
+
+    /// The grants that waited for authority, and have it now. Not before State has come after a resume: the store may
+    /// have ended them meanwhile, and the scope with them.
+    fn hand_out_covered(&mut self) {
+        if !self.is_ready() {
+            return;
+        }
+        for key in self.requests.uncovered() {
+            let request = self.requests.get_mut(key);
+            if let Some(Phase::Uncovered(uncovered)) = request.map(|request| &request.phase) {
+                let granted = uncovered.granted.clone();
+                self.hand_out(key, granted);
+            }
+        }
+    }
+
+    /// Bounds a hold by what the scopes of its names say now; false if it cannot be safe any more.
+    pub(super) fn cover_hold(&self, hold: &Hold) -> bool {
+        let names = hold.held().map(|lock| lock.name.as_ref());
+        let safety = hold.safety();
+        match self.covers.of(names, hold.token) {
+            // A hold of no scope, or of one that is gone.
+            Covered::Free => safety.cover(None, &*self.clock),
+            Covered::Until(until) => safety.cover(Some(until), &*self.clock),
+            // What covered it before ends by itself; a scope that is new to us covers nothing.
+            Covered::NotYet => safety.covered_until().is_some(),
+            Covered::Over => false,
+        }
+    }
+
+    /// The holds whose cover has passed are lost, for ever.
+    pub(super) fn lose_uncovered(&mut self) {
+        if self.cover_ends.is_none_or(|ends| self.clock.now() < ends) {
+            return;
+        }
+        let passed: Vec<_> = self
+            .requests
+            .holds()
+            .filter(|(_, hold)| !hold.safety().is_in_time(&*self.clock))
+            .map(|(key, _)| key)
+            .collect();
+        for key in passed {
+            self.lose_hold(key, LostReason::AuthorityPassed);
+        }
+        self.note_cover_ends();
+    }
+
+    pub(super) fn note_cover_ends(&mut self) {
+        let ends = self.requests.holds().filter_map(|(_, hold)| hold.safety().covered_until());
+        self.cover_ends = ends.min();
+    }
+
+    /// Keeps a grant until authority covers it, and says so to who follows its place; false if it need
+    /// not wait.
+    pub(super) fn waits_for_cover(
+        &mut self,
+        key: Key,
+        token: FencingToken,
+        granted: &v1::Granted,
+    ) -> bool {
+        let now = self.clock.now();
+        let Some(request) = self.requests.get_mut(key) else { return false };
+        let items = request.wanted.granted(&granted.names);
+        let names = items.iter().map(|item| item.name.as_ref());
+        let covered = match self.covers.of(names, token) {
+            Covered::Free => true,
+            Covered::Until(until) => now < until,
+            Covered::NotYet | Covered::Over => false,
+        };
+        // Without a lease it is late, and given back, whatever covers it.
+        if covered || !self.lease.span().is_alive(&*self.clock) {
+            return false;
+        }
+        request.phase = Phase::Uncovered(Uncovered { token, granted: granted.clone() });
+        let place = Place { place: 0, holders: Vec::new(), awaits_authority: true };
+        request.place.send_if_modified(|told| {
+            let changes = told.as_ref().is_none_or(|told| told.place != place);
+            *told = Some(Told { place: place.clone(), at: now });
+            changes
+        });
+        self.lease.hurry(now);
+        true
+    }
+
+    /// The store ended what waits to be covered: the request goes on waiting, at the end of the line.
+    pub(super) fn waits_on(&mut self, key: Key) -> bool {
+        let request = self.requests.get_mut(key);
+        let Some(Phase::Uncovered(uncovered)) = request.map(|request| &request.phase) else {
+            return false;
+        };
+        let token = uncovered.token;
+        self.requests.forget_token(token);
+        self.ask_anew(key);
+        true
+    }
+
+    /// What waits to be covered is given back, and its caller told so: it can hardly be had in time.
+    pub(super) fn give_up_uncovered(&mut self, key: Key, reason: LostReason) {
+        let Some(request) = self.requests.get_mut(key) else { return };
+        let Phase::Uncovered(uncovered) = &request.phase else { return };
+        let giving = GivingBack::unattended(uncovered.token);
+        request.phase = Phase::GivingBack(giving);
+        request.answer(Err(Error::SessionLost { reason }));
+        self.queue(Intent::Release(key));
+    }
+
+    /// Authority may be far shorter than a session's lease: holds under it are kept by keepalives of their
+    /// own pace, and so is the hope of grants that wait for it.
+    fn hurry(&mut self, sent: Moment) {
+        let shortest = self.lease.terms().keepalive_every() / 8;
+        if let Some(ends) = self.cover_ends {
+            let third = ends.saturating_since(sent) / 3;
+            self.lease.hurry(sent + third.max(shortest));
+        }
+        if !self.requests.uncovered().is_empty() {
+            self.lease.hurry(self.clock.now() + shortest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use holdfast_proto::v1::server_frame::Body as Said;
+    use holdfast_seams::{Seams, simulated};
+
+    use super::*;
+    use crate::items::{Need, Wanted};
+    use crate::rules::without;
+    use crate::session::machine::{Ask, Wishes};
+    use crate::{GuardState, LockItem};
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    /// A session that holds `jobs` under a token of epoch 3, by an authority of ten seconds.
+    struct World {
+        seams: Seams,
+        machine: Machine,
+        hold: std::sync::Arc<Hold>,
+    }
+
+    fn said(machine: &mut Machine, body: Said) {
+        let frame = v1::ServerFrame { index: 20, body: Some(body) };
+        assert_eq!(machine.handle(v1::ServerFrames { frames: vec![frame] }), None);
+    }
+
+    fn told(epoch: u32, remaining_ms: u64) -> Vec<ScopeAuthority> {
+        vec![ScopeAuthority { scope: "jo".to_owned(), epoch, remaining_ms }]
+    }
+
+    impl World {
+        fn new() -> Self {
+            let seams = simulated::seams(1, 0);
+            let wishes = Wishes { ttl: Some(TTL), label: "tester".to_owned(), allowance: 0.1 };
+            let mut machine = Machine::new(wishes, seams.clock.clone());
+            let _ = machine.open();
+            let (secret, cluster_id) = (vec![9; 16].into(), vec![1; 16].into());
+            let scopes = told(3, 10_000);
+            let opened = v1::Opened { session_id: 7, secret, cluster_id, ttl_ms: 10_000, scopes };
+            said(&mut machine, Said::Opened(opened));
+            let wanted = Wanted::new(&[LockItem::from("jobs")], Need::All).unwrap();
+            let mut asked = machine.ask(Ask { wanted, wait: true, follow: false }).unwrap();
+            let _ = machine.take_output();
+            let names = vec!["jobs".into()];
+            let granted =
+                v1::Granted { request_id: 1, token: (3 << 48) + 5, names, values: vec![] };
+            said(&mut machine, Said::Granted(granted));
+            let hold = asked.answer.try_recv().unwrap().unwrap();
+            Self { seams, machine, hold }
+        }
+
+        async fn passes(&self, seconds: u64) {
+            self.seams.sleep(Duration::from_secs(seconds)).await;
+        }
+
+        fn kept(&mut self, seq: u64, scopes: Vec<ScopeAuthority>) {
+            said(&mut self.machine, Said::KeptAlive(v1::KeptAlive { seq, scopes }));
+        }
+
+        fn is_safe(&self) -> bool {
+            self.hold.safety().is_safe(&*self.seams.clock)
+        }
+    }
+
+    fn on_virtual_time(run: impl Future<Output = ()>) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_time().start_paused(true).build().unwrap().block_on(run);
+    }
+
+    fn a_slow_answer() {
+        on_virtual_time(async {
+            let mut world = World::new();
+            world.passes(3).await;
+            assert!(world.machine.take_output().is_some(), "a keepalive is due");
+            let sent = world.seams.clock.now();
+            world.passes(4).await;
+            world.kept(1, told(3, 5_000));
+            // The first answer covers for longer than this one from its send time.
+            let covered = world.hold.safety().covered_until().unwrap();
+            assert!(covered <= sent + Duration::from_millis(8_980 - 3_000), "{covered:?}");
+        });
+    }
+
+    fn another_epoch() {
+        on_virtual_time(async {
+            let mut world = World::new();
+            world.passes(3).await;
+            let _ = world.machine.take_output();
+            world.kept(1, told(6, 10_000));
+            assert!(!world.is_safe());
+        });
+    }
+
+    /// Its state says so before any keepalive was answered: a process that plans by it, or stands still, has nothing else.
+    #[test]
+    fn a_hold_says_from_the_start_that_authority_bounds_it() {
+        on_virtual_time(async {
+            let mut world = World::new();
+            world.machine.cover(world.seams.clock.now(), &told(5, 2_000));
+            let wanted = Wanted::new(&[LockItem::from("joint")], Need::All).unwrap();
+            let mut asked = world.machine.ask(Ask { wanted, wait: true, follow: false }).unwrap();
+            let _ = world.machine.take_output();
+            let (names, token) = (vec!["joint".into()], (5 << 48) + 9);
+            let granted = v1::Granted { request_id: 2, token, names, values: vec![] };
+            said(&mut world.machine, Said::Granted(granted));
+            let hold = asked.answer.try_recv().unwrap().unwrap();
+
+            let covered = hold.safety().covered_until().unwrap();
+            let state = *hold.safety().state().borrow();
+            assert_eq!(state, GuardState::Held { safe_until: covered });
+            assert!(covered < world.seams.clock.now() + Duration::from_secs(2));
+        });
+    }
+
+    #[test]
+    fn an_answer_covers_from_when_its_keepalive_was_sent() {
+        a_slow_answer();
+    }
+
+    #[test]
+    fn authority_of_another_epoch_does_not_count() {
+        another_epoch();
+    }
+
+    #[test]
+    fn each_of_the_rules_is_missed_when_it_is_broken() {
+        let cases: [(Rule, fn()); 2] =
+            [(Rule::CoverFromSendTime, a_slow_answer), (Rule::CoverOfOwnEpoch, another_epoch)];
+        for (rule, scenario) in cases {
+            let run = without(rule, || std::panic::catch_unwind(scenario));
+            assert!(run.is_err(), "nothing showed that {rule:?} was broken");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! One session, for operators.
+
+use std::time::Duration;
+
+use holdfast_proto::v1;
+use holdfast_proto::v1::session_request::State as WireState;
+use holdfast_seams::Seams;
+
+use crate::operator::Operator;
+use crate::transport::operator as calls;
+use crate::{FencingToken, Result};
+
+/// A session as of one linearizable read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Its id.
+    pub session: u64,
+    /// What it calls itself; proves nothing. May hold any characters: escape it before it goes to a
+    /// terminal. Of an imported one what the other store calls its owner.
+    pub label: String,
+    /// Its lease.
+    pub ttl: Duration,
+    /// Since when it is open, by the leader's wall clock.
+    pub age: Duration,
+    /// It was imported from another store: nobody can renew it, and it ends when its lease is over.
+    pub is_imported: bool,
+    /// What it holds and waits for, in the order in which it was asked for: at most 1,000.
+    pub requests: Vec<SessionRequest>,
+    /// How many there are in all.
+    pub request_count: u64,
+}
+
+/// A request of a session that holds or waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionRequest {
+    /// What it holds, or waits for: at most 100 names.
+    pub names: Vec<String>,
+    /// How many there are in all.
+    pub name_count: u64,
+    /// Since the grant, or since it began to wait, by the leader's wall clock.
+    pub since: Duration,
+    /// Which of the two.
+    pub state: RequestState,
+}
+
+/// How far a request came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestState {
+    /// It holds, under this token.
+    Held {
+        /// The grant's fencing token.
+        token: FencingToken,
+    },
+    /// It waits.
+    Waits {
+        /// How many stand before it; 0 is next.
+        place: u64,
+    },
+}
+
+/// Asks about sessions. [`Builder::sessions`](crate::Builder::sessions) makes one; no session of its
+/// own is opened.
+#[derive(Clone, Debug)]
+pub struct Sessions {
+    operator: Operator,
+}
+
+impl Sessions {
+    pub(crate) fn new(endpoints: Vec<String>, seams: Seams, limit: Duration) -> Self {
+        Self { operator: Operator::new(endpoints, seams, limit) }
+    }
+
+    /// One session, as of a linearizable read; `None` if it was never opened, or has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`](crate::Error::Unreachable) if no leader answered within the limit;
+    /// [`Error::Refused`](crate::Error::Refused) by a server that does not know the question.
+    pub async fn inspect(&self, session: u64) -> Result<Option<SessionInfo>> {
+        let request = v1::InspectSessionRequest { session_id: session };
+        let ask = |endpoint| calls::inspect_session(endpoint, request);
+        let answer = self.operator.ask("a look at a session", false, ask).await?;
+        Ok(answer.session.map(SessionInfo::from))
+    }
+}
+
+impl From<v1::SessionInfo> for SessionInfo {
+    fn from(session: v1::SessionInfo) -> Self {
+        Self {
+            session: session.session_id,
+            label: session.label,
+            ttl: Duration::from_millis(session.ttl_ms),
+            age: Duration::from_millis(session.age_ms),
+            is_imported: session.imported,
+            requests: session.requests.into_iter().filter_map(request).collect(),
+            request_count: session.request_count,
+        }
+    }
+}
+
+/// `None` for a state of a newer release.
+fn request(request: v1::SessionRequest) -> Option<SessionRequest> {
+    let state = match request.state? {
+        WireState::Held(token) => RequestState::Held { token: FencingToken::new(token) },
+        WireState::Place(place) => RequestState::Waits { place },
+    };
+    Some(SessionRequest {
+        names: request.names,
+        name_count: request.name_count,
+        since: Duration::from_millis(request.since_ms),
+        state,
+    })
+}

@@ -1,0 +1,360 @@
+//! What can be said on the command line.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
+use holdfast::Client;
+use holdfast::cli::duration;
+use holdfast::cli::failure::Failure;
+use holdfast::cli::names::{LeaseNames, QueueNames, TokenNames};
+use holdfast::cli::place::Reach;
+use holdfast_migrate::layout::{CellTables, Names, Recipe};
+use holdfast_migrate::native::Native;
+use holdfast_migrate::plan::Rules;
+
+/// Moves lock rows from Cassandra into Holdfast.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast-migrate", version, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) reach: Reach,
+    /// Print JSON, for programs.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show what would be imported, what would not and why, and what contradicts itself.
+    ///
+    /// Changes nothing. With --json a line for each row, then a summary. Each lock is shown as it was at
+    /// some instant of the read. Exit codes: 0 read to the end; 122 refused: no such keyspace or table,
+    /// a table that is not the recipe's, no permission; 123 no node could be reached, or a table not be
+    /// read; 125 an error of holdfast-migrate itself, or a wrong command line.
+    Plan(PlanArgs),
+    /// Import what is held and waited for, each owner's as a session of its own that runs out when its
+    /// rows would have; its owner claims it (`holdfast lock --claim`).
+    ///
+    /// Importing again changes nothing, so it may be ended at any point and begun again, with --resume
+    /// where it was. Exit codes: 0 everything that `plan` shows was imported, or was there before; 1 the
+    /// store refused some of it, each shown; 122 refused: as of plan, or clients that still write, or a
+    /// checkpoint of another import; 123 a cluster could not be reached, and some may be imported; 125
+    /// an error of holdfast-migrate itself, or a wrong command line.
+    Import(ImportArgs),
+    /// Compare the tables with the store, and list every difference. Changes nothing.
+    ///
+    /// What was imported and has no row in these tables differs: if locks came from several recipes, name
+    /// those of this one by --prefix. What differs is read once more, three seconds later. While somebody still writes, or claims what
+    /// was imported, there are differences that mean no harm. Exit codes: 0 no difference; 1 some; 122
+    /// and 123 as of plan; 125 an error of holdfast-migrate itself, or a wrong command line.
+    Verify(VerifyArgs),
+    /// Move a scope on, stage by stage: from `cassandra` to `both`, and from there to `native`.
+    ///
+    /// Shows where it is and who is in which mode; checks before each step what has to hold for it, and
+    /// names what is in the way; imports what old clients have left, compares, and says what to do next.
+    /// The processes are changed by you, one by one. May be ended anywhere and begun again. Exit codes: 0
+    /// the scope is there, and every process with it; 122 refused: something is in the way, by name, or as
+    /// of plan; 123 a cluster could not be reached, and it goes on from where it is; 125 an error of
+    /// holdfast-migrate itself, or a wrong command line.
+    Cutover(CutoverArgs),
+    /// Move a scope back, stage by stage: from `native` to `both`, and from there to `cassandra`.
+    ///
+    /// Writes rows of the recipe for what is held natively and has none, so that old clients are kept out by
+    /// it. May be ended anywhere and begun again. Exit codes as of cutover.
+    Rollback(RollbackArgs),
+}
+
+/// Of `cutover`.
+#[derive(Debug, Args)]
+pub(crate) struct CutoverArgs {
+    #[command(flatten)]
+    pub(crate) scope: ScopeArgs,
+    /// How far.
+    #[arg(long, value_enum, default_value = "native")]
+    pub(crate) to: Forward,
+    /// No client that knows only the recipe works any more, of whatever name: move on although rows
+    /// changed lately that no process of the scope accounts for. What they left is imported.
+    #[arg(long)]
+    pub(crate) writers_stopped: bool,
+    /// Leave out what cannot be imported: natively it is free from then on, whoever has it now.
+    #[arg(long)]
+    pub(crate) leave_out: bool,
+    #[command(flatten)]
+    pub(crate) speed: Speed,
+}
+
+/// Of `rollback`.
+#[derive(Debug, Args)]
+pub(crate) struct RollbackArgs {
+    #[command(flatten)]
+    pub(crate) scope: ScopeArgs,
+    /// How far back.
+    #[arg(long, value_enum, default_value = "cassandra")]
+    pub(crate) to: Back,
+    /// Write rows that stand for so long also for what live native clients hold, which otherwise are in
+    /// the way: nobody renews these rows, so whoever holds for longer is not seen after it. Once such a hold
+    /// has ended, rollback again takes its row back.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) live_for: Option<Duration>,
+}
+
+/// Where `cutover` can go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Forward {
+    /// Everybody may lock in both stores.
+    Both,
+    /// Nobody locks in Cassandra any more.
+    Native,
+    /// As native, and processes may fall back on Cassandra while no server serves the scope.
+    Fallback,
+}
+
+/// Where `rollback` can go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Back {
+    /// Nobody falls back any more.
+    Native,
+    /// Everybody locks in both stores again.
+    Both,
+    /// Old clients may come again.
+    Cassandra,
+}
+
+/// A scope, and both its stores.
+#[derive(Debug, Args)]
+pub(crate) struct ScopeArgs {
+    /// What the names of the scope's locks begin with, as its processes say it; empty: all names.
+    #[arg(long = "scope", value_name = "PREFIX")]
+    pub(crate) name: String,
+    /// Wait so long, in all, for what is in the way: 10m, for instance.
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
+    pub(crate) wait: Duration,
+    /// The clients of the scope decide within their datacenter: so does this.
+    #[arg(long)]
+    pub(crate) local_serial: bool,
+    #[command(flatten)]
+    pub(crate) modes: ModesName,
+    #[command(flatten)]
+    pub(crate) source: Source,
+    #[command(flatten)]
+    pub(crate) servers: Servers,
+}
+
+/// What the table of modes is called.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Names of tables and columns")]
+pub(crate) struct ModesName {
+    /// The modes of processes that move to the native store.
+    #[arg(long, value_name = "TABLE", default_value = "locker_modes")]
+    pub(crate) modes_table: String,
+}
+
+/// Which locks.
+#[derive(Debug, Args)]
+pub(crate) struct Below {
+    /// Only locks whose names begin with this.
+    #[arg(long, default_value = "")]
+    pub(crate) prefix: String,
+}
+
+/// How fast an import may be.
+#[derive(Debug, Args)]
+pub(crate) struct Speed {
+    /// Import at most so many rows a second [default: as fast as they come].
+    #[arg(long, value_name = "ROWS")]
+    pub(crate) rate: Option<NonZeroU32>,
+    /// Send so many requests at once.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..=64))]
+    pub(crate) requests_at_once: u32,
+}
+
+/// Of `verify`.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    #[command(flatten)]
+    pub(crate) below: Below,
+    #[command(flatten)]
+    pub(crate) modes: ModesName,
+    #[command(flatten)]
+    pub(crate) source: Source,
+    #[command(flatten)]
+    pub(crate) servers: Servers,
+}
+
+/// Where the native store is.
+#[derive(Debug, Args)]
+pub(crate) struct Servers {
+    /// The servers of Holdfast: host:port, several separated by commas.
+    #[arg(long, env = "HOLDFAST_ENDPOINTS", default_value = "127.0.0.1:7420")]
+    endpoints: String,
+}
+
+impl Servers {
+    pub(crate) fn native(&self) -> Result<Native, Failure> {
+        Ok(Native::new(&Client::builder().endpoints(&self.endpoints)?))
+    }
+}
+
+/// Of `import`.
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    #[command(flatten)]
+    pub(crate) below: Below,
+    #[command(flatten)]
+    pub(crate) source: Source,
+    #[command(flatten)]
+    pub(crate) servers: Servers,
+    #[command(flatten)]
+    pub(crate) speed: Speed,
+    #[command(flatten)]
+    pub(crate) modes: ModesName,
+    /// Write into this file what is done, and go on from there if it exists.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) resume: Option<PathBuf>,
+    /// No client of somebody else writes any more: import although rows changed lately that no
+    /// client of ours wrote.
+    #[arg(long)]
+    pub(crate) writers_stopped: bool,
+}
+
+/// Of `plan`.
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    pub(crate) below: Below,
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Show the first so many of each kind of what is skipped or contradicts itself.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) show: usize,
+}
+
+/// Which rows, and how they are read.
+#[derive(Debug, Args)]
+pub(crate) struct Source {
+    /// The recipe that wrote the rows.
+    #[arg(long, value_enum)]
+    from: Recipe,
+    /// Tokens: how long a session may stand without a heartbeat, as the housekeeper has it. One of our
+    /// own client that says a longer time has that.
+    #[arg(long, value_parser = duration, default_value = "180s")]
+    grace: Duration,
+    /// Read the tables in so many ranges of tokens: more than the nodes have, so that each is short.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = value_parser!(u32).range(1..=100_000))]
+    pub(crate) ranges: u32,
+    /// Read so many ranges at once.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u32).range(1..=256))]
+    pub(crate) at_once: u32,
+    #[command(flatten)]
+    tables: Tables,
+}
+
+/// Names as the server has them, capitals and all: they are quoted, never spliced.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Names of tables and columns")]
+struct Tables {
+    #[command(flatten)]
+    lease: LeaseNames,
+    #[command(flatten)]
+    queue: QueueNames,
+    /// Shadow: where threads try. The main rows and the columns of both are those of the queue.
+    #[arg(long, value_name = "TABLE", default_value = "lock_shadow")]
+    shadow_table: String,
+    #[command(flatten)]
+    tokens: TokenNames,
+    /// Bakery: the numbers.
+    #[arg(long, value_name = "TABLE", default_value = "numbers")]
+    numbers_table: String,
+    /// Bakery: who is choosing.
+    #[arg(long, value_name = "TABLE", default_value = "choosing")]
+    choosing_table: String,
+    /// The columns of both, as column families made through Thrift show them.
+    #[arg(long, num_args = 3, value_names = ["KEY", "COLUMN", "VALUE"],
+          default_values = ["key", "column1", "value"])]
+    bakery_columns: Vec<String>,
+}
+
+impl Source {
+    pub(crate) fn rules(&self, prefix: &str) -> Rules {
+        Rules::new(prefix, self.grace)
+    }
+
+    /// How many ranges there are, and how many are read at once.
+    pub(crate) fn ranges(&self) -> (usize, usize) {
+        (number(self.ranges), number(self.at_once))
+    }
+
+    pub(crate) fn names(&self) -> Names {
+        let Tables { lease, queue, shadow_table, tokens, .. } = &self.tables;
+        let Tables { numbers_table, choosing_table, bakery_columns, .. } = &self.tables;
+        let cells = |first: &str, second: &str, columns: &[String]| CellTables {
+            first: first.to_owned(),
+            second: second.to_owned(),
+            columns: three(columns),
+        };
+        match self.from {
+            Recipe::Lease => Names::Lease {
+                table: lease.lease_table.clone(),
+                columns: three(&lease.lease_columns),
+            },
+            Recipe::Queue => {
+                Names::Queue(cells(&queue.main_table, &queue.queue_table, &queue.queue_columns))
+            }
+            Recipe::Shadow => {
+                Names::Shadow(cells(&queue.main_table, shadow_table, &queue.queue_columns))
+            }
+            Recipe::Tokens => {
+                let [token, session, since] = three(&tokens.tokens_columns);
+                let [beating, held, beat] = three(&tokens.token_times_columns);
+                Names::Tokens {
+                    table: tokens.tokens_table.clone(),
+                    columns: [token, session],
+                    since,
+                    times: tokens.token_times_table.clone(),
+                    times_columns: [beating, beat],
+                    held,
+                }
+            }
+            Recipe::Bakery => Names::Bakery(cells(numbers_table, choosing_table, bakery_columns)),
+        }
+    }
+}
+
+/// Bounded far below what a `usize` holds.
+pub(crate) fn number(value: u32) -> usize {
+    usize::try_from(value).unwrap_or(1)
+}
+
+fn three(names: &[String]) -> [String; 3] {
+    holdfast::cli::names::three(names).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn tables_have_the_names_that_are_given() {
+        let line = "holdfast-migrate --contact-points a --keyspace k plan --from bakery \
+                    --bakery-columns a b c --numbers-table N --choosing-table C";
+        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let Command::Plan(args) = cli.command else { panic!("{:?}", cli.command) };
+        let expected = CellTables {
+            first: "N".into(),
+            second: "C".into(),
+            columns: ["a", "b", "c"].map(str::to_owned),
+        };
+        assert_eq!(args.source.names(), Names::Bakery(expected));
+    }
+}

@@ -1,0 +1,136 @@
+//! `holdfast-migrate import`.
+
+use std::io::IsTerminal as _;
+
+use holdfast::cli::failure::{Failure, NOT_REACHED, OWN_ERROR, REFUSED};
+use holdfast::cli::{line, printable, runtime};
+use holdfast_migrate::import::{
+    CheckpointError, ImportError, Options, Pace, Step, Sum, WholeError, import_all,
+};
+use holdfast_seams::Seams;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+
+use crate::args::{Cli, ImportArgs, number};
+use crate::plan;
+
+/// The store refused some of it.
+const SOME_REFUSED: u8 = 1;
+
+pub(crate) fn run(cli: &Cli, args: &ImportArgs) -> Result<u8, Failure> {
+    let native = args.servers.native()?;
+    let (ranges, _) = args.source.ranges();
+    let sum = runtime::block_on(async {
+        let scan = plan::scan(cli, &args.source).await?;
+        let mut shown = Shown::new(ranges);
+        let mut tell = |step| shown.take(step);
+        let sum = import_all(&scan, &native, options(args), Seams::system(), &mut tell).await;
+        shown.end();
+        sum.map_err(|error| failure(&error))
+    })??;
+    if cli.json {
+        line(as_json(&sum));
+    } else {
+        print(&sum);
+    }
+    Ok(if sum.refused == 0 { 0 } else { SOME_REFUSED })
+}
+
+fn options(args: &ImportArgs) -> Options {
+    let (ranges, reads_at_once) = args.source.ranges();
+    Options {
+        rules: args.source.rules(&args.below.prefix),
+        ranges,
+        reads_at_once,
+        requests_at_once: number(args.speed.requests_at_once),
+        pace: Pace::new(args.speed.rate),
+        checkpoint: args.resume.clone(),
+        writers_stopped: args.writers_stopped,
+        modes_table: Some(args.modes.modes_table.clone()),
+    }
+}
+
+pub(crate) fn failure(error: &WholeError) -> Failure {
+    let code = match error {
+        WholeError::Scan(error) => return plan::failure(error),
+        WholeError::Checkpoint(CheckpointError::File { .. })
+        | WholeError::Import(ImportError::Progress(_)) => OWN_ERROR,
+        WholeError::Stranger { .. }
+        | WholeError::AlreadyNative { .. }
+        | WholeError::Checkpoint(_)
+        | WholeError::Import(ImportError::Refused(_)) => REFUSED,
+        WholeError::Import(ImportError::NoAnswer { .. }) | WholeError::Target(_) => NOT_REACHED,
+    };
+    Failure::new(code, printable(&error.to_string()))
+}
+
+/// What a person sees while it goes on.
+pub(crate) struct Shown {
+    bar: ProgressBar,
+    rows: u64,
+}
+
+impl Shown {
+    pub(crate) fn new(ranges: usize) -> Self {
+        let shown = std::io::stderr().is_terminal();
+        let target =
+            if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(u64::try_from(ranges).ok(), target);
+        let style = "{bar:30} {pos}/{len} ranges, {msg} rows, {elapsed}";
+        bar.set_style(
+            ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        Self { bar, rows: 0 }
+    }
+
+    pub(crate) fn take(&mut self, step: Step) {
+        match step {
+            Step::Resumed { ranges } => self.bar.inc(u64::try_from(ranges).unwrap_or(0)),
+            Step::Range => self.bar.inc(1),
+            Step::Rows { number } => {
+                self.rows += u64::try_from(number).unwrap_or(0);
+                self.bar.set_message(self.rows.to_string());
+            }
+        }
+    }
+
+    pub(crate) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+pub(crate) fn print(sum: &Sum) {
+    let Sum { imported, queued, already_there, over, left_out, refused, refusals } = sum;
+    line(format!("{imported} held and {queued} waiting were imported"));
+    let counted = [
+        (*already_there, "were imported before and still stand"),
+        (*over, "ran out before their turn"),
+        (*left_out, "were left out: `holdfast-migrate plan` shows what and why"),
+        (*refused, "were refused by the store"),
+    ];
+    for (number, what) in counted.into_iter().filter(|(number, _)| *number > 0) {
+        line(format!("{number} {what}"));
+    }
+    for (lock, owner, why) in refusals {
+        line(printable(&format!("  {lock} of {owner}: {why}")));
+    }
+    let more = refused.saturating_sub(u64::try_from(refusals.len()).unwrap_or(0));
+    if more > 0 {
+        line(format!("  and {more} more"));
+    }
+}
+
+pub(crate) fn as_json(sum: &Sum) -> serde_json::Value {
+    let refusals = sum.refusals.iter();
+    json!({
+        "imported": sum.imported,
+        "queued": sum.queued,
+        "already_there": sum.already_there,
+        "over": sum.over,
+        "left_out": sum.left_out,
+        "refused": sum.refused,
+        "refusals": refusals
+            .map(|(lock, owner, why)| json!({ "lock": lock, "owner": owner, "why": why }))
+            .collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,46 @@
+//! Moves lock rows from Cassandra into Holdfast. `holdfast-migrate --help` tells what it does.
+
+mod args;
+mod cutover;
+mod import;
+mod moving;
+mod plan;
+mod rollback;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use holdfast::cli::failure::{Failure, OWN_ERROR};
+
+use args::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(usage) => {
+            // Help and version are asked for, everything else is our caller's mistake. Nobody is
+            // left to be told if even this cannot be printed.
+            let _ = usage.print();
+            return ExitCode::from(if usage.use_stderr() { OWN_ERROR } else { 0 });
+        }
+    };
+    let json = cli.json;
+    match run(&cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            failure.print("holdfast-migrate", json);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<u8, Failure> {
+    match &cli.command {
+        Command::Plan(args) => plan::run(cli, args),
+        Command::Import(args) => import::run(cli, args),
+        Command::Verify(args) => verify::run(cli, args),
+        Command::Cutover(args) => cutover::run(cli, args),
+        Command::Rollback(args) => rollback::run(cli, args),
+    }
+}

@@ -1,0 +1,127 @@
+//! `holdfast-migrate plan`.
+
+use std::io::{BufWriter, IsTerminal as _, Write as _};
+use std::sync::Arc;
+
+use futures_util::future::join;
+use holdfast::cli::failure::{Failure, NOT_REACHED, REFUSED};
+use holdfast::cli::{CONNECT_LIMIT, line, place, printable, runtime};
+use holdfast::compat::open;
+use holdfast_migrate::plan::{LockPlan, Rules, plan};
+use holdfast_migrate::report::{Tally, json_finding, json_row};
+use holdfast_migrate::scan::{News, Range, Scan, ScanError, Session};
+use holdfast_seams::Seams;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::args::{Cli, PlanArgs, Source};
+
+/// News that wait to be planned: a few pages.
+const NEWS_WAITING: usize = 4;
+
+pub(crate) fn run(cli: &Cli, args: &PlanArgs) -> Result<u8, Failure> {
+    let tally = runtime::block_on(async {
+        let scan = scan(cli, &args.source).await?;
+        let (ranges, at_once) = args.source.ranges();
+        let ranges = Range::split(ranges);
+        let (tell, told) = mpsc::channel(NEWS_WAITING);
+        let mut planning = Planning::new(args, cli.json, ranges.len());
+        let (read, ()) = join(scan.run(&ranges, at_once, tell), planning.take(told)).await;
+        read.map_err(|error| failure(&error))?;
+        Ok::<_, Failure>(planning.end())
+    })??;
+    if cli.json {
+        line(tally.json());
+    } else {
+        tally.lines().iter().for_each(line);
+        line("nothing was changed");
+    }
+    Ok(0)
+}
+
+/// The tables, found and checked.
+pub(crate) async fn scan(cli: &Cli, source: &Source) -> Result<Scan, Failure> {
+    scan_over(cli, source, session(cli).await?).await
+}
+
+/// A session of the driver.
+pub(crate) async fn session(cli: &Cli) -> Result<Arc<Session>, Failure> {
+    let credentials = cli.reach.credentials();
+    let session = open(&cli.reach.contact_points, credentials.as_ref(), CONNECT_LIMIT).await;
+    session.map_err(place::failure)
+}
+
+/// The tables, over a session.
+pub(crate) async fn scan_over(
+    cli: &Cli,
+    source: &Source,
+    session: Arc<Session>,
+) -> Result<Scan, Failure> {
+    let scan = Scan::open(session, &cli.reach.keyspace, source.names(), Seams::system()).await;
+    scan.map_err(|error| failure(&error))
+}
+
+pub(crate) fn failure(error: &ScanError) -> Failure {
+    let code = if error.is_refusal() { REFUSED } else { NOT_REACHED };
+    Failure::new(code, printable(&error.to_string()))
+}
+
+/// What comes in is planned and counted, and for programs printed as it comes.
+struct Planning {
+    rules: Rules,
+    tally: Tally,
+    out: Option<BufWriter<std::io::Stdout>>,
+    bar: ProgressBar,
+}
+
+impl Planning {
+    fn new(args: &PlanArgs, json: bool, ranges: usize) -> Self {
+        let shown = std::io::stderr().is_terminal();
+        let target =
+            if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(u64::try_from(ranges).ok(), target);
+        let style = "{bar:30} {pos}/{len} ranges, {elapsed}";
+        bar.set_style(
+            ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        let out = json.then(|| BufWriter::new(std::io::stdout()));
+        Self {
+            rules: args.source.rules(&args.below.prefix),
+            tally: Tally::new(args.show),
+            out,
+            bar,
+        }
+    }
+
+    async fn take(&mut self, mut told: mpsc::Receiver<News>) {
+        while let Some(news) = told.recv().await {
+            match news {
+                News::Done { .. } => self.bar.inc(1),
+                News::Locks { locks, .. } => {
+                    for rows in locks {
+                        let plan = plan(rows, &self.rules);
+                        self.print(plan.as_ref());
+                        self.tally.add(plan.as_ref());
+                    }
+                }
+            }
+        }
+    }
+
+    fn print(&mut self, plan: Option<&LockPlan>) {
+        let (Some(out), Some(plan)) = (&mut self.out, plan) else { return };
+        let rows = plan.rows.iter().map(json_row);
+        let lines: Vec<Value> = rows.chain(plan.findings.iter().map(json_finding)).collect();
+        for line in lines {
+            // Whoever reads it may have gone; that is no error.
+            let _ = writeln!(out, "{line}");
+        }
+    }
+
+    fn end(mut self) -> Tally {
+        self.bar.finish_and_clear();
+        let _ = self.out.as_mut().map(std::io::Write::flush);
+        self.tally
+    }
+}

@@ -1,0 +1,59 @@
+//! `holdfast-migrate rollback`.
+
+use holdfast::cli::failure::{Failure, REFUSED};
+use holdfast::cli::{line, printable, runtime};
+use holdfast::compat::Stage;
+use holdfast_migrate::rollback::{Rollback, Rows};
+use holdfast_seams::Seams;
+use serde_json::json;
+
+use crate::args::{Back, Cli, RollbackArgs};
+use crate::moving::{self, Printed};
+
+pub(crate) fn run(cli: &Cli, args: &RollbackArgs) -> Result<u8, Failure> {
+    let ranges = args.scope.source.ranges();
+    let mut printed = Printed::new(cli.json, ranges.0);
+    let view = runtime::block_on(async {
+        let stage = moving::Stage::set(cli, &args.scope).await?;
+        let seams = Seams::system();
+        let (keyspace, serial) = (&cli.reach.keyspace, moving::serial(&args.scope));
+        let database =
+            holdfast_cassandra::driver::keyspace(stage.session.clone(), keyspace, serial);
+        let database =
+            database.map_err(|why| Failure::new(REFUSED, printable(&why.to_string())))?;
+        let rows = Rows::new(database, args.scope.source.names(), seams.clone());
+        let rollback = Rollback {
+            modes: &stage.modes,
+            scope: &args.scope.name,
+            scan: &stage.scan,
+            rows: &rows,
+            native: &stage.native,
+            ranges,
+            live_for: args.live_for,
+            wait: args.scope.wait,
+            seams,
+        };
+        let target = match args.to {
+            Back::Native => Stage::Native,
+            Back::Both => Stage::Both,
+            Back::Cassandra => Stage::Cassandra,
+        };
+        let moved = rollback.run(target, &mut |told| printed.take(&told)).await;
+        moved.map_err(moving::failure)
+    })??;
+    if cli.json {
+        line(json!({ "kind": "done", "stage": view.stage.as_str() }));
+        return Ok(0);
+    }
+    let scope = printable(&args.scope.name);
+    line(format!("scope \"{scope}\" is at {}", view.stage));
+    line(match view.stage {
+        Stage::Cassandra => {
+            "next: old clients may come again; change each process to cassandra, or replace its Locker"
+        }
+        Stage::Both | Stage::Native | Stage::Fallback => {
+            "next: rollback --to cassandra, or cutover --to native"
+        }
+    });
+    Ok(0)
+}

@@ -1,0 +1,60 @@
+//! `holdfast-migrate verify`.
+
+use holdfast::cli::failure::{Failure, NOT_REACHED};
+use holdfast::cli::{line, printable, runtime};
+use holdfast_migrate::scan::Range;
+use holdfast_migrate::verify::{Difference, Verified, VerifyError, verify};
+use holdfast_seams::Seams;
+use serde_json::json;
+
+use crate::args::{Cli, VerifyArgs};
+use crate::plan;
+
+/// Something differs.
+const DIFFERENT: u8 = 1;
+
+pub(crate) fn run(cli: &Cli, args: &VerifyArgs) -> Result<u8, Failure> {
+    let native = args.servers.native()?;
+    let (ranges, at_once) = args.source.ranges();
+    let ranges = Range::split(ranges);
+    let mut tell = |lock: &str, difference: &Difference| print(cli.json, lock, difference);
+    let verified = runtime::block_on(async {
+        let scan = plan::scan(cli, &args.source).await?;
+        let (mut rules, seams) = (args.source.rules(&args.below.prefix), Seams::system());
+        let scopes = scan.scopes(&args.modes.modes_table).await;
+        let scopes = scopes.map_err(|error| plan::failure(&error))?;
+        let met = scopes.into_iter().filter(|seen| seen.meets(&rules.prefix));
+        // They hold natively under their own names what they hold in the tables under others.
+        rules.registered = met.flat_map(|seen| seen.services).collect();
+        let read = (&ranges[..], at_once);
+        verify(&scan, &native, &rules, read, &seams, &mut tell)
+            .await
+            .map_err(|error| failure(&error))
+    })??;
+    sum_up(cli.json, verified);
+    Ok(if verified.differing == 0 { 0 } else { DIFFERENT })
+}
+
+pub(crate) fn failure(error: &VerifyError) -> Failure {
+    match error {
+        VerifyError::Scan(error) => plan::failure(error),
+        VerifyError::Native(_) => Failure::new(NOT_REACHED, printable(&error.to_string())),
+    }
+}
+
+fn print(as_json: bool, lock: &str, difference: &Difference) {
+    if as_json {
+        let why = difference.to_string();
+        line(json!({ "lock": lock, "difference": difference.code(), "why": why }));
+    } else {
+        line(printable(&format!("{lock}: {difference}")));
+    }
+}
+
+fn sum_up(as_json: bool, Verified { locks, differing }: Verified) {
+    if as_json {
+        line(json!({ "kind": "summary", "locks": locks, "differing": differing }));
+    } else {
+        line(format!("{locks} locks compared, {differing} differ"));
+    }
+}

@@ -1,0 +1,257 @@
+//! What is in the way of a step, by name.
+
+use std::fmt;
+
+use holdfast::compat::LockerMode;
+
+use crate::plan::Finding;
+use crate::verify::Difference;
+
+/// Obstacles that are told by name.
+const SHOWN: usize = 20;
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Obstacle {
+    /// A process that the step would leave behind.
+    Process {
+        /// Its id.
+        process: String,
+        /// Where it is.
+        mode: LockerMode,
+        /// Where it has to go first.
+        to: LockerMode,
+    },
+    /// A client of somebody else changed a row lately: it locks by the recipe alone.
+    Stranger {
+        /// The lock.
+        lock: String,
+        /// Who.
+        owner: String,
+    },
+    /// So does one of our own that has registered no mode.
+    Unregistered {
+        /// The lock.
+        lock: String,
+        /// Who.
+        owner: String,
+    },
+    /// A row that cannot be imported.
+    NotImported {
+        /// Which, and why.
+        finding: Finding,
+    },
+    /// A row that the store refused.
+    Refused {
+        /// The lock.
+        lock: String,
+        /// Who.
+        owner: String,
+        /// Why.
+        why: String,
+    },
+    /// A lock that is natively other than in the tables, after an import.
+    Differs {
+        /// The lock.
+        lock: String,
+        /// How.
+        difference: Difference,
+    },
+    /// A live native client, in the scope by itself: an old client would not see it.
+    NativeClient {
+        /// The lock.
+        lock: String,
+        /// What its session calls itself.
+        label: String,
+    },
+    /// The row of what is held natively cannot be written, for somebody else has it.
+    RowTaken {
+        /// The lock.
+        lock: String,
+        /// Who holds it natively.
+        label: String,
+        /// Whose row there is.
+        by: String,
+    },
+    /// The row cannot be written.
+    NotWritten {
+        /// The lock.
+        lock: String,
+        /// Who holds it natively.
+        label: String,
+        /// Why.
+        why: String,
+    },
+}
+
+impl Obstacle {
+    /// For programs; never changes.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Process { .. } => "process",
+            Self::Stranger { .. } => "stranger",
+            Self::Unregistered { .. } => "unregistered",
+            Self::NotImported { .. } => "not-imported",
+            Self::Refused { .. } => "refused",
+            Self::Differs { .. } => "differs",
+            Self::NativeClient { .. } => "native-client",
+            Self::RowTaken { .. } => "row-taken",
+            Self::NotWritten { .. } => "not-written",
+        }
+    }
+
+    /// What to do about all with this code.
+    fn remedy(&self) -> &'static str {
+        match self {
+            Self::Process { to: LockerMode::Native, .. } => {
+                "change it to native: set_mode, or its next start"
+            }
+            Self::Process { .. } => {
+                "change it to both: set_mode, or its next start; one that died is gone once the TTL of \
+                 its row is over"
+            }
+            Self::Stranger { .. } => {
+                "stop those clients; once all of them are, say --writers-stopped, and what they left \
+                 is imported"
+            }
+            Self::Unregistered { .. } => {
+                "they lock without a mode: give each a Locker (or --mode both), by the same service \
+                 name; or stop them, and say --writers-stopped"
+            }
+            Self::NotImported { .. } => {
+                "end these locks, or mend their rows; or let them be free natively, by --leave-out"
+            }
+            Self::Refused { .. } => "the store says what to do; then ask again",
+            Self::Differs { .. } => {
+                "ask again in a moment; `holdfast-migrate verify` lists them all"
+            }
+            Self::NativeClient { .. } => {
+                "let them end, or change them to a Locker in both; or have rows written for them that \
+                 stand for so long, by --live-for"
+            }
+            Self::RowTaken { .. } => "wait until one of the two has given its lock back",
+            Self::NotWritten { .. } => "wait until it is given back natively",
+        }
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process { process, mode, .. } => write!(f, "{process} is in {mode}"),
+            Self::Stranger { lock, owner } => {
+                write!(f, "{owner}, no client of ours, changed the row of {lock} within two TTLs")
+            }
+            Self::Unregistered { lock, owner } => write!(
+                f,
+                "{owner} holds {lock} in Cassandra alone, and no process of the scope has that name"
+            ),
+            Self::NotImported { finding } => {
+                let (lock, owner) = (&finding.lock, finding.owner.as_deref());
+                let heading = finding.reason.heading();
+                write!(f, "{lock}{} cannot be imported: {heading}", of(owner))
+            }
+            Self::Refused { lock, owner, why } => {
+                write!(f, "the store refuses {lock} of {owner}: {why}")
+            }
+            Self::Differs { lock, difference } => write!(f, "{lock}: {difference}"),
+            Self::NativeClient { lock, label } => {
+                write!(f, "{label} has {lock} natively, and no row in Cassandra")
+            }
+            Self::RowTaken { lock, label, by } => {
+                write!(f, "{label} holds {lock} natively, and the row is {by}'s")
+            }
+            Self::NotWritten { lock, label, why } => {
+                write!(f, "{label} holds {lock} natively, and its row cannot be written: {why}")
+            }
+        }
+    }
+}
+
+fn of(owner: Option<&str>) -> String {
+    owner.map(|owner| format!(" of {owner}")).unwrap_or_default()
+}
+
+/// Some of them: all are counted, the first are told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Obstacles {
+    shown: Vec<Obstacle>,
+    number: usize,
+}
+
+impl Obstacles {
+    /// One more.
+    pub fn push(&mut self, obstacle: Obstacle) {
+        self.number += 1;
+        if self.shown.len() < SHOWN {
+            self.shown.push(obstacle);
+        }
+    }
+
+    /// Nothing is in the way.
+    pub fn is_empty(&self) -> bool {
+        self.number == 0
+    }
+
+    /// How many there are.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// The first of them.
+    pub fn shown(&self) -> &[Obstacle] {
+        &self.shown
+    }
+
+    /// What to do, once for each kind.
+    pub fn remedies(&self) -> Vec<&'static str> {
+        let mut remedies: Vec<&'static str> = Vec::new();
+        for remedy in self.shown.iter().map(Obstacle::remedy) {
+            if !remedies.contains(&remedy) {
+                remedies.push(remedy);
+            }
+        }
+        remedies
+    }
+}
+
+impl Extend<Obstacle> for Obstacles {
+    fn extend<I: IntoIterator<Item = Obstacle>>(&mut self, obstacles: I) {
+        obstacles.into_iter().for_each(|obstacle| self.push(obstacle));
+    }
+}
+
+/// One line: each by name, and then what to do.
+impl fmt::Display for Obstacles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each: Vec<String> = self.shown.iter().map(Obstacle::to_string).collect();
+        write!(f, "{} in the way: {}", self.number, each.join("; "))?;
+        if self.number > self.shown.len() {
+            write!(f, "; and {} more", self.number - self.shown.len())?;
+        }
+        write!(f, " ({})", self.remedies().join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_are_counted_the_first_are_named_and_what_to_do_is_said_once() {
+        let mut obstacles = Obstacles::default();
+        obstacles.extend((0..25).map(|number| Obstacle::Process {
+            process: format!("hf1:p{number:02}/ab"),
+            mode: LockerMode::Cassandra,
+            to: LockerMode::Both,
+        }));
+        let said = obstacles.to_string();
+        assert!(said.starts_with("25 in the way: hf1:p00/ab is in cassandra; "), "{said}");
+        assert!(
+            said.contains("hf1:p19/ab is in cassandra; and 5 more (change it to both"),
+            "{said}"
+        );
+        assert_eq!(said.matches("change it").count(), 1, "{said}");
+    }
+}

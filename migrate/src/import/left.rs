@@ -1,0 +1,63 @@
+//! What is left of a row when it is sent.
+
+use std::time::Duration;
+
+/// By how much clocks may differ in rate, as a divisor: a tenth (DESIGN §5.4).
+const ALLOWANCE: u32 = 10;
+
+/// What is left, milliseconds, of what was at most `left_ms` when it was read; `passed` is the time since
+/// the answer came, by this process' own watch. `None`: nothing.
+///
+/// `TTL(…)` is the end of the row, a whole second, less the second that the coordinator's clock showed:
+/// the truth is above one second less, and at most all of it. Taking all of it, and taking off only what
+/// has passed since the answer *came*, less a tenth for the rates of two clocks, this is never below
+/// what the row has left by that coordinator's clock: the hold that is made of it does not end
+/// before its row. And it is never more than the row had when it was read.
+pub fn left(left_ms: u64, passed: Duration) -> Option<u64> {
+    let certainly = passed.saturating_sub(passed / ALLOWANCE);
+    let passed_ms = u64::try_from(certainly.as_millis()).unwrap_or(u64::MAX);
+    left_ms.checked_sub(passed_ms).filter(|left_ms| *left_ms > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_certainly_passed_is_taken_off_and_no_more() {
+        let ms = Duration::from_millis;
+        let cases = [
+            (5_000, ms(0), Some(5_000)),
+            (5_000, ms(1_000), Some(4_100)),
+            (5_000, ms(5_000), Some(500)),
+            (5_000, ms(5_555), Some(1)),
+            (5_000, ms(5_556), None),
+            (0, ms(0), None),
+            (5_000, Duration::MAX, None),
+        ];
+        for (left_ms, passed, expected) in cases {
+            assert_eq!(left(left_ms, passed), expected, "{left_ms} {passed:?}");
+        }
+    }
+
+    /// Whatever the row's end and the time of the read within their seconds, and however long the answer
+    /// took: what is sent is at least what is left, for watches that go up to a tenth too fast.
+    #[test]
+    fn a_hold_never_ends_before_its_row() {
+        for end_ms in [10_000_u64, 11_000, 180_000] {
+            for read_ms in (0..10_000).step_by(77) {
+                let ttl_ms = end_ms - read_ms / 1_000 * 1_000;
+                for (answer_ms, passed_ms) in [(0, 0), (1, 900), (700, 10), (30, 5_000)] {
+                    let now_ms = read_ms + answer_ms + passed_ms;
+                    let fast = Duration::from_millis(passed_ms * 11 / 10);
+                    let sent = left(ttl_ms, fast).unwrap_or(0);
+                    assert!(
+                        sent >= end_ms.saturating_sub(now_ms),
+                        "{end_ms} {read_ms} {passed_ms}"
+                    );
+                    assert!(sent <= ttl_ms);
+                }
+            }
+        }
+    }
+}

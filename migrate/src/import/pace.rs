@@ -1,0 +1,59 @@
+//! So many rows in a second, and no more.
+
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use holdfast_seams::{Moment, Seams};
+
+/// Lets rows through at a rate, all clones together. What was not used is not saved up.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    rows_per_s: Option<NonZeroU32>,
+    free_at: Arc<Mutex<Moment>>,
+}
+
+impl Pace {
+    /// So many rows in a second; `None`: as fast as they come.
+    pub fn new(rows_per_s: Option<NonZeroU32>) -> Self {
+        let free_at = Arc::new(Mutex::new(Moment::from_origin(Duration::ZERO)));
+        Self { rows_per_s, free_at }
+    }
+
+    /// Waits until so many rows may go. Whoever comes first goes first. Dropping the future spends them.
+    pub(super) async fn wait(&self, rows: usize, seams: &Seams) {
+        let now = seams.clock.now();
+        let from = self.take(rows, now);
+        if from > now {
+            seams.clock.sleep_until(from).await;
+        }
+    }
+
+    /// When so many rows may go: after those before them have had their time.
+    fn take(&self, rows: usize, now: Moment) -> Moment {
+        let Some(rows_per_s) = self.rows_per_s else { return now };
+        let rows = u32::try_from(rows).unwrap_or(u32::MAX);
+        let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = now.max(*free_at);
+        *free_at = from + Duration::from_secs(1) * rows / rows_per_s.get();
+        from
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_go_at_their_rate_and_idle_time_is_not_saved_up() {
+        let pace = Pace::new(NonZeroU32::new(1_000));
+        let at = |ms| Moment::from_origin(Duration::from_millis(ms));
+
+        assert_eq!(pace.take(500, at(0)), at(0));
+        assert_eq!(pace.take(100, at(1)), at(500));
+        assert_eq!(pace.take(1, at(2)), at(600));
+        assert_eq!(pace.take(10, at(9_000)), at(9_000));
+        assert_eq!(pace.take(10, at(9_000)), at(9_010));
+        assert_eq!(Pace::new(None).take(usize::MAX, at(5)), at(5));
+    }
+}

@@ -1,0 +1,254 @@
+//! News in, requests out, answers counted.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use holdfast_seams::{Moment, Seams};
+use tokio::sync::mpsc;
+
+use super::{Answer, Fault, Group, Importer, Pace, Request};
+use crate::layout::LockRows;
+use crate::plan::{Rules, plan};
+use crate::scan::News;
+
+/// Pauses before a request without an answer is sent again: a new leader is there within them.
+const PAUSES: [Duration; 7] = [
+    Duration::from_millis(50),
+    Duration::from_millis(200),
+    Duration::from_millis(800),
+    Duration::from_secs(2),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::from_secs(15),
+];
+/// Refused rows that are told by name.
+const REFUSED_SHOWN: usize = 10;
+
+/// An import under way.
+#[derive(Debug)]
+pub struct Import<I> {
+    importer: I,
+    rules: Rules,
+    pace: Pace,
+    /// Requests on their way at once.
+    at_once: usize,
+    seams: Seams,
+}
+
+/// Hears how far it is.
+pub trait Progress {
+    /// All rows of this range are imported, or it is counted why not.
+    ///
+    /// # Errors
+    ///
+    /// Whatever ends the import: it can be begun again.
+    fn range_done(&mut self, range: usize) -> Result<(), String>;
+
+    /// So many rows more were answered.
+    fn rows(&mut self, number: usize);
+}
+
+/// What an import came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// Rows that hold now.
+    pub imported: u64,
+    /// Rows that are in line now.
+    pub queued: u64,
+    /// Rows that an import before this one has brought, and that still stand.
+    pub already_there: u64,
+    /// Rows that ended between their read and their turn.
+    pub over: u64,
+    /// What the plan left out: `plan` shows what and why.
+    pub left_out: u64,
+    /// Rows that the store refused.
+    pub refused: u64,
+    /// The first of them: lock, owner, and why.
+    pub refusals: Vec<(String, String, String)>,
+}
+
+/// Why an import ended before its end. What was imported stands, and it can be begun again.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImportError {
+    /// The store did not answer, over and over.
+    #[error(
+        "the store did not say what became of {rows} rows, {attempts} times: {last}; begin again \
+         when it answers, what is there is not imported twice"
+    )]
+    NoAnswer {
+        /// How many.
+        rows: usize,
+        /// How often they were sent.
+        attempts: usize,
+        /// The last fault.
+        last: String,
+    },
+    /// The store refuses a whole request.
+    #[error("the store refuses the import: {0}")]
+    Refused(String),
+    /// Somebody who hears of the progress could not go on.
+    #[error("{0}")]
+    Progress(String),
+}
+
+/// What became of one piece of news.
+enum Outcome {
+    Sent { range: usize, sum: Sum },
+    Told { range: usize, news: u64 },
+}
+
+/// How much of a range was told, and how much of that is done.
+#[derive(Default)]
+struct Told {
+    done: u64,
+    of: Option<u64>,
+}
+
+impl<I: Importer> Import<I> {
+    /// An import by these rules. Nothing is sent yet.
+    pub fn new(importer: I, rules: Rules, pace: Pace, at_once: usize, seams: Seams) -> Self {
+        Self { importer, rules, pace, at_once: at_once.max(1), seams }
+    }
+
+    /// Imports what the news tell, until they end. The rows of one piece of news are sent one request
+    /// after the other; those of several at once, for no lock is in two of them.
+    ///
+    /// Dropping the future may leave requests whose outcome is open; to begin again is harmless.
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError`]; ranges that `progress` heard of are done.
+    pub async fn run(
+        &self,
+        news: mpsc::Receiver<News>,
+        progress: &mut impl Progress,
+    ) -> Result<Sum, ImportError> {
+        let coming = stream::unfold(news, async |mut news| Some((news.recv().await?, news)));
+        let mut working = pin!(coming.map(|news| self.one(news)).buffer_unordered(self.at_once));
+        let mut all = Sum::default();
+        let mut ranges: BTreeMap<usize, Told> = BTreeMap::new();
+        while let Some(outcome) = working.next().await {
+            let range = match outcome? {
+                Outcome::Told { range, news } => {
+                    ranges.entry(range).or_default().of = Some(news);
+                    range
+                }
+                Outcome::Sent { range, sum } => {
+                    ranges.entry(range).or_default().done += 1;
+                    progress.rows(sum.rows());
+                    all.add(sum);
+                    range
+                }
+            };
+            if ranges.get(&range).is_some_and(|told| told.of == Some(told.done)) {
+                ranges.remove(&range);
+                progress.range_done(range).map_err(ImportError::Progress)?;
+            }
+        }
+        Ok(all)
+    }
+
+    async fn one(&self, news: News) -> Result<Outcome, ImportError> {
+        match news {
+            News::Done { range, news } => Ok(Outcome::Told { range, news }),
+            News::Locks { range, locks, read_at } => {
+                let sum = self.send_all(locks, read_at).await?;
+                Ok(Outcome::Sent { range, sum })
+            }
+        }
+    }
+
+    async fn send_all(&self, locks: Vec<LockRows>, read_at: Moment) -> Result<Sum, ImportError> {
+        let plans: Vec<_> = locks.into_iter().filter_map(|rows| plan(rows, &self.rules)).collect();
+        let left_out: usize = plans.iter().map(|plan| plan.findings.len()).sum();
+        let mut sum = Sum { left_out: count(left_out), ..Sum::default() };
+        for request in Request::of(plans.into_iter().map(|plan| plan.rows).collect()) {
+            self.pace.wait(request.rows(), &self.seams).await;
+            sum.add(self.send(&request, read_at).await?);
+        }
+        Ok(sum)
+    }
+
+    /// Sends a request until it is answered; each time with what is left by then.
+    async fn send(&self, request: &Request, read_at: Moment) -> Result<Sum, ImportError> {
+        let mut pauses = PAUSES.iter();
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let passed = self.seams.clock.now().saturating_since(read_at);
+            let (groups, over) = request.groups(passed);
+            let mut sum = Sum { over: count(over), ..Sum::default() };
+            if groups.is_empty() {
+                return Ok(sum);
+            }
+            let last = match self.importer.import(&groups).await {
+                Ok(answers) => match sum.count_answers(groups, answers) {
+                    Ok(()) => return Ok(sum),
+                    Err(last) => last,
+                },
+                Err(Fault::Refused(message)) => return Err(ImportError::Refused(message)),
+                Err(Fault::Unknown(last)) => last,
+            };
+            let Some(pause) = pauses.next() else {
+                return Err(ImportError::NoAnswer { rows: request.rows(), attempts, last });
+            };
+            self.seams.sleep(*pause).await;
+        }
+    }
+}
+
+impl Sum {
+    fn rows(&self) -> usize {
+        let Self { imported, queued, already_there, over, refused, .. } = self;
+        usize::try_from(imported + queued + already_there + over + refused).unwrap_or(usize::MAX)
+    }
+
+    fn add(&mut self, other: Self) {
+        self.imported += other.imported;
+        self.queued += other.queued;
+        self.already_there += other.already_there;
+        self.over += other.over;
+        self.left_out += other.left_out;
+        self.refused += other.refused;
+        let room = REFUSED_SHOWN.saturating_sub(self.refusals.len());
+        self.refusals.extend(other.refusals.into_iter().take(room));
+    }
+
+    /// An answer for each row, or the answers are not for this request.
+    fn count_answers(
+        &mut self,
+        groups: Vec<Group>,
+        answers: Vec<Vec<Answer>>,
+    ) -> Result<(), String> {
+        let fits = groups.len() == answers.len()
+            && groups
+                .iter()
+                .zip(&answers)
+                .all(|(group, answers)| group.rows.len() == answers.len());
+        if !fits {
+            return Err("the answers are not as many as the rows".into());
+        }
+        for (group, answers) in groups.into_iter().zip(answers) {
+            for (row, answer) in group.rows.into_iter().zip(answers) {
+                match answer {
+                    Answer::Imported { .. } => self.imported += 1,
+                    Answer::Queued => self.queued += 1,
+                    Answer::AlreadyThere => self.already_there += 1,
+                    Answer::Refused { reason } => {
+                        self.refused += 1;
+                        if self.refusals.len() < REFUSED_SHOWN {
+                            self.refusals.push((row.lock, group.owner.clone(), reason));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,218 @@
+//! An import into a store in memory: what becomes of a lost answer, of a killed run, of a slow one.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use holdfast_seams::{Seams, simulated};
+use tokio::sync::mpsc;
+
+use super::memory::{Fate, Memory};
+use super::*;
+use crate::layout::{Cell, ColumnCell, LeaseRow, LockRows, Raw, Said};
+use crate::plan::Rules;
+use crate::scan::News;
+
+fn lease(lock: &str, owner: &str, left_s: i32) -> LockRows {
+    let value = Raw::Text(owner.into());
+    let owner = Some(Cell { value, left_s: Some(left_s), written_us: None });
+    LockRows { lock: Raw::Text(lock.into()), said: Said::Lease(LeaseRow { owner, value: None }) }
+}
+
+/// Held by `h`, with so many in line.
+fn queue(lock: &str, waiters: usize) -> LockRows {
+    let cell = |column: String| ColumnCell {
+        column: Raw::Text(column),
+        cell: Some(Cell { value: Raw::Text("x".into()), left_s: Some(600), written_us: None }),
+    };
+    let waiting = (0..waiters).map(|at| cell(format!("{at:020}w{at}"))).collect();
+    let said = Said::Queue { main: vec![cell("h".into())], queue: waiting };
+    LockRows { lock: Raw::Text(lock.into()), said }
+}
+
+fn seams() -> Seams {
+    simulated::seams(1, 0)
+}
+
+fn rules() -> Rules {
+    Rules::new("", Duration::from_mins(3))
+}
+
+/// Ranges that were done, and the one after which the process is killed.
+#[derive(Default)]
+struct Heard {
+    done: BTreeSet<usize>,
+    killed_after: Option<usize>,
+}
+
+impl Progress for Heard {
+    fn range_done(&mut self, range: usize) -> Result<(), String> {
+        self.done.insert(range);
+        match self.killed_after {
+            Some(ranges) if self.done.len() >= ranges => Err("killed".into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn rows(&mut self, _: usize) {}
+}
+
+/// Ranges of locks, each range in news of two locks; those that are done are left out.
+async fn run(
+    memory: &Memory,
+    ranges: &[Vec<LockRows>],
+    heard: &mut Heard,
+    at_once: usize,
+    seams: &Seams,
+) -> Result<Sum, ImportError> {
+    let (tell, told) = mpsc::channel(2);
+    let read_at = seams.clock.now();
+    let done = heard.done.clone();
+    let telling = async move {
+        for (range, locks) in ranges.iter().enumerate().filter(|(range, _)| !done.contains(range)) {
+            let mut news = 0;
+            for locks in locks.chunks(2) {
+                news += 1;
+                let _ = tell.send(News::Locks { range, locks: locks.to_vec(), read_at }).await;
+            }
+            let _ = tell.send(News::Done { range, news }).await;
+        }
+    };
+    let import = Import::new(memory, rules(), Pace::new(None), at_once, seams.clone());
+    let (sum, ()) = futures_util::future::join(import.run(told, heard), telling).await;
+    sum
+}
+
+fn ranges() -> Vec<Vec<LockRows>> {
+    let range = |range: usize| {
+        let leases = (0..5).map(|at| lease(&format!("{range}/{at}"), &format!("o{}", at % 2), 60));
+        leases.chain([queue(&format!("{range}/q"), 3)]).collect()
+    };
+    (0..4).map(range).collect()
+}
+
+fn expected_lines() -> BTreeSet<(String, Vec<String>)> {
+    let owners = |owners: &[&str]| owners.iter().map(|owner| (*owner).to_owned()).collect();
+    let of_range = |range: usize| {
+        let leases = (0..5).map(move |at| (format!("{range}/{at}"), vec![format!("o{}", at % 2)]));
+        leases.chain([(format!("{range}/q"), owners(&["h", "w0", "w1", "w2"]))])
+    };
+    (0..4).flat_map(of_range).collect()
+}
+
+fn lines(memory: &Memory) -> BTreeSet<(String, Vec<String>)> {
+    memory.lines().into_iter().collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_become_holds_and_lines_and_again_nothing_more() {
+    let memory = Memory::default();
+    let (mut heard, seams) = (Heard::default(), seams());
+    let sum = run(&memory, &ranges(), &mut heard, 4, &seams).await.unwrap();
+
+    assert_eq!((sum.imported, sum.queued, sum.already_there, sum.refused), (24, 12, 0, 0));
+    assert_eq!(lines(&memory), expected_lines());
+    assert_eq!(heard.done, BTreeSet::from([0, 1, 2, 3]));
+
+    let again = run(&memory, &ranges(), &mut Heard::default(), 4, &seams).await.unwrap();
+    assert_eq!((again.imported, again.queued, again.already_there), (0, 0, 36));
+    assert_eq!(lines(&memory), expected_lines());
+}
+
+/// Each request once with each fate; several lines with more rows than a request has.
+#[tokio::test(start_paused = true)]
+async fn a_request_without_an_answer_is_sent_again_and_doubles_nothing() {
+    let fates = [Fate::AnswerLost, Fate::Lost, Fate::Torn(1), Fate::Torn(3), Fate::Torn(700)];
+    let ranges = vec![vec![queue("long", 1_250), lease("short", "o", 600)]];
+    for fate in fates {
+        for before in 0..4 {
+            let fates = (0..before).map(|_| Fate::Answered).chain([fate.clone(), fate.clone()]);
+            let (memory, seams) = (Memory::with(fates), seams());
+            let sum = run(&memory, &ranges, &mut Heard::default(), 4, &seams).await.unwrap();
+            let line = &memory.lines()["long"];
+            let in_order = line[0] == "h"
+                && line[1..].iter().enumerate().all(|(at, owner)| *owner == format!("w{at}"));
+            assert!(in_order && line.len() == 1_251, "{fate:?} after {before}: {line:?}");
+            assert_eq!(sum.imported + sum.queued + sum.already_there, 1_252, "{fate:?} {before}");
+            assert_eq!(memory.lines()["short"], ["o"]);
+        }
+    }
+}
+
+/// Killed when a request is lost for good, or after a range; begun again with what was done, or without.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_killed_anywhere_and_begun_again_ends_as_one_that_was_not() {
+    let whole = Memory::default();
+    let seams = seams();
+    run(&whole, &ranges(), &mut Heard::default(), 1, &seams).await.unwrap();
+    for at in 0..whole.requests() {
+        for fate in [Fate::Refused, Fate::Torn(1)] {
+            let memory = Memory::with((0..at).map(|_| Fate::Answered).chain(vec![fate; 100]));
+            let mut heard = Heard::default();
+            run(&memory, &ranges(), &mut heard, 3, &seams).await.unwrap_err();
+            memory.plan_fates([]);
+            run(&memory, &ranges(), &mut heard, 3, &seams).await.unwrap();
+            assert_eq!(lines(&memory), expected_lines(), "{at}");
+        }
+    }
+    for ranges_done in 1..=4 {
+        let memory = Memory::default();
+        let mut heard = Heard { killed_after: Some(ranges_done), ..Heard::default() };
+        let ended = run(&memory, &ranges(), &mut heard, 3, &seams).await;
+        assert_eq!(ended, Err(ImportError::Progress("killed".into())));
+        let done = heard.done.clone();
+        let there = lines(&memory);
+        let is_done = |lock: &str| done.iter().any(|range| lock.starts_with(&format!("{range}/")));
+        for line in expected_lines().into_iter().filter(|(lock, _)| is_done(lock)) {
+            assert!(there.contains(&line), "{line:?} is said to be done");
+        }
+        let requests = memory.requests();
+        let mut again = Heard { done, killed_after: None };
+        run(&memory, &ranges(), &mut again, 3, &seams).await.unwrap();
+        assert_eq!(lines(&memory), expected_lines());
+        let most = whole.requests() / 4 * (4 - ranges_done);
+        assert!(memory.requests() - requests <= most, "what is done is not sent again");
+    }
+}
+
+/// The store does not answer for a second: what has passed is taken off, and what has ended is not sent.
+#[tokio::test(start_paused = true)]
+async fn what_is_left_is_counted_down_while_the_store_does_not_answer() {
+    let memory = Memory::with([Fate::Lost, Fate::Lost, Fate::Lost]);
+    let seams = seams();
+    let ranges = vec![vec![lease("short", "a", 1), lease("long", "b", 60)]];
+    let sum = run(&memory, &ranges, &mut Heard::default(), 1, &seams).await.unwrap();
+
+    // 50 + 200 + 800 ms, less a tenth.
+    assert_eq!(memory.leases(), [("a".to_owned(), 55), ("b".to_owned(), 59_055)]);
+    assert_eq!((sum.imported, sum.over), (2, 0));
+
+    let memory = Memory::with([Fate::Lost, Fate::Lost, Fate::Lost, Fate::Lost]);
+    let sum = run(&memory, &ranges, &mut Heard::default(), 1, &seams).await.unwrap();
+    assert_eq!(memory.leases(), [("b".to_owned(), 57_255)]);
+    assert_eq!((sum.imported, sum.over), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_never_answers_ends_the_import_and_says_that_it_can_be_begun_again() {
+    let memory = Memory::with(vec![Fate::Lost; 100]);
+    let ranges = vec![vec![lease("a", "o", 600)]];
+    let mut heard = Heard::default();
+    let ended = run(&memory, &ranges, &mut heard, 1, &seams()).await.unwrap_err();
+
+    let expected = ImportError::NoAnswer { rows: 1, attempts: 8, last: "no answer".into() };
+    assert_eq!((ended, heard.done), (expected, BTreeSet::new()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_is_refused_is_named_and_the_others_go_on() {
+    let memory = Memory::default();
+    let seams = seams();
+    let first = vec![vec![lease("job", "somebody", 60)]];
+    run(&memory, &first, &mut Heard::default(), 1, &seams).await.unwrap();
+    let second = vec![vec![lease("job", "a", 60), lease("free", "a", 60)]];
+    let sum = run(&memory, &second, &mut Heard::default(), 1, &seams).await.unwrap();
+
+    assert_eq!((sum.imported, sum.refused), (1, 1));
+    let refusal = ("job".to_owned(), "a".to_owned(), "held by somebody".to_owned());
+    assert_eq!(sum.refusals, [refusal]);
+}

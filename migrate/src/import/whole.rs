@@ -1,0 +1,183 @@
+//! A whole import: from the tables to the last answer.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use futures_util::future::try_join;
+use holdfast::compat::Stage;
+use holdfast_seams::Seams;
+use tokio::sync::mpsc;
+
+use super::strangers::{Stranger, first_stranger};
+use super::{
+    Checkpoint, CheckpointError, Fault, Import, ImportError, Importer, Job, Pace, Progress, Sum,
+};
+use crate::plan::Rules;
+use crate::scan::{Range, Scan, ScanError};
+
+/// News that wait to be sent: with what is being read and sent, all that is in memory at once.
+const NEWS_WAITING: usize = 4;
+
+/// How an import is done.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which locks, and what counts.
+    pub rules: Rules,
+    /// Into how many ranges the tables are cut.
+    pub ranges: usize,
+    /// Ranges that are read at once.
+    pub reads_at_once: usize,
+    /// Requests that are on their way at once.
+    pub requests_at_once: usize,
+    /// How many rows may go in a second.
+    pub pace: Pace,
+    /// Where it is written what is done.
+    pub checkpoint: Option<PathBuf>,
+    /// The operator says that no client of somebody else writes any more.
+    pub writers_stopped: bool,
+    /// The table of modes, to be asked what moves; `None`: the caller knows, and has said who is registered.
+    pub modes_table: Option<String>,
+}
+
+/// What an import tells while it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// So many ranges were done by an earlier run.
+    Resumed {
+        /// How many.
+        ranges: usize,
+    },
+    /// So many rows more were answered.
+    Rows {
+        /// How many.
+        number: usize,
+    },
+    /// One range more is done.
+    Range,
+}
+
+/// Why an import ended before its end, or did not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum WholeError {
+    /// Somebody else's client writes. Nothing was imported.
+    #[error(
+        "\"{owner}\" changed the row of \"{lock}\" within its last two TTLs, and is no client of \
+         ours: it would not see what is imported; stop those clients and say --writers-stopped, or \
+         move them to mode both first"
+    )]
+    Stranger {
+        /// The lock.
+        lock: String,
+        /// Who.
+        owner: String,
+    },
+    /// Its locks are natively held and given back, and whatever rows are left say nothing of them any more.
+    /// Nothing was imported.
+    #[error(
+        "scope {scope:?} is at {}, where its processes lock natively alone: rows that are left there \
+         would hold locks that nobody has; name another --prefix, or go back first (holdfast-migrate \
+         rollback)", .stage.map_or("a stage that is not known here", |stage| stage.as_str())
+    )]
+    AlreadyNative {
+        /// The scope.
+        scope: String,
+        /// Its stage.
+        stage: Option<Stage>,
+    },
+    /// The checkpoint cannot be used. Nothing was imported, or what was stands.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The tables could not be read. What was imported stands.
+    #[error(transparent)]
+    Scan(#[from] ScanError),
+    /// The store did not take it. What was imported stands.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// The store does not say which cluster it is. Nothing was imported.
+    #[error("the store was not asked which cluster it is: {0}")]
+    Target(Fault),
+}
+
+/// Imports what the tables say, but for ranges that an earlier run has done.
+///
+/// Dropping the future, or ending the process, at any point is harmless: what was imported stands, and the
+/// same call goes on from there.
+///
+/// # Errors
+///
+/// [`WholeError`] says what was imported until then.
+pub async fn import_all<I: Importer>(
+    scan: &Scan,
+    importer: I,
+    options: Options,
+    seams: Seams,
+    tell: &mut impl FnMut(Step),
+) -> Result<Sum, WholeError> {
+    let Options { mut rules, ranges, reads_at_once, requests_at_once, pace, .. } = options;
+    if let Some(table) = &options.modes_table {
+        rules.registered = registered(scan, table, &rules.prefix).await?;
+    }
+    let all = Range::split(ranges);
+    let checkpoint = match options.checkpoint {
+        None => None,
+        Some(path) => {
+            let target = importer.cluster().await.map_err(WholeError::Target)?;
+            let (recipe, source) = (scan.recipe().name().to_owned(), scan.identity().await?);
+            let prefix = rules.prefix.clone();
+            let job = Job { recipe, source, target, prefix, ranges: all.len() };
+            Some(Checkpoint::open(&path, job)?)
+        }
+    };
+    if !options.writers_stopped
+        && let Some(Stranger { lock, owner }) =
+            first_stranger(scan, &all, reads_at_once, &rules).await?
+    {
+        return Err(WholeError::Stranger { lock, owner });
+    }
+    let is_done = |range: &Range| checkpoint.as_ref().is_some_and(|it| it.is_done(range.index));
+    let open: Vec<Range> = all.iter().filter(|range| !is_done(range)).copied().collect();
+    tell(Step::Resumed { ranges: all.len() - open.len() });
+    let (send, news) = mpsc::channel(NEWS_WAITING);
+    let reading = async { scan.run(&open, reads_at_once, send).await.map_err(WholeError::from) };
+    let import = Import::new(importer, rules, pace, requests_at_once, seams);
+    let mut noting = Noting { checkpoint, tell };
+    let importing = async { import.run(news, &mut noting).await.map_err(WholeError::from) };
+    let ((), sum) = try_join(reading, importing).await?;
+    Ok(sum)
+}
+
+/// The services of processes that hold natively what they hold in the tables, in scopes that are not native yet.
+async fn registered(
+    scan: &Scan,
+    table: &str,
+    prefix: &str,
+) -> Result<BTreeSet<String>, WholeError> {
+    let mut services = BTreeSet::new();
+    for seen in scan.scopes(table).await?.into_iter().filter(|seen| seen.meets(prefix)) {
+        match seen.stage {
+            Some(Stage::Cassandra | Stage::Both) => services.extend(seen.services),
+            stage => return Err(WholeError::AlreadyNative { scope: seen.scope, stage }),
+        }
+    }
+    Ok(services)
+}
+
+/// Writes down what is done, and tells it.
+struct Noting<'a, T> {
+    checkpoint: Option<Checkpoint>,
+    tell: &'a mut T,
+}
+
+impl<T: FnMut(Step)> Progress for Noting<'_, T> {
+    fn range_done(&mut self, range: usize) -> Result<(), String> {
+        if let Some(checkpoint) = &mut self.checkpoint {
+            checkpoint.note_done(range).map_err(|error| error.to_string())?;
+        }
+        (self.tell)(Step::Range);
+        Ok(())
+    }
+
+    fn rows(&mut self, number: usize) {
+        (self.tell)(Step::Rows { number });
+    }
+}

@@ -1,0 +1,176 @@
+//! The tables of the recipes: what they are called, what they must look like, and what their rows say.
+
+mod bakery;
+mod cells;
+mod lease;
+mod queue;
+mod raw;
+mod shadow;
+mod table;
+mod tokens;
+
+pub use cells::ColumnCell;
+pub use lease::LeaseRow;
+pub use raw::{Cell, NoText, Raw};
+pub use table::{Actual, ActualColumn, Column, Expected, Mismatch, Role, Type};
+pub use tokens::{Heartbeat, TokenRow};
+
+/// Which recipe wrote the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Recipe {
+    /// A row with an owner and a TTL for each lock.
+    Lease,
+    /// The thesis' queue: places in line, and a main row with the holder.
+    Queue,
+    /// The thesis' earlier solution: a main row with the holder, a shadow row where threads try.
+    Shadow,
+    /// A row with a session for each lock, and the sessions' heartbeats.
+    Tokens,
+    /// Lamport's bakery: who is choosing, and the numbers that were drawn.
+    Bakery,
+}
+
+impl Recipe {
+    /// As the command line has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lease => "lease",
+            Self::Queue => "queue",
+            Self::Shadow => "shadow",
+            Self::Tokens => "tokens",
+            Self::Bakery => "bakery",
+        }
+    }
+}
+
+/// Names of the two tables of a recipe that has two, and of the columns that both have: lock, column,
+/// value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CellTables {
+    /// The table that says who holds: main rows, or the numbers of the bakery.
+    pub first: String,
+    /// The other: places in line, threads that try, or who is choosing.
+    pub second: String,
+    /// The columns of both.
+    pub columns: [String; 3],
+}
+
+/// Where the rows of a recipe are, by the names the server has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// Table, and columns for lock, owner, value.
+    Lease {
+        /// The leases.
+        table: String,
+        /// Lock, owner, value.
+        columns: [String; 3],
+    },
+    /// Main rows and queues.
+    Queue(CellTables),
+    /// Main rows and shadow rows.
+    Shadow(CellTables),
+    /// Tokens and heartbeats.
+    Tokens {
+        /// The tokens.
+        table: String,
+        /// Token and session.
+        columns: [String; 2],
+        /// Since when the session has it; written, not read.
+        since: String,
+        /// The heartbeats.
+        times: String,
+        /// Session and last heartbeat.
+        times_columns: [String; 2],
+        /// The tokens of a session; written, not read.
+        held: String,
+    },
+    /// Numbers and choosers.
+    Bakery(CellTables),
+}
+
+impl Names {
+    /// The recipe they are of.
+    pub fn recipe(&self) -> Recipe {
+        match self {
+            Self::Lease { .. } => Recipe::Lease,
+            Self::Queue(_) => Recipe::Queue,
+            Self::Shadow(_) => Recipe::Shadow,
+            Self::Tokens { .. } => Recipe::Tokens,
+            Self::Bakery(_) => Recipe::Bakery,
+        }
+    }
+
+    /// What the tables must look like: the one that is read first, and the other.
+    pub fn expected(&self) -> (Expected, Option<Expected>) {
+        match self {
+            Self::Lease { table, columns } => (lease::expected(table, columns), None),
+            Self::Queue(tables) => queue::expected(tables),
+            Self::Shadow(tables) => shadow::expected(tables),
+            Self::Tokens { table, columns, times, times_columns, .. } => {
+                (tokens::expected(table, columns), Some(tokens::beats(times, times_columns)))
+            }
+            Self::Bakery(tables) => bakery::expected(tables),
+        }
+    }
+}
+
+/// All that the tables say of one lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockRows {
+    /// Its name, as the table has it.
+    pub lock: Raw,
+    /// What is said of it.
+    pub said: Said,
+}
+
+/// By recipe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// A row of leases.
+    Lease(LeaseRow),
+    /// The cells of the main row, and those of the queue.
+    Queue {
+        /// Who holds: one cell, by the recipe.
+        main: Vec<ColumnCell>,
+        /// Places in line.
+        queue: Vec<ColumnCell>,
+    },
+    /// The cells of the main row, and those of the shadow row.
+    Shadow {
+        /// Who holds: one cell, by the recipe.
+        main: Vec<ColumnCell>,
+        /// Who tries.
+        shadow: Vec<ColumnCell>,
+    },
+    /// The sessions that have the token: one with LWT, any number without.
+    Tokens(Vec<TokenRow>),
+    /// The numbers, and who is choosing one.
+    Bakery {
+        /// A number for each process that wants in.
+        numbers: Vec<ColumnCell>,
+        /// A flag for each that draws one.
+        choosing: Vec<ColumnCell>,
+    },
+}
+
+impl LockRows {
+    /// Reads the rows of one partition, of the first table and of the second; `None` if they say
+    /// nothing. The cells of a row are in the order of [`Expected::columns`].
+    pub fn of(
+        recipe: Recipe,
+        lock: Raw,
+        first: Vec<Vec<Option<Cell>>>,
+        second: Vec<Vec<Option<Cell>>>,
+    ) -> Option<Self> {
+        let said = match recipe {
+            Recipe::Lease => Said::Lease(first.into_iter().next().map(LeaseRow::of)?),
+            Recipe::Queue => Said::Queue { main: cells::of(first), queue: cells::of(second) },
+            Recipe::Shadow => Said::Shadow { main: cells::of(first), shadow: cells::of(second) },
+            Recipe::Tokens => Said::Tokens(first.into_iter().map(TokenRow::of).collect()),
+            Recipe::Bakery => {
+                Said::Bakery { numbers: cells::of(first), choosing: cells::of(second) }
+            }
+        };
+        Some(Self { lock, said })
+    }
+}

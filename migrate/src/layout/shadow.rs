@@ -1,0 +1,11 @@
+//! The thesis' earlier solution, §4: a main row, whose one cell is named by the thread that holds, and a
+//! shadow row, where whoever tries writes its cell and looks whether it is alone.
+
+use super::table::{ANY, Expected};
+use super::{CellTables, cells};
+
+pub(super) fn expected(tables: &CellTables) -> (Expected, Option<Expected>) {
+    let main = cells::expected(&tables.first, &tables.columns, ANY);
+    let shadow = cells::expected(&tables.second, &tables.columns, ANY);
+    (main, Some(shadow))
+}

@@ -1,0 +1,160 @@
+//! The native store, over its own client: what is imported, and what is compared with it.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use holdfast::{Builder, Error, Fate, Has, ImportGroup, ImportRow, LockInfo, Reader, Sessions};
+
+use crate::import::{Answer, Fault, Group, GroupRow, Importer};
+use crate::plan::Kind;
+use crate::rollback::{HeldBy, HeldLock, HeldStore};
+use crate::verify::{NativeLock, NativeStore, Party};
+
+/// How long a request may take, changes of leader and all, before its outcome counts as unknown.
+const LIMIT: Duration = Duration::from_secs(15);
+/// Locks that are listed at once: as many as a server lists.
+const PAGE: u32 = 1_000;
+
+/// The native store.
+#[derive(Debug)]
+pub struct Native {
+    importer: holdfast::Importer,
+    reader: Reader,
+    sessions: Sessions,
+}
+
+impl Native {
+    /// The cluster that these settings of a client lead to.
+    pub fn new(builder: &Builder) -> Self {
+        let (importer, sessions) = (builder.importer(LIMIT), builder.sessions(LIMIT));
+        Self { importer, reader: builder.reader(), sessions }
+    }
+}
+
+impl Importer for &Native {
+    async fn cluster(&self) -> Result<String, Fault> {
+        let status = self.reader.status().await.map_err(|error| fault(&error))?;
+        let mut id = String::new();
+        for byte in &status.cluster {
+            // A string takes everything.
+            let _ = write!(id, "{byte:02x}");
+        }
+        Ok(id)
+    }
+
+    async fn import(&self, groups: &[Group]) -> Result<Vec<Vec<Answer>>, Fault> {
+        let asked: Vec<ImportGroup> = groups.iter().map(to_native).collect();
+        let fates = self.importer.import(&asked).await.map_err(|error| fault(&error))?;
+        Ok(fates.into_iter().map(|rows| rows.into_iter().map(answer).collect()).collect())
+    }
+}
+
+/// Where the next page begins is the server's own word for it, not a name.
+impl NativeStore for Native {
+    async fn lock(&self, name: &str) -> Result<Option<NativeLock>, Fault> {
+        let lock = self.reader.inspect(name).await.map_err(|error| fault(&error))?;
+        Ok(lock.map(seen))
+    }
+
+    async fn names(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+    ) -> Result<(Vec<String>, Option<String>), Fault> {
+        let page = self.reader.page(prefix, PAGE, after).await.map_err(|error| fault(&error))?;
+        let used = page.locks.into_iter().filter(|lock| lock.held_by + lock.waiting > 0);
+        Ok((used.map(|lock| lock.name).collect(), page.next))
+    }
+}
+
+impl HeldStore for Native {
+    async fn held(&self, name: &str) -> Result<Option<HeldLock>, Fault> {
+        let lock = self.reader.inspect(name).await.map_err(|error| fault(&error))?;
+        Ok(lock.and_then(held))
+    }
+
+    async fn left(&self, session: u64) -> Result<Option<Duration>, Fault> {
+        let session = self.sessions.inspect(session).await.map_err(|error| fault(&error))?;
+        Ok(session.map(|session| session.ttl.saturating_sub(session.age)))
+    }
+}
+
+fn held(lock: LockInfo) -> Option<HeldLock> {
+    let holder = lock.holders.into_iter().next()?;
+    let (session, label, token) = (holder.session, holder.label, holder.token.get());
+    let by = HeldBy { session, label, token, is_imported: holder.is_imported };
+    // Of a longer line the first hundred are told; an imported one has nobody live behind it but at its end.
+    let unseen = lock.waiting > u64::try_from(lock.queue.len()).unwrap_or(u64::MAX);
+    let has_live_waiters = unseen || lock.queue.iter().any(|waiter| !waiter.is_imported);
+    Some(HeldLock { by, has_live_waiters, value: lock.value.map(|value| value.bytes.to_vec()) })
+}
+
+fn seen(lock: LockInfo) -> NativeLock {
+    let party = |label, is_imported| Party { label, is_imported };
+    let holders = lock.holders.into_iter();
+    let line = lock.queue.into_iter();
+    NativeLock {
+        name: lock.name,
+        holders: holders.map(|holder| party(holder.label, holder.is_imported)).collect(),
+        line: line.map(|waiter| party(waiter.label, waiter.is_imported)).collect(),
+        value: lock.value.map(|value| value.bytes.to_vec()),
+    }
+}
+
+fn to_native(group: &Group) -> ImportGroup {
+    ImportGroup {
+        owner: group.owner.clone(),
+        remaining: Duration::from_millis(group.left_ms),
+        rows: group.rows.iter().map(row_to_native).collect(),
+    }
+}
+
+fn row_to_native(row: &GroupRow) -> ImportRow {
+    let has = match &row.kind {
+        Kind::Holds { value } => Has::Hold { value: value.clone() },
+        Kind::Waits => Has::Place,
+    };
+    ImportRow { name: row.lock.clone(), has }
+}
+
+fn answer(fate: Fate) -> Answer {
+    match fate {
+        Fate::Held { token } => Answer::Imported { token: token.get() },
+        Fate::Queued { .. } => Answer::Queued,
+        Fate::Known => Answer::AlreadyThere,
+        Fate::Refused { message, .. } => Answer::Refused { reason: message },
+        other => Answer::Refused { reason: format!("an answer of a newer release: {other:?}") },
+    }
+}
+
+/// What a server refused was looked at and not done; of everything else it is not known.
+fn fault(error: &Error) -> Fault {
+    match error {
+        Error::Refused { .. } if !error.may_retry() => Fault::Refused(error.to_string()),
+        _ => Fault::Unknown(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast::RefusalReason;
+
+    use super::*;
+
+    fn refused(reason: RefusalReason) -> Error {
+        Error::Refused { reason, message: "no".into(), limit: None, retry_after: None }
+    }
+
+    #[test]
+    fn only_what_will_never_be_taken_ends_an_import() {
+        for error in [
+            refused(RefusalReason::Limit),
+            refused(RefusalReason::DiskReserve),
+            Error::OutcomeUnknown { what: "an import", waited: LIMIT },
+        ] {
+            assert!(matches!(fault(&error), Fault::Unknown(_)), "{error}");
+        }
+        let invalid = refused(RefusalReason::Invalid);
+        assert!(matches!(fault(&invalid), Fault::Refused(_)), "{invalid}");
+    }
+}

@@ -1,0 +1,199 @@
+//! Why something is not imported.
+
+use std::borrow::Cow;
+
+use holdfast_core::{TextError, VALUE_BYTES_MAX};
+
+use super::LEASE_MAX_MS;
+use crate::layout::NoText;
+
+/// Something that is not imported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Why.
+    pub reason: Reason,
+    /// The lock, as it can be shown.
+    pub lock: String,
+    /// Whose cell it is, as it can be shown; `None`: it is about the lock.
+    pub owner: Option<String>,
+}
+
+/// Why not. A reason either lets the rows be as the recipe has them, and they are skipped; or it says
+/// that they contradict the recipe, or each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The native store does not allow the name.
+    Name(TextError),
+    /// The name is no text.
+    NameIsNoText(NoText),
+    /// The owner's id is empty.
+    OwnerEmpty,
+    /// An import does not take the owner's id.
+    Owner(TextError),
+    /// The owner's id is no text.
+    OwnerIsNoText(NoText),
+    /// The value is too long.
+    ValueTooLong {
+        /// Its bytes.
+        len: usize,
+    },
+    /// More is left of it than an import takes.
+    LeaseTooLong {
+        /// So much, milliseconds.
+        left_ms: u64,
+    },
+    /// There is a row, and no owner in it.
+    NobodyHolds,
+    /// Its TTL is over.
+    Over,
+    /// It waits for a lock whose holder is not imported.
+    HolderLeftOut,
+    /// The same owner is in line before.
+    SecondPlace,
+    /// It tries, and is not in line.
+    Trying,
+    /// It is drawing a number, and has no place yet.
+    Choosing,
+    /// Its number is 0: it is not in line.
+    NotInLine,
+    /// Several hold what one can hold.
+    SeveralHolders {
+        /// How many.
+        holders: usize,
+    },
+    /// It has no TTL: it would never end.
+    NoTtl,
+    /// The token's session has no heartbeat.
+    NoHeartbeat,
+    /// A queue's cell whose name is not 20 digits and a thread.
+    PlaceUnreadable,
+    /// A number that is none.
+    NumberUnreadable,
+}
+
+impl Reason {
+    /// Whether it contradicts the recipe; otherwise it is only skipped.
+    pub fn is_contradiction(&self) -> bool {
+        match self {
+            Self::SeveralHolders { .. }
+            | Self::NoTtl
+            | Self::NoHeartbeat
+            | Self::PlaceUnreadable
+            | Self::NumberUnreadable => true,
+            Self::Name(_)
+            | Self::NameIsNoText(_)
+            | Self::OwnerEmpty
+            | Self::Owner(_)
+            | Self::OwnerIsNoText(_)
+            | Self::ValueTooLong { .. }
+            | Self::LeaseTooLong { .. }
+            | Self::NobodyHolds
+            | Self::Over
+            | Self::HolderLeftOut
+            | Self::SecondPlace
+            | Self::Trying
+            | Self::Choosing
+            | Self::NotInLine => false,
+        }
+    }
+
+    /// Whether somebody may hold or wait by what is left out: it is then natively as if he did not. What
+    /// is not in line, is over, or only tries has nothing to lose.
+    pub fn leaves_somebody_out(&self) -> bool {
+        match self {
+            Self::NobodyHolds
+            | Self::Over
+            | Self::SecondPlace
+            | Self::Trying
+            | Self::Choosing
+            | Self::NotInLine => false,
+            Self::Name(_)
+            | Self::NameIsNoText(_)
+            | Self::OwnerEmpty
+            | Self::Owner(_)
+            | Self::OwnerIsNoText(_)
+            | Self::ValueTooLong { .. }
+            | Self::LeaseTooLong { .. }
+            | Self::HolderLeftOut
+            | Self::SeveralHolders { .. }
+            | Self::NoTtl
+            | Self::NoHeartbeat
+            | Self::PlaceUnreadable
+            | Self::NumberUnreadable => true,
+        }
+    }
+
+    /// For programs; never changes.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Name(_) | Self::NameIsNoText(_) => "name",
+            Self::OwnerEmpty | Self::Owner(_) => "owner",
+            Self::OwnerIsNoText(_) => "owner-not-text",
+            Self::ValueTooLong { .. } => "value-too-long",
+            Self::LeaseTooLong { .. } => "lease-too-long",
+            Self::NobodyHolds => "nobody-holds",
+            Self::Over => "over",
+            Self::HolderLeftOut => "holder-left-out",
+            Self::SecondPlace => "second-place",
+            Self::Trying => "trying",
+            Self::Choosing => "choosing",
+            Self::NotInLine => "not-in-line",
+            Self::SeveralHolders { .. } => "several-holders",
+            Self::NoTtl => "no-ttl",
+            Self::NoHeartbeat => "no-heartbeat",
+            Self::PlaceUnreadable => "place",
+            Self::NumberUnreadable => "number",
+        }
+    }
+
+    /// What all with this code have in common, for people.
+    pub fn heading(&self) -> &'static str {
+        match self {
+            Self::Name(_) | Self::NameIsNoText(_) => "a name that the native store does not allow",
+            Self::OwnerEmpty | Self::Owner(_) => "an owner's id that cannot be imported",
+            Self::OwnerIsNoText(_) => "an owner's id that is no text",
+            Self::ValueTooLong { .. } => "a value that is too long",
+            Self::LeaseTooLong { .. } => "a lease that is too long",
+            Self::NobodyHolds => "a row that says of nobody that he holds",
+            Self::Over => "its TTL is over",
+            Self::HolderLeftOut => "it waits for a lock whose holder is not imported",
+            Self::SecondPlace => "a second place in line of one owner",
+            Self::Trying => "it tries, and is not in line",
+            Self::Choosing => "it is choosing a number, and has no place yet",
+            Self::NotInLine => "its number is 0: it is not in line",
+            Self::SeveralHolders { .. } => "several hold what one can hold",
+            Self::NoTtl => "no TTL: it would never end",
+            Self::NoHeartbeat => "a token whose session has no heartbeat",
+            Self::PlaceUnreadable => "a place that is not 20 digits and a thread",
+            Self::NumberUnreadable => "a number that is none",
+        }
+    }
+
+    /// What is so in this case; empty if the heading says it all.
+    pub fn detail(&self) -> Cow<'static, str> {
+        match self {
+            Self::Name(fault) | Self::Owner(fault) => fault.to_string().into(),
+            Self::NameIsNoText(fault) | Self::OwnerIsNoText(fault) => fault.to_string().into(),
+            Self::OwnerEmpty => "empty".into(),
+            Self::ValueTooLong { len } => {
+                format!("{len} bytes is longer than the {VALUE_BYTES_MAX} allowed").into()
+            }
+            Self::LeaseTooLong { left_ms } => {
+                let [left, most] = [*left_ms, LEASE_MAX_MS].map(|ms| ms / 86_400_000);
+                format!("{left} days is longer than the {most} allowed").into()
+            }
+            Self::SeveralHolders { holders } => format!("{holders} cells").into(),
+            Self::NobodyHolds
+            | Self::Over
+            | Self::HolderLeftOut
+            | Self::SecondPlace
+            | Self::Trying
+            | Self::Choosing
+            | Self::NotInLine
+            | Self::NoTtl
+            | Self::NoHeartbeat
+            | Self::PlaceUnreadable
+            | Self::NumberUnreadable => "".into(),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Whether somebody else's client still writes.
+//!
+//! A courtesy to who forgot to stop one, not what safety rests on: that two clients of different stores
+//! never hold one lock is seen to by the modes that our clients register, and for clients that know of no
+//! modes by the operator's word that they are stopped (DESIGN §10).
+
+use std::time::Duration;
+
+use holdfast::compat::is_ours;
+
+use super::Rules;
+use crate::layout::{Cell, ColumnCell, Heartbeat, LockRows, Raw, Said, TokenRow};
+
+/// The first owner that is not one of our client's and whose row changed within its last two TTLs.
+///
+/// A row with a TTL did, or it would not be there: no clock is asked. For one without, the time at which
+/// it was written (a session's last heartbeat, for tokens) is compared with `now_us`, the time of the
+/// coordinator that was asked for it, and two graces count: `WRITETIME` is by the clock of whoever wrote,
+/// the client or another node, so that this is off by as much as those clocks differ.
+pub fn changed_by_strangers(rows: &LockRows, rules: &Rules, now_us: i64) -> Option<String> {
+    let recent = |cell: &Cell| is_recent(cell.left_s, cell.written_us, rules.grace, now_us);
+    let of_cells = |cells: &[ColumnCell], places: bool| {
+        let written = |cell: &&ColumnCell| cell.cell.as_ref().is_none_or(recent);
+        let owners = cells.iter().filter(written).map(|cell| shown(&cell.column, places));
+        owners.into_iter().find(|owner| !is_ours(owner))
+    };
+    match &rows.said {
+        Said::Lease(row) => {
+            let owner = row.owner.as_ref().filter(|cell| recent(cell));
+            owner.map(|cell| cell.value.to_string()).filter(|owner| !is_ours(owner))
+        }
+        Said::Queue { main, queue } => of_cells(main, false).or_else(|| of_cells(queue, true)),
+        Said::Shadow { main, shadow } => of_cells(main, false).or_else(|| of_cells(shadow, false)),
+        Said::Bakery { numbers, choosing } => {
+            of_cells(numbers, false).or_else(|| of_cells(choosing, false))
+        }
+        Said::Tokens(sessions) => {
+            let written = |row: &&TokenRow| match row.heartbeat {
+                Heartbeat::There { written_us } => is_recent(None, written_us, rules.grace, now_us),
+                Heartbeat::Missing => row.session.as_ref().is_some_and(recent),
+            };
+            let owners = sessions.iter().filter(written).filter_map(|row| row.session.as_ref());
+            owners.map(|cell| cell.value.to_string()).find(|owner| !is_ours(owner))
+        }
+    }
+}
+
+/// A place in line without its time.
+fn shown(column: &Raw, is_place: bool) -> String {
+    let text = column.to_string();
+    let thread = text.split_at_checked(20).map(|(_, thread)| thread.to_owned());
+    thread.filter(|_| is_place).unwrap_or(text)
+}
+
+fn is_recent(left_s: Option<i32>, written_us: Option<i64>, grace: Duration, now_us: i64) -> bool {
+    let two_graces = i64::try_from(grace.as_micros()).unwrap_or(i64::MAX).saturating_mul(2);
+    let age = written_us.map(|written| now_us.saturating_sub(written));
+    // When it was written nobody knows: it may have been now.
+    left_s.is_some() || age.is_none_or(|age| age < two_graces)
+}

@@ -1,0 +1,242 @@
+//! Writes rows of a recipe for what is held natively, so that whoever knows only the recipe is kept out.
+//!
+//! A row is put where nobody's is, or renewed where it is the same holder's: by LWT where the recipe locks by
+//! LWT. Where it does not (queue, shadow), a cell in the main row is enough: who finds one that is not its own
+//! takes its own back and waits. No client is at work that would not be kept out natively as well, so a cell
+//! that comes in beside another one is nobody's second hold.
+
+use std::sync::Arc;
+
+use holdfast_cassandra::database::{Conditional, Database, Fault, Tables};
+use holdfast_cassandra::statement::{Action, Cells, Ident, Statement, Value};
+use holdfast_seams::Seams;
+
+use crate::layout::{CellTables, Names, Recipe};
+
+/// How often a statement without an answer is sent.
+const ATTEMPTS: u32 = 5;
+/// Between two of them.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// What is to be in the row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewRow {
+    /// The lock.
+    pub lock: String,
+    /// Who has it, as the recipe is to call him.
+    pub owner: String,
+    /// For how long, seconds.
+    pub ttl_s: i32,
+    /// What he left there.
+    pub value: Option<String>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// The row is there.
+    Written,
+    /// Somebody else's is.
+    Taken {
+        /// Whose.
+        by: String,
+    },
+    /// It cannot be, whatever is done.
+    Impossible {
+        /// Why.
+        why: String,
+    },
+}
+
+/// The tables of a recipe, to be written.
+pub struct Rows {
+    tables: Tables,
+    names: Names,
+    seams: Seams,
+}
+
+impl std::fmt::Debug for Rows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rows").field("names", &self.names).finish_non_exhaustive()
+    }
+}
+
+impl Rows {
+    /// Of a keyspace. Nothing is sent yet.
+    pub fn new(database: Arc<dyn Database>, names: Names, seams: Seams) -> Self {
+        Self { tables: Tables::new(database, seams.clock.clone()), names, seams }
+    }
+
+    /// Which recipe's.
+    pub fn recipe(&self) -> Recipe {
+        self.names.recipe()
+    }
+
+    /// Puts a row, or renews it. Doing it again is harmless.
+    ///
+    /// # Errors
+    ///
+    /// Without an answer, or refused: the row may be there or not.
+    pub async fn put(&self, row: &NewRow) -> Result<Put, String> {
+        match &self.names {
+            Names::Lease { table, columns } => self.put_lease(table, columns, row).await,
+            Names::Queue(tables) | Names::Shadow(tables) => self.put_cell(tables, row).await,
+            Names::Tokens { .. } => self.put_token(row).await,
+            Names::Bakery(_) => {
+                let why = "a number of the bakery cannot be drawn for somebody else".to_owned();
+                Ok(Put::Impossible { why })
+            }
+        }
+    }
+
+    /// Takes a row of that owner back, if it is there.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Rows::put`].
+    pub async fn take_back(&self, lock: &str, owner: &str) -> Result<(), String> {
+        match &self.names {
+            Names::Lease { table, columns: [name, holder, _] } => {
+                self.delete_if(table, (name, lock), Some((holder, owner))).await
+            }
+            Names::Queue(tables) | Names::Shadow(tables) => {
+                let [key, column, _] = &tables.columns;
+                let key = vec![text(key, lock), text(column, owner)];
+                let action = Action::Erase { at_us: self.now_us() };
+                self.write(Statement::new(Ident::new(&tables.first), key, action)).await
+            }
+            Names::Tokens { table, columns: [token, session], times, times_columns, .. } => {
+                self.delete_if(table, (token, lock), Some((session, owner))).await?;
+                self.delete_if(times, (&times_columns[0], owner), None).await
+            }
+            Names::Bakery(_) => Ok(()),
+        }
+    }
+
+    /// "INSERT INTO leases … IF NOT EXISTS", and then "UPDATE … IF owner" (lease seed).
+    async fn put_lease(
+        &self,
+        table: &str,
+        [name, owner, value]: &[String; 3],
+        row: &NewRow,
+    ) -> Result<Put, String> {
+        let cells: Cells = vec![
+            (Ident::new(owner), Some(Value::from(row.owner.as_str()))),
+            (Ident::new(value), row.value.as_deref().map(Value::from)),
+        ];
+        self.put_if_free(table, (name, &row.lock), owner, &row.owner, cells, Some(row.ttl_s)).await
+    }
+
+    /// The token's session is there before it: a housekeeper of ours lets it stand for as long as its id says.
+    async fn put_token(&self, row: &NewRow) -> Result<Put, String> {
+        let Names::Tokens { table, columns: [token, session], since, times, times_columns, held } =
+            &self.names
+        else {
+            return Err("no tokens".to_owned());
+        };
+        let [beating, beat] = times_columns;
+        let now = Value::Time(self.now_us() / 1_000);
+        let beats: Cells = vec![
+            (Ident::new(held), Some(Value::Texts(vec![row.lock.clone()]))),
+            (Ident::new(beat), Some(now.clone())),
+        ];
+        let insert = Action::InsertIfAbsent { cells: beats, ttl_s: None };
+        let key = vec![text(beating, &row.owner)];
+        // There already: the heartbeat that it has stands.
+        self.conditional(Statement::new(Ident::new(times), key, insert)).await?;
+        let cells: Cells = vec![
+            (Ident::new(session), Some(Value::from(row.owner.as_str()))),
+            (Ident::new(since), Some(now)),
+        ];
+        self.put_if_free(table, (token, &row.lock), session, &row.owner, cells, None).await
+    }
+
+    /// Listing 6, step 3.
+    async fn put_cell(&self, tables: &CellTables, row: &NewRow) -> Result<Put, String> {
+        let [key, column, value] = &tables.columns;
+        let key = vec![text(key, &row.lock), text(column, &row.owner)];
+        let cells = vec![(Ident::new(value), Some(Value::from(row.owner.as_str())))];
+        let action = Action::Put { cells, ttl_s: row.ttl_s, at_us: self.now_us() };
+        self.write(Statement::new(Ident::new(&tables.first), key, action)).await?;
+        Ok(Put::Written)
+    }
+
+    async fn put_if_free(
+        &self,
+        table: &str,
+        (key, lock): (&str, &str),
+        owner: &str,
+        own: &str,
+        cells: Cells,
+        ttl_s: Option<i32>,
+    ) -> Result<Put, String> {
+        let at = |action| Statement::new(Ident::new(table), vec![text(key, lock)], action);
+        let insert = Action::InsertIfAbsent { cells: cells.clone(), ttl_s };
+        let there = match self.conditional(at(insert)).await? {
+            Conditional::Applied => return Ok(Put::Written),
+            Conditional::NotApplied(row) => row,
+        };
+        let by = there.as_ref().and_then(|row| row.text(&Ident::new(owner)));
+        // A row whose owner has ended, and whose value has not, is nobody's.
+        if let Some(by) = by.filter(|by| *by != own) {
+            return Ok(Put::Taken { by: by.to_owned() });
+        }
+        let only_if: Cells = vec![(Ident::new(owner), by.map(Value::from))];
+        match self.conditional(at(Action::UpdateIf { cells, ttl_s, only_if })).await? {
+            Conditional::Applied => Ok(Put::Written),
+            Conditional::NotApplied(_) => {
+                Err("the row changed while it was written; ask again".to_owned())
+            }
+        }
+    }
+
+    async fn delete_if(
+        &self,
+        table: &str,
+        (key, at): (&str, &str),
+        owner: Option<(&String, &str)>,
+    ) -> Result<(), String> {
+        let only_if =
+            owner.into_iter().map(|(column, owner)| (Ident::new(column), Some(Value::from(owner))));
+        let action = Action::DeleteIf { only_if: only_if.collect() };
+        self.conditional(Statement::new(Ident::new(table), vec![text(key, at)], action)).await?;
+        Ok(())
+    }
+
+    /// Sent until it is answered: each of these may be applied twice.
+    async fn conditional(&self, statement: Statement) -> Result<Conditional, String> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match self.tables.conditional(statement.clone()).await.1 {
+                Ok(answer) => return Ok(answer),
+                Err(Fault::Refused(why)) => return Err(why),
+                Err(fault) if attempts >= ATTEMPTS => return Err(fault.message().to_owned()),
+                Err(_) => self.seams.sleep(PAUSE).await,
+            }
+        }
+    }
+
+    async fn write(&self, statement: Statement) -> Result<(), String> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match self.tables.write(statement.clone()).await {
+                Ok(()) => return Ok(()),
+                Err(Fault::Refused(why)) => return Err(why),
+                Err(fault) if attempts >= ATTEMPTS => return Err(fault.message().to_owned()),
+                Err(_) => self.seams.sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// By this machine's clock, as any client of these recipes has it.
+    fn now_us(&self) -> i64 {
+        let now_ms = i64::try_from(self.seams.clock.wall_ms()).unwrap_or(i64::MAX);
+        now_ms.saturating_mul(1_000)
+    }
+}
+
+fn text(column: &str, value: &str) -> (Ident, Value) {
+    (Ident::new(column), Value::from(value))
+}

@@ -1,0 +1,422 @@
+//! The driver behind a scan: the one place that names `scylla`, beside the type of its session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::Seams;
+use scylla::client::execution_profile::ExecutionProfile;
+use scylla::client::session::Session;
+use scylla::cluster::metadata::{Column, ColumnKind, ColumnType, NativeType, Table};
+use scylla::errors::{DbError, ExecutionError, PrepareError, RequestAttemptError};
+use scylla::response::{PagingState, PagingStateResponse};
+use scylla::statement::prepared::PreparedStatement;
+use scylla::statement::{Consistency, Statement};
+use scylla::value::{CqlTimestamp, CqlValue, CqlVarint, Row as DriverRow};
+
+use super::Identity;
+use super::error::ScanError;
+use super::join::{Page, Pages, Row};
+use super::ranges::Range;
+use super::scopes::ModeRow;
+use super::select::{Readable, of_keyspace};
+use crate::layout::{Actual, ActualColumn, Cell, Expected, Raw, Role, Type};
+
+/// How long a page may take.
+const REQUEST_LIMIT: Duration = Duration::from_secs(20);
+/// Rows in a page: some hundred kilobytes, a few milliseconds of a node's time.
+const PAGE_ROWS: i32 = 1_000;
+/// Pauses before a page is asked for again: a node that is restarted is back within them.
+const PAUSES: [Duration; 5] = [
+    Duration::from_millis(100),
+    Duration::from_millis(400),
+    Duration::from_millis(1_600),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+];
+/// The only order of tokens that is a number of 64 bits.
+const PARTITIONER: &str = "Murmur3Partitioner";
+
+/// The tables, with their reads prepared.
+pub(super) struct Driver {
+    session: Arc<Session>,
+    keyspace: String,
+    tables: Vec<Prepared>,
+    seams: Seams,
+}
+
+struct Prepared {
+    readable: Readable,
+    range: PreparedStatement,
+    key: PreparedStatement,
+}
+
+impl Driver {
+    pub(super) async fn open(
+        session: Arc<Session>,
+        keyspace: &str,
+        expected: Vec<Expected>,
+        seams: Seams,
+    ) -> Result<Self, ScanError> {
+        let readable = look(&session, keyspace, &expected)?;
+        let profile = ExecutionProfile::builder()
+            .consistency(Consistency::Quorum)
+            .request_timeout(Some(REQUEST_LIMIT))
+            .build()
+            .into_handle();
+        let mut driver = Self { session, keyspace: keyspace.to_owned(), tables: Vec::new(), seams };
+        driver.check_partitioner().await?;
+        for readable in readable {
+            let prepare = async |text: String| {
+                let prepared = driver.session.prepare(text).await;
+                let mut read = prepared.map_err(|error| of_preparation(&readable.table, &error))?;
+                read.set_execution_profile_handle(Some(profile.clone()));
+                read.set_is_idempotent(true);
+                read.set_page_size(PAGE_ROWS);
+                Ok(read)
+            };
+            let range = prepare(readable.select_range(keyspace)).await?;
+            let key = prepare(readable.select_key(keyspace)).await?;
+            driver.tables.push(Prepared { readable, range, key });
+        }
+        Ok(driver)
+    }
+
+    /// All rows of one key of a table; none for a key that is no value of its type.
+    pub(super) async fn rows(&self, table: usize, key: &Raw) -> Result<Vec<Row>, ScanError> {
+        let table = self.table(table)?;
+        let is = table.key.get_variable_col_specs().iter().next().map(|spec| spec.typ().clone());
+        let Some(key) = is.and_then(|is| bound(key, &is)) else { return Ok(Vec::new()) };
+        let (mut rows, mut from) = (Vec::new(), None);
+        loop {
+            let page = self.read(&table.readable, &table.key, vec![key.clone()], from).await?;
+            rows.extend(page.rows.into_iter().map(|(_, row)| row));
+            if page.next.is_none() {
+                return Ok(rows);
+            }
+            from = page.next;
+        }
+    }
+
+    pub(super) async fn identity(&self) -> Result<Identity, ScanError> {
+        let cluster = self.one("SELECT cluster_name FROM system.local", "local").await?;
+        let mut tables = Vec::new();
+        for Prepared { readable, .. } in &self.tables {
+            let id = self.table_id(&readable.table).await?;
+            tables.push((readable.table.clone(), id));
+        }
+        let keyspace = self.keyspace.clone();
+        Ok(Identity { cluster: shown(cluster), keyspace, tables })
+    }
+
+    async fn table_id(&self, table: &str) -> Result<String, ScanError> {
+        let text = "SELECT id FROM system_schema.tables WHERE keyspace_name = ? AND table_name = ?";
+        let read = self.session.query_unpaged(text, (&self.keyspace, table)).await;
+        let read = read.map_err(|error| of_execution("tables", 1, &error))?;
+        let rows = read.into_rows_result().map_err(|error| unreadable("tables", &error))?;
+        let row = rows.first_row::<DriverRow>().map_err(|error| unreadable("tables", &error))?;
+        Ok(shown(row.columns.into_iter().next().flatten()))
+    }
+
+    pub(super) async fn now_us(&self) -> Result<i64, ScanError> {
+        let text = "SELECT toUnixTimestamp(now()) FROM system.local";
+        match self.one(text, "local").await? {
+            Some(CqlValue::BigInt(milliseconds)) => Ok(milliseconds.saturating_mul(1_000)),
+            other => Err(unreadable("local", &format!("now() is {other:?}"))),
+        }
+    }
+
+    /// The rows of a table of modes, at QUORUM; none if there is no such table.
+    pub(super) async fn modes(&self, table: &str) -> Result<Vec<ModeRow>, ScanError> {
+        let state = self.session.get_cluster_state();
+        let there = state.get_keyspace(&self.keyspace);
+        if there.is_none_or(|keyspace| !keyspace.tables.contains_key(table)) {
+            return Ok(Vec::new());
+        }
+        let place = of_keyspace(&self.keyspace, table);
+        let mut read = Statement::new(format!(
+            "SELECT \"scope\", \"process\", \"mode\", \"stage\" FROM {place}"
+        ));
+        read.set_consistency(Consistency::Quorum);
+        let rows = self.session.query_unpaged(read, ()).await;
+        let rows = rows.map_err(|error| of_execution(table, 1, &error))?;
+        let rows = rows.into_rows_result().map_err(|error| unreadable(table, &error))?;
+        let rows = rows.rows::<DriverRow>().map_err(|error| unreadable(table, &error))?;
+        let texts = |row: DriverRow| {
+            let mut columns = row.columns.into_iter();
+            let mut next = || columns.next().flatten().and_then(raw).map(|value| value.to_string());
+            [next(), next(), next(), next()]
+        };
+        let rows: Result<Vec<_>, _> = rows.map(|row| row.map(texts)).collect();
+        rows.map_err(|error| unreadable(table, &error))
+    }
+
+    async fn check_partitioner(&self) -> Result<(), ScanError> {
+        let name = shown(self.one("SELECT partitioner FROM system.local", "local").await?);
+        let last = name.rsplit('.').next().unwrap_or_default();
+        if last == PARTITIONER { Ok(()) } else { Err(ScanError::Partitioner { name }) }
+    }
+
+    /// The first column of the first row.
+    async fn one(&self, text: &str, table: &str) -> Result<Option<CqlValue>, ScanError> {
+        let read = self.session.query_unpaged(text, ()).await;
+        let read = read.map_err(|error| of_execution(table, 1, &error))?;
+        let rows = read.into_rows_result().map_err(|error| unreadable(table, &error))?;
+        let row = rows.first_row::<DriverRow>().map_err(|error| unreadable(table, &error))?;
+        Ok(row.columns.into_iter().next().flatten())
+    }
+
+    fn table(&self, table: usize) -> Result<&Prepared, ScanError> {
+        let missing = || unreadable("?", &format!("table {table} of this recipe is not known"));
+        self.tables.get(table).ok_or_else(missing)
+    }
+
+    /// One page, asked for again after a fault that may pass.
+    async fn read(
+        &self,
+        readable: &Readable,
+        read: &PreparedStatement,
+        values: Vec<CqlValue>,
+        from: Option<Vec<u8>>,
+    ) -> Result<Page, ScanError> {
+        let mut pauses = PAUSES.iter();
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let from = from.as_deref();
+            let from = from.map_or_else(PagingState::start, PagingState::new_from_raw_bytes);
+            let page = self.session.execute_single_page(read, values.clone(), from).await;
+            let (result, next) = match page {
+                Ok(page) => page,
+                Err(error) => {
+                    let error = of_execution(&readable.table, attempts, &error);
+                    let Some(pause) = pauses.next().filter(|_| !error.is_refusal()) else {
+                        return Err(error);
+                    };
+                    self.seams.sleep(*pause).await;
+                    continue;
+                }
+            };
+            let rows = result.into_rows_result();
+            let rows = rows.map_err(|error| unreadable(&readable.table, &error))?;
+            let rows = rows.rows::<DriverRow>();
+            let rows = rows.map_err(|error| unreadable(&readable.table, &error))?;
+            let rows: Result<Vec<_>, _> =
+                rows.map(|row| row.map(|row| cells(row, readable))).collect();
+            let rows = rows.map_err(|error| unreadable(&readable.table, &error))?;
+            return Ok(Page { rows, next: next_of(next) });
+        }
+    }
+}
+
+impl Pages for Driver {
+    async fn page(
+        &self,
+        table: usize,
+        range: Range,
+        from: Option<Vec<u8>>,
+    ) -> Result<Page, ScanError> {
+        let table = self.table(table)?;
+        let values = vec![CqlValue::BigInt(range.after), CqlValue::BigInt(range.upto)];
+        self.read(&table.readable, &table.range, values, from).await
+    }
+}
+
+/// The tables, if they are there and look as they must.
+fn look(
+    session: &Session,
+    keyspace: &str,
+    expected: &[Expected],
+) -> Result<Vec<Readable>, ScanError> {
+    let state = session.get_cluster_state();
+    let listed = |names: Vec<&str>| {
+        let mut names: Vec<&str> =
+            names.into_iter().filter(|name| !name.starts_with("system")).collect();
+        names.sort_unstable();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    };
+    let Some(there) = state.get_keyspace(keyspace) else {
+        let has = listed(state.keyspaces_iter().map(|(name, _)| name).collect());
+        return Err(ScanError::NoKeyspace { keyspace: keyspace.to_owned(), has });
+    };
+    let find = |expected: &Expected| {
+        let Some(table) = there.tables.get(&expected.table) else {
+            let has = listed(there.tables.keys().map(String::as_str).collect());
+            let (keyspace, table) = (keyspace.to_owned(), expected.table.clone());
+            return Err(ScanError::NoTable { keyspace, table, has });
+        };
+        let actual = actual(table);
+        let checked = expected.check(&actual);
+        let table = expected.table.clone();
+        checked.map_err(|mismatch| ScanError::OtherTable { table, mismatch })?;
+        Ok(Readable::of(expected, &actual))
+    };
+    expected.iter().map(find).collect()
+}
+
+fn actual(table: &Table) -> Actual {
+    let column = |(name, column): (&String, &Column)| {
+        let role = match column.kind {
+            ColumnKind::PartitionKey => Role::Partition,
+            ColumnKind::Clustering => Role::Clustering,
+            // One value for all rows of a partition: read as any other.
+            _ => Role::Regular,
+        };
+        (name.clone(), ActualColumn { role, is: type_of(&column.typ) })
+    };
+    Actual { columns: table.columns.iter().map(column).collect() }
+}
+
+fn type_of(is: &ColumnType<'_>) -> Type {
+    match is {
+        ColumnType::Native(NativeType::Text | NativeType::Ascii) => Type::Text,
+        ColumnType::Native(NativeType::Blob) => Type::Blob,
+        ColumnType::Native(
+            NativeType::Int
+            | NativeType::BigInt
+            | NativeType::SmallInt
+            | NativeType::TinyInt
+            | NativeType::Varint,
+        ) => Type::Number,
+        ColumnType::Native(NativeType::Uuid | NativeType::Timeuuid) => Type::Uuid,
+        ColumnType::Native(NativeType::Boolean) => Type::Flag,
+        ColumnType::Native(NativeType::Timestamp) => Type::Time,
+        ColumnType::Native(other) => Type::Other(format!("{other:?}").to_lowercase()),
+        ColumnType::Collection { .. } => Type::Other("a list, a set or a map".into()),
+        ColumnType::Tuple(_) => Type::Other("a tuple".into()),
+        ColumnType::UserDefinedType { .. } => Type::Other("a type of the user's".into()),
+        _ => Type::Other("a type that is not known".into()),
+    }
+}
+
+/// The token, and the columns as the table is read.
+fn cells(row: DriverRow, readable: &Readable) -> (i64, Row) {
+    let mut values = row.columns.into_iter();
+    let token = match values.next().flatten() {
+        Some(CqlValue::BigInt(token)) => token,
+        _ => i64::MIN,
+    };
+    let cell = |(_, detail): &(String, bool)| {
+        let value = values.next().flatten().and_then(raw);
+        let (left_s, written_us) =
+            if *detail { (values.next().flatten(), values.next().flatten()) } else { (None, None) };
+        let left_s = left_s.and_then(|left| left.as_int());
+        let written_us = written_us.and_then(|written| written.as_bigint());
+        value.map(|value| Cell { value, left_s, written_us })
+    };
+    (token, readable.columns.iter().map(cell).collect())
+}
+
+/// `None` for null, and for what the check of the table has refused.
+fn raw(value: CqlValue) -> Option<Raw> {
+    Some(match value {
+        CqlValue::Text(text) | CqlValue::Ascii(text) => Raw::Text(text),
+        CqlValue::Blob(bytes) => Raw::Bytes(bytes),
+        CqlValue::Int(number) => Raw::Number(number.into()),
+        CqlValue::BigInt(number) => Raw::Number(number),
+        CqlValue::SmallInt(number) => Raw::Number(number.into()),
+        CqlValue::TinyInt(number) => Raw::Number(number.into()),
+        CqlValue::Varint(number) => {
+            whole(number.as_signed_bytes_be_slice()).map_or(Raw::Bytes(Vec::new()), Raw::Number)
+        }
+        CqlValue::Boolean(flag) => Raw::Flag(flag),
+        CqlValue::Timestamp(CqlTimestamp(milliseconds)) => Raw::Time(milliseconds),
+        CqlValue::Uuid(id) => Raw::Text(id.to_string()),
+        CqlValue::Timeuuid(id) => Raw::Text(id.to_string()),
+        _ => return None,
+    })
+}
+
+/// A number of any length, if it fits.
+fn whole(bytes: &[u8]) -> Option<i64> {
+    let (first, rest) = bytes.split_at_checked(bytes.len().saturating_sub(8))?;
+    let sign = if rest.first().or(first.first())? & 0x80 == 0 { 0 } else { 0xff };
+    let mut number = [sign; 8];
+    number.get_mut(8 - rest.len()..)?.copy_from_slice(rest);
+    first.iter().all(|byte| *byte == sign).then(|| i64::from_be_bytes(number))
+}
+
+/// A key as the type of its column has it.
+fn bound(key: &Raw, is: &ColumnType<'_>) -> Option<CqlValue> {
+    let ColumnType::Native(is) = is else { return None };
+    Some(match is {
+        NativeType::Text => CqlValue::Text(key.text().ok()?.into_owned()),
+        NativeType::Ascii => CqlValue::Ascii(key.text().ok()?.into_owned()),
+        NativeType::Blob => CqlValue::Blob(key.clone().into_bytes()?),
+        NativeType::BigInt => CqlValue::BigInt(key.number()?),
+        NativeType::Int => CqlValue::Int(key.number()?.try_into().ok()?),
+        NativeType::SmallInt => CqlValue::SmallInt(key.number()?.try_into().ok()?),
+        NativeType::TinyInt => CqlValue::TinyInt(key.number()?.try_into().ok()?),
+        NativeType::Varint => {
+            let bytes = key.number()?.to_be_bytes();
+            CqlValue::Varint(CqlVarint::from_signed_bytes_be_slice(&bytes))
+        }
+        _ => return None,
+    })
+}
+
+fn next_of(next: PagingStateResponse) -> Option<Vec<u8>> {
+    match next {
+        PagingStateResponse::HasMorePages { state } => {
+            state.as_bytes_slice().map(|bytes| bytes.to_vec())
+        }
+        PagingStateResponse::NoMorePages => None,
+    }
+}
+
+fn shown(value: Option<CqlValue>) -> String {
+    value.and_then(raw).map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn unreadable(table: &str, error: &dyn std::fmt::Display) -> ScanError {
+    let last = format!("unreadable answer: {error}");
+    ScanError::Unreadable { table: table.to_owned(), attempts: 1, last }
+}
+
+fn of_preparation(table: &str, error: &PrepareError) -> ScanError {
+    if let PrepareError::AllAttemptsFailed { first_attempt } = error {
+        return of_attempt(table, 1, first_attempt);
+    }
+    ScanError::Unreadable { table: table.to_owned(), attempts: 1, last: error.to_string() }
+}
+
+fn of_execution(table: &str, attempts: u32, error: &ExecutionError) -> ScanError {
+    match error {
+        ExecutionError::LastAttemptError(error) => of_attempt(table, attempts, error),
+        ExecutionError::BadQuery(error) => {
+            ScanError::Refused { table: table.to_owned(), message: error.to_string() }
+        }
+        _ => ScanError::Unreadable { table: table.to_owned(), attempts, last: error.to_string() },
+    }
+}
+
+fn of_attempt(table: &str, attempts: u32, error: &RequestAttemptError) -> ScanError {
+    if let RequestAttemptError::DbError(
+        DbError::SyntaxError | DbError::Invalid | DbError::Unauthorized | DbError::ConfigError,
+        message,
+    ) = error
+    {
+        return ScanError::Refused { table: table.to_owned(), message: message.clone() };
+    }
+    ScanError::Unreadable { table: table.to_owned(), attempts, last: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_varint_is_a_number_if_it_fits() {
+        let cases: [(&[u8], Option<i64>); 7] = [
+            (&[0], Some(0)),
+            (&[5], Some(5)),
+            (&[0xff], Some(-1)),
+            (&[0, 0x80], Some(128)),
+            (&[0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], Some(i64::MAX)),
+            (&[0, 0x80, 0, 0, 0, 0, 0, 0, 0], None),
+            (&[], None),
+        ];
+        for (bytes, number) in cases {
+            assert_eq!(whole(bytes), number, "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The two tables of a recipe, lock by lock. Both are read in the order of their tokens.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use holdfast_seams::{Clock, Moment};
+
+use super::ScanError;
+use super::ranges::Range;
+use crate::layout::{Cell, Raw};
+
+/// Told at once, at most, but for the rows of one lock.
+const LOCKS_AT_ONCE: usize = 500;
+
+/// The cells of a row, in the order of the columns that are read.
+pub(super) type Row = Vec<Option<Cell>>;
+
+/// Some rows of a table, in the order of their tokens.
+pub(super) struct Page {
+    pub(super) rows: Vec<(i64, Row)>,
+    /// Where the next page begins; `None`: this is the last.
+    pub(super) next: Option<Vec<u8>>,
+}
+
+/// Where pages come from.
+pub(super) trait Pages {
+    /// A page of a range of table 0 or 1.
+    async fn page(
+        &self,
+        table: usize,
+        range: Range,
+        from: Option<Vec<u8>>,
+    ) -> Result<Page, ScanError>;
+}
+
+/// All rows of one key.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Joined {
+    pub(super) lock: Raw,
+    pub(super) first: Vec<Row>,
+    pub(super) second: Vec<Row>,
+}
+
+/// One table of the two, as far as it was read.
+pub(super) struct Side {
+    table: usize,
+    rows: VecDeque<(i64, Row)>,
+    next: Next,
+    read_at: Option<Moment>,
+}
+
+enum Next {
+    Page(Option<Vec<u8>>),
+    Nothing,
+}
+
+impl Side {
+    pub(super) fn new(table: usize) -> Self {
+        Self { table, rows: VecDeque::new(), next: Next::Page(None), read_at: None }
+    }
+
+    /// The token of the next row, if there is one.
+    async fn token(
+        &mut self,
+        pages: &impl Pages,
+        clock: &dyn Clock,
+        range: Range,
+    ) -> Result<Option<i64>, ScanError> {
+        while self.rows.is_empty() {
+            let Next::Page(from) = std::mem::replace(&mut self.next, Next::Nothing) else {
+                return Ok(None);
+            };
+            let page = pages.page(self.table, range, from).await?;
+            self.read_at = Some(clock.now());
+            self.rows = page.rows.into();
+            self.next = page.next.map_or(Next::Nothing, |next| Next::Page(Some(next)));
+        }
+        Ok(self.rows.front().map(|(token, _)| *token))
+    }
+
+    /// All rows with this token, by their key.
+    async fn take(
+        &mut self,
+        pages: &impl Pages,
+        clock: &dyn Clock,
+        range: Range,
+        token: i64,
+        into: &mut impl FnMut(Raw, Row),
+    ) -> Result<(), ScanError> {
+        while self.token(pages, clock, range).await? == Some(token) {
+            let Some((_, row)) = self.rows.pop_front() else { break };
+            // A row without its key does not exist.
+            if let Some(key) = row.first().and_then(Option::as_ref).map(|cell| cell.value.clone()) {
+                into(key, row);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a range of both tables, or of the first, and tells what there is, a few locks at once.
+pub(super) async fn join(
+    pages: &impl Pages,
+    clock: &dyn Clock,
+    range: Range,
+    [mut first, mut second]: [Side; 2],
+    with_second: bool,
+    tell: impl AsyncFn(Vec<Joined>, Moment) -> Result<(), ScanError>,
+) -> Result<(), ScanError> {
+    if !with_second {
+        second.next = Next::Nothing;
+    }
+    let mut read = Vec::new();
+    loop {
+        let tokens =
+            [first.token(pages, clock, range).await?, second.token(pages, clock, range).await?];
+        let next = tokens.into_iter().flatten().min();
+        if read.len() >= LOCKS_AT_ONCE || next.is_none() {
+            let read_at = first.read_at.max(second.read_at).unwrap_or_else(|| clock.now());
+            tell(std::mem::take(&mut read), read_at).await?;
+        }
+        let Some(token) = next else { return Ok(()) };
+        // Two keys may have one token.
+        let mut keys: BTreeMap<Raw, [Vec<Row>; 2]> = BTreeMap::new();
+        let mut into = |key, row| keys.entry(key).or_default()[0].push(row);
+        first.take(pages, clock, range, token, &mut into).await?;
+        let mut into = |key, row| keys.entry(key).or_default()[1].push(row);
+        second.take(pages, clock, range, token, &mut into).await?;
+        let joined = keys.into_iter().map(|(lock, [first, second])| Joined { lock, first, second });
+        read.extend(joined);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Tables as lists of tokens and keys; pages of two rows.
+    struct Tables([Vec<(i64, &'static str)>; 2]);
+
+    impl Pages for Tables {
+        async fn page(
+            &self,
+            table: usize,
+            _: Range,
+            from: Option<Vec<u8>>,
+        ) -> Result<Page, ScanError> {
+            let from = from.map_or(0, |from| usize::from(from[0]));
+            let row = |(token, key): &(i64, &str)| {
+                let value = Raw::Text((*key).to_owned());
+                (*token, vec![Some(Cell { value, left_s: None, written_us: None })])
+            };
+            let rows = self.0[table].iter().skip(from).take(2).map(row).collect();
+            let next = from + 2;
+            let next = (next < self.0[table].len()).then(|| vec![u8::try_from(next).unwrap()]);
+            Ok(Page { rows, next })
+        }
+    }
+
+    async fn joined(tables: Tables, with_second: bool) -> Vec<(String, usize, usize)> {
+        let clock = holdfast_seams::Seams::system().clock;
+        let told = Mutex::new(Vec::new());
+        let tell = async |rows: Vec<Joined>, _| {
+            let rows = rows.into_iter();
+            let count = |row: Joined| (row.lock.to_string(), row.first.len(), row.second.len());
+            told.lock().unwrap().extend(rows.map(count));
+            Ok(())
+        };
+        let sides = [Side::new(0), Side::new(1)];
+        let range = Range::split(1)[0];
+        join(&tables, &*clock, range, sides, with_second, tell).await.unwrap();
+        told.into_inner().unwrap()
+    }
+
+    fn expected(rows: &[(&str, usize, usize)]) -> Vec<(String, usize, usize)> {
+        rows.iter().map(|(key, first, second)| ((*key).to_owned(), *first, *second)).collect()
+    }
+
+    /// Rows of one lock stand on both sides of an end of a page, and locks in one table only.
+    #[tokio::test]
+    async fn the_rows_of_a_lock_come_together_from_both_tables_over_pages() {
+        let first = vec![(-5, "a"), (1, "b"), (1, "b"), (1, "b"), (9, "d")];
+        let second = vec![(1, "b"), (3, "c"), (3, "c"), (9, "d"), (9, "d")];
+
+        let told = joined(Tables([first.clone(), second.clone()]), true).await;
+        assert_eq!(told, expected(&[("a", 1, 0), ("b", 3, 1), ("c", 0, 2), ("d", 1, 2)]));
+
+        let told = joined(Tables([first, second]), false).await;
+        assert_eq!(told, expected(&[("a", 1, 0), ("b", 3, 0), ("d", 1, 0)]));
+    }
+
+    #[tokio::test]
+    async fn two_locks_with_one_token_are_two() {
+        let (first, second) = (vec![(1, "a"), (1, "b")], vec![(1, "b")]);
+        let told = joined(Tables([first, second]), true).await;
+        assert_eq!(told, expected(&[("a", 1, 0), ("b", 1, 1)]));
+    }
+
+    #[tokio::test]
+    async fn empty_tables_have_no_locks() {
+        assert_eq!(joined(Tables([vec![], vec![]]), true).await, []);
+    }
+}

@@ -1,0 +1,256 @@
+//! Reads the tables of a recipe, lock by lock, by token ranges.
+//!
+//! A cluster orders the rows of a table by the token of their partition key, and each node has some
+//! ranges of tokens: a table is read in many ranges, a few at once, each in pages. The two tables of a
+//! recipe have the same key, so that a lock's rows stand in the same range of both, in the same order:
+//! they are joined as they come, and what is in memory is a page of each for every range that is being
+//! read. Only the sessions of tokens are kept whole, for a token says no more than whose it is.
+//!
+//! Reads are at QUORUM: what was acknowledged at QUORUM before the read began is seen. They change nothing
+//! and are repeated, a few times, after a fault.
+
+mod driver;
+mod error;
+mod join;
+mod ranges;
+mod scopes;
+mod select;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use holdfast_seams::{Moment, Seams};
+pub use scylla::client::session::Session;
+use tokio::sync::mpsc;
+
+use crate::layout::{Cell, Heartbeat, LockRows, Names, Raw, Recipe, Said, TokenRow};
+use driver::Driver;
+pub use error::ScanError;
+use join::{Pages, Side, join};
+pub use ranges::Range;
+pub use scopes::SeenScope;
+
+/// Tables of a recipe that are there and look as they must.
+pub struct Scan {
+    names: Names,
+    driver: Driver,
+    seams: Seams,
+    sessions: Sessions,
+}
+
+/// Sessions that have a heartbeat, and when it was written.
+type Sessions = BTreeMap<String, Option<i64>>;
+
+/// Which tables these are: equal for two scans if, and only if, they read the same tables of the same
+/// cluster, not others of the same names.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Identity {
+    /// The cluster's name.
+    pub cluster: String,
+    /// The keyspace.
+    pub keyspace: String,
+    /// Each table, and the id that the cluster gave it when it was made.
+    pub tables: Vec<(String, String)>,
+}
+
+/// What a scan tells.
+#[derive(Debug)]
+pub enum News {
+    /// Some locks of a range, none of which was told before.
+    Locks {
+        /// Which range.
+        range: usize,
+        /// They.
+        locks: Vec<LockRows>,
+        /// Not before the answer with the last of these rows had come: what was left of a row when it
+        /// was read has become less by at least the time since.
+        read_at: Moment,
+    },
+    /// All locks of a range have been told.
+    Done {
+        /// Which range.
+        range: usize,
+        /// In how many pieces of news.
+        news: u64,
+    },
+}
+
+impl fmt::Debug for Scan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scan").field("names", &self.names).finish_non_exhaustive()
+    }
+}
+
+impl Scan {
+    /// Looks for the tables, and reads the sessions of tokens. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ScanError`] names the table and what is wrong with it, or why it could not be read.
+    pub async fn open(
+        session: Arc<Session>,
+        keyspace: &str,
+        names: Names,
+        seams: Seams,
+    ) -> Result<Self, ScanError> {
+        let (first, second) = names.expected();
+        let tables = [Some(first), second].into_iter().flatten().collect();
+        let driver = Driver::open(session, keyspace, tables, seams.clone()).await?;
+        let mut scan = Self { names, driver, seams, sessions: Sessions::new() };
+        if let Names::Tokens { .. } = scan.names {
+            scan.sessions = scan.read_sessions().await?;
+        }
+        Ok(scan)
+    }
+
+    /// Which recipe wrote the rows.
+    pub fn recipe(&self) -> Recipe {
+        self.names.recipe()
+    }
+
+    /// Which tables these are.
+    ///
+    /// # Errors
+    ///
+    /// [`ScanError`] if the cluster does not say.
+    pub async fn identity(&self) -> Result<Identity, ScanError> {
+        self.driver.identity().await
+    }
+
+    /// The time of the coordinator that is asked, microseconds since 1970: for a comparison with write
+    /// times, which are by other clocks.
+    ///
+    /// # Errors
+    ///
+    /// [`ScanError`] if it does not say.
+    pub async fn now_us(&self) -> Result<i64, ScanError> {
+        self.driver.now_us().await
+    }
+
+    /// Reads these ranges, so many at once, and tells what is there. Waits while nobody takes the news.
+    /// Cancel safe: what was told was told.
+    ///
+    /// # Errors
+    ///
+    /// [`ScanError`] if a page could not be read in spite of repeats. What was told stands.
+    pub async fn run(
+        &self,
+        ranges: &[Range],
+        at_once: usize,
+        news: mpsc::Sender<News>,
+    ) -> Result<(), ScanError> {
+        let reading = ranges.iter().map(|range| self.read(*range, &news));
+        stream::iter(reading).buffer_unordered(at_once.max(1)).try_collect().await
+    }
+
+    /// All that the tables say of one lock now; `None` if nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ScanError`] if it could not be read.
+    pub async fn lock(&self, name: &Raw) -> Result<Option<LockRows>, ScanError> {
+        let first = self.driver.rows(0, name).await?;
+        let second = if self.has_second() { self.driver.rows(1, name).await? } else { vec![] };
+        if first.is_empty() && second.is_empty() {
+            return Ok(None);
+        }
+        let Some(rows) = LockRows::of(self.recipe(), name.clone(), first, second) else {
+            return Ok(None);
+        };
+        self.with_heartbeat(rows).await
+    }
+
+    /// Whether a lock's rows are in two tables: the heartbeats of tokens are not by lock.
+    fn has_second(&self) -> bool {
+        match self.recipe() {
+            Recipe::Lease | Recipe::Tokens => false,
+            Recipe::Queue | Recipe::Shadow | Recipe::Bakery => true,
+        }
+    }
+
+    async fn read(&self, range: Range, news: &mpsc::Sender<News>) -> Result<(), ScanError> {
+        let recipe = self.recipe();
+        let clock = &*self.seams.clock;
+        let sides = [Side::new(0), Side::new(1)];
+        let told = AtomicU64::new(0);
+        let tell = async |rows: Vec<join::Joined>, read_at| {
+            let locks = rows.into_iter().filter_map(|join::Joined { lock, first, second }| {
+                LockRows::of(recipe, lock, first, second)
+            });
+            let locks = self.with_heartbeats(locks.collect()).await?;
+            told.fetch_add(1, Ordering::Relaxed);
+            // Who does not listen any more wants no more news.
+            let _ = news.send(News::Locks { range: range.index, locks, read_at }).await;
+            Ok(())
+        };
+        join(&self.driver, clock, range, sides, self.has_second(), tell).await?;
+        let _ = news.send(News::Done { range: range.index, news: told.into_inner() }).await;
+        Ok(())
+    }
+
+    /// Tokens with what is known of their sessions.
+    async fn with_heartbeats(&self, locks: Vec<LockRows>) -> Result<Vec<LockRows>, ScanError> {
+        let mut known = Vec::with_capacity(locks.len());
+        for rows in locks {
+            known.extend(self.with_heartbeat(rows).await?);
+        }
+        Ok(known)
+    }
+
+    /// A session that began after the sessions were read is asked for by itself. If there is none, its
+    /// token is read once more: both may just have ended, and then nothing is wrong.
+    async fn with_heartbeat(&self, mut rows: LockRows) -> Result<Option<LockRows>, ScanError> {
+        let Said::Tokens(sessions) = &mut rows.said else { return Ok(Some(rows)) };
+        for row in sessions.iter_mut() {
+            let Some(id) = row.session.as_ref().map(|cell| &cell.value) else { continue };
+            let heartbeat = match self.sessions.get(&id.to_string()) {
+                Some(written_us) => Some(*written_us),
+                None => self.heartbeat_of(id).await?,
+            };
+            if let Some(written_us) = heartbeat {
+                row.heartbeat = Heartbeat::There { written_us };
+            }
+        }
+        if let [TokenRow { session: Some(stray), heartbeat: Heartbeat::Missing }] = &**sessions {
+            let now = self.driver.rows(0, &rows.lock).await?;
+            let session = |row: &Vec<Option<Cell>>| row.get(1).cloned().flatten();
+            if !now.iter().filter_map(session).any(|session| session.value == stray.value) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(rows))
+    }
+
+    async fn heartbeat_of(&self, session: &Raw) -> Result<Option<Option<i64>>, ScanError> {
+        let rows = self.driver.rows(1, session).await?;
+        Ok(rows.into_iter().next().map(written_of))
+    }
+
+    async fn read_sessions(&self) -> Result<Sessions, ScanError> {
+        let mut sessions = Sessions::new();
+        for range in Range::split(1) {
+            let mut from = None;
+            loop {
+                let page = self.driver.page(1, range, from).await?;
+                let rows = page.rows.into_iter().map(|(_, row)| row);
+                sessions.extend(rows.filter_map(|row| {
+                    let id = row.first()?.as_ref()?.value.to_string();
+                    Some((id, written_of(row)))
+                }));
+                if page.next.is_none() {
+                    break;
+                }
+                from = page.next;
+            }
+        }
+        Ok(sessions)
+    }
+}
+
+/// When a heartbeat was written: of the cells of `token_times`, the second.
+fn written_of(row: Vec<Option<Cell>>) -> Option<i64> {
+    row.into_iter().nth(1).flatten()?.written_us
+}

@@ -1,0 +1,266 @@
+//! One lock on both sides: what the plan of its rows says, and what the native store has. Pure.
+
+use std::fmt;
+
+use crate::plan::{Kind, LockPlan, Planned};
+
+/// Waiters that are compared: the native store tells no more of a line at once.
+pub const LINE_COMPARED: usize = 100;
+
+/// A lock as the native store has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NativeLock {
+    /// Its name.
+    pub name: String,
+    /// Who holds it.
+    pub holders: Vec<Party>,
+    /// Who waits for it, in order: the first [`LINE_COMPARED`].
+    pub line: Vec<Party>,
+    /// Its value.
+    pub value: Option<Vec<u8>>,
+}
+
+/// One who holds or waits there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Party {
+    /// What it is called: of one that was imported, its owner's id.
+    pub label: String,
+    /// It was imported, and nobody has claimed it.
+    pub is_imported: bool,
+}
+
+/// What differs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// A holder's row, and nobody holds natively.
+    NotHeld {
+        /// Whose row.
+        owner: String,
+    },
+    /// A holder's row, and somebody else holds natively.
+    OtherHolder {
+        /// Whose row.
+        owner: String,
+        /// Who holds, as it can be shown: a claim changes it.
+        native: String,
+    },
+    /// The values differ.
+    OtherValue {
+        /// Whose row.
+        owner: String,
+    },
+    /// A row in line, and it is not in line natively.
+    NotInLine {
+        /// Whose row.
+        owner: String,
+    },
+    /// The lines are in another order.
+    OtherOrder {
+        /// Whose turn it is by the rows.
+        owner: String,
+        /// Whose turn it is natively.
+        native: String,
+    },
+    /// Something was imported whose row is not there.
+    OnlyNative {
+        /// Whose it is.
+        owner: String,
+    },
+}
+
+impl Difference {
+    /// For programs; never changes.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NotHeld { .. } => "not-held",
+            Self::OtherHolder { .. } => "other-holder",
+            Self::OtherValue { .. } => "other-value",
+            Self::NotInLine { .. } => "not-in-line",
+            Self::OtherOrder { .. } => "other-order",
+            Self::OnlyNative { .. } => "only-native",
+        }
+    }
+}
+
+/// For people, after the lock's name.
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotHeld { owner } => write!(f, "{owner} holds it in the table, and nobody here"),
+            Self::OtherHolder { owner, native } if owner == native => {
+                write!(f, "{owner} holds it in the table, and here a client of that name")
+            }
+            Self::OtherHolder { owner, native } => {
+                write!(f, "{owner} holds it in the table, and {native} here")
+            }
+            Self::OtherValue { owner } => {
+                write!(f, "{owner} has another value in the table than there is here")
+            }
+            Self::NotInLine { owner } => {
+                write!(f, "{owner} waits in the table, and is not in line here")
+            }
+            Self::OtherOrder { owner, native } => {
+                write!(f, "it is {owner}'s turn in the table, and {native}'s here")
+            }
+            Self::OnlyNative { owner } => {
+                write!(f, "{owner} was imported, and has no row in the table")
+            }
+        }
+    }
+}
+
+/// What differs between a lock's rows and the native store. Rows that cannot be imported are not looked
+/// for there, and who came natively is nobody's difference, unless he holds what a row holds.
+pub fn compare(plan: &LockPlan, native: Option<&NativeLock>) -> Vec<Difference> {
+    let nothing = NativeLock::default();
+    let native = native.unwrap_or(&nothing);
+    let mut differences = Vec::new();
+    let (holders, waiters): (Vec<&Planned>, Vec<&Planned>) =
+        plan.rows.iter().partition(|row| row.kind != Kind::Waits);
+    for row in &holders {
+        differences.extend(compare_holder(row, native));
+    }
+    compare_line(&waiters, native, &mut differences);
+    let has_row = |label: &str| {
+        let planned = plan.rows.iter().any(|row| row.owner == label);
+        planned || plan.findings.iter().any(|finding| finding.owner.as_deref() == Some(label))
+    };
+    let imported = native.holders.iter().chain(&native.line).filter(|party| party.is_imported);
+    for party in imported.filter(|party| !has_row(&party.label)) {
+        differences.push(Difference::OnlyNative { owner: party.label.clone() });
+    }
+    differences
+}
+
+fn compare_holder(row: &Planned, native: &NativeLock) -> Option<Difference> {
+    let owner = row.owner.clone();
+    let Some(first) = native.holders.first() else { return Some(Difference::NotHeld { owner }) };
+    let same = |party: &&Party| party.is_imported && party.label == row.owner;
+    if native.holders.iter().find(same).is_none() {
+        return Some(Difference::OtherHolder { owner, native: first.label.clone() });
+    }
+    match &row.kind {
+        // Without a value of its own a row leaves the one that is there.
+        Kind::Holds { value: Some(value) } if native.value.as_ref() != Some(value) => {
+            Some(Difference::OtherValue { owner })
+        }
+        Kind::Holds { .. } | Kind::Waits => None,
+    }
+}
+
+/// The rows that are in line natively, in the order they have there; others are named.
+fn compare_line(waiters: &[&Planned], native: &NativeLock, differences: &mut Vec<Difference>) {
+    let in_line =
+        |owner: &str| native.line.iter().any(|party| party.is_imported && party.label == owner);
+    let compared = waiters.iter().take(LINE_COMPARED).map(|row| row.owner.as_str());
+    let (there, missing): (Vec<&str>, Vec<&str>) = compared.partition(|owner| in_line(owner));
+    let missing = missing.into_iter().map(|owner| Difference::NotInLine { owner: owner.into() });
+    differences.extend(missing);
+    let is_there = |party: &&Party| party.is_imported && there.contains(&party.label.as_str());
+    let natively = native.line.iter().filter(is_there).map(|party| party.label.as_str());
+    let other = there.iter().zip(natively).find(|(row, native)| *row != native);
+    differences.extend(other.map(|(row, native)| Difference::OtherOrder {
+        owner: (*row).to_owned(),
+        native: native.to_owned(),
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Finding, Reason};
+
+    fn rows(owners: &[&str], value: Option<&[u8]>) -> LockPlan {
+        let row = |(at, owner): (usize, &&str)| Planned {
+            lock: "job".into(),
+            owner: (*owner).to_owned(),
+            kind: match at {
+                0 => Kind::Holds { value: value.map(<[u8]>::to_vec) },
+                _ => Kind::Waits,
+            },
+            left_ms: 9,
+            written_us: None,
+        };
+        LockPlan { rows: owners.iter().enumerate().map(row).collect(), findings: Vec::new() }
+    }
+
+    /// `holder, first in line, …`; one with a star came natively.
+    fn native(parties: &[&str], value: Option<&[u8]>) -> NativeLock {
+        let party = |name: &&str| Party {
+            label: name.trim_end_matches('*').to_owned(),
+            is_imported: !name.ends_with('*'),
+        };
+        let mut parties = parties.iter().map(party);
+        NativeLock {
+            name: "job".into(),
+            holders: parties.next().into_iter().collect(),
+            line: parties.collect(),
+            value: value.map(<[u8]>::to_vec),
+        }
+    }
+
+    fn codes(plan: &LockPlan, native: Option<&NativeLock>) -> Vec<String> {
+        let said = |difference: &Difference| {
+            let about = match difference {
+                Difference::NotHeld { owner }
+                | Difference::OtherValue { owner }
+                | Difference::NotInLine { owner }
+                | Difference::OnlyNative { owner } => owner.clone(),
+                Difference::OtherHolder { owner, native }
+                | Difference::OtherOrder { owner, native } => format!("{owner} {native}"),
+            };
+            format!("{} {about}", difference.code())
+        };
+        compare(plan, native).iter().map(said).collect()
+    }
+
+    #[test]
+    fn each_difference_is_found_and_what_is_the_same_is_none() {
+        let cases: [(&[&str], &[&str], &[&str]); 11] = [
+            (&["a", "b", "c"], &["a", "b", "c"], &[]),
+            (&["a"], &["a", "x*"], &[]),
+            (&["a", "b"], &["a", "x*", "b"], &[]),
+            (&["a"], &[], &["not-held a"]),
+            (&["a"], &["x*"], &["other-holder a x"]),
+            (&["a"], &["a*"], &["other-holder a a"]),
+            (&["a"], &["b"], &["other-holder a b", "only-native b"]),
+            (&["a", "b", "c"], &["a", "c"], &["not-in-line b"]),
+            (&["a", "b", "c"], &["a", "c", "b"], &["other-order b c"]),
+            (&[], &["a", "b"], &["only-native a", "only-native b"]),
+            (&[], &["a*"], &[]),
+        ];
+        for (planned, there, expected) in cases {
+            let there = native(there, None);
+            assert_eq!(
+                codes(&rows(planned, None), Some(&there)),
+                expected,
+                "{planned:?} {there:?}"
+            );
+        }
+        assert_eq!(codes(&rows(&["a", "b"], None), None), ["not-held a", "not-in-line b"]);
+    }
+
+    #[test]
+    fn values_are_compared_where_the_row_has_one() {
+        let cases = [
+            (Some(b"v".as_slice()), Some(b"v".as_slice()), vec![]),
+            (Some(b"v"), Some(b"w"), vec!["other-value a"]),
+            (Some(b"v"), None, vec!["other-value a"]),
+            (Some(b""), None, vec!["other-value a"]),
+            (None, Some(b"w"), vec![]),
+        ];
+        for (row, there, expected) in cases {
+            assert_eq!(codes(&rows(&["a"], row), Some(&native(&["a"], there))), expected);
+        }
+    }
+
+    /// It is in the report of the plan, and not here again.
+    #[test]
+    fn what_cannot_be_imported_is_no_difference() {
+        let reason = Reason::NoTtl;
+        let finding = Finding { reason, lock: "job".into(), owner: Some("a".into()) };
+        let plan = LockPlan { rows: Vec::new(), findings: vec![finding] };
+        assert_eq!(compare(&plan, None), []);
+        assert_eq!(codes(&plan, Some(&native(&["a"], None))), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,45 @@
+//! `holdfast-migrate` without a cluster: what is said to a wrong command line, and when nobody answers.
+
+#![allow(clippy::expect_used, reason = "a helper of tests stops the test when something is wrong")]
+
+use std::process::{Command, Output};
+
+fn run(line: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_holdfast-migrate"))
+        .args(line.split_whitespace())
+        .env_remove("HOLDFAST_CONTACT_POINTS")
+        .env_remove("HOLDFAST_KEYSPACE")
+        .output()
+        .expect("it was built for this test")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_wrong_command_line_ends_with_125_and_says_what_is_missing() {
+    let cases = [
+        ("plan --from lease", "--contact-points"),
+        ("--contact-points 127.0.0.1 --keyspace k plan", "--from"),
+        ("--contact-points 127.0.0.1 --keyspace k plan --from rows", "bakery"),
+        ("--contact-points 127.0.0.1 --keyspace k plan --from lease --grace soon", "is not a time"),
+        ("--contact-points , --keyspace k plan --from lease", "no contact point is given"),
+    ];
+    for (line, says) in cases {
+        let output = run(line);
+        assert_eq!(output.status.code(), Some(125), "{line}: {}", said(&output));
+        assert!(said(&output).contains(says), "{line}: {}", said(&output));
+    }
+}
+
+/// Port 9 of an address where nobody is.
+#[test]
+fn a_cluster_that_does_not_answer_is_named_and_ends_with_123() {
+    let output = run("--contact-points 127.255.255.1:9 --keyspace k plan --from lease");
+    assert_eq!(output.status.code(), Some(123), "{}", said(&output));
+    let expected = "holdfast-migrate: no answer from Cassandra at 127.255.255.1:9 within";
+    assert!(said(&output).starts_with(expected), "{}", said(&output));
+    assert_eq!(said(&output).lines().count(), 1, "{}", said(&output));
+    assert_eq!(output.stdout, b"");
+}

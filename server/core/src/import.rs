@@ -1,0 +1,362 @@
+//! What comes in from another store: what is held and waited for there, and how its owners take it
+//! over (DESIGN §10, I25).
+//!
+//! # Invariants
+//!
+//! - An import is a session of its own, whose lease is what remained in the other store, and whose
+//!   secret nobody has: what nobody claims runs out as it would have there.
+//! - Its requests are kept until it ends, also when they were claimed or cut short. So the same row
+//!   that comes again is known for as long as it could be in the other store, and changes nothing.
+//! - Nothing that comes in is granted beside anybody: a holder needs a free lock, and a waiter one
+//!   that is not. A holder does not come into a scope that is suspended: others may hold there what
+//!   is free here. A claim there is served: it only changes hands.
+
+use std::io::{self, Read};
+
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_mutants::mutant;
+
+use crate::acquire::Denial;
+use crate::answer::{Acquired, Answer, Outcome};
+use crate::event::Event;
+use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, Ticket, read_grown_bytes};
+use crate::mode::{Item, Mode};
+use crate::queue::Waiter;
+use crate::session::{Record, Session, State};
+use crate::value::{Value, check_length};
+use crate::wish::{Need, Part, Wish};
+use crate::{LockTable, Rejection};
+
+/// Most rows of one import. Whoever has more sends several.
+///
+/// Source: so many names of 512 bytes fit into an entry of the log.
+pub const IMPORT_ROWS_MAX: usize = 64;
+/// The longest lease that comes in: 366 days, milliseconds.
+pub const IMPORT_TTL_MAX_MS: u64 = 366 * 86_400_000;
+
+/// What an owner has of one lock in the other store.
+#[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+pub struct ImportRow {
+    /// The lock.
+    pub lock: LockName,
+    /// What the owner has of it.
+    pub has: Has,
+}
+
+/// What an owner has of a lock in the other store.
+#[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+pub enum Has {
+    /// It holds the lock, with this value; no value leaves the one that the lock has here.
+    Hold(#[borsh(deserialize_with = "read_value")] Option<Vec<u8>>),
+    /// It waits, behind all that came in before.
+    Place,
+}
+
+/// What became of a row.
+#[derive(Clone, Debug, PartialEq, Eq, BorshSerialize)]
+pub enum Fate {
+    /// It holds the lock under this token.
+    Held {
+        /// The grant.
+        token: FencingToken,
+    },
+    /// It waits for the lock.
+    Queued {
+        /// How many stand before it; 0 is next.
+        place: u64,
+    },
+    /// It came before, and that import still runs. Nothing changed.
+    Known,
+    /// It did not come in, and nothing of it did.
+    Refused(Rejection),
+}
+
+/// The parts of an `Import`.
+pub(crate) struct Imported<'a> {
+    pub(crate) owner: &'a Label,
+    pub(crate) ttl_ms: u64,
+    pub(crate) rows: &'a [ImportRow],
+}
+
+/// The parts of a `Claim`.
+pub(crate) struct Claimed<'a> {
+    pub(crate) session: SessionId,
+    pub(crate) done_below: RequestId,
+    pub(crate) request: RequestId,
+    pub(crate) lock: &'a LockName,
+    pub(crate) owner: &'a Label,
+}
+
+/// A request of an import that waits or holds.
+struct Found {
+    session: SessionId,
+    request: RequestId,
+    has: FoundAs,
+}
+
+enum FoundAs {
+    Hold(FencingToken),
+    Place(Ticket),
+}
+
+impl LockTable {
+    /// Brings rows in, in their order, each by itself: one that is refused leaves the others
+    /// alone. Applied again it changes nothing (I25).
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::NoNames`], [`Rejection::TooManyNames`], [`Rejection::TtlOutOfRange`],
+    /// [`Rejection::TooManySessions`]: the state is unchanged.
+    pub(crate) fn import(&mut self, import: &Imported<'_>, events: &mut Vec<Event>) -> Outcome {
+        check_import(import)?;
+        let mut opened = None;
+        let mut fates = Vec::new();
+        for (request, row) in (1..).map(RequestId::new).zip(import.rows) {
+            let fate = if let Some(fate) = self.in_the_way_of(import.owner, row) {
+                fate
+            } else {
+                let session = match opened {
+                    Some(session) => session,
+                    None => *opened.insert(self.open_import(import, events)?),
+                };
+                self.bring_in((session, request), import.owner, row, events)
+            };
+            fates.push(fate);
+        }
+        Ok(Answer::Imported { session: opened, fates })
+    }
+
+    fn open_import(
+        &mut self,
+        import: &Imported<'_>,
+        events: &mut Vec<Event>,
+    ) -> Result<SessionId, Rejection> {
+        // No secret has a hash of zeros that anybody could find: nobody can renew or resume it.
+        let label = import.owner.clone();
+        let opened =
+            Session { imported: true, ttl_ms: import.ttl_ms, label, ..Session::new(self.stamp_ms) };
+        self.add_session(opened, events)
+    }
+
+    /// Why a row does not come in; `None` if it does.
+    fn in_the_way_of(&self, owner: &Label, row: &ImportRow) -> Option<Fate> {
+        let key = (row.lock.clone(), owner.clone());
+        if self.imports.contains_key(&key) && !mutant!(ImportRepeats) {
+            return Some(Fate::Known);
+        }
+        let fits = match &row.has {
+            Has::Hold(value) => self.may_come_to_hold(&row.lock, value.as_deref()),
+            Has::Place => self.may_come_to_wait(&row.lock),
+        };
+        fits.err().map(Fate::Refused)
+    }
+
+    /// A lock that anybody holds or waits for here is not free to a holder from elsewhere.
+    fn may_come_to_hold(&self, lock: &LockName, value: Option<&[u8]>) -> Result<(), Rejection> {
+        let wish = wish_for(lock)?;
+        if !self.is_free_to_enter(&wish) {
+            return Err(self.denial(&wish).rejection(&wish));
+        }
+        if !self.counters.has_tokens() {
+            return Err(self.tokens_exhausted(&wish));
+        }
+        let Some(value) = value else { return Ok(()) };
+        check_length(value.len())?;
+        self.check_room(lock, self.value(lock), value.len())
+    }
+
+    fn is_free_to_enter(&self, wish: &Wish) -> bool {
+        wish.takes(self.free_to_newcomer(wish)).is_some()
+    }
+
+    /// Who waits elsewhere waits for somebody: on a lock that is free here it would be granted at
+    /// once, while its holder elsewhere, who has not come yet, holds on.
+    fn may_come_to_wait(&self, lock: &LockName) -> Result<(), Rejection> {
+        let limit = self.limits.max_waiters_per_lock;
+        let found = self.locks.get(lock);
+        let found = found.filter(|lock| !lock.holders.is_empty() || !lock.queue.is_empty());
+        if mutant!(ImportedWaiterEnters) && found.is_none() {
+            return Ok(());
+        }
+        match found.map(|lock| lock.queue.len()) {
+            None => Err(Rejection::NothingToWaitFor { lock: lock.clone() }),
+            Some(waiting) if waiting >= limit => {
+                Err(Rejection::TooManyWaiters { lock: lock.clone(), limit })
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Makes a row a request of the import's session. The caller has seen that nothing is in its
+    /// way.
+    fn bring_in(
+        &mut self,
+        who: (SessionId, RequestId),
+        owner: &Label,
+        row: &ImportRow,
+        events: &mut Vec<Event>,
+    ) -> Fate {
+        let entered = wish_for(&row.lock).and_then(|mut wish| {
+            wish.share_names(|name| self.kept_name(name));
+            match row.has {
+                Has::Hold(_) => self.take_free(who, wish, Part::whole(1), events),
+                Has::Place if mutant!(ImportedWaiterEnters) && self.is_free_to_enter(&wish) => {
+                    self.take_free(who, wish, Part::whole(1), events)
+                }
+                Has::Place => self.enqueue(who, wish, events),
+            }
+        });
+        let fate = match entered {
+            Ok(Answer::Acquired { state: Acquired::Granted { token, .. }, .. }) => {
+                Fate::Held { token }
+            }
+            Ok(Answer::Acquired { state: Acquired::Queued { place, .. }, .. }) => {
+                Fate::Queued { place }
+            }
+            // Not reached: those two answer with nothing else.
+            Ok(_) => return Fate::Known,
+            // Only once every ticket of 2⁶⁴ was given out.
+            Err(rejection) => return Fate::Refused(rejection),
+        };
+        let name = self.kept_name(&row.lock).unwrap_or_else(|| row.lock.clone());
+        self.imports.insert((name, owner.clone()), who);
+        if let (Has::Hold(Some(value)), &Fate::Held { token }) = (&row.has, &fate) {
+            let value = Value { bytes: value.as_slice().into(), set_by: token, suspect: false };
+            self.put_value(&row.lock, Some(value), events);
+        }
+        fate
+    }
+
+    /// Moves what was imported of a lock for an owner to the session that claims it: its place, or
+    /// its hold under a new token. Nobody comes in between, and nobody else is told.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::UnknownSession`]: nothing changed. For each of the others the confirmation
+    /// (`done_below`) was taken: [`Rejection::NotImported`] is recorded under the id;
+    /// [`Rejection::RequestGone`], [`Rejection::RequestReused`], [`Rejection::RequestEnded`],
+    /// [`Rejection::TooManyRequests`] and [`Rejection::TokensExhausted`] changed nothing else.
+    pub(crate) fn claim(&mut self, claim: &Claimed<'_>, events: &mut Vec<Event>) -> Outcome {
+        let &Claimed { session, done_below, request, lock, owner } = claim;
+        self.confirm(session, done_below)?;
+        let mut wish = wish_for(lock)?;
+        let claimer = self.open(session)?;
+        if let Some(record) = claimer.seen(request)? {
+            return self.answer_again(request, &wish, record);
+        }
+        claimer.may_keep_another(session, self.limits.max_requests_per_session)?;
+        wish.share_names(|name| self.kept_name(name));
+        let who = (session, request);
+        match self.imported(lock, owner) {
+            Some(Found { has: FoundAs::Hold(_), .. }) if !self.counters.has_tokens() => {
+                Err(self.tokens_exhausted(&wish))
+            }
+            Some(Found { session, request, has: FoundAs::Hold(token) }) => {
+                self.claim_hold(who, wish, (session, request, token), events)
+            }
+            Some(Found { session, request, has: FoundAs::Place(ticket) }) => {
+                self.claim_place(who, wish, (session, request, ticket), events)
+            }
+            None => self.deny_for(who, wish, Denial::NotImported, events),
+        }
+    }
+
+    /// What is left of an import, if it still waits or holds.
+    fn imported(&self, lock: &LockName, owner: &Label) -> Option<Found> {
+        let &(session, request) = self.imports.get(&(lock.clone(), owner.clone()))?;
+        let record = self.sessions.get(session)?.records.get(&request)?;
+        let has = match *record {
+            Record::Asked { state: State::Held { token, .. }, .. } => FoundAs::Hold(token),
+            Record::Asked { state: State::Waiting { ticket, .. }, .. } => FoundAs::Place(ticket),
+            Record::Asked { .. } | Record::Wrote { .. } | Record::Spent => return None,
+        };
+        Some(Found { session, request, has })
+    }
+
+    /// A new token: who held under the old one may still write, and is refused by what it writes
+    /// to once the new one was seen there (I1).
+    fn claim_hold(
+        &mut self,
+        who: (SessionId, RequestId),
+        wish: Wish,
+        (session, request, token): (SessionId, RequestId, FencingToken),
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let before = events.len();
+        if let Some(import) = self.sessions.get_mut(session) {
+            import.give_back(request, token, Part::default());
+        }
+        for (name, _) in wish.iter() {
+            self.take_holder(name, token);
+        }
+        events.push(Event::Released { session, request, token, items: wish.items(), over: true });
+        let answer = self.take_free(who, wish, Part::whole(1), events)?;
+        self.tell_contended(before, events);
+        Ok(answer)
+    }
+
+    fn claim_place(
+        &mut self,
+        (session, request): (SessionId, RequestId),
+        wish: Wish,
+        (import, imported, ticket): (SessionId, RequestId, Ticket),
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        if mutant!(ClaimLosesPlace) {
+            self.leave_queues(&wish, ticket);
+            self.finish_import(import, imported);
+            return self.enqueue((session, request), wish, events);
+        }
+        let waiter = Waiter { session, request, mode: Mode::Exclusive };
+        for (name, _) in wish.iter() {
+            let replaced = self.lock_or_new(name).queue.replace(ticket, waiter);
+            debug_assert!(replaced, "I10: {imported} of {import} waits for {name}");
+        }
+        self.finish_import(import, imported);
+        let (items, place) = (wish.items(), self.place(&wish, ticket));
+        let left = Event::Left { session: import, request: imported, items: items.clone() };
+        events.extend([left, Event::Queued { session, request, items, place }]);
+        let state = self.where_it_waits(&wish, ticket);
+        let waiting = State::Waiting { ticket, since_ms: self.stamp_ms };
+        self.record(session, request, Record::Asked { wish, state: waiting });
+        Ok(Answer::Acquired { request, state, fresh: true })
+    }
+
+    fn finish_import(&mut self, session: SessionId, request: RequestId) {
+        if let Some(import) = self.sessions.get_mut(session) {
+            import.finish(request);
+        }
+    }
+
+    /// With an import's session goes all memory of it.
+    pub(crate) fn forget_imports(&mut self, ended: &Session) {
+        for (lock, _) in ended.imports() {
+            self.imports.remove(&(lock.clone(), ended.label.clone()));
+        }
+    }
+}
+
+/// One lock, exclusively, and willing to wait.
+fn wish_for(lock: &LockName) -> Result<Wish, Rejection> {
+    Wish::new(&[Item::exclusive(lock.clone())], Need::All, true)
+}
+
+fn check_import(import: &Imported<'_>) -> Result<(), Rejection> {
+    let (ttl_ms, rows) = (import.ttl_ms, import.rows.len());
+    if rows == 0 {
+        return Err(Rejection::NoNames);
+    }
+    if rows > IMPORT_ROWS_MAX {
+        return Err(Rejection::TooManyNames { names: rows as u64, max: IMPORT_ROWS_MAX as u64 });
+    }
+    if !(1..=IMPORT_TTL_MAX_MS).contains(&ttl_ms) {
+        return Err(Rejection::TtlOutOfRange { ttl_ms, min_ms: 1, max_ms: IMPORT_TTL_MAX_MS });
+    }
+    Ok(())
+}
+
+/// A value of any length, with memory for what comes and not for what is announced.
+fn read_value<R: Read>(reader: &mut R) -> io::Result<Option<Vec<u8>>> {
+    let there = bool::deserialize_reader(reader)?;
+    there.then(|| read_grown_bytes(reader)).transpose()
+}

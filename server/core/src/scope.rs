@@ -1,0 +1,275 @@
+//! Scopes: names whose authority may lie in another store for a while (DESIGN §10), and what follows
+//! for their locks.
+//!
+//! The table knows nothing of authority. It is told that a scope is suspended, and grants nothing in
+//! it; that it is resumed; or that others may have held its locks meanwhile, and ends every hold of
+//! before. None of it is needed for safety: a client believes in a hold only for as long as
+//! authority of the epoch in its token covers it.
+//!
+//! # Invariants
+//!
+//! - Every hold in a scope has a token of its epoch. So a request asks for locks of one scope, or for
+//!   locks of none: one token could not be of two epochs.
+//! - A scope begins with the cluster's epoch and leaves the cluster with one above its own: tokens of
+//!   its names rise through both (I3).
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use crate::answer::{Answer, Outcome};
+use crate::event::{Event, LossCause};
+use crate::ids::{FencingToken, LockName, RequestId, ScopePrefix, SessionId};
+use crate::lock::Lock;
+use crate::release::Ending;
+use crate::scopes::{SCOPE_EPOCH_MAX, SCOPES_MAX, ScopeState};
+use crate::session::{Record, State};
+use crate::wish::{Part, Wish};
+use crate::{Grant, LockTable, Rejection};
+
+impl LockTable {
+    /// Makes the names of that prefix a scope. Holds and waits of them go on. Applied again it
+    /// changes nothing. Looks at every lock of the scope.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::ScopesOverlap`], [`Rejection::TooManyScopes`], [`Rejection::EpochTooHigh`],
+    /// [`Rejection::ScopeCutsRequest`], [`Rejection::HeldInOtherEpoch`]: the state is unchanged.
+    pub(crate) fn set_scope(&mut self, scope: &ScopePrefix, events: &mut Vec<Event>) -> Outcome {
+        let now = self.scopes.get(scope);
+        if now.is_some() {
+            return Ok(Answer::Scope { now });
+        }
+        self.may_become_scope(scope)?;
+        let now = ScopeState { epoch: self.counters.epoch, suspended: true, fresh: true };
+        Ok(self.change_scope(scope, now, events))
+    }
+
+    /// Lets the names of a scope be names like all others; who waits and can be granted is granted.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::UnknownScope`]: the state is unchanged.
+    pub(crate) fn remove_scope(&mut self, scope: &ScopePrefix, events: &mut Vec<Event>) -> Outcome {
+        let Some((was, put_off)) = self.scopes.remove(scope) else {
+            return Err(Rejection::UnknownScope { scope: scope.clone() });
+        };
+        // Not above what a token may have: a scope's epoch ends far below.
+        self.counters.epoch = self.counters.epoch.max(was.epoch.saturating_add(1));
+        events.push(Event::ScopeChanged { scope: scope.clone(), now: None });
+        self.pass_on(&put_off, events);
+        Ok(Answer::Scope { now: None })
+    }
+
+    /// Grants nothing in the scope from here on. Applied again it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::UnknownScope`]: the state is unchanged.
+    pub(crate) fn suspend(&mut self, scope: &ScopePrefix, events: &mut Vec<Event>) -> Outcome {
+        let was = self.known_scope(scope)?;
+        Ok(self.change_scope(scope, ScopeState { suspended: true, ..was }, events))
+    }
+
+    /// Grants again, first what was put off, the smallest ticket first. Applied again it changes
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::UnknownScope`], [`Rejection::OtherEpoch`]: the state is unchanged.
+    pub(crate) fn resume(
+        &mut self,
+        scope: &ScopePrefix,
+        epoch: u16,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let was = self.known_scope(scope)?;
+        if was.epoch != epoch {
+            return Err(Rejection::OtherEpoch { scope: scope.clone(), epoch, now: was.epoch });
+        }
+        let now = ScopeState { epoch, suspended: false, fresh: false };
+        let answer = self.change_scope(scope, now, events);
+        let put_off = self.scopes.take_put_off(scope);
+        self.pass_on(&put_off, events);
+        Ok(answer)
+    }
+
+    /// Ends every hold of the scope as lost, in the order of their tokens, and goes on in a later
+    /// epoch, suspended. Looks at every lock of the scope.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::UnknownScope`], [`Rejection::EpochNotAbove`], [`Rejection::EpochTooHigh`]: the
+    /// state is unchanged. So one that is applied again is refused, and ends nothing.
+    pub(crate) fn raise_epoch(
+        &mut self,
+        scope: &ScopePrefix,
+        epoch: u16,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let was = self.known_scope(scope)?;
+        if epoch <= was.epoch {
+            return Err(Rejection::EpochNotAbove { scope: scope.clone(), epoch, now: was.epoch });
+        }
+        check_epoch(epoch)?;
+        let now = ScopeState { epoch, suspended: true, fresh: false };
+        let answer = self.change_scope(scope, now, events);
+        for ending in self.holds_in(scope) {
+            let Grant { session, request, token } = ending.grant;
+            if let Some(found) = self.sessions.get_mut(session) {
+                found.give_back(request, token, Part::default());
+            }
+            self.lose(&ending, LossCause::EpochRaised, events);
+        }
+        Ok(answer)
+    }
+
+    fn known_scope(&self, scope: &ScopePrefix) -> Result<ScopeState, Rejection> {
+        let known = self.scopes.get(scope);
+        known.ok_or_else(|| Rejection::UnknownScope { scope: scope.clone() })
+    }
+
+    fn change_scope(
+        &mut self,
+        scope: &ScopePrefix,
+        now: ScopeState,
+        events: &mut Vec<Event>,
+    ) -> Answer {
+        if self.scopes.get(scope) != Some(now) {
+            self.scopes.put(scope.clone(), now);
+            events.push(Event::ScopeChanged { scope: scope.clone(), now: Some(now) });
+        }
+        Answer::Scope { now: Some(now) }
+    }
+
+    fn may_become_scope(&self, scope: &ScopePrefix) -> Result<(), Rejection> {
+        if let Some((other, _)) = self.scopes.iter().find(|(other, _)| other.overlaps(scope)) {
+            let (scope, other) = (scope.clone(), other.clone());
+            return Err(Rejection::ScopesOverlap { scope, other });
+        }
+        if self.scopes.len() >= SCOPES_MAX {
+            return Err(Rejection::TooManyScopes { max: SCOPES_MAX as u64 });
+        }
+        check_epoch(self.counters.epoch)?;
+        for (name, lock) in self.locks_in(scope) {
+            self.fits_into_scope(scope, name, lock)?;
+        }
+        Ok(())
+    }
+
+    /// Whether what is held and waited for of a lock can be so in a scope.
+    fn fits_into_scope(
+        &self,
+        scope: &ScopePrefix,
+        name: &LockName,
+        lock: &Lock,
+    ) -> Result<(), Rejection> {
+        let epoch = self.counters.epoch;
+        for holder in lock.holders.iter() {
+            let Grant { session, request, token } = holder.grant;
+            self.is_within(scope, (session, request), name)?;
+            if token.epoch() != u64::from(epoch) {
+                let (scope, lock) = (scope.clone(), name.clone());
+                return Err(Rejection::HeldInOtherEpoch { scope, lock, token, epoch });
+            }
+        }
+        let mut waiters = lock.queue.iter();
+        waiters.try_for_each(|(_, waiter)| {
+            self.is_within(scope, (waiter.session, waiter.request), name)
+        })
+    }
+
+    /// Whether all that a request still wants or holds lies in the scope, as `lock` does.
+    fn is_within(
+        &self,
+        scope: &ScopePrefix,
+        (session, request): (SessionId, RequestId),
+        lock: &LockName,
+    ) -> Result<(), Rejection> {
+        let record = self.sessions.get(session).and_then(|found| found.records.get(&request));
+        let (wish, part) = match record {
+            Some(Record::Asked { wish, state: State::Held { part, .. } }) => (wish, *part),
+            Some(Record::Asked { wish, .. }) => (wish, wish.whole()),
+            Some(Record::Wrote { .. } | Record::Spent) | None => return Ok(()),
+        };
+        if wish.iter_part(part).all(|(name, _)| scope.contains(name)) {
+            return Ok(());
+        }
+        let (scope, lock) = (scope.clone(), lock.clone());
+        Err(Rejection::ScopeCutsRequest { scope, session, lock })
+    }
+
+    /// Every hold in a scope, in the order of their tokens.
+    fn holds_in(&self, scope: &ScopePrefix) -> Vec<Ending> {
+        let held = self.locks_in(scope).flat_map(|(_, lock)| lock.holders.iter());
+        let grants: BTreeMap<FencingToken, Grant> =
+            held.map(|holder| (holder.grant.token, holder.grant)).collect();
+        let whole = |grant: Grant| {
+            let found = self.sessions.get(grant.session)?;
+            let (wish, part) = found.records.get(&grant.request)?.held()?;
+            Some(Ending { grant, wish: wish.clone(), part })
+        };
+        grants.into_values().filter_map(whole).collect()
+    }
+
+    fn locks_in(&self, scope: &ScopePrefix) -> impl Iterator<Item = (&LockName, &Lock)> {
+        let from = (Bound::Included(scope.as_str()), Bound::Unbounded);
+        let from = self.locks.range::<str, _>(from);
+        from.take_while(|(name, _)| scope.contains(name))
+    }
+
+    /// After a restore: whatever is waited for in a suspended scope is looked at when it is resumed.
+    pub(crate) fn restore_put_off(&mut self) {
+        let scopes: Vec<ScopePrefix> = self.scopes.iter().map(|(scope, _)| scope.clone()).collect();
+        for scope in scopes {
+            let waited_for = self.locks_in(&scope).filter(|(_, lock)| !lock.queue.is_empty());
+            let names: Vec<LockName> = waited_for.map(|(name, _)| name.clone()).collect();
+            for name in names {
+                self.scopes.put_off(&name);
+            }
+        }
+    }
+
+    /// The scope of what a request asks for: that of each of its locks.
+    fn scope_of_wish(&self, wish: &Wish) -> Option<(&ScopePrefix, ScopeState)> {
+        self.scopes.of(wish.get(0)?.0)
+    }
+
+    /// The epoch of the tokens for what a request asks for.
+    pub(crate) fn epoch_of(&self, wish: &Wish) -> u16 {
+        self.scope_of_wish(wish).map_or(self.counters.epoch, |(_, state)| state.epoch)
+    }
+
+    /// Whether nobody is granted what a request asks for, whoever holds it.
+    pub(crate) fn is_suspended(&self, wish: &Wish) -> bool {
+        self.scope_of_wish(wish).is_some_and(|(_, state)| state.suspended)
+    }
+
+    pub(crate) fn tokens_exhausted(&self, wish: &Wish) -> Rejection {
+        Rejection::TokensExhausted { epoch: self.epoch_of(wish) }
+    }
+
+    /// Whether one token can be of the epoch of each of its locks.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::SeveralScopes`].
+    pub(crate) fn check_one_scope(&self, wish: &Wish) -> Result<(), Rejection> {
+        let scope = |name| self.scopes.of(name).map(|(scope, _)| scope);
+        let mut names = wish.iter().map(|(name, _)| name);
+        let Some(first) = names.next() else { return Ok(()) };
+        match names.find(|other| scope(other) != scope(first)) {
+            Some(second) => {
+                let (first, second) = (first.clone(), second.clone());
+                Err(Rejection::SeveralScopes { first, second })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn check_epoch(epoch: u16) -> Result<(), Rejection> {
+    if epoch > SCOPE_EPOCH_MAX {
+        return Err(Rejection::EpochTooHigh { epoch, max: SCOPE_EPOCH_MAX });
+    }
+    Ok(())
+}

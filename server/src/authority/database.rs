@@ -1,0 +1,120 @@
+//! Cassandra as the keepers reach it: connected to when it is first asked, so that a server starts and
+//! serves all other names whatever becomes of it.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use holdfast_cassandra::database::{Answer, Database, Fault};
+use holdfast_cassandra::driver::{self, Credentials, SerialScope};
+use holdfast_cassandra::statement::Statement;
+use holdfast_seams::Seams;
+use tokio::sync::{OnceCell, oneshot};
+
+use crate::config::FallbackConfig;
+
+/// How long one attempt to connect may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// A keyspace that is opened with the first statement, and with the next one if that failed.
+struct Lazy {
+    fallback: FallbackConfig,
+    opened: Opened,
+}
+
+type Opened = Arc<OnceCell<Arc<dyn Database>>>;
+
+/// What the settings name.
+pub(super) fn of(fallback: &FallbackConfig) -> Arc<dyn Database> {
+    Arc::new(Lazy { fallback: fallback.clone(), opened: Arc::default() })
+}
+
+impl Database for Lazy {
+    fn execute(&self, statement: Statement) -> BoxFuture<'static, Result<Answer, Fault>> {
+        let (opened, fallback) = (self.opened.clone(), self.fallback.clone());
+        Box::pin(async move {
+            connected(opened, async move { open(&fallback).await }).await?.execute(statement).await
+        })
+    }
+
+    fn endpoints(&self) -> Vec<String> {
+        self.fallback.cassandra.split(',').map(|point| point.trim().to_owned()).collect()
+    }
+}
+
+/// Statements are given up sooner than a connection may take: it goes on without them, or a leader that
+/// connects slowly would begin anew with each of them, and never have one.
+async fn connected(
+    opened: Opened,
+    open: impl Future<Output = Result<Arc<dyn Database>, Fault>> + Send + 'static,
+) -> Result<Arc<dyn Database>, Fault> {
+    if let Some(database) = opened.get() {
+        return Ok(database.clone());
+    }
+    let (answer, answered) = oneshot::channel();
+    let connecting = async move {
+        let connected = opened.get_or_try_init(|| open).await.cloned();
+        // Whoever asked may have given up.
+        let _ = answer.send(connected);
+    };
+    Seams::system().spawn("cassandra", connecting).detach();
+    let over = |_| Fault::NotDone("the server ends".into());
+    answered.await.map_err(over)?
+}
+
+async fn open(fallback: &FallbackConfig) -> Result<Arc<dyn Database>, Fault> {
+    let credentials = credentials(fallback)?;
+    let session = driver::open(&fallback.cassandra, credentials.as_ref(), CONNECT_LIMIT).await;
+    let opened = session.and_then(|session| {
+        driver::keyspace(session, &fallback.cassandra_keyspace, SerialScope::Cluster)
+    });
+    opened.map_err(|why| Fault::NotDone(why.to_string()))
+}
+
+/// Read anew with each attempt: a password may be changed while the server runs.
+fn credentials(fallback: &FallbackConfig) -> Result<Option<Credentials>, Fault> {
+    if fallback.cassandra_user.is_empty() {
+        return Ok(None);
+    }
+    let path: &Path = &fallback.cassandra_password_file;
+    let text = fs::read_to_string(path).map_err(|error| {
+        Fault::NotDone(format!("cassandra_password_file {}: {error}", path.display()))
+    })?;
+    let password = text.lines().next().unwrap_or_default().to_owned();
+    Ok(Some(Credentials { user: fallback.cassandra_user.clone(), password }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Somewhere;
+
+    impl Database for Somewhere {
+        fn execute(&self, _: Statement) -> BoxFuture<'static, Result<Answer, Fault>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn endpoints(&self) -> Vec<String> {
+            vec!["somewhere".to_owned()]
+        }
+    }
+
+    /// The first statement is given up before there is a connection; the second one has that of the first.
+    #[tokio::test]
+    async fn a_connection_goes_on_without_the_statement_that_began_it() {
+        let opened = Opened::default();
+        let (slowly, slow) = oneshot::channel();
+        let begun = connected(opened.clone(), async move { Ok(slow.await.unwrap()) });
+        let given_up = Seams::system().timeout(Duration::from_millis(20), begun).await;
+        assert!(given_up.is_err());
+
+        let somewhere: Arc<dyn Database> = Arc::new(Somewhere);
+        assert!(slowly.send(somewhere).is_ok(), "nobody connects any more");
+        let anew = async { Err(Fault::NotDone("begun anew".into())) };
+        let database = connected(opened, anew).await.unwrap();
+        assert_eq!(database.endpoints(), ["somewhere"]);
+    }
+}

@@ -1,0 +1,338 @@
+//! Does what a scope's [`Keeper`] says, and tells it what came of it.
+//!
+//! Two loops beside each other: one asks Cassandra, with at most one statement under way; the other
+//! proposes to the core. So a statement that hangs keeps nobody from suspending the scope in time.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use holdfast_cassandra::answer_limit::AnswerLimit;
+use holdfast_cassandra::authority::{Authority, AuthorityRow, Change};
+use holdfast_cassandra::database::{Fault, Tables};
+use holdfast_core::{Command, ScopePrefix, ScopeState, Tenure};
+use holdfast_seams::{Moment, Seams};
+use tokio::sync::Notify;
+
+use super::board::Board;
+use super::keeper::{CoreStep, Keeper, RowStep, is_bump};
+use super::leases::Leases;
+use super::standing::Standing;
+use super::terms::Terms;
+use crate::consensus::{Consensus, propose};
+
+/// Before a command is proposed again that was refused, or whose fate is unknown.
+const PROPOSE_AGAIN: Duration = Duration::from_millis(100);
+
+/// One scope in one tenure.
+pub(super) struct Driver {
+    scope: ScopePrefix,
+    /// As it was when this began.
+    begun_with: Option<ScopeState>,
+    tenure: Tenure,
+    terms: Terms,
+    consensus: Arc<dyn Consensus>,
+    seams: Seams,
+    row: Authority,
+    leases: Leases,
+    board: Arc<Board>,
+    keeper: Mutex<Keeper>,
+    /// How long a statement may take that is no bump.
+    limit: Mutex<AnswerLimit>,
+    /// Cassandra does not answer, and that was said.
+    complained: AtomicBool,
+    /// The other loop learned something.
+    row_news: Notify,
+    core_news: Notify,
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("scope", &self.scope).finish_non_exhaustive()
+    }
+}
+
+/// What all scopes of a leader have in common.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) terms: Terms,
+    pub(super) consensus: Arc<dyn Consensus>,
+    pub(super) seams: Seams,
+    pub(super) tables: Arc<Tables>,
+    pub(super) board: Arc<Board>,
+}
+
+impl Driver {
+    /// Begins to keep a scope that is applied here, in a tenure that has begun.
+    pub(super) fn new(shared: &Shared, scope: ScopePrefix, tenure: Tenure) -> Self {
+        let Shared { terms, consensus, seams, tables, board } = shared.clone();
+        let begun_with = state_of(&*consensus, &scope);
+        let told_at = seams.clock.now() + with_allowance(longest_ttl(&*consensus));
+        // Positive, and far from its end.
+        let first_beat = i64::try_from(seams.rng.next_u64() >> 2).unwrap_or(0);
+        Self {
+            row: Authority::new(tables.clone(), seams.clock.clone(), scope.as_str()),
+            leases: Leases::new(tables, scope.as_str()),
+            keeper: Mutex::new(Keeper::new(terms, told_at, first_beat)),
+            limit: Mutex::new(AnswerLimit::between(
+                terms.durations.bump_every(),
+                terms.durations.take_over_wait() / 2,
+            )),
+            complained: AtomicBool::new(false),
+            row_news: Notify::new(),
+            core_news: Notify::new(),
+            begun_with,
+            scope,
+            tenure,
+            terms,
+            consensus,
+            seams,
+            board,
+        }
+    }
+
+    fn keeper(&self) -> MutexGuard<'_, Keeper> {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn limit(&self) -> MutexGuard<'_, AnswerLimit> {
+        self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Moment {
+        self.seams.clock.now()
+    }
+
+    /// The scope as it is applied here; `None`: it was removed, and maybe set again: then it is another
+    /// one, with clients that do not know of it yet.
+    fn core(&self) -> Option<ScopeState> {
+        let state = state_of(&*self.consensus, &self.scope)?;
+        let same = |first: ScopeState| !state.fresh || first.fresh && first.epoch == state.epoch;
+        self.begun_with.is_some_and(same).then_some(state)
+    }
+
+    /// What is to be shown of it.
+    pub(super) fn standing(&self) -> Standing {
+        let (now, core) = (self.now(), self.core());
+        let keeper = self.keeper();
+        Standing::of(&keeper, now, core)
+    }
+
+    /// Keeps the scope until it is removed, or for ever: dropped with its tenure, whatever is under way.
+    pub(super) async fn run(self: Arc<Self>) {
+        holdfast_seams::select! {
+            () = self.keep_row() => {}
+            () = self.keep_core() => {}
+        }
+        self.board.publish(&self.scope, self.tenure, None);
+        // Whoever leads the keepers sees to what is to be kept now.
+        self.board.changed.notify_one();
+    }
+
+    async fn keep_row(&self) {
+        while let Some(core) = self.core() {
+            let step = self.keeper().row_step(self.now(), core);
+            if let RowStep::Wait(until) = step {
+                self.wait(Some(until), &self.row_news).await;
+                continue;
+            }
+            self.ask(step).await;
+            self.tell();
+            self.core_news.notify_one();
+        }
+    }
+
+    /// Says what follows for whoever is answered from now on.
+    fn tell(&self) {
+        let fresh = self.core().is_some_and(|core| core.fresh);
+        let authority = self.keeper().authority();
+        self.board.publish(&self.scope, self.tenure, authority);
+        // Clients hear of a scope with its first authority: until then its holds are as they were.
+        if fresh && authority.is_some() {
+            let told_at = self.now() + with_allowance(longest_ttl(&*self.consensus));
+            self.keeper().tells_until(told_at);
+        }
+    }
+
+    async fn wait(&self, until: Option<Moment>, news: &Notify) {
+        let time = async {
+            match until {
+                Some(until) => self.seams.clock.sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        holdfast_seams::select! {
+            () = news.notified() => {}
+            () = time => {}
+        }
+    }
+
+    async fn ask(&self, step: RowStep) {
+        match step {
+            RowStep::Wait(_) => {}
+            RowStep::Read => {
+                let look = self.patiently(self.row.read()).await;
+                let (now, core) = (self.now(), self.core());
+                match (look, core) {
+                    (Ok(look), Some(core)) => {
+                        self.answered();
+                        self.keeper().read(look, core);
+                    }
+                    (Ok(_), None) => {}
+                    (Err(fault), _) => {
+                        self.complain("be read", &fault);
+                        self.keeper().not_read(matches!(fault, Fault::Refused(_)), now);
+                    }
+                }
+            }
+            RowStep::Confirm => {
+                let confirmed = self.consensus.confirm().await;
+                let led = confirmed.is_ok_and(|confirmed| confirmed.tenure == self.tenure);
+                self.keeper().confirmed(led, self.now());
+            }
+            RowStep::Create(row) => {
+                self.keeper().writes();
+                let created = self.patiently(self.row.create(row)).await;
+                self.note(None, row, created);
+            }
+            RowStep::Change { from, to } => {
+                self.keeper().writes();
+                let change = self.row.change(from, to);
+                let changed = if is_bump(from, to) {
+                    self.within(self.terms.durations.bump_every(), change).await
+                } else {
+                    self.patiently(change).await
+                };
+                self.note(Some(from), to, changed);
+            }
+            RowStep::Count => {
+                let counted = self.patiently(self.leases.count()).await;
+                self.keeper().counted(counted.ok(), self.now());
+            }
+        }
+    }
+
+    fn note(&self, from: Option<AuthorityRow>, to: AuthorityRow, answer: Result<Change, Fault>) {
+        let now = self.now();
+        let Some(core) = self.core() else { return };
+        let mut keeper = self.keeper();
+        let before = keeper.row().map(|row| row.mode);
+        match answer {
+            Ok(change) => keeper.written(from, to, change, now, core),
+            Err(fault) => {
+                keeper.not_written(from, to, now, core);
+                self.complain("be changed", &fault);
+            }
+        }
+        if keeper.row() == Some(to) && before != Some(to.mode) {
+            let scope = self.scope.as_str();
+            tracing::info!(scope, "the authority row says: {to}");
+        }
+    }
+
+    /// A bump may take a fourth of W: after two of them that failed there is still time to leave the
+    /// scope to others before anybody has waited for W.
+    async fn within<T>(
+        &self,
+        limit: Duration,
+        statement: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        match self.seams.timeout(limit, statement).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Fault::Unknown(format!("no answer in {limit:?}"))),
+        }
+    }
+
+    /// All others compete with whoever reads the row meanwhile: the longer there was no answer, the
+    /// longer the next one may take. In a hurry a leader would lose against 50 readers that are.
+    async fn patiently<T>(
+        &self,
+        statement: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let (began, limit) = (self.now(), self.limit().get());
+        let answer = self.within(limit, statement).await;
+        match &answer {
+            Ok(_) => self.limit().answered(self.now().saturating_since(began)),
+            Err(_) => self.limit().not_answered(),
+        }
+        answer
+    }
+
+    /// Once for each outage: it is tried again many times a second.
+    fn complain(&self, what: &str, fault: &Fault) {
+        let first = !self.complained.swap(true, Ordering::Relaxed);
+        let scope = self.scope.as_str();
+        if first {
+            tracing::warn!(scope, "the authority row cannot {what}, and is tried again: {fault}");
+        } else {
+            tracing::debug!(scope, "the authority row cannot {what}: {fault}");
+        }
+    }
+
+    fn answered(&self) {
+        if self.complained.swap(false, Ordering::Relaxed) {
+            let scope = self.scope.as_str();
+            tracing::info!(scope, "Cassandra answers for the authority row again");
+        }
+    }
+
+    async fn keep_core(&self) {
+        while let Some(core) = self.core() {
+            let step = self.keeper().core_step(self.now(), core);
+            let scope = self.scope.clone();
+            let command = match step {
+                CoreStep::Wait(until) => {
+                    self.wait(until, &self.core_news).await;
+                    continue;
+                }
+                CoreStep::Suspend => Command::Suspend { scope },
+                CoreStep::Resume(epoch) => Command::Resume { scope, epoch },
+                CoreStep::Raise(epoch) => Command::RaiseEpoch { scope, epoch },
+            };
+            tracing::debug!(scope = self.scope.as_str(), ?command, "proposes");
+            match propose(&*self.consensus, command).await {
+                Ok(committed) if committed.outcome.is_ok() => self.row_news.notify_one(),
+                // The core is looked at again; what was proposed may still come.
+                Ok(_) | Err(_) => self.seams.sleep(PROPOSE_AGAIN).await,
+            }
+        }
+    }
+
+    /// Lets the row say that nobody takes over any more; `false` if it does not by then.
+    pub(super) async fn retire(&self, until: Moment) -> bool {
+        self.keeper().retire(until);
+        self.row_news.notify_one();
+        while self.now() < until {
+            if self.keeper().is_retired() {
+                return true;
+            }
+            self.seams.sleep(PROPOSE_AGAIN).await;
+        }
+        false
+    }
+}
+
+fn state_of(consensus: &dyn Consensus, scope: &ScopePrefix) -> Option<ScopeState> {
+    let mut state = None;
+    consensus.read(&mut |table, _| state = table.scope(scope));
+    state
+}
+
+/// The longest lease of a session that a client keeps: for so long one of them may not have heard of a
+/// scope that was set. An import's session is nobody's.
+fn longest_ttl(consensus: &dyn Consensus) -> Duration {
+    let mut longest_ms = 0;
+    consensus.read(&mut |table, _| {
+        let kept = table.sessions().filter(|(session, ttl_ms)| {
+            *ttl_ms > longest_ms && table.session(*session).is_some_and(|view| !view.imported)
+        });
+        longest_ms = kept.map(|(_, ttl_ms)| ttl_ms).max().unwrap_or(0);
+    });
+    Duration::from_millis(longest_ms)
+}
+
+/// By a clock that is ahead of whoever counts the length.
+fn with_allowance(length: Duration) -> Duration {
+    length + length / 10
+}

@@ -1,0 +1,522 @@
+//! One scope's authority as its leader keeps it, without I/O: what to do next, and what an answer
+//! means (DESIGN §10).
+//!
+//! It is told what was read, written, confirmed, and when; it says what is to be done to the row and
+//! what to propose to the core. The rules are those of `tests/model/src/authority/rule.rs`, cited by
+//! their names; each line that upholds one says so.
+//!
+//! # Invariants
+//!
+//! - What is known of the row comes from an answer. After anything else it is read again.
+//! - Authority is had from the start of a bump that was answered as applied, in the epoch that the row
+//!   has, and is over [`Durations::authority`](holdfast_cassandra::authority::Durations::authority) later.
+//! - Whatever raises the core's epoch comes a wait after the row was seen native above it.
+//! - What is written into the row, but for a bump, has an epoch above the row's and the core's, and the
+//!   W and V that it found. Which ones a bump writes is in `changing.rs`.
+//! - Nothing of it outlives the tenure.
+
+use std::time::Duration;
+
+use holdfast_cassandra::authority::{AuthorityRow, Change, EPOCH_MAX, Look, Mode};
+use holdfast_core::ScopeState;
+use holdfast_seams::Moment;
+
+use super::changing::Changing;
+use super::rules::{Rule, lacks};
+use super::terms::Terms;
+
+/// Bumps without an answer as applied, one after the other, after which it yields.
+const FAILED_BUMPS: u8 = 2;
+/// Parts of W after which the row is asked for again that could not be read or changed.
+const RETRY_PARTS: u32 = 40;
+/// Parts of V after which leases in Cassandra are counted again.
+const COUNT_PARTS: u32 = 5;
+
+/// What is to be done to the row next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RowStep {
+    /// Nothing before that.
+    Wait(Moment),
+    /// Read it.
+    Read,
+    /// Ask a quorum whether this node still leads.
+    Confirm,
+    /// Make it.
+    Create(AuthorityRow),
+    /// Change it.
+    Change {
+        /// From what is known.
+        from: AuthorityRow,
+        /// To this.
+        to: AuthorityRow,
+    },
+    /// Count the leases in Cassandra.
+    Count,
+}
+
+/// What is to be proposed to the core next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CoreStep {
+    /// Nothing before that; `None`: before something is learned.
+    Wait(Option<Moment>),
+    /// That nobody is granted anything.
+    Suspend,
+    /// That who waits is granted, in that epoch.
+    Resume(u16),
+    /// That epoch.
+    Raise(u16),
+}
+
+/// A right that belongs to an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Right {
+    pub(super) epoch: u16,
+    /// On this node's clock.
+    pub(super) until: Moment,
+}
+
+/// A wait for holds in Cassandra to be over, before the core's epoch is raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Due {
+    epoch: u16,
+    at: Moment,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    Nothing,
+    /// There is no row.
+    Absent,
+    Row(AuthorityRow),
+}
+
+/// What is wrong, for people and for the alarm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// There is no room for another switch.
+    EpochsEnd,
+    /// The row of a scope that was served before is gone.
+    RowGone,
+    /// The row cannot be used as it is.
+    RowOdd,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// Changes of the mode that were seen.
+    pub(super) switches: u64,
+    /// Switches that were due and are refused, each once.
+    pub(super) refused: u64,
+}
+
+/// Keeps one scope in one tenure.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    terms: Terms,
+    changing: Changing,
+    /// From here on every client knows of the scope.
+    told_at: Moment,
+    /// Of a row that is made anew: so that none is like one that was there before.
+    first_beat: i64,
+    known: Known,
+    authority: Option<Right>,
+    due: Option<Due>,
+    /// A quorum round that began after the last write has confirmed this node (`RoundBeforeWrite`).
+    confirmed: bool,
+    /// When the last bump was sent that was answered as applied.
+    bumped_at: Option<Moment>,
+    failed_bumps: u8,
+    /// Before that the row is left alone.
+    rest_until: Option<Moment>,
+    /// The row's mode and epoch, and since when they were seen.
+    seen: Option<(Mode, u16, Moment)>,
+    /// Nobody holds in Cassandra any more.
+    drained: bool,
+    counted_at: Option<Moment>,
+    /// The scope is about to be removed, until then at the latest.
+    retire_until: Option<Moment>,
+    trouble: Option<Trouble>,
+    tally: Tally,
+}
+
+impl Keeper {
+    /// Begins a tenure. Every client knows of the scope from `told_at` on.
+    pub(super) fn new(terms: Terms, told_at: Moment, first_beat: i64) -> Self {
+        Self {
+            terms,
+            changing: Changing::new(terms.durations),
+            told_at,
+            first_beat,
+            known: Known::Nothing,
+            authority: None,
+            due: None,
+            confirmed: false,
+            bumped_at: None,
+            failed_bumps: 0,
+            rest_until: None,
+            seen: None,
+            drained: false,
+            counted_at: None,
+            retire_until: None,
+            trouble: None,
+            tally: Tally::default(),
+        }
+    }
+
+    /// Some clients may not know of the scope before then.
+    pub(super) fn tells_until(&mut self, told_at: Moment) {
+        self.told_at = self.told_at.max(told_at);
+    }
+
+    /// What is left of the authority is the caller's to reckon.
+    pub(super) fn authority(&self) -> Option<Right> {
+        self.authority
+    }
+
+    /// The row as it is known.
+    pub(super) fn row(&self) -> Option<AuthorityRow> {
+        match self.known {
+            Known::Row(row) => Some(row),
+            Known::Nothing | Known::Absent => None,
+        }
+    }
+
+    /// When the last bump was sent that counts.
+    pub(super) fn bumped_at(&self) -> Option<Moment> {
+        self.bumped_at
+    }
+
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        self.trouble
+    }
+
+    pub(super) fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// What to do to the row now, if nothing is under way.
+    pub(super) fn row_step(&mut self, now: Moment, core: ScopeState) -> RowStep {
+        if let Some(rest) = self.rest_until.filter(|rest| now < *rest) {
+            return RowStep::Wait(rest);
+        }
+        let step = match self.known {
+            Known::Nothing => RowStep::Read,
+            Known::Absent => self.make(now, core),
+            Known::Row(row) => self.change(now, core, row),
+        };
+        match step {
+            // `RoundBeforeWrite`: a leader that is cut off from its peers writes nothing more.
+            RowStep::Create(_) | RowStep::Change { .. }
+                if !self.confirmed && !lacks(Rule::RoundBeforeWrite) =>
+            {
+                RowStep::Confirm
+            }
+            step => step,
+        }
+    }
+
+    /// A scope of its own gets its row; one that was served before had one, and what became of its
+    /// holds in Cassandra only that row could tell.
+    fn make(&mut self, now: Moment, core: ScopeState) -> RowStep {
+        if !core.fresh {
+            self.trouble = Some(Trouble::RowGone);
+            return self.look_again(now);
+        }
+        let (mode, epoch, beat) = (Mode::Preparing, core.epoch, self.first_beat);
+        RowStep::Create(AuthorityRow { mode, epoch, beat, durations: self.terms.durations })
+    }
+
+    fn change(&mut self, now: Moment, core: ScopeState, row: AuthorityRow) -> RowStep {
+        let to = |to| RowStep::Change { from: row, to };
+        match row.mode {
+            // `RowIsRaised`: else no authority would ever be of the core's epoch.
+            Mode::Native | Mode::Preparing
+                if row.epoch < core.epoch && !lacks(Rule::RowIsRaised) =>
+            {
+                self.next_epoch(now, core, row, row.mode)
+            }
+            Mode::Native | Mode::Preparing if self.may_retire(now, core, row) => {
+                to(AuthorityRow { mode: Mode::Retired, ..row.bumped() })
+            }
+            Mode::Native | Mode::Preparing => {
+                let at = self.bumped_at.map(|at| at + self.terms.durations.bump_every());
+                match at.filter(|at| now < *at) {
+                    Some(later) => RowStep::Wait(later),
+                    None => to(AuthorityRow {
+                        mode: self.bumped_mode(now, core, row),
+                        durations: self.changing.in_a_bump(now, core, row),
+                        ..row.bumped()
+                    }),
+                }
+            }
+            Mode::Cassandra => {
+                let back = self.seen_since(now) + self.terms.switch_every;
+                if now < back {
+                    RowStep::Wait(back)
+                } else {
+                    self.next_epoch(now, core, row, Mode::Draining)
+                }
+            }
+            Mode::Draining => self.drain(now, core, row),
+            Mode::Retired => {
+                if let Some(until) = self.retire_until.filter(|until| now < *until) {
+                    return RowStep::Wait(until);
+                }
+                // Nobody can have taken over, nor holds in Cassandra: its epoch need not rise.
+                let (mode, epoch) = (Mode::Preparing, row.epoch.max(core.epoch));
+                to(AuthorityRow { mode, epoch, ..row.bumped() })
+            }
+        }
+    }
+
+    /// A scope that all clients know of, and that is served, may be taken over from now on.
+    fn bumped_mode(&self, now: Moment, core: ScopeState, row: AuthorityRow) -> Mode {
+        let served = row.epoch == core.epoch && !core.fresh;
+        if served && now >= self.told_at { Mode::Native } else { row.mode }
+    }
+
+    fn may_retire(&self, now: Moment, core: ScopeState, row: AuthorityRow) -> bool {
+        let asked = self.retire_until.is_some_and(|until| now < until);
+        // In another epoch there may be holds in Cassandra still.
+        asked && row.epoch == core.epoch
+    }
+
+    /// Nobody new enters meanwhile; holders go on until they are done, or for as long as allowed.
+    fn drain(&mut self, now: Moment, core: ScopeState, row: AuthorityRow) -> RowStep {
+        // Those who could take over go by the row's W.
+        let allowed = self.terms.drain_limit.min(row.durations.take_over_wait() / 2);
+        let limit = self.seen_since(now) + allowed;
+        if self.drained || now >= limit {
+            return self.next_epoch(now, core, row, Mode::Native);
+        }
+        let again = self.counted_at.map(|at| at + row.durations.hold() / COUNT_PARTS);
+        match again.filter(|again| now < *again) {
+            Some(again) => RowStep::Wait(again.min(limit)),
+            None => RowStep::Count,
+        }
+    }
+
+    /// `AboveTheCore`: above the row's epoch and the core's, so that every way back to native ends in a
+    /// wait and in `RaiseEpoch`. It never wraps.
+    fn next_epoch(
+        &mut self,
+        now: Moment,
+        core: ScopeState,
+        row: AuthorityRow,
+        mode: Mode,
+    ) -> RowStep {
+        let epoch = match (lacks(Rule::AboveTheCore), row.mode) {
+            (false, _) => row.epoch.max(core.epoch).saturating_add(1),
+            (true, Mode::Native) => core.epoch,
+            (true, _) => row.epoch.saturating_add(1),
+        };
+        if epoch > EPOCH_MAX {
+            if self.trouble != Some(Trouble::EpochsEnd) {
+                self.tally.refused += 1;
+            }
+            self.trouble = Some(Trouble::EpochsEnd);
+            return self.look_again(now);
+        }
+        RowStep::Change { from: row, to: AuthorityRow { mode, epoch, beat: 0, ..row } }
+    }
+
+    /// What is wrong may be mended by an operator: it is looked at again after a W.
+    fn look_again(&mut self, now: Moment) -> RowStep {
+        let again = now + self.terms.durations.take_over_wait();
+        self.rest_until = Some(again);
+        self.known = Known::Nothing;
+        RowStep::Wait(again)
+    }
+
+    fn seen_since(&self, now: Moment) -> Moment {
+        self.seen.map_or(now, |(_, _, since)| since)
+    }
+
+    /// What to propose to the core now, if nothing is under way.
+    pub(super) fn core_step(&self, now: Moment, core: ScopeState) -> CoreStep {
+        let due = self.due.filter(|due| due.epoch > core.epoch);
+        // `ReturnWaits`, `ReturnWaitsToTheEnd`.
+        if let Some(due) = due.filter(|due| now >= due.at) {
+            return CoreStep::Raise(due.epoch);
+        }
+        let until = |right: Right| right.until - self.terms.durations.suspend_before();
+        // What is granted under authority of another epoch, or of none, is granted in vain.
+        let serves = self.authority.filter(|right| right.epoch == core.epoch).map(until);
+        match (serves.filter(|until| now < *until), core.suspended) {
+            (Some(_), true) => CoreStep::Resume(core.epoch),
+            (None, false) => CoreStep::Suspend,
+            (Some(until), false) => CoreStep::Wait(Some(until)),
+            (None, true) => CoreStep::Wait(due.map(|due| due.at)),
+        }
+    }
+
+    /// A quorum round is over that began after whatever was written before.
+    pub(super) fn confirmed(&mut self, by_quorum: bool, now: Moment) {
+        self.confirmed = by_quorum;
+        if !by_quorum {
+            self.rest_until = Some(self.a_while_after(now));
+        }
+    }
+
+    /// A write is sent. The round before it is used up.
+    pub(super) fn writes(&mut self) {
+        self.confirmed = false;
+    }
+
+    /// The row was read.
+    pub(super) fn read(&mut self, look: Look, core: ScopeState) {
+        // Whoever wrote it.
+        self.changing.not_alone();
+        if let Some(row) = look.row {
+            self.learn(row, self.waited_from(look.began, look.ended, row, false), core);
+        } else {
+            self.known = Known::Absent;
+            (self.authority, self.due) = (None, None);
+        }
+    }
+
+    /// A write of the row was answered. What was not applied tells nothing of how the row is.
+    pub(super) fn written(
+        &mut self,
+        from: Option<AuthorityRow>,
+        to: AuthorityRow,
+        change: Change,
+        now: Moment,
+        core: ScopeState,
+    ) {
+        let Change::Done { began, ended } = change else {
+            return self.not_written(from, to, now, core);
+        };
+        self.learn(to, self.waited_from(began, ended, to, true), core);
+        if from.is_some_and(|from| is_bump(from, to)) {
+            self.failed_bumps = 0;
+            self.bumped_at = Some(began);
+            self.changing.bumped(ended);
+            // `AuthorityFromBumpStart`. By the W of the settings: the row has none that is shorter.
+            let from = if lacks(Rule::AuthorityFromBumpStart) { ended } else { began };
+            let until = from + self.terms.durations.authority();
+            self.authority = Some(Right { epoch: to.epoch, until });
+        }
+    }
+
+    /// A write was not applied, or nobody knows: for who would gain from it, it was not
+    /// (`UnknownBumpFails`, `UnknownReturnFails`). A read after it shows the row, and gives nothing
+    /// (`ReadSettlesNoBump`, `ReadGivesNoAuthority`): [`Keeper::read`] knows of no bump.
+    pub(super) fn not_written(
+        &mut self,
+        from: Option<AuthorityRow>,
+        to: AuthorityRow,
+        now: Moment,
+        core: ScopeState,
+    ) {
+        if from.is_some_and(|from| is_believed(from, to)) {
+            let change = Change::Done { began: now, ended: now };
+            return self.written(from, to, change, now, core);
+        }
+        self.known = Known::Nothing;
+        self.rest_until = Some(self.a_while_after(now));
+        if let Some(from) = from.filter(|from| is_bump(*from, to)) {
+            self.failed_bumps += 1;
+            if self.failed_bumps >= FAILED_BUMPS {
+                // Others may be better off: while it went on trying, its late bumps could keep them
+                // from taking over, and it would have no authority all the same.
+                self.failed_bumps = 0;
+                let theirs = from.durations.take_over_wait().max(to.durations.take_over_wait());
+                self.rest_until = Some(now + theirs);
+            }
+        }
+    }
+
+    /// The row could not be read; `odd`: it is there, and is not to be used.
+    pub(super) fn not_read(&mut self, odd: bool, now: Moment) {
+        self.known = Known::Nothing;
+        if odd {
+            self.trouble = Some(Trouble::RowOdd);
+        }
+        self.rest_until = Some(self.a_while_after(now));
+    }
+
+    /// Leases in Cassandra were counted, or not: then there may be some.
+    pub(super) fn counted(&mut self, held: Option<u64>, now: Moment) {
+        self.counted_at = Some(now);
+        self.drained = held == Some(0);
+    }
+
+    /// The scope is to be removed: nobody takes over from here on, until then.
+    pub(super) fn retire(&mut self, until: Moment) {
+        self.retire_until = Some(until);
+        self.rest_until = None;
+    }
+
+    /// Whether the row says that nobody takes over any more.
+    pub(super) fn is_retired(&self) -> bool {
+        self.row().is_some_and(|row| row.mode == Mode::Retired)
+    }
+
+    fn a_while_after(&self, now: Moment) -> Moment {
+        let while_: Duration = self.terms.durations.take_over_wait() / RETRY_PARTS;
+        now + while_
+    }
+
+    /// From when a wait counts that what was asked then, and answered then, begins: from its end
+    /// (`ReturnWaitFromEnd`), whoever wrote the row (`AnyLeaderWaits`), and by the V that holds were
+    /// counted by (`ReturnWaitByTheRow`).
+    fn waited_from(
+        &self,
+        began: Moment,
+        ended: Moment,
+        row: AuthorityRow,
+        own: bool,
+    ) -> (Moment, Moment) {
+        let by_own = lacks(Rule::ReturnWaitByTheRow);
+        let wait = if by_own { self.terms.durations } else { row.durations }.return_wait();
+        let until = if lacks(Rule::ReturnWaits) || lacks(Rule::AnyLeaderWaits) && !own {
+            ended
+        } else if lacks(Rule::ReturnWaitsToTheEnd) {
+            ended + wait / 3
+        } else if lacks(Rule::ReturnWaitFromEnd) {
+            began + wait
+        } else {
+            ended + wait
+        };
+        (ended, until)
+    }
+
+    /// The row is known, as of `ended` at the latest; what it owes for it is over at `wait_until`.
+    fn learn(
+        &mut self,
+        row: AuthorityRow,
+        (ended, wait_until): (Moment, Moment),
+        core: ScopeState,
+    ) {
+        self.known = Known::Row(row);
+        self.trouble = None;
+        let same = self.seen.is_some_and(|(mode, epoch, _)| (mode, epoch) == (row.mode, row.epoch));
+        if !same {
+            let switched = self.seen.is_some_and(|(mode, ..)| mode != row.mode);
+            self.tally.switches += u64::from(switched);
+            self.seen = Some((row.mode, row.epoch, ended));
+            (self.drained, self.counted_at) = (false, None);
+        }
+        let serves = matches!(row.mode, Mode::Native | Mode::Preparing);
+        // A wait that runs goes on.
+        let owes = serves && row.epoch > core.epoch;
+        let running = self.due.filter(|due| due.epoch == row.epoch);
+        let due = running.unwrap_or(Due { epoch: row.epoch, at: wait_until });
+        self.due = owes.then_some(due);
+        self.authority = self.authority.filter(|right| serves && right.epoch == row.epoch);
+    }
+}
+
+/// Whether a write without an answer is taken for done, where a rule is missing.
+fn is_believed(from: AuthorityRow, to: AuthorityRow) -> bool {
+    let back = from.mode == Mode::Draining && to.mode == Mode::Native;
+    lacks(Rule::UnknownBumpFails) && is_bump(from, to) || lacks(Rule::UnknownReturnFails) && back
+}
+
+/// Whether a write says only that its writer lives: in an epoch in which nobody took over since.
+pub(super) fn is_bump(from: AuthorityRow, to: AuthorityRow) -> bool {
+    let serves = |row: AuthorityRow| matches!(row.mode, Mode::Native | Mode::Preparing);
+    from.epoch == to.epoch && serves(from) && serves(to)
+}

@@ -1,0 +1,214 @@
+//! The keepers of a node: one for each scope, while it leads.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use holdfast_cassandra::database::Tables;
+use holdfast_core::{Command, ScopePrefix, Tenure};
+use holdfast_seams::{Seams, Task};
+
+use super::board::Board;
+use super::driver::{Driver, Shared};
+use super::standing::Standing;
+use super::terms::Terms;
+use crate::consensus::{Consensus, propose};
+
+/// How long a row may take to be retired, before the scope stays.
+const RETIRE_WITHIN: Duration = Duration::from_secs(8);
+/// Before a scope is suspended again that could not be.
+const SUSPEND_AGAIN: Duration = Duration::from_millis(100);
+
+/// Keeps the scopes of one node while it leads.
+#[derive(Debug)]
+pub struct Keepers {
+    seams: Seams,
+    kept: Arc<Kept>,
+    has_fallback: bool,
+    _lead: Task,
+}
+
+type Drivers = BTreeMap<ScopePrefix, (Arc<Driver>, Task)>;
+
+/// Those of the tenure that is.
+#[derive(Debug, Default)]
+struct Kept(Mutex<Drivers>);
+
+impl Kept {
+    fn lock(&self) -> MutexGuard<'_, Drivers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, scope: &ScopePrefix) -> Option<Arc<Driver>> {
+        self.lock().get(scope).map(|(driver, _)| driver.clone())
+    }
+}
+
+/// Why a scope's row does not say that it is over. The scope is as it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotRetired {
+    /// This node has no setting for fallback.
+    #[error(
+        "this node does not know where the fallback is: set [fallback] (cassandra, cassandra_keyspace, …) \
+         on every member"
+    )]
+    NoFallback,
+    /// Nobody keeps the scope here now.
+    #[error("nobody keeps the scope {scope} at the moment; ask again")]
+    NotKept {
+        /// Its prefix.
+        scope: ScopePrefix,
+    },
+    /// The row could not be changed in time.
+    #[error(
+        "the row of the scope {scope} in Cassandra could not be retired: it says {said}; the scope is as \
+         it was, ask again when it is native"
+    )]
+    RowSays {
+        /// Its prefix.
+        scope: ScopePrefix,
+        /// What the leader knows of it.
+        said: String,
+    },
+}
+
+impl Keepers {
+    /// Starts to follow the node's role. Without `fallback` it only suspends the scopes there are.
+    pub(crate) fn start(
+        consensus: Arc<dyn Consensus>,
+        board: Arc<Board>,
+        fallback: Option<(Terms, Arc<Tables>)>,
+        seams: Seams,
+    ) -> Self {
+        let kept = Arc::new(Kept::default());
+        let has_fallback = fallback.is_some();
+        let shared = fallback.map(|(terms, tables)| Shared {
+            terms,
+            consensus: consensus.clone(),
+            seams: seams.clone(),
+            tables,
+            board: board.clone(),
+        });
+        let lead = Lead { consensus, board, shared, seams: seams.clone(), kept: kept.clone() };
+        let lead = seams.spawn("authority", lead.run());
+        Self { seams, kept, has_fallback, _lead: lead }
+    }
+
+    /// Whether this node knows where the fallback is.
+    pub fn has_fallback(&self) -> bool {
+        self.has_fallback
+    }
+
+    /// How a scope stands here; `None` if this node does not keep it.
+    pub fn standing(&self, scope: &ScopePrefix) -> Option<Standing> {
+        self.kept.get(scope).map(|driver| driver.standing())
+    }
+
+    /// How every scope stands that this node keeps.
+    pub fn standings(&self) -> Vec<(ScopePrefix, Standing)> {
+        let kept = self.kept.lock();
+        kept.iter().map(|(scope, (driver, _))| (scope.clone(), driver.standing())).collect()
+    }
+
+    /// Lets a scope's row say that nobody takes over any more, before the scope is removed. If the scope
+    /// is not removed soon after, the row goes back.
+    ///
+    /// # Errors
+    ///
+    /// [`NotRetired`]; the row may be retired all the same, for a while.
+    pub async fn retire(&self, scope: &ScopePrefix) -> Result<(), NotRetired> {
+        if !self.has_fallback {
+            return Err(NotRetired::NoFallback);
+        }
+        let driver = self.kept.get(scope);
+        let driver = driver.ok_or_else(|| NotRetired::NotKept { scope: scope.clone() })?;
+        if driver.retire(self.seams.clock.now() + RETIRE_WITHIN).await {
+            return Ok(());
+        }
+        let said =
+            driver.standing().row.map_or_else(|| "nothing".to_owned(), |row| row.to_string());
+        Err(NotRetired::RowSays { scope: scope.clone(), said })
+    }
+}
+
+/// Follows the node's role.
+struct Lead {
+    consensus: Arc<dyn Consensus>,
+    board: Arc<Board>,
+    shared: Option<Shared>,
+    seams: Seams,
+    kept: Arc<Kept>,
+}
+
+impl Lead {
+    async fn run(self) {
+        let mut role = self.consensus.role();
+        loop {
+            let led = role.borrow_and_update().tenure();
+            let open = match led {
+                Some(tenure) => {
+                    let over =
+                        async { role.wait_for(|now| now.tenure() != Some(tenure)).await.is_ok() };
+                    let open = holdfast_seams::select! {
+                        open = over => open,
+                        () = self.keep(tenure) => false,
+                    };
+                    // Their tasks end with them: nothing of a tenure outlives it.
+                    self.kept.lock().clear();
+                    open
+                }
+                None => role.changed().await.is_ok(),
+            };
+            if !open {
+                return;
+            }
+        }
+    }
+
+    /// Suspends what was left running by the leader before, and keeps every scope there is. Ends never.
+    async fn keep(&self, tenure: Tenure) {
+        loop {
+            let scopes = self.scopes();
+            match &self.shared {
+                Some(shared) => self.match_drivers(shared, tenure, &scopes),
+                None => self.suspend(&scopes).await,
+            }
+            self.board.changed.notified().await;
+        }
+    }
+
+    fn scopes(&self) -> BTreeMap<ScopePrefix, bool> {
+        let mut scopes = BTreeMap::new();
+        self.consensus.read(&mut |table, _| {
+            scopes =
+                table.scopes().map(|view| (view.scope.clone(), view.state.suspended)).collect();
+        });
+        scopes
+    }
+
+    /// A driver begins without authority: the first thing it does is to suspend its scope.
+    fn match_drivers(&self, shared: &Shared, tenure: Tenure, scopes: &BTreeMap<ScopePrefix, bool>) {
+        let mut kept = self.kept.lock();
+        // One that ended saw its scope removed; it may have been set again since.
+        kept.retain(|scope, (_, task)| scopes.contains_key(scope) && !task.is_finished());
+        for scope in scopes.keys() {
+            kept.entry(scope.clone()).or_insert_with(|| {
+                let driver = Arc::new(Driver::new(shared, scope.clone(), tenure));
+                let task = self.seams.spawn("scope", driver.clone().run());
+                (driver, task)
+            });
+        }
+    }
+
+    /// Nobody has authority over them here.
+    async fn suspend(&self, scopes: &BTreeMap<ScopePrefix, bool>) {
+        for scope in scopes.iter().filter(|(_, suspended)| !**suspended).map(|(scope, _)| scope) {
+            tracing::warn!(scope = scope.as_str(), "{}", NotRetired::NoFallback);
+            let command = Command::Suspend { scope: scope.clone() };
+            if propose(&*self.consensus, command).await.is_err() {
+                self.seams.sleep(SUSPEND_AGAIN).await;
+                self.board.changed.notify_one();
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Who holds in Cassandra still: what a drain waits for.
+
+use std::sync::Arc;
+
+use holdfast_cassandra::authority::BUCKETS;
+use holdfast_cassandra::database::{Fault, Tables};
+use holdfast_cassandra::statement::{Action, Ident, Statement, Value};
+
+/// The leases of one scope in the table `fallback_leases`.
+pub(super) struct Leases {
+    tables: Arc<Tables>,
+    scope: String,
+}
+
+impl Leases {
+    pub(super) fn new(tables: Arc<Tables>, scope: &str) -> Self {
+        Self { tables, scope: scope.to_owned() }
+    }
+
+    /// How many there are, each as of an instant during the call. While nobody new enters, 0 means that
+    /// there are none any more.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]: there may be some.
+    pub(super) async fn count(&self) -> Result<u64, Fault> {
+        let mut held = 0;
+        for bucket in 0..BUCKETS {
+            let key = vec![
+                (Ident::new("scope"), Value::from(self.scope.as_str())),
+                (Ident::new("bucket"), Value::from(bucket)),
+            ];
+            let action =
+                Action::AllSerial { columns: vec![Ident::new("name"), Ident::new("owner")] };
+            let all = Statement::new(Ident::new("fallback_leases"), key, action);
+            let rows = self.tables.read_all(all.partitioned_by(2).decided_everywhere()).await?;
+            held +=
+                rows.iter().filter(|row| row.text(&Ident::new("owner")).is_some()).count() as u64;
+        }
+        Ok(held)
+    }
+}

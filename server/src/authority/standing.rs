@@ -1,0 +1,49 @@
+//! How a scope stands, for people and for metrics.
+
+use std::time::Duration;
+
+use holdfast_cassandra::authority::AuthorityRow;
+use holdfast_core::ScopeState;
+use holdfast_seams::Moment;
+
+use super::keeper::{Keeper, Tally, Trouble};
+
+/// How a scope stands at its leader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The row, as the leader knows it; `None` while it does not.
+    pub row: Option<AuthorityRow>,
+    /// What is left of the leader's authority, if that is of the scope's epoch.
+    pub authority: Option<Duration>,
+    /// Since the last bump was sent that was answered as applied.
+    pub beat_age: Option<Duration>,
+    /// Changes of the row's mode that this leader has seen.
+    pub switches: u64,
+    /// Switches that it refuses, because the epochs are used up.
+    pub refused_switches: u64,
+    /// What an operator has to see to.
+    pub trouble: Option<&'static str>,
+}
+
+impl Standing {
+    pub(super) fn of(keeper: &Keeper, now: Moment, core: Option<ScopeState>) -> Self {
+        let right =
+            keeper.authority().filter(|right| core.is_some_and(|core| core.epoch == right.epoch));
+        let left = right.map(|right| right.until.saturating_since(now));
+        let Tally { switches, refused } = keeper.tally();
+        Self {
+            row: keeper.row(),
+            authority: left.filter(|left| !left.is_zero()),
+            beat_age: keeper.bumped_at().map(|at| now.saturating_since(at)),
+            switches,
+            refused_switches: refused,
+            trouble: keeper.trouble().map(|trouble| match trouble {
+                Trouble::EpochsEnd => "its epochs are used up: it stays where it is",
+                Trouble::RowGone => "its row in the table authority is gone; put it back as it was",
+                Trouble::RowOdd => {
+                    "its row in the table authority cannot be used; the leader's log says why"
+                }
+            }),
+        }
+    }
+}

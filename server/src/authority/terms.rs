@@ -1,0 +1,30 @@
+//! How long things last for a scope with fallback.
+
+use std::time::Duration;
+
+use holdfast_cassandra::authority::Durations;
+
+/// How a leader keeps its scopes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// W, V, and what follows from them.
+    pub durations: Durations,
+    /// How long holders in Cassandra may go on once nobody new enters: at most half of W, so that
+    /// nobody takes the drain for a dead leader's.
+    pub drain_limit: Duration,
+    /// How long Cassandra serves at least, once it does.
+    ///
+    /// A round trip takes three epochs: at one in five minutes the 32,000 there are last for 37 days
+    /// of nothing but switching.
+    pub switch_every: Duration,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            durations: Durations::default(),
+            drain_limit: Duration::from_secs(10),
+            switch_every: Duration::from_mins(5),
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! A store of several nodes that commit through one log, as the keepers see it; and who may believe what.
+//!
+//! At most one node leads. Who was deposed learns of it later, sees the table as it was meanwhile, and may
+//! see what it proposed just before commit all the same. That is all of Raft that §10 stands on.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use holdfast_core::{Applied, Batch, Command, Event, LockTable, LogIndex, ScopePrefix, Tenure};
+use holdfast_seams::simulated::{Machine, Process};
+use holdfast_seams::{BoxFuture, Moment, Rng, Seams};
+use tokio::sync::watch;
+
+use super::super::board::Board;
+use crate::consensus::{Committed, Confirmed, Consensus, Done, Listener, Role};
+use crate::error::ProposeError;
+
+pub(super) fn below(process: &Process, number: u64) -> u64 {
+    Rng::next_u64(process) % number
+}
+
+pub(super) fn up_to(process: &Process, ms: u64) -> Duration {
+    Duration::from_millis(below(process, ms + 1))
+}
+
+pub(super) fn scope() -> ScopePrefix {
+    ScopePrefix::parse("pay/").expect("a prefix")
+}
+
+/// The log that all nodes share, and who leads.
+pub(super) struct Raft {
+    pub(super) world: Process,
+    state: Mutex<State>,
+    pub(super) nodes: OnceLock<Vec<Arc<Node>>>,
+}
+
+struct State {
+    table: LockTable,
+    index: u64,
+    tenure: u64,
+    /// Which node, in which tenure.
+    leader: Option<(usize, u64)>,
+    /// What those see who were deposed and do not know it.
+    stale: BTreeMap<usize, LockTable>,
+    epochs_raised: u64,
+}
+
+impl Raft {
+    pub(super) fn new(machine: &Machine) -> Arc<Self> {
+        let state = State {
+            table: LockTable::new(),
+            index: 0,
+            tenure: 0,
+            leader: None,
+            stale: BTreeMap::new(),
+            epochs_raised: 0,
+        };
+        Arc::new(Self { world: machine.world(), state: Mutex::new(state), nodes: OnceLock::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn node(&self, id: usize) -> &Arc<Node> {
+        &self.nodes.get().expect("nodes")[id]
+    }
+
+    pub(super) fn seams(&self) -> Seams {
+        self.world.seams()
+    }
+
+    pub(super) fn leads(&self, id: usize, tenure: Option<Tenure>) -> bool {
+        self.lock().leader.is_some_and(|leader| tenure.map(|of| (id, of.get())) == Some(leader))
+    }
+
+    pub(super) fn epochs_raised(&self) -> u64 {
+        self.lock().epochs_raised
+    }
+
+    /// A command of a client, or of a leader: in the log at this instant, if anybody leads.
+    pub(super) fn commit(&self, command: Command) -> Option<(LogIndex, Applied)> {
+        let mut state = self.lock();
+        state.leader?;
+        state.index += 1;
+        let (index, tenure) = (LogIndex::new(state.index), Tenure::new(state.tenure));
+        let batch = Batch { stamp_ms: 0, witness: None, commands: vec![command] };
+        let mut applied = Vec::new();
+        state.table.apply_batch(index, tenure, &batch, &mut applied).expect("one log");
+        state.table.check().expect("a sound table");
+        let applied = applied.pop()?;
+        state.epochs_raised += u64::from(
+            matches!(&batch.commands[..], [Command::RaiseEpoch { .. }]) && applied.outcome.is_ok(),
+        );
+        for node in self.nodes.get().into_iter().flatten() {
+            if !state.stale.contains_key(&node.id) {
+                for event in &applied.events {
+                    if let Event::ScopeChanged { scope, now } = event {
+                        node.board.applied(scope, *now);
+                    }
+                }
+            }
+        }
+        Some((index, applied))
+    }
+
+    pub(super) fn look<T>(&self, look: impl FnOnce(&LockTable) -> T) -> T {
+        look(&self.lock().table)
+    }
+
+    /// Whoever leads does so no more, and learns of it a while later.
+    pub(super) fn depose(self: &Arc<Self>) {
+        let mut state = self.lock();
+        let Some((old, tenure)) = state.leader.take() else { return };
+        let seen = state.table.clone();
+        state.stale.insert(old, seen);
+        drop(state);
+        let (raft, learns_after) = (self.clone(), up_to(&self.world, 6_000));
+        let learn = async move {
+            raft.seams().sleep(learns_after).await;
+            let node = raft.node(old);
+            if node.tenure() == Some(Tenure::new(tenure)) {
+                let mut state = raft.lock();
+                state.stale.remove(&old);
+                node.board.restart(state.table.scopes());
+                drop(state);
+                node.role.send_replace(Role::Following { leader: None });
+            }
+        };
+        self.seams().spawn("learn", learn).detach();
+    }
+
+    pub(super) fn elect(self: &Arc<Self>, id: usize) {
+        self.depose();
+        let mut state = self.lock();
+        state.tenure += 1;
+        let tenure = state.tenure;
+        state.leader = Some((id, tenure));
+        state.stale.remove(&id);
+        self.node(id).board.restart(state.table.scopes());
+        drop(state);
+        self.node(id).role.send_replace(Role::Leading { tenure: Tenure::new(tenure) });
+    }
+}
+
+/// A node: what its keepers see of the store.
+pub(super) struct Node {
+    pub(super) id: usize,
+    pub(super) raft: Arc<Raft>,
+    pub(super) process: Process,
+    pub(super) board: Arc<Board>,
+    role: watch::Sender<Role>,
+}
+
+impl Node {
+    pub(super) fn new(raft: &Arc<Raft>, id: usize, process: Process) -> Arc<Self> {
+        let role = watch::Sender::new(Role::Following { leader: None });
+        Arc::new(Self { id, raft: raft.clone(), process, board: Arc::default(), role })
+    }
+
+    /// The tenure in which it believes that it leads.
+    pub(super) fn tenure(&self) -> Option<Tenure> {
+        self.role.borrow().tenure()
+    }
+}
+
+impl Consensus for Node {
+    fn role(&self) -> watch::Receiver<Role> {
+        self.role.subscribe()
+    }
+
+    fn submit(&self, command: Command, done: Done) {
+        let (raft, id, tenure) = (self.raft.clone(), self.id, self.tenure());
+        let appended = raft.leads(id, tenure);
+        let commit = async move {
+            let unknown = || Err(ProposeError::OutcomeUnknown { waited_ms: 300 });
+            raft.seams().sleep(up_to(&raft.world, 20)).await;
+            let may_commit = raft.leads(id, tenure) || below(&raft.world, 2) == 0;
+            let committed = if appended && may_commit { raft.commit(command) } else { None };
+            let Some((index, applied)) = committed.filter(|_| below(&raft.world, 20) > 0) else {
+                raft.seams().sleep(Duration::from_millis(300)).await;
+                return done(unknown());
+            };
+            raft.seams().sleep(up_to(&raft.world, 10)).await;
+            done(Ok(Committed { index, outcome: applied.outcome }));
+        };
+        self.raft.seams().spawn("commit", commit).detach();
+    }
+
+    fn confirm(&self) -> BoxFuture<'static, Result<Confirmed, ProposeError>> {
+        let (raft, id, tenure) = (self.raft.clone(), self.id, self.tenure());
+        async move {
+            raft.seams().sleep(up_to(&raft.world, 10)).await;
+            let leads = raft.leads(id, tenure);
+            raft.seams().sleep(up_to(&raft.world, 10)).await;
+            let Some(tenure) = tenure.filter(|_| leads) else {
+                raft.seams().sleep(Duration::from_millis(300)).await;
+                return Err(ProposeError::Unavailable { waited_ms: 300 });
+            };
+            Ok(Confirmed { tenure, applied: LogIndex::new(raft.lock().index) })
+        }
+        .boxed()
+    }
+
+    fn read(&self, look: &mut dyn FnMut(&LockTable, LogIndex)) {
+        let state = self.raft.lock();
+        let table = state.stale.get(&self.id).unwrap_or(&state.table);
+        look(table, LogIndex::new(state.index));
+    }
+
+    fn attach(&self, _listener: Arc<dyn Listener>) {}
+}
+
+/// Who believes to hold, on true time: never two, and never one under an older token than one before.
+pub(super) struct Judge {
+    world: Process,
+    seen: Mutex<Seen>,
+}
+
+/// What came about.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    safe: BTreeMap<usize, (u64, Moment)>,
+    highest: u64,
+    pub(super) wrongs: Vec<String>,
+    pub(super) native: u64,
+    pub(super) fallback: u64,
+}
+
+impl Judge {
+    pub(super) fn new(machine: &Machine) -> Arc<Self> {
+        Arc::new(Self { world: machine.world(), seen: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn seen(&self) -> Seen {
+        self.lock().clone()
+    }
+
+    /// From now on a client believes in a hold until then, by its own clock.
+    pub(super) fn safe(&self, client: usize, process: &Process, token: u64, until: Moment) {
+        let (now, until) = (self.world.seams().clock.now(), process.on_the_worlds_clock(until));
+        let mut seen = self.lock();
+        seen.safe.remove(&client);
+        if until <= now {
+            return;
+        }
+        let at = now.saturating_since(Moment::from_origin(Duration::ZERO));
+        let other = seen
+            .safe
+            .iter()
+            .find(|(_, (_, until))| *until > now)
+            .map(|(other, held)| (*other, *held));
+        if let Some((other, (theirs, _))) = other {
+            seen.wrongs.push(format!(
+                "{at:?}: {client} is safe under {token:#x}, and {other} under {theirs:#x}"
+            ));
+        }
+        if token < seen.highest {
+            let highest = seen.highest;
+            seen.wrongs
+                .push(format!("{at:?}: {client} is safe under {token:#x} after {highest:#x}"));
+        }
+        seen.highest = seen.highest.max(token);
+        seen.safe.insert(client, (token, until));
+    }
+
+    pub(super) fn over(&self, client: usize) {
+        self.lock().safe.remove(&client);
+    }
+
+    pub(super) fn held_natively(&self) {
+        self.lock().native += 1;
+    }
+
+    pub(super) fn held_in_cassandra(&self) {
+        self.lock().fallback += 1;
+    }
+}

@@ -1,0 +1,134 @@
+//! `holdfast.v1.ScopeService`: scopes with fallback, for operators.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::{Answer, Command, ScopePrefix, ScopeState};
+use holdfast_proto::v1;
+use holdfast_proto::v1::RefusalReason;
+use holdfast_proto::v1::scope_service_server::ScopeService;
+use tonic::{Request, Response, Status};
+
+use super::status;
+use crate::authority::{Keepers, NotRetired, Standing};
+use crate::consensus::propose;
+use crate::session::{Hub, refusals};
+
+/// The service.
+#[derive(Debug)]
+pub(super) struct ScopeApi {
+    hub: Arc<Hub>,
+}
+
+impl ScopeApi {
+    pub(super) fn new(hub: Arc<Hub>) -> Self {
+        Self { hub }
+    }
+
+    /// Only a leader with a quorum says anything of scopes.
+    async fn lead(&self) -> Result<(), Status> {
+        let confirmed = self.hub.consensus().confirm().await;
+        confirmed.map(drop).map_err(|error| status::of_propose_error(&error))
+    }
+
+    /// Who keeps the scopes here, if this node knows where the fallback is.
+    fn keepers(&self) -> Result<&Keepers, Status> {
+        let keepers = self.hub.keepers().filter(|keepers| keepers.has_fallback());
+        keepers.ok_or_else(|| refused(&NotRetired::NoFallback))
+    }
+
+    async fn change(&self, command: Command) -> Result<Option<ScopeState>, Status> {
+        let committed = propose(&**self.hub.consensus(), command).await;
+        let committed = committed.map_err(|error| status::of_propose_error(&error))?;
+        match committed.outcome {
+            Ok(Answer::Scope { now }) => Ok(now),
+            Ok(_) => Err(status::of_refusal(&refusals::odd_answer())),
+            Err(rejection) => Err(status::of_refusal(&refusals::of_rejection(&rejection))),
+        }
+    }
+
+    fn scopes(&self) -> Vec<v1::ScopeInfo> {
+        let mut scopes = Vec::new();
+        self.hub.consensus().read(&mut |table, _| {
+            scopes = table.scopes().map(|view| (view.scope.clone(), view.state)).collect();
+        });
+        let keepers = self.hub.keepers();
+        let standing = |scope: &ScopePrefix| keepers.and_then(|keepers| keepers.standing(scope));
+        scopes.iter().map(|(scope, state)| info(scope, *state, standing(scope))).collect()
+    }
+}
+
+#[tonic::async_trait]
+impl ScopeService for ScopeApi {
+    async fn set_scope(
+        &self,
+        request: Request<v1::SetScopeRequest>,
+    ) -> Result<Response<v1::SetScopeResponse>, Status> {
+        let scope = prefix(&request.get_ref().scope)?;
+        self.lead().await?;
+        self.keepers()?;
+        let now = self.change(Command::SetScope { scope }).await?;
+        let epoch = now.map_or(0, |now| now.epoch).into();
+        Ok(Response::new(v1::SetScopeResponse { epoch }))
+    }
+
+    /// The row first: once the scope is removed nobody has authority over it, and whoever could take it
+    /// over would hold beside those who hold here.
+    async fn remove_scope(
+        &self,
+        request: Request<v1::RemoveScopeRequest>,
+    ) -> Result<Response<v1::RemoveScopeResponse>, Status> {
+        let scope = prefix(&request.get_ref().scope)?;
+        self.lead().await?;
+        let mut known = false;
+        self.hub.consensus().read(&mut |table, _| known = table.scope(&scope).is_some());
+        if known {
+            let retired = self.keepers()?.retire(&scope).await;
+            retired.map_err(|error| refused(&error))?;
+            self.change(Command::RemoveScope { scope }).await?;
+        }
+        Ok(Response::new(v1::RemoveScopeResponse {}))
+    }
+
+    async fn list_scopes(
+        &self,
+        _request: Request<v1::ListScopesRequest>,
+    ) -> Result<Response<v1::ListScopesResponse>, Status> {
+        self.lead().await?;
+        let has_fallback = self.hub.keepers().is_some_and(Keepers::has_fallback);
+        Ok(Response::new(v1::ListScopesResponse { scopes: self.scopes(), has_fallback }))
+    }
+}
+
+fn prefix(text: &str) -> Result<ScopePrefix, Status> {
+    ScopePrefix::parse(text).map_err(|error| status::of_text_error("prefix", &error))
+}
+
+fn refused(why: &NotRetired) -> Status {
+    status::of_refusal(&refusals::refusal(RefusalReason::Scope, why.to_string()))
+}
+
+fn info(scope: &ScopePrefix, state: ScopeState, standing: Option<Standing>) -> v1::ScopeInfo {
+    let told = v1::ScopeInfo {
+        scope: scope.as_str().to_owned(),
+        epoch: state.epoch.into(),
+        suspended: state.suspended,
+        ..v1::ScopeInfo::default()
+    };
+    let Some(standing) = standing else { return told };
+    let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
+    v1::ScopeInfo {
+        row: standing.row.map(|row| v1::AuthorityRow {
+            mode: row.mode.to_string(),
+            epoch: row.epoch.into(),
+            take_over_ms: millis(row.durations.take_over_wait()),
+            hold_ms: millis(row.durations.v()),
+        }),
+        authority_ms: standing.authority.map(millis),
+        beat_age_ms: standing.beat_age.map(millis),
+        switches: standing.switches,
+        refused_switches: standing.refused_switches,
+        trouble: standing.trouble.unwrap_or_default().to_owned(),
+        ..told
+    }
+}

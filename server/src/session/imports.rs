@@ -1,0 +1,206 @@
+//! What operators bring in from another store: read, proposed group by group, answered row by row.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use holdfast_core::{
+    Answer, Command, Fate, Has, IMPORT_ROWS_MAX, IMPORT_TTL_MAX_MS, ImportRow, LockName,
+    VALUE_BYTES_MAX,
+};
+use holdfast_proto::v1::import_fate::Fate as WireFate;
+use holdfast_proto::v1::import_row::Has as WireHas;
+use holdfast_proto::v1::{
+    self, ImportFate, ImportGroup, ImportKnown, ImportRequest, ImportResponse, ImportedGroup,
+    Refusal, RefusalReason,
+};
+use tokio::sync::oneshot;
+
+use super::call_error::CallError;
+use super::frames::{read_name, read_owner};
+use super::{Hub, refusals};
+use crate::consensus::{Committed, propose};
+use crate::error::ProposeError;
+
+/// Most groups of one call; a call with more is refused.
+const GROUPS_MAX: usize = 1_000;
+/// Most bytes of a group's names and values; a group with more is refused. About half of what an
+/// entry of the log may hold.
+const GROUP_BYTES_MAX: usize = 32 << 10;
+/// Groups on their way at once. Far below what the proposer takes, so that an import never leaves
+/// clients without room.
+const IN_FLIGHT: usize = 256;
+/// How long a call waits for members to say that they know imports (I29): a leader that has just begun
+/// asks them within a second or two.
+const KNOWN_WITHIN: Duration = Duration::from_secs(3);
+/// Between two tries meanwhile.
+const AGAIN: Duration = Duration::from_millis(100);
+
+type Pending = oneshot::Receiver<Result<Committed, ProposeError>>;
+
+impl Hub {
+    /// Brings groups in, in their order. The whole call is read before the first is proposed.
+    ///
+    /// Dropping the future leaves what was proposed alone. Asking again is harmless (I25).
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: refused, nothing was brought in; or unavailable, some groups may be in. None
+    /// after one that is not: each is proposed after those before it, in the same tenure.
+    pub(crate) async fn import(&self, asked: &ImportRequest) -> Result<ImportResponse, CallError> {
+        let commands = read_groups(&asked.groups)?;
+        let tenure = self.serving()?;
+        let mut groups = Vec::with_capacity(commands.len());
+        let mut pending = VecDeque::new();
+        let mut commands = commands.into_iter();
+        let Some((first, rows)) = commands.next() else { return Ok(ImportResponse { groups }) };
+        groups.push(self.import_first(first, rows).await?);
+        for (command, rows) in commands {
+            if pending.len() >= IN_FLIGHT {
+                groups.extend(self.next_outcome(&mut pending).await?);
+            }
+            // What is proposed in a later tenure could overtake what was lost with this one.
+            self.still_serving(tenure)?;
+            pending.push_back((self.submit_import(command), rows));
+        }
+        while let Some(group) = self.next_outcome(&mut pending).await? {
+            groups.push(group);
+        }
+        Ok(ImportResponse { groups })
+    }
+
+    /// The first group goes alone: if it cannot be proposed yet, no other can.
+    async fn import_first(
+        &self,
+        command: Command,
+        rows: usize,
+    ) -> Result<ImportedGroup, CallError> {
+        let seams = self.seams();
+        let give_up_at = seams.clock.now() + KNOWN_WITHIN;
+        loop {
+            let result = propose(&*self.consensus, command.clone()).await;
+            let may_pass = matches!(result, Err(ProposeError::VersionNotKnown { .. }));
+            if !may_pass || seams.clock.now() >= give_up_at {
+                return self.imported(result, rows);
+            }
+            seams.sleep(AGAIN).await;
+        }
+    }
+
+    fn submit_import(&self, command: Command) -> Pending {
+        let (tell, told) = oneshot::channel();
+        let done = move |result| {
+            // Nobody waits any more: the command stands all the same.
+            let _ = tell.send(result);
+        };
+        self.consensus.submit(command, Box::new(done));
+        told
+    }
+
+    async fn next_outcome(
+        &self,
+        pending: &mut VecDeque<(Pending, usize)>,
+    ) -> Result<Option<ImportedGroup>, CallError> {
+        let Some((told, rows)) = pending.pop_front() else { return Ok(None) };
+        let result = told.await.unwrap_or(Err(ProposeError::ShuttingDown));
+        self.imported(result, rows).map(Some)
+    }
+
+    fn imported(
+        &self,
+        result: Result<Committed, ProposeError>,
+        rows: usize,
+    ) -> Result<ImportedGroup, CallError> {
+        let committed = result.map_err(|error| self.not_applied(&error))?;
+        match committed.outcome {
+            Ok(Answer::Imported { fates, .. }) => {
+                Ok(ImportedGroup { rows: fates.iter().map(fate).collect() })
+            }
+            Ok(_) => Err(refusals::odd_answer().into()),
+            // The group as a whole: a limit, as a rule.
+            Err(rejection) => {
+                let refused = WireFate::Refused(refusals::of_rejection(&rejection));
+                Ok(ImportedGroup { rows: vec![ImportFate { fate: Some(refused) }; rows] })
+            }
+        }
+    }
+}
+
+/// The commands, each with how many rows it has.
+fn read_groups(groups: &[ImportGroup]) -> Result<Vec<(Command, usize)>, Refusal> {
+    if groups.len() > GROUPS_MAX {
+        let found = groups.len();
+        let message = format!("{found} groups are more than the {GROUPS_MAX} allowed in one call");
+        return Err(refusals::limit("groups_per_import", message));
+    }
+    groups.iter().map(read_group).collect()
+}
+
+fn read_group(group: &ImportGroup) -> Result<(Command, usize), Refusal> {
+    let owner = read_owner(&group.owner)?;
+    let about = |refusal: Refusal| named(&group.owner, refusal);
+    let ttl_ms = group.remaining_ms;
+    if !(1..=IMPORT_TTL_MAX_MS).contains(&ttl_ms) {
+        let message = format!("{ttl_ms} ms remaining is outside 1 to {IMPORT_TTL_MAX_MS} ms");
+        return Err(about(refusals::refusal(RefusalReason::TtlOutOfRange, message)));
+    }
+    let rows = group.rows.len();
+    if !(1..=IMPORT_ROWS_MAX).contains(&rows) {
+        let message = format!("{rows} rows in a group; it has 1 to {IMPORT_ROWS_MAX}");
+        return Err(about(refusals::limit("rows_per_group", message)));
+    }
+    let read = group.rows.iter().map(read_row).collect::<Result<Vec<_>, _>>().map_err(about)?;
+    let bytes: usize = read.iter().map(bytes_of).sum();
+    if bytes > GROUP_BYTES_MAX {
+        let message =
+            format!("the names and values of a group take {bytes} bytes, over {GROUP_BYTES_MAX}");
+        return Err(about(refusals::limit("group_bytes", message)));
+    }
+    Ok((Command::Import { owner, ttl_ms, rows: read }, rows))
+}
+
+/// Says which group it is about.
+fn named(owner: &str, refusal: Refusal) -> Refusal {
+    Refusal { message: format!("import for {owner}: {}", refusal.message), ..refusal }
+}
+
+fn read_row(row: &v1::ImportRow) -> Result<ImportRow, Refusal> {
+    let lock = read_name(&row.name)?;
+    let has = match &row.has {
+        Some(WireHas::Hold(hold)) => Has::Hold(read_value(&lock, hold.value.as_deref())?),
+        Some(WireHas::Place(_)) => Has::Place,
+        None => {
+            let message = format!("the row of {lock} says neither that it is held nor waited for");
+            return Err(refusals::refusal(RefusalReason::Invalid, message));
+        }
+    };
+    Ok(ImportRow { lock, has })
+}
+
+fn read_value(lock: &LockName, value: Option<&[u8]>) -> Result<Option<Vec<u8>>, Refusal> {
+    match value {
+        Some(value) if value.len() > VALUE_BYTES_MAX => {
+            let len = value.len();
+            let message = format!("the value of {lock} has {len} bytes, over {VALUE_BYTES_MAX}");
+            Err(refusals::limit("value_bytes", message))
+        }
+        value => Ok(value.map(<[u8]>::to_vec)),
+    }
+}
+
+fn bytes_of(row: &ImportRow) -> usize {
+    let value = match &row.has {
+        Has::Hold(Some(value)) => value.len(),
+        Has::Hold(None) | Has::Place => 0,
+    };
+    row.lock.as_str().len() + value
+}
+
+fn fate(fate: &Fate) -> ImportFate {
+    let fate = match fate {
+        Fate::Held { token } => WireFate::Held(token.get()),
+        Fate::Queued { place } => WireFate::Queued(*place),
+        Fate::Known => WireFate::Known(ImportKnown {}),
+        Fate::Refused(rejection) => WireFate::Refused(refusals::of_rejection(rejection)),
+    };
+    ImportFate { fate: Some(fate) }
+}

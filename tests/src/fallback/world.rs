@@ -1,0 +1,307 @@
+//! Servers whose scope falls back on real Cassandra nodes, processes that lock its names, and what they may find out: tokens
+//! that rise, and no two safe holds.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join_all};
+use holdfast::compat::{
+    Locker, LockerOptions, ModesTable, Patience, RemoteGuard, RemoteLocker, ScopeModes, Stage,
+};
+use holdfast::{Client, Error, FencingToken, ScopeAdmin, ScopeStatus};
+use holdfast_seams::Seams;
+
+use super::{SCOPE, V, W, locker, settings};
+use crate::cassandra::Stage as Nodes;
+use crate::cluster::{Cluster, Setup};
+use crate::history::{ClientId, Record};
+use crate::recipe::{WORK, longest_pause};
+use crate::remote::RemoteScribe;
+use crate::run::judge;
+
+/// What workers lock.
+pub const NAMES: [&str; 3] = ["job/a", "job/b", "job/c"];
+/// From a fault to the first grant of whoever serves then, as `docs/migration.md` says it, and several times that for a
+/// slow machine.
+pub const SWITCHED_WITHIN: Duration = Duration::from_mins(1);
+/// How long an operator's question may take.
+const ADMIN_LIMIT: Duration = Duration::from_secs(20);
+
+/// The tokens of a run, which rise for every lock.
+#[derive(Clone, Default, Debug)]
+pub struct Tokens(Arc<Mutex<Seen>>);
+
+#[derive(Default, Debug)]
+struct Seen {
+    /// The last one of each lock.
+    last: BTreeMap<String, FencingToken>,
+    /// How many there were in each epoch.
+    by_epoch: BTreeMap<u64, usize>,
+}
+
+impl Tokens {
+    fn note(&self, lock_id: &str, token: FencingToken) {
+        let mut seen = self.0.lock().unwrap();
+        let before = seen.last.insert(lock_id.to_owned(), token);
+        assert!(before < Some(token), "{lock_id}: {token} after {before:?}");
+        *seen.by_epoch.entry(token.get() >> 48).or_default() += 1;
+    }
+
+    /// The epoch of the last one of this lock.
+    pub fn last_epoch(&self, lock_id: &str) -> u64 {
+        self.0.lock().unwrap().last[lock_id].get() >> 48
+    }
+
+    /// How many grants there were in each epoch so far.
+    pub fn by_epoch(&self) -> BTreeMap<u64, usize> {
+        self.0.lock().unwrap().by_epoch.clone()
+    }
+
+    /// How many grants there were so far.
+    pub fn count(&self) -> usize {
+        self.by_epoch().values().sum()
+    }
+
+    /// Waits until so many locks were granted in an epoch above `epoch`; says which.
+    pub async fn above(&self, epoch: u64, number: usize) -> u64 {
+        let what = format!("{number} grants above epoch {epoch}");
+        self.comes(&what, |by_epoch| {
+            let later = by_epoch.iter().find(|(of, count)| **of > epoch && **count >= number);
+            later.map(|(later, _)| *later)
+        })
+        .await
+    }
+
+    /// Waits until so many more locks were granted, in whatever epoch.
+    pub async fn more(&self, number: usize) {
+        let enough = self.count() + number;
+        let is_so = |by_epoch: &BTreeMap<u64, usize>| {
+            (by_epoch.values().sum::<usize>() >= enough).then_some(())
+        };
+        self.comes(&format!("{number} more grants"), is_so).await;
+    }
+
+    async fn comes<T>(&self, what: &str, look: impl Fn(&BTreeMap<u64, usize>) -> Option<T>) -> T {
+        let seen = async {
+            loop {
+                if let Some(found) = look(&self.by_epoch()) {
+                    return found;
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let within = Seams::system().timeout(SWITCHED_WITHIN, seen).await;
+        within.unwrap_or_else(|_| panic!("there are no {what}: {:?}", self.by_epoch()))
+    }
+}
+
+/// A locker whose tokens are looked at.
+struct Fenced {
+    locker: Locker,
+    tokens: Tokens,
+}
+
+impl RemoteLocker for Fenced {
+    fn acquire<'a>(
+        &'a self,
+        lock_id: &'a str,
+        patience: Patience,
+    ) -> BoxFuture<'a, holdfast::Result<RemoteGuard>> {
+        Box::pin(async move {
+            let guard = self.locker.acquire(lock_id, patience).await?;
+            self.tokens.note(lock_id, guard.fencing_token().unwrap());
+            Ok(guard)
+        })
+    }
+}
+
+/// What the authority row says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Who serves.
+    pub mode: String,
+    /// Of the tokens that are given out meanwhile.
+    pub epoch: i64,
+    /// How often the leader said that it lives.
+    pub beat: i64,
+}
+
+/// Servers whose scope falls back on these nodes, and everything a run needs of them.
+#[derive(Debug)]
+pub struct World {
+    /// What is fallen back on.
+    pub nodes: Nodes,
+    /// What serves as long as it can.
+    pub cluster: Cluster,
+    /// What was granted.
+    pub tokens: Tokens,
+    admin: ScopeAdmin,
+}
+
+impl World {
+    /// The settings of three servers that fall back on these nodes.
+    pub fn setup(nodes: &Nodes) -> Setup {
+        Setup::nodes(3).with_fallback(&settings(nodes.points(), nodes.keyspace()))
+    }
+
+    /// With the scope set, served natively, and open to processes that fall back.
+    pub async fn start(keyspace: &'static str) -> Self {
+        let nodes = Nodes::set(keyspace).await;
+        let cluster = Cluster::start(&Self::setup(&nodes)).await;
+        Self::of(nodes, cluster).await
+    }
+
+    /// The same of servers that run, and that have [`World::setup`].
+    pub async fn of(nodes: Nodes, cluster: Cluster) -> Self {
+        let endpoints = cluster.endpoints();
+        let admin = Client::builder().endpoints(&endpoints).unwrap().scope_admin(ADMIN_LIMIT);
+        admin.set(SCOPE).await.unwrap();
+        let world = Self { nodes, cluster, admin, tokens: Tokens::default() };
+        world.row_is("native").await;
+        let shown = world.scope().await;
+        assert_eq!((shown.take_over, shown.hold), (Some(W), Some(V)), "the row's, as set");
+        let scope = ScopeModes::new(&world.nodes.cassandra(), SCOPE, ModesTable::default());
+        let scope = scope.unwrap();
+        // An earlier run on the same nodes may have moved it already.
+        while scope.view().await.unwrap().stage != Stage::Fallback {
+            scope.advance().await.unwrap();
+        }
+        world
+    }
+
+    /// The scope as its leader has it.
+    pub async fn scope(&self) -> ScopeStatus {
+        self.admin.list().await.unwrap().scopes.remove(0)
+    }
+
+    /// Waits until the leader knows the row to say so.
+    pub async fn row_is(&self, mode: &str) {
+        let is_so = |scope: &ScopeStatus| scope.row.as_ref().is_some_and(|(said, _)| said == mode);
+        self.comes_to(is_so, mode).await;
+    }
+
+    /// Waits until the scope is served natively after a switch, and nothing is wrong.
+    pub async fn is_well(&self) {
+        let is_so = |scope: &ScopeStatus| {
+            scope.switches >= 1 && scope.trouble.is_none() && !scope.suspended
+        };
+        self.comes_to(is_so, "well").await;
+    }
+
+    /// Waits until nothing is wrong with the scope.
+    pub async fn is_calm(&self) {
+        let is_so = |scope: &ScopeStatus| scope.trouble.is_none() && !scope.suspended;
+        self.comes_to(is_so, "calm").await;
+    }
+
+    async fn comes_to(&self, is_so: impl Fn(&ScopeStatus) -> bool, what: &str) {
+        let coming = async {
+            while !is_so(&self.scope().await) {
+                sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let within = Seams::system().timeout(SWITCHED_WITHIN, coming).await;
+        assert!(within.is_ok(), "the scope is not {what}: {:?}", self.scope().await);
+    }
+
+    /// What the row itself says, whoever leads. It is read without contending with those who decide by it.
+    pub async fn row(&self) -> Row {
+        let keyspace = self.nodes.keyspace();
+        let text =
+            format!("SELECT mode, epoch, beat FROM \"{keyspace}\".authority WHERE scope = ?");
+        let read = loop {
+            // Nodes that stood still for a while say so.
+            if let Ok(read) = self.nodes.session().query_unpaged(text.as_str(), (SCOPE,)).await {
+                break read.into_rows_result().unwrap();
+            }
+            sleep(Duration::from_millis(100)).await;
+        };
+        let (mode, epoch, beat) = read.first_row().unwrap();
+        Row { mode, epoch, beat }
+    }
+
+    /// A process of its own, as far as locks go.
+    pub async fn enter(&self, id: u64) -> (Locker, RemoteScribe) {
+        self.enter_with(id, LockerOptions::default().ttl(secs(9)).max_skew(secs(3))).await
+    }
+
+    /// The same with leases of one's own in Cassandra.
+    pub async fn enter_with(&self, id: u64, options: LockerOptions) -> (Locker, RemoteScribe) {
+        let options = options.service(format!("client-{id}"));
+        let endpoints = self.cluster.endpoints();
+        let locker = locker(&self.nodes.cassandra(), &endpoints, &options).await;
+        let fenced = Fenced { locker: locker.clone(), tokens: self.tokens.clone() };
+        let scribe =
+            RemoteScribe::of(Arc::new(fenced), ClientId(id), self.nodes.recorder().clone());
+        (locker, scribe)
+    }
+
+    /// Processes 1 to `number`, which work on [`NAMES`].
+    pub async fn workers(&self, number: u64) -> Workers {
+        Workers(join_all((1..=number).map(|id| self.enter(id))).await)
+    }
+
+    /// The epoch in which `client` came to hold `name` for a moment. On a slow machine authority may pass before it gives back.
+    pub async fn hold(&self, client: &RemoteScribe, name: &str) -> u64 {
+        let held = client.acquire(name, Patience::AtMost(secs(60))).await.unwrap();
+        let epoch = self.tokens.last_epoch(name);
+        held.keep(Duration::from_millis(50)).await;
+        match held.release().await {
+            Ok(()) | Err(Error::Lost { .. }) => epoch,
+            Err(error) => panic!("{name}: {error}"),
+        }
+    }
+
+    /// Ends all servers with SIGKILL.
+    pub fn kill_all(&mut self) {
+        (0..3).for_each(|index| self.cluster.kill(index));
+    }
+
+    /// Starts all servers again.
+    pub fn start_all(&mut self) {
+        (0..3).for_each(|index| self.cluster.start_node(index));
+    }
+
+    /// Judges what was written down here and in `others`; the longest time between two grants of a name.
+    #[expect(clippy::print_stdout, reason = "what was measured is shown with the test's output")]
+    pub fn judge(&self, others: Vec<Vec<Record>>) -> Duration {
+        let records = self.nodes.recorder().take();
+        let pause = longest_pause(&records);
+        let report = judge([vec![records], others].concat());
+        println!("{:?} grants by epoch, longest pause {pause:?}\n{report}", self.tokens.by_epoch());
+        pause.map(|(length, _)| length).unwrap_or_default()
+    }
+}
+
+/// Processes that lock [`NAMES`] in turn.
+pub struct Workers(Vec<(Locker, RemoteScribe)>);
+
+impl Workers {
+    /// They work as long as `act` goes on.
+    pub async fn work_during(&self, act: impl Future<Output = ()>) {
+        let stop = AtomicBool::new(false);
+        let is_over = || stop.load(Ordering::Relaxed);
+        let working = self.0.iter().map(|(_, client)| client.work(&NAMES, WORK, is_over));
+        let acting = async {
+            act.await;
+            stop.store(true, Ordering::Relaxed);
+        };
+        tokio::join!(join_all(working), acting);
+    }
+}
+
+impl std::fmt::Debug for Workers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Workers").field(&self.0.len()).finish()
+    }
+}
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+async fn sleep(length: Duration) {
+    Seams::system().sleep(length).await;
+}

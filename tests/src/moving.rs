@@ -1,0 +1,134 @@
+//! A move of locks from real Cassandra nodes into real servers, by `holdfast-migrate` as an operator runs it.
+
+use std::time::Duration;
+
+use holdfast::compat::{Locker, LockerMode, LockerOptions};
+use holdfast::{Client, LockInfo};
+use serde_json::Value;
+
+use crate::cassandra::Stage;
+use crate::cluster::{Cluster, Setup};
+use crate::fallback;
+use crate::program::{Ended, Program};
+use crate::recipe::Recipe;
+
+/// Longer than a move of a few rows takes, with a change of leader in it.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Those that a move reads or writes.
+const TABLES: [&str; 6] =
+    ["leases", "lock_queue", "lock_main", "tokens", "token_times", "locker_modes"];
+
+/// Starts `holdfast-migrate --json … COMMAND …`.
+pub fn migrate(stage: &Stage, endpoints: &str, command: &str, arguments: &[&str]) -> Program {
+    let place = ["--json", "--contact-points", stage.points()];
+    let place = [&place[..], &["--keyspace", stage.keyspace(), command]].concat();
+    let servers = ["--endpoints", endpoints];
+    // Planning asks no server.
+    let servers = if command == "plan" { &[][..] } else { &servers[..] };
+    Program::start("holdfast-migrate", &[&place[..], servers, arguments].concat())
+}
+
+/// Both stores.
+#[derive(Debug)]
+pub struct Move {
+    /// The one that is left.
+    pub stage: Stage,
+    /// The one that is gone to.
+    pub cluster: Cluster,
+}
+
+impl Move {
+    /// Three nodes of each, and nothing in the tables.
+    pub async fn set(keyspace: &'static str) -> Self {
+        Self::with_servers(Stage::set(keyspace).await, &Setup::nodes(3)).await
+    }
+
+    /// The same with one server.
+    pub async fn set_with_one_server(keyspace: &'static str) -> Self {
+        Self::with_servers(Stage::set(keyspace).await, &Setup::nodes(1)).await
+    }
+
+    /// Three of each; the servers' scopes may fall back on the nodes.
+    pub async fn set_with_fallback(keyspace: &'static str) -> Self {
+        let stage = Stage::set(keyspace).await;
+        let settings = fallback::settings(stage.points(), stage.keyspace());
+        Self::with_servers(stage, &Setup::nodes(3).with_fallback(&settings)).await
+    }
+
+    async fn with_servers(stage: Stage, setup: &Setup) -> Self {
+        let moved = Self { stage, cluster: Cluster::start(setup).await };
+        // An earlier run on the same nodes has left a scope somewhere.
+        for table in TABLES {
+            moved.cql(&[&format!("TRUNCATE k.{table}")]).await;
+        }
+        moved
+    }
+
+    /// Statements, with `k.` for the keyspace.
+    pub async fn cql(&self, statements: &[&str]) {
+        let keyspace = format!("\"{}\".", self.stage.keyspace());
+        for statement in statements {
+            let statement = statement.replace("k.", &keyspace);
+            self.stage.session().query_unpaged(statement.as_str(), ()).await.unwrap();
+        }
+    }
+
+    /// Owner and rest of the TTL of a lease, if there is one.
+    pub async fn lease(&self, name: &str) -> Option<(String, i32)> {
+        let keyspace = self.stage.keyspace();
+        let text = format!("SELECT owner, TTL(owner) FROM \"{keyspace}\".leases WHERE name = ?");
+        let read = self.stage.session().query_unpaged(text, (name,)).await.unwrap();
+        let rows = read.into_rows_result().unwrap();
+        rows.maybe_first_row::<(String, i32)>().unwrap()
+    }
+
+    /// As [`migrate`].
+    pub fn start(&self, command: &str, arguments: &[&str]) -> Program {
+        migrate(&self.stage, &self.cluster.endpoints(), command, arguments)
+    }
+
+    /// Runs it to its end.
+    pub async fn run(&self, command: &str, arguments: &[&str]) -> Ended {
+        self.start(command, arguments).end(PATIENCE).await
+    }
+
+    /// The same, as it must end with 0; what it told, line by line.
+    pub async fn done(&self, command: &str, arguments: &[&str]) -> Vec<Value> {
+        let ended = self.run(command, arguments).await;
+        assert_eq!(
+            (ended.code, ended.err.as_str()),
+            (Some(0), ""),
+            "{command} {arguments:?}: {ended:?}"
+        );
+        ended.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The same, as it must be refused; what it says.
+    pub async fn refused(&self, command: &str, arguments: &[&str]) -> String {
+        let ended = self.run(command, arguments).await;
+        assert_eq!(ended.code, Some(122), "{command} {arguments:?}: {ended:?}");
+        let said: Value = serde_json::from_str(&ended.err).unwrap();
+        said["error"].as_str().unwrap().to_owned()
+    }
+
+    /// A native client.
+    pub async fn client(&self) -> Client {
+        let builder = Client::builder().endpoints(&self.cluster.endpoints()).unwrap();
+        builder.connect().await.unwrap()
+    }
+
+    /// A lock that somebody has, natively.
+    pub async fn native(&self, name: &str) -> LockInfo {
+        self.client().await.inspect(name).await.unwrap().unwrap()
+    }
+
+    /// A process of a scope, by the lease: its service is `service`, also in its row.
+    pub async fn process(&self, scope: &str, service: &str, mode: LockerMode) -> Locker {
+        let options = LockerOptions::default().service(service);
+        let lease = Recipe::Lease.locker(&self.stage.cassandra(), &options);
+        let row = options.ttl(Duration::from_mins(15));
+        let locker = Locker::builder(&self.stage.cassandra(), scope, lease).row(row);
+        locker.native(self.client().await).start(mode).await.unwrap()
+    }
+}

@@ -1,0 +1,383 @@
+//! From locks on Cassandra to the native store and back, on three real Cassandra nodes and three real holdfastd: old clients of
+//! `tests/legacy` beside processes in `both`, a whole move under load, the command line. Every run writes a history, and the judge of all
+//! runs judges it; the native tokens have to rise as well.
+//!
+//! Needs what `cassandra_legacy` needs.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests stop the test when something is not as it must be, and show what they saw"
+)]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join_all};
+use holdfast::compat::{
+    Cassandra, Lease, LeaseTable, Locker, LockerMode, LockerOptions, ModesTable, MoveRefused,
+    Patience, RemoteGuard, RemoteLocker, ScopeModes, SerialScope, Stage,
+};
+use holdfast::{Client, FencingToken};
+use holdfast_seams::Seams;
+use holdfast_tests::cassandra::Stage as Nodes;
+use holdfast_tests::cluster::{Cluster, Setup};
+use holdfast_tests::history::{ClientId, Record, What};
+use holdfast_tests::legacy;
+use holdfast_tests::program::{Ended, Program, run};
+use holdfast_tests::python::Python;
+use holdfast_tests::recipe::{LockProcess, Party, Recipe, Times, WORK};
+use holdfast_tests::remote::RemoteScribe;
+
+/// The first client of an old process; ours are below.
+const OLD: u64 = 1_000;
+const NAMES: [&str; 2] = ["a", "b"];
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+async fn sleep(length: Duration) {
+    Seams::system().sleep(length).await;
+}
+
+fn python() -> Python {
+    legacy::python(env!("CARGO_TARGET_TMPDIR"), "cassandra_modes")
+}
+
+/// The last native token of each lock, over all clients of a run.
+type Fences = Arc<Mutex<BTreeMap<String, FencingToken>>>;
+
+/// A locker whose tokens are looked at.
+struct Fenced {
+    locker: Locker,
+    fences: Fences,
+}
+
+impl RemoteLocker for Fenced {
+    fn acquire<'a>(
+        &'a self,
+        lock_id: &'a str,
+        patience: Patience,
+    ) -> BoxFuture<'a, holdfast::Result<RemoteGuard>> {
+        Box::pin(async move {
+            let guard = self.locker.acquire(lock_id, patience).await?;
+            if let Some(token) = guard.fencing_token() {
+                let before = self.fences.lock().unwrap().insert(lock_id.to_owned(), token);
+                assert!(before < Some(token), "{lock_id}: {token} after {before:?}");
+            }
+            Ok(guard)
+        })
+    }
+}
+
+/// Processes of ours, as far as locks go: each with a session, a locker and a row of its own.
+struct Crew<'a> {
+    party: &'a Party<'a>,
+    nodes: &'a Nodes,
+    cluster: &'a Cluster,
+    fences: Fences,
+}
+
+impl Crew<'_> {
+    async fn enter(&self, id: u64, mode: LockerMode) -> (Locker, RemoteScribe) {
+        let service = format!("client-{id}");
+        let client = Client::connect(&self.cluster.endpoints()).await.unwrap();
+        let locker = Locker::builder(&self.nodes.cassandra(), "", self.party.locker(&service))
+            .native(client)
+            .start(mode)
+            .await
+            .unwrap();
+        let fenced = Fenced { locker: locker.clone(), fences: self.fences.clone() };
+        (locker, self.party.scribe(Arc::new(fenced), id))
+    }
+
+    /// Old clients, three threads that hold for 30 ms at a time.
+    async fn old(&self, python: &Python, id: u64, names: &[&str]) -> LockProcess {
+        let task = [&["work", "3", "30", "20"][..], names].concat();
+        let mut old = self.party.foreign(python.program(), &legacy::script("client.py"), id, &task);
+        old.says("ready").await;
+        old
+    }
+}
+
+/// How often a lock passed from an old client to one of ours, and from one of ours to an old one.
+fn passed(records: &[Record]) -> (usize, usize) {
+    let mut last = BTreeMap::<&str, bool>::new();
+    let (mut to_us, mut to_them) = (0, 0);
+    for record in records {
+        let What::Granted { names, .. } = &record.what else { continue };
+        let old = record.client >= ClientId(OLD);
+        for name in names {
+            match last.insert(name, old) {
+                Some(true) if !old => to_us += 1,
+                Some(false) if old => to_them += 1,
+                _ => {}
+            }
+        }
+    }
+    (to_us, to_them)
+}
+
+/// By every recipe: who knows only the recipe's tables is kept out by `both`, and keeps it out.
+#[tokio::test]
+async fn old_clients_and_processes_in_both_exclude_each_other() {
+    let python = python();
+    let nodes = Nodes::set("modes_old").await;
+    let cluster = Cluster::start(&Setup::nodes(3)).await;
+    let scope = scope_of_all(&nodes).await;
+    // An old client that ends in the middle of an insert leaves its token to a housekeeper: another run has other names.
+    let run = Seams::system().clock.wall_ms();
+    let names = NAMES.map(|name| format!("{name}/{run}"));
+    let names = names.each_ref().map(String::as_str);
+    for recipe in Recipe::ALL {
+        let party = Party::new(&nodes, recipe, Times::USUAL);
+        let (cluster, fences) = (&cluster, Fences::default());
+        let crew = Crew { party: &party, nodes: &nodes, cluster, fences };
+        let ours: Vec<_> = join_all((1..=4).map(|id| crew.enter(id, LockerMode::Both))).await;
+        let old = crew.old(&python, OLD, &names).await;
+        let clock = Seams::system().clock;
+        let until = clock.now() + secs(8);
+        let working =
+            ours.iter().map(|(_, client)| client.work(&names, WORK, || clock.now() >= until));
+        join_all(working).await;
+        old.end().await;
+        let names_fenced = crew.fences.lock().unwrap().len();
+        drop((ours, crew));
+        is_left_by_all(&scope).await;
+        let (report, records) = party.judge_and_keep();
+        let (to_us, to_them) = passed(&records);
+        println!("{recipe:?}: {to_us} times from an old client to ours, {to_them} back: {report}");
+        assert!(
+            to_us >= 4 && to_them >= 4 && names_fenced == 2,
+            "{recipe:?}: {to_us} {to_them} {report}"
+        );
+    }
+}
+
+/// The scope of all names, at its first stage: an earlier run on the same nodes may have moved it.
+async fn scope_of_all(nodes: &Nodes) -> ScopeModes {
+    let scope = ScopeModes::new(&nodes.cassandra(), "", ModesTable::default()).unwrap();
+    while scope.view().await.unwrap().stage != Stage::Cassandra {
+        scope.go_back().await.unwrap();
+    }
+    scope
+}
+
+/// Waits until every process has taken its row back.
+async fn is_left_by_all(scope: &ScopeModes) {
+    let emptied = async {
+        while !scope.view().await.unwrap().processes.is_empty() {
+            sleep(Duration::from_millis(200)).await;
+        }
+    };
+    Seams::system().timeout(secs(20), emptied).await.unwrap();
+}
+
+/// How many processes the refusal of a move names.
+fn in_the_way(moved: Result<Stage, MoveRefused>) -> usize {
+    match moved.unwrap_err() {
+        MoveRefused::InTheWay { processes, .. } => processes.len(),
+        other => panic!("{other}"),
+    }
+}
+
+/// Six processes work all the while. Old clients come and go as the scope allows; every process is moved by itself; nobody is
+/// stopped. And all the way back.
+#[tokio::test]
+async fn processes_move_from_cassandra_to_native_and_back_under_load() {
+    let python = python();
+    let nodes = Nodes::set("modes_move").await;
+    let cluster = Cluster::start(&Setup::nodes(3)).await;
+    let scope = scope_of_all(&nodes).await;
+    let party = Party::new(&nodes, Recipe::Lease, Times::USUAL);
+    let fences = Fences::default();
+    let crew = Crew { party: &party, nodes: &nodes, cluster: &cluster, fences };
+    let entering = (1..=6).map(|id| crew.enter(id, LockerMode::Cassandra));
+    let (lockers, clients): (Vec<_>, Vec<_>) = join_all(entering).await.into_iter().unzip();
+
+    let stop = AtomicBool::new(false);
+    let working =
+        clients.iter().map(|client| client.work(&NAMES, WORK, || stop.load(Ordering::Relaxed)));
+    let all_to = async |mode: LockerMode| {
+        for locker in &lockers {
+            locker.set_mode(mode).await.unwrap();
+            sleep(Duration::from_millis(300)).await;
+        }
+        sleep(secs(2)).await;
+    };
+    let moving = async {
+        let old = crew.old(&python, OLD, &NAMES).await;
+        sleep(secs(3)).await;
+        assert_eq!(in_the_way(scope.advance().await), 6);
+        lockers[0].set_mode(LockerMode::Both).await.unwrap();
+        let refused = lockers[0].set_mode(LockerMode::Native).await.unwrap_err().to_string();
+        assert!(
+            refused.contains("is at cassandra, where no process may enter native"),
+            "{refused}"
+        );
+        assert_eq!(in_the_way(scope.advance().await), 5);
+        all_to(LockerMode::Both).await;
+        // Old clients are still there: `both` keeps them out.
+        old.end().await;
+        assert_eq!(scope.advance().await, Ok(Stage::Both));
+        assert_eq!(scope.advance().await, Ok(Stage::Native));
+        all_to(LockerMode::Native).await;
+        let modes = scope.view().await.unwrap().processes;
+        assert!(
+            modes.iter().all(|one| one.mode == LockerMode::Native) && modes.len() == 6,
+            "{modes:?}"
+        );
+
+        assert_eq!(in_the_way(scope.go_back().await), 6);
+        all_to(LockerMode::Both).await;
+        assert_eq!(scope.go_back().await, Ok(Stage::Both));
+        assert_eq!(scope.go_back().await, Ok(Stage::Cassandra));
+        let old = crew.old(&python, OLD + 100, &NAMES).await;
+        all_to(LockerMode::Cassandra).await;
+        old.end().await;
+        stop.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(join_all(working), moving);
+    drop((clients, lockers));
+    is_left_by_all(&scope).await;
+    let (report, records) = party.judge_and_keep();
+    let (to_us, to_them) = passed(&records);
+    println!("{to_us} times from an old client to ours, {to_them} back: {report}");
+    assert!(to_us >= 4 && to_them >= 4 && report.tally.safe_holds > 200, "{report}");
+}
+
+/// A process that ends without a word: its row is in the way for its TTL, and not for longer.
+#[tokio::test]
+async fn a_process_that_died_is_in_the_way_until_the_ttl_of_its_row_is_over() {
+    let nodes = Nodes::set("modes_dead").await;
+    let scope = scope_of_all(&nodes).await;
+    let (points, keyspace) = (nodes.points().to_owned(), nodes.keyspace().to_owned());
+    let dying = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let locker = runtime.block_on(async {
+            let (scope, limit) = (SerialScope::Cluster, secs(20));
+            let on = Cassandra::connect(&points, &keyspace, None, scope, limit).await.unwrap();
+            let options = LockerOptions::default().ttl(secs(9)).max_skew(secs(3));
+            let lease = Lease::new(&on, &options, LeaseTable::default()).unwrap();
+            let locker = Locker::builder(&on, "", lease).row(options);
+            locker.start(LockerMode::Cassandra).await.unwrap()
+        });
+        // Its tasks are gone before it could say goodbye.
+        drop(runtime);
+        drop(locker);
+    });
+    tokio::task::spawn_blocking(|| dying.join().unwrap()).await.unwrap();
+    let clock = Seams::system().clock;
+    let died = clock.now();
+    while let Err(refused) = scope.advance().await {
+        assert!(matches!(refused, MoveRefused::InTheWay { .. }), "{refused}");
+        sleep(Duration::from_millis(200)).await;
+    }
+    let took = clock.now().saturating_since(died);
+    assert!(took > secs(5) && took < secs(14), "{took:?}");
+    assert_eq!(scope.advance().await, Ok(Stage::Native), "nothing else is in the way");
+}
+
+/// `--mode both` excludes either side and hands on the token; the row is gone with the command.
+#[tokio::test]
+async fn the_command_line_locks_in_both_stores() {
+    let nodes = Nodes::set("modes_line").await;
+    let scope = scope_of_all(&nodes).await;
+    let cluster = Cluster::start(&Setup::nodes(3)).await;
+    let endpoints = cluster.endpoints();
+    let place = ["cassandra", "--contact-points", nodes.points(), "--keyspace", nodes.keyspace()];
+    let line = |rest: &[&'static str]| [&place[..], rest].concat();
+    let call = async |rest: &[&'static str]| -> Ended {
+        let line = [&line(rest)[..], &["--", "true"]].concat();
+        run("holdfast", &[&["--endpoints", endpoints.as_str()][..], &line].concat()).await
+    };
+    let native =
+        async || run("holdfast", &["--endpoints", &endpoints, "try", "jobs", "--", "true"]).await;
+
+    let holding = line(&["lease", "lock", "--mode", "both", "jobs", "--", "sh", "-c"]);
+    let shell = "echo \"token $HOLDFAST_TOKEN\"; echo held; sleep 60";
+    let holding = [&["--endpoints", endpoints.as_str()][..], &holding, &[shell]].concat();
+    let mut holder = Program::start("holdfast", &holding);
+    holder.line("held", secs(20)).await;
+    assert_eq!(call(&["lease", "try", "jobs"]).await.code, Some(124), "an old client is kept out");
+    assert_eq!(native().await.code, Some(124), "and a native one");
+    let modes: Vec<_> = scope.view().await.unwrap().processes.iter().map(|one| one.mode).collect();
+    assert_eq!(modes, [LockerMode::Both]);
+    holder.signal(nix::sys::signal::Signal::SIGTERM);
+    let ended = holder.end(secs(10)).await;
+    assert_eq!(ended.code, Some(128 + 15), "{ended:?}");
+    assert!(ended.out.starts_with("token ") && !ended.out.starts_with("token \n"), "{ended:?}");
+    assert_eq!(call(&["lease", "try", "jobs"]).await.code, Some(0));
+    assert_eq!(native().await.code, Some(0));
+    assert_eq!(scope.view().await.unwrap().processes, []);
+
+    let refused = call(&["lease", "try", "--mode", "native", "jobs"]).await;
+    assert_eq!(refused.code, Some(122), "{refused:?}");
+    assert!(
+        refused.err.contains("is at cassandra, where no process may enter native"),
+        "{refused:?}"
+    );
+    let outside = call(&["lease", "try", "--mode", "both", "--scope", "orders/", "jobs"]).await;
+    assert_eq!(outside.code, Some(122), "{outside:?}");
+    let nowhere =
+        [&line(&["lease", "try", "--mode", "both", "jobs"])[..], &["--", "true"]].concat();
+    let nowhere = run("holdfast", &nowhere).await;
+    assert_eq!(nowhere.code, Some(125), "{nowhere:?}");
+    assert!(nowhere.err.contains("say where, with --endpoints"), "{nowhere:?}");
+    assert_eq!(scope.advance().await, Ok(Stage::Both));
+    assert_eq!(scope.advance().await, Ok(Stage::Native));
+    let moved = call(&["queue", "try", "--mode", "native", "jobs"]).await;
+    assert_eq!(moved.code, Some(0), "{moved:?}");
+}
+
+/// The authority row of a scope on real nodes, whose servers are gone: the command line takes it over, locks under tokens that rise,
+/// and is stopped when the scope goes back.
+#[tokio::test]
+async fn the_command_line_takes_a_scope_over_and_is_stopped_when_it_goes_back() {
+    let nodes = Nodes::set("modes_fallback").await;
+    let scope = ScopeModes::new(&nodes.cassandra(), "orders/", ModesTable::default()).unwrap();
+    while scope.view().await.unwrap().stage < Stage::Fallback {
+        scope.advance().await.unwrap();
+    }
+    let query = async |text: &str| nodes.session().query_unpaged(text, ()).await.unwrap();
+    let write = async |mode: &str, epoch: u16| {
+        let (table, row) = ("modes_fallback.authority", "WHERE scope = 'orders/' IF EXISTS");
+        let set = format!("UPDATE {table} SET mode = '{mode}', epoch = {epoch} {row}");
+        query(&set).await;
+    };
+    query(
+        "INSERT INTO modes_fallback.authority (scope, mode, epoch, beat, take_over_ms, hold_ms) \
+         VALUES ('orders/', 'native', 3, 17, 9000, 6000) IF NOT EXISTS",
+    )
+    .await;
+    let place = ["cassandra", "--contact-points", nodes.points(), "--keyspace", nodes.keyspace()];
+    let mode = ["--mode", "fallback", "--scope", "orders/"];
+    let line = |rest: &[&'static str]| {
+        let nobody = ["--endpoints", "127.255.255.1:9"];
+        let lock = ["lease", "lock"];
+        [&nobody[..], &place, &lock, &mode, &["orders/1", "--"], rest].concat()
+    };
+    let clock = Seams::system().clock;
+    let began = clock.now();
+
+    let ended = Program::start("holdfast", &line(&["sh", "-c", "echo $HOLDFAST_TOKEN"]));
+    let ended = ended.end(secs(60)).await;
+    let token = |number: u64| format!("{}\n", (4_u64 << 48) + number);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), token(1).as_str()), "{ended:?}");
+    assert!(clock.now().saturating_since(began) > secs(9), "it waited W");
+    let mut holder =
+        Program::start("holdfast", &line(&["sh", "-c", "echo $HOLDFAST_TOKEN; sleep 90"]));
+    holder.line(token(2).trim(), secs(30)).await;
+    write("draining", 5).await;
+    sleep(secs(7)).await;
+    assert_eq!(scope.view().await.unwrap().processes.len(), 1, "who holds goes on while it drains");
+    write("native", 6).await;
+    let ended = holder.end(secs(20)).await;
+    assert_eq!(ended.code, Some(121), "{ended:?}");
+    let left = query("SELECT owner FROM modes_fallback.fallback_leases").await;
+    assert_eq!(left.into_rows_result().unwrap().rows_num(), 0, "the lease is given back");
+}

@@ -1,0 +1,333 @@
+//! `holdfast-migrate cutover` and `rollback` on three real Cassandra nodes and real servers: what is in the way of each
+//! step, what is natively held after it, what is in the tables after the way back, and a tool that is killed anywhere.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests stop the test when something is not as it must be"
+)]
+
+use std::time::Duration;
+
+use holdfast::compat::{Locker, LockerMode, LockerOptions, RemoteLocker, ScopeModes, Stage};
+use holdfast_seams::Seams;
+use holdfast_tests::moving::Move;
+use holdfast_tests::recipe::Recipe;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+/// Of the scope of most tests, by the lease.
+const ORDERS: [&str; 4] = ["--scope", "orders/", "--from", "lease"];
+
+/// `ORDERS` and more.
+fn orders<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&ORDERS[..], more].concat()
+}
+
+/// The stages that a move told of, as it made them.
+fn moves(told: &[Value]) -> Vec<&str> {
+    let moved = told.iter().filter(|line| line["kind"] == "moved");
+    moved.map(|line| line["stage"].as_str().unwrap()).collect()
+}
+
+fn modes(moved: &Move, scope: &str) -> ScopeModes {
+    ScopeModes::new(&moved.stage.cassandra(), scope, holdfast::compat::ModesTable::default())
+        .unwrap()
+}
+
+/// DESIGN §10, step by step: each precondition is missed once.
+#[tokio::test]
+async fn a_scope_goes_to_native_and_back_and_every_step_names_what_is_in_its_way() {
+    let moved = Move::set("cutover_story").await;
+    moved
+        .cql(&[
+            "INSERT INTO k.leases (name, owner, value) VALUES ('orders/1', 'client_1', '10.0.0.7') USING TTL 600",
+            "INSERT INTO k.leases (name, owner) VALUES ('other/1', 'client_2') USING TTL 600",
+        ])
+        .await;
+    let scope = modes(&moved, "orders/");
+    let process = moved.process("orders/", "billing", LockerMode::Cassandra).await;
+
+    on_to_native(&moved, &process).await;
+    back_to_cassandra(&moved, &process).await;
+    let view = scope.view().await.unwrap();
+    assert_eq!((view.stage, view.turn), (Stage::Cassandra, 4), "each step was made once");
+}
+
+async fn on_to_native(moved: &Move, process: &Locker) {
+    // On to `both`: nobody in `cassandra`.
+    let said = moved.refused("cutover", &orders(&[])).await;
+    assert!(
+        said.contains("scope \"orders/\" stays at cassandra: 1 in the way: hf1:billing/"),
+        "{said}"
+    );
+    assert!(said.contains("is in cassandra"), "{said}");
+    process.set_mode(LockerMode::Both).await.unwrap();
+    let told = moved.done("cutover", &orders(&["--to", "both"])).await;
+    assert_eq!(moves(&told), ["both"]);
+    assert_eq!(told.last().unwrap(), &json!({ "kind": "done", "stage": "both" }));
+
+    // On to `native`: nobody who locks by the recipe alone, and everything that stands is held natively.
+    let guard = process.get_lock("orders/7").await.unwrap();
+    let said = moved.refused("cutover", &orders(&[])).await;
+    assert!(said.contains("client_1, no client of ours, changed the row of orders/1"), "{said}");
+    assert!(!said.contains("orders/7") && !said.contains("other/1"), "{said}");
+    let said = moved.refused("cutover", &orders(&["--writers-stopped"])).await;
+    assert!(said.contains("stays at native: 1 in the way: hf1:billing/"), "{said}");
+    assert!(said.contains("is in both"), "{said}");
+    let old = moved.native("orders/1").await;
+    assert!(old.holders[0].is_imported && old.holders[0].label == "client_1", "{old:?}");
+    assert_eq!(old.value.unwrap().bytes, b"10.0.0.7"[..]);
+    assert!(!moved.native("orders/7").await.holders[0].is_imported);
+    let same = moved.done("verify", &["--from", "lease", "--prefix", "orders/"]).await;
+    assert_eq!(same, [json!({ "kind": "summary", "locks": 1, "differing": 0 })]);
+    let said = moved.refused("import", &["--from", "lease", "--prefix", "orders/"]).await;
+    assert!(said.contains("scope \"orders/\" is at native"), "{said}");
+    let other = ["--from", "lease", "--prefix", "other/", "--writers-stopped"];
+    assert_eq!(moved.done("import", &other).await[0]["imported"], 1);
+    guard.release().await.unwrap();
+    process.set_mode(LockerMode::Native).await.unwrap();
+    let told = moved.done("cutover", &orders(&[])).await;
+    assert_eq!(moves(&told), [""; 0], "it is there");
+    assert!(process.try_get_lock("orders/1").await.unwrap().is_none(), "client_1 has it");
+    let said = moved.refused("cutover", &orders(&["--to", "both"])).await;
+    assert!(said.contains("is at native, beyond both; holdfast-migrate rollback"), "{said}");
+}
+
+async fn back_to_cassandra(moved: &Move, process: &Locker) {
+    // Back to `both`: nobody in `native`.
+    let said = moved.refused("rollback", &orders(&[])).await;
+    assert!(said.contains("is in native"), "{said}");
+    process.set_mode(LockerMode::Both).await.unwrap();
+
+    // Back to `cassandra`: what is held natively has a row. One was removed, and one never was there.
+    moved.cql(&["DELETE FROM k.leases WHERE name = 'orders/1'"]).await;
+    let client = moved.client().await;
+    let alone = client.lock("orders/9").await.unwrap();
+    let both = process.get_lock("orders/7").await.unwrap();
+    let said = moved.refused("rollback", &orders(&[])).await;
+    assert!(said.contains("scope \"orders/\" stays at both: 1 in the way: "), "{said}");
+    assert!(said.contains("has orders/9 natively, and no row in Cassandra"), "{said}");
+    let (owner, left_s) = moved.lease("orders/1").await.unwrap();
+    assert!(owner == "client_1" && (400..=602).contains(&left_s), "{owner} {left_s}");
+    assert_eq!(moved.lease("orders/9").await, None);
+    let told = moved.done("rollback", &orders(&["--live-for", "10m"])).await;
+    assert_eq!(moves(&told), ["cassandra"]);
+    let (owner, left_s) = moved.lease("orders/9").await.unwrap();
+    assert!(owner.ends_with(&format!("/native-{}", alone.token())), "{owner}");
+    assert!((590..=602).contains(&left_s), "{left_s}");
+    let old = Recipe::Lease.locker(&moved.stage.cassandra(), &LockerOptions::default());
+    for held in ["orders/1", "orders/7", "orders/9"] {
+        assert!(old.try_get_lock(held).await.unwrap().is_none(), "{held} is held");
+    }
+
+    // As long as it is held its row stands; once the hold has ended, it is taken back, and no other one.
+    moved.done("rollback", &orders(&[])).await;
+    assert!(moved.lease("orders/9").await.is_some());
+    alone.release().await.unwrap();
+    both.release().await.unwrap();
+    let told = moved.done("rollback", &orders(&[])).await;
+    assert!(told.contains(&json!({ "kind": "rows", "written": 0, "taken_back": 1 })), "{told:?}");
+    assert_eq!(moved.lease("orders/9").await, None);
+    assert_eq!(moved.lease("orders/1").await.unwrap().0, "client_1");
+}
+
+/// Ours as well, when they have registered no mode: nothing would keep them out of what is natively held.
+#[tokio::test]
+async fn clients_without_a_mode_and_rows_that_cannot_be_imported_are_in_the_way() {
+    let moved = Move::set_with_one_server("cutover_unfit").await;
+    moved
+        .cql(&[
+            "INSERT INTO k.leases (name, owner) VALUES ('orders/2', 'client_2') USING TTL 0",
+            "INSERT INTO k.leases (name, owner) VALUES ('orders/4', 'client_4') USING TTL 600",
+        ])
+        .await;
+    moved.done("cutover", &orders(&["--to", "both"])).await;
+    let plain = LockerOptions::default().service("reports");
+    let plain = Recipe::Lease.locker(&moved.stage.cassandra(), &plain);
+    let guard = plain.get_lock("orders/3").await.unwrap();
+
+    let said = moved.refused("cutover", &orders(&[])).await;
+    let alone = "holds orders/3 in Cassandra alone, and no process of the scope has that name";
+    assert!(said.contains("hf1:reports/") && said.contains(alone), "{said}");
+    assert!(said.contains("changed the row of orders/4"), "{said}");
+    let no_ttl = "orders/2 of client_2 cannot be imported: no TTL: it would never end";
+    assert!(said.contains(no_ttl), "{said}");
+    let said = moved.refused("cutover", &orders(&["--writers-stopped"])).await;
+    assert!(said.contains(no_ttl) && !said.contains("orders/3"), "{said}");
+    assert!(moved.client().await.list("").await.unwrap().is_empty(), "nothing came in");
+
+    let told = moved.done("cutover", &orders(&["--writers-stopped", "--leave-out"])).await;
+    assert_eq!(moves(&told), ["native"]);
+    let sum = told.iter().find(|line| line["kind"] == "imported").unwrap();
+    assert_eq!((&sum["sum"]["imported"], &sum["sum"]["left_out"]), (&json!(2), &json!(1)));
+    assert!(moved.native("orders/3").await.holders[0].label.starts_with("hf1:reports/"));
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_move_that_may_wait_goes_on_as_soon_as_nothing_is_in_its_way() {
+    let moved = Move::set_with_one_server("cutover_wait").await;
+    let process = moved.process("orders/", "billing", LockerMode::Cassandra).await;
+    let cutover = moved.start("cutover", &orders(&["--wait", "2m"]));
+    let changing = async {
+        for mode in [LockerMode::Both, LockerMode::Native] {
+            Seams::system().sleep(Duration::from_secs(4)).await;
+            // Refused until the scope is that far.
+            while process.set_mode(mode).await.is_err() {
+                Seams::system().sleep(Duration::from_millis(300)).await;
+            }
+        }
+    };
+    let (ended, ()) = tokio::join!(cutover.end(Duration::from_mins(3)), changing);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let told: Vec<Value> =
+        ended.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(moves(&told), ["both", "native"]);
+    let waited: Vec<&str> = told
+        .iter()
+        .filter(|line| line["kind"] == "waiting")
+        .map(|line| line["for"][0]["obstacle"].as_str().unwrap())
+        .collect();
+    assert_eq!(waited, ["process", "process"]);
+}
+
+/// What is held natively and has no row gets one that the recipe's own clients heed.
+#[tokio::test]
+async fn every_recipe_keeps_out_who_locks_by_it_after_the_way_back() {
+    let moved = Move::set_with_one_server("cutover_recipes").await;
+    moved
+        .cql(&["CREATE TABLE IF NOT EXISTS k.lock_shadow (key text, column1 text, value text, PRIMARY KEY (key, column1))"])
+        .await;
+    let client = moved.client().await;
+    for (from, recipe) in [
+        ("queue", Some(Recipe::Queue)),
+        ("tokens", Some(Recipe::TokensLwt)),
+        ("shadow", None),
+        ("bakery", None),
+    ] {
+        let (scope, name) = (format!("{from}/"), format!("{from}/1"));
+        let line = ["--scope", &scope, "--from", from];
+        if from == "bakery" {
+            moved
+                .cql(&[
+                    "CREATE TABLE IF NOT EXISTS k.numbers (key text, column1 text, value bigint, PRIMARY KEY (key, column1))",
+                    "CREATE TABLE IF NOT EXISTS k.choosing (key text, column1 text, value boolean, PRIMARY KEY (key, column1))",
+                ])
+                .await;
+        }
+        let told = moved.done("cutover", &line).await;
+        assert_eq!(moves(&told), ["both", "native"], "{from}");
+        let guard = client.lock(&name).await.unwrap();
+        let back = [&line[..], &["--live-for", "5m"]].concat();
+        if from == "bakery" {
+            let said = moved.refused("rollback", &back).await;
+            assert!(said.contains("cannot be drawn for somebody else"), "{said}");
+            continue;
+        }
+        let told = moved.done("rollback", &back).await;
+        assert_eq!(moves(&told), ["both", "cassandra"], "{from}");
+        // With all that belongs to it, as the recipe has it.
+        let plan = moved.done("plan", &["--from", from, "--prefix", &scope]).await;
+        assert_eq!(plan[0]["kind"], "holder", "{from}: {plan:?}");
+        let owner = plan[0]["owner"].as_str().unwrap();
+        assert!(owner.contains(&format!("/native-{}", guard.token())), "{from}: {owner}");
+        if let Some(recipe) = recipe {
+            let old = recipe.locker(&moved.stage.cassandra(), &LockerOptions::default());
+            assert!(old.try_get_lock(&name).await.unwrap().is_none(), "{from}: it is held");
+            guard.release().await.unwrap();
+            let told = moved.done("rollback", &back).await;
+            assert_eq!(told[1], json!({ "kind": "rows", "written": 0, "taken_back": 1 }), "{from}");
+            let guard = old.try_get_lock(&name).await.unwrap().unwrap();
+            guard.release().await.unwrap();
+        }
+    }
+}
+
+/// So many times each command is killed, spread over the time that it takes.
+const KILLS: u32 = 8;
+/// Rows of each scope.
+const ROWS: u32 = 20;
+
+/// I25 and the turns of a stage: whatever the tool was doing when it was killed, the next run goes on from there, and
+/// nothing is done twice.
+#[tokio::test]
+async fn a_tool_that_is_killed_anywhere_is_run_again_and_nothing_is_lost_or_done_twice() {
+    let moved = Move::set_with_one_server("cutover_kills").await;
+    // Nobody kills it in the first scope: it is measured.
+    let mut took = [Duration::ZERO; 3];
+    let mut killed = [0; 3];
+    for round in 0..=KILLS {
+        let scope = format!("s{round}/");
+        let of_all =
+            |statement: &dyn Fn(u32) -> String| (0..ROWS).map(statement).collect::<Vec<_>>();
+        let insert = |row| {
+            format!(
+                "INSERT INTO k.leases (name, owner) VALUES ('{scope}{row}', 'old-{row}') USING TTL 900"
+            )
+        };
+        all(&moved, &of_all(&insert)).await;
+        let import = ["--prefix", &scope, "--from", "lease", "--writers-stopped"];
+        let there = ["--scope", &scope, "--from", "lease", "--writers-stopped"];
+        let back = ["--scope", &scope, "--from", "lease"];
+        let tries = [("import", &import[..]), ("cutover", &there[..]), ("rollback", &back[..])];
+        for (at, (command, arguments)) in tries.into_iter().enumerate() {
+            if command == "rollback" {
+                // As if somebody had cleared up: it writes all of them again.
+                let delete = |row| format!("DELETE FROM k.leases WHERE name = '{scope}{row}'");
+                all(&moved, &of_all(&delete)).await;
+            }
+            if round > 0 {
+                killed[at] +=
+                    killed_after(&moved, command, arguments, took[at] * round / (KILLS + 1)).await;
+            }
+            let clock = Seams::system().clock;
+            let began = clock.now();
+            moved.done(command, arguments).await;
+            if round == 0 {
+                took[at] = clock.now().saturating_since(began);
+            }
+            match command {
+                "rollback" => all_have_their_rows(&moved, &scope).await,
+                _ => all_are_held_once(&moved, &scope).await,
+            }
+        }
+        let view = modes(&moved, &scope).view().await.unwrap();
+        assert_eq!(
+            (view.stage, view.turn),
+            (Stage::Cassandra, 4),
+            "{scope}: each step was made once"
+        );
+    }
+    println!("took {took:?}, killed {killed:?}");
+    assert!(killed.iter().all(|killed| *killed >= KILLS / 2), "{killed:?}");
+}
+
+async fn all(moved: &Move, statements: &[String]) {
+    moved.cql(&statements.iter().map(String::as_str).collect::<Vec<_>>()).await;
+}
+
+async fn all_are_held_once(moved: &Move, scope: &str) {
+    let reader = moved.client().await;
+    for row in 0..ROWS {
+        let lock = reader.inspect(&format!("{scope}{row}")).await.unwrap().unwrap();
+        let parties = (lock.holders.len(), lock.queue.len(), lock.holders[0].label.clone());
+        assert_eq!(parties, (1, 0, format!("old-{row}")), "{lock:?}");
+    }
+}
+
+async fn all_have_their_rows(moved: &Move, scope: &str) {
+    for row in 0..ROWS {
+        let (owner, left_s) = moved.lease(&format!("{scope}{row}")).await.unwrap();
+        assert!(owner == format!("old-{row}") && left_s > 700, "{owner} {left_s}");
+    }
+}
+
+/// 1 if it had not ended by itself.
+async fn killed_after(moved: &Move, command: &str, arguments: &[&str], after: Duration) -> u32 {
+    let tool = moved.start(command, arguments);
+    Seams::system().sleep(after).await;
+    tool.signal(Signal::SIGKILL);
+    u32::from(tool.end(Duration::from_secs(10)).await.code.is_none())
+}

@@ -1,0 +1,122 @@
+//! A scope with fallback on three real Cassandra nodes and three real holdfastd (DESIGN §10): the servers die, Cassandra serves;
+//! they come back, and serve again. Every run writes a history, and the judge of all runs judges it; the tokens of every name
+//! have to rise over all switches.
+//!
+//! Durations are those of a test, not of production: W = 4 s, V = 2 s.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests stop the test when something is not as it must be, and show what they saw"
+)]
+
+use std::time::Duration;
+
+use holdfast::Client;
+use holdfast_seams::Seams;
+use holdfast_tests::fallback::{SWITCHED_WITHIN, World};
+use holdfast_tests::history::read;
+use holdfast_tests::program::Program;
+use nix::sys::signal::Signal;
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+async fn sleep(length: Duration) {
+    Seams::system().sleep(length).await;
+}
+
+/// All three servers are killed under load: the scope is served by Cassandra. They come back: it is theirs again. Twice.
+#[tokio::test]
+async fn a_scope_whose_servers_die_is_served_by_cassandra_until_they_are_back() {
+    let mut world = World::start("fallback_kill").await;
+    let (workers, tokens) = (world.workers(6).await, world.tokens.clone());
+    let clock = Seams::system().clock;
+    let switching = Box::pin(async {
+        let mut native = tokens.above(0, 20).await;
+        for round in 1..=2 {
+            let killed = clock.now();
+            world.kill_all();
+            let fallen = tokens.above(native, 1).await;
+            let without = clock.now().saturating_since(killed);
+            tokens.above(native, 20).await;
+            world.start_all();
+            let started = clock.now();
+            let back = tokens.above(fallen, 1).await;
+            let returned = clock.now().saturating_since(started);
+            println!(
+                "round {round}: Cassandra after {without:.1?}, native again after {returned:.1?}"
+            );
+            tokens.above(fallen, 20).await;
+            world.row_is("native").await;
+            native = back;
+        }
+    });
+    workers.work_during(switching).await;
+    drop(workers);
+
+    world.judge(Vec::new());
+    assert!(tokens.by_epoch().len() >= 5, "{:?}", tokens.by_epoch());
+    world.is_well().await;
+}
+
+/// A process stands still while it holds natively, and through the switch to Cassandra and back: what it held is over when it
+/// wakes, and others held it meanwhile in either store.
+#[tokio::test]
+async fn a_process_that_stood_still_over_both_switches_finds_its_lock_lost() {
+    let mut world = World::start("fallback_frozen").await;
+    let folder = tempfile::tempdir().unwrap();
+    let history = folder.path().join("history");
+    let recipe = format!("fallback@{}", world.cluster.endpoints());
+    let (points, keyspace) = (world.nodes.points(), world.nodes.keyspace());
+    let place = [&recipe, points, keyspace, "9", "3", history.to_str().unwrap(), "100"];
+    let mut frozen =
+        Program::start("holdfast-cassandra-holder", &[&place[..], &["hold", "job/a"]].concat());
+    frozen.line("held", secs(30)).await;
+    let (_locker, client) = world.enter(1).await;
+    world.hold(&client, "job/b").await;
+
+    frozen.signal(Signal::SIGSTOP);
+    world.kill_all();
+    // No server is alive: Cassandra grants.
+    let fallen = world.hold(&client, "job/a").await;
+    world.start_all();
+    let returning = async { while world.hold(&client, "job/a").await <= fallen {} };
+    let within = Seams::system().timeout(SWITCHED_WITHIN, returning).await;
+    assert!(within.is_ok(), "not native again: {:?}", world.scope().await);
+    frozen.signal(Signal::SIGCONT);
+    frozen.line("lost", secs(10)).await;
+    world.judge(vec![read(&history).unwrap()]);
+}
+
+/// Cassandra is gone: a scope with fallback stops granting, names beside it go on; and it grants again with Cassandra.
+#[tokio::test]
+async fn without_cassandra_only_the_names_of_the_scope_stand_still() {
+    let world = World::start("fallback_alone").await;
+    let client = Client::connect(&world.cluster.endpoints()).await.unwrap();
+    let held = client.lock("job/a").await.unwrap();
+    for node in [2, 3] {
+        world.nodes.nodes().kill(node).await;
+    }
+    // Two of three replicas are gone: no SERIAL.
+    let seams = Seams::system();
+    let ending = async {
+        while held.is_safe() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert!(seams.timeout(secs(20), ending).await.is_ok(), "authority ends without Cassandra");
+    let beside = client.lock("other").await.unwrap();
+    beside.release().await.unwrap();
+    let waiting = client.lock("job/b").wait(secs(2)).await;
+    assert!(waiting.is_err(), "nobody may say that it is safe: {waiting:?}");
+
+    for node in [2, 3] {
+        world.nodes.nodes().restart(node).await;
+    }
+    let again = client.lock("job/b").wait(secs(60)).await.unwrap();
+    assert!(again.is_safe());
+    again.release().await.unwrap();
+}

@@ -1,0 +1,164 @@
+//! A scope with fallback on three real Cassandra nodes and three real holdfastd (DESIGN §10) whose faults are of the finer
+//! kind: a leader that is cut off from its clients, or from Cassandra, alone; servers that come and go; clocks of
+//! different rates; many processes that read the row which a leader wants to change. Every run writes a history, and the
+//! judge of all runs judges it; the tokens of every name have to rise over all of it.
+//!
+//! W = 4 s, V = 2 s. A machine that stands still for seconds may cost a hold, or bring a switch that nobody needed; what
+//! would not have come otherwise is asserted only of a time in which this process saw the machine go on.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests stop the test when something is not as it must be, and show what they saw"
+)]
+
+#[path = "migrate_fallback_faults/flapping.rs"]
+mod flapping;
+#[path = "migrate_fallback_faults/rates.rs"]
+mod rates;
+#[path = "migrate_fallback_faults/readers.rs"]
+mod readers;
+
+use std::time::Duration;
+
+use holdfast::Client;
+use holdfast_seams::Seams;
+use holdfast_tests::cassandra::Stage as Nodes;
+use holdfast_tests::fallback::{Lines, Row, SERVES_FOR, W, World};
+use holdfast_tests::fault::Line;
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+async fn sleep(length: Duration) {
+    Seams::system().sleep(length).await;
+}
+
+/// What this process saw of the row for a while.
+struct Watched {
+    rows: Vec<Row>,
+    /// The longest time between two looks: for so long the machine may have stood still.
+    longest_blink: Duration,
+}
+
+impl Watched {
+    async fn for_so_long(world: &World, length: Duration) -> Self {
+        let clock = Seams::system().clock;
+        let (mut rows, mut longest_blink) = (Vec::new(), Duration::ZERO);
+        let mut looked = clock.now();
+        let until = looked + length;
+        while looked < until {
+            rows.push(world.row().await);
+            sleep(Duration::from_millis(50)).await;
+            let now = clock.now();
+            longest_blink = longest_blink.max(now.saturating_since(looked));
+            looked = now;
+        }
+        Self { rows, longest_blink }
+    }
+
+    /// Whether nothing stood still for as long as a leader may be late with its beat.
+    fn is_of_a_machine_that_goes_on(&self) -> bool {
+        let goes_on = self.longest_blink < W / 4;
+        if !goes_on {
+            println!("the machine stood still for {:?}: nothing follows", self.longest_blink);
+        }
+        goes_on
+    }
+
+    /// What was seen, each mode and epoch once.
+    fn switches(&self) -> Vec<(&str, i64)> {
+        let mut switches: Vec<_> =
+            self.rows.iter().map(|row| (row.mode.as_str(), row.epoch)).collect();
+        switches.dedup();
+        switches
+    }
+
+    fn beats(&self) -> i64 {
+        self.rows.last().unwrap().beat - self.rows[0].beat
+    }
+}
+
+/// Somebody else is to lead, says an operator on the leader's own machine.
+async fn hand_over(world: &World, leader: usize) {
+    let beside = &world.cluster.nodes()[leader].listen;
+    let heir = world.cluster.nodes()[(leader + 1) % 3].id;
+    let admin = Client::builder().endpoints(beside).unwrap().cluster_admin(secs(20));
+    admin.transfer_leader(Some(heir)).await.unwrap();
+}
+
+/// The leader says in Cassandra that it lives, so nobody takes over, and nobody is granted anything, for as long as it lasts;
+/// handing leadership to a server that can be reached ends it, and so would the line.
+#[tokio::test]
+async fn a_leader_that_no_client_reaches_keeps_its_scope_until_another_one_leads() {
+    let nodes = Nodes::set("faults_clients").await;
+    let (lines, cluster) = Lines::start(&nodes).await;
+    let world = World::of(nodes, cluster).await;
+    let (workers, tokens) = (world.workers(6).await, world.tokens.clone());
+    let cutting = Box::pin(async {
+        tokens.more(20).await;
+        let leader = world.cluster.leader().await;
+        lines.to_clients(leader, Line::Silent);
+        // What was on its way has come.
+        sleep(W / 2).await;
+        let before = tokens.count();
+        let watched = Watched::for_so_long(&world, W * 3 / 2).await;
+        // On a slow machine another one may lead by now.
+        if watched.is_of_a_machine_that_goes_on() && world.cluster.leader().await == leader {
+            let first = &watched.rows[0];
+            assert_eq!(watched.switches(), [("native", first.epoch)], "nobody takes over");
+            assert!(watched.beats() >= 3, "the leader's beat goes on: {:?}", watched.rows);
+            assert_eq!(tokens.count(), before, "a leader granted what it could not say");
+        }
+
+        hand_over(&world, leader).await;
+        tokens.more(20).await;
+        println!("after another one leads: {:?}", world.row().await);
+        lines.mend();
+        tokens.more(20).await;
+    });
+    workers.work_during(cutting).await;
+    drop(workers);
+    world.judge(Vec::new());
+}
+
+/// The leader's authority runs out, and it suspends the scope; Cassandra serves it for as long as that one leads and reaches no
+/// node. Once another one leads it is native again, with the line still broken.
+#[tokio::test]
+async fn a_leader_cut_off_from_cassandra_gives_way_until_another_one_leads() {
+    let nodes = Nodes::set("faults_cassandra").await;
+    let (lines, cluster) = Lines::start(&nodes).await;
+    let world = World::of(nodes, cluster).await;
+    let (workers, tokens) = (world.workers(6).await, world.tokens.clone());
+    let clock = Seams::system().clock;
+    let cutting = Box::pin(async {
+        let native = tokens.above(0, 20).await;
+        let leader = world.cluster.leader().await;
+        lines.to_cassandra(leader, Line::Silent);
+        let cut = clock.now();
+        let fallen = tokens.above(native, 1).await;
+        println!("Cassandra after {:.1?}", clock.now().saturating_since(cut));
+        let still_leads = world.cluster.leader().await == leader;
+        assert!(!still_leads || world.scope().await.suspended, "nobody is granted in vain");
+        let watched = Watched::for_so_long(&world, SERVES_FOR + W / 2).await;
+        if watched.is_of_a_machine_that_goes_on() && world.cluster.leader().await == leader {
+            assert_eq!(watched.switches().len(), 1, "{:?}", watched.switches());
+            assert_eq!(world.row().await.mode, "cassandra");
+        }
+        tokens.above(native, 20).await;
+
+        let asked = clock.now();
+        hand_over(&world, leader).await;
+        tokens.above(fallen, 20).await;
+        println!("native again after {:.1?}", clock.now().saturating_since(asked));
+        world.row_is("native").await;
+        lines.mend();
+        tokens.more(20).await;
+    });
+    workers.work_during(cutting).await;
+    drop(workers);
+    world.judge(Vec::new());
+    world.is_well().await;
+}

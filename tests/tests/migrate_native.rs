@@ -1,0 +1,118 @@
+//! `holdfast-migrate import` from three real Cassandra nodes into three real servers, and what the owners
+//! find there.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests stop the test when something is not as it must be"
+)]
+
+use holdfast::LockInfo;
+use holdfast::compat::LockerOptions;
+use holdfast_tests::cluster::{Cluster, Setup};
+use holdfast_tests::moving::Move;
+use holdfast_tests::recipe::Recipe;
+use serde_json::{Value, json};
+
+async fn imported(moved: &Move, arguments: &[&str]) -> Value {
+    moved.done("import", arguments).await.remove(0)
+}
+
+fn counts(sum: &Value) -> [&Value; 4] {
+    ["imported", "queued", "already_there", "refused"].map(|key| &sum[key])
+}
+
+fn line_of(lock: &LockInfo) -> Vec<&str> {
+    let holders = lock.holders.iter().map(|holder| holder.label.as_str());
+    holders.chain(lock.queue.iter().map(|waiter| waiter.label.as_str())).collect()
+}
+
+/// I25, over a killed leader between two runs.
+#[tokio::test]
+async fn what_is_imported_is_claimed_by_its_owners_in_the_order_of_there() {
+    let mut moved = Move::set("native_order").await;
+    moved
+        .cql(&[
+            "INSERT INTO k.leases (name, owner, value) VALUES ('orders/1', 'client_1', '10.0.0.7') USING TTL 600",
+            "INSERT INTO k.lock_main (key, column1, value) VALUES ('q', 't1', 'x') USING TTL 600",
+            "INSERT INTO k.lock_queue (key, column1, value) VALUES ('q', '00000000000000000002t2', 'x') USING TTL 600",
+            "INSERT INTO k.lock_queue (key, column1, value) VALUES ('q', '00000000000000000003t3', 'x') USING TTL 600",
+        ])
+        .await;
+    let old_clients_are_gone = "--writers-stopped";
+    let leases = imported(&moved, &["--from", "lease", old_clients_are_gone]).await;
+    assert_eq!(counts(&leases), [&json!(1), &json!(0), &json!(0), &json!(0)]);
+    let queue = imported(&moved, &["--from", "queue", old_clients_are_gone]).await;
+    assert_eq!(counts(&queue), [&json!(1), &json!(2), &json!(0), &json!(0)]);
+
+    let leader = moved.cluster.leader().await;
+    moved.cluster.kill(leader);
+    let again = imported(&moved, &["--from", "queue", old_clients_are_gone]).await;
+    assert_eq!(counts(&again), [&json!(0), &json!(0), &json!(3), &json!(0)]);
+
+    // What came from another recipe has no row in the tables of this one.
+    for (recipe, prefix) in [("lease", "orders/"), ("queue", "q")] {
+        let same = moved.run("verify", &["--from", recipe, "--prefix", prefix]).await;
+        assert_eq!(same.code, Some(0), "{same:?}");
+        assert!(same.out.contains("\"locks\":1"), "{}", same.out);
+    }
+
+    let client = moved.client().await;
+    let lock = client.inspect("q").await.unwrap().unwrap();
+    assert_eq!(line_of(&lock), ["t1", "t2", "t3"]);
+    let first = client.claim("q", "t1").await.unwrap();
+    let mut third = client.claim("q", "t3").enqueue();
+    assert_eq!(third.next().await.map(|place| place.place), Some(1));
+    let second = client.claim("q", "t2").enqueue();
+    first.release().await.unwrap();
+    let second = second.await.unwrap();
+    let between = second.token();
+    second.release().await.unwrap();
+    assert!(third.await.unwrap().token() > between);
+    let lease = client.claim("orders/1", "client_1").await.unwrap();
+    let differs = moved.run("verify", &["--from", "lease", "--prefix", "orders/"]).await;
+    assert_eq!(differs.code, Some(1), "{differs:?}");
+    assert!(differs.out.contains("\"difference\":\"other-holder\""), "{}", differs.out);
+    assert_eq!(lease.value().map(|value| value.bytes), Some(b"10.0.0.7"[..].into()));
+}
+
+/// DESIGN §10: a row that is no client's of ours and was changed lately is one of an old client that
+/// still works, until the operator says that it does not.
+#[tokio::test]
+async fn an_import_beside_clients_that_still_write_is_refused_and_ours_are_let_in() {
+    let moved = Move::set("native_strangers").await;
+    let ours = Recipe::Lease.locker(&moved.stage.cassandra(), &LockerOptions::default());
+    let guard = ours.get_lock("ours").await.unwrap();
+    let alone = imported(&moved, &["--from", "lease"]).await;
+    assert_eq!(counts(&alone)[0], &json!(1));
+
+    moved.cql(&["INSERT INTO k.leases (name, owner) VALUES ('theirs', 'client_1')"]).await;
+    let refused = moved.run("import", &["--from", "lease"]).await;
+    guard.release().await.unwrap();
+
+    assert_eq!(refused.code, Some(122), "{refused:?}");
+    assert!(refused.err.contains("client_1"), "{}", refused.err);
+    assert!(refused.err.contains("--writers-stopped"), "{}", refused.err);
+    assert!(moved.client().await.inspect("theirs").await.unwrap().is_none());
+}
+
+/// Both are named, and nothing is sent.
+#[tokio::test]
+async fn a_checkpoint_of_another_cluster_is_refused() {
+    let moved = Move::set("native_checkpoint").await;
+    moved.cql(&["INSERT INTO k.leases (name, owner) VALUES ('a', 'o') USING TTL 600"]).await;
+    let file = moved.cluster.folder().join("checkpoint");
+    let path = file.to_str().unwrap();
+    let line = ["--from", "lease", "--writers-stopped", "--resume", path];
+    assert_eq!(counts(&imported(&moved, &line).await)[0], &json!(1));
+    let resumed = imported(&moved, &line).await;
+    assert_eq!(counts(&resumed), [&json!(0); 4], "every range is done");
+
+    let other = Cluster::start(&Setup::nodes(1)).await;
+    let moved = Move { cluster: other, ..moved };
+    let refused = moved.run("import", &line).await;
+
+    assert_eq!(refused.code, Some(122), "{refused:?}");
+    assert!(refused.err.contains("is of another import"), "{}", refused.err);
+    assert!(moved.client().await.list("").await.unwrap().is_empty());
+}
