@@ -5,9 +5,10 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdfast_core::{Command, Event, LockTable, LogIndex, Outcome, Tenure};
-use holdfast_seams::BoxFuture;
+use holdfast_seams::{BoxFuture, Seams};
 use tokio::sync::watch;
 
 use crate::error::ProposeError;
@@ -121,6 +122,36 @@ pub async fn propose(
         }),
     );
     told.await.unwrap_or(Err(ProposeError::ShuttingDown))
+}
+
+/// How long a command waits for members to say that they know its version (I29): a leader that has just begun asks them within
+/// a second or two, and one that comes back is asked every second.
+const KNOWN_WITHIN: Duration = Duration::from_secs(5);
+/// Between two tries meanwhile.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Proposes a command that may be the first of its version in the log: an operator's, who asks as soon as there is a leader, is
+/// not refused for what members say a moment later.
+///
+/// Dropping the future leaves what was proposed alone.
+///
+/// # Errors
+///
+/// As of [`propose`]; [`ProposeError::VersionNotKnown`] if a member did not say it within five seconds.
+pub(crate) async fn propose_when_known(
+    consensus: &dyn Consensus,
+    seams: &Seams,
+    command: Command,
+) -> Result<Committed, ProposeError> {
+    let give_up_at = seams.clock.now() + KNOWN_WITHIN;
+    loop {
+        let result = propose(consensus, command.clone()).await;
+        let may_pass = matches!(result, Err(ProposeError::VersionNotKnown { .. }));
+        if !may_pass || seams.clock.now() >= give_up_at {
+            return result;
+        }
+        seams.sleep(AGAIN).await;
+    }
 }
 
 /// Hears of everything that is applied, in order, on every node, leading or not.

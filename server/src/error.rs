@@ -25,8 +25,11 @@ pub enum ProposeError {
         "the disk reserve (reserve_bytes) is reached; only what frees or ends things is accepted"
     )]
     DiskReserve,
-    /// A member does not know this version of the command yet (I29). Nothing was appended.
-    #[error("command version {version} is not known to all members yet; finish the upgrade first")]
+    /// A member has not said that it knows this version of the command (I29). Nothing was appended.
+    #[error(
+        "no member may be without command version {version}, and one has not said that it knows it: it is down, or of an \
+         older build; start or upgrade it, and ask again"
+    )]
     VersionNotKnown {
         /// The command's version.
         version: u16,

@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 
 use super::status;
 use crate::authority::{Keepers, NotRetired, Standing};
-use crate::consensus::propose;
+use crate::consensus::propose_when_known;
 use crate::session::{Hub, refusals};
 
 /// The service.
@@ -38,7 +38,8 @@ impl ScopeApi {
     }
 
     async fn change(&self, command: Command) -> Result<Option<ScopeState>, Status> {
-        let committed = propose(&**self.hub.consensus(), command).await;
+        let consensus = &**self.hub.consensus();
+        let committed = propose_when_known(consensus, self.hub.seams(), command).await;
         let committed = committed.map_err(|error| status::of_propose_error(&error))?;
         match committed.outcome {
             Ok(Answer::Scope { now }) => Ok(now),

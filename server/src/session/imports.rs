@@ -1,7 +1,6 @@
 //! What operators bring in from another store: read, proposed group by group, answered row by row.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use holdfast_core::{
     Answer, Command, Fate, Has, IMPORT_ROWS_MAX, IMPORT_TTL_MAX_MS, ImportRow, LockName,
@@ -18,7 +17,7 @@ use tokio::sync::oneshot;
 use super::call_error::CallError;
 use super::frames::{read_name, read_owner};
 use super::{Hub, refusals};
-use crate::consensus::{Committed, propose};
+use crate::consensus::{Committed, propose_when_known};
 use crate::error::ProposeError;
 
 /// Most groups of one call; a call with more is refused.
@@ -29,12 +28,6 @@ const GROUP_BYTES_MAX: usize = 32 << 10;
 /// Groups on their way at once. Far below what the proposer takes, so that an import never leaves
 /// clients without room.
 const IN_FLIGHT: usize = 256;
-/// How long a call waits for members to say that they know imports (I29): a leader that has just begun
-/// asks them within a second or two.
-const KNOWN_WITHIN: Duration = Duration::from_secs(3);
-/// Between two tries meanwhile.
-const AGAIN: Duration = Duration::from_millis(100);
-
 type Pending = oneshot::Receiver<Result<Committed, ProposeError>>;
 
 impl Hub {
@@ -53,7 +46,9 @@ impl Hub {
         let mut pending = VecDeque::new();
         let mut commands = commands.into_iter();
         let Some((first, rows)) = commands.next() else { return Ok(ImportResponse { groups }) };
-        groups.push(self.import_first(first, rows).await?);
+        // The first group goes alone: if it cannot be proposed yet, no other can.
+        let committed = propose_when_known(&*self.consensus, self.seams(), first).await;
+        groups.push(self.imported(committed, rows)?);
         for (command, rows) in commands {
             if pending.len() >= IN_FLIGHT {
                 groups.extend(self.next_outcome(&mut pending).await?);
@@ -66,24 +61,6 @@ impl Hub {
             groups.push(group);
         }
         Ok(ImportResponse { groups })
-    }
-
-    /// The first group goes alone: if it cannot be proposed yet, no other can.
-    async fn import_first(
-        &self,
-        command: Command,
-        rows: usize,
-    ) -> Result<ImportedGroup, CallError> {
-        let seams = self.seams();
-        let give_up_at = seams.clock.now() + KNOWN_WITHIN;
-        loop {
-            let result = propose(&*self.consensus, command.clone()).await;
-            let may_pass = matches!(result, Err(ProposeError::VersionNotKnown { .. }));
-            if !may_pass || seams.clock.now() >= give_up_at {
-                return self.imported(result, rows);
-            }
-            seams.sleep(AGAIN).await;
-        }
     }
 
     fn submit_import(&self, command: Command) -> Pending {

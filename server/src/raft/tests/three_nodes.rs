@@ -9,7 +9,7 @@ use holdfast_core::{
 };
 
 use super::cluster::{Cluster, commit, follows, has_session, open, open_session, outcome, submit};
-use crate::consensus::{Consensus, Done};
+use crate::consensus::{Consensus, Done, propose_when_known};
 use crate::error::ProposeError;
 use crate::raft::ReplicaConfig;
 use crate::raft::proposer::Policy;
@@ -430,16 +430,20 @@ fn a_command_of_a_version_that_a_member_does_not_know_is_not_proposed() {
     assert_eq!(refused, Err(ProposeError::VersionNotKnown { version: COMMAND_VERSION_OLDEST }));
 }
 
+/// A command that versions below 3 do not know.
+fn import(owner: &str) -> Command {
+    Command::Import {
+        owner: Label::parse(owner).unwrap(),
+        ttl_ms: 60_000,
+        rows: vec![ImportRow { lock: LockName::parse(owner).unwrap(), has: Has::Hold(None) }],
+    }
+}
+
 /// I29: who knew it when it was first applied cannot have forgotten it and follow this log.
 #[tokio::test(start_paused = true)]
 async fn a_version_that_was_applied_once_needs_no_word_of_a_member_that_is_down() {
     let mut cluster = Cluster::started(3, AS_IT_IS).await;
     cluster.formed().await;
-    let import = |owner: &str| Command::Import {
-        owner: Label::parse(owner).unwrap(),
-        ttl_ms: 60_000,
-        rows: vec![ImportRow { lock: LockName::parse(owner).unwrap(), has: Has::Hold(None) }],
-    };
     // A leader asks everybody every second.
     cluster.seams.sleep(Duration::from_secs(3)).await;
     let (leader, tenure) = cluster.leader().await;
@@ -451,6 +455,30 @@ async fn a_version_that_was_applied_once_needs_no_word_of_a_member_that_is_down(
     let again = submit(cluster.replica(next), import("second")).await.unwrap();
 
     assert!(matches!(again.map(|done| done.outcome), Ok(Ok(Answer::Imported { .. }))));
+    cluster.shutdown().await;
+}
+
+/// I29: the first of its version is for a member to be heard of, for a while; one that stays away has it refused.
+#[tokio::test(start_paused = true)]
+async fn the_first_command_of_a_version_waits_for_a_member_that_comes_back() {
+    let mut cluster = Cluster::started(3, AS_IT_IS).await;
+    cluster.formed().await;
+    let (leader, tenure) = cluster.leader().await;
+    let left = cluster.kill(leader).await;
+    let (next, _) = cluster.leader_after(tenure).await;
+    let seams = cluster.seams.clone();
+    let replica = cluster.replica(next).clone();
+
+    let away = propose_when_known(&*replica, &seams, import("first")).await;
+    assert_eq!(away, Err(ProposeError::VersionNotKnown { version: 3 }));
+    let asking = propose_when_known(&*replica, &seams, import("first"));
+    let coming = async {
+        seams.sleep(Duration::from_secs(2)).await;
+        cluster.start(leader, left).await;
+    };
+    let (back, ()) = tokio::join!(asking, coming);
+
+    assert!(matches!(back.map(|done| done.outcome), Ok(Ok(Answer::Imported { .. }))));
     cluster.shutdown().await;
 }
 
