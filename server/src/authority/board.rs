@@ -9,7 +9,7 @@ use holdfast_proto::v1::ScopeAuthority;
 use holdfast_seams::Moment;
 use tokio::sync::Notify;
 
-use super::keeper::Right;
+use super::step::Right;
 
 /// The scopes as this node has applied them, and the authority that its keepers have.
 ///

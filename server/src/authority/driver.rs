@@ -16,9 +16,10 @@ use holdfast_seams::{Moment, Seams};
 use tokio::sync::Notify;
 
 use super::board::Board;
-use super::keeper::{CoreStep, Keeper, RowStep, is_bump};
+use super::keeper::{Keeper, is_bump};
 use super::leases::Leases;
 use super::standing::Standing;
+use super::step::{CoreStep, RowStep};
 use super::terms::Terms;
 use crate::consensus::{Consensus, propose};
 

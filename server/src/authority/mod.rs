@@ -41,6 +41,7 @@ mod lead;
 mod leases;
 mod rules;
 mod standing;
+mod step;
 mod terms;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,8 @@ use holdfast_cassandra::authority::AuthorityRow;
 use holdfast_core::ScopeState;
 use holdfast_seams::Moment;
 
-use super::keeper::{Keeper, Tally, Trouble};
+use super::keeper::Keeper;
+use super::step::{Tally, Trouble};
 
 /// How a scope stands at its leader.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,8 +6,9 @@ use holdfast_cassandra::authority::{AuthorityRow, Change, Durations, Look, Mode}
 use holdfast_core::ScopeState;
 use holdfast_seams::Moment;
 
-use super::super::keeper::{CoreStep, Keeper, Right, RowStep, Trouble};
+use super::super::keeper::Keeper;
 use super::super::rules::{Rule, without};
+use super::super::step::{CoreStep, Right, RowStep, Trouble};
 use super::super::terms::Terms;
 
 const FIRST_BEAT: i64 = 77;
