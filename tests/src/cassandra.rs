@@ -175,7 +175,7 @@ impl Stage {
     }
 
     /// The session that all lockers share.
-    pub fn session(&self) -> &Session {
+    pub fn session(&self) -> &Arc<Session> {
         &self.session
     }
 

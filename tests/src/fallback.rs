@@ -11,7 +11,7 @@ use holdfast::compat::{
 };
 
 pub use lines::Lines;
-pub use world::{NAMES, Row, SWITCHED_WITHIN, Tokens, Workers, World};
+pub use world::{NAMES, Pauses, Row, SWITCHED_WITHIN, Workers, World};
 
 /// What its names begin with.
 pub const SCOPE: &str = "job/";

@@ -615,6 +615,14 @@ impl Recorder {
         }
     }
 
+    /// A copy of what was kept so far; empty for a recorder that writes to a file.
+    pub fn so_far(&self) -> Vec<Record> {
+        match &*self.sink.lock().unwrap_or_else(PoisonError::into_inner) {
+            Sink::Memory(records) => records.clone(),
+            Sink::File(_) => Vec::new(),
+        }
+    }
+
     /// What was kept so far; empty for a recorder that writes to a file.
     pub fn take(&self) -> Vec<Record> {
         match &mut *self.sink.lock().unwrap_or_else(PoisonError::into_inner) {

@@ -1,8 +1,29 @@
 //! Somebody else's clients of the recipes, in Python with the ordinary driver (`tests/legacy`).
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::history::{Record, What};
 use crate::python::Python;
+
+/// How often a lock passed from an old client, whose numbers begin with `first_old`, to one of ours, and from one of ours to
+/// an old one.
+pub fn passed(records: &[Record], first_old: u64) -> (usize, usize) {
+    let mut last = BTreeMap::<&str, bool>::new();
+    let (mut to_us, mut to_them) = (0, 0);
+    for record in records {
+        let What::Granted { names, .. } = &record.what else { continue };
+        let old = record.client.0 >= first_old;
+        for name in names {
+            match last.insert(name, old) {
+                Some(true) if !old => to_us += 1,
+                Some(false) if old => to_them += 1,
+                _ => {}
+            }
+        }
+    }
+    (to_us, to_them)
+}
 
 /// One of their files.
 pub fn script(file: &str) -> PathBuf {

@@ -42,6 +42,8 @@ pub mod run;
 pub mod scribe;
 pub mod shim;
 pub mod sim;
+#[cfg(feature = "cassandra")]
+pub mod tokens;
 pub mod traffic;
 pub mod wire;
 pub mod witness;

@@ -18,12 +18,15 @@ use tempfile::TempDir;
 use crate::cassandra::Stage;
 use crate::check::Report;
 use crate::history::{ClientId, LostCause, Record, Recorder, What, merge, read};
+use crate::legacy::passed;
 use crate::program::Program;
 use crate::remote::RemoteScribe;
 use crate::run::judge;
 
 /// How long a hold of a client that works is.
 pub const WORK: Duration = Duration::from_millis(20);
+/// Between two looks at what clients wrote.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long a process may take to say that it does what it was told, or to end.
 const STEP_LIMIT: Duration = Duration::from_mins(1);
 
@@ -150,6 +153,22 @@ impl<'a> Party<'a> {
     /// How many locks its clients in this process have given back so far.
     pub fn given_back(&self) -> usize {
         self.recorder.count(|what| matches!(what, What::Released { .. }))
+    }
+
+    /// Lets clients be at work for so long, and then until locks have passed so often from old clients, whose numbers begin with
+    /// `first_old`, to ours and back: on a slow machine that takes longer, and how fast it is nobody asks here.
+    pub async fn pass_locks(&self, first_old: u64, times: usize, length: Duration) {
+        let seams = Seams::system();
+        let give_up_at = seams.clock.now() + length + STEP_LIMIT * 2;
+        seams.sleep(length).await;
+        while seams.clock.now() < give_up_at {
+            let so_far = merge(vec![self.history_of_processes(), self.recorder.so_far()]);
+            let (to_us, to_them) = passed(&so_far, first_old);
+            if to_us >= times && to_them >= times {
+                return;
+            }
+            seams.sleep(LOOK_EVERY).await;
+        }
     }
 
     /// A process of ours as client `id`: `hold NAME` or `work NAME…`. It prints `held`, or `ready`.

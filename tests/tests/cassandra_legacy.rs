@@ -11,14 +11,13 @@
     reason = "helpers of tests stop the test when something is not as it must be, and show what they saw"
 )]
 
-use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast::compat::Patience;
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::Stage;
-use holdfast_tests::history::{Record, What};
 use holdfast_tests::legacy;
 use holdfast_tests::python::Python;
 use holdfast_tests::recipe::{Party, Recipe, Times};
@@ -43,37 +42,28 @@ fn python() -> Python {
     legacy::python(env!("CARGO_TARGET_TMPDIR"), "cassandra_legacy")
 }
 
-/// How often a lock passed from an old client to one of ours, and from one of ours to an old one.
-fn passed(records: &[Record]) -> (usize, usize) {
-    let mut last = BTreeMap::<&str, bool>::new();
-    let (mut to_us, mut to_them) = (0, 0);
-    for record in records {
-        let What::Granted { names, .. } = &record.what else { continue };
-        let old = record.client.0 >= OLD;
-        for name in names {
-            match last.insert(name, old) {
-                Some(true) if !old => to_us += 1,
-                Some(false) if old => to_them += 1,
-                _ => {}
-            }
-        }
-    }
-    (to_us, to_them)
-}
-
-/// Old clients hold for `old_ms` at a time, ours as briefly as ever, and the other way round: who holds is who excludes.
-async fn contend(party: &Party<'_>, python: &Python, first: u64, old_ms: u64, our_ms: u64) {
+/// Old clients hold for `old_ms` at a time, ours for `our_ms`: who holds is who excludes. Until locks have passed so many `times`.
+async fn contend(
+    party: &Party<'_>,
+    python: &Python,
+    (first, times): (u64, usize),
+    (old_ms, our_ms): (u64, u64),
+) {
     let [old_ms, pause_ms] = [old_ms, our_ms].map(|ms| ms.to_string());
     let task = [&["work", "4", &old_ms, &pause_ms][..], &NAMES].concat();
     let mut old = party.foreign(python.program(), &legacy::script("client.py"), OLD + first, &task);
     old.says("ready").await;
-    let clock = Seams::system().clock;
-    let until = clock.now() + length();
+    let over = AtomicBool::new(false);
+    let is_over = || over.load(Ordering::Relaxed);
     let ours = (1..=4).map(async |id| {
         let client = party.client(first + id);
-        client.work(&NAMES, Duration::from_millis(our_ms), || clock.now() >= until).await;
+        client.work(&NAMES, Duration::from_millis(our_ms), is_over).await;
     });
-    join_all(ours).await;
+    let passing = async {
+        party.pass_locks(OLD, times, length()).await;
+        over.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(join_all(ours), passing);
     old.end().await;
 }
 
@@ -85,14 +75,14 @@ async fn old_clients_and_ours_exclude_each_other() {
     // Each on tables of its own: side by side they take no longer than one.
     let contending = Recipe::ALL.map(async |recipe| {
         let party = Party::new(&stage, recipe, Times::USUAL);
-        contend(&party, &python, 0, 150, 20).await;
-        contend(&party, &python, 100, 20, 150).await;
+        contend(&party, &python, (0, least / 2), (150, 20)).await;
+        contend(&party, &python, (100, least), (20, 150)).await;
         party
     });
     for party in join_all(contending).await {
         let recipe = party.recipe();
         let (report, records) = party.judge_and_keep();
-        let (to_us, to_them) = passed(&records);
+        let (to_us, to_them) = legacy::passed(&records, OLD);
         println!("{recipe:?}: {to_us} times from an old client to ours, {to_them} back: {report}");
         assert!(to_us >= least && to_them >= least, "{recipe:?}: {to_us} {to_them} {report}");
     }

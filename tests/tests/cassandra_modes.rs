@@ -11,26 +11,25 @@
     reason = "helpers of tests stop the test when something is not as it must be, and show what they saw"
 )]
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
+use holdfast::Client;
 use holdfast::compat::{
     Cassandra, Lease, LeaseTable, Locker, LockerMode, LockerOptions, ModesTable, MoveRefused,
-    Patience, RemoteGuard, RemoteLocker, ScopeModes, SerialScope, Stage,
+    ScopeModes, SerialScope, Stage,
 };
-use holdfast::{Client, FencingToken};
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::Stage as Nodes;
 use holdfast_tests::cluster::{Cluster, Setup};
-use holdfast_tests::history::{ClientId, Record, What};
 use holdfast_tests::legacy;
 use holdfast_tests::program::{Ended, Program, run};
 use holdfast_tests::python::Python;
 use holdfast_tests::recipe::{LockProcess, Party, Recipe, Times, WORK};
 use holdfast_tests::remote::RemoteScribe;
+use holdfast_tests::tokens::Tokens;
 
 /// The first client of an old process; ours are below.
 const OLD: u64 = 1_000;
@@ -48,38 +47,12 @@ fn python() -> Python {
     legacy::python(env!("CARGO_TARGET_TMPDIR"), "cassandra_modes")
 }
 
-/// The last native token of each lock, over all clients of a run.
-type Fences = Arc<Mutex<BTreeMap<String, FencingToken>>>;
-
-/// A locker whose tokens are looked at.
-struct Fenced {
-    locker: Locker,
-    fences: Fences,
-}
-
-impl RemoteLocker for Fenced {
-    fn acquire<'a>(
-        &'a self,
-        lock_id: &'a str,
-        patience: Patience,
-    ) -> BoxFuture<'a, holdfast::Result<RemoteGuard>> {
-        Box::pin(async move {
-            let guard = self.locker.acquire(lock_id, patience).await?;
-            if let Some(token) = guard.fencing_token() {
-                let before = self.fences.lock().unwrap().insert(lock_id.to_owned(), token);
-                assert!(before < Some(token), "{lock_id}: {token} after {before:?}");
-            }
-            Ok(guard)
-        })
-    }
-}
-
 /// Processes of ours, as far as locks go: each with a session, a locker and a row of its own.
 struct Crew<'a> {
     party: &'a Party<'a>,
     nodes: &'a Nodes,
     cluster: &'a Cluster,
-    fences: Fences,
+    tokens: Tokens,
 }
 
 impl Crew<'_> {
@@ -91,8 +64,8 @@ impl Crew<'_> {
             .start(mode)
             .await
             .unwrap();
-        let fenced = Fenced { locker: locker.clone(), fences: self.fences.clone() };
-        (locker, self.party.scribe(Arc::new(fenced), id))
+        let fenced = self.tokens.of(Arc::new(locker.clone()));
+        (locker, self.party.scribe(fenced, id))
     }
 
     /// Old clients, three threads that hold for 30 ms at a time.
@@ -102,24 +75,6 @@ impl Crew<'_> {
         old.says("ready").await;
         old
     }
-}
-
-/// How often a lock passed from an old client to one of ours, and from one of ours to an old one.
-fn passed(records: &[Record]) -> (usize, usize) {
-    let mut last = BTreeMap::<&str, bool>::new();
-    let (mut to_us, mut to_them) = (0, 0);
-    for record in records {
-        let What::Granted { names, .. } = &record.what else { continue };
-        let old = record.client >= ClientId(OLD);
-        for name in names {
-            match last.insert(name, old) {
-                Some(true) if !old => to_us += 1,
-                Some(false) if old => to_them += 1,
-                _ => {}
-            }
-        }
-    }
-    (to_us, to_them)
 }
 
 /// By every recipe: who knows only the recipe's tables is kept out by `both`, and keeps it out.
@@ -135,21 +90,24 @@ async fn old_clients_and_processes_in_both_exclude_each_other() {
     let names = names.each_ref().map(String::as_str);
     for recipe in Recipe::ALL {
         let party = Party::new(&nodes, recipe, Times::USUAL);
-        let (cluster, fences) = (&cluster, Fences::default());
-        let crew = Crew { party: &party, nodes: &nodes, cluster, fences };
+        let (cluster, tokens) = (&cluster, Tokens::default());
+        let crew = Crew { party: &party, nodes: &nodes, cluster, tokens };
         let ours: Vec<_> = join_all((1..=4).map(|id| crew.enter(id, LockerMode::Both))).await;
         let old = crew.old(&python, OLD, &names).await;
-        let clock = Seams::system().clock;
-        let until = clock.now() + secs(8);
-        let working =
-            ours.iter().map(|(_, client)| client.work(&names, WORK, || clock.now() >= until));
-        join_all(working).await;
+        let over = AtomicBool::new(false);
+        let is_over = || over.load(Ordering::Relaxed);
+        let working = ours.iter().map(|(_, client)| client.work(&names, WORK, is_over));
+        let passing = async {
+            party.pass_locks(OLD, 4, secs(8)).await;
+            over.store(true, Ordering::Relaxed);
+        };
+        tokio::join!(join_all(working), passing);
         old.end().await;
-        let names_fenced = crew.fences.lock().unwrap().len();
+        let names_fenced = crew.tokens.locks();
         drop((ours, crew));
         is_left_by_all(&scope).await;
         let (report, records) = party.judge_and_keep();
-        let (to_us, to_them) = passed(&records);
+        let (to_us, to_them) = legacy::passed(&records, OLD);
         println!("{recipe:?}: {to_us} times from an old client to ours, {to_them} back: {report}");
         assert!(
             to_us >= 4 && to_them >= 4 && names_fenced == 2,
@@ -194,8 +152,8 @@ async fn processes_move_from_cassandra_to_native_and_back_under_load() {
     let cluster = Cluster::start(&Setup::nodes(3)).await;
     let scope = scope_of_all(&nodes).await;
     let party = Party::new(&nodes, Recipe::Lease, Times::USUAL);
-    let fences = Fences::default();
-    let crew = Crew { party: &party, nodes: &nodes, cluster: &cluster, fences };
+    let tokens = Tokens::default();
+    let crew = Crew { party: &party, nodes: &nodes, cluster: &cluster, tokens };
     let entering = (1..=6).map(|id| crew.enter(id, LockerMode::Cassandra));
     let (lockers, clients): (Vec<_>, Vec<_>) = join_all(entering).await.into_iter().unzip();
 
@@ -245,7 +203,7 @@ async fn processes_move_from_cassandra_to_native_and_back_under_load() {
     drop((clients, lockers));
     is_left_by_all(&scope).await;
     let (report, records) = party.judge_and_keep();
-    let (to_us, to_them) = passed(&records);
+    let (to_us, to_them) = legacy::passed(&records, OLD);
     println!("{to_us} times from an old client to ours, {to_them} back: {report}");
     assert!(to_us >= 4 && to_them >= 4 && report.tally.safe_holds > 200, "{report}");
 }

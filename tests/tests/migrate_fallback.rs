@@ -57,7 +57,7 @@ async fn a_scope_whose_servers_die_is_served_by_cassandra_until_they_are_back() 
     workers.work_during(switching).await;
     drop(workers);
 
-    world.judge(Vec::new());
+    world.judge(Vec::new()).are_as_documented();
     assert!(tokens.by_epoch().len() >= 5, "{:?}", tokens.by_epoch());
     world.is_well().await;
 }

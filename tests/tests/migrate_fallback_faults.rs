@@ -159,6 +159,6 @@ async fn a_leader_cut_off_from_cassandra_gives_way_until_another_one_leads() {
     });
     workers.work_during(cutting).await;
     drop(workers);
-    world.judge(Vec::new());
+    world.judge(Vec::new()).are_as_documented();
     world.is_well().await;
 }

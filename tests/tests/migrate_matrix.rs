@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast::compat::{Locker, LockerMode, LockerOptions, ModesTable, ScopeModes, Stage};
-use holdfast::{Client, ScopeAdmin};
+use holdfast::{Client, Error, ScopeAdmin};
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::Stage as Nodes;
 use holdfast_tests::cluster::Cluster;
@@ -158,7 +158,7 @@ impl Trip<'_> {
                 let clock = Seams::system().clock;
                 let began = clock.now();
                 if step.to == LockerMode::Fallback {
-                    self.admin.set(&self.scope).await.unwrap();
+                    self.set_scope().await;
                 }
                 let after = Duration::from_millis(draw.between(100, 1_500));
                 self.step(step, *fault, after, number, &lockers).await;
@@ -171,6 +171,18 @@ impl Trip<'_> {
             stop.store(true, Ordering::Relaxed);
         };
         tokio::join!(join_all(working), moving);
+    }
+
+    /// The scope falls back from now on. A server that was killed a moment ago, and has not said yet which commands it knows, has it
+    /// refused.
+    async fn set_scope(&self) {
+        let clock = Seams::system().clock;
+        let until = clock.now() + STEP_LIMIT;
+        while let Err(error) = self.admin.set(&self.scope).await {
+            let is_refused = matches!(error, Error::Refused { .. });
+            assert!(is_refused && clock.now() < until, "{error}");
+            sleep(Duration::from_millis(300)).await;
+        }
     }
 
     /// A step, and what is killed in the middle of it; at its end everybody is there.

@@ -1,17 +1,14 @@
 //! Servers whose scope falls back on real Cassandra nodes, processes that lock its names, and what they may find out: tokens
 //! that rise, and no two safe holds.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
-use holdfast::compat::{
-    Locker, LockerOptions, ModesTable, Patience, RemoteGuard, RemoteLocker, ScopeModes, Stage,
-};
-use holdfast::{Client, Error, FencingToken, ScopeAdmin, ScopeStatus};
-use holdfast_seams::Seams;
+use futures_util::future::join_all;
+use holdfast::compat::{Locker, LockerOptions, ModesTable, Patience, ScopeModes, Stage};
+use holdfast::{Client, Error, ScopeAdmin, ScopeStatus};
+use holdfast_seams::{Seams, Task};
 
 use super::{SCOPE, V, W, locker, settings};
 use crate::cassandra::Stage as Nodes;
@@ -20,102 +17,22 @@ use crate::history::{ClientId, Record};
 use crate::recipe::{WORK, longest_pause};
 use crate::remote::RemoteScribe;
 use crate::run::judge;
+use crate::tokens::Tokens;
 
 /// What workers lock.
 pub const NAMES: [&str; 3] = ["job/a", "job/b", "job/c"];
 /// From a fault to the first grant of whoever serves then, as `docs/migration.md` says it, and several times that for a
 /// slow machine.
 pub const SWITCHED_WITHIN: Duration = Duration::from_mins(1);
+/// The longest time without a grant of a name when a scope changes its store, as `docs/migration.md` has it, in a machine and
+/// nodes that never stand still: W, what it takes to see that nobody answers, and a round of looks.
+const PAUSES_FOR: Duration = Duration::from_secs(W.as_secs() + 3);
+/// One statement of unknown outcome may come on top of that.
+const UNKNOWN_FOR: Duration = Duration::from_secs(4);
+/// Between two looks of what finds out whether everything goes on.
+const LOOKS_EVERY: Duration = Duration::from_millis(100);
 /// How long an operator's question may take.
 const ADMIN_LIMIT: Duration = Duration::from_secs(20);
-
-/// The tokens of a run, which rise for every lock.
-#[derive(Clone, Default, Debug)]
-pub struct Tokens(Arc<Mutex<Seen>>);
-
-#[derive(Default, Debug)]
-struct Seen {
-    /// The last one of each lock.
-    last: BTreeMap<String, FencingToken>,
-    /// How many there were in each epoch.
-    by_epoch: BTreeMap<u64, usize>,
-}
-
-impl Tokens {
-    fn note(&self, lock_id: &str, token: FencingToken) {
-        let mut seen = self.0.lock().unwrap();
-        let before = seen.last.insert(lock_id.to_owned(), token);
-        assert!(before < Some(token), "{lock_id}: {token} after {before:?}");
-        *seen.by_epoch.entry(token.get() >> 48).or_default() += 1;
-    }
-
-    /// The epoch of the last one of this lock.
-    pub fn last_epoch(&self, lock_id: &str) -> u64 {
-        self.0.lock().unwrap().last[lock_id].get() >> 48
-    }
-
-    /// How many grants there were in each epoch so far.
-    pub fn by_epoch(&self) -> BTreeMap<u64, usize> {
-        self.0.lock().unwrap().by_epoch.clone()
-    }
-
-    /// How many grants there were so far.
-    pub fn count(&self) -> usize {
-        self.by_epoch().values().sum()
-    }
-
-    /// Waits until so many locks were granted in an epoch above `epoch`; says which.
-    pub async fn above(&self, epoch: u64, number: usize) -> u64 {
-        let what = format!("{number} grants above epoch {epoch}");
-        self.comes(&what, |by_epoch| {
-            let later = by_epoch.iter().find(|(of, count)| **of > epoch && **count >= number);
-            later.map(|(later, _)| *later)
-        })
-        .await
-    }
-
-    /// Waits until so many more locks were granted, in whatever epoch.
-    pub async fn more(&self, number: usize) {
-        let enough = self.count() + number;
-        let is_so = |by_epoch: &BTreeMap<u64, usize>| {
-            (by_epoch.values().sum::<usize>() >= enough).then_some(())
-        };
-        self.comes(&format!("{number} more grants"), is_so).await;
-    }
-
-    async fn comes<T>(&self, what: &str, look: impl Fn(&BTreeMap<u64, usize>) -> Option<T>) -> T {
-        let seen = async {
-            loop {
-                if let Some(found) = look(&self.by_epoch()) {
-                    return found;
-                }
-                sleep(Duration::from_millis(20)).await;
-            }
-        };
-        let within = Seams::system().timeout(SWITCHED_WITHIN, seen).await;
-        within.unwrap_or_else(|_| panic!("there are no {what}: {:?}", self.by_epoch()))
-    }
-}
-
-/// A locker whose tokens are looked at.
-struct Fenced {
-    locker: Locker,
-    tokens: Tokens,
-}
-
-impl RemoteLocker for Fenced {
-    fn acquire<'a>(
-        &'a self,
-        lock_id: &'a str,
-        patience: Patience,
-    ) -> BoxFuture<'a, holdfast::Result<RemoteGuard>> {
-        Box::pin(async move {
-            let guard = self.locker.acquire(lock_id, patience).await?;
-            self.tokens.note(lock_id, guard.fencing_token().unwrap());
-            Ok(guard)
-        })
-    }
-}
 
 /// What the authority row says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,6 +55,9 @@ pub struct World {
     /// What was granted.
     pub tokens: Tokens,
     admin: ScopeAdmin,
+    /// Nanoseconds, in all.
+    stood_still: Arc<AtomicU64>,
+    _watching: Task,
 }
 
 impl World {
@@ -158,7 +78,9 @@ impl World {
         let endpoints = cluster.endpoints();
         let admin = Client::builder().endpoints(&endpoints).unwrap().scope_admin(ADMIN_LIMIT);
         admin.set(SCOPE).await.unwrap();
-        let world = Self { nodes, cluster, admin, tokens: Tokens::default() };
+        let (stood_still, watching) = watch_the_machine(&nodes);
+        let tokens = Tokens::default();
+        let world = Self { nodes, cluster, admin, tokens, stood_still, _watching: watching };
         world.row_is("native").await;
         let shown = world.scope().await;
         assert_eq!((shown.take_over, shown.hold), (Some(W), Some(V)), "the row's, as set");
@@ -232,9 +154,8 @@ impl World {
         let options = options.service(format!("client-{id}"));
         let endpoints = self.cluster.endpoints();
         let locker = locker(&self.nodes.cassandra(), &endpoints, &options).await;
-        let fenced = Fenced { locker: locker.clone(), tokens: self.tokens.clone() };
-        let scribe =
-            RemoteScribe::of(Arc::new(fenced), ClientId(id), self.nodes.recorder().clone());
+        let fenced = self.tokens.of(Arc::new(locker.clone()));
+        let scribe = RemoteScribe::of(fenced, ClientId(id), self.nodes.recorder().clone());
         (locker, scribe)
     }
 
@@ -264,15 +185,55 @@ impl World {
         (0..3).for_each(|index| self.cluster.start_node(index));
     }
 
-    /// Judges what was written down here and in `others`; the longest time between two grants of a name.
+    /// Judges what was written down here and in `others`.
     #[expect(clippy::print_stdout, reason = "what was measured is shown with the test's output")]
-    pub fn judge(&self, others: Vec<Vec<Record>>) -> Duration {
+    pub fn judge(&self, others: Vec<Vec<Record>>) -> Pauses {
         let records = self.nodes.recorder().take();
-        let pause = longest_pause(&records);
+        let longest = longest_pause(&records);
         let report = judge([vec![records], others].concat());
-        println!("{:?} grants by epoch, longest pause {pause:?}\n{report}", self.tokens.by_epoch());
-        pause.map(|(length, _)| length).unwrap_or_default()
+        let stood_still = Duration::from_nanos(self.stood_still.load(Ordering::Relaxed));
+        println!(
+            "{:?} grants by epoch, longest pause {longest:?}, everything stood still for {stood_still:?}\n{report}",
+            self.tokens.by_epoch()
+        );
+        Pauses { longest: longest.map(|(length, _)| length).unwrap_or_default(), stood_still }
     }
+}
+
+/// What a run had of time in which nobody was granted a name.
+#[derive(Clone, Copy, Debug)]
+pub struct Pauses {
+    /// The longest.
+    pub longest: Duration,
+    /// For how long in all the machine, or Cassandra, did not answer a plain question.
+    pub stood_still: Duration,
+}
+
+impl Pauses {
+    /// Fails the test if one was longer than is documented, and neither machine nor nodes are to blame.
+    pub fn are_as_documented(self) {
+        assert!(self.longest <= PAUSES_FOR + UNKNOWN_FOR + self.stood_still, "{self:?}");
+    }
+}
+
+/// Counts for how long nothing goes on here: this process is not run, or no node answers a read of one row.
+fn watch_the_machine(nodes: &Nodes) -> (Arc<AtomicU64>, Task) {
+    let stood_still = Arc::new(AtomicU64::new(0));
+    let (session, counted) = (nodes.session().clone(), stood_still.clone());
+    let text = format!("SELECT beat FROM \"{}\".authority WHERE scope = ?", nodes.keyspace());
+    let watching = Seams::system().spawn("watches-the-machine", async move {
+        let clock = Seams::system().clock;
+        loop {
+            let looked = clock.now();
+            sleep(LOOKS_EVERY).await;
+            // One that is refused, or of unknown outcome, took its time as well.
+            let _ = session.query_unpaged(text.as_str(), (SCOPE,)).await;
+            let blink = clock.now().saturating_since(looked).saturating_sub(2 * LOOKS_EVERY);
+            counted
+                .fetch_add(u64::try_from(blink.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    });
+    (stood_still, watching)
 }
 
 /// Processes that lock [`NAMES`] in turn.
