@@ -11,7 +11,7 @@ type Row = Map<String, Value>;
 /// What every row says of what ran.
 const TEXTS: [&str; 7] = ["peer", "variant", "version", "topology", "durability", "workload", "ts"];
 /// What every row of a closed loop has as a number.
-const FIGURES: [&str; 24] = [
+const FIGURES: [&str; 25] = [
     "n",
     "secs",
     "ttl_s",
@@ -36,6 +36,7 @@ const FIGURES: [&str; 24] = [
     "lo_packets_per_op",
     "wait_mean_ms",
     "jain",
+    "longest_run",
 ];
 
 async fn bench(arguments: &[&str]) -> Row {
@@ -58,7 +59,7 @@ fn number(row: &Row, key: &str) -> f64 {
 
 /// The row of a closed loop has every figure, and they fit together.
 fn check_loop(row: &Row, shared: bool) {
-    let shared_only = ["wait_mean_ms", "jain"];
+    let shared_only = ["wait_mean_ms", "jain", "longest_run"];
     for key in FIGURES.iter().filter(|key| shared || !shared_only.contains(key)) {
         number(row, key);
     }

@@ -57,8 +57,18 @@ struct Turns {
 
 struct Tally {
     score: Score,
-    /// When the last holder of each lock got it, and was about to release it.
-    left: Vec<Option<Moment>>,
+    /// The last hold of each lock.
+    last: Vec<Option<Last>>,
+}
+
+/// A hold of a lock that clients share.
+#[derive(Clone, Copy)]
+struct Last {
+    client: usize,
+    /// When it was had, and was about to be released.
+    granted: Moment,
+    /// How many grants of that lock its client has had one after the other.
+    run: u64,
 }
 
 /// Runs the closed loop until the window ends, and tells what happened in it.
@@ -69,7 +79,7 @@ pub(super) async fn measure(loops: &Loops, window: Window) -> Result<Row, Failur
         seams: loops.seams.clone(),
         window,
         shared: names.len() < loops.clients,
-        tally: Mutex::new(Tally { score, left: vec![None; names.len()] }),
+        tally: Mutex::new(Tally { score, last: vec![None; names.len()] }),
         names,
     });
     let all = start(&turns, &loops.lockers, loops.clients);
@@ -138,7 +148,7 @@ impl Turns {
         let patience = self.window.until.saturating_since(asked) + PATIENCE;
         let guard = locker.acquire(&self.names[name], Patience::AtMost(patience)).await?;
         let granted = clock.now();
-        let handover = self.handed_over(name, granted);
+        let handover = self.handed_over(name, client, granted);
         guard.release().await?;
         let released = clock.now();
         if granted >= self.window.until {
@@ -154,13 +164,20 @@ impl Turns {
         Ok(())
     }
 
-    /// How long the hand-over took that ended now; the next one begins.
-    fn handed_over(&self, name: usize, granted: Moment) -> Option<Duration> {
+    /// How long the hand-over took that ended now; the next one begins. Runs are of grants in the window.
+    fn handed_over(&self, name: usize, client: usize, granted: Moment) -> Option<Duration> {
         if !self.shared {
             return None;
         }
-        let before = self.tally().left[name].replace(granted);
-        before.map(|left| granted.saturating_since(left))
+        let mut tally = self.tally();
+        let before = tally.last[name];
+        let again = before.filter(|last| last.client == client && last.granted >= self.window.from);
+        let run = again.map_or(1, |last| last.run + 1);
+        tally.last[name] = Some(Last { client, granted, run });
+        if granted >= self.window.from && granted < self.window.until {
+            tally.score.ran(run);
+        }
+        before.map(|last| granted.saturating_since(last.granted))
     }
 
     fn tell(&self, cost: &Cost, rss: Option<u64>) -> Row {
@@ -182,5 +199,38 @@ impl Turns {
             }
         }
         row
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_origin(Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn a_run_is_of_grants_in_the_window_that_no_other_client_came_between() {
+        let score = Score::of_clients(2);
+        let turns = Turns {
+            seams: Seams::system(),
+            window: Window { from: at(10), until: at(100) },
+            names: vec!["jobs".into()],
+            shared: true,
+            tally: Mutex::new(Tally { score, last: vec![None] }),
+        };
+        let grants = [(0, 5), (0, 11), (0, 12), (1, 20), (0, 30), (0, 99), (0, 101)];
+        for (client, ms) in grants {
+            turns.handed_over(0, client, at(ms));
+        }
+        let (mut row, pair) = (
+            Row::new(),
+            Pair { client: 0, acquire: Duration::ZERO, release: Duration::ZERO, handover: None },
+        );
+        turns.tally().score.count(pair);
+        turns.tally().score.tell_fairness(&mut row);
+
+        assert_eq!(row.get("longest_run"), Some(&json!(2)), "11 and 12, or 30 and 99: {row:?}");
     }
 }

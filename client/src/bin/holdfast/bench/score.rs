@@ -60,6 +60,7 @@ pub(super) struct Score {
     first_error: Option<String>,
     waited: Duration,
     longest_wait: Duration,
+    longest_run: u64,
 }
 
 impl Score {
@@ -73,6 +74,7 @@ impl Score {
             first_error: None,
             waited: Duration::ZERO,
             longest_wait: Duration::ZERO,
+            longest_run: 0,
         }
     }
 
@@ -92,6 +94,11 @@ impl Score {
     /// Somebody still waits when the window ends, and has for this long.
     pub(super) fn still_waits(&mut self, waited: Duration) {
         self.longest_wait = self.longest_wait.max(waited);
+    }
+
+    /// A client had so many grants of one lock, one after the other.
+    pub(super) fn ran(&mut self, run: u64) {
+        self.longest_run = self.longest_run.max(run);
     }
 
     pub(super) fn failed(&mut self, error: &holdfast::Error) {
@@ -125,6 +132,7 @@ impl Score {
         let mean = self.waited.as_secs_f64() / float(self.operations());
         let longest = self.longest_wait.as_secs_f64();
         row.insert("jain".into(), json!(jain(&self.by_client)));
+        row.insert("longest_run".into(), json!(self.longest_run));
         row.insert("wait_mean_ms".into(), json!(mean * 1e3));
         row.insert("wait_max_ms".into(), json!(longest * 1e3));
         row.insert("wait_max_over_mean".into(), json!(longest / mean));

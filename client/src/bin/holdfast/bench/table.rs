@@ -34,6 +34,7 @@ const LINES: &[Line] = &[
     ),
     ("fairness (Jain's index)", &["jain"], 1.0, ""),
     ("clients without a grant", &["starved"], 1.0, ""),
+    ("longest run of one client", &["longest_run"], 1.0, ""),
     ("wait mean / longest", &["wait_mean_ms", "wait_max_ms"], 1.0, " ms"),
     ("server CPU per 1,000 operations", &["server_cpu_s_per_kop"], 1e3, " ms"),
     ("server CPU, all members", &["server_cpu_s"], 1.0, " s"),

@@ -1,0 +1,145 @@
+//! The rows that the benches print, one JSON object a line.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::Figure;
+
+/// How many threads there are in the cells of the table.
+pub const THREADS: [u64; 7] = [1, 2, 5, 10, 20, 50, 100];
+
+/// A lock store, or a recipe, in the order of the columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// As the table calls it.
+    pub name: &'static str,
+    /// What its rows have as `peer`.
+    peer: &'static str,
+}
+
+/// All of them: the older recipe and the newer one of the thesis, then the others, then this project's own store.
+pub const STORES: [Store; 7] = [
+    Store { name: "shadow", peer: "cassandra-shadow" },
+    Store { name: "queue", peer: "cassandra-queue" },
+    Store { name: "lease", peer: "cassandra-lease" },
+    Store { name: "bakery", peer: "cassandra-bakery" },
+    Store { name: "tokens-optimistic", peer: "cassandra-tokens-optimistic" },
+    Store { name: "tokens-lwt", peer: "cassandra-tokens-lwt" },
+    Store { name: "native", peer: "holdfast" },
+];
+
+/// What the threads lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// All of them one key.
+    One,
+    /// Each a key of its own.
+    Distinct,
+}
+
+impl fmt::Display for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::One => "one key",
+            Self::Distinct => "distinct keys",
+        })
+    }
+}
+
+/// One run: a store, so many threads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// Whose.
+    pub store: Store,
+    /// How many.
+    pub threads: u64,
+    /// Of what; one thread alone stands for both.
+    keys: Option<Keys>,
+    row: Map<String, Value>,
+}
+
+/// Why rows were not read.
+#[derive(Debug, thiserror::Error)]
+pub enum RowError {
+    /// Not a JSON object.
+    #[error("line {line} is no row: {source}")]
+    NoRow {
+        /// Which, from 1 on.
+        line: usize,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// A row of something else.
+    #[error("line {line} is of no cell of the table: {key} is {value}")]
+    NoCell {
+        /// Which, from 1 on.
+        line: usize,
+        /// What does not fit.
+        key: &'static str,
+        /// What stands there.
+        value: Value,
+    },
+}
+
+impl Cell {
+    /// A figure, if the row has it.
+    pub fn figure(&self, figure: Figure) -> Option<f64> {
+        let (key, divisor) = figure.key();
+        Some(self.row.get(key)?.as_f64()? / divisor)
+    }
+
+    /// Whether it belongs to a table of those keys.
+    pub fn is_of(&self, keys: Keys) -> bool {
+        self.keys.is_none_or(|own| own == keys)
+    }
+
+    /// How many acquires failed.
+    pub fn errors(&self) -> u64 {
+        self.row.get("errors").and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    fn read(line: usize, text: &str) -> Result<Self, RowError> {
+        let row: Map<String, Value> =
+            serde_json::from_str(text).map_err(|source| RowError::NoRow { line, source })?;
+        let unfit = |key| {
+            let value = row.get(key).cloned().unwrap_or_default();
+            RowError::NoCell { line, key, value }
+        };
+        let text = |key| row.get(key).and_then(Value::as_str).unwrap_or_default();
+        let store = STORES.into_iter().find(|store| store.peer == text("peer"));
+        let store = store.ok_or_else(|| unfit("peer"))?;
+        let threads = row.get("n").and_then(Value::as_u64);
+        let threads = threads.filter(|threads| THREADS.contains(threads));
+        let threads = threads.ok_or_else(|| unfit("n"))?;
+        let keys = match text("workload") {
+            "W1" => None,
+            "W2" => Some(Keys::Distinct),
+            "W3" => Some(Keys::One),
+            _ => return Err(unfit("workload")),
+        };
+        Ok(Self { store, threads, keys, row })
+    }
+}
+
+/// The cells in the rows of a file; a later row of a cell takes the place of an earlier one.
+///
+/// # Errors
+///
+/// [`RowError`] names the line.
+pub fn cells(rows: &str) -> Result<Vec<Cell>, RowError> {
+    let mut cells: Vec<Cell> = Vec::new();
+    for (number, text) in (1..).zip(rows.lines()) {
+        let cell = Cell::read(number, text)?;
+        cells.retain(|old| {
+            (old.store, old.threads, old.keys) != (cell.store, cell.threads, cell.keys)
+        });
+        cells.push(cell);
+    }
+    Ok(cells)
+}
+
+/// A cell's figure.
+pub(super) fn find(cells: &[Cell], store: Store, threads: u64, keys: Keys) -> Option<&Cell> {
+    cells.iter().find(|cell| cell.store == store && cell.threads == threads && cell.is_of(keys))
+}

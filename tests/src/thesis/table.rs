@@ -1,0 +1,123 @@
+//! The tables, as Markdown between two marks of a page.
+
+use std::fmt::Write as _;
+
+use super::row::find;
+use super::{Cell, Figure, Keys, STORES, THREADS};
+
+const BEGIN: &str = "<!-- made by holdfast-thesis-table: begin -->";
+const END: &str = "<!-- made by holdfast-thesis-table: end -->";
+
+/// What a table shows.
+const TABLES: [(Keys, Figure); 9] = [
+    (Keys::One, Figure::Rate),
+    (Keys::One, Figure::Median),
+    (Keys::One, Figure::Slow),
+    (Keys::One, Figure::Fairness),
+    (Keys::One, Figure::LongestRun),
+    (Keys::One, Figure::Operations),
+    (Keys::Distinct, Figure::Rate),
+    (Keys::Distinct, Figure::Median),
+    (Keys::Distinct, Figure::Slow),
+];
+
+/// All tables. A cell that was not measured, and a figure that its store does not have, is a dash.
+pub fn tables(cells: &[Cell]) -> String {
+    let mut page = String::new();
+    for (keys, figure) in TABLES {
+        // Infallible, here and below: a String takes whatever is written to it.
+        let _ = writeln!(page, "**{keys}: {figure}**\n");
+        let names: Vec<&str> = STORES.iter().map(|store| store.name).collect();
+        let _ = writeln!(page, "| threads | {} |", names.join(" | "));
+        let _ = writeln!(page, "|{}", "---:|".repeat(names.len() + 1));
+        for threads in THREADS {
+            let shown = STORES.map(|store| shown(find(cells, store, threads, keys), figure));
+            let _ = writeln!(page, "| {threads} | {} |", shown.join(" | "));
+        }
+        page.push('\n');
+    }
+    page
+}
+
+fn shown(cell: Option<&Cell>, figure: Figure) -> String {
+    let Some(value) = cell.and_then(|cell| cell.figure(figure)) else { return "–".into() };
+    let errors = cell.map_or(0, Cell::errors);
+    // Whoever was refused had no time to get the lock.
+    let mark = if errors > 0 && figure == Figure::Rate {
+        format!(" ({errors} failed)")
+    } else {
+        String::new()
+    };
+    format!("{}{mark}", short(figure, value))
+}
+
+/// Three digits; an index has two after the point.
+fn short(figure: Figure, value: f64) -> String {
+    match figure {
+        Figure::Fairness => format!("{value:.2}"),
+        Figure::LongestRun => format!("{value:.0}"),
+        _ if value >= 100.0 => format!("{value:.0}"),
+        _ if value >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// The page with `made` between its marks; `None` if it has no such marks.
+pub fn put_between_marks(page: &str, made: &str) -> Option<String> {
+    let (before, rest) = page.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n\n{made}{END}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cells;
+    use super::*;
+
+    const ROWS: &str = "\
+{\"peer\":\"cassandra-queue\",\"n\":10,\"workload\":\"W3\",\"ops_per_s\":1.25,\"acq_p50_us\":734000.0,\"jain\":0.894,\"longest_run\":3,\"errors\":2}
+{\"peer\":\"holdfast\",\"n\":10,\"workload\":\"W3\",\"ops_per_s\":902.4,\"jain\":1.0,\"longest_run\":1,\"errors\":0}
+{\"peer\":\"holdfast\",\"n\":1,\"workload\":\"W1\",\"ops_per_s\":500,\"errors\":0}
+{\"peer\":\"holdfast\",\"n\":1,\"workload\":\"W1\",\"ops_per_s\":564,\"errors\":0}
+";
+
+    fn line<'a>(page: &'a str, title: &str, threads: &str) -> &'a str {
+        let table = page.split("**").skip_while(|part| *part != title).nth(1).unwrap();
+        table.lines().find(|line| line.starts_with(&format!("| {threads} |"))).unwrap()
+    }
+
+    #[test]
+    fn a_figure_stands_where_its_store_and_threads_meet() {
+        let page = tables(&cells(ROWS).unwrap());
+
+        let rate = "one key: locks per second";
+        assert_eq!(line(&page, rate, "10"), "| 10 | – | 1.25 (2 failed) | – | – | – | – | 902 |");
+        assert_eq!(line(&page, rate, "1"), "| 1 | – | – | – | – | – | – | 564 |", "the later row");
+        let alone = line(&page, "distinct keys: locks per second", "1");
+        assert_eq!(alone, "| 1 | – | – | – | – | – | – | 564 |", "one thread has one key");
+        let median = line(&page, "one key: time to get the lock, p50, ms", "10");
+        assert_eq!(median, "| 10 | – | 734 | – | – | – | – | – |");
+        let fair = line(&page, "one key: fairness (Jain's index)", "10");
+        assert_eq!(fair, "| 10 | – | 0.89 | – | – | – | – | 1.00 |");
+    }
+
+    #[test]
+    fn what_is_no_row_of_the_table_is_named() {
+        let named = |rows: &str| cells(rows).unwrap_err().to_string();
+
+        assert!(named("{\"peer\":\"etcd\"}").starts_with("line 1 is of no cell"));
+        assert!(named(&format!("{ROWS}x")).starts_with("line 5 is no row"));
+        let other = ROWS.replace("\"n\":10", "\"n\":11");
+        assert_eq!(named(&other), "line 1 is of no cell of the table: n is 11");
+    }
+
+    #[test]
+    fn only_what_stands_between_the_marks_is_made() {
+        let page = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
+        let made = put_between_marks(&page, "new\n").unwrap();
+
+        assert_eq!(made, format!("before\n{BEGIN}\n\nnew\n{END}\nafter\n"));
+        assert_eq!(put_between_marks(&made, "new\n").unwrap(), made);
+        assert_eq!(put_between_marks("no marks", "new"), None);
+    }
+}
