@@ -3,24 +3,27 @@
 
 use std::path::PathBuf;
 
-const FILES: [&str; 4] = [
+/// What a server speaks: its reflection tells all of it.
+const OF_THE_STORE: [&str; 4] = [
     "holdfast/v1/lock.proto",
     "holdfast/v1/cluster.proto",
     "holdfast/v1/scope.proto",
     "holdfast/v1/peer.proto",
 ];
+/// What others serve.
+const OF_OTHERS: [&str; 1] = ["holdfast/v1/time.proto"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    for file in FILES {
+    let files = || OF_THE_STORE.into_iter().chain(OF_OTHERS);
+    for file in files() {
         println!("cargo:rerun-if-changed={file}");
     }
-    let descriptors = protox::compile(FILES, ["."])?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     // Kept beside the code for gRPC reflection.
     std::fs::write(
         out.join("holdfast_descriptor.bin"),
-        prost::Message::encode_to_vec(&descriptors),
+        prost::Message::encode_to_vec(&protox::compile(OF_THE_STORE, ["."])?),
     )?;
-    tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
+    tonic_prost_build::configure().bytes(".").compile_fds(protox::compile(files(), ["."])?)?;
     Ok(())
 }

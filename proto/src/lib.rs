@@ -1,7 +1,8 @@
 //! The wire contract and the stored records of Holdfast: generated code, and nothing else.
 //!
 //! [`v1`] holds the client API (`lock.proto`), the operators' (`cluster.proto`,
-//! `scope.proto`), and what members say to each other and store (`peer.proto`). The `.proto` files carry the documentation; here it is generated from them.
+//! `scope.proto`), what members say to each other and store (`peer.proto`), and the time service of queues on
+//! Cassandra (`time.proto`). The `.proto` files carry the documentation; here it is generated from them.
 
 /// Version 1 of the wire.
 #[allow(clippy::all, clippy::pedantic, missing_docs, unreachable_pub)]
@@ -9,6 +10,6 @@ pub mod v1 {
     tonic::include_proto!("holdfast.v1");
 }
 
-/// The descriptors of every service and message, for gRPC reflection.
+/// The descriptors of every service and message of a server, for its gRPC reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/holdfast_descriptor.bin"));
