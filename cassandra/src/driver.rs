@@ -23,7 +23,7 @@ use scylla::statement::{Consistency, SerialConsistency};
 use scylla::value::{CqlTimestamp, CqlValue, Row as DriverRow};
 
 use crate::database::{Answer, Cell, Database, Fault, Row};
-use crate::statement::{Action, Bind, Ident, Statement, Value};
+use crate::statement::{Action, Bind, Ident, NODE_TIME, Statement, Value};
 use connect::check_keyspace;
 pub use connect::{Credentials, NotOpen, open};
 
@@ -189,6 +189,9 @@ fn answer(result: QueryResult, action: &Action) -> Result<Answer, Fault> {
     }
     if let Action::First { columns, .. } | Action::AllSerial { columns } = action {
         return plain_rows(result, columns).map(Answer::Rows);
+    }
+    if let Action::NodeTime = action {
+        return plain_rows(result, &[Ident::new(NODE_TIME)]).map(Answer::Rows);
     }
     let rows = result.into_rows_result().map_err(|error| unreadable(&error))?;
     let names: Vec<String> =

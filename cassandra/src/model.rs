@@ -17,6 +17,7 @@
 //!   ballots of the row. A plain delete of such a row has its coordinator's time, and hides whatever
 //!   was written, or is still to be written, with an earlier timestamp.
 //! - A partition key is not empty.
+//! - A TTL of 0 is none.
 //! - All rows of a table are read page by page, each page at an instant of its own; those of a partition,
 //!   at SERIAL, at once.
 //! - Static columns belong to the partition, and an LWT on one of its rows may ask for them as well.
@@ -36,7 +37,7 @@ use holdfast_seams::simulated::{Machine, Process};
 use tokio::sync::oneshot;
 
 use crate::database::{Answer, Cell, Database, Fault, Row};
-use crate::statement::{Action, Cells, Ident, Statement, Value};
+use crate::statement::{Action, Cells, Ident, NODE_TIME, Statement, Value};
 
 /// How long a statement takes in one direction, at most.
 const LATENCY_MAX: Duration = Duration::from_millis(40);
@@ -281,6 +282,10 @@ impl Model {
                 let _ = reply.send(self.scan(&statement).await);
                 return;
             }
+            Action::NodeTime => {
+                let _ = reply.send(self.read_clock().await);
+                return;
+            }
             Action::Page { columns, from } => {
                 let read = self.read_page(&statement, columns, from.as_deref()).await;
                 let _ = reply.send(read);
@@ -319,9 +324,13 @@ impl Model {
         let _ = reply.send(answer);
     }
 
-    fn now_s(&self, node: usize) -> i64 {
+    fn now_ms(&self, node: usize) -> i64 {
         let wall_ms = self.world.seams().clock.wall_ms();
-        (i64::try_from(wall_ms).unwrap_or(i64::MAX) + self.lock().skew_ms[node]) / 1_000
+        i64::try_from(wall_ms).unwrap_or(i64::MAX) + self.lock().skew_ms[node]
+    }
+
+    fn now_s(&self, node: usize) -> i64 {
+        self.now_ms(node) / 1_000
     }
 
     fn any_node(&self) -> usize {
@@ -381,7 +390,7 @@ impl Model {
                     Some((column.as_str().to_owned(), value.clone()?))
                 });
                 named.extend(cells);
-                let ends = Some(now_s + i64::from(*ttl_s));
+                let ends = (*ttl_s > 0).then(|| now_s + i64::from(*ttl_s));
                 Version { at_us: *at_us, cells: Some(named), ends }
             }
             Action::Erase { at_us } => Version { at_us: *at_us, cells: None, ends: None },
@@ -429,6 +438,15 @@ impl Model {
         });
         seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
         Ok(Answer::Rows(rows.take(usize::try_from(*limit).unwrap_or(0)).collect()))
+    }
+
+    /// What any node's wall clock shows.
+    async fn read_clock(&self) -> Result<Answer, Fault> {
+        self.fate_of_read().await?;
+        self.world.seams().sleep(self.draw_up_to(LATENCY_MAX)).await;
+        let shown = Cell { value: Value::Long(self.now_ms(self.any_node())), ttl_s: None };
+        self.world.seams().sleep(self.draw_up_to(LATENCY_MAX)).await;
+        Ok(Answer::Rows(vec![Row([(NODE_TIME.to_owned(), shown)].into())]))
     }
 
     /// A read changes nothing: whether it or its answer was lost is all the same.
@@ -603,7 +621,7 @@ impl StoredRow {
             Action::Put { .. } | Action::First { .. } | Action::Page { .. } => {
                 panic!("not of one row, or no LWT: {statement:?}")
             }
-            Action::AllSerial { .. } => panic!("not of one row: {statement:?}"),
+            Action::AllSerial { .. } | Action::NodeTime => panic!("not of one row: {statement:?}"),
             Action::SelectSerial { columns } => {
                 Answer::Read(seen.is_there.then(|| {
                     seen.shown(|name| columns.iter().any(|column| column.as_str() == name))

@@ -105,6 +105,11 @@ impl Statement {
         Self { table, key, partition: 1, everywhere: false, action }
     }
 
+    /// What time it is to the node that is asked.
+    pub fn node_time() -> Self {
+        Self::new(Ident::new("local"), Vec::new(), Action::NodeTime)
+    }
+
     /// On one whose partition key has so many.
     #[must_use]
     pub fn partitioned_by(mut self, columns: usize) -> Self {
@@ -153,7 +158,7 @@ pub enum Action {
     Put {
         /// The row's, but for its key.
         cells: Cells,
-        /// Of all of them, seconds.
+        /// Of all of them, seconds; 0: they stand, whatever the table says.
         ttl_s: i32,
         /// The timestamp, microseconds since 1970.
         at_us: i64,
@@ -183,7 +188,13 @@ pub enum Action {
         /// Where the page before ended.
         from: Option<Vec<u8>>,
     },
+    /// `SELECT toUnixTimestamp(now())`: what the coordinator's wall clock shows, milliseconds. Of no table
+    /// ([`Statement::node_time`]).
+    NodeTime,
 }
+
+/// What the answer to [`Action::NodeTime`] calls it.
+pub const NODE_TIME: &str = "now";
 
 impl Statement {
     /// The text to prepare, without values.
@@ -206,6 +217,7 @@ impl Statement {
                 format!("SELECT {} FROM {table} WHERE {key}", listed(columns))
             }
             Action::Page { columns, .. } => format!("SELECT {} FROM {table}", listed(columns)),
+            Action::NodeTime => "SELECT toUnixTimestamp(now()) FROM system.local".to_owned(),
             Action::UpdateIf { cells, ttl_s, only_if } => {
                 let ttl = using_ttl(*ttl_s);
                 let set = all(cells.iter().map(|(column, _)| column), ", ");
@@ -264,7 +276,7 @@ impl Statement {
                 [Bind::Value(Some(Value::Long(*at_us)))].into_iter().chain(key).collect()
             }
             Action::First { limit, .. } => key.chain([Bind::Int(*limit)]).collect(),
-            Action::Page { .. } => Vec::new(),
+            Action::Page { .. } | Action::NodeTime => Vec::new(),
         }
     }
 }
