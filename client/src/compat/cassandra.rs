@@ -4,15 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_seams::{Moment, Seams};
 use tokio::sync::watch;
 
 use super::alarms::Alarms;
-use super::database::{Database, StatementCounts, Tables};
+use super::database::{Database, Fault, StatementCounts, Tables};
 use super::keeper::Keeping;
 use super::terms::Terms;
-use crate::Result;
 use crate::builder::default_label;
+use crate::items::invalid;
+use crate::{Error, Result};
 
 /// A keyspace of a Cassandra cluster, as lockers use it. Cheap to clone; build all lockers of a
 /// process from one, so that they do not fight each other over a partition.
@@ -55,6 +56,17 @@ impl Cassandra {
 
     pub(crate) fn seams(&self) -> &Seams {
         &self.seams
+    }
+
+    /// What a caller is told of a fault of what began at `began`.
+    pub(crate) fn failed(&self, fault: Fault, began: Moment) -> Error {
+        match fault {
+            Fault::Unknown(last) | Fault::NotDone(last) => {
+                let waited = self.seams.clock.now().saturating_since(began);
+                Error::Unreachable { endpoints: self.tables.endpoints(), waited, last }
+            }
+            Fault::Refused(message) => invalid(message),
+        }
     }
 
     pub(crate) fn keeping(&self, options: &LockerOptions) -> Result<Keeping> {

@@ -17,7 +17,7 @@ use super::session::term_of;
 use crate::compat::cassandra::Cassandra;
 use crate::compat::database::{Conditional, Fault, Row};
 use crate::compat::statement::{Action, Ident, Statement, Value};
-use crate::{Error, RefusalReason, Result};
+use crate::{Error, Result};
 
 /// Below it a session that beats would be ended for one slow answer.
 const GRACE_MIN: Duration = Duration::from_secs(3);
@@ -130,7 +130,7 @@ impl Housekeeper {
     pub async fn sweep(&mut self) -> Result<Sweep> {
         let began = self.now();
         let read = self.look().await;
-        let held = read.map_err(|fault| self.failed(fault, began))?;
+        let held = read.map_err(|fault| self.cassandra.failed(fault, began))?;
         let mut sweep = Sweep::default();
         for session in self.due_sessions() {
             self.end(session, &mut sweep).await;
@@ -144,20 +144,6 @@ impl Housekeeper {
 
     fn now(&self) -> Moment {
         self.cassandra.seams().clock.now()
-    }
-
-    fn failed(&self, fault: Fault, began: Moment) -> Error {
-        let waited = self.now().saturating_since(began);
-        let endpoints = self.cassandra.tables().endpoints();
-        match fault {
-            Fault::Unknown(last) | Fault::NotDone(last) => {
-                Error::Unreachable { endpoints, waited, last }
-            }
-            Fault::Refused(message) => {
-                let reason = RefusalReason::Invalid;
-                Error::Refused { reason, message, limit: None, retry_after: None }
-            }
-        }
     }
 
     /// Reads both tables, and begins or goes on to watch what is there. Returns the tokens that are a
