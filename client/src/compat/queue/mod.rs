@@ -13,8 +13,9 @@
 //! - **Liveness.** The first in the queue gets the lock once the main row is free; cells of who died
 //!   end after TTL and skew.
 //! - **Order.** By the time that was read before the cell was written: as fair as the clocks of the
-//!   waiters agree ([`QueueTime`]), and one that is held up between the two comes in before those who
-//!   passed it. Not first in, first out, and the seed says so.
+//!   waiters agree ([`QueueTime`]), or by the [time service](super::clock) that all of them ask; and one that
+//!   is held up between the two comes in before those who passed it. Not first in, first out, and the seed
+//!   says so.
 //! - **Fencing.** None.
 //!
 //! # What it costs
@@ -126,7 +127,8 @@ impl Queue {
         })
     }
 
-    /// With places by another time.
+    /// With places by another time: a [`TimeClient`](super::TimeClient), say. All who wait in one queue
+    /// are to go by the same, for otherwise those whose time is behind are first.
     #[must_use]
     pub fn with_time(mut self, time: Arc<dyn QueueTime>) -> Self {
         self.time = time;

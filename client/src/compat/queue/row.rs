@@ -7,6 +7,7 @@ use holdfast_seams::{Clock, Moment};
 
 use super::QueueTables;
 use super::time::QueueTime;
+use crate::Error;
 use crate::compat::database::{Fault, Row, Tables};
 use crate::compat::keeper::{Attempt, Left, Recipe, Renewal};
 use crate::compat::owner::OwnerId;
@@ -82,11 +83,23 @@ impl QueueSpot {
         self.tables.scan(Statement::new(table.clone(), key, action)).await
     }
 
+    /// Listing 5. Without an answer from whoever tells the time there is no place: one by this machine's clock
+    /// would be before those who came earlier, or behind those who come later.
+    async fn draw(&self) -> Result<String, Fault> {
+        let now_us = self.time.now_us().await.map_err(|error| match error {
+            Error::Refused { message, .. } => Fault::Refused(message),
+            other => Fault::NotDone(format!("no time for a place in the queue: {other}")),
+        })?;
+        Ok(column_name(now_us, self.owner.as_str()))
+    }
+
     /// Listing 6, step 1: into the queue; and there again each half of a TTL. The seed renews the
     /// cell only once the lock is had, so that a waiter's place ends with its TTL.
     async fn enter(&mut self) -> Result<String, Fault> {
-        let draw = || column_name(self.time.now_us(), self.owner.as_str());
-        let place = self.place.clone().unwrap_or_else(draw);
+        let place = match self.place.clone() {
+            Some(place) => place,
+            None => self.draw().await?,
+        };
         self.place = Some(place.clone());
         let stale = self
             .entered

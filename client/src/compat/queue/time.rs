@@ -3,13 +3,21 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures_util::future::{BoxFuture, ready};
 use holdfast_seams::Clock;
+
+use crate::Result;
 
 /// Gives out the time for places in the queue. Who comes later should be given no less; how far that
 /// holds between processes is how fair the queue is. Safety does not rest on it.
 pub trait QueueTime: Send + Sync + 'static {
-    /// Microseconds since 1970; never less than before, from this one.
-    fn now_us(&self) -> u64;
+    /// Microseconds since 1970; never less than what an earlier question to this one was answered with.
+    ///
+    /// # Errors
+    ///
+    /// Whatever kept it from answering. There is no place then: the attempt ends without a write, and is
+    /// made again after a pause, but for [`Error::Refused`](crate::Error::Refused), which the caller is told.
+    fn now_us(&self) -> BoxFuture<'_, Result<u64>>;
 }
 
 /// The wall clock of this machine, held back from going back.
@@ -25,9 +33,9 @@ impl LocalTime {
 }
 
 impl QueueTime for LocalTime {
-    fn now_us(&self) -> u64 {
+    fn now_us(&self) -> BoxFuture<'_, Result<u64>> {
         let now = self.clock.wall_ms().saturating_mul(1_000);
-        now.max(self.last.fetch_max(now, Ordering::AcqRel))
+        Box::pin(ready(Ok(now.max(self.last.fetch_max(now, Ordering::AcqRel)))))
     }
 }
 
