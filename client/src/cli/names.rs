@@ -1,6 +1,6 @@
 //! What tables and columns are called, for deployments that call them otherwise.
 
-use crate::compat::{Layout, LeaseTable, ModesTable, QueueTables, TokenTables};
+use crate::compat::{Layout, LeaseTable, ModesTable, QueueTables, TimeTable, TokenTables};
 use clap::Args;
 
 /// Names as the server has them, capitals and all: they are quoted, never spliced.
@@ -19,6 +19,8 @@ pub struct Names {
     /// The modes of processes that move to the native store.
     #[arg(long, value_name = "TABLE", default_value = "locker_modes")]
     modes_table: String,
+    #[command(flatten)]
+    time: TimeNames,
 }
 
 /// Of the leases.
@@ -67,33 +69,56 @@ pub struct TokenNames {
     pub token_times_columns: Vec<String>,
 }
 
+/// Of the time service.
+#[derive(Clone, Debug, Args)]
+pub struct TimeNames {
+    /// The time that its replicas tell.
+    #[arg(id = "time-table", long, value_name = "TABLE", default_value = "global_time")]
+    table: String,
+    /// Its columns: the cell's name, its value.
+    #[arg(id = "time-columns", long, num_args = 2, value_names = ["NAME", "VALUE"],
+          default_values = ["name", "value"])]
+    columns: Vec<String>,
+    /// The cell; each is a time of its own.
+    #[arg(id = "time-cell", long, value_name = "NAME", default_value = "GlobalTime")]
+    cell: String,
+}
+
+impl TimeNames {
+    fn table(&self) -> TimeTable {
+        let [name, value] = of_columns(&self.columns);
+        TimeTable::named(&self.table, name, value).with_cell(&self.cell)
+    }
+}
+
 impl Names {
     /// The tables of the recipes under these names.
     pub fn layout(&self) -> Layout {
-        let Self { lease, sequences_table, queue, tokens, modes_table } = self;
-        let [name, owner, value] = three(&lease.lease_columns);
+        let Self { lease, sequences_table, queue, tokens, modes_table, time } = self;
+        let [name, owner, value] = of_columns(&lease.lease_columns);
         Layout {
             lease: LeaseTable::named(&lease.lease_table, name, owner, value)
                 .with_sequences(sequences_table),
             queue: QueueTables::named(
                 &queue.queue_table,
                 &queue.main_table,
-                three(&queue.queue_columns),
+                of_columns(&queue.queue_columns),
             ),
             tokens: TokenTables::named(
                 &tokens.tokens_table,
-                three(&tokens.tokens_columns),
+                of_columns(&tokens.tokens_columns),
                 &tokens.token_times_table,
-                three(&tokens.token_times_columns),
+                of_columns(&tokens.token_times_columns),
             ),
             modes: ModesTable::named(modes_table),
+            time: time.table(),
         }
     }
 }
 
 /// As many as the command line takes.
-pub fn three(names: &[String]) -> [&str; 3] {
-    [0, 1, 2].map(|at| names.get(at).map_or("", String::as_str))
+pub fn of_columns<const N: usize>(names: &[String]) -> [&str; N] {
+    std::array::from_fn(|at| names.get(at).map_or("", String::as_str))
 }
 
 #[cfg(test)]
@@ -124,5 +149,16 @@ mod tests {
         let main =
             "\"lock_main\" (\"a\" text, \"b\" text, \"C d\" text, PRIMARY KEY (\"a\", \"b\"))";
         assert!(made[3].ends_with(main), "{made:?}");
+    }
+
+    #[test]
+    fn the_cell_of_the_time_is_named_with_its_table() {
+        let line =
+            ["line", "--time-table", "t", "--time-columns", "n", "v", "--time-cell", "Another"];
+        let layout = Line::try_parse_from(line).unwrap().names.layout();
+        let made = Schema::new("k", None).named(layout.clone()).statements();
+        let time = "\"t\" (\"n\" text PRIMARY KEY, \"v\" bigint)";
+        assert!(made.iter().any(|made| made.ends_with(time)), "{made:?}");
+        assert_eq!(layout.time.cell, "Another");
     }
 }

@@ -24,6 +24,8 @@
 //! A `Locker` stands on one of them and on the native client, and moves from the one to the other while its
 //! locks are held, beside processes that have not moved yet.
 //!
+//! [`clock`] is the time service that the queue's places can be by.
+//!
 //! What no recipe can do is push: everybody who waits polls, and nobody is first.
 
 #[cfg(test)]
@@ -37,6 +39,8 @@ mod native;
 mod alarms;
 #[cfg(any(test, feature = "cassandra"))]
 mod cassandra;
+#[cfg(any(test, feature = "cassandra"))]
+pub mod clock;
 #[cfg(any(test, feature = "cassandra"))]
 pub mod fallback;
 #[cfg(any(test, feature = "cassandra"))]
@@ -78,7 +82,9 @@ pub use opening::{Credentials, SerialScope};
 pub use schema::{Layout, Schema};
 #[cfg(any(test, feature = "cassandra"))]
 pub use {
+    crate::transport::time::TimePort,
     cassandra::{Cassandra, LockerOptions},
+    clock::{TimeClient, TimeOptions, TimeReplica, TimeTable, TimeUpdate},
     database::StatementCounts,
     fallback::FallbackOptions,
     lease::{Leader, Leadership, Lease, LeaseTable, Observer, Sequence},

@@ -5,6 +5,7 @@ use std::time::Duration;
 use scylla::client::session::Session;
 use scylla::cluster::metadata::Strategy;
 
+use super::clock::TimeTable;
 use super::lease::LeaseTable;
 use super::modes::ModesTable;
 use super::opening::{Credentials, open};
@@ -25,6 +26,8 @@ pub struct Layout {
     pub tokens: TokenTables,
     /// Of [`Locker`](crate::compat::Locker).
     pub modes: ModesTable,
+    /// Of [`TimeReplica`](crate::compat::TimeReplica).
+    pub time: TimeTable,
 }
 
 /// The tables in one keyspace, and the keyspace itself.
@@ -66,7 +69,7 @@ impl Schema {
 
     /// The name of each table, and what follows it.
     fn tables(&self) -> Vec<String> {
-        let Layout { lease, queue, tokens, modes } = &self.layout;
+        let Layout { lease, queue, tokens, modes, time } = &self.layout;
         let LeaseTable { table, name, owner, value, sequences } = lease;
         let QueueTables { queue, main, key, column, value: thread } = queue;
         let TokenTables { tokens, token, session, timestamp, times, beating, held, beat } = tokens;
@@ -100,6 +103,8 @@ impl Schema {
             "\"fallback_leases\" (\"scope\" text, \"bucket\" bigint, \"name\" text, \"owner\" text, \"value\" text, \
              PRIMARY KEY ((\"scope\", \"bucket\"), \"name\"))".to_owned(),
             "\"fences\" (\"name\" text PRIMARY KEY, \"n\" bigint)".to_owned(),
+            // Thesis §5.4: a cell. It names no table.
+            format!("{} ({} text PRIMARY KEY, {} bigint)", time.table, time.name, time.value),
         ]
     }
 
@@ -174,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_keyspace_is_made_only_when_its_replication_is_said() {
-        assert_eq!(Schema::new("locks", None).statements().len(), 10);
+        assert_eq!(Schema::new("locks", None).statements().len(), 11);
         let made = Schema::new("Locks", Some(3)).statements();
         assert!(made[0].starts_with("CREATE KEYSPACE IF NOT EXISTS \"Locks\" WITH"), "{made:?}");
         assert!(

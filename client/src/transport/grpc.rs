@@ -81,19 +81,22 @@ pub(super) async fn channel(connect: &Connect, endpoint: &str) -> Result<Channel
         endpoint: endpoint.to_owned(),
         detail: innermost(&error),
     };
-    let described = Endpoint::from_shared(format!("http://{endpoint}"))
-        .map_err(unreachable)?
+    connect(described(endpoint).map_err(unreachable)?).await.map_err(unreachable)
+}
+
+/// Where a server is, and how we talk to it.
+pub(super) fn described(endpoint: &str) -> Result<Endpoint, tonic::transport::Error> {
+    Ok(Endpoint::from_shared(format!("http://{endpoint}"))?
         .tcp_nodelay(true)
         .initial_connection_window_size(WINDOW_BYTES)
         .initial_stream_window_size(WINDOW_BYTES)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .keep_alive_while_idle(true);
-    connect(described).await.map_err(unreachable)
+        .keep_alive_while_idle(true))
 }
 
 /// What the network said, without the layers it came through.
-fn innermost(error: &dyn std::error::Error) -> String {
+pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     let mut at = error;
     while let Some(source) = at.source() {
         at = source;

@@ -331,7 +331,7 @@ pub(crate) fn number(value: u32) -> usize {
 }
 
 fn three(names: &[String]) -> [String; 3] {
-    holdfast::cli::names::three(names).map(str::to_owned)
+    holdfast::cli::names::of_columns(names).map(str::to_owned)
 }
 
 #[cfg(test)]

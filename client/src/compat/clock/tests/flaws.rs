@@ -1,0 +1,116 @@
+//! Where the seed's text stops or goes back, by its own steps; and ours in the same world.
+
+use super::*;
+
+/// §6: one of three ran ahead by ten minutes, wrote its time, and died.
+fn ahead_and_dead(machine: &Machine, model: &Model) -> (Process, [Process; 2]) {
+    let dead = machine.process("ahead");
+    dead.set_wall_skew(600_000);
+    old_replica(model, &dead);
+    (dead, [machine.process("b"), machine.process("c")])
+}
+
+#[test]
+fn under_the_seeds_text_time_stands_for_as_long_as_a_dead_replica_was_ahead() {
+    let (machine, model) = world(1);
+    let (dead, living) = ahead_and_dead(&machine, &model);
+    for process in &living {
+        old_replica(&model, process);
+    }
+    let seams = machine.world().seams();
+    machine.run(async {
+        seams.sleep(ms(5_000)).await;
+        dead.kill();
+        let died = seams.clock.now();
+        // What it sent last may still be on its way to a node.
+        seams.sleep(ms(10_000)).await;
+        let stands = old_answer(&model).await;
+        for minute in 1..=9 {
+            seams.clock.sleep_until(died + MINUTE * minute).await;
+            assert_eq!(old_answer(&model).await, stands, "minute {minute}");
+        }
+        seams.clock.sleep_until(died + MINUTE * 10 + ms(5_000)).await;
+        assert!(old_answer(&model).await > stands);
+    });
+}
+
+/// The same, with the living ones ours.
+#[test]
+fn after_a_dead_replica_that_was_ahead_time_goes_on_and_converges() {
+    for seed in 0..10 {
+        let (machine, model) = world(seed);
+        model.set_odds(Odds { answer_lost: 20, request_lost: 20, late: 20, unavailable: 20 });
+        let (dead, living) = ahead_and_dead(&machine, &model);
+        let replicas = living.each_ref().map(|process| kept(&model, process));
+        let seams = machine.world().seams();
+        machine.run(async {
+            seams.sleep(ms(5_000)).await;
+            dead.kill();
+            seams.sleep(ms(10_000)).await;
+            let ahead = |answer: u64| {
+                i64::try_from(answer / 1_000).unwrap()
+                    - i64::try_from(seams.clock.wall_ms()).unwrap()
+            };
+            let asked = async |nth: usize| loop {
+                // Statements get lost.
+                if let Ok(answer) = replicas[nth % 2].now_us().await {
+                    return (answer, seams.clock.now());
+                }
+            };
+            let (first, began) = asked(0).await;
+            assert!((580_000..=600_000).contains(&ahead(first)), "seed {seed}: {}", ahead(first));
+            let mut last = first;
+            for nth in 1.. {
+                // An update may be lost, or two.
+                seams.sleep(ms(15_000)).await;
+                let (answer, now) = asked(nth).await;
+                assert!(answer > last, "seed {seed}: it stands");
+                last = answer;
+                if ahead(answer) <= 0 {
+                    break;
+                }
+                let passed = super::super::course::micros(now.saturating_since(began));
+                // The first answer may have come while an update was lost.
+                let slack = 5_000_000;
+                assert!(answer - first <= passed / 2 + slack, "seed {seed}: faster than half");
+                assert!(
+                    answer - first >= passed / 4,
+                    "seed {seed}: {} in {passed}",
+                    answer - first
+                );
+            }
+            // Twice ten minutes at the latest; then it is right, and stays so.
+            assert!(seams.clock.now().saturating_since(began) <= MINUTE * 20 + ms(30_000));
+            for nth in 0..20 {
+                seams.sleep(ms(5_000)).await;
+                let ahead = ahead(asked(nth).await.0);
+                assert!((-8_000..=0).contains(&ahead), "seed {seed}: {ahead} ms");
+            }
+        });
+    }
+}
+
+/// Theorem 5 is about the cell. A write that came to one node of three is seen by one read and missed by
+/// the next.
+#[test]
+fn under_the_seeds_text_an_answer_may_be_less_than_one_before() {
+    let (mut old_went_back, mut asked) = (0, 0);
+    for seed in 0..40 {
+        let (machine, model) = world(seed);
+        model.set_odds(Odds { request_lost: 200, ..Odds::default() });
+        let process = machine.process("a");
+        old_replica(&model, &process);
+        let seams = machine.world().seams();
+        machine.run(async {
+            let mut last = 0;
+            for _ in 0..200 {
+                seams.sleep(ms(20)).await;
+                let Some(answer) = old_answer(&model).await else { continue };
+                asked += 1;
+                old_went_back += usize::from(answer < last);
+                last = answer;
+            }
+        });
+    }
+    assert!(old_went_back > 10, "{old_went_back} of {asked}");
+}
