@@ -1,7 +1,9 @@
 //! `holdfast cassandra`: a command runs under a lock of one of the recipes; the recipes' tables.
 
+mod clock;
 mod housekeeper;
 mod moving;
+mod recipe;
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -11,8 +13,7 @@ use clap::{Args, Subcommand};
 use holdfast::cli::names::Names;
 use holdfast::cli::place::{Reach, failure};
 use holdfast::compat::{
-    Cassandra, Layout, Lease, LockerOptions, Patience, Queue, RemoteLocker, Schema, SerialScope,
-    Tokens, check_lock_name,
+    Cassandra, Layout, LockerOptions, Patience, RemoteLocker, Schema, SerialScope, check_lock_name,
 };
 use holdfast_seams::{Seams, select};
 use tokio_util::sync::CancellationToken;
@@ -23,8 +24,10 @@ use crate::failure::Failure;
 use crate::lock::keeper::{GOODBYE_LIMIT, hold};
 use crate::lock::{Event, Held, run_under};
 use crate::{runtime, show};
+use clock::{ClockArgs, TimeServiceArgs};
 use housekeeper::HousekeeperArgs;
 use moving::ModeArgs;
+use recipe::Recipe;
 
 /// Where the cluster is, and what is done there.
 #[derive(Clone, Debug, Args)]
@@ -63,8 +66,7 @@ enum CassandraCommand {
     Lease(LockCommand),
     /// Waiters in line by the time they came (`lock_queue`), the holder in a row of its own
     /// (`lock_main`).
-    #[command(subcommand)]
-    Queue(LockCommand),
+    Queue(QueueArgs),
     /// A row with a session for each lock (`tokens`), whose heartbeats are in a table of their own
     /// (`token_times`); what died is freed by a housekeeper, and by nobody else.
     #[command(subcommand)]
@@ -75,6 +77,20 @@ enum CassandraCommand {
     /// the grace, by its own watch; what died before it was started is gone one grace later. Exit codes:
     /// 0 asked to end, or done; 122 refused; 123 no node could be reached; 125 an error of holdfast itself.
     Housekeeper(HousekeeperArgs),
+    /// One replica of the time service that places in a queue can be by (`global_time`), until a signal asks to end.
+    ///
+    /// Run several, on machines of their own; the time goes on as long as one lives, and never goes back over all of them. Exit
+    /// codes: 0 asked to end; 122 refused: no such table, a cell with what is no time; 123 no node could be reached; 125 an error of
+    /// holdfast itself, or an address that cannot be listened at.
+    Clock(ClockArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+struct QueueArgs {
+    #[command(flatten)]
+    time: TimeServiceArgs,
+    #[command(subcommand)]
+    command: LockCommand,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -154,22 +170,15 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
     let CassandraArgs { place, command } = args;
     match command {
         CassandraCommand::Schema(wanted) => schema(global, &place, &wanted),
-        CassandraCommand::Lease(wanted) => {
-            recipe(global, place, wanted, "lease", |on, options, layout| {
-                Ok(Arc::new(Lease::new(on, options, layout.lease)?))
-            })
-        }
-        CassandraCommand::Queue(wanted) => {
-            recipe(global, place, wanted, "queue", |on, options, layout| {
-                Ok(Arc::new(Queue::new(on, options, layout.queue)?))
-            })
+        CassandraCommand::Lease(wanted) => run_recipe(global, place, wanted, Recipe::lease()),
+        CassandraCommand::Queue(QueueArgs { time, command }) => {
+            run_recipe(global, place, command, Recipe::queue(time.client()?))
         }
         CassandraCommand::TokensLwt(wanted) => {
-            recipe(global, place, wanted, "tokens-lwt", |on, options, layout| {
-                Ok(Arc::new(Tokens::new(on, options, layout.tokens)?))
-            })
+            run_recipe(global, place, wanted, Recipe::tokens_lwt())
         }
         CassandraCommand::Housekeeper(args) => housekeeper::run(global, &place, &args),
+        CassandraCommand::Clock(args) => clock::run(global, &place, &args),
     }
 }
 
@@ -190,21 +199,19 @@ fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Fai
     Ok(0)
 }
 
-/// Makes the locker of a recipe.
-type Make = fn(&Cassandra, &LockerOptions, Layout) -> holdfast::Result<Arc<dyn RemoteLocker>>;
-
-fn recipe(
+fn run_recipe(
     global: &Global,
     place: Place,
     wanted: LockCommand,
-    name: &'static str,
-    make: Make,
+    recipe: Recipe,
 ) -> Result<u8, Failure> {
     let options = place.options(global);
     match wanted {
-        LockCommand::Lock(WaitArgs { wait, job }) => lock(global, place, options, wait, job, make),
-        LockCommand::Try(job) => lock(global, place, options, Some(Duration::ZERO), job, make),
-        LockCommand::Bench(args) => bench(global, &place, &options, &args, name, make),
+        LockCommand::Lock(WaitArgs { wait, job }) => {
+            lock(global, place, options, wait, job, recipe)
+        }
+        LockCommand::Try(job) => lock(global, place, options, Some(Duration::ZERO), job, recipe),
+        LockCommand::Bench(args) => bench(global, &place, &options, &args, &recipe),
     }
 }
 
@@ -213,19 +220,19 @@ fn bench(
     place: &Place,
     options: &LockerOptions,
     args: &LoopArgs,
-    recipe: &'static str,
-    make: Make,
+    recipe: &Recipe,
 ) -> Result<u8, Failure> {
     runtime::block_on(async {
+        recipe.try_out().await?;
         let limit = Global::connect_limit(None);
         let connecting = (0..args.sessions()).map(|_| place.connect(limit));
         let sessions = futures_util::future::try_join_all(connecting).await?;
-        let lockers =
-            sessions.iter().map(|session| make(session, options, place.layout())).collect();
+        let make = |session| recipe.locker(session, options, place.layout());
+        let lockers = sessions.iter().map(make).collect();
         let lockers: holdfast::Result<Vec<_>> = lockers;
         let lockers = lockers.map_err(failure)?;
         let ttl = try_out(&lockers, limit).await.map_err(failure)?;
-        measure(global, args, Measured { recipe, sessions, lockers, ttl }).await
+        measure(global, args, Measured { recipe: recipe.name(), sessions, lockers, ttl }).await
     })??;
     Ok(0)
 }
@@ -245,7 +252,7 @@ fn lock(
     options: LockerOptions,
     wait: Option<Duration>,
     JobArgs { moving, name, work }: JobArgs,
-    make: Make,
+    recipe: Recipe,
 ) -> Result<u8, Failure> {
     check_lock_name(&name).map_err(failure)?;
     let moving = moving.parsed(global)?;
@@ -257,13 +264,17 @@ fn lock(
             () = stop.cancelled() => return Ok(()),
             cassandra = place.connect(limit) => cassandra?,
         };
+        select! {
+            () = stop.cancelled() => return Ok(()),
+            there = recipe.try_out() => there?,
+        }
         let options = options.answer_limit(limit);
-        let recipe = make(&cassandra, &options, place.layout()).map_err(failure)?;
+        let made = recipe.locker(&cassandra, &options, place.layout()).map_err(failure)?;
         let (locker, native) = match moving {
-            None => (recipe, None),
+            None => (made, None),
             Some(moving) => select! {
                 () = stop.cancelled() => return Ok(()),
-                moved = moving.enter(&cassandra, recipe, place.row_options(limit), options, place.layout()) => moved?,
+                moved = moving.enter(&cassandra, made, place.row_options(limit), options, place.layout()) => moved?,
             },
         };
         let spent = seams.clock.now().saturating_since(began);

@@ -1,0 +1,226 @@
+//! `holdfast cassandra clock`, and what asks it.
+
+use std::time::Duration;
+
+use clap::Args;
+use holdfast::cli::place::failure;
+use holdfast::compat::{TimeClient, TimeOptions, TimePort, TimeReplica, TimeUpdate};
+use holdfast::{Error, Result as Answered};
+use holdfast_seams::select;
+
+use super::Place;
+use crate::args::{Global, duration};
+use crate::failure::{Failure, NOT_REACHED};
+use crate::{runtime, show, signals};
+
+/// Where a replica answers, and how it keeps the time.
+#[derive(Clone, Debug, Args)]
+pub(super) struct ClockArgs {
+    /// Where to answer `holdfast.v1.TimeService`: host:port, with port 0 any that is free.
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: String,
+    /// How often to update the cell, 10ms to 1m: who comes within it may be told the same time as somebody
+    /// before.
+    #[arg(long, value_parser = interval, default_value = "500ms")]
+    interval: Duration,
+    /// How far this machine's clock may be ahead of a Cassandra node's; beyond that it is not written to
+    /// the cell.
+    #[arg(long, value_parser = duration, default_value = "60s")]
+    max_ahead: Duration,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = duration(text)?;
+    let (least, most) = (TimeOptions::INTERVAL_MIN, TimeOptions::INTERVAL_MAX);
+    if (least..=most).contains(&interval) {
+        return Ok(interval);
+    }
+    Err(format!("{text:?} is not between {least:?} and {most:?}"))
+}
+
+/// Tells the time until a signal asks to end.
+pub(super) fn run(global: &Global, place: &Place, args: &ClockArgs) -> Result<u8, Failure> {
+    runtime::block_on(async {
+        select! {
+            ended = signals::asked_to_end_once() => ended,
+            ended = keep(global, place, args) => ended,
+        }
+    })??;
+    Ok(0)
+}
+
+async fn keep(global: &Global, place: &Place, args: &ClockArgs) -> Result<(), Failure> {
+    let port = TimePort::listen(&args.listen).await?;
+    let cassandra = place.connect(Global::connect_limit(None)).await?;
+    let options = TimeOptions::default().interval(args.interval).max_ahead(args.max_ahead);
+    let replica = TimeReplica::new(&cassandra, place.layout().time, options).map_err(failure)?;
+    let mut said = Said::default();
+    let mut tell = |updated: &Answered<TimeUpdate>| match updated {
+        Ok(update) => said.news(update).iter().for_each(|news| news.print(global)),
+        // It is refused, and the end, or the next one may be answered.
+        Err(Error::Refused { .. }) => {}
+        Err(_) if said.is_silent => {}
+        Err(error) => {
+            said.is_silent = true;
+            failure(error.clone()).print("holdfast", global.json);
+        }
+    };
+    let first = replica.update().await;
+    tell(&first);
+    if let Err(refused @ Error::Refused { .. }) = first {
+        return Err(failure(refused));
+    }
+    let address = port.address().to_string();
+    if global.json {
+        show::line(serde_json::json!({ "listening": address }));
+    } else {
+        show::line(format_args!("listening on {address}"));
+    }
+    select! {
+        error = replica.keep(&mut tell) => Err(failure(error)),
+        served = replica.answer_at(port) => Ok(served?),
+    }
+}
+
+/// What was said already: everything once, and again when it has passed and comes back.
+#[derive(Debug, Default)]
+struct Said {
+    is_ahead: bool,
+    is_disbelieved: bool,
+    is_silent: bool,
+}
+
+/// Something to be told.
+#[derive(Debug, PartialEq, Eq)]
+enum News {
+    /// The time is ahead of this machine's clock.
+    Ahead(Duration),
+    /// This machine's clock is further ahead than it may be.
+    Disbelieved(Duration),
+}
+
+impl Said {
+    /// What differs between two clocks by less than this is nothing to be told.
+    const AHEAD_MIN: Duration = Duration::from_secs(1);
+
+    fn news(&mut self, update: &TimeUpdate) -> Vec<News> {
+        self.is_silent = false;
+        let ahead = update.ahead();
+        let mut news = Vec::new();
+        if ahead > Self::AHEAD_MIN && !self.is_ahead {
+            self.is_ahead = true;
+            news.push(News::Ahead(ahead));
+        }
+        // Not as soon as it is less: it would be said again and again of a clock that is behind by just
+        // that.
+        self.is_ahead &= ahead > Self::AHEAD_MIN / 2;
+        // Once for all: with one node whose clock is wrong it comes and goes with the node that is asked.
+        if !update.disbelieved.is_zero() && !self.is_disbelieved {
+            self.is_disbelieved = true;
+            news.push(News::Disbelieved(update.disbelieved));
+        }
+        news
+    }
+}
+
+impl News {
+    fn print(&self, global: &Global) {
+        let line = match self {
+            Self::Ahead(by) if global.json => {
+                serde_json::json!({ "ahead_ms": ms(*by) }).to_string()
+            }
+            Self::Disbelieved(by) if global.json => {
+                serde_json::json!({ "disbelieved_ms": ms(*by) }).to_string()
+            }
+            Self::Ahead(by) => format!(
+                "the time is {:.1} s ahead of this machine's clock: that of another replica is, or was, ahead",
+                by.as_secs_f64()
+            ),
+            Self::Disbelieved(by) => format!(
+                "this machine's clock is not believed: it is {:.1} s further ahead of a Cassandra node's than \
+                 --max-ahead allows; look at both clocks",
+                by.as_secs_f64()
+            ),
+        };
+        show::line(line);
+    }
+}
+
+fn ms(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// By which time places in a queue are.
+#[derive(Clone, Debug, Args)]
+pub(super) struct TimeServiceArgs {
+    /// Take the place in line by the time service at these replicas of `holdfast cassandra clock`:
+    /// host:port, several separated by commas. All who wait in one queue have to do so [default: this
+    /// machine's clock].
+    #[arg(long, global = true, value_name = "HOST:PORT,…", env = "HOLDFAST_TIME_SERVICE")]
+    time_service: Option<String>,
+}
+
+impl TimeServiceArgs {
+    /// `None`: by this machine's clock.
+    pub(super) fn client(&self) -> Result<Option<TimeClient>, Failure> {
+        Ok(self.time_service.as_deref().map(TimeClient::new).transpose()?)
+    }
+}
+
+/// Whether the service answers, before anybody waits for it without a word.
+pub(super) async fn try_out(time: &TimeClient) -> Result<(), Failure> {
+    match time.now_us().await {
+        Ok(_) => Ok(()),
+        Err(Error::Unreachable { endpoints, waited, last }) => {
+            let message = format!(
+                "no answer from the time service at {} within {:.1} s ({}); holdfast cassandra clock is one replica of it",
+                endpoints.join(", "),
+                waited.as_secs_f64(),
+                last.escape_debug(),
+            );
+            Err(Failure::new(NOT_REACHED, message))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn update(ahead_ms: u64, disbelieved_ms: u64) -> TimeUpdate {
+        let local_us = 1_000_000_000;
+        TimeUpdate {
+            time_us: Some(local_us + ahead_ms * 1_000),
+            local_us,
+            disbelieved: Duration::from_millis(disbelieved_ms),
+        }
+    }
+
+    #[test]
+    fn what_is_so_is_said_once_and_again_when_it_comes_back() {
+        let mut said = Said::default();
+        let ahead = |ms| vec![News::Ahead(Duration::from_millis(ms))];
+        assert_eq!(said.news(&update(900, 0)), []);
+        assert_eq!(said.news(&update(1_001, 0)), ahead(1_001));
+        assert_eq!(said.news(&update(5_000, 0)), []);
+        assert_eq!(said.news(&update(700, 0)), []);
+        assert_eq!(said.news(&update(1_200, 0)), [], "it hangs about there");
+        assert_eq!(said.news(&update(400, 0)), []);
+        assert_eq!(said.news(&update(1_200, 7)), {
+            let mut both = ahead(1_200);
+            both.push(News::Disbelieved(Duration::from_millis(7)));
+            both
+        });
+        assert_eq!(said.news(&update(1_200, 7)), []);
+    }
+
+    #[test]
+    fn an_interval_is_refused_out_of_bounds() {
+        assert_eq!(interval("10ms"), Ok(Duration::from_millis(10)));
+        assert_eq!(interval("1m"), Ok(Duration::from_mins(1)));
+        for wrong in ["9ms", "0", "2m", "often"] {
+            assert!(interval(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The recipes, as one command runs under any of them.
+
+use std::sync::Arc;
+
+use holdfast::compat::{
+    Cassandra, Layout, Lease, LockerOptions, Queue, RemoteLocker, TimeClient, Tokens,
+};
+
+use super::clock;
+use crate::failure::Failure;
+
+type Made = holdfast::Result<Arc<dyn RemoteLocker>>;
+type Make = dyn Fn(&Cassandra, &LockerOptions, Layout) -> Made + Send + Sync;
+
+/// One of them.
+pub(super) struct Recipe {
+    name: &'static str,
+    make: Box<Make>,
+    /// The time service that it goes by, if it does.
+    time: Option<TimeClient>,
+}
+
+impl Recipe {
+    fn new(
+        name: &'static str,
+        make: impl Fn(&Cassandra, &LockerOptions, Layout) -> Made + Send + Sync + 'static,
+    ) -> Self {
+        Self { name, make: Box::new(make), time: None }
+    }
+
+    pub(super) fn lease() -> Self {
+        Self::new("lease", |on, options, layout| {
+            Ok(Arc::new(Lease::new(on, options, layout.lease)?))
+        })
+    }
+
+    /// With places by this machine's clock, or by a time service.
+    pub(super) fn queue(time: Option<TimeClient>) -> Self {
+        let asked = time.clone();
+        let queue = Self::new("queue", move |on, options, layout| {
+            let queue = Queue::new(on, options, layout.queue)?;
+            Ok(Arc::new(match &asked {
+                Some(time) => queue.with_time(Arc::new(time.clone())),
+                None => queue,
+            }))
+        });
+        Self { time, ..queue }
+    }
+
+    pub(super) fn tokens_lwt() -> Self {
+        Self::new("tokens-lwt", |on, options, layout| {
+            Ok(Arc::new(Tokens::new(on, options, layout.tokens)?))
+        })
+    }
+
+    /// As the command line calls it.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// A locker of it.
+    pub(super) fn locker(&self, on: &Cassandra, options: &LockerOptions, layout: Layout) -> Made {
+        (self.make)(on, options, layout)
+    }
+
+    /// Whether what it needs beside Cassandra is there.
+    pub(super) async fn try_out(&self) -> Result<(), Failure> {
+        match &self.time {
+            Some(time) => clock::try_out(time).await,
+            None => Ok(()),
+        }
+    }
+}
