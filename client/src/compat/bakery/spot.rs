@@ -18,7 +18,7 @@ const NEAR: usize = 2;
 /// The longest pause between two looks of who is near; as of the queue.
 const NEAR_PAUSE_MAX: Duration = Duration::from_millis(200);
 /// How often who does not wait looks whether those who are choosing have drawn: they need about three round trips.
-const TRY_LOOKS: u32 = 5;
+const TRY_LOOKS: u32 = 8;
 /// The pause between two of these looks.
 const TRY_PAUSE: Duration = Duration::from_millis(50);
 
@@ -107,7 +107,8 @@ impl BakerySpot {
     }
 
     /// Writes the number again, and says when it was sent. `None` if the last one may have ended before
-    /// this one came: who drew between the two did not see it, and it counts for nothing.
+    /// this one came, late as it was or its owner: who drew between the two did not see it, and it counts for
+    /// nothing.
     async fn write_again(&mut self) -> Result<Option<Moment>, Fault> {
         let Some(Ticket { number, sent, .. }) = self.ticket else { return Ok(None) };
         let put = self.cells.put_number(number).await;
@@ -122,11 +123,8 @@ impl BakerySpot {
 
     /// Who waits renews its number as who holds does.
     async fn keep_in_line(&mut self) -> Result<(), Fault> {
-        let now = self.now();
-        let Some(sent) = self.ticket.as_ref().map(|ticket| ticket.sent) else { return Ok(()) };
-        if now >= self.terms.safe_until(sent) {
-            self.ticket = None;
-        } else if now >= self.terms.renew_at(sent) {
+        let is_due = |ticket: &Ticket| self.now() >= self.terms.renew_at(ticket.sent);
+        if self.ticket.as_ref().is_some_and(is_due) {
             self.write_again().await?;
         }
         Ok(())
