@@ -73,6 +73,11 @@ impl Row {
         self.0.get(column.as_str())?.value.time_ms()
     }
 
+    /// That column, if it has a flag.
+    pub fn flag(&self, column: &Ident) -> Option<bool> {
+        self.0.get(column.as_str())?.value.flag()
+    }
+
     /// Seconds until that column vanishes, if it does and was asked.
     pub fn ttl_s(&self, column: &Ident) -> Option<i32> {
         self.0.get(column.as_str())?.ttl_s

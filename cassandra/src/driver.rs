@@ -175,6 +175,7 @@ fn bound(bind: Bind) -> Option<CqlValue> {
             Value::Text(text) => CqlValue::Text(text),
             Value::Long(number) => CqlValue::BigInt(number),
             Value::Time(milliseconds) => CqlValue::Timestamp(CqlTimestamp(milliseconds)),
+            Value::Flag(flag) => CqlValue::Boolean(flag),
             Value::Texts(texts) => CqlValue::List(texts.into_iter().map(CqlValue::Text).collect()),
         }),
         Bind::Int(number) => Some(CqlValue::Int(number)),
@@ -270,6 +271,7 @@ fn cell(value: CqlValue, ttl_s: Option<i32>) -> Option<Cell> {
         CqlValue::Text(text) | CqlValue::Ascii(text) => Value::Text(text),
         CqlValue::BigInt(number) => Value::Long(number),
         CqlValue::Timestamp(CqlTimestamp(milliseconds)) => Value::Time(milliseconds),
+        CqlValue::Boolean(flag) => Value::Flag(flag),
         _ => return None,
     };
     Some(Cell { value, ttl_s })

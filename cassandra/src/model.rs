@@ -77,7 +77,7 @@ struct State {
     odds: Odds,
     /// How many in a thousand of the others take long.
     slow: u64,
-    /// What becomes of the next LWT that fits.
+    /// What becomes of the next statement that fits.
     chosen: Option<(Which, Fate)>,
     /// By how much each node's wall clock is ahead, milliseconds.
     skew_ms: [i64; 3],
@@ -162,7 +162,7 @@ impl Model {
         self.lock().slow = per_mille;
     }
 
-    /// Chooses what becomes of the next LWT that fits.
+    /// Chooses what becomes of the next statement that fits: an LWT, a plain write, a scan or a page.
     pub fn choose(&self, which: Which, fate: Fate) {
         self.lock().chosen = Some((which, fate));
     }
@@ -202,8 +202,8 @@ impl Model {
         Duration::from_micros(self.draw(u64::try_from(length.as_micros()).unwrap_or(1) + 1))
     }
 
-    fn fate_of(&self, lwt: &Statement) -> Fate {
-        let chosen = self.lock().chosen.take_if(|(which, _)| which(lwt));
+    fn fate_of(&self, statement: &Statement) -> Fate {
+        let chosen = self.lock().chosen.take_if(|(which, _)| which(statement));
         chosen.map_or_else(|| self.fate(), |(_, fate)| fate)
     }
 
@@ -341,8 +341,12 @@ impl Model {
     /// it. Where nobody knows, some have it, or none, or all a while later.
     async fn write(self, statement: Statement, reply: oneshot::Sender<Result<Answer, Fault>>) {
         let seams = self.world.seams();
+        let fate = self.fate_of(&statement);
+        if let Fate::Slowly(by) = fate {
+            // On its way to the coordinator, whose clock its TTL is counted by.
+            seams.sleep(by).await;
+        }
         let (row, version) = self.version(&statement);
-        let fate = self.fate();
         if let Fate::AnswerLost | Fate::Late(_) = fate {
             self.lock().unknown_but_applied += 1;
         }
@@ -414,7 +418,7 @@ impl Model {
             panic!("not a scan: {statement:?}");
         };
         let partition: Vec<Value> = statement.key.iter().map(|(_, value)| value.clone()).collect();
-        self.fate_of_read().await?;
+        self.fate_of_read(statement).await?;
         let mut merged: BTreeMap<Vec<Value>, Version> = BTreeMap::new();
         let (node, first) = (self.any_node(), self.any_node());
         for nth in 0..2 {
@@ -450,14 +454,18 @@ impl Model {
     }
 
     /// A read changes nothing: whether it or its answer was lost is all the same.
-    async fn fate_of_read(&self) -> Result<(), Fault> {
-        match self.fate() {
+    async fn fate_of_read(&self, statement: &Statement) -> Result<(), Fault> {
+        match self.fate_of(statement) {
             Fate::Unavailable => Err(Fault::NotDone("1 of 2 replicas alive".into())),
             Fate::AnswerLost | Fate::RequestLost | Fate::Late(_) => {
                 self.world.seams().sleep(TIMEOUT).await;
                 Err(Fault::Unknown("read timeout".into()))
             }
-            Fate::Answered | Fate::Slowly(_) => Ok(()),
+            Fate::Answered => Ok(()),
+            Fate::Slowly(by) => {
+                self.world.seams().sleep(by).await;
+                Ok(())
+            }
         }
     }
 
@@ -468,7 +476,7 @@ impl Model {
         from: Option<&[u8]>,
     ) -> Result<Answer, Fault> {
         let seams = self.world.seams();
-        self.fate_of_read().await?;
+        self.fate_of_read(statement).await?;
         seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
         let answer = self.page(statement, columns, from);
         seams.sleep(self.draw_up_to(LATENCY_MAX)).await;

@@ -41,6 +41,8 @@ pub enum Value {
     Time(i64),
     /// `list<text>`. One without elements is null in the table.
     Texts(Vec<String>),
+    /// `boolean`.
+    Flag(bool),
 }
 
 impl Value {
@@ -48,7 +50,7 @@ impl Value {
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
-            Self::Long(_) | Self::Time(_) | Self::Texts(_) => None,
+            Self::Long(_) | Self::Time(_) | Self::Texts(_) | Self::Flag(_) => None,
         }
     }
 
@@ -56,7 +58,7 @@ impl Value {
     pub fn long(&self) -> Option<i64> {
         match self {
             Self::Long(number) => Some(*number),
-            Self::Text(_) | Self::Time(_) | Self::Texts(_) => None,
+            Self::Text(_) | Self::Time(_) | Self::Texts(_) | Self::Flag(_) => None,
         }
     }
 
@@ -64,7 +66,15 @@ impl Value {
     pub fn time_ms(&self) -> Option<i64> {
         match self {
             Self::Time(milliseconds) => Some(*milliseconds),
-            Self::Text(_) | Self::Long(_) | Self::Texts(_) => None,
+            Self::Text(_) | Self::Long(_) | Self::Texts(_) | Self::Flag(_) => None,
+        }
+    }
+
+    /// If it is one.
+    pub fn flag(&self) -> Option<bool> {
+        match self {
+            Self::Flag(flag) => Some(*flag),
+            Self::Text(_) | Self::Long(_) | Self::Time(_) | Self::Texts(_) => None,
         }
     }
 }

@@ -5,7 +5,7 @@
     client.py RECIPE CONTACT_POINTS KEYSPACE TTL_S HISTORY FIRST_CLIENT hold NAME
     client.py tokens-lwt CONTACT_POINTS KEYSPACE GRACE_S HISTORY FIRST_CLIENT house
 
-RECIPE is lease, queue or tokens-lwt. `work`: so many threads acquire, hold and give back until SIGTERM, which ends them gracefully. `hold`: holds until it is killed.
+RECIPE is lease, queue, tokens-lwt, bakery (as the wiki has it) or bakery-php. `work`: so many threads acquire, hold and give back until SIGTERM, which ends them gracefully. `hold`: holds until it is killed.
 What its threads ask, are told and believe stands in HISTORY, a record a line, as tests/src/history.rs reads it. Prints `ready`, or `held`.
 """
 import json
@@ -16,12 +16,14 @@ import sys
 import threading
 import time
 
+from bakery_php import BakeryPhp
+from bakery_wiki import BakeryWiki
 from database import Database
 from lease_lwt import Lease
 from scylla_tokens import Tokens, keep_house
 from thesis_queue import Queue
 
-RECIPES = {"lease": Lease, "queue": Queue, "tokens-lwt": Tokens}
+RECIPES = {"lease": Lease, "queue": Queue, "tokens-lwt": Tokens, "bakery": BakeryWiki, "bakery-php": BakeryPhp}
 LOOK_EVERY_S = 0.01
 
 

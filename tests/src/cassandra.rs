@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast::compat::{Cassandra, RemoteLocker, Schema, SerialScope};
+use holdfast::compat::{Cassandra, Layout, RemoteLocker, Schema, SerialScope};
 use holdfast_seams::Seams;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
@@ -157,6 +157,12 @@ impl Stage {
         let session = nodes.session().await;
         let recorder = Recorder::in_memory(Seams::system().clock);
         Self { nodes, points, keyspace, session, recorder }
+    }
+
+    /// Makes more tables: those of this layout that are not there.
+    pub async fn make(&self, layout: Layout) {
+        let schema = Schema::new(self.keyspace, None).named(layout);
+        schema.apply(&self.points, None, Duration::from_secs(20)).await.unwrap();
     }
 
     /// To be killed, started again, skewed.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast::compat::{
-    Cassandra, Housekeeper, Lease, LeaseTable, LockerOptions, Queue, QueueTables, RemoteLocker,
-    TokenTables, Tokens,
+    Bakery, BakeryForm, BakeryTables, Cassandra, Housekeeper, Layout, Lease, LeaseTable,
+    LockerOptions, Queue, QueueTables, RemoteLocker, TokenTables, Tokens,
 };
 use holdfast_seams::{Seams, Task};
 use nix::sys::signal::Signal;
@@ -39,29 +39,52 @@ pub enum Recipe {
     Queue,
     /// The tokens with LWT.
     TokensLwt,
+    /// The bakery as the wiki has it.
+    Bakery,
+    /// The bakery as the article on PHP has it, in tables of its own: [`php_tables`].
+    BakeryPhp,
+}
+
+/// Where the bakery in PHP is. Its flags are of another type.
+pub fn php_tables() -> BakeryTables {
+    BakeryTables::named("numbers_php", "choosing_php", ["key", "column1", "value"])
+        .of_form(BakeryForm::Php)
 }
 
 impl Recipe {
-    /// All.
-    pub const ALL: [Self; 3] = [Self::Lease, Self::Queue, Self::TokensLwt];
+    /// Every recipe, in one form: as the command line has them, in tables of their usual names.
+    pub const ALL: [Self; 4] = [Self::Lease, Self::Queue, Self::TokensLwt, Self::Bakery];
+    /// Every recipe, in all its forms. A stage needs [`Recipe::make_tables_of_forms`].
+    pub const ALL_FORMS: [Self; 5] =
+        [Self::Lease, Self::Queue, Self::TokensLwt, Self::Bakery, Self::BakeryPhp];
 
-    /// As the command line calls it.
+    /// Makes the tables of those forms that have no table of the usual name.
+    pub async fn make_tables_of_forms(stage: &Stage) {
+        stage.make(Layout { bakery: php_tables(), ..Layout::default() }).await;
+    }
+
+    /// As the command line calls it; and a form that it does not have by default.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lease => "lease",
             Self::Queue => "queue",
             Self::TokensLwt => "tokens-lwt",
+            Self::Bakery => "bakery",
+            Self::BakeryPhp => "bakery-php",
         }
     }
 
     /// The one of that name.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|recipe| recipe.name() == name)
+        Self::ALL_FORMS.into_iter().find(|recipe| recipe.name() == name)
     }
 
-    /// A locker on the tables of their usual names.
+    /// A locker on the tables of their usual names, or those of the form.
     pub fn locker(self, cassandra: &Cassandra, options: &LockerOptions) -> Arc<dyn RemoteLocker> {
+        let bakery = |tables| Arc::new(Bakery::new(cassandra, options, tables).unwrap());
         match self {
+            Self::Bakery => bakery(BakeryTables::default()),
+            Self::BakeryPhp => bakery(php_tables()),
             Self::Lease => Arc::new(Lease::new(cassandra, options, LeaseTable::default()).unwrap()),
             Self::Queue => {
                 Arc::new(Queue::new(cassandra, options, QueueTables::default()).unwrap())
@@ -119,7 +142,12 @@ impl<'a> Party<'a> {
 
     /// One of each recipe: side by side they take no longer than one.
     pub fn of_each(stage: &'a Stage, times: Times) -> Vec<Self> {
-        Recipe::ALL.into_iter().map(|recipe| Self::new(stage, recipe, times)).collect()
+        Self::of(stage, &Recipe::ALL, times)
+    }
+
+    /// One of each of these.
+    pub fn of(stage: &'a Stage, recipes: &[Recipe], times: Times) -> Vec<Self> {
+        recipes.iter().map(|recipe| Self::new(stage, *recipe, times)).collect()
     }
 
     /// What it runs.
@@ -221,8 +249,13 @@ impl<'a> Party<'a> {
 
     /// The same, and what was judged.
     pub fn judge_and_keep(self) -> (Report, Vec<Record>) {
-        let records = merge(vec![self.history_of_processes(), self.recorder.take()]);
+        let records = self.take_history();
         (judge(vec![records.clone()]), records)
+    }
+
+    /// Everything that was written down, in order, not judged yet.
+    pub fn take_history(self) -> Vec<Record> {
+        merge(vec![self.history_of_processes(), self.recorder.take()])
     }
 }
 

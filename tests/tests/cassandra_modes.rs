@@ -77,7 +77,7 @@ impl Crew<'_> {
     }
 }
 
-/// By every recipe: who knows only the recipe's tables is kept out by `both`, and keeps it out.
+/// By three recipes: who knows only the recipe's tables is kept out by `both`, and keeps it out.
 #[tokio::test]
 async fn old_clients_and_processes_in_both_exclude_each_other() {
     let python = python();
@@ -88,7 +88,8 @@ async fn old_clients_and_processes_in_both_exclude_each_other() {
     let run = Seams::system().clock.wall_ms();
     let names = NAMES.map(|name| format!("{name}/{run}"));
     let names = names.each_ref().map(String::as_str);
-    for recipe in Recipe::ALL {
+    // To a `Locker` the bakery is what the queue is; what is between it and its old clients is in `cassandra_legacy`.
+    for recipe in [Recipe::Lease, Recipe::Queue, Recipe::TokensLwt] {
         let party = Party::new(&nodes, recipe, Times::USUAL);
         let (cluster, tokens) = (&cluster, Tokens::default());
         let crew = Crew { party: &party, nodes: &nodes, cluster, tokens };

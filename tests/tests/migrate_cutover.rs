@@ -209,14 +209,6 @@ async fn every_recipe_keeps_out_who_locks_by_it_after_the_way_back() {
     ] {
         let (scope, name) = (format!("{from}/"), format!("{from}/1"));
         let line = ["--scope", &scope, "--from", from];
-        if from == "bakery" {
-            moved
-                .cql(&[
-                    "CREATE TABLE IF NOT EXISTS k.numbers (key text, column1 text, value bigint, PRIMARY KEY (key, column1))",
-                    "CREATE TABLE IF NOT EXISTS k.choosing (key text, column1 text, value boolean, PRIMARY KEY (key, column1))",
-                ])
-                .await;
-        }
         let told = moved.done("cutover", &line).await;
         assert_eq!(moves(&told), ["both", "native"], "{from}");
         let guard = client.lock(&name).await.unwrap();

@@ -258,19 +258,20 @@ async fn a_token_without_lwt_is_planned_if_one_session_has_it() {
 async fn a_bakery_is_planned_by_number_and_process() {
     let stage = Stage::set("plan_bakery").await;
     let rows = [
-        "CREATE TABLE IF NOT EXISTS k.numbers (key text, column1 int, value varint, PRIMARY KEY (key, column1))",
-        "CREATE TABLE IF NOT EXISTS k.choosing (key text, column1 int, value boolean, PRIMARY KEY (key, column1))",
-        "INSERT INTO k.numbers (key, column1, value) VALUES ('job', 10, 2) USING TTL 600",
-        "INSERT INTO k.numbers (key, column1, value) VALUES ('job', 9, 2) USING TTL 600",
-        "INSERT INTO k.numbers (key, column1, value) VALUES ('job', 11, 1) USING TTL 600",
-        "INSERT INTO k.choosing (key, column1, value) VALUES ('job', 12, true)",
-        "INSERT INTO k.choosing (key, column1, value) VALUES ('job', 9, false)",
-        "INSERT INTO k.choosing (key, column1, value) VALUES ('alone', 1, true)",
-        "INSERT INTO k.numbers (key, column1, value) VALUES ('crashed', 1, 1)",
+        "CREATE TABLE IF NOT EXISTS k.pid_numbers (key text, column1 int, value varint, PRIMARY KEY (key, column1))",
+        "CREATE TABLE IF NOT EXISTS k.pid_choosing (key text, column1 int, value boolean, PRIMARY KEY (key, column1))",
+        "INSERT INTO k.pid_numbers (key, column1, value) VALUES ('job', 10, 2) USING TTL 600",
+        "INSERT INTO k.pid_numbers (key, column1, value) VALUES ('job', 9, 2) USING TTL 600",
+        "INSERT INTO k.pid_numbers (key, column1, value) VALUES ('job', 11, 1) USING TTL 600",
+        "INSERT INTO k.pid_choosing (key, column1, value) VALUES ('job', 12, true)",
+        "INSERT INTO k.pid_choosing (key, column1, value) VALUES ('job', 9, false)",
+        "INSERT INTO k.pid_choosing (key, column1, value) VALUES ('alone', 1, true)",
+        "INSERT INTO k.pid_numbers (key, column1, value) VALUES ('crashed', 1, 1)",
     ];
     cql(&stage, &rows).await;
 
-    let lines = planned(&stage, &["--from", "bakery"]).await;
+    let names = ["--numbers-table", "pid_numbers", "--choosing-table", "pid_choosing"];
+    let lines = planned(&stage, &[&["--from", "bakery"][..], &names].concat()).await;
     let expected = [
         "choosing alone 1",
         "no-ttl crashed 1",
@@ -307,7 +308,7 @@ async fn what_is_no_table_of_the_recipe_is_refused_by_name() {
             "its column \"owner\" is part of the clustering key",
         ),
         (vec!["lease", "--lease-table", "Leases"], "has no table \"Leases\""),
-        (vec!["bakery"], "has no table \"numbers\""),
+        (vec!["bakery", "--numbers-table", "gone"], "has no table \"gone\""),
     ];
     for (arguments, says) in cases {
         let line: Vec<&str> = ["--from"].into_iter().chain(arguments).collect();

@@ -1,6 +1,8 @@
 //! What tables and columns are called, for deployments that call them otherwise.
 
-use crate::compat::{Layout, LeaseTable, ModesTable, QueueTables, TimeTable, TokenTables};
+use crate::compat::{
+    BakeryTables, Layout, LeaseTable, ModesTable, QueueTables, TimeTable, TokenTables,
+};
 use clap::Args;
 
 /// Names as the server has them, capitals and all: they are quoted, never spliced.
@@ -16,6 +18,8 @@ pub struct Names {
     queue: QueueNames,
     #[command(flatten)]
     tokens: TokenNames,
+    #[command(flatten)]
+    bakery: BakeryNames,
     /// The modes of processes that move to the native store.
     #[arg(long, value_name = "TABLE", default_value = "locker_modes")]
     modes_table: String,
@@ -69,6 +73,21 @@ pub struct TokenNames {
     pub token_times_columns: Vec<String>,
 }
 
+/// Of the bakery.
+#[derive(Clone, Debug, Args)]
+pub struct BakeryNames {
+    /// The numbers of the bakery.
+    #[arg(long, value_name = "TABLE", default_value = "numbers")]
+    pub numbers_table: String,
+    /// Who is choosing one.
+    #[arg(long, value_name = "TABLE", default_value = "choosing")]
+    pub choosing_table: String,
+    /// The columns of both, as column families made through Thrift show them.
+    #[arg(long, num_args = 3, value_names = ["KEY", "COLUMN", "VALUE"],
+          default_values = ["key", "column1", "value"])]
+    pub bakery_columns: Vec<String>,
+}
+
 /// Of the time service.
 #[derive(Clone, Debug, Args)]
 pub struct TimeNames {
@@ -94,7 +113,7 @@ impl TimeNames {
 impl Names {
     /// The tables of the recipes under these names.
     pub fn layout(&self) -> Layout {
-        let Self { lease, sequences_table, queue, tokens, modes_table, time } = self;
+        let Self { lease, sequences_table, queue, tokens, bakery, modes_table, time } = self;
         let [name, owner, value] = of_columns(&lease.lease_columns);
         Layout {
             lease: LeaseTable::named(&lease.lease_table, name, owner, value)
@@ -109,6 +128,11 @@ impl Names {
                 of_columns(&tokens.tokens_columns),
                 &tokens.token_times_table,
                 of_columns(&tokens.token_times_columns),
+            ),
+            bakery: BakeryTables::named(
+                &bakery.numbers_table,
+                &bakery.choosing_table,
+                of_columns(&bakery.bakery_columns),
             ),
             modes: ModesTable::named(modes_table),
             time: time.table(),

@@ -11,6 +11,7 @@
 //! | `Lease` | a row with an owner and a TTL, by LWT | `leases(name, owner, value)` |
 //! | `Queue` | a row of places in line, and one with the holder | `lock_queue`, `lock_main` |
 //! | `Tokens` | a row with a session for each lock, by LWT; sessions beat, a housekeeper clears up | `tokens`, `token_times` |
+//! | `Bakery` | a row of numbers, the lowest is in, and one of flags for who is drawing | `numbers`, `choosing` |
 //!
 //! Each is built from the caller's own session of the `scylla` driver, and excludes, and is excluded
 //! by, any other client of the same recipe on the same table. What it promises holds as long as:
@@ -37,6 +38,8 @@ mod native;
 // The recipes know no driver: their unit tests run on a model of the tables in every build.
 #[cfg(any(test, feature = "cassandra"))]
 mod alarms;
+#[cfg(any(test, feature = "cassandra"))]
+pub mod bakery;
 #[cfg(any(test, feature = "cassandra"))]
 mod cassandra;
 #[cfg(any(test, feature = "cassandra"))]
@@ -83,6 +86,7 @@ pub use schema::{Layout, Schema};
 #[cfg(any(test, feature = "cassandra"))]
 pub use {
     crate::transport::time::TimePort,
+    bakery::{Bakery, BakeryForm, BakeryTables},
     cassandra::{Cassandra, LockerOptions},
     clock::{TimeClient, TimeOptions, TimeReplica, TimeTable, TimeUpdate},
     database::StatementCounts,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use scylla::client::session::Session;
 use scylla::cluster::metadata::Strategy;
 
+use super::bakery::BakeryTables;
 use super::clock::TimeTable;
 use super::lease::LeaseTable;
 use super::modes::ModesTable;
@@ -24,6 +25,8 @@ pub struct Layout {
     pub queue: QueueTables,
     /// Of [`Tokens`](crate::compat::Tokens).
     pub tokens: TokenTables,
+    /// Of [`Bakery`](crate::compat::Bakery).
+    pub bakery: BakeryTables,
     /// Of [`Locker`](crate::compat::Locker).
     pub modes: ModesTable,
     /// Of [`TimeReplica`](crate::compat::TimeReplica).
@@ -69,10 +72,11 @@ impl Schema {
 
     /// The name of each table, and what follows it.
     fn tables(&self) -> Vec<String> {
-        let Layout { lease, queue, tokens, modes, time } = &self.layout;
+        let Layout { lease, queue, tokens, bakery, modes, time } = &self.layout;
         let LeaseTable { table, name, owner, value, sequences } = lease;
         let QueueTables { queue, main, key, column, value: thread } = queue;
         let TokenTables { tokens, token, session, timestamp, times, beating, held, beat } = tokens;
+        let [numbers, choosing] = cells_of(bakery);
         vec![
             // Lease seed, "The Data Model". Our rows say their TTL; the table's is for clients that do not.
             format!(
@@ -90,6 +94,8 @@ impl Schema {
             // Scylla seed, the second `tokens` table and `token_times`.
             format!("{tokens} ({token} text PRIMARY KEY, {session} text, {timestamp} timestamp)"),
             format!("{times} ({beating} text PRIMARY KEY, {held} list<text>, {beat} timestamp)"),
+            numbers,
+            choosing,
             // Ours: which process of a scope locks in which store, and how far the scope has come.
             format!(
                 "{} (\"scope\" text, \"process\" text, \"mode\" text, \"seq\" bigint, \"stage\" text static, \
@@ -160,6 +166,15 @@ impl Schema {
     }
 }
 
+/// Bakery seeds: the column families *numbers* and *choosing*. Ids are of type `text`: one of ours is that of
+/// an attempt, and the seeds' integers are those of processes.
+fn cells_of(bakery: &BakeryTables) -> [String; 2] {
+    let BakeryTables { numbers, choosing, key, column, value, form } = bakery;
+    [(numbers, "bigint"), (choosing, form.flag_type())].map(|(table, of)| {
+        format!("{table} ({key} text, {column} text, {value} {of}, PRIMARY KEY ({key}, {column}))")
+    })
+}
+
 /// In each datacenter; `None` if they differ, or are not known.
 fn replicas_of(strategy: &Strategy) -> Option<usize> {
     match strategy {
@@ -176,10 +191,11 @@ fn replicas_of(strategy: &Strategy) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compat::BakeryForm;
 
     #[test]
     fn a_keyspace_is_made_only_when_its_replication_is_said() {
-        assert_eq!(Schema::new("locks", None).statements().len(), 11);
+        assert_eq!(Schema::new("locks", None).statements().len(), 13);
         let made = Schema::new("Locks", Some(3)).statements();
         assert!(made[0].starts_with("CREATE KEYSPACE IF NOT EXISTS \"Locks\" WITH"), "{made:?}");
         assert!(
@@ -187,6 +203,25 @@ mod tests {
             "{made:?}"
         );
     }
+
+    /// Who is choosing has a flag of another type.
+    #[test]
+    fn the_bakerys_tables_are_those_of_its_form() {
+        let of_form = |form| {
+            let bakery = BakeryTables::named("n", "c", ["k", "p", "v"]).of_form(form);
+            let layout = Layout { bakery, ..Layout::default() };
+            Schema::new("locks", None).named(layout).statements()
+        };
+        let cells = |table: &str, of: &str| {
+            format!("\"{table}\" (\"k\" text, \"p\" text, \"v\" {of}, PRIMARY KEY (\"k\", \"p\"))")
+        };
+        for (form, flag) in [(BakeryForm::Wiki, "bigint"), (BakeryForm::Php, "boolean")] {
+            let made = of_form(form);
+            assert!(made[6].ends_with(&cells("n", "bigint")), "{made:?}");
+            assert!(made[7].ends_with(&cells("c", flag)), "{made:?}");
+        }
+    }
+
     #[test]
     fn tables_are_made_under_the_names_they_have_in_the_layout() {
         let tokens = TokenTables::named(

@@ -475,4 +475,20 @@ mod tests {
         let whole = "holdfast cassandra --contact-points x --keyspace k --queue-columns a b c queue try n -- t";
         assert!(Cli::try_parse_from(whole.split(' ')).is_ok());
     }
+
+    /// Before its subcommand, one of the two; the tables are made in either.
+    #[cfg(feature = "cassandra")]
+    #[test]
+    fn the_bakery_has_two_forms() {
+        let parsed = |rest: &str| {
+            let whole = format!("holdfast cassandra --contact-points x --keyspace k {rest}");
+            Cli::try_parse_from(whole.split(' ')).is_ok()
+        };
+        assert!(parsed("bakery lock n -- t"));
+        assert!(parsed("--numbers-table N --choosing-table C bakery --form php try n -- t"));
+        assert!(parsed("bakery --form wiki bench"));
+        assert!(parsed("schema --bakery-form php"));
+        assert!(!parsed("bakery --form ruby try n -- t"));
+        assert!(!parsed("queue --form php try n -- t"));
+    }
 }

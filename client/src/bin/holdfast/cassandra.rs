@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use holdfast::cli::names::Names;
 use holdfast::cli::place::{Reach, failure};
 use holdfast::compat::{
-    Cassandra, Layout, LockerOptions, Patience, RemoteLocker, Schema, SerialScope, check_lock_name,
+    BakeryForm, Cassandra, Layout, LockerOptions, Patience, RemoteLocker, Schema, SerialScope,
+    check_lock_name,
 };
 use holdfast_seams::{Seams, select};
 use tokio_util::sync::CancellationToken;
@@ -71,6 +72,9 @@ enum CassandraCommand {
     /// (`token_times`); what died is freed by a housekeeper, and by nobody else.
     #[command(subcommand)]
     TokensLwt(LockCommand),
+    /// Lamport's bakery: who wants in draws a number (`numbers`) while its flag is up (`choosing`), and the
+    /// lowest number is in.
+    Bakery(BakeryArgs),
     /// Free the tokens of sessions that stopped beating, until a signal asks to end.
     ///
     /// Any number may run at once. A session is dead when a housekeeper has seen no heartbeat of it for
@@ -102,6 +106,36 @@ struct SchemaArgs {
     /// spared.
     #[arg(long, value_name = "N")]
     replication: Option<u32>,
+    /// The form of the bakery's tables.
+    #[arg(long, value_enum, default_value = "wiki")]
+    bakery_form: Form,
+}
+
+#[derive(Clone, Debug, Args)]
+struct BakeryArgs {
+    /// Whose text its other clients follow.
+    #[arg(long, value_enum, default_value = "wiki")]
+    form: Form,
+    #[command(subcommand)]
+    command: LockCommand,
+}
+
+/// Of the bakery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// The page of the Cassandra wiki: a flag is 1, and is deleted.
+    Wiki,
+    /// The article on the PHP implementation: a flag is `true`, and then `false`.
+    Php,
+}
+
+impl From<Form> for BakeryForm {
+    fn from(form: Form) -> Self {
+        match form {
+            Form::Wiki => Self::Wiki,
+            Form::Php => Self::Php,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -177,13 +211,18 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
         CassandraCommand::TokensLwt(wanted) => {
             run_recipe(global, place, wanted, Recipe::tokens_lwt())
         }
+        CassandraCommand::Bakery(BakeryArgs { form, command }) => {
+            run_recipe(global, place, command, Recipe::bakery(form.into()))
+        }
         CassandraCommand::Housekeeper(args) => housekeeper::run(global, &place, &args),
         CassandraCommand::Clock(args) => clock::run(global, &place, &args),
     }
 }
 
 fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Failure> {
-    let schema = Schema::new(&place.reach.keyspace, wanted.replication).named(place.layout());
+    let mut layout = place.layout();
+    layout.bakery = layout.bakery.of_form(wanted.bakery_form.into());
+    let schema = Schema::new(&place.reach.keyspace, wanted.replication).named(layout);
     if wanted.apply {
         let credentials = place.reach.credentials();
         let limit = Global::connect_limit(None);

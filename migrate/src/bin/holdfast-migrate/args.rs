@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use holdfast::Client;
 use holdfast::cli::duration;
 use holdfast::cli::failure::Failure;
-use holdfast::cli::names::{LeaseNames, QueueNames, TokenNames};
+use holdfast::cli::names::{BakeryNames, LeaseNames, QueueNames, TokenNames};
 use holdfast::cli::place::Reach;
 use holdfast_migrate::layout::{CellTables, Names, Recipe};
 use holdfast_migrate::native::Native;
@@ -267,16 +267,8 @@ struct Tables {
     shadow_table: String,
     #[command(flatten)]
     tokens: TokenNames,
-    /// Bakery: the numbers.
-    #[arg(long, value_name = "TABLE", default_value = "numbers")]
-    numbers_table: String,
-    /// Bakery: who is choosing.
-    #[arg(long, value_name = "TABLE", default_value = "choosing")]
-    choosing_table: String,
-    /// The columns of both, as column families made through Thrift show them.
-    #[arg(long, num_args = 3, value_names = ["KEY", "COLUMN", "VALUE"],
-          default_values = ["key", "column1", "value"])]
-    bakery_columns: Vec<String>,
+    #[command(flatten)]
+    bakery: BakeryNames,
 }
 
 impl Source {
@@ -290,8 +282,7 @@ impl Source {
     }
 
     pub(crate) fn names(&self) -> Names {
-        let Tables { lease, queue, shadow_table, tokens, .. } = &self.tables;
-        let Tables { numbers_table, choosing_table, bakery_columns, .. } = &self.tables;
+        let Tables { lease, queue, shadow_table, tokens, bakery } = &self.tables;
         let cells = |first: &str, second: &str, columns: &[String]| CellTables {
             first: first.to_owned(),
             second: second.to_owned(),
@@ -320,7 +311,11 @@ impl Source {
                     held,
                 }
             }
-            Recipe::Bakery => Names::Bakery(cells(numbers_table, choosing_table, bakery_columns)),
+            Recipe::Bakery => Names::Bakery(cells(
+                &bakery.numbers_table,
+                &bakery.choosing_table,
+                &bakery.bakery_columns,
+            )),
         }
     }
 }

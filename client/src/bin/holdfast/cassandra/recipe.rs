@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use holdfast::compat::{
-    Cassandra, Layout, Lease, LockerOptions, Queue, RemoteLocker, TimeClient, Tokens,
+    Bakery, BakeryForm, Cassandra, Layout, Lease, LockerOptions, Queue, RemoteLocker, TimeClient,
+    Tokens,
 };
 
 use super::clock;
@@ -50,6 +51,12 @@ impl Recipe {
     pub(super) fn tokens_lwt() -> Self {
         Self::new("tokens-lwt", |on, options, layout| {
             Ok(Arc::new(Tokens::new(on, options, layout.tokens)?))
+        })
+    }
+
+    pub(super) fn bakery(form: BakeryForm) -> Self {
+        Self::new("bakery", move |on, options, layout| {
+            Ok(Arc::new(Bakery::new(on, options, layout.bakery.of_form(form))?))
         })
     }
 

@@ -1,0 +1,268 @@
+//! What one locker does, and what a few do in turn.
+
+use futures_util::join;
+
+use super::*;
+
+/// What was sent for what `act` does.
+async fn sent(bakery: &Bakery, act: impl Future<Output = ()>) -> u64 {
+    let before = bakery.cassandra.statements().sent;
+    act.await;
+    bakery.cassandra.statements().sent - before
+}
+
+#[test]
+fn a_free_lock_takes_six_round_trips_and_one_and_the_form_in_php_two_more() {
+    for (form, takes, gives_back) in [(BakeryForm::Wiki, 6, 1), (BakeryForm::Php, 7, 2)] {
+        let (machine, model) = world(1);
+        let bakery = locker(&model, &machine.process("a"), form);
+        machine.run(async {
+            let mut guard = None;
+            let took = sent(&bakery, async { guard = bakery.get_lock("foo").await.ok() }).await;
+            let guard = guard.unwrap();
+            let gave = sent(&bakery, async { guard.release().await.unwrap() }).await;
+            let tried =
+                sent(&bakery, async { drop(bakery.try_get_lock("foo").await.unwrap()) }).await;
+            assert_eq!((took, gave, tried), (takes, gives_back, takes + 1), "{form:?}");
+        });
+    }
+}
+
+/// What stands in the tables while it is held, and after.
+#[test]
+fn a_hold_is_a_number_and_no_flag() {
+    for form in FORMS {
+        let (machine, model) = world(2);
+        let bakery = locker(&model, &machine.process("a"), form);
+        let seams = machine.world().seams();
+        machine.run(async {
+            let guard = bakery.get_lock("foo").await.unwrap();
+            assert_eq!((guard.lock_id(), guard.thread_id()), ("foo", "a"));
+            assert_eq!(numbers(&model).await.into_values().collect::<Vec<_>>(), [1]);
+            assert_eq!(choosing(&model).await, [""; 0]);
+            guard.release().await.unwrap();
+            seams.sleep(secs(10)).await;
+            assert_eq!(numbers(&model).await, BTreeMap::new());
+            assert_eq!(cells(&model, "choosing").await, BTreeMap::new());
+        });
+    }
+}
+
+/// Three TTLs long; then they have it in the order in which they drew.
+#[test]
+fn who_waits_keeps_its_number_for_longer_than_a_ttl_and_the_order_is_that_of_the_numbers() {
+    for form in FORMS {
+        let (machine, model) = world(3);
+        let lockers = ["a", "b", "c", "d"].map(|name| locker(&model, &machine.process(name), form));
+        let [a, b, c, d] = &lockers;
+        let world = machine.world().seams();
+        machine.run(async {
+            let held = a.get_lock("foo").await.unwrap();
+            let order = std::sync::Mutex::new(Vec::new());
+            let waiting = async |bakery: &Bakery, after: u64| {
+                world.sleep(secs(after)).await;
+                let guard = bakery.get_lock("foo").await.unwrap();
+                order.lock().unwrap().push(guard.thread_id().to_owned());
+                guard.release().await.unwrap();
+            };
+            let releasing = async {
+                world.sleep(secs(90)).await;
+                assert!(held.is_safe());
+                held.release().await.unwrap();
+            };
+            join!(waiting(c, 5), waiting(b, 10), waiting(d, 80), releasing);
+            assert_eq!(order.into_inner().unwrap(), ["c", "b", "d"], "{form:?}");
+        });
+    }
+}
+
+/// The first two behind the holder look often; the third asks no more than a waiter elsewhere does.
+#[test]
+fn a_hand_over_takes_a_fraction_of_a_second_and_only_the_first_two_in_line_pay_for_it() {
+    for seed in 0..20 {
+        let (machine, model) = world(seed);
+        let lockers = ["a", "b", "c", "d"]
+            .map(|name| locker(&model, &machine.process(name), BakeryForm::Wiki));
+        let [a, b, c, d] = &lockers;
+        let world = machine.world().seams();
+        let asked = |bakery: &Bakery| bakery.cassandra.statements().sent;
+        machine.run(async {
+            let held = a.get_lock("foo").await.unwrap();
+            let wait = async |bakery: &Bakery, after: u64| {
+                world.sleep(secs(after)).await;
+                let guard = bakery.get_lock("foo").await.unwrap();
+                let had = world.clock.now();
+                guard.release().await.unwrap();
+                (had, world.clock.now())
+            };
+            let holding = async {
+                world.sleep(secs(10)).await;
+                let before = [b, c, d].map(asked);
+                world.sleep(secs(60)).await;
+                let sent = [asked(b) - before[0], asked(c) - before[1], asked(d) - before[2]];
+                held.release().await.unwrap();
+                (sent, world.clock.now())
+            };
+            let (b, c, _, (sent, released)) = join!(wait(b, 1), wait(c, 2), wait(d, 3), holding);
+            let took = [b.0.saturating_since(released), c.0.saturating_since(b.1)];
+            // A look at most 200 ms later, its answer, and perhaps a renewal.
+            assert!(took.iter().all(|took| *took < ms(800)), "{seed}: {took:?}");
+            assert!(sent[..2].iter().all(|sent| (120..=310).contains(sent)), "{seed}: {sent:?}");
+            assert!((25..=65).contains(&sent[2]), "seed {seed}: {sent:?}");
+        });
+    }
+}
+
+/// Who raises its flag once we have a number draws a higher one: it is not waited for. `z` never draws.
+#[test]
+fn who_comes_to_choose_later_is_not_waited_for() {
+    for form in FORMS {
+        let (machine, model) = world(4);
+        let ours = locker(&model, &machine.process("ours"), form);
+        let [first, z] = ["first", "z"].map(|id| Old::new(&machine, &model, id, form));
+        let seams = machine.world().seams();
+        machine.run(async {
+            let olds = async {
+                // Behind the PHP form's first step.
+                while choosing(&model).await.is_empty() {
+                    seams.sleep(ms(1)).await;
+                }
+                first.raise_flag().await;
+                seams.sleep(secs(5)).await;
+                assert_eq!(numbers(&model).await.len(), 1, "ours has its number");
+                z.raise_flag().await;
+                seams.sleep(secs(5)).await;
+                first.lower_flag().await;
+            };
+            let ((), guard) = join!(olds, ours.get_lock_within("foo", secs(60)));
+            assert!(guard.is_ok(), "{form:?}: {guard:?}");
+            assert_eq!(choosing(&model).await, ["z"]);
+        });
+    }
+}
+
+/// The PHP form's first step waits for those that it saw first: somebody is always choosing here.
+#[test]
+fn the_first_step_of_php_waits_for_nobody_who_came_later() {
+    let (machine, model) = world(5);
+    let ours = locker(&model, &machine.process("ours"), BakeryForm::Php);
+    let [first, z] = ["first", "z"].map(|id| Old::new(&machine, &model, id, BakeryForm::Php));
+    let seams = machine.world().seams();
+    machine.run(async {
+        first.raise_flag().await;
+        let olds = async {
+            seams.sleep(secs(5)).await;
+            assert_eq!(choosing(&model).await, ["first"], "ours has not begun to draw");
+            z.raise_flag().await;
+            first.lower_flag().await;
+            seams.sleep(secs(5)).await;
+            assert_eq!(numbers(&model).await.len(), 1, "ours has its number");
+            z.lower_flag().await;
+        };
+        let ((), guard) = join!(olds, ours.get_lock_within("foo", secs(60)));
+        assert!(guard.is_ok(), "{guard:?}");
+    });
+}
+
+#[test]
+fn a_try_finds_a_held_lock_held_and_leaves_nothing_behind() {
+    for form in FORMS {
+        let (machine, model) = world(6);
+        let [a, b] = ["a", "b"].map(|name| locker(&model, &machine.process(name), form));
+        let world = machine.world().seams();
+        machine.run(async {
+            let held = a.try_get_lock("foo").await.unwrap().unwrap();
+            let asked = sent(&b, async {
+                assert!(b.try_get_lock("foo").await.unwrap().is_none());
+            });
+            assert_eq!(asked.await, 1, "one look, and no number");
+            held.release().await.unwrap();
+            world.sleep(secs(10)).await;
+            assert_eq!(numbers(&model).await, BTreeMap::new());
+            assert_eq!(cells(&model, "choosing").await, BTreeMap::new());
+        });
+    }
+}
+
+/// Who is choosing gets a moment: of two who try at once one is in.
+#[test]
+fn of_two_who_try_at_once_one_has_it() {
+    for seed in 0..600 {
+        let form = FORMS[usize::try_from(seed % 2).unwrap()];
+        let (machine, model) = world(seed);
+        let [a, b] = ["a", "b"].map(|name| locker(&model, &machine.process(name), form));
+        let world = machine.world().seams();
+        machine.run(async {
+            let late = async {
+                world.sleep(ms(seed % 100 * 3)).await;
+                b.try_get_lock("foo").await.unwrap()
+            };
+            let (a, b) = join!(a.try_get_lock("foo"), late);
+            let had = [a.unwrap().is_some(), b.is_some()];
+            assert!(had[0] != had[1], "seed {seed}: {had:?}");
+        });
+    }
+}
+
+/// Somebody died while choosing: a try says no after a moment, and does not wait for his TTL.
+#[test]
+fn a_try_does_not_wait_for_who_never_draws() {
+    for form in FORMS {
+        let (machine, model) = world(7);
+        let ours = locker(&model, &machine.process("ours"), form);
+        let dead = Old::new(&machine, &model, "dead", form);
+        let world = machine.world().seams();
+        machine.run(async {
+            dead.raise_flag().await;
+            let began = world.clock.now();
+            assert!(ours.try_get_lock("foo").await.unwrap().is_none());
+            assert!(world.clock.now().saturating_since(began) < secs(3), "{form:?}");
+            world.sleep(secs(10)).await;
+            assert_eq!(numbers(&model).await, BTreeMap::new());
+            assert_eq!(choosing(&model).await, ["dead"]);
+        });
+    }
+}
+
+/// Wherever it dies: while it draws, waits or holds.
+#[test]
+fn who_dies_anywhere_is_over_after_its_ttl_and_the_skew() {
+    for dies_after_ms in (0..900).step_by(15) {
+        let form = FORMS[usize::try_from(dies_after_ms / 15 % 2).unwrap()];
+        let (machine, model) = world(dies_after_ms);
+        let (a, b) = (machine.process("a"), machine.process("b"));
+        let (first, second) = (locker(&model, &a, form), locker(&model, &b, form));
+        model.set_skew(1, i64::try_from(lives::SKEW.as_millis()).unwrap());
+        let seams = machine.world().seams();
+        let held = async move { std::mem::forget(first.get_lock("foo").await) };
+        a.seams().spawn("acquire", held).detach();
+        machine.run(async {
+            seams.sleep(ms(dies_after_ms)).await;
+            a.kill();
+            let within = lives::TTL + lives::SKEW + secs(5);
+            let had = second.get_lock_within("foo", within).await;
+            assert!(had.is_ok(), "died after {dies_after_ms} ms: {had:?}");
+        });
+    }
+}
+
+/// Writes that nobody knows of arrive late: the deletes that were sent after them win.
+#[test]
+fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
+    use crate::compat::model::Odds;
+    for seed in 0..100 {
+        let form = FORMS[usize::try_from(seed % 2).unwrap()];
+        let (machine, model) = world(seed);
+        let bakery = locker(&model, &machine.process("a"), form);
+        model.set_odds(Odds { late: 400, request_lost: 100, ..Odds::default() });
+        let world = machine.world().seams();
+        machine.run(async {
+            drop(world.timeout(ms(seed * 40), bakery.get_lock("foo")).await);
+            world.sleep(secs(10)).await;
+            model.set_odds(Odds::default());
+            world.sleep(secs(20)).await;
+            assert_eq!(numbers(&model).await, BTreeMap::new(), "seed {seed}");
+            assert_eq!(cells(&model, "choosing").await, BTreeMap::new(), "seed {seed}");
+        });
+    }
+}

@@ -1,0 +1,242 @@
+//! What only the bakery has, on three real Cassandra nodes: numbers, flags, and who dies with one of them. Both forms, side by side. Its
+//! locks are in `cassandra_scenarios.rs` and `cassandra_legacy.rs` as well.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests stop the test when something is not as it must be, and show what they saw"
+)]
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use holdfast::Error;
+use holdfast::compat::{Bakery, BakeryTables, LockerOptions, Patience, RemoteLocker};
+use holdfast_seams::Seams;
+use holdfast_tests::cassandra::Stage;
+use holdfast_tests::history::What;
+use holdfast_tests::program::run;
+use holdfast_tests::recipe::{Party, Recipe, Times, robbed};
+use nix::sys::signal::Signal;
+use scylla::value::Row;
+
+const FORMS: [Recipe; 2] = [Recipe::Bakery, Recipe::BakeryPhp];
+const TTL_S: u64 = Times::SHORT.ttl.as_secs();
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+async fn sleep(length: Duration) {
+    Seams::system().sleep(length).await;
+}
+
+/// A stage with the tables of both forms.
+async fn set(keyspace: &'static str) -> Stage {
+    let stage = Stage::set(keyspace).await;
+    Recipe::make_tables_of_forms(&stage).await;
+    stage
+}
+
+/// Numbers, choosing, and a flag that is up.
+fn tables(form: Recipe) -> (&'static str, &'static str, &'static str) {
+    match form {
+        Recipe::BakeryPhp => ("numbers_php", "choosing_php", "true"),
+        _ => ("numbers", "choosing", "1"),
+    }
+}
+
+async fn cql(stage: &Stage, statement: &str) {
+    let statement = statement.replace("k.", &format!("{}.", stage.keyspace()));
+    stage.session().query_unpaged(statement, ()).await.unwrap();
+}
+
+async fn rows(stage: &Stage, table: &str, lock: &str) -> usize {
+    let select = format!("SELECT * FROM {}.{table} WHERE key = '{lock}'", stage.keyspace());
+    let result = stage.session().query_unpaged(select, ()).await.unwrap();
+    result.into_rows_result().unwrap().rows::<Row>().unwrap().count()
+}
+
+async fn highest(stage: &Stage, table: &str, lock: &str) -> Option<i64> {
+    let select =
+        format!("SELECT max(value) FROM {}.{table} WHERE key = '{lock}'", stage.keyspace());
+    let result = stage.session().query_unpaged(select, ()).await.unwrap();
+    result.into_rows_result().unwrap().first_row::<(Option<i64>,)>().unwrap().0
+}
+
+/// Does `scenario` with each form at the same time, then judges each.
+async fn with_each(stage: &Stage, scenario: impl AsyncFn(&Party<'_>)) {
+    let parties = Party::of(stage, &FORMS, Times::SHORT);
+    join_all(parties.iter().map(|party| scenario(party))).await;
+    for party in parties {
+        let recipe = party.recipe();
+        let (report, records) = party.judge_and_keep();
+        println!("{recipe:?}: {report}");
+        assert_eq!(robbed(&records), None, "{recipe:?}");
+        assert!(report.tally.safe_holds > 0, "{recipe:?}: {report}");
+    }
+}
+
+/// What a client that died between its flag and its number has left: a flag that is up. Who comes then waits until it has
+/// ended, and no longer than the skew and a look after that.
+#[tokio::test]
+async fn who_died_while_choosing_holds_everybody_up_for_its_ttl_and_no_longer() {
+    let stage = set("bakery_chooser").await;
+    with_each(&stage, async |party| {
+        let (_, choosing, up) = tables(party.recipe());
+        let clock = Seams::system().clock;
+        let before = clock.now();
+        cql(&stage, &format!("INSERT INTO k.{choosing} (key, column1, value) VALUES ('job', 'dead', {up}) USING TTL {TTL_S}")).await;
+        let died = clock.now();
+        let [tries, waits] = [1, 2].map(|id| party.client(id));
+        let tried = tries.acquire("job", Patience::None).await.map(|_held| ());
+        // Whoever is told so within the TTL was told so by the flag.
+        if clock.now().saturating_since(before) < secs(TTL_S - 1) {
+            assert!(matches!(tried, Err(Error::NotGranted { .. })), "{tried:?}");
+        }
+        let held = waits.acquire("job", Patience::AtMost(secs(60))).await.unwrap();
+        let now = clock.now();
+        assert!(now.saturating_since(died) > secs(TTL_S - 2), "it waited for the flag");
+        held.release().await.unwrap();
+        assert_eq!(rows(&stage, choosing, "job").await, 0);
+    })
+    .await;
+}
+
+/// The holder's process and the first waiter's are killed; the next has it once both numbers have ended.
+#[tokio::test]
+async fn the_numbers_of_a_killed_holder_and_a_killed_waiter_end_with_their_ttl() {
+    let stage = set("bakery_killed").await;
+    with_each(&stage, async |party| {
+        let (numbers, _, _) = tables(party.recipe());
+        let mut holder = party.process(100, &["hold", "job"]);
+        holder.says("held").await;
+        let waiter = party.process(101, &["hold", "job"]);
+        while rows(&stage, numbers, "job").await < 2 {
+            sleep(Duration::from_millis(100)).await;
+        }
+        waiter.signal(Signal::SIGKILL);
+        holder.signal(Signal::SIGKILL);
+        let killed = Seams::system().clock.now();
+        let held = party.client(1).acquire("job", Patience::AtMost(secs(60))).await.unwrap();
+        let took = Seams::system().clock.now().saturating_since(killed);
+        // Its number was written at most a third of what is certain before: it held.
+        assert!(took > secs(4), "{:?}: {took:?}", party.recipe());
+        held.release().await.unwrap();
+        assert_eq!(rows(&stage, numbers, "job").await, 0, "and what it wrote is gone");
+    })
+    .await;
+}
+
+/// Five draw one after the other while the lock is held for longer than a TTL; they have it in that order.
+#[tokio::test]
+async fn who_drew_first_has_it_first_and_keeps_its_number_for_longer_than_a_ttl() {
+    const WAITERS: u64 = 5;
+    let stage = set("bakery_order").await;
+    with_each(&stage, async |party| {
+        let (numbers, _, _) = tables(party.recipe());
+        let held = party.client(99).acquire("job", Patience::Endless).await.unwrap();
+        let order = std::sync::Mutex::new(Vec::new());
+        let drawn = async |least: u64| {
+            while rows(&stage, numbers, "job").await < usize::try_from(least).unwrap() {
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let wait = async |id: u64| {
+            // The holder, and those before it.
+            drawn(id).await;
+            let client = party.client(id);
+            let guard = client.acquire("job", Patience::Endless).await.unwrap();
+            order.lock().unwrap().push(id);
+            guard.release().await.unwrap();
+        };
+        let holding = async {
+            drawn(WAITERS + 1).await;
+            held.keep(secs(TTL_S + 3)).await;
+            let last = highest(&stage, numbers, "job").await;
+            let _ = held.release().await;
+            last
+        };
+        let waiting = join_all((1..=WAITERS).map(wait));
+        let (last, _) = tokio::join!(holding, waiting);
+        // On a machine that stands still for half a TTL a number has to be drawn again, and the order is another.
+        if last == Some(6) {
+            assert_eq!(order.into_inner().unwrap(), [1, 2, 3, 4, 5], "{:?}", party.recipe());
+        } else {
+            println!("{:?}: somebody had to draw again: {last:?}", party.recipe());
+        }
+    })
+    .await;
+}
+
+/// Twelve at one lock, in both forms at once.
+#[tokio::test]
+async fn twelve_who_draw_at_once_are_in_one_at_a_time() {
+    let stage = set("bakery_twelve").await;
+    let parties = Party::of(&stage, &FORMS, Times::USUAL);
+    let clock = Seams::system().clock;
+    let until = clock.now() + secs(10);
+    let is_over = || clock.now() >= until;
+    join_all(parties.iter().map(|party| party.work(12, &["one"], &is_over))).await;
+    for party in parties {
+        let recipe = party.recipe();
+        let (numbers, choosing, _) = tables(recipe);
+        let (report, records) = party.judge_and_keep();
+        let granted =
+            |record: &&holdfast_tests::history::Record| matches!(record.what, What::Granted { .. });
+        println!("{recipe:?}: {} grants: {report}", records.iter().filter(granted).count());
+        assert!(report.tally.safe_holds >= 3, "{recipe:?}: {report}");
+        assert_eq!(rows(&stage, numbers, "one").await, 0, "nothing is left behind");
+        assert_eq!(rows(&stage, choosing, "one").await, 0);
+    }
+}
+
+/// Tables of other names, by the command line; and what is not as the recipe has it is refused by name.
+#[tokio::test]
+async fn the_command_line_locks_in_either_form_and_names_what_it_cannot_lock_in() {
+    let stage = set("bakery_cli").await;
+    let place = ["cassandra", "--contact-points", stage.points(), "--keyspace", stage.keyspace()];
+    let php = ["--numbers-table", "numbers_php", "--choosing-table", "choosing_php"];
+    let job = ["job", "--", "true"];
+    let line = |names: &[&'static str], rest: &[&'static str]| {
+        [&place[..], names, &["bakery"], rest, &job].concat()
+    };
+    cql(&stage, "CREATE TABLE IF NOT EXISTS k.numbers_pid (key text, column1 int, value bigint, PRIMARY KEY (key, column1))").await;
+    cql(&stage, "CREATE TABLE IF NOT EXISTS k.choosing_pid (key text, column1 int, value bigint, PRIMARY KEY (key, column1))").await;
+    cql(&stage, "TRUNCATE k.numbers").await;
+
+    for (names, rest) in [(&[][..], ["lock"].as_slice()), (&php, &["--form", "php", "try"])] {
+        let ended = run("holdfast", &line(names, rest)).await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+    let of_pids = ["--numbers-table", "numbers_pid", "--choosing-table", "choosing_pid"];
+    let refused = [
+        (line(&php, &["lock"]), "table choosing_php: its columns are of other types"),
+        (line(&of_pids, &["lock"]), "table choosing_pid: its columns are of other types"),
+    ];
+    for (line, says) in refused {
+        let ended = run("holdfast", &line).await;
+        assert_eq!(ended.code, Some(122), "{ended:?}");
+        assert!(ended.err.contains(says), "{}", ended.err);
+    }
+    cql(&stage, "INSERT INTO k.numbers (key, column1, value) VALUES ('job', 'odd', -1)").await;
+    let ended = run("holdfast", &line(&[], &["lock"])).await;
+    assert_eq!(ended.code, Some(122), "{ended:?}");
+    assert!(ended.err.contains("\"odd\" has the number -1, which nobody draws"), "{}", ended.err);
+}
+
+/// A guard has no token, and what it is called is its service.
+#[tokio::test]
+async fn a_guard_says_who_has_it() {
+    let stage = set("bakery_guard").await;
+    let options = LockerOptions::default().service("billing");
+    let bakery = Bakery::new(&stage.cassandra(), &options, BakeryTables::default()).unwrap();
+    let guard = bakery.get_lock("job").await.unwrap();
+    assert_eq!((guard.thread_id(), guard.fencing_token()), ("billing", None));
+    let Err(Error::NotGranted { holders, .. }) = bakery.acquire("job", Patience::None).await else {
+        panic!("it is held");
+    };
+    assert_eq!(holders[0].label, "billing");
+    guard.release().await.unwrap();
+}
