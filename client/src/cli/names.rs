@@ -1,6 +1,6 @@
 //! What tables and columns are called, for deployments that call them otherwise.
 
-use crate::compat::{Layout, LeaseTable, ModesTable, QueueTables, TokenTables};
+use crate::compat::{Layout, LeaseTable, ModesTable, QueueTables, TokenTables, WorkTables};
 use clap::Args;
 
 /// Names as the server has them, capitals and all: they are quoted, never spliced.
@@ -19,6 +19,8 @@ pub struct Names {
     /// The modes of processes that move to the native store.
     #[arg(long, value_name = "TABLE", default_value = "locker_modes")]
     modes_table: String,
+    #[command(flatten)]
+    work: WorkNames,
 }
 
 /// Of the leases.
@@ -67,10 +69,42 @@ pub struct TokenNames {
     pub token_times_columns: Vec<String>,
 }
 
+/// Of the work queues.
+#[derive(Clone, Debug, Args)]
+pub struct WorkNames {
+    /// What the items of work are, and their attempts.
+    #[arg(long, value_name = "TABLE", default_value = "work_details")]
+    pub work_details_table: String,
+    /// Which workers choose a number for an item.
+    #[arg(long, value_name = "TABLE", default_value = "work_choosing")]
+    pub work_choosing_table: String,
+    /// The items in order, with the workers' numbers.
+    #[arg(long, value_name = "TABLE", default_value = "work_numbers")]
+    pub work_numbers_table: String,
+    /// The hours in which there are items.
+    #[arg(long, value_name = "TABLE", default_value = "work_hours")]
+    pub work_hours_table: String,
+    /// The items that were set aside.
+    #[arg(long, value_name = "TABLE", default_value = "work_aside")]
+    pub work_aside_table: String,
+}
+
+impl WorkNames {
+    fn tables(&self) -> WorkTables {
+        WorkTables::named([
+            &self.work_details_table,
+            &self.work_choosing_table,
+            &self.work_numbers_table,
+            &self.work_hours_table,
+            &self.work_aside_table,
+        ])
+    }
+}
+
 impl Names {
     /// The tables of the recipes under these names.
     pub fn layout(&self) -> Layout {
-        let Self { lease, sequences_table, queue, tokens, modes_table } = self;
+        let Self { lease, sequences_table, queue, tokens, modes_table, work } = self;
         let [name, owner, value] = three(&lease.lease_columns);
         Layout {
             lease: LeaseTable::named(&lease.lease_table, name, owner, value)
@@ -87,6 +121,7 @@ impl Names {
                 three(&tokens.token_times_columns),
             ),
             modes: ModesTable::named(modes_table),
+            work: work.tables(),
         }
     }
 }

@@ -24,6 +24,8 @@
 //! A `Locker` stands on one of them and on the native client, and moves from the one to the other while its
 //! locks are held, beside processes that have not moved yet.
 //!
+//! A [`WorkQueue`] is no locker: it hands out items of work, each to one worker at a time, by the bakery of its seed.
+//!
 //! What no recipe can do is push: everybody who waits polls, and nobody is first.
 
 #[cfg(test)]
@@ -55,6 +57,8 @@ mod stamps;
 mod terms;
 #[cfg(any(test, feature = "cassandra"))]
 pub mod tokens;
+#[cfg(any(test, feature = "cassandra"))]
+pub mod work;
 
 #[cfg(feature = "cassandra")]
 mod opening;
@@ -88,6 +92,7 @@ pub use {
     },
     queue::{LocalTime, Queue, QueueTables, QueueTime},
     tokens::{Batch, Bunch, Housekeeper, Removed, Sweep, TokenTables, Tokens},
+    work::{ItemId, Listed, Standing, WorkItem, WorkQueue, WorkTables},
 };
 #[cfg(any(test, feature = "cassandra"))]
 #[doc(hidden)]

@@ -11,6 +11,7 @@ use super::opening::{Credentials, open};
 use super::queue::QueueTables;
 use super::statement::Ident;
 use super::tokens::TokenTables;
+use super::work::WorkTables;
 use crate::items::invalid;
 use crate::{Error, Result};
 
@@ -25,6 +26,8 @@ pub struct Layout {
     pub tokens: TokenTables,
     /// Of [`Locker`](crate::compat::Locker).
     pub modes: ModesTable,
+    /// Of [`WorkQueue`](crate::compat::WorkQueue).
+    pub work: WorkTables,
 }
 
 /// The tables in one keyspace, and the keyspace itself.
@@ -66,11 +69,11 @@ impl Schema {
 
     /// The name of each table, and what follows it.
     fn tables(&self) -> Vec<String> {
-        let Layout { lease, queue, tokens, modes } = &self.layout;
+        let Layout { lease, queue, tokens, modes, work } = &self.layout;
         let LeaseTable { table, name, owner, value, sequences } = lease;
         let QueueTables { queue, main, key, column, value: thread } = queue;
         let TokenTables { tokens, token, session, timestamp, times, beating, held, beat } = tokens;
-        vec![
+        let mut tables = vec![
             // Lease seed, "The Data Model". Our rows say their TTL; the table's is for clients that do not.
             format!(
                 "{table} ({name} text PRIMARY KEY, {owner} text, {value} text) \
@@ -100,7 +103,10 @@ impl Schema {
             "\"fallback_leases\" (\"scope\" text, \"bucket\" bigint, \"name\" text, \"owner\" text, \"value\" text, \
              PRIMARY KEY ((\"scope\", \"bucket\"), \"name\"))".to_owned(),
             "\"fences\" (\"name\" text PRIMARY KEY, \"n\" bigint)".to_owned(),
-        ]
+        ];
+        // The wiki's work queue: three column families, and ours to find what is in them.
+        tables.extend(work.created());
+        tables
     }
 
     /// Makes what is not there yet, within `limit` for the connection.
@@ -174,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_keyspace_is_made_only_when_its_replication_is_said() {
-        assert_eq!(Schema::new("locks", None).statements().len(), 10);
+        assert_eq!(Schema::new("locks", None).statements().len(), 15);
         let made = Schema::new("Locks", Some(3)).statements();
         assert!(made[0].starts_with("CREATE KEYSPACE IF NOT EXISTS \"Locks\" WITH"), "{made:?}");
         assert!(
