@@ -2,6 +2,7 @@
 
 mod housekeeper;
 mod moving;
+mod work;
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -25,6 +26,7 @@ use crate::lock::{Event, Held, run_under};
 use crate::{runtime, show};
 use housekeeper::HousekeeperArgs;
 use moving::ModeArgs;
+use work::WorkCommand;
 
 /// Where the cluster is, and what is done there.
 #[derive(Clone, Debug, Args)]
@@ -75,6 +77,9 @@ enum CassandraCommand {
     /// the grace, by its own watch; what died before it was started is gone one grace later. Exit codes:
     /// 0 asked to end, or done; 122 refused; 123 no node could be reached; 125 an error of holdfast itself.
     Housekeeper(HousekeeperArgs),
+    /// A queue of work (`work_numbers` and four more): items are added, and each is worked on by one worker at a time.
+    #[command(subcommand)]
+    Work(WorkCommand),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -170,6 +175,7 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
             })
         }
         CassandraCommand::Housekeeper(args) => housekeeper::run(global, &place, &args),
+        CassandraCommand::Work(command) => work::run(global, place, command),
     }
 }
 
@@ -297,12 +303,8 @@ async fn keep(
         () = stop.cancelled() => return Ok(()),
         guard = locker.acquire(name, patience) => guard?,
     };
-    let held = Held {
-        state: guard.state(),
-        names: vec![name.to_owned()],
-        token: guard.fencing_token().map(|token| token.to_string()),
-        ttl: guard.ttl(),
-    };
+    let token = guard.fencing_token().map(|token| token.to_string());
+    let held = Held::of_locks(guard.state(), &[name.to_owned()], token, guard.ttl());
     hold(held, events, stop).await;
     // The command has ended; whatever this says, the TTL passes the lock on.
     let _ = Seams::system().timeout(GOODBYE_LIMIT, guard.release()).await;
