@@ -45,3 +45,5 @@ pub mod sim;
 pub mod traffic;
 pub mod wire;
 pub mod witness;
+#[cfg(feature = "cassandra")]
+pub mod worker;
