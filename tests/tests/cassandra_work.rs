@@ -141,33 +141,38 @@ async fn until_empty(queue: &WorkQueue) {
     }
 }
 
-/// Four processes, two of which are killed in the middle of it and replaced, while two others enqueue.
+/// Four processes, beside two that are killed while they have an item, while two others enqueue.
 #[tokio::test]
 async fn four_processes_work_on_every_item_and_no_two_have_one() {
     let stage = Stage::set("work_four").await;
     let mut workers = Workers::of(&stage);
-    let mut working: Vec<Program> = (0..4).map(|_| workers.start("work")).collect();
-    for worker in &mut working {
-        worker.line("ready", LONG).await;
-    }
     let (one, other) = (queue(&stage, "one"), queue(&stage, "other"));
+    let first = enqueue(&one, 2).await;
+    let mut dying: Vec<Program> = (0..2).map(|_| workers.start("hold")).collect();
+    for worker in &mut dying {
+        worker.line("had ", LONG).await;
+    }
+    let mut working: Vec<Program> = (0..4).map(|_| workers.start("work")).collect();
     let killing = async {
-        for at in [0, 1] {
-            sleep(secs(1)).await;
-            working[at].signal(Signal::SIGKILL);
-            working[at] = workers.start("work");
+        for worker in &mut working {
+            worker.line("ready", LONG).await;
+        }
+        for worker in &dying {
+            worker.signal(Signal::SIGKILL);
         }
     };
     let (ids, others, ()) = tokio::join!(enqueue(&one, 60), enqueue(&other, 60), killing);
-    let all: BTreeSet<_> = ids.union(&others).cloned().collect();
-    assert_eq!(all.len(), 120);
+    let all: BTreeSet<_> = [first, ids, others].into_iter().flatten().collect();
+    assert_eq!(all.len(), 122);
     until_empty(&one).await;
     for worker in working {
         worker.signal(Signal::SIGTERM);
         assert_eq!(worker.end(LONG).await.code, Some(0));
     }
-    let finished = finished(&workers.judge());
-    assert_eq!(all.difference(&finished).count(), 0, "none is lost");
+    let records = workers.judge();
+    assert_eq!(all.difference(&finished(&records)).count(), 0, "none is lost");
+    let had = records.iter().filter(|record| matches!(record.what, What::Granted { .. })).count();
+    assert!(had >= 124, "{had}: two of them were had twice");
     assert_eq!(queue(&stage, "late").list(9).await.unwrap(), []);
 }
 

@@ -43,7 +43,7 @@
 //! - *`number_hash[id] < worker_number`* leaves out the id: two with the same number both process the item
 //!   (`under_the_seeds_text_two_with_one_number_both_have_the_item`).
 //! - *The numbers are read before the wait for who is choosing*, and not again: a number that is drawn meanwhile is not seen
-//!   (`under_the_seeds_text_a_number_drawn_during_the_wait_is_not_seen`).
+//!   (`under_the_seeds_text_a_number_drawn_during_the_wait_is_not_seen`, and by ours `a_number_drawn_during_the_wait_is_seen`).
 //! - *"The algorithm will eventually block"*, says the seed of locks and asks for leases: a dead worker's number or choosing
 //!   keeps an item for ever (`under_the_seeds_text_a_dead_workers_item_is_never_had_again`). Rows with a TTL alone make it unsafe: a
 //!   chooser that stalls for a TTL is seen by nobody and draws the number of somebody else

@@ -28,8 +28,12 @@ fn world(seed: u64) -> (Machine, Model) {
 
 /// The queue `jobs`, as this process uses it.
 fn queue(model: &Model, process: &Process) -> WorkQueue {
+    queue_with(model, process, LockerOptions::default())
+}
+
+fn queue_with(model: &Model, process: &Process, options: LockerOptions) -> WorkQueue {
     let cassandra = Cassandra::on(Arc::new(model.clone()), process.seams());
-    let options = LockerOptions::default().service(process.name()).ttl(TTL).max_skew(SKEW);
+    let options = options.service(process.name()).ttl(TTL).max_skew(SKEW);
     WorkQueue::new(&cassandra, &options, WorkTables::default(), "jobs").unwrap()
 }
 

@@ -115,6 +115,27 @@ fn under_the_seeds_text_a_number_drawn_during_the_wait_is_not_seen() {
     });
 }
 
+/// The same, whenever `a` of the seed's text is done with choosing: `b` of ours comes second by its name, and goes away.
+#[test]
+fn a_number_drawn_during_the_wait_is_seen() {
+    for chosen_after_ms in (0..900).step_by(15) {
+        let (machine, model) = world(chosen_after_ms);
+        let b = queue(&model, &machine.process("b"));
+        machine.run(async {
+            let id = b.enqueue("job").await.unwrap();
+            let a = SeedWorker::new(&model, &machine, "a");
+            a.choose(&id, NO_TTL).await;
+            let by_a = a.number(&id).await;
+            let choosing = async {
+                machine.world().seams().sleep(Duration::from_millis(chosen_after_ms)).await;
+                a.take(&id, by_a, NO_TTL).await;
+            };
+            let (had, ()) = futures_util::join!(b.take(id.clone()), choosing);
+            assert!(had.unwrap().is_none(), "chosen after {chosen_after_ms} ms");
+        });
+    }
+}
+
 #[test]
 fn under_the_seeds_text_a_dead_workers_item_is_never_had_again() {
     let (machine, model) = world(3);
@@ -178,7 +199,10 @@ fn a_chooser_that_stalls_for_a_ttl_has_nothing() {
     for stalls_after_ms in (0..900).step_by(6) {
         let (machine, model) = world(stalls_after_ms);
         let [a, b] = ["a", "b"].map(|name| machine.process(name));
-        let [stalling, living] = [&a, &b].map(|process| queue(&model, process));
+        // It does not give up by itself.
+        let patient = LockerOptions::default().answer_limit(Duration::from_hours(1));
+        let stalling = queue_with(&model, &a, patient);
+        let living = queue(&model, &b);
         let world = machine.world().seams();
         machine.run(async {
             living.enqueue("job").await.unwrap();
