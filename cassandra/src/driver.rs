@@ -188,7 +188,10 @@ fn answer(result: QueryResult, action: &Action) -> Result<Answer, Fault> {
     if let Action::Put { .. } | Action::Erase { .. } = action {
         return Ok(Answer::Written);
     }
-    if let Action::First { columns, .. } | Action::AllSerial { columns } = action {
+    if let Action::First { columns, .. }
+    | Action::FirstFrom { columns, .. }
+    | Action::AllSerial { columns } = action
+    {
         return plain_rows(result, columns).map(Answer::Rows);
     }
     if let Action::NodeTime = action {

@@ -10,6 +10,7 @@
 //! - A TTL belongs to a cell. Its end is a whole second, set by the clock of the coordinator that
 //!   wrote; whether it has come is decided by that of the one that reads. Every statement takes any
 //!   of the three nodes, and each node's clock is wrong by as much as the test says.
+//! - A plain delete may name a part of a row's key, and hides all rows below it that are no newer.
 //! - A write without LWT reaches its three replicas one by one and is answered when two have it; a
 //!   read at QUORUM merges two of them by timestamps. Nothing is repaired on the way.
 //! - A row is there as long as any cell of it, or its marker, is: `INSERT` writes one, `UPDATE` none.
@@ -278,7 +279,7 @@ impl Model {
         let seams = self.world.seams();
         match &statement.action {
             Action::Put { .. } | Action::Erase { .. } => return self.write(statement, reply).await,
-            Action::First { .. } => {
+            Action::First { .. } | Action::FirstFrom { .. } => {
                 let _ = reply.send(self.scan(&statement).await);
                 return;
             }
@@ -414,8 +415,10 @@ impl Model {
     /// A read at QUORUM: what two of the replicas have, each at an instant of its own.
     async fn scan(&self, statement: &Statement) -> Result<Answer, Fault> {
         let seams = self.world.seams();
-        let Action::First { limit, .. } = &statement.action else {
-            panic!("not a scan: {statement:?}");
+        let (limit, from) = match &statement.action {
+            Action::First { limit, .. } => (limit, None),
+            Action::FirstFrom { limit, from: (_, from), .. } => (limit, Some(from)),
+            other => panic!("not a scan: {other:?}"),
         };
         let partition: Vec<Value> = statement.key.iter().map(|(_, value)| value.clone()).collect();
         self.fate_of_read(statement).await?;
@@ -424,10 +427,8 @@ impl Model {
         for nth in 0..2 {
             seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
             let state = self.lock();
-            for ((table, key), version) in &state.replicas[(first + nth) % 3] {
-                if *table != statement.table || !key.starts_with(&partition) {
-                    continue;
-                }
+            let replica = &state.replicas[(first + nth) % 3];
+            for (key, version) in versions_for(replica, &statement.table, &partition) {
                 let there = merged.get(key);
                 if there.is_none_or(|there| version.beats(there)) {
                     merged.insert(key.clone(), version.clone());
@@ -435,8 +436,21 @@ impl Model {
             }
         }
         let now_s = self.now_s(node);
-        let lives = |version: &Version| version.ends.is_none_or(|ends| now_s < ends);
-        let rows = merged.into_values().filter(lives).filter_map(|version| {
+        // Deletes of a row, or of all that is below a part of its key.
+        let erased: Vec<(Vec<Value>, i64)> = merged
+            .iter()
+            .filter(|(_, version)| version.cells.is_none())
+            .map(|(key, version)| (key.clone(), version.at_us))
+            .collect();
+        let is_erased = |key: &[Value], version: &Version| {
+            erased.iter().any(|(above, at_us)| key.starts_with(above) && version.at_us <= *at_us)
+        };
+        merged.retain(|key, version| {
+            let lives = version.ends.is_none_or(|ends| now_s < ends);
+            let is_before = from > key.get(partition.len());
+            version.cells.is_some() && lives && !is_before && !is_erased(key, version)
+        });
+        let rows = merged.into_values().filter_map(|version| {
             let cell = |(name, value)| (name, Cell { value, ttl_s: None });
             Some(Row(version.cells?.into_iter().map(cell).collect()))
         });
@@ -488,6 +502,22 @@ impl Model {
             self.lock().unknown_but_applied += 1;
         }
     }
+}
+
+/// What a replica has of a partition's rows, and of deletes that hide some of them.
+fn versions_for<'a>(
+    replica: &'a BTreeMap<(Ident, Vec<Value>), Version>,
+    table: &Ident,
+    partition: &[Value],
+) -> impl Iterator<Item = (&'a Vec<Value>, &'a Version)> {
+    let row = |key: &[Value]| (table.clone(), key.to_vec());
+    let above = (1..partition.len())
+        .filter_map(move |columns| replica.get_key_value(&row(&partition[..columns])));
+    let first = (table.clone(), partition.to_vec());
+    let below = replica.range(first.clone()..);
+    let below = below.take_while(move |((of, key), _)| *of == first.0 && key.starts_with(&first.1));
+    let found: Vec<_> = above.chain(below).collect();
+    found.into_iter().map(|((_, key), version)| (key, version))
 }
 
 impl Database for Model {
@@ -626,7 +656,10 @@ impl StoredRow {
                 }
                 Answer::Written
             }
-            Action::Put { .. } | Action::First { .. } | Action::Page { .. } => {
+            Action::Put { .. }
+            | Action::First { .. }
+            | Action::FirstFrom { .. }
+            | Action::Page { .. } => {
                 panic!("not of one row, or no LWT: {statement:?}")
             }
             Action::AllSerial { .. } | Action::NodeTime => panic!("not of one row: {statement:?}"),
@@ -689,3 +722,6 @@ impl SeenRow<'_> {
         Row(shown.collect())
     }
 }
+
+#[cfg(test)]
+mod tests;

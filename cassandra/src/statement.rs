@@ -173,7 +173,7 @@ pub enum Action {
         /// The timestamp, microseconds since 1970.
         at_us: i64,
     },
-    /// `DELETE … USING TIMESTAMP`, of a whole row.
+    /// `DELETE … USING TIMESTAMP`, of a whole row, or of all rows below the columns that the key names.
     Erase {
         /// The timestamp, microseconds since 1970.
         at_us: i64,
@@ -187,6 +187,15 @@ pub enum Action {
     First {
         /// Which.
         columns: Vec<Ident>,
+        /// How many rows at most.
+        limit: i32,
+    },
+    /// The same, of the rows that do not come before one.
+    FirstFrom {
+        /// Which.
+        columns: Vec<Ident>,
+        /// The clustering column after those of the key, and the least that it may have.
+        from: (Ident, Value),
         /// How many rows at most.
         limit: i32,
     },
@@ -222,6 +231,12 @@ impl Statement {
             Action::Erase { .. } => format!("DELETE FROM {table} USING TIMESTAMP ? WHERE {key}"),
             Action::First { columns, .. } => {
                 format!("SELECT {} FROM {table} WHERE {key} LIMIT ?", listed(columns))
+            }
+            Action::FirstFrom { columns, from: (column, _), .. } => {
+                format!(
+                    "SELECT {} FROM {table} WHERE {key} AND {column} >= ? LIMIT ?",
+                    listed(columns)
+                )
             }
             Action::AllSerial { columns } => {
                 format!("SELECT {} FROM {table} WHERE {key}", listed(columns))
@@ -286,6 +301,9 @@ impl Statement {
                 [Bind::Value(Some(Value::Long(*at_us)))].into_iter().chain(key).collect()
             }
             Action::First { limit, .. } => key.chain([Bind::Int(*limit)]).collect(),
+            Action::FirstFrom { from: (_, from), limit, .. } => {
+                key.chain([Bind::Value(Some(from.clone())), Bind::Int(*limit)]).collect()
+            }
             Action::Page { .. } | Action::NodeTime => Vec::new(),
         }
     }
@@ -353,6 +371,20 @@ mod tests {
             "DELETE FROM \"k\".\"leases\" WHERE \"name\" = ? IF EXISTS"
         );
         assert_eq!(delete.binds(), [Bind::Value(Some(Value::from("it's")))]);
+    }
+
+    #[test]
+    fn rows_from_one_on_are_bound_after_the_key() {
+        let columns = vec![Ident::new("item")];
+        let from = (Ident::new("item"), Value::from("7"));
+        let scan = statement(Action::FirstFrom { columns, from, limit: 9 });
+
+        assert_eq!(
+            scan.text(&Ident::new("k")),
+            "SELECT \"item\" FROM \"k\".\"leases\" WHERE \"name\" = ? AND \"item\" >= ? LIMIT ?"
+        );
+        let values = ["it's", "7"].map(|text| Bind::Value(Some(Value::from(text))));
+        assert_eq!(scan.binds(), [&values[..], &[Bind::Int(9)]].concat());
     }
 
     #[test]

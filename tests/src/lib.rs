@@ -48,3 +48,5 @@ pub mod tokens;
 pub mod traffic;
 pub mod wire;
 pub mod witness;
+#[cfg(feature = "cassandra")]
+pub mod worker;

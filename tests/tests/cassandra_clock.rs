@@ -245,7 +245,7 @@ async fn what_a_replica_cannot_work_with_is_named_and_ends_it() {
     let session = stage.session();
     let put = "INSERT INTO clock_bad.global_time (name, value) VALUES";
     for made in [
-        "CREATE TABLE clock_bad.words (name text PRIMARY KEY, value text)",
+        "CREATE TABLE IF NOT EXISTS clock_bad.words (name text PRIMARY KEY, value text)",
         "INSERT INTO clock_bad.words (name, value) VALUES ('GlobalTime', 'noon')",
         &format!("{put} ('below', -5)"),
         &format!("{put} ('beyond', 253402300800000000)"),

@@ -1,7 +1,7 @@
 //! What tables and columns are called, for deployments that call them otherwise.
 
 use crate::compat::{
-    BakeryTables, Layout, LeaseTable, ModesTable, QueueTables, TimeTable, TokenTables,
+    BakeryTables, Layout, LeaseTable, ModesTable, QueueTables, TimeTable, TokenTables, WorkTables,
 };
 use clap::Args;
 
@@ -25,6 +25,8 @@ pub struct Names {
     modes_table: String,
     #[command(flatten)]
     time: TimeNames,
+    #[command(flatten)]
+    work: WorkNames,
 }
 
 /// Of the leases.
@@ -110,10 +112,42 @@ impl TimeNames {
     }
 }
 
+/// Of the work queues.
+#[derive(Clone, Debug, Args)]
+pub struct WorkNames {
+    /// What the items of work are, and their attempts.
+    #[arg(long, value_name = "TABLE", default_value = "work_details")]
+    pub work_details_table: String,
+    /// Which workers choose a number for an item.
+    #[arg(long, value_name = "TABLE", default_value = "work_choosing")]
+    pub work_choosing_table: String,
+    /// The items in order, with the workers' numbers.
+    #[arg(long, value_name = "TABLE", default_value = "work_numbers")]
+    pub work_numbers_table: String,
+    /// The hours in which there are items.
+    #[arg(long, value_name = "TABLE", default_value = "work_hours")]
+    pub work_hours_table: String,
+    /// The items that were set aside.
+    #[arg(long, value_name = "TABLE", default_value = "work_aside")]
+    pub work_aside_table: String,
+}
+
+impl WorkNames {
+    fn tables(&self) -> WorkTables {
+        WorkTables::named([
+            &self.work_details_table,
+            &self.work_choosing_table,
+            &self.work_numbers_table,
+            &self.work_hours_table,
+            &self.work_aside_table,
+        ])
+    }
+}
+
 impl Names {
     /// The tables of the recipes under these names.
     pub fn layout(&self) -> Layout {
-        let Self { lease, sequences_table, queue, tokens, bakery, modes_table, time } = self;
+        let Self { lease, sequences_table, queue, tokens, bakery, modes_table, time, work } = self;
         let [name, owner, value] = of_columns(&lease.lease_columns);
         Layout {
             lease: LeaseTable::named(&lease.lease_table, name, owner, value)
@@ -136,6 +170,7 @@ impl Names {
             ),
             modes: ModesTable::named(modes_table),
             time: time.table(),
+            work: work.tables(),
         }
     }
 }

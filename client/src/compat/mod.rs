@@ -26,6 +26,7 @@
 //! locks are held, beside processes that have not moved yet.
 //!
 //! [`clock`] is the time service that the queue's places can be by.
+//! A [`WorkQueue`] is no locker: it hands out items of work, each to one worker at a time, by the bakery of its seed.
 //!
 //! What no recipe can do is push: everybody who waits polls, and nobody is first.
 
@@ -62,6 +63,8 @@ mod stamps;
 mod terms;
 #[cfg(any(test, feature = "cassandra"))]
 pub mod tokens;
+#[cfg(any(test, feature = "cassandra"))]
+pub mod work;
 
 #[cfg(feature = "cassandra")]
 mod opening;
@@ -98,6 +101,7 @@ pub use {
     },
     queue::{LocalTime, Queue, QueueTables, QueueTime},
     tokens::{Batch, Bunch, Housekeeper, Removed, Sweep, TokenTables, Tokens},
+    work::{ItemId, Listed, Standing, WorkItem, WorkQueue, WorkTables},
 };
 #[cfg(any(test, feature = "cassandra"))]
 #[doc(hidden)]

@@ -13,6 +13,7 @@ use super::opening::{Credentials, open};
 use super::queue::QueueTables;
 use super::statement::Ident;
 use super::tokens::TokenTables;
+use super::work::WorkTables;
 use crate::items::invalid;
 use crate::{Error, Result};
 
@@ -31,6 +32,8 @@ pub struct Layout {
     pub modes: ModesTable,
     /// Of [`TimeReplica`](crate::compat::TimeReplica).
     pub time: TimeTable,
+    /// Of [`WorkQueue`](crate::compat::WorkQueue).
+    pub work: WorkTables,
 }
 
 /// The tables in one keyspace, and the keyspace itself.
@@ -72,12 +75,12 @@ impl Schema {
 
     /// The name of each table, and what follows it.
     fn tables(&self) -> Vec<String> {
-        let Layout { lease, queue, tokens, bakery, modes, time } = &self.layout;
+        let Layout { lease, queue, tokens, bakery, modes, time, work } = &self.layout;
         let LeaseTable { table, name, owner, value, sequences } = lease;
         let QueueTables { queue, main, key, column, value: thread } = queue;
         let TokenTables { tokens, token, session, timestamp, times, beating, held, beat } = tokens;
         let [numbers, choosing] = cells_of(bakery);
-        vec![
+        let mut tables = vec![
             // Lease seed, "The Data Model". Our rows say their TTL; the table's is for clients that do not.
             format!(
                 "{table} ({name} text PRIMARY KEY, {owner} text, {value} text) \
@@ -111,7 +114,10 @@ impl Schema {
             "\"fences\" (\"name\" text PRIMARY KEY, \"n\" bigint)".to_owned(),
             // Thesis §5.4: a cell. It names no table.
             format!("{} ({} text PRIMARY KEY, {} bigint)", time.table, time.name, time.value),
-        ]
+        ];
+        // The wiki's work queue: three column families, and ours to find what is in them.
+        tables.extend(work.created());
+        tables
     }
 
     /// Makes what is not there yet, within `limit` for the connection.
@@ -195,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_keyspace_is_made_only_when_its_replication_is_said() {
-        assert_eq!(Schema::new("locks", None).statements().len(), 13);
+        assert_eq!(Schema::new("locks", None).statements().len(), 18);
         let made = Schema::new("Locks", Some(3)).statements();
         assert!(made[0].starts_with("CREATE KEYSPACE IF NOT EXISTS \"Locks\" WITH"), "{made:?}");
         assert!(

@@ -6,6 +6,7 @@
 //! `hold NAME`: prints `held` once it holds, and `lost` when it does not any more, or
 //! `work NAME…`: prints `ready`, acquires and gives back until SIGTERM, and ends with nothing left behind; or
 //! `work-in MODE ENDPOINTS SCOPE NAME…`: the same as a process of a scope that moves.
+//! (RECIPE may be `work`: NAME is a queue of work then, and what is held are its items.)
 #![allow(
     clippy::print_stdout,
     clippy::panic,
@@ -19,13 +20,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast::Client;
-use holdfast::compat::{Cassandra, Locker, LockerMode, LockerOptions, Patience, SerialScope};
+use holdfast::compat::{
+    Cassandra, Locker, LockerMode, LockerOptions, Patience, SerialScope, WorkQueue, WorkTables,
+};
 use holdfast_seams::Seams;
 use holdfast_tests::fallback;
 use holdfast_tests::history::{ClientId, Recorder};
 use holdfast_tests::recipe::{Recipe, WORK};
 use holdfast_tests::remote::RemoteScribe;
 use holdfast_tests::shim::ClockRate;
+use holdfast_tests::worker::Worker;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main(flavor = "current_thread")]
@@ -44,6 +48,17 @@ async fn main() {
     let cassandra =
         Cassandra::connect(points, keyspace, None, SerialScope::Cluster, limit).await.unwrap();
     let options = LockerOptions::default().ttl(secs(ttl_s)).max_skew(secs(skew_s));
+    if recipe == "work" {
+        let (queue, id) = (names[0], ClientId(id.parse().unwrap()));
+        let queue = WorkQueue::new(&cassandra, &options, WorkTables::default(), queue).unwrap();
+        let worker = Worker::of(queue, id, recorder);
+        match task.as_str() {
+            "hold" => have(&worker).await,
+            "work" => until_terminated(async |is_over| worker.work(WORK, is_over).await).await,
+            other => panic!("hold or work, not {other:?}"),
+        }
+        return cassandra.settled().await;
+    }
     let locker = match recipe.strip_prefix("fallback@") {
         Some(endpoints) => Arc::new(fallback::locker(&cassandra, endpoints, &options).await),
         None => Recipe::named(recipe).unwrap().locker(&cassandra, &options),
@@ -75,7 +90,22 @@ async fn hold(scribe: &RemoteScribe, name: &str) {
     std::future::pending::<()>().await;
 }
 
+async fn have(worker: &Worker) {
+    let had = worker.next(Patience::AtMost(Duration::from_mins(1))).await.unwrap().unwrap();
+    println!("had {}", had.item().id());
+    while had.note() {
+        Seams::system().sleep(Duration::from_millis(5)).await;
+    }
+    println!("lost");
+    std::future::pending::<()>().await;
+}
+
 async fn work(scribe: &RemoteScribe, names: &[&str]) {
+    until_terminated(async |is_over| scribe.work(names, WORK, is_over).await).await;
+}
+
+/// Prints `ready`, and works until SIGTERM.
+async fn until_terminated(work: impl AsyncFnOnce(&dyn Fn() -> bool)) {
     let over = AtomicBool::new(false);
     let mut asked = signal(SignalKind::terminate()).unwrap();
     let ending = async {
@@ -83,5 +113,6 @@ async fn work(scribe: &RemoteScribe, names: &[&str]) {
         over.store(true, Ordering::Relaxed);
     };
     println!("ready");
-    tokio::join!(scribe.work(names, WORK, || over.load(Ordering::Relaxed)), ending);
+    let is_over = || over.load(Ordering::Relaxed);
+    tokio::join!(work(&is_over), ending);
 }

@@ -4,6 +4,7 @@ mod clock;
 mod housekeeper;
 mod moving;
 mod recipe;
+mod work;
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -29,6 +30,7 @@ use clock::{ClockArgs, TimeServiceArgs};
 use housekeeper::HousekeeperArgs;
 use moving::ModeArgs;
 use recipe::Recipe;
+use work::WorkCommand;
 
 /// Where the cluster is, and what is done there.
 #[derive(Clone, Debug, Args)]
@@ -87,6 +89,9 @@ enum CassandraCommand {
     /// codes: 0 asked to end; 122 refused: no such table, a cell with what is no time; 123 no node could be reached; 125 an error of
     /// holdfast itself, or an address that cannot be listened at.
     Clock(ClockArgs),
+    /// A queue of work (`work_numbers` and four more): items are added, and each is worked on by one worker at a time.
+    #[command(subcommand)]
+    Work(WorkCommand),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -216,6 +221,7 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
         }
         CassandraCommand::Housekeeper(args) => housekeeper::run(global, &place, &args),
         CassandraCommand::Clock(args) => clock::run(global, &place, &args),
+        CassandraCommand::Work(command) => work::run(global, place, command),
     }
 }
 
@@ -347,12 +353,8 @@ async fn keep(
         () = stop.cancelled() => return Ok(()),
         guard = locker.acquire(name, patience) => guard?,
     };
-    let held = Held {
-        state: guard.state(),
-        names: vec![name.to_owned()],
-        token: guard.fencing_token().map(|token| token.to_string()),
-        ttl: guard.ttl(),
-    };
+    let token = guard.fencing_token().map(|token| token.to_string());
+    let held = Held::of_locks(guard.state(), &[name.to_owned()], token, guard.ttl());
     hold(held, events, stop).await;
     // The command has ended; whatever this says, the TTL passes the lock on.
     let _ = Seams::system().timeout(GOODBYE_LIMIT, guard.release()).await;

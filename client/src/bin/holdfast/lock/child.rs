@@ -1,15 +1,16 @@
 //! The command: a process group of its own that cannot outlive us.
 
 use std::ffi::OsString;
-use std::io::{ErrorKind, IsTerminal};
+use std::io::{ErrorKind, IsTerminal, Write as _};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{ChildStdin, Command, Stdio};
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpgrp, getpid, tcgetpgrp, tcsetpgrp};
 
+use super::Told;
 use crate::failure::{CANNOT_RUN, Failure, NOT_FOUND, OWN_ERROR};
 use crate::spawn;
 
@@ -33,22 +34,22 @@ pub(crate) struct Child {
 
 impl Child {
     /// Starts the command. To be called on the main thread: the kernel kills the child when the
-    /// *thread* that forked it ends. A variable without a value is taken out of its environment.
+    /// *thread* that forked it ends. With an input of its own it is no job of the terminal.
     ///
     /// # Errors
     ///
     /// As a shell has it: 127 if there is no such command, 126 if it cannot be run.
-    pub(crate) fn start(
-        command: &[OsString],
-        variables: [(&str, Option<&str>); 3],
-    ) -> Result<Self, Failure> {
+    pub(crate) fn start(command: &[OsString], told: &Told) -> Result<Self, Failure> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(Failure::new(OWN_ERROR, "no command is given"));
         };
-        let has_terminal = lends_terminal();
+        let has_terminal = told.input.is_none() && lends_terminal();
         let mut command = Command::new(program);
         command.args(arguments).process_group(0);
-        for (name, value) in variables {
+        if told.input.is_some() {
+            command.stdin(Stdio::piped());
+        }
+        for (name, value) in &told.variables {
             // One that we inherited from another holdfast is not about this lock.
             match value {
                 Some(value) => command.env(name, value),
@@ -60,7 +61,10 @@ impl Child {
             take_terminal_on_start(&mut command);
         }
         match command.spawn() {
-            Ok(child) => {
+            Ok(mut child) => {
+                if let (Some(pipe), Some(input)) = (child.stdin.take(), told.input.clone()) {
+                    feed(pipe, input)?;
+                }
                 let pid = Pid::from_raw(child.id().cast_signed());
                 Ok(Self { pid, has_terminal })
             }
@@ -112,6 +116,15 @@ impl Child {
             let _ = tcsetpgrp(std::io::stdin(), getpgrp());
         }
     }
+}
+
+/// On a thread of its own: the command may read late, or never.
+fn feed(mut pipe: ChildStdin, input: String) -> Result<(), Failure> {
+    let fed = std::thread::Builder::new().name("holdfast-input".into()).spawn(move || {
+        // Whoever closes its end does not want the rest.
+        let _ = pipe.write_all(input.as_bytes());
+    });
+    fed.map(drop).map_err(|error| Failure::own("starting a thread", error))
 }
 
 /// 128+n, as shells have it.

@@ -109,12 +109,9 @@ pub(crate) async fn keep(
     line.clear();
     let outcome = match granted {
         Some(Ok(guard)) => {
-            let held = Held {
-                state: guard.state(),
-                names: guard.names().map(str::to_owned).collect(),
-                token: Some(guard.token().to_string()),
-                ttl: client.ttl(),
-            };
+            let names: Vec<String> = guard.names().map(str::to_owned).collect();
+            let token = Some(guard.token().to_string());
+            let held = Held::of_locks(guard.state(), &names, token, client.ttl());
             hold(held, &events, &stop).await;
             // The command has ended; whatever this says, the lease passes the lock on.
             let _ = seams.timeout(GOODBYE_LIMIT, guard.release()).await;
@@ -158,8 +155,8 @@ pub(crate) async fn hold(held: Held, events: &SyncSender<Event>, stop: &Cancella
     }
 }
 
-/// Tells when the lock is lost, until told to stop.
-async fn watch_over(
+/// Tells when what is held is lost, until told to stop.
+pub(crate) async fn watch_over(
     mut state: watch::Receiver<GuardState>,
     events: &SyncSender<Event>,
     stop: &CancellationToken,

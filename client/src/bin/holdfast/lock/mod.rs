@@ -6,6 +6,7 @@
 //! machine was suspended and while the store's thread stalls.
 
 mod child;
+mod held;
 pub(crate) mod keeper;
 mod line;
 
@@ -24,6 +25,7 @@ use crate::args::{Global, Job, Work};
 use crate::failure::{Failure, LOST, OWN_ERROR};
 use crate::signals;
 use child::{Child, Word, by_signal};
+pub(crate) use held::{Held, Told};
 use keeper::{Keeper, Wanted};
 
 /// Events that may wait for the main thread, which does nothing slow.
@@ -56,16 +58,9 @@ pub(crate) enum Event {
     Failed(Failure),
     /// The state of the hold has changed, or a deadline has come.
     Look,
-}
-
-/// What the main thread knows of the hold.
-pub(crate) struct Held {
-    pub(crate) state: watch::Receiver<GuardState>,
-    /// What was got: with `--any` not all that was asked for.
-    pub(crate) names: Vec<String>,
-    /// Where what stands behind the lock gives one.
-    pub(crate) token: Option<String>,
-    pub(crate) ttl: Duration,
+    /// There is nothing more to be held.
+    #[cfg(feature = "cassandra")]
+    Over,
 }
 
 /// Acquires the lock, runs the command, gives the lock back; the exit code is the command's.
@@ -95,18 +90,42 @@ pub(crate) fn run_under<F: Future<Output = Result<(), Failure>>>(
     let heard = events.clone();
     signals::listen(&HEARD, move |signal| heard.send(Event::Signal(signal)).is_ok())?;
     let keeper = Keeper::start(events.clone(), keep)?;
-    let outcome = match wait_for_grant(&inbox) {
-        Ok(Granted::Held(held)) => supervise(work, held, &inbox, events),
-        Ok(Granted::GivenUp(code)) => Ok(code),
-        Err(failure) => Err(failure),
-    };
+    let outcome = work_on(work, &inbox, &events);
     keeper.finish();
     outcome
 }
 
+/// The exit code: the command's, where one lock is held. Where one thing is held after the other, the last
+/// one's is not told.
+fn work_on(
+    work: &Work,
+    inbox: &Receiver<Event>,
+    events: &SyncSender<Event>,
+) -> Result<u8, Failure> {
+    loop {
+        let mut held = match wait_for_grant(inbox)? {
+            Granted::Held(held) => held,
+            Granted::GivenUp(code) => return Ok(code),
+        };
+        let asks = held.told.ended.take();
+        let (ended, asked_to_end) = supervise(work, &held, inbox, events.clone())?;
+        let Some(asks) = asks else {
+            return match ended {
+                Ended::ByItself(code) => Ok(code),
+                Ended::LockLost(failure) => Err(failure),
+            };
+        };
+        // Nobody listens if what was held is lost.
+        let _ = asks.send(ended);
+        if let Some(signal) = asked_to_end {
+            return Ok(by_signal(signal));
+        }
+    }
+}
+
 enum Granted {
     Held(Held),
-    /// A signal came first; the exit code.
+    /// A signal came first, or there is nothing; the exit code.
     GivenUp(u8),
 }
 
@@ -115,6 +134,8 @@ fn wait_for_grant(inbox: &Receiver<Event>) -> Result<Granted, Failure> {
         match next(inbox)? {
             Event::Granted(held) => return Ok(Granted::Held(held)),
             Event::Failed(failure) => return Err(failure),
+            #[cfg(feature = "cassandra")]
+            Event::Over => return Ok(Granted::GivenUp(0)),
             Event::Signal(signal) if signals::asks_to_end(signal) => {
                 return Ok(Granted::GivenUp(by_signal(signal)));
             }
@@ -135,38 +156,39 @@ fn stop_ourselves() {
     let _ = nix::sys::signal::raise(Signal::SIGSTOP);
 }
 
-/// Runs the command under the hold.
+/// Runs the command under the hold; and the last signal that asked it to end.
 fn supervise(
     work: &Work,
-    held: Held,
+    held: &Held,
     inbox: &Receiver<Event>,
     events: SyncSender<Event>,
-) -> Result<u8, Failure> {
+) -> Result<(Ended, Option<Signal>), Failure> {
     let clock = Seams::system().clock;
-    let grace = work.grace.unwrap_or_else(|| usual_grace(&held, clock.now()));
+    let grace = work.grace.unwrap_or_else(|| usual_grace(held, clock.now()));
     let watchdog = clock.watchdog(Arc::new(move || {
         // A full inbox has something to look at anyway.
         let _ = events.try_send(Event::Look);
     }));
-    let watched = HoldWatch { clock, state: held.state, grace };
+    let watched = HoldWatch { clock, state: held.state.clone(), grace };
     if watched.is_over() {
-        return Err(lost(&held.names, &watched));
+        return Ok((Ended::LockLost(lost(&held.what, &watched)), None));
     }
-    let first = held.names.first().map(String::as_str).unwrap_or_default();
-    // No name has a line feed in it.
-    let all = held.names.join("\n");
-    let token = held.token.as_deref();
-    let variables =
-        [("HOLDFAST_LOCK", Some(first)), ("HOLDFAST_LOCKS", Some(&all)), ("HOLDFAST_TOKEN", token)];
-    let child = Child::start(&work.command, variables)?;
-    let mut supervisor =
-        Supervisor { child, hold: watched, watchdog, told_to_end: false, stopped: false };
+    let child = Child::start(&work.command, &held.told)?;
+    let mut supervisor = Supervisor {
+        child,
+        hold: watched,
+        watchdog,
+        told_to_end: false,
+        asked_to_end: None,
+        stopped: false,
+    };
     let outcome = supervisor.run(inbox);
     supervisor.child.take_terminal();
-    match outcome? {
-        Ended::ByItself(code) => Ok(code),
-        Ended::LockLost => Err(lost(&held.names, &supervisor.hold)),
-    }
+    let ended = match outcome? {
+        Some(code) => Ended::ByItself(code),
+        None => Ended::LockLost(lost(&held.what, &supervisor.hold)),
+    };
+    Ok((ended, supervisor.asked_to_end))
 }
 
 /// A quarter of the TTL. In a scope with fallback a hold may be certain for much less than that at any time, and
@@ -181,16 +203,13 @@ fn usual_grace(held: &Held, now: Moment) -> Duration {
     if ahead < held.ttl / 2 { ahead / 3 } else { held.ttl / 4 }
 }
 
-fn lost(names: &[String], hold: &HoldWatch) -> Failure {
+fn lost(what: &str, hold: &HoldWatch) -> Failure {
     let why = match *hold.state.borrow() {
         GuardState::Lost(reason) => reason.to_string(),
         _ => "the store was not heard from in time".to_owned(),
     };
-    let listed: Vec<_> = names.iter().map(|name| name.escape_debug().to_string()).collect();
-    let listed = listed.join(", ");
-    let what = if names.len() == 1 { "the lock" } else { "the locks" };
-    let were = if names.len() == 1 { "was" } else { "were" };
-    Failure::new(LOST, format!("{what} {listed} {were} lost, the command stopped: {why}"))
+    let were = if what.starts_with("the locks ") { "were" } else { "was" };
+    Failure::new(LOST, format!("{what} {were} lost, the command stopped: {why}"))
 }
 
 /// What the hold's state asks for now.
@@ -238,10 +257,11 @@ fn demand(safe_until: Moment, grace: Duration, now: Moment) -> Demand {
 
 /// How the command ended.
 #[derive(Debug, PartialEq, Eq)]
-enum Ended {
+pub(crate) enum Ended {
+    /// With this code.
     ByItself(u8),
     /// We ended it, because the lock was lost or about to be.
-    LockLost,
+    LockLost(Failure),
 }
 
 struct Supervisor {
@@ -250,12 +270,15 @@ struct Supervisor {
     watchdog: Watchdog,
     /// It was sent TERM or KILL because of the lock.
     told_to_end: bool,
+    /// Somebody sent us this.
+    asked_to_end: Option<Signal>,
     /// It was stopped, and we with it.
     stopped: bool,
 }
 
 impl Supervisor {
-    fn run(&mut self, inbox: &Receiver<Event>) -> Result<Ended, Failure> {
+    /// The command's code; `None` if we ended it, because of the hold.
+    fn run(&mut self, inbox: &Receiver<Event>) -> Result<Option<u8>, Failure> {
         loop {
             self.meet_demand();
             match next(inbox)? {
@@ -265,7 +288,7 @@ impl Supervisor {
                     }
                 }
                 Event::Signal(signal) => self.pass_on(signal),
-                Event::Look | Event::Granted(_) | Event::Failed(_) => {}
+                _ => {}
             }
         }
     }
@@ -290,10 +313,9 @@ impl Supervisor {
         }
     }
 
-    fn hear_child(&mut self) -> Result<Option<Ended>, Failure> {
+    fn hear_child(&mut self) -> Result<Option<Option<u8>>, Failure> {
         match self.child.word()? {
-            Word::Ended(_) if self.told_to_end => Ok(Some(Ended::LockLost)),
-            Word::Ended(code) => Ok(Some(Ended::ByItself(code))),
+            Word::Ended(code) => Ok(Some((!self.told_to_end).then_some(code))),
             Word::Stopped if self.child.has_terminal() => {
                 // Ctrl-Z: the shell waits for us to stop too. Nothing renews the lock meanwhile;
                 // before the command goes on, the deadline is looked at.
@@ -307,6 +329,9 @@ impl Supervisor {
     }
 
     fn pass_on(&mut self, signal: Signal) {
+        if signals::asks_to_end(signal) {
+            self.asked_to_end = Some(signal);
+        }
         match signal {
             Signal::SIGCONT if self.stopped => self.go_on(),
             // A program that does not know them is ended by them: only the command itself asked.
@@ -350,7 +375,7 @@ mod tests {
         let grace_of = |safe_until| {
             let state = watch::Sender::new(GuardState::Held { safe_until }).subscribe();
             let ttl = Duration::from_secs(10);
-            let held = Held { state, names: Vec::new(), token: None, ttl };
+            let held = Held::of_locks(state, &[], None, ttl);
             usual_grace(&held, at(1_000))
         };
         assert_eq!(grace_of(at(9_000)), Duration::from_millis(2_500));

@@ -1,0 +1,221 @@
+//! `holdfast cassandra work`: items are added to a queue, listed, and worked on by a command.
+
+mod run;
+mod workers;
+
+use std::io::BufRead as _;
+use std::num::{NonZeroU16, NonZeroU32};
+
+use clap::{Args, Subcommand};
+use comfy_table::{Table, presets};
+use holdfast::cli::place::failure;
+use holdfast::compat::{Cassandra, ItemId, Listed, Standing, WorkQueue};
+use serde_json::json;
+
+use super::Place;
+use crate::args::{Global, Work};
+use crate::failure::Failure;
+use crate::{runtime, show};
+
+/// As much of a payload as a table shows, characters.
+const SHOWN_MAX: usize = 60;
+
+#[derive(Clone, Debug, Subcommand)]
+pub(super) enum WorkCommand {
+    /// Add an item, or one for each line of standard input; prints the id of each.
+    ///
+    /// An id is printed when its item is certain to be found. Exit codes: 0 all are added; 122 refused; 123 no answer: the
+    /// item whose id was not printed may be added or not; 125 an error of holdfast itself.
+    Add(AddArgs),
+    /// Run a command for one item after the other, each while it is had by nobody else.
+    ///
+    /// The command finds the payload on its standard input, and `HOLDFAST_QUEUE`, `HOLDFAST_ITEM` and `HOLDFAST_ATTEMPT` in its
+    /// environment. If it ends with 0 the item is done; otherwise it is given back, and comes again as the next attempt. A worker
+    /// that dies keeps its item for the TTL and the skew; the command dies with it. So an item may be worked on more
+    /// than once, and never by two at a time.
+    ///
+    /// Exit codes: 0 the queue was empty; 128+n ended by signal n; 122 refused; 123 no answer; 126, 127 the
+    /// command cannot be run, was not found; 125 an error of holdfast itself.
+    Run(RunArgs),
+    /// Show what waits, who has what, and what was set aside.
+    List(ListArgs),
+    /// Add what was set aside anew, as another item without attempts; prints its id.
+    Retry(ItemArgs),
+    /// Remove what was set aside.
+    Forget(ItemArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct AddArgs {
+    /// The queue.
+    queue: String,
+    /// What is to be done, 64 KiB at most [default: each line of standard input is an item].
+    payload: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct RunArgs {
+    /// The queue.
+    queue: String,
+    /// How many items at a time: as many processes.
+    #[arg(long, default_value = "1", overrides_with = "workers")]
+    workers: NonZeroU16,
+    /// End when nothing waits and nobody has anything, instead of waiting for more.
+    #[arg(long)]
+    until_empty: bool,
+    /// Set an item aside that had so many attempts [default: none is set aside]. All workers should say the same.
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<NonZeroU32>,
+    #[command(flatten)]
+    work: Work,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct ListArgs {
+    /// The queue.
+    queue: String,
+    /// How many items are shown at most.
+    #[arg(long, default_value = "1000")]
+    limit: usize,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct ItemArgs {
+    /// The queue.
+    queue: String,
+    /// The item.
+    #[arg(value_parser = item)]
+    item: ItemId,
+}
+
+fn item(text: &str) -> Result<ItemId, String> {
+    ItemId::parse(text).ok_or_else(|| format!("{text:?} is no id of an item; list shows them"))
+}
+
+pub(super) fn run(global: &Global, place: Place, command: WorkCommand) -> Result<u8, Failure> {
+    match command {
+        WorkCommand::Add(args) => {
+            on(global, &place, &args.queue, async |queue| add(global, queue, args.payload).await)
+        }
+        WorkCommand::List(args) => {
+            on(global, &place, &args.queue, async |queue| list(global, queue, args.limit).await)
+        }
+        WorkCommand::Retry(args) => on(global, &place, &args.queue, async |queue| {
+            tell(global, &queue.retry(&args.item).await.map_err(failure)?);
+            Ok(())
+        }),
+        WorkCommand::Forget(args) => on(global, &place, &args.queue, async |queue| {
+            queue.forget(&args.item).await.map_err(failure)
+        }),
+        WorkCommand::Run(args) if args.workers.get() > 1 => workers::run(args.workers),
+        WorkCommand::Run(args) => run::run(global, place, args),
+    }
+}
+
+/// The queue on a session of our own.
+async fn open(
+    global: &Global,
+    place: &Place,
+    name: &str,
+) -> Result<(Cassandra, WorkQueue), Failure> {
+    let cassandra = place.connect(Global::connect_limit(None)).await?;
+    let tables = place.layout().work;
+    let queue =
+        WorkQueue::new(&cassandra, &place.options(global), tables, name).map_err(failure)?;
+    Ok((cassandra, queue))
+}
+
+/// Does something with a queue, and is done.
+fn on(
+    global: &Global,
+    place: &Place,
+    name: &str,
+    act: impl AsyncFnOnce(&WorkQueue) -> Result<(), Failure>,
+) -> Result<u8, Failure> {
+    runtime::block_on(async {
+        let (_, queue) = open(global, place, name).await?;
+        act(&queue).await
+    })??;
+    Ok(0)
+}
+
+async fn add(global: &Global, queue: &WorkQueue, payload: Option<String>) -> Result<(), Failure> {
+    if let Some(payload) = payload {
+        tell(global, &queue.enqueue(payload).await.map_err(failure)?);
+        return Ok(());
+    }
+    // Nothing else runs on this thread: a line may keep it waiting.
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(|error| Failure::own("reading standard input", error))?;
+        tell(global, &queue.enqueue(line).await.map_err(failure)?);
+    }
+    Ok(())
+}
+
+fn tell(global: &Global, item: &ItemId) {
+    if global.json {
+        show::line(json!({ "item": item.as_str() }));
+    } else {
+        show::line(item);
+    }
+}
+
+async fn list(global: &Global, queue: &WorkQueue, limit: usize) -> Result<(), Failure> {
+    let listed = queue.list(limit).await.map_err(failure)?;
+    if global.json {
+        for Listed { id, standing, attempts, payload } in &listed {
+            let (standing, by) = words(standing);
+            show::line(json!({
+                "item": id.as_str(),
+                "standing": standing,
+                "by": by,
+                "attempts": attempts,
+                "payload": payload,
+            }));
+        }
+    } else if listed.is_empty() {
+        show::line(format_args!("the queue {} is empty", show::escaped(queue.name())));
+    } else {
+        show::line(table(&listed));
+    }
+    Ok(())
+}
+
+fn words(standing: &Standing) -> (&'static str, Option<&str>) {
+    match standing {
+        Standing::Waiting => ("waiting", None),
+        Standing::Taken { by } => ("taken", Some(by)),
+        Standing::SetAside => ("set aside", None),
+    }
+}
+
+fn table(listed: &[Listed]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["ITEM", "STANDING", "BY", "ATTEMPTS", "PAYLOAD"]);
+    for Listed { id, standing, attempts, payload } in listed {
+        let (standing, by) = words(standing);
+        let by = by.map(show::escaped).unwrap_or_default();
+        let attempts = attempts.to_string();
+        table.add_row([id.as_str(), standing, by.as_str(), attempts.as_str(), &shown(payload)]);
+    }
+    table
+}
+
+fn shown(payload: &str) -> String {
+    let start: String = payload.chars().take(SHOWN_MAX).collect();
+    let more = if start.len() < payload.len() { "…" } else { "" };
+    format!("{}{more}", show::escaped(&start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_cannot_drive_the_terminal_and_a_long_one_is_cut() {
+        assert_eq!(shown("a\u{1b}[2J\n"), "a\\u{1b}[2J\\n");
+        assert_eq!(shown(&"é".repeat(61)), "é".repeat(60) + "…");
+        assert!(item("0001").unwrap_err().contains("is no id"));
+    }
+}

@@ -1,0 +1,155 @@
+//! `holdfast cassandra work run`: one item after the other.
+
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use holdfast::Error;
+use holdfast::cli::place::failure;
+use holdfast::compat::{Patience, WorkItem, WorkQueue};
+use holdfast_seams::{Seams, select};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::{Place, RunArgs, open};
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::lock::keeper::{GOODBYE_LIMIT, watch_over};
+use crate::lock::{Ended, Event, Held, Told, run_under};
+use crate::show;
+
+/// Between two looks at a queue of which somebody else has the last items.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The pause after an item that failed; twice as long after each further one in a row.
+const FAILED_PAUSE: Duration = Duration::from_millis(100);
+/// The longest of them.
+const FAILED_PAUSE_MAX: Duration = Duration::from_secs(10);
+
+pub(super) fn run(global: &Global, place: Place, args: RunArgs) -> Result<u8, Failure> {
+    let RunArgs { queue: name, until_empty, max_attempts, work, .. } = args;
+    let (ttl, json) = (global.ttl, global.json);
+    let global = Global { endpoints: None, ttl, json };
+    run_under(&work, move |events, stop| async move {
+        let (cassandra, queue) = select! {
+            () = stop.cancelled() => return Ok(()),
+            opened = open(&global, &place, &name) => opened?,
+        };
+        let queue = match max_attempts {
+            Some(attempts) => queue.max_attempts(attempts.get()),
+            None => queue,
+        };
+        let worker = Worker { queue, until_empty, json, failed: 0 };
+        let worked = worker.work(&events, &stop).await;
+        // What was given up is out of the table before we are gone.
+        let _ = Seams::system().timeout(GOODBYE_LIMIT, cassandra.settled()).await;
+        worked
+    })
+}
+
+struct Worker {
+    queue: WorkQueue,
+    until_empty: bool,
+    json: bool,
+    /// How many in a row.
+    failed: u32,
+}
+
+impl Worker {
+    /// Until told to stop, or nothing is left.
+    async fn work(
+        mut self,
+        events: &SyncSender<Event>,
+        stop: &CancellationToken,
+    ) -> Result<(), Failure> {
+        loop {
+            let item = select! {
+                () = stop.cancelled() => return Ok(()),
+                item = self.next() => item?,
+            };
+            let Some(item) = item else {
+                // Nobody listens any more if the main thread is on its way out.
+                let _ = events.send(Event::Over);
+                return Ok(());
+            };
+            self.have_done(item, events, stop).await;
+            if stop.is_cancelled() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// `None`: the queue is empty, and that was asked for.
+    async fn next(&self) -> Result<Option<WorkItem>, Failure> {
+        let seams = Seams::system();
+        if let Some(doublings) = self.failed.checked_sub(1) {
+            let factor = 1_u32.checked_shl(doublings).unwrap_or(u32::MAX);
+            seams.sleep(FAILED_PAUSE.saturating_mul(factor).min(FAILED_PAUSE_MAX)).await;
+        }
+        loop {
+            let patience = if self.until_empty { Patience::None } else { Patience::Endless };
+            if let Some(item) = self.queue.next(patience).await.map_err(failure)? {
+                return Ok(Some(item));
+            }
+            if self.queue.is_empty().await.map_err(failure)? {
+                return Ok(None);
+            }
+            seams.sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Has the main thread run the command, and does what its end says.
+    async fn have_done(
+        &mut self,
+        item: WorkItem,
+        events: &SyncSender<Event>,
+        stop: &CancellationToken,
+    ) {
+        let (tell, mut told) = oneshot::channel();
+        let (state, what) = (item.state(), format!("item {}", item.id()));
+        let granted = Event::Granted(self.held(&item, tell));
+        if events.send(granted).is_err() {
+            return;
+        }
+        let ended = select! {
+            ended = &mut told => ended.ok(),
+            () = watch_over(state, events, stop) => None,
+        };
+        let (is_done, was_lost) = match ended {
+            Some(Ended::ByItself(0)) => (true, false),
+            Some(Ended::ByItself(code)) => {
+                self.say(&format!("{what}: the command ended with {code}, it is given back"));
+                (false, false)
+            }
+            Some(Ended::LockLost(lost)) => {
+                lost.print("holdfast", self.json);
+                (false, true)
+            }
+            None => (false, false),
+        };
+        self.failed = if is_done { 0 } else { self.failed.saturating_add(1) };
+        let answer = if is_done { item.done().await } else { item.give_back().await };
+        match answer {
+            Err(Error::Lost { .. }) if was_lost => {}
+            Err(error) => self.say(&format!("{what}: {error}")),
+            Ok(()) => {}
+        }
+    }
+
+    fn held(&self, item: &WorkItem, ended: oneshot::Sender<Ended>) -> Held {
+        let variables = vec![
+            ("HOLDFAST_QUEUE", Some(self.queue.name().to_owned())),
+            ("HOLDFAST_ITEM", Some(item.id().to_string())),
+            ("HOLDFAST_ATTEMPT", Some(item.attempt().to_string())),
+        ];
+        let told = Told { variables, input: Some(item.payload().to_owned()), ended: Some(ended) };
+        Held { state: item.state(), what: format!("item {}", item.id()), told, ttl: item.ttl() }
+    }
+
+    /// What is worth a line, and ends nothing.
+    fn say(&self, what: &str) {
+        if self.json {
+            eprintln!("{}", serde_json::json!({ "warning": what }));
+        } else {
+            eprintln!("holdfast: {}", show::escaped(what));
+        }
+    }
+}

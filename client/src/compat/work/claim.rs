@@ -1,0 +1,220 @@
+//! Who has an item: the bakery, once for each item and attempt, with a TTL on what is written.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use holdfast_seams::{Moment, Seams};
+
+use super::id::ItemId;
+use super::rows::{NumberRow, PAGE, Rows};
+use crate::compat::database::Fault;
+use crate::compat::keeper::{Attempt, Left, Recipe, Renewal};
+use crate::compat::owner::OwnerId;
+use crate::compat::terms::Terms;
+
+/// How often somebody who chooses is looked at again, before one goes away.
+const CHOOSER_LOOKS: usize = 4;
+/// How long after one look the next one comes: "sleep a little".
+const CHOOSER_PAUSE: Duration = Duration::from_millis(50);
+
+/// One attempt at one item.
+pub(super) struct Claim {
+    rows: Rows,
+    id: ItemId,
+    owner: OwnerId,
+    seams: Seams,
+    terms: Terms,
+    max_attempts: Option<u32>,
+    /// Once it has one.
+    number: i64,
+    /// What of it may be in the tables.
+    chooses: bool,
+    has_number: bool,
+    shared: Arc<Shared>,
+}
+
+/// What the guard of an item and its claim tell each other.
+#[derive(Debug, Default)]
+pub(super) struct Shared(Mutex<Told>);
+
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) payload: String,
+    /// Which attempt this is; the first is 1.
+    pub(super) attempt: u32,
+    /// The work is done, and the item is to be removed.
+    pub(super) is_done: bool,
+}
+
+impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Told> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Claim {
+    pub(super) fn new(
+        rows: Rows,
+        id: ItemId,
+        owner: OwnerId,
+        (seams, terms): (Seams, Terms),
+        max_attempts: Option<u32>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self {
+            rows,
+            id,
+            owner,
+            seams,
+            terms,
+            max_attempts,
+            number: 0,
+            chooses: false,
+            has_number: false,
+            shared,
+        }
+    }
+
+    /// From `write <choosing>` to `delete <choosing>`; `None`: no number can be had. The instant is from before the number was
+    /// sent.
+    async fn choose(&mut self) -> Result<Option<Moment>, Fault> {
+        let ttl_s = self.terms.ttl_s();
+        self.chooses = true;
+        let (choosing_from, put) = self.rows.put_choosing(&self.id, &self.owner, ttl_s).await;
+        put?;
+        let numbers = self.rows.numbers(&self.id).await?;
+        let Some(number) = number_after(&numbers, self.owner.as_str()) else { return Ok(None) };
+        self.number = number;
+        self.has_number = true;
+        let (started, put) = self.rows.put_number(&self.id, &self.owner, number, ttl_s).await;
+        put?;
+        // Whoever chose meanwhile must have seen that we did. If our row may have ended before our number was there,
+        // nobody had to wait for it.
+        if self.seams.clock.now() >= self.terms.safe_until(choosing_from) {
+            return Ok(None);
+        }
+        self.stop_choosing().await?;
+        Ok(Some(started))
+    }
+
+    /// `delete <work_item_id, CF=choosing, worker_id=1>`, if it is not done yet.
+    async fn stop_choosing(&mut self) -> Result<(), Fault> {
+        if self.chooses {
+            self.rows.remove_choosing(&self.id, &self.owner).await?;
+            self.chooses = false;
+        }
+        Ok(())
+    }
+
+    /// `while choosing_hash[id] == 1 do sleep a little`; whoever goes on choosing, after some looks.
+    async fn wait_for_choosers(&self) -> Result<Option<String>, Fault> {
+        for look in 1.. {
+            let choosing = self.rows.choosing(&self.id).await?;
+            let other = choosing.into_iter().find(|other| other != self.owner.as_str());
+            if other.is_none() || look == CHOOSER_LOOKS {
+                return Ok(other);
+            }
+            self.seams.sleep(CHOOSER_PAUSE).await;
+        }
+        Ok(None)
+    }
+
+    /// The item is ours: what there is to be done. `None`: nothing, and it will not be found again.
+    async fn begin(&self, has_marker: bool) -> Result<Option<Told>, Fault> {
+        if !has_marker {
+            // It was done, or set aside, after it was found.
+            return Ok(None);
+        }
+        let details = self.rows.details(&self.id).await?;
+        let Some(payload) = details.payload else {
+            // Its last worker died between the deletes.
+            self.rows.remove_details(&self.id).await?;
+            self.rows.remove_marker(&self.id).await?;
+            return Ok(None);
+        };
+        let others = details.attempts.iter().filter(|owner| *owner != self.owner.as_str());
+        let before = u32::try_from(others.count()).unwrap_or(u32::MAX);
+        if self.max_attempts.is_some_and(|max| before >= max) {
+            // In this order: an item that is found in neither place is lost.
+            self.rows.put_aside(&self.id).await?;
+            self.rows.remove_marker(&self.id).await?;
+            return Ok(None);
+        }
+        self.rows.put_attempt(&self.id, &self.owner).await?;
+        Ok(Some(Told { payload, attempt: before.saturating_add(1), is_done: false }))
+    }
+}
+
+/// `max(number_hash.values) + 1`; `None` if there are so many, or such, that nothing is certain.
+fn number_after(numbers: &[NumberRow], owner: &str) -> Option<i64> {
+    let mut largest = 0;
+    for row in numbers.iter().filter(|row| row.worker != owner) {
+        largest = largest.max(row.number?);
+    }
+    largest.checked_add(1).filter(|_| is_all(numbers))
+}
+
+fn is_all(numbers: &[NumberRow]) -> bool {
+    i32::try_from(numbers.len()).is_ok_and(|read| read < PAGE)
+}
+
+/// Who is before us. The seed compares the numbers alone: of two with the same number neither goes away.
+pub(super) fn before<'a>(numbers: &'a [NumberRow], number: i64, owner: &str) -> Option<&'a str> {
+    let is_before = |row: &&NumberRow| {
+        let theirs = (row.number.unwrap_or(i64::MIN), row.worker.as_str());
+        row.worker != owner && theirs < (number, owner)
+    };
+    let mut others = numbers.iter().filter(|row| !row.is_marker());
+    others.find(is_before).map(|row| row.worker.as_str())
+}
+
+fn held_by(owner: Option<String>) -> Attempt {
+    Attempt::HeldBy { owner, again: None }
+}
+
+impl Recipe for Claim {
+    async fn attempt(&mut self) -> Result<Attempt, Fault> {
+        let Some(started) = self.choose().await? else { return Ok(held_by(None)) };
+        if let Some(chooser) = self.wait_for_choosers().await? {
+            return Ok(held_by(Some(chooser)));
+        }
+        // After the wait, not before it as in the seed: who was choosing has a number by now.
+        let numbers = self.rows.numbers(&self.id).await?;
+        if let Some(other) = before(&numbers, self.number, self.owner.as_str()) {
+            // "oops, someone else is handling this work item"
+            return Ok(held_by(Some(other.to_owned())));
+        }
+        if !is_all(&numbers) {
+            return Ok(held_by(None));
+        }
+        let has_marker = numbers.iter().any(NumberRow::is_marker);
+        let Some(told) = self.begin(has_marker).await? else { return Ok(held_by(None)) };
+        *self.shared.lock() = told;
+        Ok(Attempt::Had { started })
+    }
+
+    async fn renew(&mut self) -> Renewal {
+        let ttl_s = self.terms.ttl_s();
+        let put = self.rows.put_number(&self.id, &self.owner, self.number, ttl_s).await;
+        match put {
+            (started, Ok(())) => Renewal::Applied(started),
+            (_, Err(_)) => Renewal::Unknown,
+        }
+    }
+
+    /// The three deletes of the seed, in its order: who dies after the first leaves an item that is recognized as done, and
+    /// only the last one lets others at it.
+    async fn leave(&mut self) -> Result<Left, Fault> {
+        if self.shared.lock().is_done {
+            self.rows.remove_details(&self.id).await?;
+            self.rows.remove_marker(&self.id).await?;
+        }
+        let left = if self.has_number { Left::Released } else { Left::NotHad };
+        if self.has_number {
+            self.rows.remove_number(&self.id, &self.owner).await?;
+            self.has_number = false;
+        }
+        self.stop_choosing().await?;
+        Ok(left)
+    }
+}

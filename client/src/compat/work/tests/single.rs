@@ -1,0 +1,269 @@
+//! One worker or a few, and nothing goes wrong but what the test says.
+
+use holdfast_seams::Rng;
+
+use super::*;
+
+#[test]
+fn one_worker_has_the_items_in_their_order_and_each_once() {
+    let (machine, model) = world(1);
+    let [enqueues, works] = ["enqueues", "works"].map(|name| queue(&model, &machine.process(name)));
+    machine.run(async {
+        let mut ids = Vec::new();
+        for number in 0..20 {
+            ids.push(enqueues.enqueue(format!("job {number}")).await.unwrap());
+        }
+        for (number, id) in ids.iter().enumerate() {
+            let item = next(&works).await;
+            assert_eq!((item.id(), item.payload()), (id, format!("job {number}").as_str()));
+            assert_eq!(item.attempt(), 1);
+            assert!(item.is_safe());
+            item.done().await.unwrap();
+        }
+        assert!(works.next(Patience::None).await.unwrap().is_none());
+        assert!(works.is_empty().await.unwrap());
+    });
+}
+
+#[test]
+fn what_is_dropped_or_given_back_comes_again_as_the_next_attempt() {
+    let (machine, model) = world(2);
+    let queue = queue(&model, &machine.process("worker"));
+    machine.run(async {
+        let id = queue.enqueue("job").await.unwrap();
+        drop(next(&queue).await);
+        next(&queue).await.give_back().await.unwrap();
+        let item = next(&queue).await;
+        assert_eq!((item.id(), item.attempt()), (&id, 3));
+        let by = "worker".into();
+        assert_eq!(queue.list(1).await.unwrap()[0].standing, Standing::Taken { by });
+    });
+}
+
+#[test]
+fn an_item_is_kept_for_longer_than_a_ttl_and_others_have_none() {
+    let (machine, model) = world(3);
+    let [a, b] = ["a", "b"].map(|name| queue(&model, &machine.process(name)));
+    machine.run(async {
+        a.enqueue("job").await.unwrap();
+        let item = next(&a).await;
+        assert!(b.next(Patience::AtMost(TTL * 4)).await.unwrap().is_none());
+        assert!(item.is_safe());
+        item.done().await.unwrap();
+    });
+}
+
+#[test]
+fn an_item_whose_lease_is_over_is_not_removed() {
+    let (machine, model) = world(4);
+    let processes = ["a", "b"].map(|name| machine.process(name));
+    let [a, b] = processes.each_ref().map(|process| queue(&model, process));
+    machine.run(async {
+        let id = a.enqueue("job").await.unwrap();
+        let late = next(&a).await;
+        processes[0].pause();
+        let item = next(&b).await;
+        assert!(!late.is_safe());
+        processes[0].resume();
+        assert!(matches!(late.done().await, Err(Error::Lost { .. })));
+        item.give_back().await.unwrap();
+        assert_eq!(next(&b).await.id(), &id, "it is there still");
+    });
+}
+
+/// Its clock shows ten minutes less, so its items lie before those that were done long ago.
+#[test]
+fn what_is_enqueued_out_of_order_is_found() {
+    let (machine, model) = world(5);
+    let late = machine.process("late");
+    late.set_wall_skew(-600_000);
+    let [late, works] = [late, machine.process("works")].map(|process| queue(&model, &process));
+    let seams = machine.world().seams();
+    machine.run(async {
+        for _ in 0..3 {
+            works.enqueue("early").await.unwrap();
+            next(&works).await.done().await.unwrap();
+            seams.sleep(secs(70)).await;
+        }
+        let id = late.enqueue("late").await.unwrap();
+        let began = seams.clock.now();
+        assert_eq!(next(&works).await.id(), &id);
+        assert!(seams.clock.now().saturating_since(began) < secs(35));
+    });
+}
+
+#[test]
+fn a_look_costs_the_same_after_many_items() {
+    let (machine, model) = world(6);
+    let queue = queue(&model, &machine.process("worker"));
+    machine.run(async {
+        let mut costs = Vec::new();
+        for number in 0..200_u64 {
+            queue.enqueue("job").await.unwrap();
+            let before = model.arrived();
+            next(&queue).await.done().await.unwrap();
+            costs.push((number, model.arrived() - before));
+        }
+        // Hours, a page, eight for the bakery and the details, three deletes.
+        assert!(costs.iter().all(|(_, cost)| *cost == 13), "{costs:?}");
+        let before = queue.rows.now_us();
+        machine.world().seams().sleep(secs(120)).await;
+        queue.scanner.free().await.unwrap();
+        queue.enqueue("job").await.unwrap();
+        queue.scanner.free().await.unwrap();
+        assert!(queue.scanner.floor_us() > before, "what was done is not passed over again");
+    });
+}
+
+#[test]
+fn workers_that_meet_spread_over_the_next_items() {
+    let (machine, model) = world(7);
+    let workers: Vec<_> = (0..10).map(|_| queue(&model, &machine.process("worker"))).collect();
+    let seams = machine.world().seams();
+    machine.run(async {
+        for number in 0..40 {
+            workers[0].enqueue(format!("{number}")).await.unwrap();
+        }
+        let began = seams.clock.now();
+        let before = model.arrived();
+        let had = futures_util::future::join_all(workers.iter().map(next)).await;
+        let took = seams.clock.now().saturating_since(began);
+        let mut ids: Vec<_> = had.iter().map(WorkItem::id).collect();
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), 20);
+        let asked = (model.arrived() - before) / 20;
+        println!("{took:?}, {asked} statements each");
+        assert!(took < secs(6) && asked < 60, "{took:?}, {asked} statements each");
+    });
+}
+
+#[test]
+fn who_finds_nothing_looks_less_and_less_often() {
+    let (machine, model) = world(8);
+    let queue = queue(&model, &machine.process("worker"));
+    machine.run(async {
+        let before = model.arrived();
+        assert!(queue.next(Patience::AtMost(secs(600))).await.unwrap().is_none());
+        let asked = model.arrived() - before;
+        // One read of a queue without hours, each 1 to 2 s.
+        assert!((300..700).contains(&asked), "{asked}");
+    });
+}
+
+/// A day after its end an hour without items is off the list, and a process that was stopped in the middle of its enqueue for long
+/// lists it again, also where the clock of who took it off is ahead by nearly as much as it may be.
+#[test]
+fn hours_without_items_are_not_listed_for_ever_and_nothing_is_lost_by_that() {
+    let mut found = 0;
+    for stops_after_ms in (0..320_u64).step_by(8) {
+        let (machine, model) = world(stops_after_ms);
+        let [process, ahead] = ["stops", "works"].map(|name| machine.process(name));
+        // Eleven hours: it takes the hour off its list thirteen hours after its end.
+        ahead.set_wall_skew(39_600_000);
+        let [stops, works] = [&process, &ahead].map(|process| queue(&model, process));
+        let seams = machine.world().seams();
+        machine.run(async {
+            stops.enqueue("early").await.unwrap();
+            next(&works).await.done().await.unwrap();
+            let (answer, answered) = tokio::sync::oneshot::channel();
+            let enqueueing = async move {
+                let _ = answer.send(stops.enqueue("late").await);
+            };
+            process.seams().spawn("enqueue", enqueueing).detach();
+            seams.sleep(Duration::from_millis(stops_after_ms)).await;
+            process.pause();
+            seams.sleep(Duration::from_hours(15)).await;
+            let early = works.next(Patience::AtMost(secs(90))).await.unwrap();
+            if early.is_none() {
+                assert_eq!(works.rows.hours(0).await.unwrap(), [0; 0]);
+                found += 1;
+            }
+            drop(early);
+            process.resume();
+            let id = answered.await.unwrap().unwrap();
+            assert_eq!(next(&works).await.id(), &id, "stopped after {stops_after_ms} ms");
+        });
+    }
+    assert!(found > 5, "{found}");
+}
+
+#[test]
+fn what_no_queue_can_take_is_refused_before_anything_is_sent() {
+    let (machine, model) = world(9);
+    let process = machine.process("worker");
+    let queue = queue(&model, &process);
+    let cassandra = Cassandra::on(Arc::new(model.clone()), process.seams());
+    machine.run(async {
+        let long = queue.enqueue("é".repeat(32_769)).await.unwrap_err();
+        assert!(long.to_string().contains("65538 bytes is longer than the 65536"), "{long}");
+        let options = LockerOptions::default();
+        for name in ["", "a\nb"] {
+            let made = WorkQueue::new(&cassandra, &options, WorkTables::default(), name);
+            assert!(matches!(made, Err(Error::Refused { .. })), "{name:?}");
+        }
+        let short = options.ttl(secs(3)).max_skew(secs(2));
+        let made = WorkQueue::new(&cassandra, &short, WorkTables::default(), "jobs");
+        assert!(matches!(made, Err(Error::Setting { .. })));
+        assert_eq!(model.arrived(), 0);
+        let id = queue.enqueue("é".repeat(32_768)).await.unwrap();
+        assert_eq!(next(&queue).await.id(), &id);
+    });
+}
+
+#[test]
+fn tables_that_do_not_answer_are_an_error_and_no_empty_queue() {
+    let (machine, model) = world(10);
+    let queue = queue(&model, &machine.process("worker"));
+    machine.run(async {
+        queue.enqueue("job").await.unwrap();
+        model.set_odds(Odds { unavailable: 1_000, ..Odds::default() });
+        for patience in [Patience::None, Patience::AtMost(secs(30))] {
+            let asked = queue.next(patience).await;
+            assert!(matches!(asked, Err(Error::Unreachable { .. })), "{asked:?}");
+        }
+        assert!(matches!(queue.list(1).await, Err(Error::Unreachable { .. })));
+        assert!(matches!(queue.is_empty().await, Err(Error::Unreachable { .. })));
+        assert!(matches!(queue.enqueue("job").await, Err(Error::OutcomeUnknown { .. })));
+        model.set_odds(Odds::default());
+        assert_eq!(next(&queue).await.payload(), "job");
+    });
+}
+
+/// Two who choose at the same moment, again and again: one has the item within some looks, and never both.
+#[test]
+fn of_many_who_want_one_item_one_has_it() {
+    for seed in 0..60 {
+        let (machine, model) = world(seed);
+        let workers: Vec<_> = (0..6).map(|_| queue(&model, &machine.process("worker"))).collect();
+        let seams = machine.world().seams();
+        machine.run(async {
+            workers[0].enqueue("job").await.unwrap();
+            let wanting = workers.iter().map(async |worker| {
+                let delay = Rng::next_u64(&machine.world()) % 300;
+                seams.sleep(Duration::from_millis(delay)).await;
+                worker.next(Patience::AtMost(secs(8))).await.unwrap()
+            });
+            let had = futures_util::future::join_all(wanting).await;
+            let had: Vec<_> = had.into_iter().flatten().collect();
+            assert_eq!(had.len(), 1, "seed {seed}: {had:?}");
+        });
+    }
+}
+
+/// Until it is removed, and after it.
+#[test]
+fn an_item_that_is_being_removed_is_had_by_nobody() {
+    for seed in 0..40 {
+        let (machine, model) = world(seed);
+        let [a, b] = ["a", "b"].map(|name| queue(&model, &machine.process(name)));
+        machine.run(async {
+            a.enqueue("job").await.unwrap();
+            let item = next(&a).await;
+            let (removed, had) =
+                futures_util::join!(item.done(), b.next(Patience::AtMost(secs(20))));
+            removed.unwrap();
+            assert!(had.unwrap().is_none(), "seed {seed}");
+        });
+    }
+}
