@@ -97,13 +97,13 @@ async fn who_died_while_choosing_holds_everybody_up_for_its_ttl_and_no_longer() 
         let clock = Seams::system().clock;
         let before = clock.now();
         cql(&stage, &format!("INSERT INTO k.{choosing} (key, column1, value) VALUES ('job', 'dead', {up}) USING TTL {TTL_S}")).await;
-        let [tries, waits] = [1, 2].map(|id| party.client(id));
-        let tried = tries.acquire("job", Patience::None).await.map(|_held| ());
+        let [hasty, patient] = [1, 2].map(|id| party.client(id));
+        let tried = hasty.acquire("job", Patience::None).await.map(|_held| ());
         // Whoever is told so within the TTL was told so by the flag.
         if clock.now().saturating_since(before) < secs(TTL_S - 1) {
             assert!(matches!(tried, Err(Error::NotGranted { .. })), "{tried:?}");
         }
-        let held = waits.acquire("job", Patience::AtMost(secs(60))).await.unwrap();
+        let held = patient.acquire("job", Patience::AtMost(secs(60))).await.unwrap();
         let waited = clock.now().saturating_since(before);
         assert!(waited > secs(TTL_S - 2), "it waited for the flag: {waited:?}");
         held.release().await.unwrap();

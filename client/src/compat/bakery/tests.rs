@@ -37,9 +37,17 @@ fn world(seed: u64) -> (Machine, Model) {
 
 /// A locker of this process, with the terms of lives.
 fn locker(model: &Model, process: &Process, form: BakeryForm) -> Bakery {
+    locker_for(model, process, form, (lives::TTL, lives::SKEW))
+}
+
+fn locker_for(
+    model: &Model,
+    process: &Process,
+    form: BakeryForm,
+    (ttl, skew): (Duration, Duration),
+) -> Bakery {
     let cassandra = Cassandra::on(Arc::new(model.clone()), process.seams());
-    let options =
-        LockerOptions::default().service(process.name()).ttl(lives::TTL).max_skew(lives::SKEW);
+    let options = LockerOptions::default().service(process.name()).ttl(ttl).max_skew(skew);
     Bakery::new(&cassandra, &options, BakeryTables::default().of_form(form)).unwrap()
 }
 
