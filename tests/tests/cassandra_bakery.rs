@@ -15,7 +15,6 @@ use holdfast::Error;
 use holdfast::compat::{Bakery, BakeryTables, LockerOptions, Patience, RemoteLocker};
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::Stage;
-use holdfast_tests::history::What;
 use holdfast_tests::program::run;
 use holdfast_tests::recipe::{Party, Recipe, Times, robbed};
 use nix::sys::signal::Signal;
@@ -58,6 +57,16 @@ async fn rows(stage: &Stage, table: &str, lock: &str) -> usize {
     result.into_rows_result().unwrap().rows::<Row>().unwrap().count()
 }
 
+/// Waits until nothing of a lock is left, for less than the usual TTL: what was given up is taken back in the background.
+async fn is_emptied(stage: &Stage, table: &str, lock: &str) {
+    let emptied = async {
+        while rows(stage, table, lock).await > 0 {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    Seams::system().timeout(secs(120), emptied).await.unwrap();
+}
+
 async fn highest(stage: &Stage, table: &str, lock: &str) -> Option<i64> {
     let select =
         format!("SELECT max(value) FROM {}.{table} WHERE key = '{lock}'", stage.keyspace());
@@ -88,23 +97,23 @@ async fn who_died_while_choosing_holds_everybody_up_for_its_ttl_and_no_longer() 
         let clock = Seams::system().clock;
         let before = clock.now();
         cql(&stage, &format!("INSERT INTO k.{choosing} (key, column1, value) VALUES ('job', 'dead', {up}) USING TTL {TTL_S}")).await;
-        let died = clock.now();
-        let [tries, waits] = [1, 2].map(|id| party.client(id));
-        let tried = tries.acquire("job", Patience::None).await.map(|_held| ());
+        let [hasty, patient] = [1, 2].map(|id| party.client(id));
+        let tried = hasty.acquire("job", Patience::None).await.map(|_held| ());
         // Whoever is told so within the TTL was told so by the flag.
         if clock.now().saturating_since(before) < secs(TTL_S - 1) {
             assert!(matches!(tried, Err(Error::NotGranted { .. })), "{tried:?}");
         }
-        let held = waits.acquire("job", Patience::AtMost(secs(60))).await.unwrap();
-        let now = clock.now();
-        assert!(now.saturating_since(died) > secs(TTL_S - 2), "it waited for the flag");
+        let held = patient.acquire("job", Patience::AtMost(secs(60))).await.unwrap();
+        let waited = clock.now().saturating_since(before);
+        assert!(waited > secs(TTL_S - 2), "it waited for the flag: {waited:?}");
         held.release().await.unwrap();
-        assert_eq!(rows(&stage, choosing, "job").await, 0);
+        is_emptied(&stage, choosing, "job").await;
     })
     .await;
 }
 
-/// The holder's process and the first waiter's are killed; the next has it once both numbers have ended.
+/// The holder's process and the first waiter's are killed; the next has it once both numbers have ended, and not while the
+/// holder's is certain: the judge looks at that.
 #[tokio::test]
 async fn the_numbers_of_a_killed_holder_and_a_killed_waiter_end_with_their_ttl() {
     let stage = set("bakery_killed").await;
@@ -118,11 +127,7 @@ async fn the_numbers_of_a_killed_holder_and_a_killed_waiter_end_with_their_ttl()
         }
         waiter.signal(Signal::SIGKILL);
         holder.signal(Signal::SIGKILL);
-        let killed = Seams::system().clock.now();
         let held = party.client(1).acquire("job", Patience::AtMost(secs(60))).await.unwrap();
-        let took = Seams::system().clock.now().saturating_since(killed);
-        // Its number was written at most a third of what is certain before: it held.
-        assert!(took > secs(4), "{:?}: {took:?}", party.recipe());
         held.release().await.unwrap();
         assert_eq!(rows(&stage, numbers, "job").await, 0, "and what it wrote is gone");
     })
@@ -176,19 +181,22 @@ async fn twelve_who_draw_at_once_are_in_one_at_a_time() {
     let stage = set("bakery_twelve").await;
     let parties = Party::of(&stage, &FORMS, Times::USUAL);
     let clock = Seams::system().clock;
-    let until = clock.now() + secs(10);
-    let is_over = || clock.now() >= until;
+    let began = clock.now();
+    // A slow machine takes longer to show as much.
+    let enough = || parties.iter().all(|party| party.given_back() >= 30);
+    let is_over = || {
+        let worked = clock.now().saturating_since(began);
+        worked >= secs(8) && (enough() || worked >= secs(90))
+    };
     join_all(parties.iter().map(|party| party.work(12, &["one"], &is_over))).await;
     for party in parties {
         let recipe = party.recipe();
         let (numbers, choosing, _) = tables(recipe);
-        let (report, records) = party.judge_and_keep();
-        let granted =
-            |record: &&holdfast_tests::history::Record| matches!(record.what, What::Granted { .. });
-        println!("{recipe:?}: {} grants: {report}", records.iter().filter(granted).count());
-        assert!(report.tally.safe_holds >= 3, "{recipe:?}: {report}");
-        assert_eq!(rows(&stage, numbers, "one").await, 0, "nothing is left behind");
-        assert_eq!(rows(&stage, choosing, "one").await, 0);
+        let report = party.judge();
+        println!("{recipe:?}: {report}");
+        assert!(report.tally.safe_holds >= 30, "{recipe:?}: {report}");
+        is_emptied(&stage, numbers, "one").await;
+        is_emptied(&stage, choosing, "one").await;
     }
 }
 

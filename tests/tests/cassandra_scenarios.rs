@@ -228,7 +228,7 @@ async fn who_gives_back_what_he_has_when_a_wait_ends_is_not_stuck_for_ever() {
     .await;
 }
 
-/// Starvation: eight go on until each has had the one lock three times. None of the recipes but the queue promises
+/// Starvation: eight go on until each has had the one lock three times. None of the recipes but queue and bakery promises
 /// an order; that each of them has a turn is what chance gives, and is bounded here.
 #[tokio::test]
 async fn each_of_eight_at_one_lock_has_its_turn() {

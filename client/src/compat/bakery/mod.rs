@@ -66,8 +66,8 @@
 //! - *"Any operation that fails must be repeated until it succeeds."* A client that gives up the
 //!   acknowledgement of its number and lowers its flag is not seen by the next. Here no step is taken before the
 //!   last one was acknowledged; and a write that arrives late loses to the one that was sent later.
-//! - *"I'm not sure the consistency applies across CFs"*: it need not; see the argument. With ONE
-//!   instead of QUORUM it fails, whichever column family things are in.
+//! - *"I'm not sure the consistency applies across CFs"*: it need not; see the argument. At ONE
+//!   nothing is left of that, whichever column family things are in.
 //! - *Waiting for who is choosing* looks at everybody each time: those who come later hold up who
 //!   was there before. Here it is who was choosing at the first look.
 //! - *A `false` that a dead process left* stands for ever, harmless, a cell for each process id. Ours end.

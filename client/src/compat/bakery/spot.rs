@@ -196,10 +196,18 @@ impl BakerySpot {
                 Ok(held_by(&with))
             }
             Turn::Behind { first, before } => {
-                let again = (before <= NEAR).then_some(NEAR_PAUSE_MAX);
-                Ok(Attempt::HeldBy { owner: Some(first), again })
+                let pause_max = if before <= NEAR { NEAR_PAUSE_MAX } else { Duration::MAX };
+                Ok(self.behind(&first, pause_max))
             }
         }
+    }
+
+    /// It waits for somebody, and looks again before its number has to be written again, at the latest.
+    fn behind(&self, owner: &str, pause_max: Duration) -> Attempt {
+        let due = |ticket: &Ticket| {
+            self.terms.renew_at(ticket.sent).saturating_since(self.now()).min(pause_max)
+        };
+        Attempt::HeldBy { owner: Some(owner.to_owned()), again: self.ticket.as_ref().map(due) }
     }
 }
 
@@ -227,7 +235,7 @@ impl Recipe for BakerySpot {
         }
         self.lower_flag().await?;
         match self.chooser().await? {
-            Some(chooser) => Ok(held_by(&chooser)),
+            Some(chooser) => Ok(self.behind(&chooser, Duration::MAX)),
             None => self.take_turn().await,
         }
     }

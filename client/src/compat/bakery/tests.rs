@@ -37,9 +37,17 @@ fn world(seed: u64) -> (Machine, Model) {
 
 /// A locker of this process, with the terms of lives.
 fn locker(model: &Model, process: &Process, form: BakeryForm) -> Bakery {
+    locker_for(model, process, form, (lives::TTL, lives::SKEW))
+}
+
+fn locker_for(
+    model: &Model,
+    process: &Process,
+    form: BakeryForm,
+    (ttl, skew): (Duration, Duration),
+) -> Bakery {
     let cassandra = Cassandra::on(Arc::new(model.clone()), process.seams());
-    let options =
-        LockerOptions::default().service(process.name()).ttl(lives::TTL).max_skew(lives::SKEW);
+    let options = LockerOptions::default().service(process.name()).ttl(ttl).max_skew(skew);
     Bakery::new(&cassandra, &options, BakeryTables::default().of_form(form)).unwrap()
 }
 
@@ -169,12 +177,12 @@ fn of(form: BakeryForm) -> impl Fn(&Model, &Process) -> Arc<dyn RemoteLocker> {
 
 #[test]
 fn in_no_life_are_two_guards_of_the_wikis_bakery_safe_at_once() {
-    lives::live_many(0..40, &of(BakeryForm::Wiki));
+    lives::live_many(0..20, &of(BakeryForm::Wiki));
 }
 
 #[test]
 fn in_no_life_are_two_guards_of_the_bakery_in_php_safe_at_once() {
-    lives::live_many(100..140, &of(BakeryForm::Php));
+    lives::live_many(100..120, &of(BakeryForm::Php));
 }
 
 #[test]
