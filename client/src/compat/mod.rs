@@ -31,12 +31,16 @@ mod lives;
 mod locker;
 mod name;
 mod native;
+#[cfg(test)]
+mod seed_clients;
 
 // The recipes know no driver: their unit tests run on a model of the tables in every build.
 #[cfg(any(test, feature = "cassandra"))]
 mod alarms;
 #[cfg(any(test, feature = "cassandra"))]
 mod cassandra;
+#[cfg(any(test, feature = "cassandra"))]
+mod cells;
 #[cfg(any(test, feature = "cassandra"))]
 pub mod fallback;
 #[cfg(any(test, feature = "cassandra"))]
