@@ -11,6 +11,7 @@
 //! | `Lease` | a row with an owner and a TTL, by LWT | `leases(name, owner, value)` |
 //! | `Queue` | a row of places in line, and one with the holder | `lock_queue`, `lock_main` |
 //! | `Tokens` | a row with a session for each lock, by LWT; sessions beat, a housekeeper clears up | `tokens`, `token_times` |
+//! | `Shadow` | a row where those who want it try whether they are alone, and one with the holder | `lock_shadow`, `lock_main` |
 //!
 //! Each is built from the caller's own session of the `scylla` driver, and excludes, and is excluded
 //! by, any other client of the same recipe on the same table. What it promises holds as long as:
@@ -52,7 +53,11 @@ pub mod modes;
 #[cfg(any(test, feature = "cassandra"))]
 mod owner;
 #[cfg(any(test, feature = "cassandra"))]
+mod pauses;
+#[cfg(any(test, feature = "cassandra"))]
 pub mod queue;
+#[cfg(any(test, feature = "cassandra"))]
+pub mod shadow;
 #[cfg(any(test, feature = "cassandra"))]
 mod stamps;
 #[cfg(any(test, feature = "cassandra"))]
@@ -91,6 +96,7 @@ pub use {
         ScopeView, Stage,
     },
     queue::{LocalTime, Queue, QueueTables, QueueTime},
+    shadow::{Shadow, ShadowTables},
     tokens::{Batch, Bunch, Housekeeper, Removed, Sweep, TokenTables, Tokens},
 };
 #[cfg(any(test, feature = "cassandra"))]
