@@ -12,6 +12,7 @@
 //! | `Queue` | a row of places in line, and one with the holder | `lock_queue`, `lock_main` |
 //! | `Tokens` | a row with a session for each lock, by LWT; sessions beat, a housekeeper clears up | `tokens`, `token_times` |
 //! | `Shadow` | a row where those who want it try whether they are alone, and one with the holder | `lock_shadow`, `lock_main` |
+//! | `OptimisticTokens` | a row for each session that wants it; who is alone has it | `optimistic_tokens` |
 //!
 //! Each is built from the caller's own session of the `scylla` driver, and excludes, and is excluded
 //! by, any other client of the same recipe on the same table. What it promises holds as long as:
@@ -50,6 +51,8 @@ mod keeper;
 pub mod lease;
 #[cfg(any(test, feature = "cassandra"))]
 pub mod modes;
+#[cfg(any(test, feature = "cassandra"))]
+pub mod optimistic;
 #[cfg(any(test, feature = "cassandra"))]
 mod owner;
 #[cfg(any(test, feature = "cassandra"))]
@@ -95,6 +98,7 @@ pub use {
         Locker, LockerBuilder, LockerMode, ModesTable, MoveRefused, Registered, ScopeModes,
         ScopeView, Stage,
     },
+    optimistic::{OptimisticTable, OptimisticTokens},
     queue::{LocalTime, Queue, QueueTables, QueueTime},
     shadow::{Shadow, ShadowTables},
     tokens::{Batch, Bunch, Housekeeper, Removed, Sweep, TokenTables, Tokens},

@@ -54,8 +54,8 @@ mod tests {
     use crate::RefusalReason;
     use crate::compat::model::Model;
     use crate::compat::{
-        Cassandra, Lease, LeaseTable, LockerOptions, Queue, QueueTables, RemoteLocker, TokenTables,
-        Tokens,
+        Cassandra, Lease, LeaseTable, LockerOptions, OptimisticTable, OptimisticTokens, Queue,
+        QueueTables, RemoteLocker, Shadow, ShadowTables, TokenTables, Tokens,
     };
 
     #[test]
@@ -67,6 +67,8 @@ mod tests {
         let lease = Lease::new(&on, &options, LeaseTable::default()).unwrap();
         let tokens = Tokens::new(&on, &options, TokenTables::default()).unwrap();
         let queue = Queue::new(&on, &options, QueueTables::default()).unwrap();
+        let shadow = Shadow::new(&on, &options, ShadowTables::default()).unwrap();
+        let optimistic = OptimisticTokens::new(&on, &options, OptimisticTable::default()).unwrap();
         let refused = |error: Error, says: &str| {
             let invalid = matches!(error, Error::Refused { reason: RefusalReason::Invalid, .. });
             assert!(invalid && error.to_string().contains(says), "{error}");
@@ -76,7 +78,7 @@ mod tests {
             [("", "cannot be empty"), (&too_long, "513 bytes"), ("a\nb", "U+000A at byte 1")];
         machine.run(async {
             for (name, says) in cases {
-                for locker in [&lease as &dyn RemoteLocker, &tokens, &queue] {
+                for locker in [&lease as &dyn RemoteLocker, &tokens, &queue, &shadow, &optimistic] {
                     refused(locker.get_lock(name).await.unwrap_err(), says);
                     refused(locker.try_get_lock(name).await.unwrap_err(), says);
                 }
