@@ -1,6 +1,8 @@
 //! What tables and columns are called, for deployments that call them otherwise.
 
-use crate::compat::{Layout, LeaseTable, ModesTable, QueueTables, TokenTables};
+use crate::compat::{
+    Layout, LeaseTable, ModesTable, OptimisticTable, QueueTables, ShadowTables, TokenTables,
+};
 use clap::Args;
 
 /// Names as the server has them, capitals and all: they are quoted, never spliced.
@@ -16,6 +18,10 @@ pub struct Names {
     queue: QueueNames,
     #[command(flatten)]
     tokens: TokenNames,
+    #[command(flatten)]
+    shadow: ShadowNames,
+    #[command(flatten)]
+    optimistic: OptimisticNames,
     /// The modes of processes that move to the native store.
     #[arg(long, value_name = "TABLE", default_value = "locker_modes")]
     modes_table: String,
@@ -48,6 +54,26 @@ pub struct QueueNames {
     pub queue_columns: Vec<String>,
 }
 
+/// Of the shadow rows.
+#[derive(Clone, Debug, Args)]
+pub struct ShadowNames {
+    /// Shadow: where threads try. The main rows and the columns of both are those of the queue.
+    #[arg(long, value_name = "TABLE", default_value = "lock_shadow")]
+    pub shadow_table: String,
+}
+
+/// Of the optimistic tokens.
+#[derive(Clone, Debug, Args)]
+pub struct OptimisticNames {
+    /// The optimistic tokens.
+    #[arg(long, value_name = "TABLE", default_value = "optimistic_tokens")]
+    optimistic_table: String,
+    /// Their columns: the token, the session that wants it.
+    #[arg(long, num_args = 2, value_names = ["TOKEN", "SESSION"],
+          default_values = ["token", "service_session_id"])]
+    optimistic_columns: Vec<String>,
+}
+
 /// Of the tokens.
 #[derive(Clone, Debug, Args)]
 pub struct TokenNames {
@@ -70,16 +96,16 @@ pub struct TokenNames {
 impl Names {
     /// The tables of the recipes under these names.
     pub fn layout(&self) -> Layout {
-        let Self { lease, sequences_table, queue, tokens, modes_table } = self;
+        let Self { lease, sequences_table, queue, tokens, shadow, optimistic, modes_table } = self;
         let [name, owner, value] = three(&lease.lease_columns);
+        let cells = three(&queue.queue_columns);
+        let [token, session, _] = three(&optimistic.optimistic_columns);
         Layout {
             lease: LeaseTable::named(&lease.lease_table, name, owner, value)
                 .with_sequences(sequences_table),
-            queue: QueueTables::named(
-                &queue.queue_table,
-                &queue.main_table,
-                three(&queue.queue_columns),
-            ),
+            queue: QueueTables::named(&queue.queue_table, &queue.main_table, cells),
+            shadow: ShadowTables::named(&shadow.shadow_table, &queue.main_table, cells),
+            optimistic: OptimisticTable::named(&optimistic.optimistic_table, [token, session]),
             tokens: TokenTables::named(
                 &tokens.tokens_table,
                 three(&tokens.tokens_columns),
@@ -118,11 +144,13 @@ mod tests {
     /// Also before a subcommand: three, not as many as come.
     #[test]
     fn three_columns_are_named_at_once() {
-        let line = ["line", "--queue-columns", "a", "b", "C d"];
+        let line = ["line", "--queue-columns", "a", "b", "C d", "--optimistic-columns", "e", "f"];
         let layout = Line::try_parse_from(line).unwrap().names.layout();
         let made = Schema::new("k", None).named(layout).statements();
         let main =
             "\"lock_main\" (\"a\" text, \"b\" text, \"C d\" text, PRIMARY KEY (\"a\", \"b\"))";
         assert!(made[3].ends_with(main), "{made:?}");
+        let tokens = "\"optimistic_tokens\" (\"e\" text, \"f\" text, PRIMARY KEY (\"e\", \"f\"))";
+        assert!(made.iter().any(|made| made.ends_with(tokens)), "{made:?}");
     }
 }

@@ -475,4 +475,22 @@ mod tests {
         let whole = "holdfast cassandra --contact-points x --keyspace k --queue-columns a b c queue try n -- t";
         assert!(Cli::try_parse_from(whole.split(' ')).is_ok());
     }
+
+    /// As the others; their tables are named before them.
+    #[cfg(feature = "cassandra")]
+    #[test]
+    fn the_older_recipes_lock_try_and_measure() {
+        let parsed = |rest: &str| {
+            let whole = format!("holdfast cassandra --contact-points x --keyspace k {rest}");
+            Cli::try_parse_from(whole.split(' ')).is_ok()
+        };
+        for recipe in ["shadow", "tokens-optimistic"] {
+            for task in ["lock --wait 1s n -- t", "try --mode both n -- t", "bench --clients 2"] {
+                assert!(parsed(&format!("{recipe} {task}")), "{recipe} {task}");
+            }
+        }
+        assert!(parsed("--shadow-table S --main-table M shadow try n -- t"));
+        assert!(parsed("--optimistic-table tokens --optimistic-columns t s schema"));
+        assert!(!parsed("--optimistic-columns t schema"), "two columns, not one");
+    }
 }

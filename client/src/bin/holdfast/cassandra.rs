@@ -11,8 +11,8 @@ use clap::{Args, Subcommand};
 use holdfast::cli::names::Names;
 use holdfast::cli::place::{Reach, failure};
 use holdfast::compat::{
-    Cassandra, Layout, Lease, LockerOptions, Patience, Queue, RemoteLocker, Schema, SerialScope,
-    Tokens, check_lock_name,
+    Cassandra, Layout, Lease, LockerOptions, OptimisticTokens, Patience, Queue, RemoteLocker,
+    Schema, SerialScope, Shadow, Tokens, check_lock_name,
 };
 use holdfast_seams::{Seams, select};
 use tokio_util::sync::CancellationToken;
@@ -69,6 +69,14 @@ enum CassandraCommand {
     /// (`token_times`); what died is freed by a housekeeper, and by nobody else.
     #[command(subcommand)]
     TokensLwt(LockCommand),
+    /// The older recipe of the thesis: a row where those who want it try whether they are alone (`lock_shadow`), the
+    /// holder in another (`lock_main`). No order: who gives back and comes again mostly has it again.
+    #[command(subcommand)]
+    Shadow(LockCommand),
+    /// A row for each session that wants a lock (`optimistic_tokens`); who finds itself alone has it. For a few workers: many
+    /// keep each other from ever having it.
+    #[command(subcommand)]
+    TokensOptimistic(LockCommand),
     /// Free the tokens of sessions that stopped beating, until a signal asks to end.
     ///
     /// Any number may run at once. A session is dead when a housekeeper has seen no heartbeat of it for
@@ -167,6 +175,16 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
         CassandraCommand::TokensLwt(wanted) => {
             recipe(global, place, wanted, "tokens-lwt", |on, options, layout| {
                 Ok(Arc::new(Tokens::new(on, options, layout.tokens)?))
+            })
+        }
+        CassandraCommand::Shadow(wanted) => {
+            recipe(global, place, wanted, "shadow", |on, options, layout| {
+                Ok(Arc::new(Shadow::new(on, options, layout.shadow)?))
+            })
+        }
+        CassandraCommand::TokensOptimistic(wanted) => {
+            recipe(global, place, wanted, "tokens-optimistic", |on, options, layout| {
+                Ok(Arc::new(OptimisticTokens::new(on, options, layout.optimistic)?))
             })
         }
         CassandraCommand::Housekeeper(args) => housekeeper::run(global, &place, &args),
