@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast::compat::{
-    Cassandra, Housekeeper, Lease, LeaseTable, LockerOptions, Queue, QueueTables, RemoteLocker,
-    TokenTables, Tokens,
+    Cassandra, Housekeeper, Lease, LeaseTable, LockerOptions, OptimisticTable, OptimisticTokens,
+    Queue, QueueTables, RemoteLocker, Shadow, ShadowTables, TokenTables, Tokens,
 };
 use holdfast_seams::{Seams, Task};
 use nix::sys::signal::Signal;
@@ -36,11 +36,18 @@ pub enum Recipe {
     Queue,
     /// The tokens with LWT.
     TokensLwt,
+    /// The older recipe of the thesis.
+    Shadow,
+    /// The tokens without LWT.
+    TokensOptimistic,
 }
 
 impl Recipe {
-    /// All.
+    /// All that suites run side by side on the tables of one keyspace.
     pub const ALL: [Self; 3] = [Self::Lease, Self::Queue, Self::TokensLwt];
+    /// Those that their own seeds gave up, for they promise nobody to get anywhere: they have a suite of their own. The
+    /// shadow has its main rows where the queue has them, so it needs a keyspace without that.
+    pub const OLDER: [Self; 2] = [Self::Shadow, Self::TokensOptimistic];
 
     /// As the command line calls it.
     pub fn name(self) -> &'static str {
@@ -48,12 +55,14 @@ impl Recipe {
             Self::Lease => "lease",
             Self::Queue => "queue",
             Self::TokensLwt => "tokens-lwt",
+            Self::Shadow => "shadow",
+            Self::TokensOptimistic => "tokens-optimistic",
         }
     }
 
     /// The one of that name.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|recipe| recipe.name() == name)
+        Self::ALL.into_iter().chain(Self::OLDER).find(|recipe| recipe.name() == name)
     }
 
     /// A locker on the tables of their usual names.
@@ -66,6 +75,12 @@ impl Recipe {
             Self::TokensLwt => {
                 Arc::new(Tokens::new(cassandra, options, TokenTables::default()).unwrap())
             }
+            Self::Shadow => {
+                Arc::new(Shadow::new(cassandra, options, ShadowTables::default()).unwrap())
+            }
+            Self::TokensOptimistic => Arc::new(
+                OptimisticTokens::new(cassandra, options, OptimisticTable::default()).unwrap(),
+            ),
         }
     }
 }
