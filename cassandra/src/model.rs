@@ -284,7 +284,7 @@ impl Model {
                 return;
             }
             Action::NodeTime => {
-                let _ = reply.send(self.read_clock().await);
+                let _ = reply.send(self.read_clock(&statement).await);
                 return;
             }
             Action::Page { columns, from } => {
@@ -459,8 +459,8 @@ impl Model {
     }
 
     /// What any node's wall clock shows.
-    async fn read_clock(&self) -> Result<Answer, Fault> {
-        self.fate_of_read().await?;
+    async fn read_clock(&self, statement: &Statement) -> Result<Answer, Fault> {
+        self.fate_of_read(statement).await?;
         self.world.seams().sleep(self.draw_up_to(LATENCY_MAX)).await;
         let shown = Cell { value: Value::Long(self.now_ms(self.any_node())), ttl_s: None };
         self.world.seams().sleep(self.draw_up_to(LATENCY_MAX)).await;

@@ -5,7 +5,7 @@
     client.py RECIPE CONTACT_POINTS KEYSPACE TTL_S HISTORY FIRST_CLIENT hold NAME
     client.py tokens-lwt CONTACT_POINTS KEYSPACE GRACE_S HISTORY FIRST_CLIENT house
 
-RECIPE is lease, queue, tokens-lwt, bakery (as the wiki has it) or bakery-php. `work`: so many threads acquire, hold and give back until SIGTERM, which ends them gracefully. `hold`: holds until it is killed.
+RECIPE is lease, queue, shadow, tokens-lwt, tokens-optimistic, bakery (as the wiki has it) or bakery-php. `work`: so many threads acquire, hold and give back until SIGTERM, which ends them gracefully. `hold`: holds until it is killed.
 What its threads ask, are told and believe stands in HISTORY, a record a line, as tests/src/history.rs reads it. Prints `ready`, or `held`.
 """
 import json
@@ -20,10 +20,20 @@ from bakery_php import BakeryPhp
 from bakery_wiki import BakeryWiki
 from database import Database
 from lease_lwt import Lease
+from scylla_optimistic import Optimistic
 from scylla_tokens import Tokens, keep_house
 from thesis_queue import Queue
+from thesis_shadow import Shadow
 
-RECIPES = {"lease": Lease, "queue": Queue, "tokens-lwt": Tokens, "bakery": BakeryWiki, "bakery-php": BakeryPhp}
+RECIPES = {
+    "lease": Lease,
+    "queue": Queue,
+    "shadow": Shadow,
+    "tokens-lwt": Tokens,
+    "tokens-optimistic": Optimistic,
+    "bakery": BakeryWiki,
+    "bakery-php": BakeryPhp,
+}
 LOOK_EVERY_S = 0.01
 
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use holdfast::compat::{
     Bakery, BakeryForm, BakeryTables, Cassandra, Housekeeper, Layout, Lease, LeaseTable,
-    LockerOptions, Queue, QueueTables, RemoteLocker, TokenTables, Tokens,
+    LockerOptions, OptimisticTable, OptimisticTokens, Queue, QueueTables, RemoteLocker, Shadow,
+    ShadowTables, TokenTables, Tokens,
 };
 use holdfast_seams::{Seams, Task};
 use nix::sys::signal::Signal;
@@ -43,6 +44,10 @@ pub enum Recipe {
     Bakery,
     /// The bakery as the article on PHP has it, in tables of its own: [`php_tables`].
     BakeryPhp,
+    /// The older recipe of the thesis.
+    Shadow,
+    /// The tokens without LWT.
+    TokensOptimistic,
 }
 
 /// Where the bakery in PHP is. Its flags are of another type.
@@ -52,11 +57,14 @@ pub fn php_tables() -> BakeryTables {
 }
 
 impl Recipe {
-    /// Every recipe, in one form: as the command line has them, in tables of their usual names.
+    /// All that suites run side by side on the tables of one keyspace, in one form, in tables of their usual names.
     pub const ALL: [Self; 4] = [Self::Lease, Self::Queue, Self::TokensLwt, Self::Bakery];
-    /// Every recipe, in all its forms. A stage needs [`Recipe::make_tables_of_forms`].
+    /// The same in all forms. A stage needs [`Recipe::make_tables_of_forms`].
     pub const ALL_FORMS: [Self; 5] =
         [Self::Lease, Self::Queue, Self::TokensLwt, Self::Bakery, Self::BakeryPhp];
+    /// Those that their own seeds gave up, for they promise nobody to get anywhere: they have a suite of their own. The
+    /// shadow has its main rows where the queue has them, so it needs a keyspace without that.
+    pub const OLDER: [Self; 2] = [Self::Shadow, Self::TokensOptimistic];
 
     /// Makes the tables of those forms that have no table of the usual name.
     pub async fn make_tables_of_forms(stage: &Stage) {
@@ -71,12 +79,15 @@ impl Recipe {
             Self::TokensLwt => "tokens-lwt",
             Self::Bakery => "bakery",
             Self::BakeryPhp => "bakery-php",
+            Self::Shadow => "shadow",
+            Self::TokensOptimistic => "tokens-optimistic",
         }
     }
 
     /// The one of that name.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL_FORMS.into_iter().find(|recipe| recipe.name() == name)
+        let all = Self::ALL_FORMS.into_iter().chain(Self::OLDER);
+        all.into_iter().find(|recipe| recipe.name() == name)
     }
 
     /// A locker on the tables of their usual names, or those of the form.
@@ -92,6 +103,12 @@ impl Recipe {
             Self::TokensLwt => {
                 Arc::new(Tokens::new(cassandra, options, TokenTables::default()).unwrap())
             }
+            Self::Shadow => {
+                Arc::new(Shadow::new(cassandra, options, ShadowTables::default()).unwrap())
+            }
+            Self::TokensOptimistic => Arc::new(
+                OptimisticTokens::new(cassandra, options, OptimisticTable::default()).unwrap(),
+            ),
         }
     }
 }

@@ -67,6 +67,8 @@ async fn a_command_runs_under_a_lock_and_its_exit_code_is_ours() {
     let nodes = Nodes::start().await;
     let place = Place::made(&nodes, "commands").await;
     join_all(Recipe::ALL.map(|recipe| command_under_a_lock(&place, recipe.name()))).await;
+    // Afterwards: the shadow's main rows are the queue's.
+    join_all(Recipe::OLDER.map(|recipe| command_under_a_lock(&place, recipe.name()))).await;
 }
 
 async fn command_under_a_lock(place: &Place, recipe: &str) {

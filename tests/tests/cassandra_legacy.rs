@@ -50,18 +50,19 @@ fn python() -> Python {
 async fn contend(
     party: &Party<'_>,
     python: &Python,
+    names: &[&str],
     (first, times): (u64, usize),
     (old_ms, our_ms): (u64, u64),
 ) {
     let [old_ms, pause_ms] = [old_ms, our_ms].map(|ms| ms.to_string());
-    let task = [&["work", "4", &old_ms, &pause_ms][..], &NAMES].concat();
+    let task = [&["work", "4", &old_ms, &pause_ms][..], names].concat();
     let mut old = party.foreign(python.program(), &legacy::script("client.py"), OLD + first, &task);
     old.says("ready").await;
     let over = AtomicBool::new(false);
     let is_over = || over.load(Ordering::Relaxed);
     let ours = (1..=4).map(async |id| {
         let client = party.client(first + id);
-        client.work(&NAMES, Duration::from_millis(our_ms), is_over).await;
+        client.work(names, Duration::from_millis(our_ms), is_over).await;
     });
     let passing = async {
         party.pass_locks(OLD, times, length()).await;
@@ -93,8 +94,8 @@ async fn old_clients_and_ours_exclude_each_other() {
     // Each on tables of its own: side by side they take no longer than one.
     let contending = Recipe::ALL_FORMS.map(async |recipe| {
         let party = Party::new(&stage, recipe, Times::USUAL);
-        contend(&party, &python, (0, least / 2), (150, 20)).await;
-        contend(&party, &python, (100, least), (20, 150)).await;
+        contend(&party, &python, &NAMES, (0, least / 2), (150, 20)).await;
+        contend(&party, &python, &NAMES, (100, least), (20, 150)).await;
         party
     });
     for party in join_all(contending).await {
@@ -107,6 +108,65 @@ async fn old_clients_and_ours_exclude_each_other() {
         let (to_us, to_them) = legacy::passed(&records, OLD);
         println!("{recipe:?}: {to_us} times from an old client to ours, {to_them} back: {report}");
         assert!(to_us >= least && to_them >= least, "{recipe:?}: {to_us} {to_them} {report}");
+    }
+}
+
+/// Names that no other run has: what an old client of the older recipes leaves, when its test is cut short, stands for ever.
+fn names_of_this_run() -> [String; 2] {
+    let run = Seams::system().clock.wall_ms();
+    NAMES.map(|name| format!("{name}/{run}"))
+}
+
+/// Nothing ensures that one of so many gets anywhere, so each way goes on until old ones and ours did.
+#[tokio::test]
+async fn old_clients_of_the_older_recipes_and_ours_exclude_each_other() {
+    let python = python();
+    let stage = Stage::set("legacy_older").await;
+    let names = names_of_this_run();
+    let names = names.each_ref().map(String::as_str);
+    let contending = Recipe::OLDER.map(async |recipe| {
+        let party = Party::new(&stage, recipe, Times::USUAL);
+        contend(&party, &python, &names, (0, 1), (150, 20)).await;
+        contend(&party, &python, &names, (100, 1), (20, 150)).await;
+        party
+    });
+    for party in join_all(contending).await {
+        let recipe = party.recipe();
+        let (report, records) = party.judge_and_keep();
+        let (to_us, to_them) = legacy::passed(&records, OLD);
+        println!("{recipe:?}: {to_us} times from an old client to ours, {to_them} back: {report}");
+        assert!(to_us > 0 && to_them > 0, "{recipe:?}: {to_us} {to_them} {report}");
+    }
+}
+
+/// Their seeds have no lease. Ours do.
+#[tokio::test]
+async fn what_a_killed_process_of_ours_left_ends_with_its_ttl_and_an_old_ones_of_the_older_recipes_never()
+ {
+    let python = python();
+    let stage = Stage::set("legacy_older_killed").await;
+    let [theirs, ours] = names_of_this_run();
+    let outlived = Recipe::OLDER.map(async |recipe| {
+        let party = Party::new(&stage, recipe, Times::SHORT);
+        let script = legacy::script("client.py");
+        let mut old = party.foreign(python.program(), &script, OLD, &["hold", &theirs]);
+        let mut killed = party.process(100, &["hold", &ours]);
+        old.says("held").await;
+        killed.says("held").await;
+        old.signal(Signal::SIGKILL);
+        killed.signal(Signal::SIGKILL);
+        let mut heir = party.foreign(python.program(), &script, OLD + 1, &["hold", &ours]);
+        heir.says("held").await;
+        // So one TTL is over.
+        let locker = party.locker("later");
+        for name in [&theirs, &ours] {
+            let tried = locker.try_get_lock(name).await.unwrap();
+            assert!(tried.is_none(), "{recipe:?}: {name} is held by an old client");
+        }
+        party
+    });
+    for party in join_all(outlived).await {
+        assert!(party.judge().tally.safe_holds >= 3);
     }
 }
 

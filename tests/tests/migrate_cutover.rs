@@ -197,14 +197,11 @@ async fn a_move_that_may_wait_goes_on_as_soon_as_nothing_is_in_its_way() {
 #[tokio::test]
 async fn every_recipe_keeps_out_who_locks_by_it_after_the_way_back() {
     let moved = Move::set_with_one_server("cutover_recipes").await;
-    moved
-        .cql(&["CREATE TABLE IF NOT EXISTS k.lock_shadow (key text, column1 text, value text, PRIMARY KEY (key, column1))"])
-        .await;
     let client = moved.client().await;
     for (from, recipe) in [
         ("queue", Some(Recipe::Queue)),
         ("tokens", Some(Recipe::TokensLwt)),
-        ("shadow", None),
+        ("shadow", Some(Recipe::Shadow)),
         ("bakery", None),
     ] {
         let (scope, name) = (format!("{from}/"), format!("{from}/1"));

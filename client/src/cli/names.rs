@@ -1,7 +1,8 @@
 //! What tables and columns are called, for deployments that call them otherwise.
 
 use crate::compat::{
-    BakeryTables, Layout, LeaseTable, ModesTable, QueueTables, TimeTable, TokenTables, WorkTables,
+    BakeryTables, Layout, LeaseTable, ModesTable, OptimisticTable, QueueTables, ShadowTables,
+    TimeTable, TokenTables, WorkTables,
 };
 use clap::Args;
 
@@ -20,6 +21,10 @@ pub struct Names {
     tokens: TokenNames,
     #[command(flatten)]
     bakery: BakeryNames,
+    #[command(flatten)]
+    shadow: ShadowNames,
+    #[command(flatten)]
+    optimistic: OptimisticNames,
     /// The modes of processes that move to the native store.
     #[arg(long, value_name = "TABLE", default_value = "locker_modes")]
     modes_table: String,
@@ -54,6 +59,26 @@ pub struct QueueNames {
     #[arg(long, num_args = 3, value_names = ["KEY", "COLUMN", "VALUE"],
           default_values = ["key", "column1", "value"])]
     pub queue_columns: Vec<String>,
+}
+
+/// Of the shadow rows.
+#[derive(Clone, Debug, Args)]
+pub struct ShadowNames {
+    /// Shadow: where threads try. The main rows and the columns of both are those of the queue.
+    #[arg(long, value_name = "TABLE", default_value = "lock_shadow")]
+    pub shadow_table: String,
+}
+
+/// Of the optimistic tokens.
+#[derive(Clone, Debug, Args)]
+pub struct OptimisticNames {
+    /// The optimistic tokens.
+    #[arg(long, value_name = "TABLE", default_value = "optimistic_tokens")]
+    optimistic_table: String,
+    /// Their columns: the token, the session that wants it.
+    #[arg(long, num_args = 2, value_names = ["TOKEN", "SESSION"],
+          default_values = ["token", "service_session_id"])]
+    optimistic_columns: Vec<String>,
 }
 
 /// Of the tokens.
@@ -147,16 +172,17 @@ impl WorkNames {
 impl Names {
     /// The tables of the recipes under these names.
     pub fn layout(&self) -> Layout {
-        let Self { lease, sequences_table, queue, tokens, bakery, modes_table, time, work } = self;
+        let Self { lease, sequences_table, queue, tokens, bakery, shadow, optimistic, .. } = self;
+        let Self { modes_table, time, work, .. } = self;
         let [name, owner, value] = of_columns(&lease.lease_columns);
+        let cells = of_columns(&queue.queue_columns);
+        let [token, session, _] = of_columns(&optimistic.optimistic_columns);
         Layout {
             lease: LeaseTable::named(&lease.lease_table, name, owner, value)
                 .with_sequences(sequences_table),
-            queue: QueueTables::named(
-                &queue.queue_table,
-                &queue.main_table,
-                of_columns(&queue.queue_columns),
-            ),
+            queue: QueueTables::named(&queue.queue_table, &queue.main_table, cells),
+            shadow: ShadowTables::named(&shadow.shadow_table, &queue.main_table, cells),
+            optimistic: OptimisticTable::named(&optimistic.optimistic_table, [token, session]),
             tokens: TokenTables::named(
                 &tokens.tokens_table,
                 of_columns(&tokens.tokens_columns),
@@ -202,12 +228,14 @@ mod tests {
     /// Also before a subcommand: three, not as many as come.
     #[test]
     fn three_columns_are_named_at_once() {
-        let line = ["line", "--queue-columns", "a", "b", "C d"];
+        let line = ["line", "--queue-columns", "a", "b", "C d", "--optimistic-columns", "e", "f"];
         let layout = Line::try_parse_from(line).unwrap().names.layout();
         let made = Schema::new("k", None).named(layout).statements();
         let main =
             "\"lock_main\" (\"a\" text, \"b\" text, \"C d\" text, PRIMARY KEY (\"a\", \"b\"))";
         assert!(made[3].ends_with(main), "{made:?}");
+        let tokens = "\"optimistic_tokens\" (\"e\" text, \"f\" text, PRIMARY KEY (\"e\", \"f\"))";
+        assert!(made.iter().any(|made| made.ends_with(tokens)), "{made:?}");
     }
 
     #[test]

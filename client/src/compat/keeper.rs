@@ -71,6 +71,8 @@ pub(crate) enum Attempt {
     Had { started: Moment },
     /// Somebody else has it; nothing is gained by a look before `again`, if that is known.
     HeldBy { owner: Option<String>, again: Option<Duration> },
+    /// Somebody else has it or tries for it, and the recipe says itself how long to pause.
+    TryAgain { owner: Option<String>, after: Duration },
 }
 
 /// What a renewal came to.
@@ -273,32 +275,38 @@ impl<R: Recipe> Keeper<R> {
 
     /// Attempts until the lock is had; `None` if it is not wanted any more.
     async fn acquire(&mut self) -> Result<Option<(Arc<Safety>, Moment)>> {
+        let rng = self.keeping.seams.rng.clone();
         let mut pauses = Backoff::new(POLL_MAX);
+        let mut usual = || pauses.next(&*rng);
         while !self.stop.is_cancelled() {
             let attempted = self.recipe.attempt().await;
-            let again = match attempted {
+            let pause = match attempted {
                 Ok(Attempt::Had { started }) => {
                     if let Some(safety) = self.safe_from(started) {
                         return Ok(Some((safety, started)));
                     }
-                    None
+                    usual()
                 }
-                Ok(Attempt::HeldBy { owner, .. }) if !self.waits => {
+                Ok(Attempt::HeldBy { owner, .. } | Attempt::TryAgain { owner, .. })
+                    if !self.waits =>
+                {
                     return Err(not_granted("", owner.as_deref(), None));
                 }
                 Ok(Attempt::HeldBy { owner, again }) => {
                     self.progress.send_replace(Progress::HeldBy(owner));
-                    again
+                    // What the row has left bounds the sleep; it decides nothing.
+                    again.into_iter().fold(usual(), Duration::min)
+                }
+                Ok(Attempt::TryAgain { owner, after }) => {
+                    self.progress.send_replace(Progress::HeldBy(owner));
+                    after
                 }
                 Err(Fault::Refused(message)) => return Err(refused(message)),
                 Err(fault) => {
                     self.progress.send_replace(Progress::Failed(fault.message().to_owned()));
-                    None
+                    usual()
                 }
             };
-            let pause = pauses.next(&*self.keeping.seams.rng);
-            // What the row has left bounds the sleep; it decides nothing.
-            let pause = again.map_or(pause, |again| pause.min(again));
             select! {
                 () = self.stop.cancelled() => {}
                 () = self.keeping.seams.sleep(pause) => {}

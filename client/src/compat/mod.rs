@@ -12,6 +12,8 @@
 //! | `Queue` | a row of places in line, and one with the holder | `lock_queue`, `lock_main` |
 //! | `Tokens` | a row with a session for each lock, by LWT; sessions beat, a housekeeper clears up | `tokens`, `token_times` |
 //! | `Bakery` | a row of numbers, the lowest is in, and one of flags for who is drawing | `numbers`, `choosing` |
+//! | `Shadow` | a row where those who want it try whether they are alone, and one with the holder | `lock_shadow`, `lock_main` |
+//! | `OptimisticTokens` | a row for each session that wants it; who is alone has it | `optimistic_tokens` |
 //!
 //! Each is built from the caller's own session of the `scylla` driver, and excludes, and is excluded
 //! by, any other client of the same recipe on the same table. What it promises holds as long as:
@@ -35,6 +37,8 @@ mod lives;
 mod locker;
 mod name;
 mod native;
+#[cfg(test)]
+mod seed_clients;
 
 // The recipes know no driver: their unit tests run on a model of the tables in every build.
 #[cfg(any(test, feature = "cassandra"))]
@@ -43,6 +47,8 @@ mod alarms;
 pub mod bakery;
 #[cfg(any(test, feature = "cassandra"))]
 mod cassandra;
+#[cfg(any(test, feature = "cassandra"))]
+mod cells;
 #[cfg(any(test, feature = "cassandra"))]
 pub mod clock;
 #[cfg(any(test, feature = "cassandra"))]
@@ -54,9 +60,15 @@ pub mod lease;
 #[cfg(any(test, feature = "cassandra"))]
 pub mod modes;
 #[cfg(any(test, feature = "cassandra"))]
+pub mod optimistic;
+#[cfg(any(test, feature = "cassandra"))]
 mod owner;
 #[cfg(any(test, feature = "cassandra"))]
+mod pauses;
+#[cfg(any(test, feature = "cassandra"))]
 pub mod queue;
+#[cfg(any(test, feature = "cassandra"))]
+pub mod shadow;
 #[cfg(any(test, feature = "cassandra"))]
 mod stamps;
 #[cfg(any(test, feature = "cassandra"))]
@@ -99,7 +111,9 @@ pub use {
         Locker, LockerBuilder, LockerMode, ModesTable, MoveRefused, Registered, ScopeModes,
         ScopeView, Stage,
     },
+    optimistic::{OptimisticTable, OptimisticTokens},
     queue::{LocalTime, Queue, QueueTables, QueueTime},
+    shadow::{Shadow, ShadowTables},
     tokens::{Batch, Bunch, Housekeeper, Removed, Sweep, TokenTables, Tokens},
     work::{ItemId, Listed, Standing, WorkItem, WorkQueue, WorkTables},
 };

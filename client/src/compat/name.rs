@@ -54,8 +54,9 @@ mod tests {
     use crate::RefusalReason;
     use crate::compat::model::Model;
     use crate::compat::{
-        Bakery, BakeryTables, Cassandra, Lease, LeaseTable, LockerOptions, Queue, QueueTables,
-        RemoteLocker, TokenTables, Tokens,
+        Bakery, BakeryTables, Cassandra, Lease, LeaseTable, LockerOptions, OptimisticTable,
+        OptimisticTokens, Queue, QueueTables, RemoteLocker, Shadow, ShadowTables, TokenTables,
+        Tokens,
     };
 
     #[test]
@@ -68,6 +69,8 @@ mod tests {
         let tokens = Tokens::new(&on, &options, TokenTables::default()).unwrap();
         let queue = Queue::new(&on, &options, QueueTables::default()).unwrap();
         let bakery = Bakery::new(&on, &options, BakeryTables::default()).unwrap();
+        let shadow = Shadow::new(&on, &options, ShadowTables::default()).unwrap();
+        let optimistic = OptimisticTokens::new(&on, &options, OptimisticTable::default()).unwrap();
         let refused = |error: Error, says: &str| {
             let invalid = matches!(error, Error::Refused { reason: RefusalReason::Invalid, .. });
             assert!(invalid && error.to_string().contains(says), "{error}");
@@ -77,7 +80,9 @@ mod tests {
             [("", "cannot be empty"), (&too_long, "513 bytes"), ("a\nb", "U+000A at byte 1")];
         machine.run(async {
             for (name, says) in cases {
-                for locker in [&lease as &dyn RemoteLocker, &tokens, &queue, &bakery] {
+                let all: [&dyn RemoteLocker; 6] =
+                    [&lease, &tokens, &queue, &bakery, &shadow, &optimistic];
+                for locker in all {
                     refused(locker.get_lock(name).await.unwrap_err(), says);
                     refused(locker.try_get_lock(name).await.unwrap_err(), says);
                 }

@@ -10,7 +10,9 @@ use super::clock::TimeTable;
 use super::lease::LeaseTable;
 use super::modes::ModesTable;
 use super::opening::{Credentials, open};
+use super::optimistic::OptimisticTable;
 use super::queue::QueueTables;
+use super::shadow::ShadowTables;
 use super::statement::Ident;
 use super::tokens::TokenTables;
 use super::work::WorkTables;
@@ -28,6 +30,10 @@ pub struct Layout {
     pub tokens: TokenTables,
     /// Of [`Bakery`](crate::compat::Bakery).
     pub bakery: BakeryTables,
+    /// Of [`Shadow`](crate::compat::Shadow).
+    pub shadow: ShadowTables,
+    /// Of [`OptimisticTokens`](crate::compat::OptimisticTokens).
+    pub optimistic: OptimisticTable,
     /// Of [`Locker`](crate::compat::Locker).
     pub modes: ModesTable,
     /// Of [`TimeReplica`](crate::compat::TimeReplica).
@@ -75,11 +81,15 @@ impl Schema {
 
     /// The name of each table, and what follows it.
     fn tables(&self) -> Vec<String> {
-        let Layout { lease, queue, tokens, bakery, modes, time, work } = &self.layout;
+        let Layout { lease, queue, tokens, bakery, shadow, optimistic, modes, time, work } =
+            &self.layout;
         let LeaseTable { table, name, owner, value, sequences } = lease;
         let QueueTables { queue, main, key, column, value: thread } = queue;
+        let cells = [key, column, thread];
         let TokenTables { tokens, token, session, timestamp, times, beating, held, beat } = tokens;
         let [numbers, choosing] = cells_of(bakery);
+        let tried = [&shadow.key, &shadow.column, &shadow.value];
+        let OptimisticTable { tokens: wanted, token: by, session: who } = optimistic;
         let mut tables = vec![
             // Lease seed, "The Data Model". Our rows say their TTL; the table's is for clients that do not.
             format!(
@@ -88,12 +98,8 @@ impl Schema {
             ),
             format!("{sequences} (\"name\" text PRIMARY KEY, \"next\" bigint)"),
             // Thesis §5: a row of places and a main row for each lock. It names no tables.
-            format!(
-                "{queue} ({key} text, {column} text, {thread} text, PRIMARY KEY ({key}, {column}))"
-            ),
-            format!(
-                "{main} ({key} text, {column} text, {thread} text, PRIMARY KEY ({key}, {column}))"
-            ),
+            of_cells(queue, cells),
+            of_cells(main, cells),
             // Scylla seed, the second `tokens` table and `token_times`.
             format!("{tokens} ({token} text PRIMARY KEY, {session} text, {timestamp} timestamp)"),
             format!("{times} ({beating} text PRIMARY KEY, {held} list<text>, {beat} timestamp)"),
@@ -112,9 +118,14 @@ impl Schema {
             "\"fallback_leases\" (\"scope\" text, \"bucket\" bigint, \"name\" text, \"owner\" text, \"value\" text, \
              PRIMARY KEY ((\"scope\", \"bucket\"), \"name\"))".to_owned(),
             "\"fences\" (\"name\" text PRIMARY KEY, \"n\" bigint)".to_owned(),
+            // Thesis §4: beside the main rows, whose table is the queue's unless it is named otherwise, those of who tries.
+            of_cells(&shadow.shadow, tried),
+            // Scylla seed, the first `tokens` table: in a keyspace of its own there, so under another name here.
+            format!("{wanted} ({by} text, {who} text, PRIMARY KEY ({by}, {who}))"),
             // Thesis §5.4: a cell. It names no table.
             format!("{} ({} text PRIMARY KEY, {} bigint)", time.table, time.name, time.value),
         ];
+        tables.extend((shadow.main != *main).then(|| of_cells(&shadow.main, tried)));
         // The wiki's work queue: three column families, and ours to find what is in them.
         tables.extend(work.created());
         tables
@@ -181,6 +192,11 @@ fn cells_of(bakery: &BakeryTables) -> [String; 2] {
     })
 }
 
+/// A row for each lock, and in it a cell for each thread.
+fn of_cells(table: &Ident, [key, column, value]: [&Ident; 3]) -> String {
+    format!("{table} ({key} text, {column} text, {value} text, PRIMARY KEY ({key}, {column}))")
+}
+
 /// In each datacenter; `None` if they differ, or are not known.
 fn replicas_of(strategy: &Strategy) -> Option<usize> {
     match strategy {
@@ -201,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_keyspace_is_made_only_when_its_replication_is_said() {
-        assert_eq!(Schema::new("locks", None).statements().len(), 18);
+        assert_eq!(Schema::new("locks", None).statements().len(), 20);
         let made = Schema::new("Locks", Some(3)).statements();
         assert!(made[0].starts_with("CREATE KEYSPACE IF NOT EXISTS \"Locks\" WITH"), "{made:?}");
         assert!(
@@ -236,11 +252,20 @@ mod tests {
             "beats",
             ["who", "what", "when"],
         );
-        let layout = Layout { tokens, ..Layout::default() };
+        let shadow = ShadowTables::named("tries", "holds", ["a", "b", "c"]);
+        let optimistic = OptimisticTable::named("Wanted", ["key", "column1"]);
+        let layout = Layout { tokens, shadow, optimistic, ..Layout::default() };
         let made = Schema::new("locks", None).named(layout).statements();
         let locked = "\"locked\" (\"key\" text PRIMARY KEY, \"column1\" text, \"value\" timestamp)";
         assert!(made[4].ends_with(locked), "{made:?}");
         let beats = "\"beats\" (\"who\" text PRIMARY KEY, \"what\" list<text>, \"when\" timestamp)";
         assert!(made[5].ends_with(beats), "{made:?}");
+        let cells = "(\"a\" text, \"b\" text, \"c\" text, PRIMARY KEY (\"a\", \"b\"))";
+        let tokens =
+            "\"Wanted\" (\"key\" text, \"column1\" text, PRIMARY KEY (\"key\", \"column1\"))";
+        for table in [format!("\"tries\" {cells}"), format!("\"holds\" {cells}"), tokens.to_owned()]
+        {
+            assert!(made.iter().any(|made| made.ends_with(&table)), "{table}: {made:?}");
+        }
     }
 }

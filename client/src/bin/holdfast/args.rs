@@ -491,4 +491,22 @@ mod tests {
         assert!(!parsed("bakery --form ruby try n -- t"));
         assert!(!parsed("queue --form php try n -- t"));
     }
+
+    /// As the others; their tables are named before them.
+    #[cfg(feature = "cassandra")]
+    #[test]
+    fn the_older_recipes_lock_try_and_measure() {
+        let parsed = |rest: &str| {
+            let line = format!("holdfast cassandra --contact-points x --keyspace k {rest}");
+            Cli::try_parse_from(line.split_whitespace()).is_ok()
+        };
+        for recipe in ["shadow", "tokens-optimistic"] {
+            for task in ["lock --wait 1s n -- t", "try --mode both n -- t", "bench --clients 2"] {
+                assert!(parsed(&format!("{recipe} {task}")), "{recipe} {task}");
+            }
+        }
+        assert!(parsed("--shadow-table S --main-table M shadow try n -- t"));
+        assert!(parsed("--optimistic-table tokens --optimistic-columns t s schema"));
+        assert!(!parsed("--optimistic-columns t schema"), "two columns, not one");
+    }
 }

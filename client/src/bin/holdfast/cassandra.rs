@@ -77,6 +77,14 @@ enum CassandraCommand {
     /// Lamport's bakery: who wants in draws a number (`numbers`) while its flag is up (`choosing`), and the
     /// lowest number is in.
     Bakery(BakeryArgs),
+    /// The older recipe of the thesis: a row where those who want it try whether they are alone (`lock_shadow`), the
+    /// holder in another (`lock_main`). No order: who gives back and comes again mostly has it again.
+    #[command(subcommand)]
+    Shadow(LockCommand),
+    /// A row for each session that wants a lock (`optimistic_tokens`); who finds itself alone has it. For a few workers: many
+    /// keep each other from ever having it.
+    #[command(subcommand)]
+    TokensOptimistic(LockCommand),
     /// Free the tokens of sessions that stopped beating, until a signal asks to end.
     ///
     /// Any number may run at once. A session is dead when a housekeeper has seen no heartbeat of it for
@@ -218,6 +226,10 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
         }
         CassandraCommand::Bakery(BakeryArgs { form, command }) => {
             run_recipe(global, place, command, Recipe::bakery(form.into()))
+        }
+        CassandraCommand::Shadow(wanted) => run_recipe(global, place, wanted, Recipe::shadow()),
+        CassandraCommand::TokensOptimistic(wanted) => {
+            run_recipe(global, place, wanted, Recipe::tokens_optimistic())
         }
         CassandraCommand::Housekeeper(args) => housekeeper::run(global, &place, &args),
         CassandraCommand::Clock(args) => clock::run(global, &place, &args),

@@ -57,11 +57,8 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::cassandra::{Cassandra, LockerOptions};
-use super::keeper::Keeping;
+use super::cells::{CellColumns, CellLocker};
 use super::locker::{Patience, RemoteGuard, RemoteLocker};
-use super::name::check_lock_name;
-use super::owner::OwnerId;
-use super::stamps::Stamps;
 use super::statement::Ident;
 use crate::Result;
 use row::QueueSpot;
@@ -92,17 +89,19 @@ impl QueueTables {
         let [key, column, value] = columns.map(Ident::new);
         Self { queue: Ident::new(queue), main: Ident::new(main), key, column, value }
     }
+
+    fn columns(&self) -> CellColumns {
+        let Self { key, column, value, .. } = self.clone();
+        CellColumns { key, column, value: Some(value) }
+    }
 }
 
 /// Locks by the queue recipe; see the [module](self). Cheap to clone.
 #[derive(Clone)]
 pub struct Queue {
-    cassandra: Cassandra,
-    keeping: Keeping,
+    cells: CellLocker,
     tables: Arc<QueueTables>,
-    service: Arc<str>,
     time: Arc<dyn QueueTime>,
-    stamps: Arc<Stamps>,
 }
 
 impl Queue {
@@ -116,15 +115,9 @@ impl Queue {
         options: &LockerOptions,
         tables: QueueTables,
     ) -> Result<Self> {
-        let clock = cassandra.seams().clock.clone();
-        Ok(Self {
-            cassandra: cassandra.clone(),
-            keeping: cassandra.keeping(options)?,
-            tables: Arc::new(tables),
-            service: options.service.as_str().into(),
-            time: Arc::new(LocalTime::new(clock.clone())),
-            stamps: Arc::new(Stamps::micros(clock)),
-        })
+        let cells = CellLocker::new(cassandra, options)?;
+        let time = Arc::new(LocalTime::new(cassandra.seams().clock.clone()));
+        Ok(Self { cells, tables: Arc::new(tables), time })
     }
 
     /// With places by another time: a [`TimeClient`](super::TimeClient), say. All who wait in one queue
@@ -137,14 +130,9 @@ impl Queue {
 
     fn spot(&self, lock_id: &str, patience: Patience) -> QueueSpot {
         QueueSpot {
-            tables: self.cassandra.tables().clone(),
-            columns: self.tables.clone(),
-            clock: self.keeping.seams.clock.clone(),
+            cells: self.cells.cells(lock_id, self.tables.columns()),
+            tables: self.tables.clone(),
             time: self.time.clone(),
-            stamps: self.stamps.clone(),
-            lock: lock_id.to_owned(),
-            owner: OwnerId::draw(&self.service, &*self.keeping.seams.rng),
-            ttl: self.keeping.terms.ttl(),
             waits: patience.waits(),
             place: None,
             entered: None,
@@ -159,11 +147,7 @@ impl RemoteLocker for Queue {
         lock_id: &'a str,
         patience: Patience,
     ) -> BoxFuture<'a, Result<RemoteGuard>> {
-        Box::pin(async move {
-            check_lock_name(lock_id)?;
-            let spot = self.spot(lock_id, patience);
-            self.keeping.acquire(lock_id, &self.service, patience, spot, Arc::default()).await
-        })
+        Box::pin(self.cells.acquire(lock_id, patience, move || self.spot(lock_id, patience)))
     }
 }
 

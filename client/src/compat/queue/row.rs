@@ -3,27 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::{Clock, Moment};
+use holdfast_seams::Moment;
 
 use super::QueueTables;
 use super::time::QueueTime;
 use crate::Error;
-use crate::compat::database::{Fault, Row, Tables};
+use crate::compat::cells::OwnCells;
+use crate::compat::database::{Fault, Row};
 use crate::compat::keeper::{Attempt, Left, Recipe, Renewal};
-use crate::compat::owner::OwnerId;
-use crate::compat::stamps::Stamps;
-use crate::compat::statement::{Action, Ident, Statement, Value};
 
 /// One attempt: its place in the queue, and its cell in the main row.
 pub(super) struct QueueSpot {
-    pub(super) tables: Arc<Tables>,
-    pub(super) columns: Arc<QueueTables>,
-    pub(super) clock: Arc<dyn Clock>,
+    pub(super) cells: OwnCells,
+    pub(super) tables: Arc<QueueTables>,
     pub(super) time: Arc<dyn QueueTime>,
-    pub(super) stamps: Arc<Stamps>,
-    pub(super) lock: String,
-    pub(super) owner: OwnerId,
-    pub(super) ttl: Duration,
     /// Whether it gets back into line when somebody is before it (listing 6), or gives up (listing 7).
     pub(super) waits: bool,
     /// The name of its cell in the queue, once it has one.
@@ -48,41 +41,6 @@ pub(super) fn column_name(now_us: u64, thread_id: &str) -> String {
 }
 
 impl QueueSpot {
-    fn cell(&self, table: &Ident, column: &str, action: Action) -> Statement {
-        let columns = &self.columns;
-        let key = vec![
-            (columns.key.clone(), Value::from(self.lock.as_str())),
-            (columns.column.clone(), Value::from(column)),
-        ];
-        Statement::new(table.clone(), key, action)
-    }
-
-    /// A cell with a TTL, and with a timestamp of ours: a delete that we send later wins, in
-    /// whatever order the two arrive.
-    async fn put(&self, table: &Ident, column: &str) -> (Moment, Result<(), Fault>) {
-        let owner = Value::from(self.owner.as_str());
-        let action = Action::Put {
-            cells: vec![(self.columns.value.clone(), Some(owner))],
-            ttl_s: i32::try_from(self.ttl.as_secs()).unwrap_or(i32::MAX),
-            at_us: self.stamps.next(),
-        };
-        let started = self.clock.now();
-        (started, self.tables.write(self.cell(table, column, action)).await)
-    }
-
-    async fn erase(&self, table: &Ident, column: &str) -> Result<(), Fault> {
-        let action = Action::Erase { at_us: self.stamps.next() };
-        self.tables.write(self.cell(table, column, action)).await
-    }
-
-    /// The first cells of a row, in order, at QUORUM.
-    async fn first(&self, table: &Ident, limit: i32) -> Result<Vec<Row>, Fault> {
-        let columns = vec![self.columns.column.clone(), self.columns.value.clone()];
-        let key = vec![(self.columns.key.clone(), Value::from(self.lock.as_str()))];
-        let action = Action::First { columns, limit };
-        self.tables.scan(Statement::new(table.clone(), key, action)).await
-    }
-
     /// Listing 5. Without an answer from whoever tells the time there is no place: one by this machine's clock
     /// would be before those who came earlier, or behind those who come later.
     async fn draw(&self) -> Result<String, Fault> {
@@ -90,7 +48,7 @@ impl QueueSpot {
             Error::Refused { message, .. } => Fault::Refused(message),
             other => Fault::NotDone(format!("no time for a place in the queue: {other}")),
         })?;
-        Ok(column_name(now_us, self.owner.as_str()))
+        Ok(column_name(now_us, self.cells.owner.as_str()))
     }
 
     /// Listing 6, step 1: into the queue; and there again each half of a TTL. The seed renews the
@@ -101,13 +59,11 @@ impl QueueSpot {
             None => self.draw().await?,
         };
         self.place = Some(place.clone());
-        let stale = self
-            .entered
-            .is_none_or(|entered| self.clock.now().saturating_since(entered) >= self.ttl / 2);
+        let now = self.cells.seams.clock.now();
+        let is_old = |entered| now.saturating_since(entered) >= self.cells.ttl / 2;
+        let stale = self.entered.is_none_or(is_old);
         if stale {
-            let (started, put) = self.put(&self.columns.queue.clone(), &place).await;
-            put?;
-            self.entered = Some(started);
+            self.entered = Some(self.cells.put(&self.tables.queue, &place).await?);
         }
         Ok(place)
     }
@@ -115,33 +71,28 @@ impl QueueSpot {
     /// Steps 3 to 7: our cell into the main row; the lock is had if it is the only one there. Who found it
     /// taken before looks first, as listing 7 does: a write that has to be undone is a tombstone.
     async fn claim(&mut self) -> Result<Attempt, Fault> {
-        let main = self.columns.main.clone();
+        let main = &self.tables.main;
         if self.look_first {
-            let there = self.first(&main, 1).await?;
+            let there = self.cells.first(main, 1).await?;
             if let Some(row) = there.first() {
                 return Ok(self.held_by(Some(row), Some(NEAR_PAUSE_MAX)));
             }
         }
         // Step 3. Had counts from before it; one without an answer is sent again.
-        let (started, put) = self.put(&main, self.owner.as_str()).await;
-        put?;
+        let started = self.cells.put_owner(main).await?;
         // Step 4, and what it does not ask: whose the one record is.
-        let there = self.first(&main, 2).await?;
-        let owners: Vec<&str> =
-            there.iter().filter_map(|row| row.text(&self.columns.column)).collect();
-        if owners == [self.owner.as_str()] {
+        let seen = self.cells.seen(main).await?;
+        if seen.is_ours_alone() {
             return Ok(Attempt::Had { started });
         }
-        let other = owners.iter().find(|owner| **owner != self.owner.as_str());
-        let other = other.map(|owner| (*owner).to_owned());
         // Step 7.
-        self.erase(&main, self.owner.as_str()).await?;
+        self.cells.erase_owner(main).await?;
         self.look_first = true;
-        Ok(Attempt::HeldBy { owner: other, again: Some(NEAR_PAUSE_MAX) })
+        Ok(Attempt::HeldBy { owner: seen.other, again: Some(NEAR_PAUSE_MAX) })
     }
 
     fn held_by(&self, row: Option<&Row>, again: Option<Duration>) -> Attempt {
-        let owner = row.and_then(|row| row.text(&self.columns.value)).map(str::to_owned);
+        let owner = row.and_then(|row| row.text(&self.tables.value)).map(str::to_owned);
         Attempt::HeldBy { owner, again }
     }
 }
@@ -150,15 +101,15 @@ impl Recipe for QueueSpot {
     async fn attempt(&mut self) -> Result<Attempt, Fault> {
         if !self.waits && self.place.is_none() {
             // Listing 7, step 1.
-            let there = self.first(&self.columns.main.clone(), 1).await?;
+            let there = self.cells.first(&self.tables.main, 1).await?;
             if let Some(row) = there.first() {
                 return Ok(self.held_by(Some(row), None));
             }
         }
         let place = self.enter().await?;
         // Listing 6, step 2; listing 7, step 4.
-        let head = self.first(&self.columns.queue.clone(), NEAR).await?;
-        let ours = |row: &Row| row.text(&self.columns.column) == Some(place.as_str());
+        let head = self.cells.first(&self.tables.queue, NEAR).await?;
+        let ours = |row: &Row| row.text(&self.tables.column) == Some(place.as_str());
         match head.iter().position(ours) {
             Some(0) => self.claim().await,
             None if head.is_empty() => {
@@ -174,22 +125,18 @@ impl Recipe for QueueSpot {
     /// sent the hold counts. Without the queue's, somebody else is first there, and does not get in.
     async fn renew(&mut self) -> Renewal {
         if let Some(place) = self.place.clone() {
-            let (started, put) = self.put(&self.columns.queue.clone(), &place).await;
-            self.entered = put.is_ok().then_some(started).or(self.entered);
+            let put = self.cells.put(&self.tables.queue, &place).await;
+            self.entered = put.ok().or(self.entered);
         }
-        let (started, put) = self.put(&self.columns.main.clone(), self.owner.as_str()).await;
-        match put {
-            Ok(()) => Renewal::Applied(started),
-            Err(_) => Renewal::Unknown,
-        }
+        self.cells.put_owner(&self.tables.main).await.map_or(Renewal::Unknown, Renewal::Applied)
     }
 
     /// Thesis §5.3: both cells are removed; the main row's first, for the next in the queue looks at
     /// that.
     async fn leave(&mut self) -> Result<Left, Fault> {
         let Some(place) = self.place.clone() else { return Ok(Left::NotHad) };
-        self.erase(&self.columns.main.clone(), self.owner.as_str()).await?;
-        self.erase(&self.columns.queue.clone(), &place).await?;
+        self.cells.erase_owner(&self.tables.main).await?;
+        self.cells.erase(&self.tables.queue, &place).await?;
         Ok(Left::Released)
     }
 }

@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use holdfast::Client;
 use holdfast::cli::duration;
 use holdfast::cli::failure::Failure;
-use holdfast::cli::names::{BakeryNames, LeaseNames, QueueNames, TokenNames};
+use holdfast::cli::names::{BakeryNames, LeaseNames, QueueNames, ShadowNames, TokenNames};
 use holdfast::cli::place::Reach;
 use holdfast_migrate::layout::{CellTables, Names, Recipe};
 use holdfast_migrate::native::Native;
@@ -262,9 +262,8 @@ struct Tables {
     lease: LeaseNames,
     #[command(flatten)]
     queue: QueueNames,
-    /// Shadow: where threads try. The main rows and the columns of both are those of the queue.
-    #[arg(long, value_name = "TABLE", default_value = "lock_shadow")]
-    shadow_table: String,
+    #[command(flatten)]
+    shadow: ShadowNames,
     #[command(flatten)]
     tokens: TokenNames,
     #[command(flatten)]
@@ -282,7 +281,7 @@ impl Source {
     }
 
     pub(crate) fn names(&self) -> Names {
-        let Tables { lease, queue, shadow_table, tokens, bakery } = &self.tables;
+        let Tables { lease, queue, shadow, tokens, bakery } = &self.tables;
         let cells = |first: &str, second: &str, columns: &[String]| CellTables {
             first: first.to_owned(),
             second: second.to_owned(),
@@ -297,7 +296,7 @@ impl Source {
                 Names::Queue(cells(&queue.main_table, &queue.queue_table, &queue.queue_columns))
             }
             Recipe::Shadow => {
-                Names::Shadow(cells(&queue.main_table, shadow_table, &queue.queue_columns))
+                Names::Shadow(cells(&queue.main_table, &shadow.shadow_table, &queue.queue_columns))
             }
             Recipe::Tokens => {
                 let [token, session, since] = three(&tokens.tokens_columns);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use holdfast::compat::{
-    Bakery, BakeryForm, Cassandra, Layout, Lease, LockerOptions, Queue, RemoteLocker, TimeClient,
-    Tokens,
+    Bakery, BakeryForm, Cassandra, Layout, Lease, LockerOptions, OptimisticTokens, Queue,
+    RemoteLocker, Shadow, TimeClient, Tokens,
 };
 
 use super::clock;
@@ -57,6 +57,18 @@ impl Recipe {
     pub(super) fn bakery(form: BakeryForm) -> Self {
         Self::new("bakery", move |on, options, layout| {
             Ok(Arc::new(Bakery::new(on, options, layout.bakery.of_form(form))?))
+        })
+    }
+
+    pub(super) fn shadow() -> Self {
+        Self::new("shadow", |on, options, layout| {
+            Ok(Arc::new(Shadow::new(on, options, layout.shadow)?))
+        })
+    }
+
+    pub(super) fn tokens_optimistic() -> Self {
+        Self::new("tokens-optimistic", |on, options, layout| {
+            Ok(Arc::new(OptimisticTokens::new(on, options, layout.optimistic)?))
         })
     }
 

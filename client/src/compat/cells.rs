@@ -1,0 +1,177 @@
+//! What the recipes of plain writes stand on: a row for each lock, in it a cell for each attempt, written and read at
+//! QUORUM under timestamps of our own.
+//!
+//! # Invariants
+//!
+//! - Nobody else writes the cells of an attempt: their names have its owner id in them.
+//! - A cell that is taken back stays so, in whatever order its writes arrive: a process's timestamps rise.
+//! - The seed's lemma 1 (thesis, §5.1): of two who each have a write acknowledged and then read the row, one at least
+//!   sees both. So of all whose cells stand, at most one finds its own alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::{Moment, Seams};
+
+use super::cassandra::{Cassandra, LockerOptions};
+use super::database::{Fault, Row, Tables};
+use super::keeper::{Keeping, Recipe};
+use super::locker::{Patience, RemoteGuard};
+use super::name::check_lock_name;
+use super::owner::OwnerId;
+use super::stamps::Stamps;
+use super::statement::{Action, Ident, Statement, Value};
+use crate::Result;
+
+/// What all attempts of a locker share.
+#[derive(Clone)]
+pub(super) struct CellLocker {
+    cassandra: Cassandra,
+    pub(super) keeping: Keeping,
+    service: Arc<str>,
+    stamps: Arc<Stamps>,
+}
+
+impl CellLocker {
+    /// # Errors
+    ///
+    /// [`Error::Setting`](crate::Error::Setting) if TTL and skew make no sense together.
+    pub(super) fn new(cassandra: &Cassandra, options: &LockerOptions) -> Result<Self> {
+        Ok(Self {
+            cassandra: cassandra.clone(),
+            keeping: cassandra.keeping(options)?,
+            service: options.service.as_str().into(),
+            stamps: Arc::new(Stamps::micros(cassandra.seams().clock.clone())),
+        })
+    }
+
+    /// The cells of a new attempt.
+    pub(super) fn cells(&self, lock_id: &str, columns: CellColumns) -> OwnCells {
+        OwnCells {
+            tables: self.cassandra.tables().clone(),
+            seams: self.keeping.seams.clone(),
+            stamps: self.stamps.clone(),
+            columns,
+            lock: lock_id.to_owned(),
+            owner: OwnerId::draw(&self.service, &*self.keeping.seams.rng),
+            ttl: self.keeping.terms.ttl(),
+        }
+    }
+
+    /// # Errors
+    ///
+    /// As of [`RemoteLocker::acquire`](super::RemoteLocker::acquire).
+    pub(super) async fn acquire<R: Recipe>(
+        &self,
+        lock_id: &str,
+        patience: Patience,
+        attempt: impl FnOnce() -> R,
+    ) -> Result<RemoteGuard> {
+        check_lock_name(lock_id)?;
+        self.keeping.acquire(lock_id, &self.service, patience, attempt(), Arc::default()).await
+    }
+
+    /// How many statements were sent so far.
+    #[cfg(test)]
+    pub(super) fn sent(&self) -> u64 {
+        self.cassandra.statements().sent
+    }
+}
+
+/// The columns of a table of cells.
+#[derive(Clone, Debug)]
+pub(super) struct CellColumns {
+    /// The lock.
+    pub(super) key: Ident,
+    /// The cell's name.
+    pub(super) column: Ident,
+    /// What is in it; `None`: that it is there is all it says.
+    pub(super) value: Option<Ident>,
+}
+
+/// The cells of one attempt, in the rows of one lock.
+pub(super) struct OwnCells {
+    tables: Arc<Tables>,
+    pub(super) seams: Seams,
+    stamps: Arc<Stamps>,
+    columns: CellColumns,
+    lock: String,
+    pub(super) owner: OwnerId,
+    pub(super) ttl: Duration,
+}
+
+/// Who has cells in a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// We do.
+    pub(super) ours: bool,
+    /// Somebody else does; one of them.
+    pub(super) other: Option<String>,
+}
+
+impl Seen {
+    /// "If there is only one record", and what the seed does not ask: whose it is.
+    pub(super) fn is_ours_alone(&self) -> bool {
+        self.ours && self.other.is_none()
+    }
+}
+
+impl OwnCells {
+    fn cell(&self, table: &Ident, name: &str, action: Action) -> Statement {
+        let key = vec![
+            (self.columns.key.clone(), Value::from(self.lock.as_str())),
+            (self.columns.column.clone(), Value::from(name)),
+        ];
+        Statement::new(table.clone(), key, action)
+    }
+
+    /// Writes a cell with a TTL; the instant is from before it was sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]; after [`Fault::Unknown`] the cell may be there, or may come to be.
+    pub(super) async fn put(&self, table: &Ident, name: &str) -> Result<Moment, Fault> {
+        let value = |column: &Ident| (column.clone(), Some(Value::from(self.owner.as_str())));
+        let action = Action::Put {
+            cells: self.columns.value.iter().map(value).collect(),
+            ttl_s: i32::try_from(self.ttl.as_secs()).unwrap_or(i32::MAX),
+            at_us: self.stamps.next(),
+        };
+        let started = self.seams.clock.now();
+        self.tables.write(self.cell(table, name, action)).await?;
+        Ok(started)
+    }
+
+    /// The cell that is named by its owner.
+    pub(super) async fn put_owner(&self, table: &Ident) -> Result<Moment, Fault> {
+        self.put(table, self.owner.as_str()).await
+    }
+
+    pub(super) async fn erase(&self, table: &Ident, name: &str) -> Result<(), Fault> {
+        let action = Action::Erase { at_us: self.stamps.next() };
+        self.tables.write(self.cell(table, name, action)).await
+    }
+
+    pub(super) async fn erase_owner(&self, table: &Ident) -> Result<(), Fault> {
+        self.erase(table, self.owner.as_str()).await
+    }
+
+    /// The first cells of a row, in order, at QUORUM.
+    pub(super) async fn first(&self, table: &Ident, limit: i32) -> Result<Vec<Row>, Fault> {
+        let CellColumns { key, column, value } = &self.columns;
+        let columns = [column].into_iter().chain(value).cloned().collect();
+        let key = vec![(key.clone(), Value::from(self.lock.as_str()))];
+        let action = Action::First { columns, limit };
+        self.tables.scan(Statement::new(table.clone(), key, action)).await
+    }
+
+    /// Who has a cell there that is named by its owner. A name that is no text is somebody else's.
+    pub(super) async fn seen(&self, table: &Ident) -> Result<Seen, Fault> {
+        let rows = self.first(table, 2).await?;
+        let names = rows.iter().map(|row| row.text(&self.columns.column));
+        let (ours, others): (Vec<_>, Vec<_>) =
+            names.partition(|name| *name == Some(self.owner.as_str()));
+        let other = others.first().map(|name| name.unwrap_or("somebody without a name").to_owned());
+        Ok(Seen { ours: !ours.is_empty(), other })
+    }
+}

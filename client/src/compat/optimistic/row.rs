@@ -1,0 +1,83 @@
+//! The statements of one attempt.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::OptimisticTable;
+use crate::compat::cells::OwnCells;
+use crate::compat::database::Fault;
+use crate::compat::keeper::{Attempt, Left, Recipe, Renewal};
+use crate::compat::pauses::drawn_up_to;
+
+/// "Random sleep between lock retries": the longest one after the first attempt. It doubles with each.
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+/// And up to so much.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// One attempt: its row, beside those of others who want the token.
+pub(super) struct OptimisticSpot {
+    pub(super) cells: OwnCells,
+    pub(super) table: Arc<OptimisticTable>,
+    /// Our row may be there, or come to be.
+    pub(super) written: bool,
+    /// Others were there: look before the next write.
+    pub(super) look_first: bool,
+    /// How many attempts there were.
+    pub(super) attempts: u32,
+}
+
+impl OptimisticSpot {
+    async fn take_back(&mut self) -> Result<(), Fault> {
+        if self.written {
+            self.cells.erase_owner(&self.table.tokens).await?;
+        }
+        self.written = false;
+        Ok(())
+    }
+
+    /// Who holds and who tries look alike.
+    fn try_again(&mut self, owner: Option<String>) -> Attempt {
+        let longest =
+            PAUSE_FIRST.saturating_mul(1_u32.checked_shl(self.attempts).unwrap_or(u32::MAX));
+        self.attempts = self.attempts.saturating_add(1);
+        let after = drawn_up_to(longest.min(PAUSE_MAX), &*self.cells.seams.rng);
+        Attempt::TryAgain { owner, after }
+    }
+}
+
+impl Recipe for OptimisticSpot {
+    /// The seed's loop, but for its sleep. Who found others there looks first, which the seed does not: each row that has to be
+    /// taken back is a tombstone, and keeps others from a token that is free.
+    async fn attempt(&mut self) -> Result<Attempt, Fault> {
+        let table = self.table.clone();
+        if self.look_first
+            && let Some(owner) = self.cells.seen(&table.tokens).await?.other
+        {
+            self.take_back().await?;
+            return Ok(self.try_again(Some(owner)));
+        }
+        // "write (token, service_session_id) to index_lock.tokens"
+        self.written = true;
+        let started = self.cells.put_owner(&table.tokens).await?;
+        // "entries = read token", and "if it finds only itself".
+        let seen = self.cells.seen(&table.tokens).await?;
+        if seen.is_ours_alone() {
+            return Ok(Attempt::Had { started });
+        }
+        // "delete (token, service_session_id) from index_lock.tokens"
+        self.look_first = true;
+        self.take_back().await?;
+        Ok(self.try_again(seen.other))
+    }
+
+    async fn renew(&mut self) -> Renewal {
+        let put = self.cells.put_owner(&self.table.tokens).await;
+        put.map_or(Renewal::Unknown, Renewal::Applied)
+    }
+
+    async fn leave(&mut self) -> Result<Left, Fault> {
+        let had = self.written;
+        self.take_back().await?;
+        Ok(if had { Left::Released } else { Left::NotHad })
+    }
+}

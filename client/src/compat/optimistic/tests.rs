@@ -1,0 +1,64 @@
+//! The optimistic tokens on the model of their table: where the seed's text stops, shown with its own steps; ours beside it
+//! in every order; how often many get somewhere; and whole lives.
+
+mod flaws;
+mod many;
+mod ours;
+mod worker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::simulated::{Machine, Process};
+
+use super::{OptimisticTable, OptimisticTokens};
+use crate::compat::cassandra::{Cassandra, LockerOptions};
+use crate::compat::database::Database;
+use crate::compat::keeper::{Attempt, Recipe};
+use crate::compat::lives;
+use crate::compat::locker::RemoteLocker;
+use crate::compat::model::Model;
+use crate::compat::seed_clients::{Before, FOR_EVER, Meeting, Met, SeedStamps, SeedTable, orders};
+use worker::SeedWorker;
+
+const TOKENS: SeedTable = SeedTable::tokens("optimistic_tokens");
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn on(cassandra: &Cassandra, service: &str, ttl: Duration, skew: Duration) -> OptimisticTokens {
+    let options = LockerOptions::default().service(service).ttl(ttl).max_skew(skew);
+    OptimisticTokens::new(cassandra, &options, OptimisticTable::default()).unwrap()
+}
+
+fn locker(
+    model: &Model,
+    process: &Process,
+    service: &str,
+    ttl: Duration,
+    skew: Duration,
+) -> OptimisticTokens {
+    on(&Cassandra::on(Arc::new(model.clone()), process.seams()), service, ttl, skew)
+}
+
+fn world(seed: u64) -> (Machine, Model) {
+    let machine = Machine::new(seed);
+    let model = Model::new(&machine);
+    (machine, model)
+}
+
+fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {
+    Arc::new(locker(model, process, "worker", lives::TTL, lives::SKEW))
+}
+
+#[test]
+fn in_no_life_are_two_guards_of_an_optimistic_token_safe_at_once() {
+    lives::live_many(0..25, &of);
+}
+
+#[test]
+#[ignore = "long: ten thousand lives"]
+fn in_none_of_very_many_lives_are_two_guards_of_an_optimistic_token_safe_at_once() {
+    lives::live_many(1_000..11_000, &of);
+}

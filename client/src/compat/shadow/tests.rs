@@ -1,0 +1,66 @@
+//! The shadow on the model of its tables: what the seed's text leaves open, shown with its own steps; ours beside it in
+//! every order; one client and two; and whole lives.
+
+mod beside;
+mod flaws;
+mod ours;
+mod thread;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::simulated::{Machine, Process};
+
+use super::row::{CONCURRENT_PAUSE_STEP, OWNER_PAUSE_MAX};
+use super::{Shadow, ShadowTables};
+use crate::compat::cassandra::{Cassandra, LockerOptions};
+use crate::compat::database::Database;
+use crate::compat::keeper::{Attempt, Recipe};
+use crate::compat::lives;
+use crate::compat::locker::RemoteLocker;
+use crate::compat::model::Model;
+use crate::compat::seed_clients::{Before, FOR_EVER, Meeting, Met, SeedStamps, SeedTable, orders};
+use thread::{SeedThread, Verdict};
+
+const MAIN: SeedTable = SeedTable::cells("lock_main");
+const SHADOW: SeedTable = SeedTable::cells("lock_shadow");
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn on(cassandra: &Cassandra, service: &str, ttl: Duration, skew: Duration) -> Shadow {
+    let options = LockerOptions::default().service(service).ttl(ttl).max_skew(skew);
+    Shadow::new(cassandra, &options, ShadowTables::default()).unwrap()
+}
+
+fn locker(
+    model: &Model,
+    process: &Process,
+    service: &str,
+    ttl: Duration,
+    skew: Duration,
+) -> Shadow {
+    on(&Cassandra::on(Arc::new(model.clone()), process.seams()), service, ttl, skew)
+}
+
+fn world(seed: u64) -> (Machine, Model) {
+    let machine = Machine::new(seed);
+    let model = Model::new(&machine);
+    (machine, model)
+}
+
+fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {
+    Arc::new(locker(model, process, "worker", lives::TTL, lives::SKEW))
+}
+
+#[test]
+fn in_no_life_are_two_guards_of_a_shadowed_lock_safe_at_once() {
+    lives::live_many(0..25, &of);
+}
+
+#[test]
+#[ignore = "long: ten thousand lives"]
+fn in_none_of_very_many_lives_are_two_guards_of_a_shadowed_lock_safe_at_once() {
+    lives::live_many(1_000..11_000, &of);
+}
