@@ -1,6 +1,6 @@
 //! What becomes of an item that was set aside: it is tried again, or forgotten.
 
-use super::enqueue::Tries;
+use super::enqueue::{Tries, as_of_a_write};
 use super::id::ItemId;
 use super::{Result, WorkQueue};
 use crate::compat::database::Fault;
@@ -36,7 +36,7 @@ impl WorkQueue {
     async fn forget_now(&self, id: &ItemId) -> Result<()> {
         let mut tries = Tries::new(self);
         while let Err(fault) = self.remove_what_is_aside(id).await {
-            tries.again(fault).await.map_err(|error| tries.as_of_a_write(error))?;
+            tries.again(fault).await.map_err(as_of_a_write)?;
         }
         Ok(())
     }

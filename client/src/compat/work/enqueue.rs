@@ -65,7 +65,7 @@ impl WorkQueue {
         let id = ItemId::draw(self.enqueued.times.next(), &*self.keeping.seams.rng);
         let mut tries = Tries::new(self);
         while let Err(fault) = self.write_item(&id, &payload).await {
-            tries.again(fault).await.map_err(|error| tries.as_of_a_write(error))?;
+            tries.again(fault).await.map_err(as_of_a_write)?;
         }
         Ok(id)
     }
@@ -126,14 +126,14 @@ impl<'a> Tries<'a> {
         keeping.seams.sleep(self.pauses.next(&*keeping.seams.rng)).await;
         Ok(())
     }
+}
 
-    /// What was not answered may have been done.
-    pub(super) fn as_of_a_write(&self, error: Error) -> Error {
-        match error {
-            Error::Unreachable { waited, .. } => {
-                Error::OutcomeUnknown { what: "a change of the queue", waited }
-            }
-            other => other,
+/// What was not answered may have been done.
+pub(super) fn as_of_a_write(error: Error) -> Error {
+    match error {
+        Error::Unreachable { waited, .. } => {
+            Error::OutcomeUnknown { what: "a change of the queue", waited }
         }
+        other => other,
     }
 }

@@ -32,11 +32,11 @@
 //!
 //! To enqueue two writes, and a third once an hour. To look two reads, however many items were done; an idle worker looks
 //! each 50 ms to 2 s, and at every listed hour each 30 s. To take an item four writes and four reads, one after the other, each
-//! `(TTL − skew)/3` one write, and to be done three deletes. Who loses an item to another pays six of them.
+//! `(TTL − skew)/3` one write, and to be done three deletes. Who loses an item to another pays four writes and three reads.
 //!
-//! Each item leaves six tombstones, four of them in the partition of its hour. A worker that comes new walks over those of
-//! the last 24 hours: with `gc_grace_seconds` shorter than that, no shorter than a node may be down, over fewer. At 100,000 in one
-//! partition Cassandra refuses to read, so a queue may take about 25,000 items an hour.
+//! Each item leaves four tombstones, two of them in the partition of its hour, and one more there for each worker that lost it.
+//! A worker that comes new walks over those of the last 24 hours: with `gc_grace_seconds` shorter than that, no shorter than a node
+//! may be down, over fewer. At 100,000 in one partition Cassandra refuses to read, so a queue may take about 25,000 items an hour.
 //!
 //! # Where the seed's text is unsafe, unfair or can stop
 //!

@@ -200,7 +200,7 @@ impl Rows {
     pub(super) async fn numbers(&self, id: &ItemId) -> Result<Vec<NumberRow>, Fault> {
         let action = Action::First { columns: number_columns(), limit: PAGE };
         let read = self.tables.scan(self.number(id, None, action)).await?;
-        Ok(read.into_iter().filter_map(number_row).collect())
+        Ok(read.iter().filter_map(number_row).collect())
     }
 
     /// `scan <0.., CF=number>`: a page of an hour, from an item on; and how many rows were read.
@@ -211,7 +211,7 @@ impl Rows {
         let statement = Statement::new(self.names.numbers.clone(), key, action).partitioned_by(2);
         let read = self.tables.scan(statement).await?;
         let rows_read = i32::try_from(read.len()).unwrap_or(i32::MAX);
-        Ok((read.into_iter().filter_map(number_row).collect(), rows_read))
+        Ok((read.iter().filter_map(number_row).collect(), rows_read))
     }
 
     /// Says that there are items in this hour.
@@ -284,7 +284,7 @@ fn number_columns() -> Vec<Ident> {
     ["item", "worker", "number"].map(column).to_vec()
 }
 
-fn number_row(row: Row) -> Option<NumberRow> {
+fn number_row(row: &Row) -> Option<NumberRow> {
     let text = |name| row.text(&column(name)).map(str::to_owned);
     Some(NumberRow {
         item: text("item")?,

@@ -185,8 +185,8 @@ fn supervise(
     let outcome = supervisor.run(inbox);
     supervisor.child.take_terminal();
     let ended = match outcome? {
-        Some(code) => Ended::ByItself(code),
-        None => Ended::LockLost(lost(&held.what, &supervisor.hold)),
+        End::ByItself(code) => Ended::ByItself(code),
+        End::ByUs => Ended::LockLost(lost(&held.what, &supervisor.hold)),
     };
     Ok((ended, supervisor.asked_to_end))
 }
@@ -264,6 +264,12 @@ pub(crate) enum Ended {
     LockLost(Failure),
 }
 
+/// The same, without why.
+enum End {
+    ByItself(u8),
+    ByUs,
+}
+
 struct Supervisor {
     child: Child,
     hold: HoldWatch,
@@ -277,8 +283,7 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    /// The command's code; `None` if we ended it, because of the hold.
-    fn run(&mut self, inbox: &Receiver<Event>) -> Result<Option<u8>, Failure> {
+    fn run(&mut self, inbox: &Receiver<Event>) -> Result<End, Failure> {
         loop {
             self.meet_demand();
             match next(inbox)? {
@@ -313,9 +318,10 @@ impl Supervisor {
         }
     }
 
-    fn hear_child(&mut self) -> Result<Option<Option<u8>>, Failure> {
+    fn hear_child(&mut self) -> Result<Option<End>, Failure> {
         match self.child.word()? {
-            Word::Ended(code) => Ok(Some((!self.told_to_end).then_some(code))),
+            Word::Ended(_) if self.told_to_end => Ok(Some(End::ByUs)),
+            Word::Ended(code) => Ok(Some(End::ByItself(code))),
             Word::Stopped if self.child.has_terminal() => {
                 // Ctrl-Z: the shell waits for us to stop too. Nothing renews the lock meanwhile;
                 // before the command goes on, the deadline is looked at.

@@ -94,7 +94,7 @@ fn what_is_set_aside_is_not_had_by_who_found_it_before() {
     machine.run(async {
         let id = a.enqueue("job").await.unwrap();
         next(&a).await.give_back().await.unwrap();
-        assert_eq!(b.scanner.free().await.unwrap(), [id.clone()]);
+        assert_eq!(b.scanner.free().await.unwrap(), std::slice::from_ref(&id));
         assert!(a.next(Patience::AtMost(secs(30))).await.unwrap().is_none());
         assert!(b.take(id).await.unwrap().is_none());
         assert_eq!(shown(&a.list(9).await.unwrap()), [("job", &Standing::SetAside, 1)]);

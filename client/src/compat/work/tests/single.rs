@@ -118,7 +118,7 @@ fn a_look_costs_the_same_after_many_items() {
 #[test]
 fn workers_that_meet_spread_over_the_next_items() {
     let (machine, model) = world(7);
-    let workers: Vec<_> = (0..10).map(|_| queue(&model, &machine.process("worker"))).collect();
+    let workers: Vec<_> = (0..20).map(|_| queue(&model, &machine.process("worker"))).collect();
     let seams = machine.world().seams();
     machine.run(async {
         for number in 0..40 {
@@ -136,6 +136,24 @@ fn workers_that_meet_spread_over_the_next_items() {
         println!("{took:?}, {asked} statements each");
         assert!(took < secs(6) && asked < 60, "{took:?}, {asked} statements each");
     });
+}
+
+#[test]
+fn who_loses_an_item_draws_from_more_and_who_has_one_from_fewer() {
+    let (machine, model) = world(11);
+    let queue = queue(&model, &machine.process("worker"));
+    let ids: Vec<ItemId> =
+        (0..4).map(|at_us| ItemId::draw(at_us, &*machine.world().seams().rng)).collect();
+    let drawn = |random| queue.scanner.draw(&mut ids.clone(), random);
+    let at = |random: usize| ids.get(random).cloned();
+    assert_eq!([0, 1, 7].map(drawn), [at(0), at(0), at(0)]);
+    queue.scanner.learn(false);
+    assert_eq!([0, 1, 2].map(drawn), [at(0), at(1), at(0)]);
+    queue.scanner.learn(false);
+    assert_eq!([0, 1, 2, 3, 4].map(drawn), [at(0), at(1), at(2), at(3), at(0)]);
+    queue.scanner.learn(true);
+    assert_eq!([2, 3].map(drawn), [at(0), at(1)]);
+    assert_eq!(queue.scanner.draw(&mut Vec::new(), 3), None);
 }
 
 #[test]

@@ -38,10 +38,10 @@ pub(super) fn run(global: &Global, place: Place, args: RunArgs) -> Result<u8, Fa
             None => queue,
         };
         let worker = Worker { queue, until_empty, json, failed: 0 };
-        let worked = worker.work(&events, &stop).await;
+        let outcome = worker.work(&events, &stop).await;
         // What was given up is out of the table before we are gone.
         let _ = Seams::system().timeout(GOODBYE_LIMIT, cassandra.settled()).await;
-        worked
+        outcome
     })
 }
 
