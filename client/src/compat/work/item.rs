@@ -43,7 +43,8 @@ impl WorkItem {
         &self.payload
     }
 
-    /// Which attempt this is; the first is 1. It may leave numbers out, for an attempt counts before its worker is told of it.
+    /// Which attempt this is: above the number of those that were handed out before; the first is 1. A worker that died before it was
+    /// told of its attempt may be counted, now and then or always, so a number may be left out or come twice.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }

@@ -17,6 +17,7 @@ struct Judge {
     worked: Mutex<BTreeSet<ItemId>>,
     /// Those whose removal was answered.
     removed: Mutex<BTreeSet<ItemId>>,
+    /// How often each was handed out, and to whom last.
     had: Mutex<BTreeMap<ItemId, (u32, Weak<WorkItem>)>>,
     counts: Mutex<Counts>,
 }
@@ -33,8 +34,13 @@ impl Judge {
     /// A belief begins only here, and once unsafe an item stays so.
     fn had(&self, item: &Arc<WorkItem>, seed: u64) {
         let mut had = self.had.lock().unwrap();
-        if let Some((attempt, other)) = had.get(item.id()) {
-            assert!(*attempt < item.attempt(), "seed {seed}: attempt {attempt} and then {item:?}");
+        let before = had.get(item.id()).map_or(0, |(before, _)| *before);
+        // An attempt that was written to one replica and never handed out is counted now and then.
+        assert!(
+            item.attempt() > before,
+            "seed {seed}: handed out {before} times, and then {item:?}"
+        );
+        if let Some((_, other)) = had.get(item.id()) {
             let both = other.upgrade().is_some_and(|other| other.is_safe()) && item.is_safe();
             assert!(!both, "seed {seed}: two have {item:?}");
             self.counts.lock().unwrap().again += 1;
@@ -42,7 +48,7 @@ impl Judge {
         let is_removed = self.removed.lock().unwrap().contains(item.id());
         assert!(!is_removed, "seed {seed}: removed, and here again: {item:?}");
         assert_eq!(item.payload(), "what is to be done", "seed {seed}");
-        had.insert(item.id().clone(), (item.attempt(), Arc::downgrade(item)));
+        had.insert(item.id().clone(), (before + 1, Arc::downgrade(item)));
         self.counts.lock().unwrap().had += 1;
     }
 
