@@ -10,9 +10,12 @@ use holdfast::compat::{
     Cassandra, FallbackOptions, Lease, LeaseTable, Locker, LockerMode, LockerOptions,
 };
 
+use crate::cassandra::{FALLBACK, LEASE, MODES, Tables};
 pub use lines::Lines;
 pub use world::{NAMES, Pauses, Row, SWITCHED_WITHIN, Workers, World};
 
+/// What it needs in Cassandra.
+pub const TABLES: [Tables; 3] = [LEASE, MODES, FALLBACK];
 /// What its names begin with.
 pub const SCOPE: &str = "job/";
 /// How long the authority row stands still before a process takes over.

@@ -6,7 +6,7 @@ use holdfast::compat::{Locker, LockerMode, LockerOptions};
 use holdfast::{Client, LockInfo};
 use serde_json::Value;
 
-use crate::cassandra::Stage;
+use crate::cassandra::{BAKERY, FALLBACK, LEASE, MODES, QUEUE, SHADOW, Stage, TOKENS, Tables};
 use crate::cluster::{Cluster, Setup};
 use crate::fallback;
 use crate::program::{Ended, Program};
@@ -15,9 +15,8 @@ use crate::recipe::Recipe;
 /// Longer than a move of a few rows takes, with a change of leader in it.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Those that a move reads or writes.
-const TABLES: [&str; 6] =
-    ["leases", "lock_queue", "lock_main", "tokens", "token_times", "locker_modes"];
+/// What is moved from, and the table of modes.
+const RECIPES: [Tables; 6] = [LEASE, QUEUE, TOKENS, SHADOW, BAKERY, MODES];
 
 /// Starts `holdfast-migrate --json … COMMAND …`.
 pub fn migrate(stage: &Stage, endpoints: &str, command: &str, arguments: &[&str]) -> Program {
@@ -41,17 +40,17 @@ pub struct Move {
 impl Move {
     /// Three nodes of each, and nothing in the tables.
     pub async fn set(keyspace: &'static str) -> Self {
-        Self::with_servers(Stage::set(keyspace).await, &Setup::nodes(3)).await
+        Self::with_servers(Stage::set(keyspace, &RECIPES).await, &Setup::nodes(3)).await
     }
 
     /// The same with one server.
     pub async fn set_with_one_server(keyspace: &'static str) -> Self {
-        Self::with_servers(Stage::set(keyspace).await, &Setup::nodes(1)).await
+        Self::with_servers(Stage::set(keyspace, &RECIPES).await, &Setup::nodes(1)).await
     }
 
     /// Three of each; the servers' scopes may fall back on the nodes.
     pub async fn set_with_fallback(keyspace: &'static str) -> Self {
-        let stage = Stage::set(keyspace).await;
+        let stage = Stage::set(keyspace, &[&RECIPES[..], &[FALLBACK]].concat()).await;
         let settings = fallback::settings(stage.points(), stage.keyspace());
         Self::with_servers(stage, &Setup::nodes(3).with_fallback(&settings)).await
     }
@@ -59,10 +58,18 @@ impl Move {
     async fn with_servers(stage: Stage, setup: &Setup) -> Self {
         let moved = Self { stage, cluster: Cluster::start(setup).await };
         // An earlier run on the same nodes has left a scope somewhere.
-        for table in TABLES {
-            moved.cql(&[&format!("TRUNCATE k.{table}")]).await;
+        for table in RECIPES.into_iter().flatten() {
+            if !moved.is_empty(table).await {
+                moved.cql(&[&format!("TRUNCATE k.{table}")]).await;
+            }
         }
         moved
+    }
+
+    async fn is_empty(&self, table: &str) -> bool {
+        let text = format!("SELECT * FROM \"{}\".{table} LIMIT 1", self.stage.keyspace());
+        let read = self.stage.session().query_unpaged(text.as_str(), ()).await.unwrap();
+        read.into_rows_result().unwrap().rows_num() == 0
     }
 
     /// Statements, with `k.` for the keyspace.

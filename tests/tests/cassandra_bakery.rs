@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use holdfast::Error;
 use holdfast::compat::{Bakery, BakeryTables, LockerOptions, Patience, RemoteLocker};
 use holdfast_seams::Seams;
-use holdfast_tests::cassandra::Stage;
+use holdfast_tests::cassandra::{BAKERY, Stage};
 use holdfast_tests::program::run;
 use holdfast_tests::recipe::{Party, Recipe, Times, robbed};
 use nix::sys::signal::Signal;
@@ -33,7 +33,7 @@ async fn sleep(length: Duration) {
 
 /// A stage with the tables of both forms.
 async fn set(keyspace: &'static str) -> Stage {
-    let stage = Stage::set(keyspace).await;
+    let stage = Stage::set(keyspace, &[BAKERY]).await;
     Recipe::make_tables_of_forms(&stage).await;
     stage
 }

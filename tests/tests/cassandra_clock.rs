@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use holdfast::Error;
 use holdfast::compat::TimeClient;
 use holdfast_seams::Seams;
-use holdfast_tests::cassandra::Stage;
+use holdfast_tests::cassandra::{QUEUE, Stage, TIME};
 use holdfast_tests::program::{Ended, Program, run};
 use holdfast_tests::shim;
 use nix::sys::signal::Signal;
@@ -84,7 +84,7 @@ async fn passes(replica: &Replica, us: u64) -> u64 {
 /// §6 of the thesis, with our replicas: one is ten minutes ahead (which it may be here), and is killed.
 #[tokio::test]
 async fn time_goes_on_over_a_killed_replica_that_was_ahead() {
-    let stage = Stage::set("clock_ahead").await;
+    let stage = Stage::set("clock_ahead", &[QUEUE, TIME]).await;
     let living = Replica::many(&stage, &[0, -2_000]).await;
     let ahead = Replica::start(&stage, 600_000, &["--max-ahead", "20m"]).await;
     let reached = passes(&living[0], wall_us() + 590 * SECOND_US).await;
@@ -111,7 +111,7 @@ async fn time_goes_on_over_a_killed_replica_that_was_ahead() {
 /// The same with an old replica, which asks nobody how far it may be ahead.
 #[tokio::test]
 async fn time_goes_on_where_an_old_replica_left_it() {
-    let stage = Stage::set("clock_old").await;
+    let stage = Stage::set("clock_old", &[QUEUE, TIME]).await;
     let living = Replica::many(&stage, &[0, 0]).await;
     let before = living[0].now_us().await;
     let local_time = wall_us() + 600 * SECOND_US;
@@ -136,7 +136,7 @@ async fn time_goes_on_where_an_old_replica_left_it() {
 /// stands still.
 #[tokio::test]
 async fn no_answer_of_any_replica_is_less_than_one_before() {
-    let stage = Stage::set("clock_order").await;
+    let stage = Stage::set("clock_order", &[QUEUE, TIME]).await;
     let mut replicas = Replica::many(&stage, &[0, 5_000, -5_000]).await;
     let (largest, answers) = (AtomicU64::new(0), AtomicU64::new(0));
     let ask = async |endpoints: &[String], nth: usize| {
@@ -218,7 +218,7 @@ async fn in_line(stage: &Stage, lock: &str, number: usize) {
 
 #[tokio::test]
 async fn a_clock_that_is_behind_is_first_in_line_but_by_the_time_service() {
-    let stage = Stage::set("clock_queue").await;
+    let stage = Stage::set("clock_queue", &[QUEUE, TIME]).await;
     let replica = Replica::start(&stage, 0, &[]).await;
     let (local, served) =
         tokio::join!(order(&stage, "local", None), order(&stage, "served", Some(&replica)));
@@ -234,7 +234,7 @@ fn expect(ended: &Ended, code: i32, says: &str) {
 /// A cell that cannot be told the time by, an address that cannot be listened at.
 #[tokio::test]
 async fn what_a_replica_cannot_work_with_is_named_and_ends_it() {
-    let stage = Stage::set("clock_bad").await;
+    let stage = Stage::set("clock_bad", &[QUEUE, TIME]).await;
     let listening = async |at: &str, rest: &[&str]| {
         start(&stage, 0, &[&["clock", "--listen", at], rest].concat()).end(STEP_LIMIT).await
     };
@@ -275,7 +275,7 @@ async fn what_a_replica_cannot_work_with_is_named_and_ends_it() {
 /// A queue by a service that is not there, says nothing, or has one replica that does.
 #[tokio::test]
 async fn a_queue_without_its_time_is_told_so_and_takes_no_other() {
-    let stage = Stage::set("clock_silent").await;
+    let stage = Stage::set("clock_silent", &[QUEUE, TIME]).await;
     let replica = Replica::start(&stage, 0, &[]).await;
     // It is connected to, and never answered.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use holdfast::compat::{Lease, LeaseTable, LockerOptions, Patience};
 use holdfast_seams::Seams;
-use holdfast_tests::cassandra::Stage;
+use holdfast_tests::cassandra::{LEASE, Stage};
 
 /// Short, so that a test can wait for its end: safe for 4.9 s, renewed every 1.6 s.
 const TTL: Duration = secs(9);
@@ -34,7 +34,7 @@ async fn sleep(length: Duration) {
 /// The value is written with every renewal: it outlives the TTL as the leader does.
 #[tokio::test]
 async fn observers_see_the_leaders_value_beyond_its_ttl_and_a_new_leader_after_it() {
-    let stage = Stage::set("election").await;
+    let stage = Stage::set("election", &[LEASE]).await;
     let (first, second) = (lease(&stage, "one", TTL, SKEW), lease(&stage, "two", TTL, SKEW));
     let leading = first.campaign("lead", "10.0.0.1:80", Patience::Endless).await.unwrap();
     let mut observer = second.observe("lead");
@@ -54,7 +54,7 @@ async fn observers_see_the_leaders_value_beyond_its_ttl_and_a_new_leader_after_i
 
 #[tokio::test]
 async fn a_sequence_drawn_by_four_at_once_gives_no_number_twice() {
-    let stage = Stage::set("sequences").await;
+    let stage = Stage::set("sequences", &[LEASE]).await;
     let drawers = (0..4).map(|drawer| {
         let sequence = lease(&stage, &format!("drawer-{drawer}"), TTL, SKEW).sequence("orders");
         async move {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use holdfast::compat::Patience;
 use holdfast_seams::Seams;
-use holdfast_tests::cassandra::Stage;
+use holdfast_tests::cassandra::{BAKERY, LEASE, OPTIMISTIC, QUEUE, SHADOW, Stage, TOKENS};
 use holdfast_tests::check::{Options, Report, check};
 use holdfast_tests::history::{ClientId, Record};
 use holdfast_tests::legacy;
@@ -88,7 +88,7 @@ fn judged_but_for_line_13(records: &[Record]) -> Report {
 #[tokio::test]
 async fn old_clients_and_ours_exclude_each_other() {
     let python = python();
-    let stage = Stage::set("legacy").await;
+    let stage = Stage::set("legacy", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
     Recipe::make_tables_of_forms(&stage).await;
     let least = usize::try_from(length().as_secs() / 2).unwrap();
     // Each on tables of its own: side by side they take no longer than one.
@@ -121,7 +121,7 @@ fn names_of_this_run() -> [String; 2] {
 #[tokio::test]
 async fn old_clients_of_the_older_recipes_and_ours_exclude_each_other() {
     let python = python();
-    let stage = Stage::set("legacy_older").await;
+    let stage = Stage::set("legacy_older", &[SHADOW, OPTIMISTIC]).await;
     let names = names_of_this_run();
     let names = names.each_ref().map(String::as_str);
     let contending = Recipe::OLDER.map(async |recipe| {
@@ -144,7 +144,7 @@ async fn old_clients_of_the_older_recipes_and_ours_exclude_each_other() {
 async fn what_a_killed_process_of_ours_left_ends_with_its_ttl_and_an_old_ones_of_the_older_recipes_never()
  {
     let python = python();
-    let stage = Stage::set("legacy_older_killed").await;
+    let stage = Stage::set("legacy_older_killed", &[SHADOW, OPTIMISTIC]).await;
     let [theirs, ours] = names_of_this_run();
     let outlived = Recipe::OLDER.map(async |recipe| {
         let party = Party::new(&stage, recipe, Times::SHORT);
@@ -174,7 +174,7 @@ async fn what_a_killed_process_of_ours_left_ends_with_its_ttl_and_an_old_ones_of
 #[tokio::test]
 async fn what_a_killed_process_of_either_kind_left_stands_for_its_ttl() {
     let python = python();
-    let stage = Stage::set("legacy_killed").await;
+    let stage = Stage::set("legacy_killed", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
     // The lease seed's rows have the TTL of their table.
     let short = "ALTER TABLE legacy_killed.leases WITH default_time_to_live = 9";
     stage.session().query_unpaged(short, ()).await.unwrap();

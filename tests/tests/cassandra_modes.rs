@@ -22,7 +22,7 @@ use holdfast::compat::{
     ScopeModes, SerialScope, Stage,
 };
 use holdfast_seams::Seams;
-use holdfast_tests::cassandra::Stage as Nodes;
+use holdfast_tests::cassandra::{FALLBACK, LEASE, MODES, QUEUE, Stage as Nodes, TOKENS};
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::legacy;
 use holdfast_tests::program::{Ended, Program, run};
@@ -81,7 +81,7 @@ impl Crew<'_> {
 #[tokio::test]
 async fn old_clients_and_processes_in_both_exclude_each_other() {
     let python = python();
-    let nodes = Nodes::set("modes_old").await;
+    let nodes = Nodes::set("modes_old", &[LEASE, QUEUE, TOKENS, MODES]).await;
     let cluster = Cluster::start(&Setup::nodes(3)).await;
     let scope = scope_of_all(&nodes).await;
     // An old client that ends in the middle of an insert leaves its token to a housekeeper: another run has other names.
@@ -149,7 +149,7 @@ fn in_the_way(moved: Result<Stage, MoveRefused>) -> usize {
 #[tokio::test]
 async fn processes_move_from_cassandra_to_native_and_back_under_load() {
     let python = python();
-    let nodes = Nodes::set("modes_move").await;
+    let nodes = Nodes::set("modes_move", &[LEASE, MODES]).await;
     let cluster = Cluster::start(&Setup::nodes(3)).await;
     let scope = scope_of_all(&nodes).await;
     let party = Party::new(&nodes, Recipe::Lease, Times::USUAL);
@@ -212,7 +212,7 @@ async fn processes_move_from_cassandra_to_native_and_back_under_load() {
 /// A process that ends without a word: its row is in the way for its TTL, and not for longer.
 #[tokio::test]
 async fn a_process_that_died_is_in_the_way_until_the_ttl_of_its_row_is_over() {
-    let nodes = Nodes::set("modes_dead").await;
+    let nodes = Nodes::set("modes_dead", &[LEASE, MODES]).await;
     let scope = scope_of_all(&nodes).await;
     let (points, keyspace) = (nodes.points().to_owned(), nodes.keyspace().to_owned());
     let dying = std::thread::spawn(move || {
@@ -244,7 +244,7 @@ async fn a_process_that_died_is_in_the_way_until_the_ttl_of_its_row_is_over() {
 /// `--mode both` excludes either side and hands on the token; the row is gone with the command.
 #[tokio::test]
 async fn the_command_line_locks_in_both_stores() {
-    let nodes = Nodes::set("modes_line").await;
+    let nodes = Nodes::set("modes_line", &[LEASE, MODES, FALLBACK]).await;
     let scope = scope_of_all(&nodes).await;
     let cluster = Cluster::start(&Setup::nodes(3)).await;
     let endpoints = cluster.endpoints();
@@ -297,7 +297,7 @@ async fn the_command_line_locks_in_both_stores() {
 /// and is stopped when the scope goes back.
 #[tokio::test]
 async fn the_command_line_takes_a_scope_over_and_is_stopped_when_it_goes_back() {
-    let nodes = Nodes::set("modes_fallback").await;
+    let nodes = Nodes::set("modes_fallback", &[LEASE, MODES, FALLBACK]).await;
     let scope = ScopeModes::new(&nodes.cassandra(), "orders/", ModesTable::default()).unwrap();
     while scope.view().await.unwrap().stage < Stage::Fallback {
         scope.advance().await.unwrap();

@@ -18,7 +18,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use holdfast::compat::Patience;
 use holdfast_seams::Seams;
-use holdfast_tests::cassandra::Stage;
+use holdfast_tests::cassandra::{OPTIMISTIC, QUEUE, SHADOW, Stage};
 use holdfast_tests::draw::Draw;
 use holdfast_tests::history::{Record, What};
 use holdfast_tests::recipe::{Party, Recipe, Times, WORK};
@@ -69,7 +69,8 @@ impl fmt::Display for Turns {
 /// for their main rows are one table.
 #[tokio::test]
 async fn a_shadowed_lock_is_had_in_bursts_and_never_by_two() {
-    let stages = [Stage::set("older_bursts").await, Stage::set("older_turns").await];
+    let stages =
+        [Stage::set("older_bursts", &[SHADOW]).await, Stage::set("older_turns", &[QUEUE]).await];
     for (stage, recipe) in stages.iter().zip([Recipe::Shadow, Recipe::Queue]) {
         let party = Party::new(stage, recipe, Times::USUAL);
         let clock = Seams::system().clock;
@@ -94,7 +95,7 @@ async fn a_shadowed_lock_is_had_in_bursts_and_never_by_two() {
 #[tokio::test]
 async fn twenty_workers_at_one_optimistic_token_are_never_two_inside() {
     const WORKERS: u64 = 20;
-    let stage = Stage::set("older_livelock").await;
+    let stage = Stage::set("older_livelock", &[OPTIMISTIC]).await;
     let party = Party::new(&stage, Recipe::TokensOptimistic, Times::USUAL);
     let clock = Seams::system().clock;
     let until = clock.now() + LENGTH;

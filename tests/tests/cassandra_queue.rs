@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use holdfast::compat::{LockerOptions, Patience, Queue, QueueTables, RemoteLocker};
 use holdfast_seams::Seams;
-use holdfast_tests::cassandra::Stage;
+use holdfast_tests::cassandra::{QUEUE, Stage};
 
 /// Short, so that a test can wait for its end: safe for 4.9 s.
 const TTL: Duration = secs(9);
@@ -33,7 +33,7 @@ async fn sleep(length: Duration) {
 /// A place in the queue stands for as long as its waiter waits, longer than a TTL.
 #[tokio::test]
 async fn a_queued_lock_is_renewed_and_its_waiter_stays_first() {
-    let stage = Stage::set("queue_renewal").await;
+    let stage = Stage::set("queue_renewal", &[QUEUE]).await;
     let held = queue(&stage, "holder").get_lock("kept").await.unwrap();
     let (first, second) = (queue(&stage, "first"), queue(&stage, "second"));
     let waiting = first.get_lock("kept");

@@ -16,7 +16,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use holdfast::compat::Patience;
 use holdfast_seams::Seams;
-use holdfast_tests::cassandra::{Nodes, Stage};
+use holdfast_tests::cassandra::{BAKERY, LEASE, Nodes, QUEUE, Stage, TOKENS};
 use holdfast_tests::recipe::{LockProcess, Party, Times, WORK, longest_pause, robbed};
 use holdfast_tests::remote::RemoteScribe;
 use nix::sys::signal::Signal;
@@ -81,14 +81,14 @@ async fn with_each(stage: &Stage, scenario: impl AsyncFn(&Party<'_>)) {
 
 #[tokio::test]
 async fn one_lock_is_had_by_one_of_twelve_at_a_time() {
-    let stage = Stage::set("one_lock").await;
+    let stage = Stage::set("one_lock", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
     let load = (12, &["one"][..], 15);
     under_load(&stage, Times::SHORT, load, async |_| sleep(secs(12)).await).await;
 }
 
 #[tokio::test]
 async fn several_locks_are_had_by_several_at_a_time() {
-    let stage = Stage::set("several").await;
+    let stage = Stage::set("several", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
     let load = (8, &["a", "b", "c", "d"][..], 40);
     under_load(&stage, Times::SHORT, load, async |_| sleep(secs(8)).await).await;
 }
@@ -97,7 +97,7 @@ async fn several_locks_are_had_by_several_at_a_time() {
 /// to live that long.
 #[tokio::test]
 async fn a_lock_is_renewed_for_as_long_as_it_is_held() {
-    let stage = Stage::set("renewal").await;
+    let stage = Stage::set("renewal", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
     with_each(&stage, async |party| {
         let client = party.client(1);
         for _ in 1..=3 {
@@ -132,7 +132,7 @@ async fn is_kept_over_two_ttls(party: &Party<'_>, client: &RemoteScribe) -> bool
 /// The holder is killed with SIGKILL, and the one that waited first with it.
 #[tokio::test]
 async fn the_lock_of_a_killed_process_passes_over_a_killed_waiter_after_its_ttl_and_not_before() {
-    let stage = Stage::set("killed").await;
+    let stage = Stage::set("killed", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
     with_each(&stage, async |party| {
         let mut holder = party.process(100, &["hold", "job"]);
         holder.says("held").await;
@@ -156,7 +156,7 @@ async fn the_lock_of_a_killed_process_passes_over_a_killed_waiter_after_its_ttl_
 /// knows as soon as it wakes; what it takes back then is its own.
 #[tokio::test]
 async fn a_holder_that_was_frozen_past_its_term_finds_it_lost() {
-    let stage = Stage::set("frozen").await;
+    let stage = Stage::set("frozen", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
     with_each(&stage, async |party| {
         let mut holder = party.process(100, &["hold", "job"]);
         holder.says("held").await;
@@ -176,7 +176,7 @@ async fn a_holder_that_was_frozen_past_its_term_finds_it_lost() {
 
 #[tokio::test]
 async fn one_node_killed_under_load_and_started_again_changes_nothing() {
-    let stage = Stage::set("node_killed").await;
+    let stage = Stage::set("node_killed", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
     under_load(&stage, Times::SHORT, (4, &["a", "b"], 20), async |nodes| {
         sleep(secs(2)).await;
         nodes.kill(2).await;
@@ -190,7 +190,7 @@ async fn one_node_killed_under_load_and_started_again_changes_nothing() {
 /// The usual TTL, and as much skew as that allows for.
 #[tokio::test]
 async fn one_node_a_minute_ahead_under_load_changes_nothing() {
-    let stage = Stage::set("node_ahead").await;
+    let stage = Stage::set("node_ahead", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
     under_load(&stage, Times::USUAL, (4, &["a", "b"], 20), async |nodes| {
         sleep(secs(2)).await;
         nodes.skew(3, secs(60)).await;
@@ -204,7 +204,7 @@ async fn one_node_a_minute_ahead_under_load_changes_nothing() {
 #[tokio::test]
 async fn who_gives_back_what_he_has_when_a_wait_ends_is_not_stuck_for_ever() {
     const PAIRS: [[&str; 2]; 3] = [["a", "b"], ["b", "c"], ["c", "a"]];
-    let stage = Stage::set("deadlock").await;
+    let stage = Stage::set("deadlock", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
     with_each(&stage, async |party| {
         let firsts = Barrier::new(PAIRS.len());
         let both = async |id: u64, [first, second]: [&str; 2]| {
@@ -234,7 +234,7 @@ async fn who_gives_back_what_he_has_when_a_wait_ends_is_not_stuck_for_ever() {
 async fn each_of_eight_at_one_lock_has_its_turn() {
     const TURNS: usize = 3;
     const WITHIN: Duration = secs(90);
-    let stage = Stage::set("starvation").await;
+    let stage = Stage::set("starvation", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
     with_each(&stage, async |party| {
         let had: [AtomicUsize; 8] = Default::default();
         let clock = Seams::system().clock;
@@ -266,7 +266,7 @@ async fn each_of_eight_at_one_lock_has_its_turn() {
 async fn all_workers_replaced_under_load_leave_nothing_locked() {
     const NAMES: [&str; 4] = ["work", "a", "b", "c"];
     const WORKERS: u64 = 4;
-    let stage = Stage::set("redeployment").await;
+    let stage = Stage::set("redeployment", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
     with_each(&stage, async |party| {
         let started = async |id: u64| {
             let mut worker = party.process(id, &NAMES);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use holdfast::compat::{Bunch, LockerOptions, Patience, RemoteLocker, TokenTables, Tokens};
 use holdfast_seams::Seams;
-use holdfast_tests::cassandra::Stage;
+use holdfast_tests::cassandra::{Stage, TOKENS};
 use holdfast_tests::history::{Asked, ClientId, Recorder, What, read};
 use holdfast_tests::legacy;
 use holdfast_tests::program::{Program, run};
@@ -84,7 +84,7 @@ async fn rows(session: &Session, select: &str) -> usize {
 /// and no two on one at a time.
 #[tokio::test]
 async fn batches_of_the_same_tokens_come_to_their_end() {
-    let stage = Stage::set("tokens_batch").await;
+    let stage = Stage::set("tokens_batch", &[TOKENS]).await;
     let _housekeeper = keep_house(&stage.cassandra(), GRACE);
     let names: Vec<String> = (0..30).map(|number| format!("sample/{number}")).collect();
     let work = async |id: u64| {
@@ -130,7 +130,7 @@ async fn work_on(bunch: Bunch<'_>, recorder: &Recorder, client: ClientId, reques
 /// housekeeper's process frees both, and not before its grace; who was frozen knows as soon as it wakes.
 #[tokio::test]
 async fn the_tokens_of_a_killed_and_of_a_frozen_process_are_freed_after_the_grace() {
-    let stage = Stage::set("tokens_dead").await;
+    let stage = Stage::set("tokens_dead", &[TOKENS]).await;
     let sweeping = ["housekeeper", "--grace", "9s", "--every", "1s"];
     let mut housekeeper = Program::start("holdfast", &command_line(&stage, &sweeping));
     let (killed, first_history, _first) = holder(&stage, "killed", 100).await;
@@ -174,7 +174,7 @@ async fn the_tokens_of_a_killed_and_of_a_frozen_process_are_freed_after_the_grac
 #[tokio::test]
 async fn the_old_housekeeper_and_ours_free_the_same_and_neither_what_is_held() {
     let python = legacy::python(env!("CARGO_TARGET_TMPDIR"), "cassandra_tokens");
-    let stage = Stage::set("tokens_houses").await;
+    let stage = Stage::set("tokens_houses", &[TOKENS]).await;
     let times = Times { ttl: GRACE, skew: SKEW };
     let party = Party::keeping_no_house(&stage, Recipe::TokensLwt, times);
     let script = legacy::script("client.py");
@@ -228,7 +228,7 @@ async fn the_old_housekeeper_and_ours_free_the_same_and_neither_what_is_held() {
 /// does when its coordinator is a minute ahead: an insert that is answered as applied is not there.
 #[tokio::test]
 async fn a_client_with_the_seeds_statements_excludes_ours_and_is_excluded() {
-    let stage = Stage::set("tokens_seed").await;
+    let stage = Stage::set("tokens_seed", &[TOKENS]).await;
     let ours = tokens(&stage, "ours", GRACE, SKEW);
     let insert = |token: &str, id: &str| {
         format!(
@@ -261,7 +261,7 @@ async fn a_client_with_the_seeds_statements_excludes_ours_and_is_excluded() {
 /// `tokens-lwt lock` and `try`, `housekeeper --once`, and tables of other names.
 #[tokio::test]
 async fn the_command_line_locks_tokens_and_keeps_house_in_tables_of_any_name() {
-    let stage = Stage::set("tokens_line").await;
+    let stage = Stage::set("tokens_line", &[TOKENS]).await;
     let columns = ["--tokens-table", "locked", "--tokens-columns", "key", "column1", "Value"];
     let names = [&columns[..], &["--token-times-table", "beats"]].concat();
     let line = |rest: &[&'static str]| {

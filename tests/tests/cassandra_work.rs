@@ -17,7 +17,7 @@ use holdfast::compat::{
     ItemId, LockerOptions, Patience, Standing, WorkItem, WorkQueue, WorkTables,
 };
 use holdfast_seams::Seams;
-use holdfast_tests::cassandra::Stage;
+use holdfast_tests::cassandra::{Stage, WORK};
 use holdfast_tests::cluster::binary;
 use holdfast_tests::history::{Record, What, read};
 use holdfast_tests::program::{Ended, Program};
@@ -115,7 +115,7 @@ fn finished(records: &[Record]) -> BTreeSet<ItemId> {
 /// It is had again once its TTL and the skew have passed, as attempt 2, and by nobody before the dead worker's hold was over.
 #[tokio::test]
 async fn an_item_of_a_killed_worker_is_had_by_another() {
-    let stage = Stage::set("work_killed").await;
+    let stage = Stage::set("work_killed", &[WORK]).await;
     let heir = queue(&stage, "heir");
     let id = heir.enqueue("job").await.unwrap();
     let mut workers = Workers::of(&stage);
@@ -148,7 +148,7 @@ async fn until_empty(queue: &WorkQueue) {
 /// Four processes, beside two that are killed while they have an item, while two others enqueue.
 #[tokio::test]
 async fn four_processes_work_on_every_item_and_no_two_have_one() {
-    let stage = Stage::set("work_four").await;
+    let stage = Stage::set("work_four", &[WORK]).await;
     let mut workers = Workers::of(&stage);
     let (one, other) = (queue(&stage, "one"), queue(&stage, "other"));
     let first = enqueue(&one, 2).await;
@@ -183,7 +183,7 @@ async fn four_processes_work_on_every_item_and_no_two_have_one() {
 /// One frozen past its term: somebody else has the item, and what it does when it wakes removes nothing.
 #[tokio::test]
 async fn a_worker_that_was_frozen_past_its_term_has_lost_its_item() {
-    let stage = Stage::set("work_frozen").await;
+    let stage = Stage::set("work_frozen", &[WORK]).await;
     let other = queue(&stage, "other");
     let id = other.enqueue("job").await.unwrap();
     let mut workers = Workers::of(&stage);
@@ -204,7 +204,7 @@ async fn a_worker_that_was_frozen_past_its_term_has_lost_its_item() {
 /// What Cassandra takes of it: the longest payload, every kind of character, an empty one; a lease over two TTLs.
 #[tokio::test]
 async fn payloads_come_as_they_went_and_an_item_is_kept() {
-    let stage = Stage::set("work_payloads").await;
+    let stage = Stage::set("work_payloads", &[WORK]).await;
     let queue = queue(&stage, "worker");
     let payloads = ["é".repeat(32_768), String::new(), "'; DROP \0\u{1F980}\n$1 ?".to_owned()];
     for payload in &payloads {
@@ -234,7 +234,7 @@ async fn payloads_come_as_they_went_and_an_item_is_kept() {
 /// Rows that somebody wrote by hand: nothing panics, no item is hidden, none that is held back by them is handed out.
 #[tokio::test]
 async fn rows_of_strangers_stop_nobody() {
-    let stage = Stage::set("work_strangers").await;
+    let stage = Stage::set("work_strangers", &[WORK]).await;
     let queue = queue(&stage, "worker");
     let held_back = queue.enqueue("held back").await.unwrap();
     let hour: i64 = held_back.as_str()[..20].parse::<i64>().unwrap() / 3_600_000_000;
@@ -316,7 +316,7 @@ impl Line {
 
 #[tokio::test]
 async fn a_command_runs_for_every_item_and_what_fails_comes_again_and_is_set_aside() {
-    let stage = Stage::set("work_line").await;
+    let stage = Stage::set("work_line", &[WORK]).await;
     let line = Line::of(&stage, &[]);
     let added = line.fed("good 1\\nbad\\ngood 2\\n", &["add", &JOBS]).await;
     assert_eq!((added.code, added.out.lines().count()), (Some(0), 3), "{added:?}");
@@ -365,7 +365,7 @@ async fn a_command_runs_for_every_item_and_what_fails_comes_again_and_is_set_asi
 /// A worker that is stopped past its term kills its command when it goes on, and gives up when it is asked to end.
 #[tokio::test]
 async fn a_lost_item_stops_its_command_and_a_signal_gives_it_back() {
-    let stage = Stage::set("work_lost").await;
+    let stage = Stage::set("work_lost", &[WORK]).await;
     let line = Line::of(&stage, &["--ttl", "9s", "--max-skew", "3s"]);
     assert_eq!(line.run(&["add", &JOBS, "long"]).await.code, Some(0));
     let script = "echo \"begun $HOLDFAST_ATTEMPT\"; exec sleep 1000";
@@ -390,7 +390,7 @@ async fn a_lost_item_stops_its_command_and_a_signal_gives_it_back() {
 
 #[tokio::test]
 async fn wrong_input_is_refused_with_what_to_do() {
-    let stage = Stage::set("work_wrong").await;
+    let stage = Stage::set("work_wrong", &[WORK]).await;
     let line = Line::of(&stage, &[]);
     let cases: [(&[&str], i32, &str); 7] = [
         (&["add", "", "x"], 122, "cannot be empty"),

@@ -25,7 +25,7 @@ use std::time::Duration;
 use holdfast::Client;
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::Stage as Nodes;
-use holdfast_tests::fallback::{Lines, Row, SERVES_FOR, W, World};
+use holdfast_tests::fallback::{Lines, Row, SERVES_FOR, TABLES, W, World};
 use holdfast_tests::fault::Line;
 
 const fn secs(seconds: u64) -> Duration {
@@ -93,7 +93,7 @@ async fn hand_over(world: &World, leader: usize) {
 /// handing leadership to a server that can be reached ends it, and so would the line.
 #[tokio::test]
 async fn a_leader_that_no_client_reaches_keeps_its_scope_until_another_one_leads() {
-    let nodes = Nodes::set("faults_clients").await;
+    let nodes = Nodes::set("faults_clients", &TABLES).await;
     let (lines, cluster) = Lines::start(&nodes).await;
     let world = World::of(nodes, cluster).await;
     let (workers, tokens) = (world.workers(6).await, world.tokens.clone());
@@ -128,7 +128,7 @@ async fn a_leader_that_no_client_reaches_keeps_its_scope_until_another_one_leads
 /// node. Once another one leads it is native again, with the line still broken.
 #[tokio::test]
 async fn a_leader_cut_off_from_cassandra_gives_way_until_another_one_leads() {
-    let nodes = Nodes::set("faults_cassandra").await;
+    let nodes = Nodes::set("faults_cassandra", &TABLES).await;
     let (lines, cluster) = Lines::start(&nodes).await;
     let world = World::of(nodes, cluster).await;
     let (workers, tokens) = (world.workers(6).await, world.tokens.clone());

@@ -22,7 +22,7 @@ use holdfast_migrate::plan::{Kind, Rules};
 use holdfast_migrate::scan::{Range, Scan};
 use holdfast_migrate::verify::{Difference, NativeLock, NativeStore, Party, Verified, verify};
 use holdfast_seams::Seams;
-use holdfast_tests::cassandra::Stage;
+use holdfast_tests::cassandra::{LEASE, MODES, QUEUE, Stage};
 use holdfast_tests::recipe::Recipe;
 
 /// A store as the native one answers: each lock's holder, then its line.
@@ -206,7 +206,7 @@ fn expected(number: u32) -> BTreeMap<String, Vec<String>> {
 
 #[tokio::test]
 async fn what_is_held_and_waited_for_comes_in_once_and_in_order() {
-    let stage = Stage::set("import_once").await;
+    let stage = Stage::set("import_once", &[LEASE, QUEUE, MODES]).await;
     let cell = |table: &str, column: &str, ttl_s: u32| {
         format!(
             "INSERT INTO k.{table} (key, column1, value) VALUES ('q', '{column}', 'x') \
@@ -257,7 +257,7 @@ async fn what_is_held_and_waited_for_comes_in_once_and_in_order() {
 /// end without it.
 #[tokio::test]
 async fn an_import_that_ends_early_goes_on_where_it_was() {
-    let stage = Stage::set("import_resumed").await;
+    let stage = Stage::set("import_resumed", &[LEASE, QUEUE, MODES]).await;
     many(&stage, 2_000).await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("checkpoint");
@@ -292,7 +292,7 @@ fn done_in(path: &Path) -> BTreeSet<u64> {
 /// Another store, other ranges, a table that was dropped and made anew under its name.
 #[tokio::test]
 async fn a_checkpoint_of_another_import_is_refused_and_nothing_is_sent() {
-    let stage = Stage::set("import_other").await;
+    let stage = Stage::set("import_other", &[LEASE, QUEUE, MODES]).await;
     let table = "CREATE TABLE k.leases (name text PRIMARY KEY, owner text, value text)";
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("checkpoint");
@@ -316,7 +316,7 @@ async fn a_checkpoint_of_another_import_is_refused_and_nothing_is_sent() {
 /// Ours are none, however lately they wrote.
 #[tokio::test]
 async fn somebody_elses_client_that_writes_is_in_the_way_unless_it_is_said_to_be_stopped() {
-    let stage = Stage::set("import_strangers").await;
+    let stage = Stage::set("import_strangers", &[LEASE, QUEUE, MODES]).await;
     let on = stage.cassandra();
     let guard = Recipe::Lease
         .locker(&on, &LockerOptions::default().service("billing"))
@@ -347,7 +347,7 @@ async fn somebody_elses_client_that_writes_is_in_the_way_unless_it_is_said_to_be
 /// One node of three dies while the tables are read, and is started again.
 #[tokio::test]
 async fn a_node_that_dies_during_the_read_costs_no_row() {
-    let stage = Stage::set("import_killed_node").await;
+    let stage = Stage::set("import_killed_node", &[LEASE, QUEUE, MODES]).await;
     many(&stage, 2_000).await;
     let store = Store::new("one");
     let slow = Options { pace: Pace::new(std::num::NonZeroU32::new(500)), ..options(64, None) };
@@ -388,7 +388,7 @@ fn said(lock: &str, difference: &Difference) -> String {
 
 #[tokio::test]
 async fn what_came_in_is_verified_and_each_difference_is_told() {
-    let stage = Stage::set("import_verified").await;
+    let stage = Stage::set("import_verified", &[LEASE, QUEUE, MODES]).await;
     let cell = |table: &str, column: &str| {
         let ttl = "USING TTL 600";
         format!("INSERT INTO k.{table} (key, column1, value) VALUES ('q', '{column}', 'x') {ttl}")

@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use holdfast::compat::LockerOptions;
 use holdfast_seams::Seams;
-use holdfast_tests::cassandra::Stage;
+use holdfast_tests::cassandra::{BAKERY, LEASE, MODES, OPTIMISTIC, QUEUE, SHADOW, Stage, TOKENS};
 use holdfast_tests::program::{Ended, run};
 use holdfast_tests::recipe::Recipe;
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ fn left_s(line: &Value) -> f64 {
 
 #[tokio::test]
 async fn leases_are_planned_with_owner_value_time_left_and_write_time() {
-    let stage = Stage::set("plan_lease").await;
+    let stage = Stage::set("plan_lease", &[LEASE, MODES]).await;
     let rows = [
         "INSERT INTO k.leases (name, owner, value) VALUES ('orders/1', 'client_1', '10.0.0.7') IF NOT EXISTS",
         "INSERT INTO k.leases (name, owner) VALUES ('orders/2', 'client_2') USING TTL 900 AND TIMESTAMP 1700000000000000",
@@ -117,7 +117,7 @@ async fn leases_are_planned_with_owner_value_time_left_and_write_time() {
 /// each row once.
 #[tokio::test]
 async fn however_the_table_is_cut_each_row_is_read_once() {
-    let stage = Stage::set("plan_many").await;
+    let stage = Stage::set("plan_many", &[LEASE]).await;
     let insert = stage
         .session()
         .prepare("INSERT INTO plan_many.leases (name, owner) VALUES (?, ?) USING TTL 3600")
@@ -143,7 +143,7 @@ async fn however_the_table_is_cut_each_row_is_read_once() {
 
 #[tokio::test]
 async fn a_queue_is_planned_as_its_clients_see_it() {
-    let stage = Stage::set("plan_queue").await;
+    let stage = Stage::set("plan_queue", &[QUEUE]).await;
     let place = |time: u32, thread: &str| format!("{time:020}{thread}");
     let cell = |table: &str, lock: &str, column: &str, using: &str| {
         format!(
@@ -190,7 +190,7 @@ async fn a_queue_is_planned_as_its_clients_see_it() {
 
 #[tokio::test]
 async fn a_shadow_row_is_planned_as_who_tries() {
-    let stage = Stage::set("plan_shadow").await;
+    let stage = Stage::set("plan_shadow", &[SHADOW]).await;
     let table = "CREATE TABLE IF NOT EXISTS k.\"Shadow\" (key text, column1 blob, value blob, PRIMARY KEY (key, column1))";
     let rows = [
         table,
@@ -206,7 +206,7 @@ async fn a_shadow_row_is_planned_as_who_tries() {
 
 #[tokio::test]
 async fn a_token_is_planned_if_its_session_beats() {
-    let stage = Stage::set("plan_tokens").await;
+    let stage = Stage::set("plan_tokens", &[TOKENS]).await;
     let rows = [
         "INSERT INTO k.tokens (\"token\", service_session_id, timestamp) VALUES ('job', 's1', 0) IF NOT EXISTS",
         "INSERT INTO k.tokens (\"token\", service_session_id, timestamp) VALUES ('job2', 's1', 0)",
@@ -238,7 +238,7 @@ async fn a_token_is_planned_if_its_session_beats() {
 /// The Scylla seed's first table, whose key has the session.
 #[tokio::test]
 async fn a_token_without_lwt_is_planned_if_one_session_has_it() {
-    let stage = Stage::set("plan_optimistic").await;
+    let stage = Stage::set("plan_optimistic", &[OPTIMISTIC]).await;
     let rows = [
         "CREATE TABLE IF NOT EXISTS k.wanted (\"token\" text, service_session_id text, PRIMARY KEY (\"token\", service_session_id))",
         "INSERT INTO k.wanted (\"token\", service_session_id) VALUES ('job', 's1')",
@@ -256,7 +256,7 @@ async fn a_token_without_lwt_is_planned_if_one_session_has_it() {
 /// In both seeds' ways: integers, flags that are deleted or written over.
 #[tokio::test]
 async fn a_bakery_is_planned_by_number_and_process() {
-    let stage = Stage::set("plan_bakery").await;
+    let stage = Stage::set("plan_bakery", &[BAKERY]).await;
     let rows = [
         "CREATE TABLE IF NOT EXISTS k.pid_numbers (key text, column1 int, value varint, PRIMARY KEY (key, column1))",
         "CREATE TABLE IF NOT EXISTS k.pid_choosing (key text, column1 int, value boolean, PRIMARY KEY (key, column1))",
@@ -286,7 +286,7 @@ async fn a_bakery_is_planned_by_number_and_process() {
 /// Each is named, with what to do; nothing is made and nothing else is read.
 #[tokio::test]
 async fn what_is_no_table_of_the_recipe_is_refused_by_name() {
-    let stage = Stage::set("plan_refused").await;
+    let stage = Stage::set("plan_refused", &[LEASE, QUEUE, TOKENS]).await;
     let tables = [
         "CREATE TABLE IF NOT EXISTS k.typed (name text PRIMARY KEY, owner double, value text)",
         "CREATE TABLE IF NOT EXISTS k.short (name text PRIMARY KEY, owner text)",

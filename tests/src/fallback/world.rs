@@ -10,7 +10,7 @@ use holdfast::compat::{Locker, LockerOptions, ModesTable, Patience, ScopeModes, 
 use holdfast::{Client, Error, ScopeAdmin, ScopeStatus};
 use holdfast_seams::{Seams, Task};
 
-use super::{SCOPE, V, W, locker, settings};
+use super::{SCOPE, TABLES, V, W, locker, settings};
 use crate::cassandra::Stage as Nodes;
 use crate::cluster::{Cluster, Setup};
 use crate::history::{ClientId, Record};
@@ -68,7 +68,7 @@ impl World {
 
     /// With the scope set, served natively, and open to processes that fall back.
     pub async fn start(keyspace: &'static str) -> Self {
-        let nodes = Nodes::set(keyspace).await;
+        let nodes = Nodes::set(keyspace, &TABLES).await;
         let cluster = Cluster::start(&Self::setup(&nodes)).await;
         Self::of(nodes, cluster).await
     }

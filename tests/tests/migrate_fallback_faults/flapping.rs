@@ -5,7 +5,7 @@ use std::time::Duration;
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::Stage as Nodes;
 use holdfast_tests::draw::Draw;
-use holdfast_tests::fallback::{Lines, World};
+use holdfast_tests::fallback::{Lines, TABLES, World};
 use holdfast_tests::fault::Line;
 
 use super::{secs, sleep};
@@ -64,7 +64,7 @@ async fn flap(keyspace: &'static str, length: Duration) {
     let seed = Seams::system().rng.next_u64();
     println!("seed {seed}");
     let mut draw = Draw::new(seed);
-    let nodes = Nodes::set(keyspace).await;
+    let nodes = Nodes::set(keyspace, &TABLES).await;
     let (lines, cluster) = Lines::start(&nodes).await;
     let mut world = World::of(nodes, cluster).await;
     let (workers, tokens) = (world.workers(6).await, world.tokens.clone());

@@ -6,7 +6,7 @@ use std::process::Command;
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::Stage as Nodes;
 use holdfast_tests::cluster::Cluster;
-use holdfast_tests::fallback::{NAMES, World};
+use holdfast_tests::fallback::{NAMES, TABLES, World};
 use holdfast_tests::history::{Record, What, read};
 use holdfast_tests::program::Program;
 use holdfast_tests::shim::{self, ClockRate};
@@ -51,7 +51,7 @@ impl Worker {
 /// over to Cassandra or back.
 #[tokio::test]
 async fn clocks_a_tenth_apart_never_make_two_holders() {
-    let nodes = Nodes::set("faults_rates").await;
+    let nodes = Nodes::set("faults_rates", &TABLES).await;
     let mut setup = World::setup(&nodes);
     setup.preload = vec![shim()];
     let mut cluster = Cluster::prepare(&setup);

@@ -10,7 +10,7 @@ use holdfast::compat::{LockerOptions, Patience};
 use holdfast_seams::{Moment, Seams};
 use holdfast_tests::cassandra::Stage as Nodes;
 use holdfast_tests::cluster::Cluster;
-use holdfast_tests::fallback::{SERVES_FOR, V, World};
+use holdfast_tests::fallback::{SERVES_FOR, TABLES, V, World};
 use holdfast_tests::remote::RemoteScribe;
 
 use super::{secs, sleep};
@@ -67,7 +67,7 @@ async fn watch(world: &World) -> Drain {
 /// Each process reads the row every V/3, if it holds as if it waits. Servers come back, and the one that leads has to change the row
 /// twice beside them.
 async fn drain_beside(keyspace: &'static str, readers: usize) {
-    let nodes = Nodes::set(keyspace).await;
+    let nodes = Nodes::set(keyspace, &TABLES).await;
     let setup = World::setup(&nodes).node("log_level", "\"info,holdfast_server::authority=debug\"");
     let cluster = Cluster::start(&setup).await;
     let mut world = World::of(nodes, cluster).await;
