@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use holdfast::compat::LockerOptions;
 use holdfast_seams::Seams;
-use holdfast_tests::cassandra::{BAKERY, LEASE, MODES, OPTIMISTIC, QUEUE, SHADOW, Stage, TOKENS};
+use holdfast_tests::cassandra::{BAKERY, LEASE, MODES, QUEUE, SHADOW, Stage, TOKENS};
 use holdfast_tests::program::{Ended, run};
 use holdfast_tests::recipe::Recipe;
 use serde_json::{Value, json};
@@ -238,7 +238,7 @@ async fn a_token_is_planned_if_its_session_beats() {
 /// The Scylla seed's first table, whose key has the session.
 #[tokio::test]
 async fn a_token_without_lwt_is_planned_if_one_session_has_it() {
-    let stage = Stage::set("plan_optimistic", &[OPTIMISTIC]).await;
+    let stage = Stage::set("plan_optimistic", &[TOKENS]).await;
     let rows = [
         "CREATE TABLE IF NOT EXISTS k.wanted (\"token\" text, service_session_id text, PRIMARY KEY (\"token\", service_session_id))",
         "INSERT INTO k.wanted (\"token\", service_session_id) VALUES ('job', 's1')",
@@ -294,10 +294,7 @@ async fn what_is_no_table_of_the_recipe_is_refused_by_name() {
     ];
     cql(&stage, &tables).await;
     let cases = [
-        (
-            vec!["lease", "--lease-table", "gone"],
-            "has no table \"gone\"; its tables are: authority, ",
-        ),
+        (vec!["lease", "--lease-table", "gone"], "has no table \"gone\"; its tables are: keyed, "),
         (
             vec!["lease", "--lease-table", "typed"],
             "table \"typed\" is not as the recipe has it: its column \"owner\" is of type double",

@@ -91,7 +91,8 @@ where
 {
     let failed = |error: DrawingAreaErrorKind<_>| error.to_string();
     area.fill(&WHITE).map_err(failed)?;
-    let widths = (0.9_f64..130.0).log_scale();
+    // To the right of a hundred threads there is room for the legend.
+    let widths = (0.9_f64..700.0).log_scale();
     let mut chart = ChartBuilder::on(area)
         .caption(format!("{}: {}", plot.keys, plot.figure), ("sans-serif", 20))
         .margin(12)
@@ -117,7 +118,7 @@ where
         });
     }
     let mut legend = chart.configure_series_labels();
-    legend.position(SeriesLabelPosition::UpperRight);
+    legend.position(SeriesLabelPosition::MiddleRight);
     legend.background_style(WHITE.mix(0.85)).border_style(BLACK.mix(0.3)).draw().map_err(failed)
 }
 
