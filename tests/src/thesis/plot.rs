@@ -102,7 +102,11 @@ where
         .map_err(failed)?;
     let mut mesh = chart.configure_mesh();
     let threads = |threads: &f64| format!("{threads:.0}");
-    let value = |value: &f64| format!("{value}");
+    // What is added up to by tenths is no round number.
+    let value = |value: &f64| {
+        let shown = format!("{value:.3}");
+        shown.trim_end_matches('0').trim_end_matches('.').to_owned()
+    };
     mesh.x_desc("threads").x_label_formatter(&threads).y_label_formatter(&value);
     mesh.light_line_style(WHITE).draw().map_err(failed)?;
     for (store, colour) in STORES.into_iter().zip(COLOURS) {
