@@ -28,6 +28,7 @@ impl WorkTables {
     }
 
     /// Each table, and what follows its name in `CREATE TABLE`.
+    #[cfg(feature = "cassandra")]
     pub(crate) fn created(&self) -> [String; 5] {
         let Self { details, choosing, numbers, hours, aside } = self;
         [
