@@ -19,6 +19,9 @@ const NODES: u64 = 3;
 const NAMES: u64 = 6;
 /// Faults of one life.
 const FAULTS: u64 = 10;
+/// How many connections may wait to be accepted. Whoever is held from a node tries again several times a second, and all of that
+/// comes when the link is mended: turmoil panics where a system would refuse.
+const CONNECTIONS: usize = 4_096;
 /// How long clients work on when nothing is broken any more.
 const WORK_ON: Duration = Duration::from_secs(3);
 /// Between two tries to connect.
@@ -87,7 +90,7 @@ fn settings(draw: &mut Draw, seed: u64) -> Settings {
         ..ReplicaConfig::new(0, Vec::new())
     };
     let latency_ms = (1, draw.between(2, 20));
-    Settings { latency_ms, replica, ..Settings::new(seed, CLIENTS) }
+    Settings { latency_ms, segments: CONNECTIONS, replica, ..Settings::new(seed, CLIENTS) }
 }
 
 /// Connects, asks and holds until it is told to stop, and closes its session.
