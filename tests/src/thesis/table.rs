@@ -101,6 +101,16 @@ mod tests {
         assert_eq!(fair, "| 10 | – | 0.89 | – | – | – | – | 1.00 |");
     }
 
+    /// Nobody wrote a figure by hand.
+    #[test]
+    fn the_page_shows_what_its_rows_say() {
+        let page = include_str!("../../../docs/thesis-benchmark.md");
+        let rows = include_str!("../../../docs/thesis-benchmark/rows.jsonl");
+        let made = put_between_marks(page, &tables(&cells(rows).unwrap())).unwrap();
+
+        assert_eq!(made, page, "holdfast-thesis-table makes it anew");
+    }
+
     #[test]
     fn what_is_no_row_of_the_table_is_named() {
         let named = |rows: &str| cells(rows).unwrap_err().to_string();
