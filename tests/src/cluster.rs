@@ -22,9 +22,9 @@ use crate::namespace::Namespace;
 use crate::{shim, wire};
 
 /// How long a cluster may take to have a leader that serves.
-const LEADER_WITHIN: Duration = Duration::from_secs(30);
+const LEADER_WITHIN: Duration = Duration::from_mins(1);
 /// How long a process may take to end after it was told to.
-const EXIT_WITHIN: Duration = Duration::from_secs(20);
+const EXIT_WITHIN: Duration = Duration::from_mins(1);
 
 /// What kind of cluster a test wants.
 #[derive(Clone, Debug)]

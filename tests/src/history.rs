@@ -231,8 +231,16 @@ pub enum What {
         /// Why.
         cause: LostCause,
     },
-    /// What the client holds is certain until then, unless it gives it back.
+    /// What the client holds is certain until then, unless it gives it back: by the lease of its session.
     Safe {
+        /// The safe deadline, nanoseconds of the run's clock.
+        until_ns: u64,
+    },
+    /// What the client holds under this grant is certain until then, unless it gives it back: each of its holds has a lease
+    /// of its own, and perhaps in another store.
+    SafeGrant {
+        /// The grant.
+        token: u64,
         /// The safe deadline, nanoseconds of the run's clock.
         until_ns: u64,
     },

@@ -58,18 +58,10 @@ impl Move {
     async fn with_servers(stage: Stage, setup: &Setup) -> Self {
         let moved = Self { stage, cluster: Cluster::start(setup).await };
         // An earlier run on the same nodes has left a scope somewhere.
-        for table in RECIPES.into_iter().flatten() {
-            if !moved.is_empty(table).await {
-                moved.cql(&[&format!("TRUNCATE k.{table}")]).await;
-            }
+        for tables in RECIPES {
+            moved.stage.empty(tables).await;
         }
         moved
-    }
-
-    async fn is_empty(&self, table: &str) -> bool {
-        let text = format!("SELECT * FROM \"{}\".{table} LIMIT 1", self.stage.keyspace());
-        let read = self.stage.session().query_unpaged(text.as_str(), ()).await.unwrap();
-        read.into_rows_result().unwrap().rows_num() == 0
     }
 
     /// Statements, with `k.` for the keyspace.

@@ -28,8 +28,8 @@ use crate::run::judge;
 pub const WORK: Duration = Duration::from_millis(20);
 /// Between two looks at what clients wrote.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long a process may take to say that it does what it was told, or to end.
-const STEP_LIMIT: Duration = Duration::from_mins(1);
+/// How long a process may take to say that it does what it was told, or to end: so long that only one that hangs takes longer.
+const STEP_LIMIT: Duration = Duration::from_mins(2);
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -328,12 +328,12 @@ impl LockProcess {
 pub fn robbed(records: &[Record]) -> Option<&Record> {
     let mut safe_until = BTreeMap::new();
     records.iter().find(|record| match record.what {
-        What::Safe { until_ns } => {
-            safe_until.insert(record.client, until_ns);
+        What::SafeGrant { token, until_ns } => {
+            safe_until.insert((record.client, token), until_ns);
             false
         }
-        What::Lost { cause: LostCause::Gone, .. } => {
-            safe_until.get(&record.client).is_some_and(|end| record.at_ns < *end)
+        What::Lost { token, cause: LostCause::Gone } => {
+            safe_until.get(&(record.client, token)).is_some_and(|end| record.at_ns < *end)
         }
         _ => false,
     })

@@ -118,7 +118,8 @@ impl RemoteHeld {
         let state = *self.guard.state().borrow();
         match state {
             GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
-                scribe.write(What::Safe { until_ns: scribe.recorder.ns_of(safe_until) });
+                let until_ns = scribe.recorder.ns_of(safe_until);
+                scribe.write(What::SafeGrant { token, until_ns });
             }
             GuardState::Lost(reason) => scribe.write(What::Lost { token, cause: cause(reason) }),
             GuardState::Released => {}

@@ -82,7 +82,8 @@ impl Had<'_> {
         let state = *self.item.state().borrow();
         match state {
             GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
-                worker.write(What::Safe { until_ns: worker.recorder.ns_of(safe_until) });
+                let until_ns = worker.recorder.ns_of(safe_until);
+                worker.write(What::SafeGrant { token, until_ns });
             }
             GuardState::Lost(reason) => worker.write(What::Lost { token, cause: cause(reason) }),
             GuardState::Released => {}

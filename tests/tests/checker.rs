@@ -48,6 +48,41 @@ fn a_plain_hand_over_is_right() {
     );
 }
 
+/// Its hold before had a longer lease, in another store.
+#[test]
+fn a_grant_after_the_safe_deadline_of_this_very_grant_is_right() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         1 a safe-until 5 900
+         2 a releases 5
+         3 a released 5
+         4 a asks 2 jobs
+         5 a granted 2 6
+         5 a safe-until 6 50
+         40 a is-safe 6
+         60 b asks 1 jobs
+         61 b granted 1 7
+         61 b safe-until 7 900
+         70 b is-safe 7
+         80 a lost 6 deadline";
+
+    assert_eq!(broken(history), RIGHT);
+}
+
+#[test]
+fn a_grant_before_the_safe_deadline_of_the_grant_is_found() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         1 a safe-until 5 50
+         40 a safe-until 5 90
+         60 b asks 1 jobs
+         61 b granted 1 7
+         61 b safe-until 7 900
+         100 a lost 5 deadline";
+
+    assert_eq!(broken(history), [24]);
+}
+
 /// The old holder's client learned late that its lease was over; nobody believed anything then.
 #[test]
 fn a_grant_after_the_old_holders_safe_deadline_is_right() {

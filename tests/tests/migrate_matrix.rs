@@ -158,14 +158,14 @@ impl Trip<'_> {
                 let clock = Seams::system().clock;
                 let began = clock.now();
                 if step.to == LockerMode::Fallback {
-                    self.set_scope().await;
+                    self.until_done(|| self.admin.set(&self.scope)).await;
                 }
                 let after = Duration::from_millis(draw.between(100, 1_500));
                 self.step(step, *fault, after, number, &lockers).await;
                 let took = clock.now().saturating_since(began);
                 println!("{}, {fault:?} killed after {after:?}: made in {took:?}", step.name);
                 if step.from == LockerMode::Fallback {
-                    self.admin.remove(&self.scope).await.unwrap();
+                    self.until_done(|| self.admin.remove(&self.scope)).await;
                 }
             }
             stop.store(true, Ordering::Relaxed);
@@ -173,14 +173,13 @@ impl Trip<'_> {
         tokio::join!(join_all(working), moving);
     }
 
-    /// The scope falls back from now on. A server that was killed a moment ago, and has not said yet which commands it knows, has it
-    /// refused.
-    async fn set_scope(&self) {
+    /// A change of the scope, which may be made twice. A server that was killed a moment ago has it refused until it has said
+    /// which commands it knows, and workers have it refused while they have the scope in Cassandra.
+    async fn until_done<T>(&self, change: impl AsyncFn() -> Result<T, Error>) {
         let clock = Seams::system().clock;
         let until = clock.now() + STEP_LIMIT;
-        while let Err(error) = self.admin.set(&self.scope).await {
-            let is_refused = matches!(error, Error::Refused { .. });
-            assert!(is_refused && clock.now() < until, "{error}");
+        while let Err(error) = change().await {
+            assert!(clock.now() < until, "{error}");
             sleep(Duration::from_millis(300)).await;
         }
     }

@@ -84,6 +84,11 @@ impl Story {
             }
             What::Contended { token } => self.must_be_told(client, *token, "contended"),
             What::Safe { until_ns } => self.safe(at_ns, client, *until_ns),
+            What::SafeGrant { token, until_ns } => {
+                self.must_be_told(client, *token, "safe");
+                let holds = self.named(client, *token, &[]);
+                self.certain(at_ns, holds, *until_ns);
+            }
             What::IsSafe { token, safe: true, names } => {
                 self.seen_safe(at_ns, client, *token, names);
             }
@@ -408,13 +413,23 @@ impl Story {
         self.client(client).open_holds.remove(&hold);
     }
 
+    /// The lease of the session, so all that is held.
     fn safe(&mut self, at_ns: u64, client: ClientId, until_ns: u64) {
-        let client = self.clients.entry(client).or_default();
+        let client = self.client(client);
         client.leases.renewed(at_ns, until_ns);
         client.rights.beliefs.push((at_ns, until_ns));
+        let holds = client.open_holds.iter().copied().collect();
+        self.certain(at_ns, holds, until_ns);
+    }
+
+    /// Holds, of which none that is over comes back.
+    fn certain(&mut self, at_ns: u64, holds: Vec<usize>, until_ns: u64) {
         let mut lapsed = Vec::new();
-        for &index in &client.open_holds {
+        for index in holds {
             let hold = &mut self.holds[index];
+            if hold.over.is_some() {
+                continue;
+            }
             match hold.until_ns {
                 // Passing the deadline ends a hold for ever, whatever is learned later (§5.6).
                 Some(until) if until < at_ns => lapsed.push((until, index)),

@@ -216,6 +216,9 @@ fn what_else(words: &[&str]) -> What {
         ["contended", token] => What::Contended { token: number(token) },
         ["ended", why] => What::SessionEnded { cause: cause(why) },
         ["closes"] => What::Close,
+        ["safe-until", token, ms] => {
+            What::SafeGrant { token: number(token), until_ns: number(ms) * MS }
+        }
         ["safe-until", ms] => What::Safe { until_ns: number(ms) * MS },
         ["reads", read, name] => What::Read { read: number(read), name: (*name).into() },
         ["read", read, holders, rest @ ..] => What::ReadDone {
