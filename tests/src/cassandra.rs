@@ -102,16 +102,18 @@ impl Nodes {
 
     /// A session of the driver, as a user of the library has one.
     pub async fn session(&self) -> Arc<Session> {
-        let points = self.contact_points().await;
-        let builder = SessionBuilder::new().known_nodes(points.split(','));
-        Arc::new(builder.build().await.unwrap())
+        Arc::new(self.builder().await.build().await.unwrap())
     }
 
     /// The same, of nodes that want a login.
     pub async fn session_as(&self, user: &str, password: &str) -> Arc<Session> {
+        Arc::new(self.builder().await.user(user, password).build().await.unwrap())
+    }
+
+    async fn builder(&self) -> SessionBuilder {
         let points = self.contact_points().await;
-        let builder = SessionBuilder::new().known_nodes(points.split(',')).user(user, password);
-        Arc::new(builder.build().await.unwrap())
+        let agreed_every = Duration::from_millis(50);
+        SessionBuilder::new().known_nodes(points.split(',')).schema_agreement_interval(agreed_every)
     }
 
     async fn call(&self, command: &str, arguments: &[&str]) -> String {

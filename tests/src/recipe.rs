@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -16,7 +17,7 @@ use holdfast_seams::{Seams, Task};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::cassandra::Stage;
+use crate::cassandra::{Nodes, Stage};
 use crate::check::Report;
 use crate::history::{ClientId, LostCause, Record, Recorder, What, merge, read};
 use crate::legacy::passed;
@@ -273,6 +274,38 @@ impl<'a> Party<'a> {
     /// Everything that was written down, in order, not judged yet.
     pub fn take_history(self) -> Vec<Record> {
         merge(vec![self.history_of_processes(), self.recorder.take()])
+    }
+}
+
+/// Every party's clients work while `act` is done; then all are judged. Each has to have had locks so often.
+pub async fn each_under_load(
+    stage: &Stage,
+    times: Times,
+    (clients, names, least): (u64, &[&str], usize),
+    act: impl AsyncFnOnce(&Nodes),
+) {
+    let seams = Seams::system();
+    let parties = Party::of_each(stage, times);
+    let over = AtomicBool::new(false);
+    let is_over = || over.load(Ordering::Relaxed);
+    let working = parties.iter().map(|party| party.work(clients, names, &is_over));
+    let acting = async {
+        act(stage.nodes()).await;
+        // A slow machine takes longer to show as much.
+        let enough = async {
+            while parties.iter().any(|party| party.given_back() < least) {
+                seams.sleep(LOOK_EVERY).await;
+            }
+        };
+        let _ = seams.timeout(STEP_LIMIT, enough).await;
+        over.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(join_all(working), acting);
+    for party in parties {
+        let recipe = party.recipe();
+        let report = party.judge();
+        println!("{recipe:?}: {report}");
+        assert!(report.tally.safe_holds >= least, "{recipe:?}: {report}");
     }
 }
 

@@ -295,6 +295,9 @@ async fn the_command_line_locks_in_both_stores() {
 #[tokio::test]
 async fn the_command_line_takes_a_scope_over_and_is_stopped_when_it_goes_back() {
     let nodes = Nodes::set("modes_fallback", &[LEASE, MODES, FALLBACK]).await;
+    for tables in [MODES, FALLBACK] {
+        nodes.empty(tables).await;
+    }
     let scope = ScopeModes::new(&nodes.cassandra(), "orders/", ModesTable::default()).unwrap();
     while scope.view().await.unwrap().stage < Stage::Fallback {
         scope.advance().await.unwrap();

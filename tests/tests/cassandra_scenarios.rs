@@ -10,14 +10,16 @@
     reason = "helpers of tests stop the test when something is not as it must be, and show what they saw"
 )]
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast::compat::Patience;
 use holdfast_seams::Seams;
-use holdfast_tests::cassandra::{BAKERY, LEASE, Nodes, QUEUE, Stage, TOKENS};
-use holdfast_tests::recipe::{LockProcess, Party, Times, WORK, longest_pause, robbed};
+use holdfast_tests::cassandra::{BAKERY, LEASE, QUEUE, Stage, TOKENS};
+use holdfast_tests::recipe::{
+    LockProcess, Party, Times, WORK, each_under_load, longest_pause, robbed,
+};
 use holdfast_tests::remote::RemoteScribe;
 use nix::sys::signal::Signal;
 use tokio::sync::Barrier;
@@ -33,37 +35,6 @@ const fn secs(seconds: u64) -> Duration {
 
 async fn sleep(length: Duration) {
     Seams::system().sleep(length).await;
-}
-
-/// Every party's clients work while `act` is done; then all are judged. Each has to have had locks so often.
-async fn under_load(
-    stage: &Stage,
-    times: Times,
-    (clients, names, least): (u64, &[&str], usize),
-    act: impl AsyncFnOnce(&Nodes),
-) {
-    let parties = Party::of_each(stage, times);
-    let over = AtomicBool::new(false);
-    let is_over = || over.load(Ordering::Relaxed);
-    let working = parties.iter().map(|party| party.work(clients, names, &is_over));
-    let acting = async {
-        act(stage.nodes()).await;
-        // A slow machine takes longer to show as much.
-        let enough = async {
-            while parties.iter().any(|party| party.given_back() < least) {
-                sleep(Duration::from_millis(100)).await;
-            }
-        };
-        let _ = Seams::system().timeout(secs(60), enough).await;
-        over.store(true, Ordering::Relaxed);
-    };
-    tokio::join!(join_all(working), acting);
-    for party in parties {
-        let recipe = party.recipe();
-        let report = party.judge();
-        println!("{recipe:?}: {report}");
-        assert!(report.tally.safe_holds >= least, "{recipe:?}: {report}");
-    }
 }
 
 /// Does `scenario` with each party at the same time, then judges each.
@@ -83,14 +54,14 @@ async fn with_each(stage: &Stage, scenario: impl AsyncFn(&Party<'_>)) {
 async fn one_lock_is_had_by_one_of_twelve_at_a_time() {
     let stage = Stage::set("one_lock", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
     let load = (12, &["one"][..], 15);
-    under_load(&stage, Times::SHORT, load, async |_| sleep(secs(12)).await).await;
+    each_under_load(&stage, Times::SHORT, load, async |_| sleep(secs(12)).await).await;
 }
 
 #[tokio::test]
 async fn several_locks_are_had_by_several_at_a_time() {
     let stage = Stage::set("several", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
     let load = (8, &["a", "b", "c", "d"][..], 40);
-    under_load(&stage, Times::SHORT, load, async |_| sleep(secs(8)).await).await;
+    each_under_load(&stage, Times::SHORT, load, async |_| sleep(secs(8)).await).await;
 }
 
 /// Over two TTLs: renewed, and never had by somebody else. Who had no answer for half a TTL gives up; one of three holds is
@@ -170,31 +141,6 @@ async fn a_holder_that_was_frozen_past_its_term_finds_it_lost() {
             had.release().await.unwrap();
         }
         let _ = next.release().await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn one_node_killed_under_load_and_started_again_changes_nothing() {
-    let stage = Stage::set("node_killed", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
-    under_load(&stage, Times::SHORT, (4, &["a", "b"], 20), async |nodes| {
-        sleep(secs(2)).await;
-        nodes.kill(2).await;
-        sleep(secs(6)).await;
-        nodes.restart(2).await;
-        sleep(secs(2)).await;
-    })
-    .await;
-}
-
-/// The usual TTL, and as much skew as that allows for.
-#[tokio::test]
-async fn one_node_a_minute_ahead_under_load_changes_nothing() {
-    let stage = Stage::set("node_ahead", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
-    under_load(&stage, Times::USUAL, (4, &["a", "b"], 20), async |nodes| {
-        sleep(secs(2)).await;
-        nodes.skew(3, secs(60)).await;
-        sleep(secs(10)).await;
     })
     .await;
 }
