@@ -106,9 +106,12 @@ def main():
     if command == "hold":
         client = Client(locker, history, int(first))
         held, token = client.acquire(rest[0], True, stop)
+        # Who reads "held" may kill this process at once: what it believes is written down by then.
+        safe = client.look(rest[0], held, token)
         print("held", flush=True)
-        while client.look(rest[0], held, token):
+        while safe:
             time.sleep(LOOK_EVERY_S)
+            safe = client.look(rest[0], held, token)
         print("lost", flush=True)
     elif command == "house":
         print("ready", flush=True)
