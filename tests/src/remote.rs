@@ -1,9 +1,5 @@
 //! A client of any [`RemoteLocker`] that writes down what it asks, is told and believes, as
-//! [`crate::scribe`] does for the native client.
-//!
-//! Not every locker gives tokens. What the judge reads as one is the instant at which the grant was
-//! told, on the clock that all of a run's clients read: a lock that is held by one at a time is told
-//! to one after the other.
+//! [`crate::scribe`] does for the native client. See [`crate::term`] for what the judge reads as a token.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,10 +10,7 @@ use holdfast::{Error, GuardState};
 use holdfast_seams::Seams;
 
 use crate::history::{Asked, ClientId, Recorder, What};
-use crate::scribe::cause;
-
-/// How often a holder looks at its guard.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+use crate::term::{Held, Term};
 
 /// One client, and what it writes down.
 #[derive(Clone)]
@@ -28,13 +21,8 @@ pub struct RemoteScribe {
     next_request: Arc<AtomicU64>,
 }
 
-/// A hold, and who writes down what becomes of it.
-#[derive(Debug)]
-pub struct RemoteHeld {
-    guard: RemoteGuard,
-    scribe: RemoteScribe,
-    token: u64,
-}
+/// A hold.
+pub type RemoteHeld = Held<RemoteGuard>;
 
 impl RemoteScribe {
     /// Writes down what `locker` does as client `id`.
@@ -62,7 +50,7 @@ impl RemoteScribe {
         let items = vec![Asked::exclusive(name)];
         self.write(What::Acquire { request, items, any: None, wait, within_ms });
         match self.locker.acquire(name, patience).await {
-            Ok(guard) => Ok(self.granted(request, name, guard)),
+            Ok(guard) => Ok(Held::granted(guard, &self.recorder, self.id, request)),
             Err(error) => {
                 self.write(match &error {
                     Error::NotGranted { .. } => What::Denied { request },
@@ -72,15 +60,6 @@ impl RemoteScribe {
                 Err(error)
             }
         }
-    }
-
-    fn granted(&self, request: u64, name: &str, guard: RemoteGuard) -> RemoteHeld {
-        let token = self.recorder.now_ns();
-        let (names, values) = (vec![name.to_owned()], Vec::new());
-        self.write(What::Granted { request, token, names, values });
-        let held = RemoteHeld { guard, scribe: self.clone(), token };
-        held.note();
-        held
     }
 
     /// Acquires, holds for `length` and gives back, again and again, until `until` says so.
@@ -106,39 +85,24 @@ impl std::fmt::Debug for RemoteScribe {
     }
 }
 
-impl RemoteHeld {
+impl Term for RemoteGuard {
+    fn name(&self) -> String {
+        self.lock_id().to_owned()
+    }
+
+    fn state(&self) -> GuardState {
+        *self.state().borrow()
+    }
+
+    fn is_safe(&self) -> bool {
+        self.is_safe()
+    }
+}
+
+impl Held<RemoteGuard> {
     /// The guard itself.
     pub fn guard(&self) -> &RemoteGuard {
-        &self.guard
-    }
-
-    /// Writes down what the guard says now, and says whether it is safe.
-    pub fn note(&self) -> bool {
-        let (token, scribe) = (self.token, &self.scribe);
-        let state = *self.guard.state().borrow();
-        match state {
-            GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
-                let until_ns = scribe.recorder.ns_of(safe_until);
-                scribe.write(What::SafeGrant { token, until_ns });
-            }
-            GuardState::Lost(reason) => scribe.write(What::Lost { token, cause: cause(reason) }),
-            GuardState::Released => {}
-        }
-        let at_ns = scribe.recorder.now_ns();
-        let safe = self.guard.is_safe();
-        let names = vec![self.guard.lock_id().to_owned()];
-        scribe.recorder.write_at(at_ns, scribe.id, What::IsSafe { token, safe, names });
-        safe
-    }
-
-    /// Holds for so long, looking now and then.
-    pub async fn keep(&self, length: Duration) {
-        let seams = Seams::system();
-        let until = seams.clock.now() + length;
-        while seams.clock.now() < until && self.note() {
-            let left = until.saturating_since(seams.clock.now());
-            seams.sleep(left.min(LOOK_EVERY)).await;
-        }
+        self.had()
     }
 
     /// Gives it back and waits for the answer.
@@ -147,15 +111,6 @@ impl RemoteHeld {
     ///
     /// As the guard's `release`.
     pub async fn release(self) -> Result<(), Error> {
-        let token = self.token;
-        self.note();
-        self.scribe.write(What::Release { token, names: Vec::new() });
-        let answer = self.guard.release().await;
-        self.scribe.write(match &answer {
-            Ok(()) => What::Released { token, names: Vec::new() },
-            Err(Error::Lost { reason }) => What::Lost { token, cause: cause(*reason) },
-            Err(_) => What::ReleaseUnknown { token },
-        });
-        answer
+        self.give_back(RemoteGuard::release).await
     }
 }

@@ -1,18 +1,14 @@
 //! A worker on a queue of work that writes down what it is told and believes: an item is a lock by the name of its id, held from
-//! when it is handed out until it is done. See [`crate::remote`] for what the judge reads as a token.
+//! when it is handed out until it is done. See [`crate::term`] for what the judge reads as a token.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast::compat::{Patience, WorkItem, WorkQueue};
 use holdfast::{Error, GuardState};
-use holdfast_seams::Seams;
 
 use crate::history::{Asked, ClientId, Recorder, What};
-use crate::scribe::cause;
-
-/// How often a worker looks at its item.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+use crate::term::{Held, Term};
 
 /// One worker, and what it writes down.
 #[derive(Debug)]
@@ -24,12 +20,7 @@ pub struct Worker {
 }
 
 /// An item that is had.
-#[derive(Debug)]
-pub struct Had<'a> {
-    item: WorkItem,
-    worker: &'a Worker,
-    token: u64,
-}
+pub type Had = Held<WorkItem>;
 
 impl Worker {
     /// Writes down what is done with items of `queue` as client `id`.
@@ -46,17 +37,12 @@ impl Worker {
     /// # Errors
     ///
     /// As the queue's `next`.
-    pub async fn next(&self, patience: Patience) -> Result<Option<Had<'_>>, Error> {
+    pub async fn next(&self, patience: Patience) -> Result<Option<Had>, Error> {
         let Some(item) = self.queue.next(patience).await? else { return Ok(None) };
         let request = self.next_request.fetch_add(1, Ordering::Relaxed);
-        let name = item.id().to_string();
-        let items = vec![Asked::exclusive(&name)];
+        let items = vec![Asked::exclusive(&item.id().to_string())];
         self.write(What::Acquire { request, items, any: None, wait: false, within_ms: None });
-        let (token, values) = (self.recorder.now_ns(), Vec::new());
-        self.write(What::Granted { request, token, names: vec![name], values });
-        let had = Had { item, worker: self, token };
-        had.note();
-        Ok(Some(had))
+        Ok(Some(Held::granted(item, &self.recorder, self.id, request)))
     }
 
     /// Takes items, has each for `length` and is done with it, until `until` says so.
@@ -70,39 +56,24 @@ impl Worker {
     }
 }
 
-impl Had<'_> {
+impl Term for WorkItem {
+    fn name(&self) -> String {
+        self.id().to_string()
+    }
+
+    fn state(&self) -> GuardState {
+        *self.state().borrow()
+    }
+
+    fn is_safe(&self) -> bool {
+        self.is_safe()
+    }
+}
+
+impl Held<WorkItem> {
     /// The item itself.
     pub fn item(&self) -> &WorkItem {
-        &self.item
-    }
-
-    /// Writes down what the item says now, and says whether it is safe.
-    pub fn note(&self) -> bool {
-        let (token, worker) = (self.token, self.worker);
-        let state = *self.item.state().borrow();
-        match state {
-            GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
-                let until_ns = worker.recorder.ns_of(safe_until);
-                worker.write(What::SafeGrant { token, until_ns });
-            }
-            GuardState::Lost(reason) => worker.write(What::Lost { token, cause: cause(reason) }),
-            GuardState::Released => {}
-        }
-        let at_ns = worker.recorder.now_ns();
-        let safe = self.item.is_safe();
-        let names = vec![self.item.id().to_string()];
-        worker.recorder.write_at(at_ns, worker.id, What::IsSafe { token, safe, names });
-        safe
-    }
-
-    /// Has it for so long, looking now and then.
-    pub async fn keep(&self, length: Duration) {
-        let seams = Seams::system();
-        let until = seams.clock.now() + length;
-        while seams.clock.now() < until && self.note() {
-            let left = until.saturating_since(seams.clock.now());
-            seams.sleep(left.min(LOOK_EVERY)).await;
-        }
+        self.had()
     }
 
     /// The work is done.
@@ -111,14 +82,6 @@ impl Had<'_> {
     ///
     /// As the item's `done`.
     pub async fn done(self) -> Result<(), Error> {
-        let Self { item, worker, token } = self;
-        worker.write(What::Release { token, names: Vec::new() });
-        let answer = item.done().await;
-        worker.write(match &answer {
-            Ok(()) => What::Released { token, names: Vec::new() },
-            Err(Error::Lost { reason }) => What::Lost { token, cause: cause(*reason) },
-            Err(_) => What::ReleaseUnknown { token },
-        });
-        answer
+        self.give_back(WorkItem::done).await
     }
 }

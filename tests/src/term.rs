@@ -1,0 +1,102 @@
+//! What is had for a term of its own: a lock of a compatibility client, an item of work. Its holder writes down what it is told and
+//! believes of it.
+//!
+//! Not everything of that kind has a token. What the judge reads as one is the instant at which the grant was
+//! told, on the clock that all of a run's clients read: what is had by one at a time is told
+//! to one after the other.
+
+use std::time::Duration;
+
+use holdfast::{Error, GuardState};
+use holdfast_seams::Seams;
+
+use crate::history::{ClientId, Recorder, What};
+use crate::scribe::cause;
+
+/// How often a holder looks at what it has.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Something that says itself for how long it is certain.
+pub trait Term {
+    /// The lock's name, or the item's.
+    fn name(&self) -> String;
+    /// What it says now.
+    fn state(&self) -> GuardState;
+    /// Whether it is safe.
+    fn is_safe(&self) -> bool;
+}
+
+/// One of them, and who writes down what becomes of it.
+#[derive(Debug)]
+pub struct Held<T> {
+    had: T,
+    id: ClientId,
+    recorder: Recorder,
+    token: u64,
+}
+
+impl<T: Term> Held<T> {
+    /// Writes down that client `id` was told now that it has it.
+    pub(crate) fn granted(had: T, recorder: &Recorder, id: ClientId, request: u64) -> Self {
+        let (token, names, values) = (recorder.now_ns(), vec![had.name()], Vec::new());
+        recorder.write(id, What::Granted { request, token, names, values });
+        let held = Self { had, id, recorder: recorder.clone(), token };
+        held.note();
+        held
+    }
+
+    /// It itself.
+    pub(crate) fn had(&self) -> &T {
+        &self.had
+    }
+
+    /// Writes down what it says now, and says whether it is safe.
+    pub fn note(&self) -> bool {
+        let (token, recorder) = (self.token, &self.recorder);
+        match self.had.state() {
+            GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
+                let until_ns = recorder.ns_of(safe_until);
+                recorder.write(self.id, What::SafeGrant { token, until_ns });
+            }
+            GuardState::Lost(reason) => {
+                recorder.write(self.id, What::Lost { token, cause: cause(reason) });
+            }
+            GuardState::Released => {}
+        }
+        let at_ns = recorder.now_ns();
+        let safe = self.had.is_safe();
+        let names = vec![self.had.name()];
+        recorder.write_at(at_ns, self.id, What::IsSafe { token, safe, names });
+        safe
+    }
+
+    /// Has it for so long, looking now and then.
+    pub async fn keep(&self, length: Duration) {
+        let seams = Seams::system();
+        let until = seams.clock.now() + length;
+        while seams.clock.now() < until && self.note() {
+            let left = until.saturating_since(seams.clock.now());
+            seams.sleep(left.min(LOOK_EVERY)).await;
+        }
+    }
+
+    /// Gives it back by `give`, and waits for the answer.
+    pub(crate) async fn give_back(
+        self,
+        give: impl AsyncFnOnce(T) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.note();
+        let Self { had, id, recorder, token } = self;
+        recorder.write(id, What::Release { token, names: Vec::new() });
+        let answer = give(had).await;
+        recorder.write(
+            id,
+            match &answer {
+                Ok(()) => What::Released { token, names: Vec::new() },
+                Err(Error::Lost { reason }) => What::Lost { token, cause: cause(*reason) },
+                Err(_) => What::ReleaseUnknown { token },
+            },
+        );
+        answer
+    }
+}
