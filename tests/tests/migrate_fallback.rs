@@ -100,14 +100,14 @@ async fn without_cassandra_only_the_names_of_the_scope_stand_still() {
     for node in [2, 3] {
         world.nodes.nodes().kill(node).await;
     }
-    // Two of three replicas are gone: no SERIAL.
+    // Two of three replicas are gone: no SERIAL. On a slow machine the hold alone may end before authority does.
     let seams = Seams::system();
     let ending = async {
-        while held.is_safe() {
+        while held.is_safe() || !world.scope().await.suspended {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    assert!(seams.timeout(secs(20), ending).await.is_ok(), "authority ends without Cassandra");
+    assert!(seams.timeout(secs(60), ending).await.is_ok(), "authority ends without Cassandra");
     let beside = client.lock("other").await.unwrap();
     beside.release().await.unwrap();
     let waiting = client.lock("job/b").wait(secs(2)).await;
