@@ -278,6 +278,7 @@ impl<'a> Party<'a> {
 }
 
 /// Every party's clients work while `act` is done; then all are judged. Each has to have had locks so often.
+#[expect(clippy::print_stdout, reason = "what was measured is shown with the test's output")]
 pub async fn each_under_load(
     stage: &Stage,
     times: Times,

@@ -40,7 +40,7 @@ impl Worker {
     pub async fn next(&self, patience: Patience) -> Result<Option<Had>, Error> {
         let Some(item) = self.queue.next(patience).await? else { return Ok(None) };
         let request = self.next_request.fetch_add(1, Ordering::Relaxed);
-        let items = vec![Asked::exclusive(&item.id().to_string())];
+        let items = vec![Asked::exclusive(item.id().to_string())];
         self.write(What::Acquire { request, items, any: None, wait: false, within_ms: None });
         Ok(Some(Held::granted(item, &self.recorder, self.id, request)))
     }

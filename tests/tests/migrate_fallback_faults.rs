@@ -167,11 +167,11 @@ async fn a_leader_cut_off_from_cassandra_gives_way_until_another_one_leads() {
         tokens.above(native, 20).await;
 
         let asked = clock.now();
-        let native_again = async {
+        let native_again = Box::pin(async {
             tokens.above(fallen, 20).await;
             println!("native again after {:.1?}", clock.now().saturating_since(asked));
             world.row_is("native").await;
-        };
+        });
         led_by_another(&world, leader, native_again).await;
         lines.mend();
         tokens.more(20).await;
