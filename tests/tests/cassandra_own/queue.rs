@@ -1,33 +1,14 @@
-//! What only the queue recipe has, on three real Cassandra nodes: an order. Its locks are in `cassandra_scenarios.rs` and
-//! `cassandra_legacy.rs`.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "helpers of tests stop the test when something is not as it must be"
-)]
-
-use std::time::Duration;
+//! The queue: an order.
 
 use holdfast::compat::{LockerOptions, Patience, Queue, QueueTables, RemoteLocker};
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::{QUEUE, Stage};
 
-/// Short, so that a test can wait for its end: safe for 4.9 s.
-const TTL: Duration = secs(9);
-const SKEW: Duration = secs(3);
-
-const fn secs(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
+use super::{SKEW, TTL, secs, sleep};
 
 fn queue(stage: &Stage, service: &str) -> Queue {
     let options = LockerOptions::default().service(service).ttl(TTL).max_skew(SKEW);
     Queue::new(&stage.cassandra(), &options, QueueTables::default()).unwrap()
-}
-
-async fn sleep(length: Duration) {
-    Seams::system().sleep(length).await;
 }
 
 /// A place in the queue stands for as long as its waiter waits, longer than a TTL.

@@ -1,34 +1,16 @@
-//! What only the lease recipe has, on three real Cassandra nodes: election with a value, sequences. Its locks are in
-//! `cassandra_scenarios.rs` and `cassandra_legacy.rs`.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "helpers of tests stop the test when something is not as it must be"
-)]
+//! The lease: election with a value, sequences.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast::compat::{Lease, LeaseTable, LockerOptions, Patience};
-use holdfast_seams::Seams;
 use holdfast_tests::cassandra::{LEASE, Stage};
 
-/// Short, so that a test can wait for its end: safe for 4.9 s, renewed every 1.6 s.
-const TTL: Duration = secs(9);
-const SKEW: Duration = secs(3);
-
-const fn secs(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
+use super::{SKEW, TTL, secs, sleep};
 
 fn lease(stage: &Stage, service: &str, ttl: Duration, skew: Duration) -> Lease {
     let options = LockerOptions::default().service(service).ttl(ttl).max_skew(skew);
     Lease::new(&stage.cassandra(), &options, LeaseTable::default()).unwrap()
-}
-
-async fn sleep(length: Duration) {
-    Seams::system().sleep(length).await;
 }
 
 /// The value is written with every renewal: it outlives the TTL as the leader does.
