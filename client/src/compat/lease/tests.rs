@@ -43,7 +43,7 @@ fn in_no_life_are_two_guards_of_a_lock_safe_at_once() {
 }
 
 #[test]
-#[ignore = "long: twenty thousand lives"]
+#[ignore = "long: ten thousand lives"]
 fn in_none_of_very_many_lives_are_two_guards_of_a_lock_safe_at_once() {
-    lives::live_many(1_000..21_000, &of);
+    lives::live_many(1_000..11_000, &of);
 }
