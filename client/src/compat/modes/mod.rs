@@ -37,8 +37,9 @@
 //!    hundredth, on the process' own clock, which counts suspended time. That is before any node takes the row
 //!    for gone, as with a recipe's own rows: two machines' clocks are compared nowhere, and what is assumed of the
 //!    nodes' clocks is what the recipes assume. So the TTL never ends a hold; it tells others that one has
-//!    ended. Who was paused for longer wakes with guards that are lost, finds its row gone, and has to enter again, as
-//!    the stage then allows.
+//!    ended. Who was paused for longer wakes with guards that are lost, and has to enter again, as the stage then allows: also
+//!    if it finds its row there still, for by the clock of another node it may have been gone, and the scope moved on. A
+//!    renewal says nothing of the stage, so all it may do is keep certain what has been so since it was entered.
 //! 2. **A row is made weaker only when nothing is left that needs it.** A process that leaves `cassandra`, or `native`,
 //!    asks for locks in `both` from then on, and changes its row only once the last guard and the last attempt of
 //!    the old mode is over. While a change has no answer, it acts as both sides of it allow: in `both`.

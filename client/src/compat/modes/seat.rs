@@ -137,8 +137,31 @@ impl Seat {
             // Not by us.
             self.lose(LostReason::Revoked);
         }
-        self.renew(row).await;
+        if self.stands() {
+            self.renew(row).await;
+        } else {
+            self.stand_anew(row, stage, turn).await;
+        }
         Ok(())
+    }
+
+    /// Whether the row has been certain ever since it was entered.
+    fn stands(&self) -> bool {
+        let clock = &*self.keeping.seams.clock;
+        self.shared.get(|state| state.row.as_ref().is_some_and(|row| row.safety.is_safe(clock)))
+    }
+
+    /// The row is there, and was not certain for a while: by the clock of one node it may have been over, and the scope moved on, while by
+    /// that of another it stands. So it counts only from a write that the stage admits.
+    async fn stand_anew(&mut self, row: OwnRow, stage: Stage, turn: i64) {
+        let (wanted, asked, is_covered) =
+            self.shared.get(|state| (state.wanted, state.asked, state.is_covered_by(state.wanted)));
+        let mode = if stage.admits(row.mode) { row.mode } else { wanted };
+        if !stage.admits(mode) {
+            self.refuse(asked, self.not_admitted(stage, mode));
+        } else if mode == row.mode || is_covered {
+            self.begin(mode, [at(stage, turn), as_it_is(row)].concat()).await;
+        }
     }
 
     async fn enter(&mut self, stage: Stage, turn: i64) -> Result<(), Fault> {
@@ -149,7 +172,7 @@ impl Seat {
         }
         let only_if =
             [at(stage, turn), vec![(column("mode"), None), (column("seq"), None)]].concat();
-        self.write(mode, only_if).await;
+        self.begin(mode, only_if).await;
         Ok(())
     }
 
@@ -171,17 +194,29 @@ impl Seat {
             begun
         });
         if begun {
-            self.write(next, [at(stage, turn), as_it_is(row)].concat()).await;
+            self.begin(next, [at(stage, turn), as_it_is(row)].concat()).await;
         }
         Ok(())
     }
 
+    /// Says nothing of the stage, so what it may do is keep certain what is.
     async fn renew(&mut self, row: OwnRow) {
-        self.write(row.mode, as_it_is(row)).await;
+        let Some((row, sent)) = self.write(row.mode, as_it_is(row)).await else { return };
+        if self.extend(row, sent).is_none() {
+            self.known = None;
+            self.lose(LostReason::DeadlinePassed);
+        }
     }
 
-    /// Writes the row; what is known of it afterwards is what was answered as applied.
-    async fn write(&mut self, mode: LockerMode, only_if: Cells) {
+    /// On condition of a stage that admits the mode.
+    async fn begin(&mut self, mode: LockerMode, only_if: Cells) {
+        if let Some((row, sent)) = self.write(mode, only_if).await {
+            self.stand(row, sent);
+        }
+    }
+
+    /// Writes the row. What was answered as applied, and when it was sent.
+    async fn write(&mut self, mode: LockerMode, only_if: Cells) -> Option<(OwnRow, Moment)> {
         self.last_seq += 1;
         let seq = self.last_seq;
         let cells = vec![
@@ -192,7 +227,7 @@ impl Seat {
         let statement = self.rows.row(&self.process, action);
         let (sent, answer) = self.rows.cassandra.tables().conditional(statement).await;
         match answer {
-            Ok(Conditional::Applied) => self.stand(OwnRow { mode, seq }, sent),
+            Ok(Conditional::Applied) => return Some((OwnRow { mode, seq }, sent)),
             // Something else was there: it is looked at before anything is concluded.
             Ok(Conditional::NotApplied(_)) => self.known = None,
             Err(fault) => {
@@ -200,33 +235,38 @@ impl Seat {
                 self.note(fault);
             }
         }
+        None
     }
 
     /// The row is certain, from before `sent` on.
     fn stand(&mut self, row: OwnRow, sent: Moment) {
-        let clock = self.keeping.seams.clock.clone();
-        let until = self.keeping.terms.safe_until(sent);
-        (self.known, self.written) = (Some(row), Some(sent));
-        let there = self.shared.get(|state| state.row.clone());
-        let extended = there.map(|there| there.safety).filter(|safety| {
-            let extended = safety.is_safe(&*clock) && safety.extend(until, &*clock);
-            safety.publish(false);
-            extended
-        });
-        let safety = if let Some(safety) = extended {
-            safety
-        } else {
-            self.lose(LostReason::DeadlinePassed);
-            let span = Span::new(until);
-            let alive = span.is_alive(&*clock);
-            let Some(safety) = alive.then(|| Safety::within(span).map(Arc::new)).flatten() else {
-                // The answer took too long.
-                self.known = None;
-                return;
-            };
-            self.alarm = Some(self.keeping.alarms.watch(safety.clone()));
-            safety
+        if self.extend(row, sent).is_some() {
+            return;
+        }
+        self.lose(LostReason::DeadlinePassed);
+        let span = Span::new(self.keeping.terms.safe_until(sent));
+        let alive = span.is_alive(&*self.keeping.seams.clock);
+        let Some(safety) = alive.then(|| Safety::within(span).map(Arc::new)).flatten() else {
+            // The answer took too long.
+            self.known = None;
+            return;
         };
+        self.alarm = Some(self.keeping.alarms.watch(safety.clone()));
+        self.note_row(row, sent, safety);
+    }
+
+    /// The same of a row that is certain still; `None` if it is not.
+    fn extend(&mut self, row: OwnRow, sent: Moment) -> Option<()> {
+        let clock = &*self.keeping.seams.clock;
+        let safety = self.shared.get(|state| state.row.clone())?.safety;
+        let extended =
+            safety.is_safe(clock) && safety.extend(self.keeping.terms.safe_until(sent), clock);
+        safety.publish(false);
+        extended.then(|| self.note_row(row, sent, safety))
+    }
+
+    fn note_row(&mut self, row: OwnRow, sent: Moment, safety: Arc<Safety>) {
+        (self.known, self.written) = (Some(row), Some(sent));
         self.shared.change(|state| {
             state.row = Some(Standing { mode: row.mode, safety });
             state.changing = None;

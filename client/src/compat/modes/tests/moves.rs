@@ -182,6 +182,43 @@ fn no_guard_outlives_the_row_that_covers_it() {
     });
 }
 
+/// By the clock of the node that the operator asks the row of a paused process is over, and the scope moves on; by that of the node that the
+/// process asks when it wakes it is still there. It is not renewed.
+#[test]
+fn a_row_that_was_over_by_one_nodes_clock_does_not_come_back_by_anothers() {
+    let world = World::new(17);
+    let [a, b] = ["a", "b"].map(|name| world.machine.process(name));
+    let set_clocks = |ahead: Duration| {
+        let ahead = i64::try_from(ahead.as_millis()).unwrap();
+        (0..3).for_each(|node| world.model.set_skew(node, ahead));
+    };
+    world.machine.run(async {
+        let locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
+        a.pause();
+        set_clocks(world.skew);
+        while world.scope().advance().await.is_err() {
+            world.sleep(ms(500)).await;
+        }
+        assert_eq!(world.scope().advance().await, Ok(Stage::Native));
+        let native = world.locker(&b, LockerMode::Native).await.unwrap();
+        let held = native.get_lock("jobs").await.unwrap();
+        set_clocks(Duration::ZERO);
+        let there = world.rows().await;
+        assert!(there.contains(&("a".into(), LockerMode::Cassandra)), "{there:?}");
+
+        a.resume();
+        let refused = locker.get_lock_within("jobs", secs(5)).await;
+        assert!(held.is_safe());
+        let refused = refused.unwrap_err().to_string();
+        assert!(
+            refused.contains("is at native, where no process may enter cassandra"),
+            "{refused}"
+        );
+        locker.set_mode(LockerMode::Native).await.unwrap();
+        assert!(locker.get_lock("other").await.unwrap().is_safe());
+    });
+}
+
 #[test]
 fn of_two_changes_the_later_one_counts_and_the_earlier_one_says_so() {
     let world = World::new(11);
