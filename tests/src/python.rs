@@ -1,6 +1,6 @@
 //! A Python of a suite's own, with the packages that its clients need: for clients that are not ours.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -11,7 +11,8 @@ pub struct Python {
 }
 
 impl Python {
-    /// Makes it in `folder`, unless an earlier run did, with what the file `requirements` names.
+    /// Makes it in `folder`, unless an earlier run did, with what the file `requirements` names. Of several that ask at once one makes
+    /// it, and the others wait for it.
     ///
     /// # Errors
     ///
@@ -20,6 +21,7 @@ impl Python {
         let wanted = fs::read_to_string(requirements).unwrap();
         let environment = folder.join("python");
         let python = Self { program: environment.join("bin/python") };
+        let _turn = turn(&folder.with_extension("lock"))?;
         // Written last: a run that was cut short begins anew.
         let done = folder.join("requirements.txt");
         if fs::read_to_string(&done).ok().as_ref() != Some(&wanted) {
@@ -41,6 +43,12 @@ impl Python {
     pub fn command(&self) -> Command {
         Command::new(&self.program)
     }
+}
+
+/// Waits for every other test and process that has it. It ends with the file.
+fn turn(lock: &Path) -> Result<File, String> {
+    let file = File::create(lock).and_then(|file| file.lock().map(|()| file));
+    file.map_err(|error| format!("{}: {error}", lock.display()))
 }
 
 /// Runs a command to its end.

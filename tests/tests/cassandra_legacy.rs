@@ -22,7 +22,7 @@ use holdfast_tests::cassandra::{BAKERY, LEASE, OPTIMISTIC, QUEUE, SHADOW, Stage,
 use holdfast_tests::check::{Options, Report, check};
 use holdfast_tests::history::{ClientId, Record};
 use holdfast_tests::legacy;
-use holdfast_tests::python::Python;
+use holdfast_tests::python::{Python, run};
 use holdfast_tests::recipe::{Party, Recipe, Times};
 use holdfast_tests::run::judge;
 use nix::sys::signal::Signal;
@@ -44,6 +44,30 @@ fn length() -> Duration {
 
 fn python() -> Python {
     legacy::python(env!("CARGO_TARGET_TMPDIR"), "cassandra_legacy")
+}
+
+/// In a fresh clone the first tests of this file begin together, and none has one.
+#[test]
+fn a_python_that_tests_want_at_the_same_time_is_made_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let requirements = folder.path().join("wanted.txt");
+    std::fs::write(&requirements, "# nothing\n").unwrap();
+    let client = folder.path().join("client");
+    let wanted = || Python::with(&requirements, &client);
+
+    let all = std::thread::scope(|scope| {
+        let first = scope.spawn(wanted);
+        while !client.join("python").exists() && !first.is_finished() {
+            std::thread::yield_now();
+        }
+        let others = [(); 2].map(|()| scope.spawn(wanted));
+        let [second, third] = others.map(|wanting| wanting.join().unwrap());
+        [first.join().unwrap(), second, third]
+    });
+
+    for python in all {
+        run(python.unwrap().command().args(["-c", "import pip"])).unwrap();
+    }
 }
 
 /// Old clients hold for `old_ms` at a time, ours for `our_ms`: who holds is who excludes. Until locks have passed so many `times`.
