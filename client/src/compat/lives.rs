@@ -12,6 +12,7 @@ use holdfast_seams::simulated::{Machine, Process};
 
 use super::locker::{Patience, RemoteGuard, RemoteLocker};
 use super::model::{Model, Odds};
+use super::scene::world;
 use crate::FencingToken;
 
 /// The TTL that lockers of lives have.
@@ -170,8 +171,7 @@ struct Seen {
 }
 
 fn live(seed: u64, make: &Make) -> Seen {
-    let machine = Machine::new(seed);
-    let model = Model::new(&machine);
+    let (machine, model) = world(seed);
     let judge = Arc::new(Judge::default());
     let start = |process: &Process| {
         let work = work(make(&model, process), process.clone(), judge.clone(), seed);

@@ -38,6 +38,8 @@ mod locker;
 mod name;
 mod native;
 #[cfg(test)]
+mod scene;
+#[cfg(test)]
 mod seed_clients;
 
 // The recipes know no driver: their unit tests run on a model of the tables in every build.

@@ -46,24 +46,18 @@ fn is_forbidden(character: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use holdfast_seams::simulated::Machine;
-
     use super::*;
     use crate::RefusalReason;
-    use crate::compat::model::Model;
+    use crate::compat::scene::{cassandra, world};
     use crate::compat::{
-        Bakery, BakeryTables, Cassandra, Lease, LeaseTable, LockerOptions, OptimisticTable,
-        OptimisticTokens, Queue, QueueTables, RemoteLocker, Shadow, ShadowTables, TokenTables,
-        Tokens,
+        Bakery, BakeryTables, Lease, LeaseTable, LockerOptions, OptimisticTable, OptimisticTokens,
+        Queue, QueueTables, RemoteLocker, Shadow, ShadowTables, TokenTables, Tokens,
     };
 
     #[test]
     fn a_name_that_is_no_name_is_refused_by_every_locker_before_anything_is_sent() {
-        let machine = Machine::new(1);
-        let model = Model::new(&machine);
-        let on = Cassandra::on(Arc::new(model.clone()), machine.process("a").seams());
+        let (machine, model) = world(1);
+        let on = cassandra(&model, &machine.process("a"));
         let options = LockerOptions::default();
         let lease = Lease::new(&on, &options, LeaseTable::default()).unwrap();
         let tokens = Tokens::new(&on, &options, TokenTables::default()).unwrap();

@@ -15,6 +15,7 @@ use super::*;
 use crate::compat::database::{Answer, Database};
 use crate::compat::lives;
 use crate::compat::model::Model;
+use crate::compat::scene::{cassandra, options, world};
 use crate::compat::statement::{Action, Statement, Value};
 
 const FORMS: [BakeryForm; 2] = [BakeryForm::Wiki, BakeryForm::Php];
@@ -29,12 +30,6 @@ const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-fn world(seed: u64) -> (Machine, Model) {
-    let machine = Machine::new(seed);
-    let model = Model::new(&machine);
-    (machine, model)
-}
-
 /// A locker of this process, with the terms of lives.
 fn locker(model: &Model, process: &Process, form: BakeryForm) -> Bakery {
     locker_for(model, process, form, (lives::TTL, lives::SKEW))
@@ -46,8 +41,7 @@ fn locker_for(
     form: BakeryForm,
     (ttl, skew): (Duration, Duration),
 ) -> Bakery {
-    let cassandra = Cassandra::on(Arc::new(model.clone()), process.seams());
-    let options = LockerOptions::default().service(process.name()).ttl(ttl).max_skew(skew);
+    let (cassandra, options) = (cassandra(model, process), options(&process.name(), ttl, skew));
     Bakery::new(&cassandra, &options, BakeryTables::default().of_form(form)).unwrap()
 }
 

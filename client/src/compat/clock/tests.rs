@@ -18,6 +18,7 @@ use crate::RefusalReason;
 use crate::compat::Cassandra;
 use crate::compat::database::{Answer, Database};
 use crate::compat::model::{Model, Odds};
+use crate::compat::scene::{cassandra, world};
 use crate::compat::statement::{Action, Statement, Value};
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -26,15 +27,9 @@ const fn ms(length: u64) -> Duration {
     Duration::from_millis(length)
 }
 
-fn world(seed: u64) -> (Machine, Model) {
-    let machine = Machine::new(seed);
-    let model = Model::new(&machine);
-    (machine, model)
-}
-
 fn replica(model: &Model, process: &Process) -> TimeReplica {
-    let cassandra = Cassandra::on(Arc::new(model.clone()), process.seams());
-    TimeReplica::new(&cassandra, TimeTable::default(), TimeOptions::default()).unwrap()
+    TimeReplica::new(&cassandra(model, process), TimeTable::default(), TimeOptions::default())
+        .unwrap()
 }
 
 /// One that keeps the time going for as long as its process lives.
@@ -284,8 +279,8 @@ fn a_cell_with_what_is_no_time_is_refused_by_name() {
 
 #[test]
 fn an_interval_out_of_bounds_is_refused() {
-    let machine = Machine::new(1);
-    let cassandra = Cassandra::on(Arc::new(Model::new(&machine)), machine.process("a").seams());
+    let (machine, model) = world(1);
+    let cassandra = cassandra(&model, &machine.process("a"));
     for (interval, fits) in [(9, false), (10, true), (60_000, true), (60_001, false)] {
         let options = TimeOptions::default().interval(ms(interval));
         let made = TimeReplica::new(&cassandra, TimeTable::default(), options);

@@ -18,6 +18,7 @@ use crate::compat::cassandra::{Cassandra, LockerOptions};
 use crate::compat::lease::{Lease, LeaseTable};
 use crate::compat::model::Model;
 use crate::compat::modes::{Locker, LockerMode, ModesTable, ScopeModes, Stage};
+use crate::compat::scene::{cassandra, options};
 use crate::compat::statement::{Action, Ident, Statement, Value};
 use crate::{Client, Result};
 use cluster::{Cluster, TTL};
@@ -114,11 +115,11 @@ impl World {
     }
 
     fn cassandra(&self, process: &Process) -> Cassandra {
-        Cassandra::on(Arc::new(self.model.clone()), process.seams())
+        cassandra(&self.model, process)
     }
 
     fn options(process: &Process) -> LockerOptions {
-        LockerOptions::default().service(process.name()).ttl(secs(20)).max_skew(secs(5))
+        options(&process.name(), secs(20), secs(5))
     }
 
     /// One that knows of no Cassandra.

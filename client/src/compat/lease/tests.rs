@@ -10,10 +10,10 @@ use std::time::Duration;
 use holdfast_seams::simulated::{Machine, Process};
 
 use super::{Lease, LeaseTable};
-use crate::compat::cassandra::{Cassandra, LockerOptions};
 use crate::compat::lives;
 use crate::compat::locker::RemoteLocker;
 use crate::compat::model::Model;
+use crate::compat::scene::{cassandra, options, world};
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -21,16 +21,8 @@ const fn secs(seconds: u64) -> Duration {
 
 /// A locker of this process.
 fn locker(model: &Model, process: &Process, service: &str, ttl: Duration, skew: Duration) -> Lease {
-    let cassandra = Cassandra::on(Arc::new(model.clone()), process.seams());
-    let options = LockerOptions::default().service(service).ttl(ttl).max_skew(skew);
+    let (cassandra, options) = (cassandra(model, process), options(service, ttl, skew));
     Lease::new(&cassandra, &options, LeaseTable::default()).unwrap()
-}
-
-/// A machine, its tables, and a process with the seed's TTL.
-fn world(seed: u64) -> (Machine, Model) {
-    let machine = Machine::new(seed);
-    let model = Model::new(&machine);
-    (machine, model)
 }
 
 fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {

@@ -17,6 +17,7 @@ use crate::compat::cassandra::{Cassandra, LockerOptions};
 use crate::compat::lease::{Lease, LeaseTable};
 use crate::compat::locker::{RemoteGuard, RemoteLocker};
 use crate::compat::model::Model;
+use crate::compat::scene::{cassandra, options};
 use native::NativeStore;
 
 const fn secs(seconds: u64) -> Duration {
@@ -41,11 +42,11 @@ impl World {
     }
 
     fn cassandra(&self, process: &Process) -> Cassandra {
-        Cassandra::on(Arc::new(self.model.clone()), process.seams())
+        cassandra(&self.model, process)
     }
 
     fn options(&self, process: &Process) -> LockerOptions {
-        LockerOptions::default().service(process.name()).ttl(self.ttl).max_skew(self.skew)
+        options(&process.name(), self.ttl, self.skew)
     }
 
     /// Somebody else's client: it knows the leases and nothing of modes.

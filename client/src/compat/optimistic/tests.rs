@@ -12,12 +12,13 @@ use std::time::Duration;
 use holdfast_seams::simulated::{Machine, Process};
 
 use super::{OptimisticTable, OptimisticTokens};
-use crate::compat::cassandra::{Cassandra, LockerOptions};
+use crate::compat::cassandra::Cassandra;
 use crate::compat::database::Database;
 use crate::compat::keeper::{Attempt, Recipe};
 use crate::compat::lives;
 use crate::compat::locker::RemoteLocker;
 use crate::compat::model::Model;
+use crate::compat::scene::{cassandra, options, world};
 use crate::compat::seed_clients::{Before, FOR_EVER, Meeting, Met, SeedStamps, SeedTable, orders};
 use worker::SeedWorker;
 
@@ -28,8 +29,8 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 fn on(cassandra: &Cassandra, service: &str, ttl: Duration, skew: Duration) -> OptimisticTokens {
-    let options = LockerOptions::default().service(service).ttl(ttl).max_skew(skew);
-    OptimisticTokens::new(cassandra, &options, OptimisticTable::default()).unwrap()
+    OptimisticTokens::new(cassandra, &options(service, ttl, skew), OptimisticTable::default())
+        .unwrap()
 }
 
 fn locker(
@@ -39,13 +40,7 @@ fn locker(
     ttl: Duration,
     skew: Duration,
 ) -> OptimisticTokens {
-    on(&Cassandra::on(Arc::new(model.clone()), process.seams()), service, ttl, skew)
-}
-
-fn world(seed: u64) -> (Machine, Model) {
-    let machine = Machine::new(seed);
-    let model = Model::new(&machine);
-    (machine, model)
+    on(&cassandra(model, process), service, ttl, skew)
 }
 
 fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdfast_seams::simulated::{Machine, Process};
+use holdfast_seams::simulated::Process;
 
 use super::row::column_name;
 use super::*;
@@ -11,6 +11,7 @@ use crate::compat::database::Database;
 use crate::compat::keeper::{Attempt, Recipe};
 use crate::compat::lives;
 use crate::compat::model::{Model, Odds};
+use crate::compat::scene::{cassandra, options, world};
 use crate::compat::seed_clients::SeedTable;
 use crate::compat::statement::Statement;
 
@@ -19,15 +20,8 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 fn locker(model: &Model, process: &Process, service: &str, ttl: Duration, skew: Duration) -> Queue {
-    let cassandra = Cassandra::on(Arc::new(model.clone()), process.seams());
-    let options = LockerOptions::default().service(service).ttl(ttl).max_skew(skew);
+    let (cassandra, options) = (cassandra(model, process), options(service, ttl, skew));
     Queue::new(&cassandra, &options, QueueTables::default()).unwrap()
-}
-
-fn world(seed: u64) -> (Machine, Model) {
-    let machine = Machine::new(seed);
-    let model = Model::new(&machine);
-    (machine, model)
 }
 
 /// A cell of the row `foo`, as the seed's client writes it: with a TTL of its own, and timestamps.

@@ -19,6 +19,7 @@ use crate::compat::keeper::{Attempt, Recipe};
 use crate::compat::lives;
 use crate::compat::locker::RemoteLocker;
 use crate::compat::model::Model;
+use crate::compat::scene::{cassandra, options, world};
 use crate::compat::seed_clients::{Before, FOR_EVER, Meeting, Met, SeedStamps, SeedTable, orders};
 use thread::{SeedThread, Verdict};
 
@@ -30,8 +31,7 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 fn on(cassandra: &Cassandra, service: &str, ttl: Duration, skew: Duration) -> Shadow {
-    let options = LockerOptions::default().service(service).ttl(ttl).max_skew(skew);
-    Shadow::new(cassandra, &options, ShadowTables::default()).unwrap()
+    Shadow::new(cassandra, &options(service, ttl, skew), ShadowTables::default()).unwrap()
 }
 
 fn locker(
@@ -41,13 +41,7 @@ fn locker(
     ttl: Duration,
     skew: Duration,
 ) -> Shadow {
-    on(&Cassandra::on(Arc::new(model.clone()), process.seams()), service, ttl, skew)
-}
-
-fn world(seed: u64) -> (Machine, Model) {
-    let machine = Machine::new(seed);
-    let model = Model::new(&machine);
-    (machine, model)
+    on(&cassandra(model, process), service, ttl, skew)
 }
 
 fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {

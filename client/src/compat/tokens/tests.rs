@@ -13,11 +13,11 @@ use holdfast_seams::Rng;
 use holdfast_seams::simulated::{Machine, Process};
 
 use super::{Housekeeper, Removed, Sweep, TokenTables, Tokens};
-use crate::compat::cassandra::{Cassandra, LockerOptions};
 use crate::compat::database::{Answer, Row};
 use crate::compat::lives;
 use crate::compat::locker::RemoteLocker;
 use crate::compat::model::Model;
+use crate::compat::scene::{cassandra, options, world};
 use crate::compat::statement::{Action, Cells, Ident, Statement, Value};
 
 const fn secs(seconds: u64) -> Duration {
@@ -25,10 +25,6 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 const GRACE: Duration = secs(180);
-
-fn cassandra(model: &Model, process: &Process) -> Cassandra {
-    Cassandra::on(Arc::new(model.clone()), process.seams())
-}
 
 /// A locker of this process.
 fn locker(
@@ -38,8 +34,8 @@ fn locker(
     ttl: Duration,
     skew: Duration,
 ) -> Tokens {
-    let options = LockerOptions::default().service(service).ttl(ttl).max_skew(skew);
-    Tokens::new(&cassandra(model, process), &options, TokenTables::default()).unwrap()
+    let (cassandra, options) = (cassandra(model, process), options(service, ttl, skew));
+    Tokens::new(&cassandra, &options, TokenTables::default()).unwrap()
 }
 
 /// With the seed of the lease recipe's TTL.
@@ -63,12 +59,6 @@ fn keep_house(model: &Model, process: &Process, grace: Duration) {
         }
     };
     process.seams().spawn("housekeeper", sweeping).detach();
-}
-
-fn world(seed: u64) -> (Machine, Model) {
-    let machine = Machine::new(seed);
-    let model = Model::new(&machine);
-    (machine, model)
 }
 
 fn text(column: &str, value: &str) -> (Ident, Option<Value>) {

@@ -11,6 +11,7 @@ use holdfast_seams::simulated::{Machine, Process};
 
 use super::*;
 use crate::compat::model::{Model, Odds};
+use crate::compat::scene::{cassandra, world};
 use rows::NumberRow;
 
 const TTL: Duration = secs(30);
@@ -20,21 +21,14 @@ const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn world(seed: u64) -> (Machine, Model) {
-    let machine = Machine::new(seed);
-    let model = Model::new(&machine);
-    (machine, model)
-}
-
 /// The queue `jobs`, as this process uses it.
 fn queue(model: &Model, process: &Process) -> WorkQueue {
     queue_with(model, process, LockerOptions::default())
 }
 
 fn queue_with(model: &Model, process: &Process, options: LockerOptions) -> WorkQueue {
-    let cassandra = Cassandra::on(Arc::new(model.clone()), process.seams());
     let options = options.service(process.name()).ttl(TTL).max_skew(SKEW);
-    WorkQueue::new(&cassandra, &options, WorkTables::default(), "jobs").unwrap()
+    WorkQueue::new(&cassandra(model, process), &options, WorkTables::default(), "jobs").unwrap()
 }
 
 /// The next item, which must come.

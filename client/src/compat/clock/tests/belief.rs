@@ -72,7 +72,7 @@ fn a_clock_is_believed_as_far_ahead_as_the_option_says() {
     let (machine, model) = world(6);
     let process = machine.process("a");
     process.set_wall_skew(90_000);
-    let cassandra = Cassandra::on(Arc::new(model), process.seams());
+    let cassandra = cassandra(&model, &process);
     let of = |options| TimeReplica::new(&cassandra, TimeTable::default(), options).unwrap();
     let (usual, wide) = (
         of(TimeOptions::default()),

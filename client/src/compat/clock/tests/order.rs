@@ -7,9 +7,8 @@ use crate::compat::{LockerOptions, Queue, QueueTables, QueueTime, RemoteLocker};
 use crate::items::invalid;
 
 fn queue(model: &Model, process: &Process) -> Queue {
-    let cassandra = Cassandra::on(Arc::new(model.clone()), process.seams());
     let options = LockerOptions::default().service(process.name());
-    Queue::new(&cassandra, &options, QueueTables::default()).unwrap()
+    Queue::new(&cassandra(model, process), &options, QueueTables::default()).unwrap()
 }
 
 /// The lock is held. `a` comes, and half a second later `b`, whose machine's clock is one second behind. In
@@ -20,9 +19,9 @@ fn order(seed: u64, by_service: bool) -> Vec<String> {
     processes[2].set_wall_skew(-1_000);
     // As on servers of their own: of the three clocks one is that of b.
     let replicas = processes.each_ref().map(|process| {
-        let cassandra = Cassandra::on(Arc::new(model.clone()), process.seams());
         let options = TimeOptions::default().interval(ms(100));
-        let replica = TimeReplica::new(&cassandra, TimeTable::default(), options).unwrap();
+        let replica =
+            TimeReplica::new(&cassandra(&model, process), TimeTable::default(), options).unwrap();
         let keeping = replica.clone();
         process.seams().spawn("keep", async move { drop(keeping.keep(|_| {}).await) }).detach();
         replica

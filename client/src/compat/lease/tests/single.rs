@@ -197,8 +197,8 @@ fn a_sequence_gives_no_number_twice() {
 #[test]
 fn a_ttl_below_three_times_the_skew_is_refused() {
     let (machine, model) = world(1);
-    let cassandra = Cassandra::on(Arc::new(model), machine.process("a").seams());
-    let options = LockerOptions::default().ttl(secs(100)).max_skew(secs(60));
+    let cassandra = cassandra(&model, &machine.process("a"));
+    let options = options("a", secs(100), secs(60));
     let refused = Lease::new(&cassandra, &options, LeaseTable::default());
     assert!(matches!(refused, Err(Error::Setting { .. })));
 }

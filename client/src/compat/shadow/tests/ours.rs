@@ -222,9 +222,8 @@ fn two_who_come_again_and_again_have_a_shadowed_lock_in_bursts_and_a_queued_one_
         Arc::new(usual(model, process))
     };
     let queue = |model: &Model, process: &Process| -> Arc<dyn RemoteLocker> {
-        let cassandra = Cassandra::on(Arc::new(model.clone()), process.seams());
         let options = LockerOptions::default();
-        Arc::new(Queue::new(&cassandra, &options, QueueTables::default()).unwrap())
+        Arc::new(Queue::new(&cassandra(model, process), &options, QueueTables::default()).unwrap())
     };
     let runs: Vec<_> = (0..3).map(|seed| longest_run(seed, shadow)).collect();
     let turns: Vec<_> = (0..3).map(|seed| longest_run(seed, queue)).collect();

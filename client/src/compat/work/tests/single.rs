@@ -211,7 +211,7 @@ fn what_no_queue_can_take_is_refused_before_anything_is_sent() {
     let (machine, model) = world(9);
     let process = machine.process("worker");
     let queue = queue(&model, &process);
-    let cassandra = Cassandra::on(Arc::new(model.clone()), process.seams());
+    let cassandra = cassandra(&model, &process);
     machine.run(async {
         let long = queue.enqueue("é".repeat(32_769)).await.unwrap_err();
         assert!(long.to_string().contains("65538 bytes is longer than the 65536"), "{long}");
