@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::join;
 use holdfast_seams::simulated::{Machine, Process};
 
 use super::cassandra::{Cassandra, LockerOptions};
-use super::model::Model;
+use super::locker::RemoteLocker;
+use super::model::{Model, Odds};
+use crate::Error;
 
 /// A machine on which everything is drawn from `seed`, and tables that everyone on it reaches.
 pub(crate) fn world(seed: u64) -> (Machine, Model) {
@@ -23,4 +26,69 @@ pub(crate) fn cassandra(model: &Model, process: &Process) -> Cassandra {
 /// Of lockers with a lease of `ttl`, on nodes whose clocks differ by `skew` at most.
 pub(crate) fn options(service: &str, ttl: Duration, skew: Duration) -> LockerOptions {
     LockerOptions::default().service(service).ttl(ttl).max_skew(skew)
+}
+
+/// What the first of three in line have of a lock that was held for a minute.
+pub(crate) struct HandOver {
+    /// From when each of the first two was next until it had the lock.
+    took: [Duration; 2],
+    /// What each of the three asked of the tables in that minute.
+    asked: [u64; 3],
+}
+
+/// The first locker holds, the others come one second after another. `sent` tells how many statements one has sent.
+pub(crate) fn hand_over<L: RemoteLocker>(
+    machine: &Machine,
+    [a, b, c, d]: &[L; 4],
+    sent: impl Fn(&L) -> u64,
+) -> HandOver {
+    let world = machine.world().seams();
+    let wait = async |locker: &L, after: u64| {
+        world.sleep(Duration::from_secs(after)).await;
+        let guard = locker.get_lock("foo").await.unwrap();
+        let had = world.clock.now();
+        guard.release().await.unwrap();
+        (had, world.clock.now())
+    };
+    machine.run(async {
+        let held = a.get_lock("foo").await.unwrap();
+        let holding = async {
+            world.sleep(Duration::from_secs(10)).await;
+            let before = [b, c, d].map(&sent);
+            world.sleep(Duration::from_mins(1)).await;
+            let asked = [sent(b) - before[0], sent(c) - before[1], sent(d) - before[2]];
+            held.release().await.unwrap();
+            (asked, world.clock.now())
+        };
+        let (b, c, _, (asked, released)) = join!(wait(b, 1), wait(c, 2), wait(d, 3), holding);
+        HandOver { took: [b.0.saturating_since(released), c.0.saturating_since(b.1)], asked }
+    })
+}
+
+impl HandOver {
+    /// The next has the lock within a look and a few round trips, and so has the one after it, which came to be next only then. The
+    /// third asks no more than a waiter elsewhere does.
+    pub(crate) fn is_quick_and_only_the_first_two_pay(&self, seed: u64) {
+        let Self { took, asked } = self;
+        // A look at most 200 ms later, its answer, and three round trips of up to 80 ms and a replica's 40, or a renewal.
+        assert!(took.iter().all(|took| *took < Duration::from_millis(800)), "{seed}: {took:?}");
+        assert!(asked[..2].iter().all(|asked| (120..=310).contains(asked)), "{seed}: {asked:?}");
+        assert!((25..=65).contains(&asked[2]), "seed {seed}: {asked:?}");
+    }
+}
+
+/// An attempt at a store that refuses everything for now ends at its own limit, and says that nobody could be reached.
+pub(crate) fn is_unreachable_within_the_limit(
+    machine: &Machine,
+    model: &Model,
+    locker: &impl RemoteLocker,
+) {
+    model.set_odds(Odds { unavailable: 1_000, ..Odds::default() });
+    let clock = machine.world().seams().clock;
+    machine.run(async {
+        let began = clock.now();
+        let error = locker.try_get_lock("jobs").await.unwrap_err();
+        assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+        assert_eq!(clock.now().saturating_since(began), Duration::from_secs(10), "its own limit");
+    });
 }

@@ -15,7 +15,7 @@ use super::*;
 use crate::compat::database::{Answer, Database};
 use crate::compat::lives;
 use crate::compat::model::Model;
-use crate::compat::scene::{cassandra, options, world};
+use crate::compat::scene::{self, cassandra, options, world};
 use crate::compat::statement::{Action, Statement, Value};
 
 const FORMS: [BakeryForm; 2] = [BakeryForm::Wiki, BakeryForm::Php];

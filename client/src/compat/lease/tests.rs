@@ -13,7 +13,7 @@ use super::{Lease, LeaseTable};
 use crate::compat::lives;
 use crate::compat::locker::RemoteLocker;
 use crate::compat::model::Model;
-use crate::compat::scene::{cassandra, options, world};
+use crate::compat::scene::{self, cassandra, options, world};
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

@@ -17,7 +17,7 @@ use crate::compat::database::{Answer, Row};
 use crate::compat::lives;
 use crate::compat::locker::RemoteLocker;
 use crate::compat::model::Model;
-use crate::compat::scene::{cassandra, options, world};
+use crate::compat::scene::{self, cassandra, options, world};
 use crate::compat::statement::{Action, Cells, Ident, Statement, Value};
 
 const fn secs(seconds: u64) -> Duration {

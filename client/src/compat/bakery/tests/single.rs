@@ -105,40 +105,14 @@ fn who_is_far_behind_looks_often_enough_to_keep_its_number() {
     }
 }
 
-/// The first two behind the holder look often; the third asks no more than a waiter elsewhere does.
 #[test]
 fn a_hand_over_takes_a_fraction_of_a_second_and_only_the_first_two_in_line_pay_for_it() {
     for seed in 0..20 {
         let (machine, model) = world(seed);
         let lockers = ["a", "b", "c", "d"]
             .map(|name| locker(&model, &machine.process(name), BakeryForm::Wiki));
-        let [a, b, c, d] = &lockers;
-        let world = machine.world().seams();
-        let asked = |bakery: &Bakery| bakery.cassandra.statements().sent;
-        machine.run(async {
-            let held = a.get_lock("foo").await.unwrap();
-            let wait = async |bakery: &Bakery, after: u64| {
-                world.sleep(secs(after)).await;
-                let guard = bakery.get_lock("foo").await.unwrap();
-                let had = world.clock.now();
-                guard.release().await.unwrap();
-                (had, world.clock.now())
-            };
-            let holding = async {
-                world.sleep(secs(10)).await;
-                let before = [b, c, d].map(asked);
-                world.sleep(secs(60)).await;
-                let sent = [asked(b) - before[0], asked(c) - before[1], asked(d) - before[2]];
-                held.release().await.unwrap();
-                (sent, world.clock.now())
-            };
-            let (b, c, _, (sent, released)) = join!(wait(b, 1), wait(c, 2), wait(d, 3), holding);
-            let took = [b.0.saturating_since(released), c.0.saturating_since(b.1)];
-            // A look at most 200 ms later, its answer, and perhaps a renewal.
-            assert!(took.iter().all(|took| *took < ms(800)), "{seed}: {took:?}");
-            assert!(sent[..2].iter().all(|sent| (120..=310).contains(sent)), "{seed}: {sent:?}");
-            assert!((25..=65).contains(&sent[2]), "seed {seed}: {sent:?}");
-        });
+        let hand_over = scene::hand_over(&machine, &lockers, |it| it.cassandra.statements().sent);
+        hand_over.is_quick_and_only_the_first_two_pay(seed);
     }
 }
 

@@ -303,12 +303,5 @@ fn who_gives_back_what_is_not_there_any_more_is_told_so() {
 #[test]
 fn a_store_that_does_not_answer_is_unreachable_within_the_limit() {
     let (machine, model, _processes, [a, _]) = two(1);
-    model.set_odds(Odds { unavailable: 1_000, ..Odds::default() });
-    let world = machine.world().seams();
-    machine.run(async {
-        let began = world.clock.now();
-        let error = a.try_get_lock("jobs").await.unwrap_err();
-        assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
-        assert_eq!(world.clock.now().saturating_since(began), secs(10), "its own limit");
-    });
+    scene::is_unreachable_within_the_limit(&machine, &model, &a);
 }
