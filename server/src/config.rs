@@ -29,7 +29,6 @@ use serde::{Deserialize, Serialize};
 pub use self::address::{Advertised, ListenAddress, Member, Members};
 use self::key::settings;
 pub use self::source::{Origin, Overrides, Settings};
-use crate::authority::Terms;
 
 settings! {
     /// Settings of one node; may differ from node to node.
@@ -402,18 +401,14 @@ impl FallbackConfig {
         !self.cassandra.is_empty()
     }
 
-    /// How its scopes are kept.
+    /// W, V, and what follows from them.
     ///
     /// # Errors
     ///
     /// [`DoNotFit`]: W is too short for V.
-    pub fn terms(&self) -> Result<Terms, DoNotFit> {
+    pub fn durations(&self) -> Result<Durations, DoNotFit> {
         let millis = Duration::from_millis;
-        Ok(Terms {
-            durations: Durations::new(millis(self.take_over_ms), millis(self.hold_ms))?,
-            drain_limit: millis(self.drain_limit_ms),
-            switch_every: millis(self.switch_every_ms),
-        })
+        Durations::new(millis(self.take_over_ms), millis(self.hold_ms))
     }
 }
 

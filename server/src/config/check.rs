@@ -115,7 +115,7 @@ impl Check<'_> {
     fn fallback(&self, fallback: &FallbackConfig) -> Result<(), ConfigError> {
         self.within("hold_ms", fallback.hold_ms, 1_000..=3_600_000)?;
         self.within("take_over_ms", fallback.take_over_ms, 1_300..=3_600_000)?;
-        if let Err(problem) = fallback.terms() {
+        if let Err(problem) = fallback.durations() {
             return Err(self.refuse("take_over_ms", fallback.take_over_ms, problem.to_string()));
         }
         self.within("drain_limit_ms", fallback.drain_limit_ms, 0..=fallback.take_over_ms / 2)?;

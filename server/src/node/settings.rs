@@ -1,6 +1,7 @@
 //! The node's settings, as each part wants them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdfast_cassandra::database::Tables;
 use holdfast_seams::Seams;
@@ -56,8 +57,13 @@ pub(super) fn sessions(config: &Config) -> SessionSettings {
 /// before there is a scope.
 pub(super) fn fallback(config: &Config, seams: &Seams) -> Option<(Terms, Arc<Tables>)> {
     let fallback = Some(&config.fallback).filter(|fallback| fallback.is_set())?;
-    // Checked with the settings.
-    let terms = fallback.terms().ok()?;
+    let millis = Duration::from_millis;
+    let terms = Terms {
+        // Checked with the settings.
+        durations: fallback.durations().ok()?,
+        drain_limit: millis(fallback.drain_limit_ms),
+        switch_every: millis(fallback.switch_every_ms),
+    };
     let tables = Tables::new(authority::database(fallback)?, seams.clock.clone());
     Some((terms, Arc::new(tables)))
 }
