@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use holdfast_seams::Moment;
 
-/// What one replica knows of the cell: its value, at an instant of this process' own watch.
+/// What one replica knows of the cell: one of its values, at an instant of this process' own watch.
 ///
 /// # Invariant
 ///
@@ -12,14 +12,16 @@ use holdfast_seams::Moment;
 ///   instant and is there now. So whatever [`Course::goes_on`] says is half a watch's rate from a value
 ///   that was the time: however many replicas go on from each other's values, together they are no faster
 ///   than that.
+/// - And no slower: of all values that were seen it is the one that takes the time farthest. Whoever began anew from each
+///   larger value that somebody else had written would be held up by it, and so would the other one.
 #[derive(Debug, Default)]
 pub(super) struct Course(Option<(u64, Moment)>);
 
 impl Course {
-    /// The cell was seen, or written, with this value; the answer came at `now`. One that is known stays
-    /// where it is known from, and one that is less was read on its way to some replicas only.
+    /// The cell was seen, or written, with this value; the answer came at `now`. It counts if the time would not have come so
+    /// far by itself.
     pub(super) fn saw(&mut self, value: u64, now: Moment) {
-        if self.0.is_none_or(|(known, _)| value > known) {
+        if self.goes_on(now).is_none_or(|expected| value > expected) {
             self.0 = Some((value, now));
         }
     }
@@ -54,5 +56,19 @@ mod tests {
         assert_eq!(course.goes_on(at(1_100)), Some(1_500_000));
         course.saw(2_000_000, at(1_100));
         assert_eq!(course.goes_on(at(1_100)), Some(2_000_000));
+    }
+
+    /// Each sees what the other wrote a moment before it goes on itself. They would give each other a microsecond at a time.
+    #[test]
+    fn two_that_see_each_others_values_go_on_at_half_the_rate() {
+        let (mut courses, mut cell) = ([Course::default(), Course::default()], 1_000_000);
+        let after = |us| at(0) + Duration::from_micros(us);
+        for turn in 0..2_000 {
+            let (course, began) = (&mut courses[turn % 2], 50_000 * turn as u64);
+            course.saw(cell, after(began));
+            cell = course.goes_on(after(began + 2)).unwrap().max(cell);
+        }
+        let (passed, went_on) = (50_000 * 1_999, cell - 1_000_000);
+        assert!((passed / 2 - 100_000..=passed / 2 + 2).contains(&went_on), "{went_on}");
     }
 }

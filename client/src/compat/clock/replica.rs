@@ -155,14 +155,13 @@ impl Shared {
         let clock = &self.seams.clock;
         let local = Duration::from_millis(clock.wall_ms());
         let (there, node) = futures_util::join!(self.cell.read(), self.cell.node_time());
-        let (there, node) = (there?, node?);
+        let (there, node, now) = (there?, node?, clock.now());
         if let Some(there) = there {
-            self.course().saw(there, clock.now());
+            self.course().saw(there, now);
         }
         let local_us = micros(local);
         let disbelieved = local.saturating_sub(node.saturating_add(self.max_ahead));
         let shown = Some(local_us).filter(|shown| disbelieved.is_zero() && is_time(*shown));
-        let now = clock.now();
         let next = shown.max(self.course().goes_on(now)).filter(|next| is_time(*next));
         if let Some(next) = next.filter(|next| there.is_none_or(|there| *next > there)) {
             self.write(next).await?;
