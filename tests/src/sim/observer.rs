@@ -74,7 +74,7 @@ impl Observer {
         seen.content(index, table, id);
         seen.stamped(index.get(), table.stamp_ms(), id);
         seen.checked(index.get(), table, id);
-        for event in events {
+        for (at, event) in events.iter().enumerate() {
             match event {
                 Event::SessionOpened { session } => {
                     let label = table.session(*session).map(|view| view.label.as_str().to_owned());
@@ -89,7 +89,7 @@ impl Observer {
                     seen.expired.entry(*session).or_insert(expiry);
                 }
                 Event::Lost { items, cause: LossCause::Expired, .. } => {
-                    seen.doubted(index.get(), items, table, id);
+                    seen.doubted(index.get(), items, &events[at..], table, id);
                 }
                 Event::Granted { session, token, .. } => {
                     seen.granted.entry(*session).or_default().insert(token.get());
@@ -201,12 +201,17 @@ impl Seen {
         self.stamp = (index, stamp_ms);
     }
 
-    /// DESIGN §4: the values of locks that were lost with a lease are suspect. Nobody who holds one
-    /// of them next can have confirmed it in the same entry: who asks does not know its token.
-    fn doubted(&mut self, index: u64, lost: &Items, table: &LockTable, id: u64) {
+    /// DESIGN §4: the values of locks that were lost with a lease are suspect. Of those who hold one of them next only an imported
+    /// holder can have vouched for it in the same entry: it brings its value. Who asks does not know its token yet.
+    fn doubted(&mut self, index: u64, lost: &Items, since: &[Event], table: &LockTable, id: u64) {
         for item in lost.iter().filter(|item| item.mode == Mode::Exclusive) {
             let value = table.lock(&item.lock).and_then(|lock| lock.value);
-            if value.is_some_and(|value| !value.suspect) {
+            let Some(value) = value.filter(|value| !value.suspect) else { continue };
+            let brings_it = |event: &Event| {
+                matches!(event, Event::Granted { token, items, .. }
+                    if *token == value.set_by && items.iter().any(|held| held.lock == item.lock))
+            };
+            if !since.iter().any(brings_it) {
                 let name = item.lock.as_str();
                 self.wrong(format!(
                     "I19: the holder of {name} was lost at index {index}, and its value is not \
