@@ -115,6 +115,8 @@ pub(crate) async fn torment(machine: &Machine, model: &Model, start: &dyn Fn(&Pr
     let seams = world.seams();
     let mut alive: Vec<Process> = (0..PROCESSES).map(|_| machine.process("worker")).collect();
     alive.iter().for_each(start);
+    // In most lives processes take a while to think.
+    machine.set_look_takes(Duration::from_micros(below(&world, 4)));
     let end = seams.clock.now() + LENGTH;
     while seams.clock.now() < end {
         seams.sleep(Duration::from_millis(below(&world, 15_000))).await;

@@ -54,6 +54,8 @@ pub(super) struct State {
     ready: Vec<TaskId>,
     last_task: u64,
     polls_at_now: u64,
+    /// How long a process takes to look at its clock, nanoseconds.
+    look_takes: u64,
     digest: u64,
 }
 
@@ -113,6 +115,7 @@ impl Machine {
             ready: Vec::new(),
             last_task: ROOT.0,
             polls_at_now: 0,
+            look_takes: 0,
             digest: seed,
         }))))
     }
@@ -134,6 +137,14 @@ impl Machine {
         let id = state.processes.len() - 1;
         drop(state);
         Process::new(Arc::clone(&self.0), id)
+    }
+
+    /// From now on time passes while a process looks at its clock: two looks show two times, as on a real machine, where work
+    /// between them takes a while. Looks of the world take none.
+    ///
+    /// Default: zero.
+    pub fn set_look_takes(&self, length: Duration) {
+        self.0.lock().look_takes = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
     }
 
     /// True time since the beginning.
@@ -363,7 +374,15 @@ impl State {
             self.now = due;
             self.polls_at_now = 0;
         }
+        // What became due while somebody looked at a clock is due now.
         self.timers.take_due(self.now)
+    }
+
+    /// A process looks at its clock.
+    pub(super) const fn look(&mut self, process: usize) {
+        if process != WORLD {
+            self.now = self.now.saturating_add(self.look_takes);
+        }
     }
 
     pub(super) const fn wall_ms(&self) -> u64 {

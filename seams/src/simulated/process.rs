@@ -221,6 +221,7 @@ fn nanos(moment: Moment) -> u64 {
 
 impl Clock for Process {
     fn now(&self) -> Moment {
+        self.shared.lock().look(self.id);
         let shown = self.look(|process, now| process.clock.at(now));
         Moment::from_origin(Duration::from_nanos(shown))
     }

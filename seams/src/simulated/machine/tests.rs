@@ -199,3 +199,24 @@ fn an_aborted_task_is_dropped_and_counts_as_finished() {
 fn a_life_in_which_nothing_can_happen_ends() {
     Machine::new(1).run(std::future::pending::<()>());
 }
+
+#[test]
+fn a_process_sees_time_pass_between_two_looks_if_looks_take_any() {
+    let machine = Machine::new(1);
+    let (process, world) = (machine.process("a"), machine.world());
+    let seams = process.seams();
+    let look = || seams.clock.now();
+    assert_eq!(look(), look());
+    machine.set_look_takes(Duration::from_micros(3));
+    let began = look();
+    assert_eq!(look().saturating_since(began), Duration::from_micros(3));
+    let clock = world.seams().clock;
+    assert_eq!(clock.now(), clock.now());
+    // What became due meanwhile is late, and not forgotten.
+    let until = look() + Duration::from_micros(10);
+    for _ in 0..10 {
+        let _ = look();
+    }
+    machine.run(seams.clock.sleep_until(until));
+    assert!(look() > until);
+}

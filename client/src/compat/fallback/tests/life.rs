@@ -142,6 +142,8 @@ impl Life {
         for process in &alive {
             self.start(process);
         }
+        // In most lives processes take a while to think.
+        self.world.machine.set_look_takes(Duration::from_micros(below(&world, 4)));
         let end = seams.clock.now() + LENGTH;
         while seams.clock.now() < end && self.judge.wrong.lock().unwrap().is_none() {
             seams.sleep(Duration::from_millis(below(&world, 8_000))).await;
