@@ -99,6 +99,7 @@ fn look_for(mutant: Mutant, first_seed: u64, arguments: &Arguments) -> Looked {
         failures: 1,
         jobs: arguments.jobs.unwrap_or_else(cores),
         clocks: Clocks::Within,
+        schedule: None,
     };
     let outcome = live_many(&many, || arm(Some(mutant)), |_, _| ());
     let found = outcome.failed.into_iter().next();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum as _};
 use holdfast_tests::life::{
     self, Clocks, Counts, Ledger, LedgerError, Life, Many, Outcome, Plan, Schedule, live_many,
     shrink,
@@ -53,8 +53,9 @@ struct Arguments {
     /// Live this plan instead of the one that the seed draws: a file as --shrink prints it.
     #[arg(long, conflicts_with_all = ["seed", "lives", "minutes"])]
     plan: Option<PathBuf>,
-    /// The life of that seed in which a schedule that once broke openraft happens over and over.
-    #[arg(long, requires = "seed")]
+    /// The life, or lives, of these seeds in which a schedule that once broke openraft happens over
+    /// and over.
+    #[arg(long, conflicts_with_all = ["beyond", "demand", "resume", "plan"])]
     schedule: Option<Schedule>,
     /// Fail if all lives together saw less than the figures of docs/reliability.md rest on.
     #[arg(long)]
@@ -142,6 +143,7 @@ fn many(arguments: &Arguments, clocks: Clocks) -> ExitCode {
         failures: arguments.failures,
         jobs: arguments.jobs.unwrap_or(cores),
         clocks,
+        schedule: arguments.schedule,
     };
     println!("first seed {first_seed}, {} side by side", many.jobs);
     let outcome = match ledger {
@@ -162,15 +164,17 @@ fn many(arguments: &Arguments, clocks: Clocks) -> ExitCode {
         println!("too little: {line}");
     }
     for failed in &outcome.failed {
-        println!("seed {} failed; repeat: {}", failed.seed, repeat(failed.seed, clocks));
+        println!("seed {} failed; repeat: {}", failed.seed, repeat(failed.seed, &many));
     }
     println!("{} lives, {} violations", outcome.counts.lives, outcome.violations());
     exit(outcome.failed.is_empty() && missing.is_empty())
 }
 
-fn repeat(seed: u64, clocks: Clocks) -> String {
-    let beyond = if clocks == Clocks::Beyond { " --beyond" } else { "" };
-    format!("just simulate {seed}{beyond}")
+fn repeat(seed: u64, many: &Many) -> String {
+    let beyond = if many.clocks == Clocks::Beyond { " --beyond" } else { "" };
+    let name = |schedule: Schedule| Some(schedule.to_possible_value()?.get_name().to_owned());
+    let schedule = many.schedule.and_then(name).map(|name| format!(" --schedule {name}"));
+    format!("just simulate {seed}{beyond}{}", schedule.unwrap_or_default())
 }
 
 fn wrong(error: &LedgerError) -> ExitCode {

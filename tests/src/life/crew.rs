@@ -2,13 +2,14 @@
 
 use std::cmp::Reverse;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_server::raft::{Fault as NodeFault, MembershipError, Replica};
 
 use super::fault::{Damage, Who};
 use super::stage::{Stage, lock};
-use crate::sim::{self, Crash, Ended, VirtualDisk, member};
+use crate::sim::{self, Crash, Ended, VirtualDisk, World, member};
 
 /// How long one change of the members is tried for.
 const CHANGE_WITHIN: Duration = Duration::from_secs(40);
@@ -188,36 +189,13 @@ impl Stage<'_> {
         None
     }
 
-    /// Asks whoever leads until the change is made, or for a while.
+    /// Has the members of the present world changed, and counts it.
     async fn change(&self, change: Change) -> bool {
-        let asks = async {
-            loop {
-                match self.ask(change).await {
-                    Some(Ok(())) => return true,
-                    Some(Err(MembershipError::Refused(refusal))) if is_final(change, &refusal) => {
-                        return matches!(change, Change::Remove(_));
-                    }
-                    _ => self.seams.sleep(ASK_AGAIN).await,
-                }
-            }
-        };
-        let made = self.seams.timeout(CHANGE_WITHIN, asks).await.unwrap_or(false);
+        let made = until_made(&self.world, change).await;
         if made {
             self.counts().member_changes += 1;
         }
         made
-    }
-
-    pub(super) async fn ask(&self, change: Change) -> Option<Result<(), MembershipError>> {
-        self.world
-            .ask_leader(|leader: std::sync::Arc<Replica>| async move {
-                match change {
-                    Change::Add(id) => leader.add_learner(member(id)).await,
-                    Change::Promote(id) => leader.promote(id).await,
-                    Change::Remove(id) => leader.remove(id).await,
-                }
-            })
-            .await
     }
 
     /// Whether a node may end by itself with this fault.
@@ -233,6 +211,36 @@ impl Stage<'_> {
             _ => false,
         }
     }
+}
+
+/// Asks whoever leads `world` until the change is made, or cannot be, or for a while: any message
+/// may be lost.
+pub(super) async fn until_made(world: &World<'_>, change: Change) -> bool {
+    let seams = world.seams();
+    let asks = async {
+        loop {
+            match ask(world, change).await {
+                Some(Ok(())) => return true,
+                Some(Err(MembershipError::Refused(refusal))) if is_final(change, &refusal) => {
+                    return matches!(change, Change::Remove(_));
+                }
+                _ => seams.sleep(ASK_AGAIN).await,
+            }
+        }
+    };
+    seams.timeout(CHANGE_WITHIN, asks).await.unwrap_or(false)
+}
+
+/// Asks whoever leads `world` once.
+pub(super) async fn ask(world: &World<'_>, change: Change) -> Option<Result<(), MembershipError>> {
+    let asked = world.ask_leader(|leader: Arc<Replica>| async move {
+        match change {
+            Change::Add(id) => leader.add_learner(member(id)).await,
+            Change::Promote(id) => leader.promote(id).await,
+            Change::Remove(id) => leader.remove(id).await,
+        }
+    });
+    asked.await
 }
 
 /// Whether asking again cannot change the answer.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::counts::Counts;
 use super::plan::{Clocks, Plan};
+use super::schedule::Schedule;
 use super::{Life, live};
 
 /// How long one life may take, wall time: a hundred times what it takes.
@@ -34,6 +35,16 @@ pub struct Many {
     pub jobs: usize,
     /// What kind of clocks.
     pub clocks: Clocks,
+    /// Lives of this schedule, instead of those that the seeds draw.
+    pub schedule: Option<Schedule>,
+}
+
+impl Many {
+    /// The life of one of the seeds.
+    fn plan(&self, seed: u64) -> Plan {
+        let drawn = || Plan::draw(seed, self.clocks);
+        self.schedule.map_or_else(drawn, |schedule| Plan::of(schedule, seed))
+    }
 }
 
 /// What came of them.
@@ -88,7 +99,7 @@ pub fn live_many(
             }
             let seed = many.first_seed.wrapping_add(number);
             let living = living.begin(seed);
-            let life = live(&Plan::draw(seed, many.clocks));
+            let life = live(&many.plan(seed));
             drop(living);
             let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
             outcome.take(&life);

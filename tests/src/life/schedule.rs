@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::crew::Change;
+use super::crew::{Change, ask, until_made};
 use super::fault::{Fault, Shape, Who};
 use super::plan::{Clocks, Plan, Strike};
 use super::stage::{ROGUE, Stage, lock};
-use crate::sim::{Crash, Host, World, apart, member};
+use crate::sim::{Crash, Host, World, apart};
 
 /// A schedule that once broke openraft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -220,7 +220,7 @@ impl<'a> Stage<'a> {
                             return;
                         }
                     } else {
-                        let _ = self.ask(Change::Remove(joined)).await;
+                        let _ = ask(&self.world, Change::Remove(joined)).await;
                     }
                 }
                 self.look_again().await;
@@ -296,9 +296,7 @@ impl<'a> Stage<'a> {
         for _ in 0..2 {
             let id = earlier.new_node();
             earlier.begin_node(id);
-            let added = earlier
-                .ask_leader(move |leader| async move { leader.add_learner(member(id)).await });
-            if !matches!(added.await, Some(Ok(()))) {
+            if !until_made(earlier, Change::Add(id)).await {
                 self.wrong(format!("the earlier life does not add node {id}"));
             }
         }
