@@ -244,7 +244,7 @@ settings! {
 
 settings! {
     /// Where scopes with fallback are served while no server can be reached, and when (DESIGN §10). Must be
-    /// equal on all nodes of a cluster, and W and V with the clients as well.
+    /// equal on all nodes of a cluster. Clients have no W and V of their own: they go by the scope's row.
     FallbackConfig,
     /// What one source says about [`FallbackConfig`].
     FallbackLayer,

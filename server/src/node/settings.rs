@@ -7,7 +7,7 @@ use holdfast_cassandra::database::Tables;
 use holdfast_seams::Seams;
 
 use crate::authority::{self, Terms};
-use crate::config::{Config, Member};
+use crate::config::{Config, FallbackConfig, Member};
 use crate::raft::{self, ReplicaConfig};
 use crate::session::SessionSettings;
 
@@ -57,18 +57,112 @@ pub(super) fn sessions(config: &Config) -> SessionSettings {
 /// before there is a scope.
 pub(super) fn fallback(config: &Config, seams: &Seams) -> Option<(Terms, Arc<Tables>)> {
     let fallback = Some(&config.fallback).filter(|fallback| fallback.is_set())?;
+    let tables = Tables::new(authority::database(fallback)?, seams.clock.clone());
+    Some((terms(fallback)?, Arc::new(tables)))
+}
+
+fn terms(fallback: &FallbackConfig) -> Option<Terms> {
     let millis = Duration::from_millis;
-    let terms = Terms {
+    Some(Terms {
         // Checked with the settings.
         durations: fallback.durations().ok()?,
         drain_limit: millis(fallback.drain_limit_ms),
         switch_every: millis(fallback.switch_every_ms),
-    };
-    let tables = Tables::new(authority::database(fallback)?, seams.clock.clone());
-    Some((terms, Arc::new(tables)))
+    })
 }
 
 /// Settings are bounded far below what any machine can count to.
 fn count(setting: u64) -> usize {
     usize::try_from(setting).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_cassandra::authority::Durations;
+
+    use super::*;
+    use crate::config::{ClusterLayer, FallbackLayer, Members, NodeLayer};
+
+    /// No two settings are the same number.
+    fn config() -> Config {
+        let own: Member = "7=lock-7:8420/lock-7:8421".parse().unwrap();
+        let node = NodeLayer {
+            node_id: Some(7),
+            join: Some(true),
+            heartbeat_ms: Some(101),
+            election_min_ms: Some(1_002),
+            election_max_ms: Some(2_003),
+            propose_deadline_ms: Some(5_004),
+            max_pending_commands: Some(4_005),
+            snapshot_every: Some(100_006),
+            reserve_bytes: Some(1_000_007),
+            max_attached_streams: Some(20_008),
+            max_unopened_streams: Some(1_009),
+            max_watches: Some(30_010),
+            watch_backlog: Some(1_011),
+            max_waiting_calls: Some(1_012),
+            ..NodeLayer::default()
+        };
+        let cluster = ClusterLayer {
+            members: Some(Members(vec![own.clone()])),
+            ttl_default_ms: Some(10_013),
+            ttl_max_ms: Some(900_014),
+            max_sessions: Some(100_015),
+            max_requests_per_session: Some(1_016),
+            max_waiters_per_lock: Some(100_017),
+            max_value_bytes: Some(1_000_018),
+            outbox_frames: Some(8_019),
+            frames_per_second: Some(50_020),
+        };
+        let fallback = FallbackLayer {
+            take_over_ms: Some(30_021),
+            hold_ms: Some(15_022),
+            drain_limit_ms: Some(10_023),
+            switch_every_ms: Some(300_024),
+            ..FallbackLayer::default()
+        };
+        let (node, cluster, fallback) = (node.resolve(), cluster.resolve(), fallback.resolve());
+        Config { node, cluster, fallback, own, has_peers: true }
+    }
+
+    #[test]
+    fn the_replica_goes_by_the_settings_of_its_names() {
+        let replica = replica(&config());
+
+        let member = raft::Member {
+            node_id: 7,
+            advertise: "lock-7:8420".to_owned(),
+            peer_advertise: "lock-7:8421".to_owned(),
+        };
+        assert_eq!((replica.node_id, replica.members, replica.join), (7, vec![member], true));
+        let times = (replica.heartbeat_ms, replica.election_min_ms, replica.election_max_ms);
+        assert_eq!(times, (101, 1_002, 2_003));
+        assert_eq!((replica.propose_deadline_ms, replica.max_pending_commands), (5_004, 4_005));
+        assert_eq!((replica.snapshot_every, replica.reserve_bytes), (100_006, 1_000_007));
+        let limits = replica.limits;
+        assert_eq!((limits.ttl_max_ms, limits.max_sessions), (900_014, 100_015));
+        let requests = (limits.max_requests_per_session, limits.max_waiters_per_lock);
+        assert_eq!((requests, limits.max_value_bytes), ((1_016, 100_017), 1_000_018));
+    }
+
+    #[test]
+    fn sessions_go_by_the_settings_of_their_names() {
+        let sessions = sessions(&config());
+
+        assert_eq!(sessions.ttl_default_ms, 10_013);
+        assert_eq!((sessions.outbox_frames, sessions.frames_per_second), (8_019, 50_020));
+        assert_eq!((sessions.max_attached_streams, sessions.max_unopened_streams), (20_008, 1_009));
+        assert_eq!((sessions.max_watches, sessions.watch_backlog), (30_010, 1_011));
+        assert_eq!(sessions.max_waiting_calls, 1_012);
+    }
+
+    #[test]
+    fn scopes_with_fallback_go_by_the_settings_of_their_names() {
+        let terms = terms(&config().fallback).unwrap();
+
+        let (w, v) = (Duration::from_millis(30_021), Duration::from_millis(15_022));
+        assert_eq!(terms.durations, Durations::new(w, v).unwrap());
+        assert_eq!(terms.drain_limit, Duration::from_millis(10_023));
+        assert_eq!(terms.switch_every, Duration::from_millis(300_024));
+    }
 }
