@@ -42,6 +42,7 @@ pub mod run;
 pub mod scribe;
 pub mod shim;
 pub mod sim;
+pub mod standstill;
 pub mod term;
 pub mod thesis;
 #[cfg(feature = "cassandra")]

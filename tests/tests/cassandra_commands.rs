@@ -87,7 +87,7 @@ async fn command_under_a_lock(place: &Place, recipe: &str) {
     let tried = place.run(&[recipe, "try", "nightly", "--", "true"]).await;
     assert_eq!(tried.code, Some(124), "{tried:?}");
     assert!(tried.err.contains("nightly is not granted: held by "), "{}", tried.err);
-    let waited = place.run(&[recipe, "lock", "--wait", "1s", "nightly", "--", "true"]).await;
+    let waited = place.run(&[recipe, "lock", "--wait", "5s", "nightly", "--", "true"]).await;
     assert_eq!(waited.code, Some(124), "{waited:?}");
 
     holder.signal(Signal::SIGTERM);

@@ -241,7 +241,7 @@ async fn a_client_with_the_seeds_statements_excludes_ours_and_is_excluded() {
     held.release().await.unwrap();
 
     assert!(applied(stage.session(), &insert("foo", "theirs")).await);
-    let denied = ours.get_lock_within("foo", secs(1)).await.unwrap_err();
+    let denied = ours.get_lock_within("foo", secs(5)).await.unwrap_err();
     assert!(denied.to_string().ends_with("held by theirs"), "{denied}");
     let delete =
         "DELETE FROM tokens_seed.tokens WHERE \"token\" = 'foo' IF service_session_id = 'theirs'";

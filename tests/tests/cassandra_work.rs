@@ -270,7 +270,7 @@ async fn rows_of_strangers_stop_nobody() {
     let listed = queue.list(9).await.unwrap();
     assert_eq!(listed.len(), 1, "{listed:?}");
     assert_eq!((listed[0].payload.as_str(), listed[0].attempts), ("held back", 0));
-    assert!(queue.next(Patience::AtMost(secs(2))).await.unwrap().is_none());
+    assert!(queue.next(Patience::AtMost(secs(5))).await.unwrap().is_none());
 }
 
 /// `holdfast cassandra work` in a keyspace.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use holdfast_seams::Seams;
 use holdfast_tests::cluster::{Cluster, Setup, free_port};
 use holdfast_tests::program::{Ended, Program};
+use holdfast_tests::standstill::given_time;
 use nix::sys::signal::Signal;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -136,35 +137,56 @@ async fn a_wrapper_that_is_killed_takes_its_child_with_it() {
     assert_eq!(std::fs::read_to_string(&stamps).unwrap(), before, "the child writes no more");
 }
 
-/// The store is gone for good: the child is asked to end, and is dead before anybody else could
-/// be granted the lock.
+/// The store is gone for good: the child is asked to end, and it and all it began are dead before anybody else could be
+/// granted the lock (DESIGN §8; with a TTL of 2 s, safe for 1,780 ms: asked 500 ms before that, killed 200 ms before).
 #[tokio::test]
 async fn a_child_is_killed_before_its_lease_ends_when_the_store_is_gone_and_121_says_so() {
+    killed_in_time_after(|cluster| cluster.kill(0)).await;
+}
+
+/// The same when its connections stay, and nothing is answered.
+#[tokio::test]
+async fn a_child_is_killed_before_its_lease_ends_when_the_store_is_silent_and_121_says_so() {
+    killed_in_time_after(|cluster| cluster.freeze(0)).await;
+}
+
+async fn killed_in_time_after(lose: impl Fn(&mut Cluster)) {
+    // Who stands still kills nothing in time.
+    given_time(Duration::from_millis(100), async || hold_and_lose_the_store(&lose).await).await;
+}
+
+async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster)) {
     const TTL: Duration = Duration::from_secs(2);
+    const SAFE: Duration = Duration::from_millis(1_780);
+    let clock = Seams::system().clock;
     let mut shell = Shell::start().await;
-    let stamps = shell.cluster.folder().join("stamps");
-    // A child that does not listen: only SIGKILL ends it.
+    let (stamps, asked) =
+        (shell.cluster.folder().join("stamps"), shell.cluster.folder().join("asked"));
+    // Neither listens: only SIGKILL ends them, and only one for both the one that writes.
     let script = format!(
-        "trap '' TERM; echo ready; while :; do cat /proc/uptime >> {}; sleep 0.02; done",
+        "trap 'echo > {}' TERM; (trap '' TERM; while :; do cat /proc/uptime >> {}; sleep 0.02; done) & echo ready; \
+         while :; do wait; done",
+        asked.display(),
         stamps.display()
     );
     let mut program = shell.begin(&["--ttl", "2s", "lock", "jobs", "--", "sh", "-c", &script]);
     program.line("ready", LIMIT).await;
-    Seams::system().sleep(Duration::from_millis(1_200)).await;
+    Seams::system().sleep(TTL + Duration::from_millis(500)).await;
 
-    shell.cluster.kill(0);
-    // No keepalive was received after this, so no lease ends before this and a TTL.
-    let gone = Seams::system().clock.now().since_origin();
+    lose(&mut shell.cluster);
+    // No keepalive that was sent after this was answered: nobody is safe for longer than that from here on.
+    let gone = clock.now().since_origin();
     let ended = program.end(LIMIT).await;
 
     assert_eq!(ended.code, Some(121), "{ended:?}");
+    assert!(asked.exists(), "it was asked to end before it was killed");
     let text = std::fs::read_to_string(&stamps).unwrap();
     let last: f64 = text.lines().last().unwrap().split(' ').next().unwrap().parse().unwrap();
-    let left = (gone + TTL).as_secs_f64() - last;
-    assert!(left > 0.0, "the child still wrote {} s after its lease could end", -left);
+    assert!(last > gone.as_secs_f64(), "renewed, it lives past its TTL");
+    let left = (gone + SAFE).as_secs_f64() - last;
+    assert!(left > 0.0, "the child still wrote {} s after its lock was not safe any more", -left);
     // The wrapper may try for a while to close its session before it gives up.
-    let limit = gone + TTL + Duration::from_secs(6);
-    assert!(Seams::system().clock.now().since_origin() < limit, "{ended:?}");
+    assert!(clock.now().since_origin() < gone + TTL + Duration::from_secs(6), "{ended:?}");
 }
 
 #[tokio::test]

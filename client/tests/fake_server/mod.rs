@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -19,10 +18,9 @@ pub const HELD: &str = "held";
 /// The lock of this name is shared.
 pub const SHARED: &str = "shared";
 
-/// Grants what is free, queues what is held, answers keepalives while it is not silent.
+/// Grants what is free, queues what is held, answers keepalives.
 #[derive(Clone, Default)]
 pub struct FakeServer {
-    silent: Arc<AtomicBool>,
     heard: Arc<Mutex<Vec<client_frame::Body>>>,
 }
 
@@ -51,11 +49,6 @@ impl FakeServer {
         (server, told.recv().unwrap())
     }
 
-    /// Nothing is answered from here on.
-    pub fn fall_silent(&self) {
-        self.silent.store(true, Ordering::Relaxed);
-    }
-
     /// Waits until a frame was heard for which `is_it` says so.
     pub fn wait_for(&self, what: &str, is_it: impl Fn(&client_frame::Body) -> bool) {
         let until = now() + Duration::from_secs(10);
@@ -67,9 +60,6 @@ impl FakeServer {
 
     fn answer(&self, frame: client_frame::Body) -> Vec<Body> {
         self.heard.lock().unwrap().push(frame.clone());
-        if self.silent.load(Ordering::Relaxed) {
-            return Vec::new();
-        }
         match frame {
             client_frame::Body::Open(open) => vec![Body::Opened(v1::Opened {
                 session_id: 1,
