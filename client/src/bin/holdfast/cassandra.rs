@@ -11,6 +11,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use holdfast::Error;
 use holdfast::cli::names::Names;
 use holdfast::cli::place::{Reach, failure};
 use holdfast::compat::{
@@ -342,7 +343,8 @@ fn lock(
         };
         // What `both` waits for last is the native store.
         let failed = if native.is_some() { Failure::from } else { failure };
-        let kept = keep(&*locker, &name, patience, &events, &stop).await.map_err(failed);
+        let kept = keep(&*locker, &name, patience, &events, &stop).await;
+        let kept = kept.map_err(|error| failed(waited_before_too(error, spent)));
         drop(locker);
         // What was given up is out of the table before we are gone.
         let _ = seams.timeout(GOODBYE_LIMIT, cassandra.settled()).await;
@@ -351,6 +353,19 @@ fn lock(
         }
         kept
     })
+}
+
+/// `--wait` covers what was `spent` before the lock was asked for, and so does what is said of it.
+fn waited_before_too(error: Error, spent: Duration) -> Error {
+    match error {
+        Error::NotGranted { names, holders, waited } => {
+            Error::NotGranted { names, holders, waited: waited.map(|waited| waited + spent) }
+        }
+        Error::Unreachable { endpoints, waited, last } => {
+            Error::Unreachable { endpoints, waited: waited + spent, last }
+        }
+        other => other,
+    }
 }
 
 /// Acquires, holds until told to stop, gives back.
