@@ -8,6 +8,7 @@
 RECIPE is lease, queue, shadow, tokens-lwt, tokens-optimistic, bakery (as the wiki has it) or bakery-php. `work`: so many threads acquire, hold and give back until SIGTERM, which ends them gracefully. `hold`: holds until it is killed.
 What its threads ask, are told and believe stands in HISTORY, a record a line, as tests/src/history.rs reads it. Prints `ready`, or `held`.
 """
+import faulthandler
 import json
 import os
 import random
@@ -35,6 +36,8 @@ RECIPES = {
     "bakery-php": BakeryPhp,
 }
 LOOK_EVERY_S = 0.01
+# What still runs so long after SIGTERM says where it is.
+ENDS_WITHIN_S = 100
 
 
 class History:
@@ -99,7 +102,13 @@ class Client:
 def main():
     recipe, points, keyspace, ttl_s, path, first, command, *rest = sys.argv[1:]
     stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+
+    def end(*_):
+        stop.set()
+        # Whoever waits for this process gives up after two minutes.
+        faulthandler.dump_traceback_later(ENDS_WITHIN_S)
+
+    signal.signal(signal.SIGTERM, end)
     database, history = Database(points, keyspace), History(path)
     # "Sleep 1", says one seed; "random limited sleep periods", the same; the others leave it open.
     locker = RECIPES[recipe](database, int(ttl_s), lambda: random.uniform(0.02, 0.3))

@@ -109,20 +109,22 @@ impl Program {
 
     /// Waits until it has ended by itself.
     pub async fn end(mut self, limit: Duration) -> Ended {
+        let has_ended = self.ends_within(limit).await;
+        let said = || format!("{}{}", self.out(), self.printed("err"));
+        assert!(has_ended, "it did not end within {limit:?}: {}", said());
+        let status = self.child.wait().unwrap();
+        self.ended(status)
+    }
+
+    /// Whether it ends by itself within `limit`.
+    pub async fn ends_within(&mut self, limit: Duration) -> bool {
         let seams = Seams::system();
-        let give_up = seams.clock.now() + limit;
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return self.ended(status);
+        let ended = async {
+            while self.child.try_wait().unwrap().is_none() {
+                seams.sleep(Duration::from_millis(5)).await;
             }
-            assert!(
-                seams.clock.now() < give_up,
-                "it did not end within {limit:?}: {}{}",
-                self.out(),
-                self.printed("err")
-            );
-            seams.sleep(Duration::from_millis(5)).await;
-        }
+        };
+        seams.timeout(limit, ended).await.is_ok()
     }
 
     fn ended(&self, status: ExitStatus) -> Ended {
