@@ -13,6 +13,7 @@ use holdfast_seams::Seams;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 use tempfile::TempDir;
+use tokio::sync::Mutex;
 
 use crate::check::Report;
 use crate::history::{ClientId, Recorder};
@@ -57,8 +58,10 @@ impl Nodes {
         nodes
     }
 
-    /// An earlier test may have left a node dead, or with a wrong clock.
+    /// An earlier test may have left a node dead, or with a wrong clock. Of tests that begin together one mends.
     async fn mend(&self) {
+        static TURN: Mutex<()> = Mutex::const_new(());
+        let _turn = TURN.lock().await;
         for node in 1..=3 {
             let skew = std::fs::read_to_string(self.run.join(format!("n{node}/skew_ms"))).unwrap();
             if skew.trim() != "0" {
