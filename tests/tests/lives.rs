@@ -51,7 +51,7 @@ fn fresh_lives_break_no_invariant() {
     println!("{}", outcome.counts);
     println!("{} lives, {} violations", outcome.counts.lives, outcome.violations());
     for failed in &outcome.failed {
-        println!("repeat: just simulate {}", failed.seed);
+        println!("repeat: {}", many.repeat(failed.seed));
     }
     assert_eq!(outcome.violations(), 0);
     let counts = outcome.counts;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum as _};
+use clap::Parser;
 use holdfast_tests::life::{
     self, Clocks, Counts, Ledger, LedgerError, Life, Many, Outcome, Plan, Schedule, live_many,
     shrink,
@@ -164,17 +164,10 @@ fn many(arguments: &Arguments, clocks: Clocks) -> ExitCode {
         println!("too little: {line}");
     }
     for failed in &outcome.failed {
-        println!("seed {} failed; repeat: {}", failed.seed, repeat(failed.seed, &many));
+        println!("seed {} failed; repeat: {}", failed.seed, many.repeat(failed.seed));
     }
     println!("{} lives, {} violations", outcome.counts.lives, outcome.violations());
     exit(outcome.failed.is_empty() && missing.is_empty())
-}
-
-fn repeat(seed: u64, many: &Many) -> String {
-    let beyond = if many.clocks == Clocks::Beyond { " --beyond" } else { "" };
-    let name = |schedule: Schedule| Some(schedule.to_possible_value()?.get_name().to_owned());
-    let schedule = many.schedule.and_then(name).map(|name| format!(" --schedule {name}"));
-    format!("just simulate {seed}{beyond}{}", schedule.unwrap_or_default())
 }
 
 fn wrong(error: &LedgerError) -> ExitCode {

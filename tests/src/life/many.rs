@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use clap::ValueEnum as _;
 use holdfast_seams::{Clock, Moment, Seams};
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +45,14 @@ impl Many {
     fn plan(&self, seed: u64) -> Plan {
         let drawn = || Plan::draw(seed, self.clocks);
         self.schedule.map_or_else(drawn, |schedule| Plan::of(schedule, seed))
+    }
+
+    /// The command that lives one of them again.
+    pub fn repeat(&self, seed: u64) -> String {
+        let beyond = if self.clocks == Clocks::Beyond { " --beyond" } else { "" };
+        let name = |schedule: Schedule| Some(schedule.to_possible_value()?.get_name().to_owned());
+        let schedule = self.schedule.and_then(name).map(|name| format!(" --schedule {name}"));
+        format!("just simulate {seed}{beyond}{}", schedule.unwrap_or_default())
     }
 }
 
@@ -113,7 +122,7 @@ pub fn live_many(
         let workers: Vec<_> = (0..many.jobs.max(1)).map(|_| scope.spawn(work)).collect();
         while workers.iter().any(|worker| !worker.is_finished()) {
             std::thread::sleep(LOOK_EVERY);
-            living.give_up_the_endless();
+            living.give_up_the_endless(many);
         }
     });
     let mut outcome = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -145,12 +154,12 @@ impl Living {
 
     /// A task that never waits holds up its whole life, and its thread cannot be ended: the process
     /// is, with the seed.
-    fn give_up_the_endless(&self) {
+    fn give_up_the_endless(&self, many: &Many) {
         let now = self.clock.now();
         let endless = |begun: &Moment| now.saturating_since(*begun) > ENDS_WITHIN;
         let found = self.lock().iter().find(|(_, begun)| endless(begun)).map(|(seed, _)| *seed);
         if let Some(seed) = found {
-            println!("I32: the life of seed {seed} does not end; repeat: just simulate {seed}");
+            println!("I32: the life of seed {seed} does not end; repeat: {}", many.repeat(seed));
             std::process::exit(1);
         }
     }
