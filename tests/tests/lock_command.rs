@@ -12,7 +12,7 @@ use std::time::Duration;
 use holdfast_seams::Seams;
 use holdfast_tests::cluster::{Cluster, Setup, free_port};
 use holdfast_tests::program::{Ended, Program};
-use holdfast_tests::standstill::given_time;
+use holdfast_tests::standstill::{TooLate, given_time};
 use nix::sys::signal::Signal;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -155,7 +155,7 @@ async fn killed_in_time_after(lose: impl Fn(&mut Cluster)) {
     given_time(Duration::from_millis(100), async || hold_and_lose_the_store(&lose).await).await;
 }
 
-async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster)) {
+async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster)) -> Result<(), TooLate> {
     const TTL: Duration = Duration::from_secs(2);
     const SAFE: Duration = Duration::from_millis(1_780);
     let clock = Seams::system().clock;
@@ -179,14 +179,15 @@ async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster)) {
     let ended = program.end(LIMIT).await;
 
     assert_eq!(ended.code, Some(121), "{ended:?}");
-    assert!(asked.exists(), "it was asked to end before it was killed");
     let text = std::fs::read_to_string(&stamps).unwrap();
     let last: f64 = text.lines().last().unwrap().split(' ').next().unwrap().parse().unwrap();
-    assert!(last > gone.as_secs_f64(), "renewed, it lives past its TTL");
-    let left = (gone + SAFE).as_secs_f64() - last;
-    assert!(left > 0.0, "the child still wrote {} s after its lock was not safe any more", -left);
+    TooLate::unless(last > gone.as_secs_f64(), || "not renewed past its TTL".to_owned())?;
+    TooLate::unless(asked.exists(), || "killed before it was asked to end".to_owned())?;
+    let after = last - (gone + SAFE).as_secs_f64();
+    TooLate::unless(after < 0.0, || format!("the child still wrote {after} s after it was safe"))?;
     // The wrapper may try for a while to close its session before it gives up.
-    assert!(clock.now().since_origin() < gone + TTL + Duration::from_secs(6), "{ended:?}");
+    let ended_in_time = clock.now().since_origin() < gone + TTL + Duration::from_secs(6);
+    TooLate::unless(ended_in_time, || format!("{ended:?}"))
 }
 
 #[tokio::test]
