@@ -7,6 +7,10 @@
     reason = "helpers of a test fail it by a panic"
 )]
 
+#[path = "lock_command/descendants.rs"]
+mod descendants;
+
+use std::path::Path;
 use std::time::Duration;
 
 use holdfast_seams::Seams;
@@ -141,34 +145,60 @@ async fn a_wrapper_that_is_killed_takes_its_child_with_it() {
 /// granted the lock (DESIGN §8; with a TTL of 2 s, safe for 1,780 ms: asked 500 ms before that, killed 200 ms before).
 #[tokio::test]
 async fn a_child_is_killed_before_its_lease_ends_when_the_store_is_gone_and_121_says_so() {
-    killed_in_time_after(|cluster| cluster.kill(0)).await;
+    killed_in_time_after(|cluster| cluster.kill(0), DEAF).await;
 }
 
 /// The same when its connections stay, and nothing is answered.
 #[tokio::test]
 async fn a_child_is_killed_before_its_lease_ends_when_the_store_is_silent_and_121_says_so() {
-    killed_in_time_after(|cluster| cluster.freeze(0)).await;
+    killed_in_time_after(|cluster| cluster.freeze(0), DEAF).await;
 }
 
-async fn killed_in_time_after(lose: impl Fn(&mut Cluster)) {
+/// The command itself ends as it is asked to; what it began does not (I6).
+#[tokio::test]
+async fn what_outlives_a_wrapper_is_killed_before_its_lease_ends_when_the_store_is_gone() {
+    killed_in_time_after(|cluster| cluster.kill(0), DIES_OF_TERM).await;
+}
+
+/// The same when its connections stay, and nothing is answered.
+#[tokio::test]
+async fn what_outlives_a_wrapper_is_killed_before_its_lease_ends_when_the_store_is_silent() {
+    killed_in_time_after(|cluster| cluster.freeze(0), DIES_OF_TERM).await;
+}
+
+/// The command has ended by itself long before the store is gone; what it began runs on.
+#[tokio::test]
+async fn what_outlives_a_command_is_killed_before_its_lease_ends_when_the_store_is_gone() {
+    killed_in_time_after(|cluster| cluster.kill(0), HAS_ENDED).await;
+}
+
+/// A command and a child of it that does not end for half a minute and writes the time into the file `stamps`; whoever is asked to end
+/// leaves the file `asked`. This one does not listen, nor does its child: only SIGKILL ends them, and only one for both the
+/// one that writes.
+const DEAF: &str = "trap 'echo > asked' TERM; (trap '' TERM; i=0; while [ $i -lt 1500 ]; do i=$((i+1)); cat /proc/uptime >> stamps; sleep 0.02; done) & \
+                    echo ready; while :; do wait; done";
+/// Here only the child does not listen.
+const DIES_OF_TERM: &str = "(trap 'echo > asked' TERM; i=0; while [ $i -lt 1500 ]; do i=$((i+1)); cat /proc/uptime >> stamps; sleep 0.02; done) & \
+                            echo ready; wait";
+/// Here only the child is left.
+const HAS_ENDED: &str = "(trap 'echo > asked' TERM; i=0; while [ $i -lt 1500 ]; do i=$((i+1)); cat /proc/uptime >> stamps; sleep 0.02; done) & \
+                         echo ready; exit 0";
+
+async fn killed_in_time_after(lose: impl Fn(&mut Cluster), script: &str) {
     // Who stands still kills nothing in time.
-    given_time(Duration::from_millis(100), async || hold_and_lose_the_store(&lose).await).await;
+    let scenario = async || hold_and_lose_the_store(&lose, script).await;
+    given_time(Duration::from_millis(100), scenario).await;
 }
 
-async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster)) -> Result<(), TooLate> {
+async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster), script: &str) -> Result<(), TooLate> {
     const TTL: Duration = Duration::from_secs(2);
     const SAFE: Duration = Duration::from_millis(1_780);
     let clock = Seams::system().clock;
     let mut shell = Shell::start().await;
     let (stamps, asked) =
         (shell.cluster.folder().join("stamps"), shell.cluster.folder().join("asked"));
-    // Neither listens: only SIGKILL ends them, and only one for both the one that writes.
-    let script = format!(
-        "trap 'echo > {}' TERM; (trap '' TERM; while :; do cat /proc/uptime >> {}; sleep 0.02; done) & echo ready; \
-         while :; do wait; done",
-        asked.display(),
-        stamps.display()
-    );
+    let script = script.replace("stamps", stamps.to_str().unwrap());
+    let script = script.replace("> asked", &format!("> {}", asked.display()));
     let mut program = shell.begin(&["--ttl", "2s", "lock", "jobs", "--", "sh", "-c", &script]);
     program.line("ready", LIMIT).await;
     Seams::system().sleep(TTL + Duration::from_millis(500)).await;
@@ -179,8 +209,9 @@ async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster)) -> Result<(), TooL
     let ended = program.end(LIMIT).await;
 
     assert_eq!(ended.code, Some(121), "{ended:?}");
-    let text = std::fs::read_to_string(&stamps).unwrap();
-    let last: f64 = text.lines().last().unwrap().split(' ').next().unwrap().parse().unwrap();
+    // What outlives its lock writes again.
+    Seams::system().sleep(Duration::from_millis(200)).await;
+    let last = last_stamp(&stamps);
     TooLate::unless(last > gone.as_secs_f64(), || "not renewed past its TTL".to_owned())?;
     TooLate::unless(asked.exists(), || "killed before it was asked to end".to_owned())?;
     let after = last - (gone + SAFE).as_secs_f64();
@@ -188,6 +219,12 @@ async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster)) -> Result<(), TooL
     // The wrapper may try for a while to close its session before it gives up.
     let ended_in_time = clock.now().since_origin() < gone + TTL + Duration::from_secs(6);
     TooLate::unless(ended_in_time, || format!("{ended:?}"))
+}
+
+/// When a child wrote last, seconds since the machine started.
+fn last_stamp(stamps: &Path) -> f64 {
+    let text = std::fs::read_to_string(stamps).unwrap();
+    text.lines().last().unwrap().split(' ').next().unwrap().parse().unwrap()
 }
 
 #[tokio::test]

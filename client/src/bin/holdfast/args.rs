@@ -96,8 +96,21 @@ pub(crate) enum Command {
     /// within --wait; 125 an error of holdfast itself; 126 the command cannot be run; 127 it was
     /// not found. The command finds in its environment `HOLDFAST_LOCK` (the lock, of several the
     /// first), `HOLDFAST_LOCKS` (all that are held, one a line) and `HOLDFAST_TOKEN` (the fencing
-    /// token, the same for all). If holdfast itself is killed with SIGKILL, the command is killed
-    /// with it; what that command had started is not.
+    /// token, the same for all).
+    ///
+    /// The command is the first of a process group of its own. Whatever ends it (its own end, a
+    /// signal, a lost lock), the lock is given back when nothing of that group runs any more:
+    /// what the command has started and left behind is waited for, and a line on standard error says
+    /// how many processes that are. SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to the group;
+    /// what still runs 10 s after the command itself has ended of one of them is killed (see
+    /// --kill-after). When the lock is about to be lost the whole group is asked to end, and
+    /// killed before somebody else could hold the lock (see --grace).
+    ///
+    /// A process that has left the group (by setsid or setpgid, as daemons do, and each job of an
+    /// interactive shell or of a shell with `set -m`) is not waited for, not asked to end and not
+    /// killed: it runs on without the lock. If holdfast itself is killed with SIGKILL, the
+    /// command is killed with it, but nothing else of its group: that runs on, and somebody else can
+    /// hold the lock as soon as the lease has run out, at most the TTL later.
     Lock(LockArgs),
     /// Run a command if a lock, or all of several, is free, exit with 124 if it is not.
     ///
@@ -203,6 +216,17 @@ pub(crate) struct Work {
     /// it is killed.
     #[arg(long, value_parser = duration)]
     pub(crate) grace: Option<Duration>,
+    /// Kill what still runs of the command's process group this long after it was asked to end (by a
+    /// signal, or because the lock is about to be lost) or the command itself has ended,
+    /// whichever comes first [default: 10s after the end of a command that was asked to end;
+    /// otherwise never, and what is left is waited for].
+    #[arg(long, value_parser = duration)]
+    pub(crate) kill_after: Option<Duration>,
+    /// Give back as soon as the command itself has ended, without waiting for what it has started. That
+    /// runs on without the lock: somebody else can hold it meanwhile, and both can write at the same
+    /// time.
+    #[arg(long)]
+    pub(crate) release_at_exit: bool,
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

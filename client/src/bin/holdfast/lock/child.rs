@@ -1,4 +1,4 @@
-//! The command: a process group of its own that cannot outlive us.
+//! The command: the first of a process group of its own. It cannot outlive us.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, IsTerminal, Write as _};
@@ -6,12 +6,14 @@ use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, Command, Stdio};
 
 use nix::errno::Errno;
-use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpgrp, getpid, tcgetpgrp, tcsetpgrp};
 
 use super::Told;
+use super::group::{Group, Left};
 use crate::failure::{CANNOT_RUN, Failure, NOT_FOUND, OWN_ERROR};
+use crate::signals::asks_to_end;
 use crate::spawn;
 
 /// What became of the child since it was last asked.
@@ -28,6 +30,7 @@ pub(crate) enum Word {
 /// A running command.
 pub(crate) struct Child {
     pid: Pid,
+    group: Group,
     /// Whether the terminal was ours to lend.
     has_terminal: bool,
 }
@@ -62,11 +65,13 @@ impl Child {
         }
         match command.spawn() {
             Ok(mut child) => {
-                if let (Some(pipe), Some(input)) = (child.stdin.take(), told.input.clone()) {
-                    feed(pipe, input)?;
-                }
                 let pid = Pid::from_raw(child.id().cast_signed());
-                Ok(Self { pid, has_terminal })
+                let started = Self { pid, group: Group::of(pid), has_terminal };
+                if let (Some(pipe), Some(input)) = (child.stdin.take(), told.input.clone()) {
+                    // Nobody would look after it.
+                    feed(pipe, input).inspect_err(|_| started.signal_group(Signal::SIGKILL))?;
+                }
+                Ok(started)
             }
             Err(error) => Err(cannot_start(program, &error)),
         }
@@ -75,10 +80,15 @@ impl Child {
     /// Sends a signal to everything the command has started in its group. That nothing is left
     /// to send it to is no error.
     pub(crate) fn signal_group(&self, signal: Signal) {
-        let _ = killpg(self.pid, signal);
+        self.group.signal(signal);
     }
 
-    /// Sends a signal to the command alone.
+    /// Whether anything of its group runs. To be asked once it has ended itself.
+    pub(crate) fn left(&mut self) -> Left {
+        self.group.left()
+    }
+
+    /// Sends a signal to the command alone, as long as it has not ended.
     pub(crate) fn signal(&self, signal: Signal) {
         let _ = kill(self.pid, signal);
     }
@@ -132,6 +142,11 @@ pub(crate) fn by_signal(signal: Signal) -> u8 {
     u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)
 }
 
+/// Whether this is how a command ends that was asked to.
+pub(super) fn ended_as_asked(code: u8) -> bool {
+    Signal::iterator().any(|signal| asks_to_end(signal) && by_signal(signal) == code)
+}
+
 /// Whether standard input is a terminal and we are what it talks to.
 fn lends_terminal() -> bool {
     let stdin = std::io::stdin();
@@ -162,5 +177,20 @@ fn cannot_start(program: &std::ffi::OsStr, error: &std::io::Error) -> Failure {
     match error.kind() {
         ErrorKind::NotFound => Failure::new(NOT_FOUND, format!("{program}: command not found")),
         _ => Failure::new(CANNOT_RUN, format!("{program} cannot be run: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_a_terminal_or_a_manager_ended_is_told_from_one_that_ended_by_itself() {
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
+            assert!(ended_as_asked(by_signal(signal)), "{signal}");
+        }
+        for code in [0, 1, 127, 128, by_signal(Signal::SIGKILL), by_signal(Signal::SIGSEGV)] {
+            assert!(!ended_as_asked(code), "{code}");
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! `holdfast lock` and `holdfast try`: a command runs while a lock is held, and never longer.
+//! `holdfast lock` and `holdfast try`: a command runs while a lock is held, and never longer; nor does anything of the
+//! process group that it is the first of.
 //!
 //! Three threads: the main one starts the command and waits for events (it has to, because the
 //! command dies with the thread that forked it); one talks to the store; one hears signals. A
@@ -6,32 +7,35 @@
 //! machine was suspended and while the store's thread stalls.
 
 mod child;
+mod deadline;
+mod group;
 mod held;
 pub(crate) mod keeper;
 mod line;
+mod rest;
+mod supervisor;
 
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use holdfast::{GuardState, Moment};
-use holdfast_seams::{Clock, Seams, Watchdog};
+use holdfast::GuardState;
+use holdfast_seams::Seams;
 use nix::sys::signal::Signal;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{Global, Job, Work};
 use crate::failure::{Failure, LOST, OWN_ERROR};
 use crate::signals;
-use child::{Child, Word, by_signal};
+use child::{Child, by_signal};
+use deadline::{HoldWatch, usual_grace};
 pub(crate) use held::{Held, Told};
 use keeper::{Keeper, Wanted};
+use supervisor::{End, Rules, Supervisor};
 
 /// Events that may wait for the main thread, which does nothing slow.
 const EVENTS_MAX: usize = 64;
-/// How long before the safe deadline the command is killed: the time a kill needs to be done.
-const KILL_BEFORE: Duration = Duration::from_millis(200);
 
 /// What a terminal, a shell or a service manager sends to end, stop or tell a job, and word of the
 /// command.
@@ -78,19 +82,20 @@ pub(crate) fn run(
     let builder = global.builder()?.connect_timeout(Global::connect_limit(wait));
     let (names, shared, any) = (job.names.clone(), job.shared, job.any);
     let wanted = Wanted { builder, names, shared, any, claim, wait };
-    run_under(&job.work, move |events, stop| keeper::keep(wanted, events, stop))
+    run_under(&job.work, global.json, move |events, stop| keeper::keep(wanted, events, stop))
 }
 
 /// Runs the command under what `keep` acquires, holds until told to stop, and gives back.
 pub(crate) fn run_under<F: Future<Output = Result<(), Failure>>>(
     work: &Work,
+    json: bool,
     keep: impl FnOnce(SyncSender<Event>, CancellationToken) -> F + Send + 'static,
 ) -> Result<u8, Failure> {
     let (events, inbox) = sync_channel(EVENTS_MAX);
     let heard = events.clone();
     signals::listen(&HEARD, move |signal| heard.send(Event::Signal(signal)).is_ok())?;
     let keeper = Keeper::start(events.clone(), keep)?;
-    let outcome = work_on(work, &inbox, &events);
+    let outcome = work_on(work, json, &inbox, &events);
     keeper.finish();
     outcome
 }
@@ -99,6 +104,7 @@ pub(crate) fn run_under<F: Future<Output = Result<(), Failure>>>(
 /// one's is not told.
 fn work_on(
     work: &Work,
+    json: bool,
     inbox: &Receiver<Event>,
     events: &SyncSender<Event>,
 ) -> Result<u8, Failure> {
@@ -108,7 +114,7 @@ fn work_on(
             Granted::GivenUp(code) => return Ok(code),
         };
         let asks = held.told.ended.take();
-        let (ended, asked_to_end) = supervise(work, &held, inbox, events.clone())?;
+        let (ended, asked_to_end) = supervise(work, json, &held, inbox, events.clone())?;
         let Some(asks) = asks else {
             return match ended {
                 Ended::ByItself(code) => Ok(code),
@@ -156,9 +162,10 @@ fn stop_ourselves() {
     let _ = nix::sys::signal::raise(Signal::SIGSTOP);
 }
 
-/// Runs the command under the hold; and the last signal that asked it to end.
+/// Runs the command under the hold until nothing of it is left; and the last signal that asked it to end.
 fn supervise(
     work: &Work,
+    json: bool,
     held: &Held,
     inbox: &Receiver<Event>,
     events: SyncSender<Event>,
@@ -174,33 +181,23 @@ fn supervise(
         return Ok((Ended::LockLost(lost(&held.what, &watched)), None));
     }
     let child = Child::start(&work.command, &held.told)?;
-    let mut supervisor = Supervisor {
-        child,
-        hold: watched,
-        watchdog,
-        told_to_end: false,
-        asked_to_end: None,
-        stopped: false,
-    };
-    let outcome = supervisor.run(inbox);
-    supervisor.child.take_terminal();
-    let ended = match outcome? {
+    let rules = Rules::of(work, json);
+    let mut supervisor = Supervisor::new(child, watched, &held.what, rules, watchdog);
+    let (end, asked_to_end) = supervisor.run(inbox)?;
+    let ended = match end {
         End::ByItself(code) => Ended::ByItself(code),
-        End::ByUs => Ended::LockLost(lost(&held.what, &supervisor.hold)),
+        End::ByUs => Ended::LockLost(lost(&held.what, supervisor.hold())),
     };
-    Ok((ended, supervisor.asked_to_end))
+    Ok((ended, asked_to_end))
 }
 
-/// A quarter of the TTL. In a scope with fallback a hold may be certain for much less than that at any time, and
-/// is moved on as often: then a third of what it is when it begins.
-fn usual_grace(held: &Held, now: Moment) -> Duration {
-    let ahead = match *held.state.borrow() {
-        GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
-            safe_until.saturating_since(now)
-        }
-        GuardState::Lost(_) | GuardState::Released => Duration::ZERO,
-    };
-    if ahead < held.ttl / 2 { ahead / 3 } else { held.ttl / 4 }
+/// What is worth a line, and ends nothing.
+fn say(what: &str, json: bool) {
+    if json {
+        eprintln!("{}", serde_json::json!({ "warning": what }));
+    } else {
+        eprintln!("holdfast: {what}");
+    }
 }
 
 fn lost(what: &str, hold: &HoldWatch) -> Failure {
@@ -212,49 +209,6 @@ fn lost(what: &str, hold: &HoldWatch) -> Failure {
     Failure::new(LOST, format!("{what} {were} lost, the command stopped: {why}"))
 }
 
-/// What the hold's state asks for now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Demand {
-    /// Nothing before this moment.
-    WaitUntil(Moment),
-    /// The command has to be asked to end, and killed at this moment.
-    AskToEnd(Moment),
-    Kill,
-}
-
-struct HoldWatch {
-    clock: Arc<dyn Clock>,
-    state: watch::Receiver<GuardState>,
-    grace: Duration,
-}
-
-impl HoldWatch {
-    fn demand(&self) -> Demand {
-        match *self.state.borrow() {
-            GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
-                demand(safe_until, self.grace, self.clock.now())
-            }
-            GuardState::Lost(_) | GuardState::Released => Demand::Kill,
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.demand() == Demand::Kill
-    }
-}
-
-/// TERM at `safe_until − grace`, KILL at `safe_until − 200 ms` (DESIGN §8).
-fn demand(safe_until: Moment, grace: Duration, now: Moment) -> Demand {
-    let (ask_at, kill_at) = (safe_until - grace, safe_until - KILL_BEFORE);
-    if now >= kill_at {
-        Demand::Kill
-    } else if now >= ask_at {
-        Demand::AskToEnd(kill_at)
-    } else {
-        Demand::WaitUntil(ask_at)
-    }
-}
-
 /// How the command ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
@@ -262,134 +216,4 @@ pub(crate) enum Ended {
     ByItself(u8),
     /// We ended it, because the lock was lost or about to be.
     LockLost(Failure),
-}
-
-/// The same, without why.
-enum End {
-    ByItself(u8),
-    ByUs,
-}
-
-struct Supervisor {
-    child: Child,
-    hold: HoldWatch,
-    watchdog: Watchdog,
-    /// It was sent TERM or KILL because of the lock.
-    told_to_end: bool,
-    /// Somebody sent us this.
-    asked_to_end: Option<Signal>,
-    /// It was stopped, and we with it.
-    stopped: bool,
-}
-
-impl Supervisor {
-    fn run(&mut self, inbox: &Receiver<Event>) -> Result<End, Failure> {
-        loop {
-            self.meet_demand();
-            match next(inbox)? {
-                Event::Signal(Signal::SIGCHLD) => {
-                    if let Some(ended) = self.hear_child()? {
-                        return Ok(ended);
-                    }
-                }
-                Event::Signal(signal) => self.pass_on(signal),
-                _ => {}
-            }
-        }
-    }
-
-    fn meet_demand(&mut self) {
-        match self.hold.demand() {
-            Demand::WaitUntil(at) => self.watchdog.set(Some(at)),
-            Demand::AskToEnd(kill_at) => {
-                if !self.told_to_end {
-                    self.told_to_end = true;
-                    self.child.signal_group(Signal::SIGTERM);
-                    // What is stopped does not hear it.
-                    self.child.signal_group(Signal::SIGCONT);
-                }
-                self.watchdog.set(Some(kill_at));
-            }
-            Demand::Kill => {
-                self.told_to_end = true;
-                self.child.signal_group(Signal::SIGKILL);
-                self.watchdog.set(None);
-            }
-        }
-    }
-
-    fn hear_child(&mut self) -> Result<Option<End>, Failure> {
-        match self.child.word()? {
-            Word::Ended(_) if self.told_to_end => Ok(Some(End::ByUs)),
-            Word::Ended(code) => Ok(Some(End::ByItself(code))),
-            Word::Stopped if self.child.has_terminal() => {
-                // Ctrl-Z: the shell waits for us to stop too. Nothing renews the lock meanwhile;
-                // before the command goes on, the deadline is looked at.
-                self.child.take_terminal();
-                self.stopped = true;
-                stop_ourselves();
-                Ok(None)
-            }
-            Word::Running | Word::Stopped => Ok(None),
-        }
-    }
-
-    fn pass_on(&mut self, signal: Signal) {
-        if signals::asks_to_end(signal) {
-            self.asked_to_end = Some(signal);
-        }
-        match signal {
-            Signal::SIGCONT if self.stopped => self.go_on(),
-            // A program that does not know them is ended by them: only the command itself asked.
-            Signal::SIGUSR1 | Signal::SIGUSR2 => self.child.signal(signal),
-            other => self.child.signal_group(other),
-        }
-    }
-
-    /// After a stop of both of us. A lock that was lost meanwhile kills the command before it can
-    /// take another step.
-    fn go_on(&mut self) {
-        self.stopped = false;
-        self.meet_demand();
-        self.child.give_terminal();
-        self.child.signal_group(Signal::SIGCONT);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(ms: u64) -> Moment {
-        Moment::from_origin(Duration::from_millis(ms))
-    }
-
-    /// DESIGN §8 with a TTL of 10 s.
-    #[test]
-    fn the_command_is_asked_to_end_a_grace_before_the_deadline_and_killed_200_ms_before() {
-        let grace = Duration::from_millis(2_500);
-        let at_time = |now| demand(at(9_000), grace, at(now));
-
-        assert_eq!(at_time(0), Demand::WaitUntil(at(6_500)));
-        assert_eq!(at_time(6_500), Demand::AskToEnd(at(8_800)));
-        assert_eq!(at_time(8_799), Demand::AskToEnd(at(8_800)));
-        assert_eq!(at_time(8_800), Demand::Kill);
-    }
-
-    #[test]
-    fn a_hold_that_is_certain_for_less_than_its_ttl_leaves_a_grace_in_proportion() {
-        let grace_of = |safe_until| {
-            let state = watch::Sender::new(GuardState::Held { safe_until }).subscribe();
-            let ttl = Duration::from_secs(10);
-            let held = Held::of_locks(state, &[], None, ttl);
-            usual_grace(&held, at(1_000))
-        };
-        assert_eq!(grace_of(at(9_000)), Duration::from_millis(2_500));
-        assert_eq!(grace_of(at(4_000)), Duration::from_secs(1), "an authority of 4 s, say");
-    }
-
-    #[test]
-    fn a_grace_shorter_than_the_kill_still_kills_in_time() {
-        assert_eq!(demand(at(9_000), Duration::ZERO, at(8_800)), Demand::Kill);
-    }
 }

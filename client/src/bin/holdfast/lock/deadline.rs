@@ -1,0 +1,106 @@
+//! Until when a command may run: what the state of the hold asks for (DESIGN §8).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast::{GuardState, Moment};
+use holdfast_seams::Clock;
+use tokio::sync::watch;
+
+use super::Held;
+
+/// How long before the safe deadline the command is killed: the time a kill needs to be done.
+const KILL_BEFORE: Duration = Duration::from_millis(200);
+
+/// A quarter of the TTL. In a scope with fallback a hold may be certain for much less than that at any time, and
+/// is moved on as often: then a third of what it is when it begins.
+pub(super) fn usual_grace(held: &Held, now: Moment) -> Duration {
+    let ahead = match *held.state.borrow() {
+        GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
+            safe_until.saturating_since(now)
+        }
+        GuardState::Lost(_) | GuardState::Released => Duration::ZERO,
+    };
+    if ahead < held.ttl / 2 { ahead / 3 } else { held.ttl / 4 }
+}
+
+/// What the hold's state asks for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Demand {
+    /// Nothing before this moment.
+    WaitUntil(Moment),
+    /// The command has to be asked to end, and killed at this moment.
+    AskToEnd(Moment),
+    Kill,
+}
+
+pub(super) struct HoldWatch {
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) state: watch::Receiver<GuardState>,
+    pub(super) grace: Duration,
+}
+
+impl HoldWatch {
+    pub(super) fn demand(&self) -> Demand {
+        match *self.state.borrow() {
+            GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
+                demand(safe_until, self.grace, self.clock.now())
+            }
+            GuardState::Lost(_) | GuardState::Released => Demand::Kill,
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.demand() == Demand::Kill
+    }
+}
+
+/// TERM at `safe_until − grace`, KILL at `safe_until − 200 ms` (DESIGN §8).
+fn demand(safe_until: Moment, grace: Duration, now: Moment) -> Demand {
+    let (ask_at, kill_at) = (safe_until - grace, safe_until - KILL_BEFORE);
+    if now >= kill_at {
+        Demand::Kill
+    } else if now >= ask_at {
+        Demand::AskToEnd(kill_at)
+    } else {
+        Demand::WaitUntil(ask_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_origin(Duration::from_millis(ms))
+    }
+
+    /// DESIGN §8 with a TTL of 10 s.
+    #[test]
+    fn the_command_is_asked_to_end_a_grace_before_the_deadline_and_killed_200_ms_before() {
+        let grace = Duration::from_millis(2_500);
+        let at_time = |now| demand(at(9_000), grace, at(now));
+
+        assert_eq!(at_time(0), Demand::WaitUntil(at(6_500)));
+        assert_eq!(at_time(6_500), Demand::AskToEnd(at(8_800)));
+        assert_eq!(at_time(8_799), Demand::AskToEnd(at(8_800)));
+        assert_eq!(at_time(8_800), Demand::Kill);
+    }
+
+    #[test]
+    fn a_hold_that_is_certain_for_less_than_its_ttl_leaves_a_grace_in_proportion() {
+        let grace_of = |safe_until| {
+            let state = watch::Sender::new(GuardState::Held { safe_until }).subscribe();
+            let ttl = Duration::from_secs(10);
+            let held = Held::of_locks(state, &[], None, ttl);
+            usual_grace(&held, at(1_000))
+        };
+        assert_eq!(grace_of(at(9_000)), Duration::from_millis(2_500));
+        assert_eq!(grace_of(at(4_000)), Duration::from_secs(1), "an authority of 4 s, say");
+    }
+
+    #[test]
+    fn a_grace_shorter_than_the_kill_still_kills_in_time() {
+        assert_eq!(demand(at(9_000), Duration::ZERO, at(8_800)), Demand::Kill);
+    }
+}

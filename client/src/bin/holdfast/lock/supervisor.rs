@@ -1,0 +1,232 @@
+//! A command under a hold: asked to end and killed when the hold asks for it, and told what we are told. It is over when
+//! nothing of its process group runs any more (I6): until then the lock is not given back, whatever ended the command.
+
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use holdfast::Moment;
+use holdfast_seams::Watchdog;
+use nix::sys::signal::Signal;
+
+use super::child::{Child, Word, ended_as_asked};
+use super::deadline::{Demand, HoldWatch};
+use super::group::Left;
+use super::rest::{Rest, kill_at};
+use super::{Event, next, say, stop_ourselves};
+use crate::args::Work;
+use crate::failure::Failure;
+use crate::signals;
+
+/// How the command ended, without why.
+pub(super) enum End {
+    ByItself(u8),
+    ByUs,
+}
+
+/// What the user says of the command's end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    kill_after: Option<Duration>,
+    release_at_exit: bool,
+    json: bool,
+}
+
+impl Rules {
+    pub(super) fn of(work: &Work, json: bool) -> Self {
+        Self { kill_after: work.kill_after, release_at_exit: work.release_at_exit, json }
+    }
+}
+
+pub(super) struct Supervisor {
+    child: Child,
+    hold: HoldWatch,
+    /// What is held, for messages.
+    what: String,
+    rules: Rules,
+    watchdog: Watchdog,
+    /// It was sent TERM or KILL because of the lock.
+    told_to_end: bool,
+    /// Somebody sent us this.
+    asked_to_end: Option<Signal>,
+    /// When it was first asked to end, by whomever.
+    asked_at: Option<Moment>,
+    /// It was stopped, and we with it.
+    stopped: bool,
+    /// The command itself has ended.
+    rest: Option<Rest>,
+    /// All that was left was killed, because a limit had passed.
+    killed: bool,
+}
+
+impl Supervisor {
+    pub(super) fn new(
+        child: Child,
+        hold: HoldWatch,
+        what: &str,
+        rules: Rules,
+        watchdog: Watchdog,
+    ) -> Self {
+        Self {
+            child,
+            hold,
+            what: what.to_owned(),
+            rules,
+            watchdog,
+            told_to_end: false,
+            asked_to_end: None,
+            asked_at: None,
+            stopped: false,
+            rest: None,
+            killed: false,
+        }
+    }
+
+    /// Until nothing of the command runs; with `--release-at-exit` until the command itself has ended. And the last signal that
+    /// asked us to end.
+    ///
+    /// After an error the command, and all that it started, is killed: nobody looks after its lock any more.
+    pub(super) fn run(
+        &mut self,
+        inbox: &Receiver<Event>,
+    ) -> Result<(End, Option<Signal>), Failure> {
+        let ended = self.wait_for_end(inbox);
+        if ended.is_err() {
+            self.child.signal_group(Signal::SIGKILL);
+        }
+        self.child.take_terminal();
+        Ok((ended?, self.asked_to_end))
+    }
+
+    pub(super) fn hold(&self) -> &HoldWatch {
+        &self.hold
+    }
+
+    fn wait_for_end(&mut self, inbox: &Receiver<Event>) -> Result<End, Failure> {
+        loop {
+            if let Some(end) = self.end() {
+                return Ok(end);
+            }
+            self.meet_demand();
+            match next(inbox)? {
+                Event::Signal(Signal::SIGCHLD) => self.hear_child()?,
+                Event::Signal(signal) => self.pass_on(signal),
+                _ => {}
+            }
+        }
+    }
+
+    /// How it ended, if nothing of it is left that has to be waited for.
+    fn end(&mut self) -> Option<End> {
+        let rest = self.rest.as_mut()?;
+        // What was told to end because of the lock is not let run on without it.
+        let is_over = self.rules.release_at_exit && !self.told_to_end;
+        let left = if is_over { Left::Nothing } else { self.child.left() };
+        if left == Left::Nothing {
+            return Some(if self.told_to_end { End::ByUs } else { End::ByItself(rest.code) });
+        }
+        if let Some(line) = rest.line(&self.what, left, self.hold.clock.now()) {
+            say(&line, self.rules.json);
+        }
+        None
+    }
+
+    /// Does what the time asks for, and has us woken when it asks for more.
+    fn meet_demand(&mut self) {
+        let now = self.hold.clock.now();
+        let demanded = match self.hold.demand() {
+            Demand::WaitUntil(at) => Some(at),
+            Demand::AskToEnd(kill_at) => {
+                self.tell_to_end(now);
+                Some(kill_at)
+            }
+            Demand::Kill => {
+                self.told_to_end = true;
+                self.child.signal_group(Signal::SIGKILL);
+                None
+            }
+        };
+        let ended = self.rest.as_ref().map(|rest| rest.since);
+        let limit = kill_at(self.rules.kill_after, self.asked_at, ended);
+        if limit.is_some_and(|at| now >= at) {
+            self.kill_what_is_left();
+        }
+        let limit = limit.filter(|_| !self.killed);
+        let look = self.rest.as_mut().map(|rest| rest.next_look(now));
+        self.watchdog.set([demanded, limit, look].into_iter().flatten().min());
+    }
+
+    fn tell_to_end(&mut self, now: Moment) {
+        if !self.told_to_end {
+            self.told_to_end = true;
+            self.asked_at.get_or_insert(now);
+            self.child.signal_group(Signal::SIGTERM);
+            // What is stopped does not hear it.
+            self.child.signal_group(Signal::SIGCONT);
+        }
+    }
+
+    fn kill_what_is_left(&mut self) {
+        self.child.signal_group(Signal::SIGKILL);
+        if !self.killed {
+            self.killed = true;
+            say(
+                "killed what still ran of the command: it had its time to end (--kill-after)",
+                self.rules.json,
+            );
+        }
+    }
+
+    fn hear_child(&mut self) -> Result<(), Failure> {
+        if self.rest.is_some() {
+            return Ok(());
+        }
+        match self.child.word()? {
+            Word::Ended(code) => self.has_ended(code),
+            Word::Stopped if self.child.has_terminal() => {
+                // Ctrl-Z: the shell waits for us to stop too. Nothing renews the lock meanwhile, so nothing of the group may
+                // run, not even what ignores the signal; before it goes on, the deadline is looked at.
+                self.child.signal_group(Signal::SIGSTOP);
+                self.child.take_terminal();
+                self.stopped = true;
+                stop_ourselves();
+            }
+            Word::Running | Word::Stopped => {}
+        }
+        Ok(())
+    }
+
+    /// The command itself has ended. Whoever types at the terminal talks to us from here on: what is left would not stop for
+    /// Ctrl-Z, so neither do we.
+    fn has_ended(&mut self, code: u8) {
+        let now = self.hold.clock.now();
+        if ended_as_asked(code) {
+            // By a signal that never passed through us: Ctrl-C at a terminal that we lent.
+            self.asked_at.get_or_insert(now);
+        }
+        self.rest = Some(Rest::new(code, now));
+        self.child.take_terminal();
+    }
+
+    fn pass_on(&mut self, signal: Signal) {
+        if signals::asks_to_end(signal) {
+            self.asked_to_end = Some(signal);
+            self.asked_at.get_or_insert(self.hold.clock.now());
+        }
+        match signal {
+            Signal::SIGCONT if self.stopped => self.go_on(),
+            // A program that does not know them is ended by them: only the command itself asked.
+            Signal::SIGUSR1 | Signal::SIGUSR2 if self.rest.is_none() => self.child.signal(signal),
+            Signal::SIGUSR1 | Signal::SIGUSR2 => {}
+            other => self.child.signal_group(other),
+        }
+    }
+
+    /// After a stop of both of us. A lock that was lost meanwhile kills the command before it can
+    /// take another step.
+    fn go_on(&mut self) {
+        self.stopped = false;
+        self.meet_demand();
+        self.child.give_terminal();
+        self.child.signal_group(Signal::SIGCONT);
+    }
+}

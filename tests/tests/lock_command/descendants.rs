@@ -1,0 +1,133 @@
+//! What a command has started and left behind in its process group: while any of it runs, the lock is held (I6).
+
+use std::path::Path;
+use std::time::Duration;
+
+use holdfast_seams::Seams;
+use holdfast_tests::program::{Ended, Program};
+use nix::sys::signal::Signal;
+
+use super::{LIMIT, Shell, last_stamp};
+
+/// A child that no polite signal ends, and that writes the time into `stamps` about 50 times a second.
+fn writer(stamps: &Path, times: u32) -> String {
+    format!(
+        "(trap '' TERM INT HUP QUIT; i=0; while [ $i -lt {times} ]; do i=$((i+1)); cat /proc/uptime >> {}; \
+         sleep 0.02; done) &",
+        stamps.display()
+    )
+}
+
+/// Longer than any of these tests lets a child run.
+const FOR_LONG: u32 = 2_000;
+
+/// How the first holder ended, and how long its child still wrote after the next one had started, seconds: below 0
+/// unless there were two at a time.
+struct Overlap {
+    first: Ended,
+    seconds: f64,
+}
+
+/// The first holder runs the script, whose child writes so many times; somebody else waits in line; then `end` ends the first.
+async fn overlap(arguments: &[&str], times: u32, script: &str, end: impl Fn(&Program)) -> Overlap {
+    let shell = Shell::start().await;
+    let stamps = shell.cluster.folder().join("stamps");
+    let script = format!("{} echo ready; {script}", writer(&stamps, times));
+    let mut first = shell.begin(&[arguments, &["--", "sh", "-c", &script]].concat());
+    first.line("ready", LIMIT).await;
+    let next = shell.begin(&["lock", "jobs", "--", "cat", "/proc/uptime"]);
+    Seams::system().sleep(Duration::from_millis(300)).await;
+
+    end(&first);
+
+    let (first, next) = (first.end(LIMIT).await, next.end(LIMIT).await);
+    // What still runs writes again.
+    Seams::system().sleep(Duration::from_millis(200)).await;
+    let started: f64 = next.out.split(' ').next().unwrap().parse().unwrap();
+    Overlap { first, seconds: last_stamp(&stamps) - started }
+}
+
+#[tokio::test]
+async fn after_the_commands_own_end_the_lock_is_held_until_its_group_is_empty() {
+    for verb in ["lock", "try"] {
+        let Overlap { first, seconds } = overlap(&[verb, "jobs"], 100, "exit 7", |_| ()).await;
+
+        assert!(seconds <= 0.0, "{verb}: {seconds} s with two holders; {first:?}");
+        assert_eq!(first.code, Some(7), "{first:?}");
+        assert!(first.err.contains("of its group still run"), "{first:?}");
+        assert!(first.err.contains("--release-at-exit"), "{first:?}");
+    }
+}
+
+/// The wrapper dies of the signal at once; its child never would.
+#[tokio::test]
+async fn what_outlives_a_wrapper_that_was_asked_to_end_is_killed_before_the_lock_is_given_back() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let arguments = ["lock", "jobs", "--kill-after", "700ms"];
+        let asked = |first: &Program| first.signal(signal);
+
+        let Overlap { first, seconds } = overlap(&arguments, FOR_LONG, "wait", asked).await;
+
+        assert!(seconds <= 0.0, "{signal}: {seconds} s with two holders; {first:?}");
+        assert_eq!(first.code, Some(128 + signal as i32), "{first:?}");
+        assert!(first.err.contains("killed"), "{first:?}");
+    }
+}
+
+/// Nobody says when: it is not for ever.
+#[tokio::test]
+async fn what_outlives_a_wrapper_that_was_asked_to_end_is_killed_after_ten_seconds_by_default() {
+    let asked = |first: &Program| first.signal(Signal::SIGTERM);
+
+    let Overlap { first, seconds } = overlap(&["lock", "jobs"], FOR_LONG, "wait", asked).await;
+
+    assert!(seconds <= 0.0, "{seconds} s with two holders; {first:?}");
+    assert_eq!(first.code, Some(128 + 15), "{first:?}");
+}
+
+/// A limit of the user's own ends what is left after the command's own end too.
+#[tokio::test]
+async fn what_outlives_a_command_is_killed_when_the_users_own_limit_has_passed() {
+    let arguments = ["lock", "jobs", "--kill-after", "700ms"];
+
+    let Overlap { first, seconds } = overlap(&arguments, FOR_LONG, "exit 7", |_| ()).await;
+
+    assert!(seconds <= 0.0, "{seconds} s with two holders; {first:?}");
+    assert!(first.err.contains("killed"), "{first:?}");
+    assert_eq!(first.code, Some(7), "{first:?}");
+}
+
+/// A command that does not listen either is killed with what it started.
+#[tokio::test]
+async fn a_command_that_ignores_the_signal_is_killed_when_the_users_own_limit_has_passed() {
+    let arguments = ["lock", "jobs", "--kill-after", "700ms"];
+    let asked = |first: &Program| first.signal(Signal::SIGTERM);
+    let script = "trap '' TERM; while :; do wait; done";
+
+    let Overlap { first, seconds } = overlap(&arguments, FOR_LONG, script, asked).await;
+
+    assert!(seconds <= 0.0, "{seconds} s with two holders; {first:?}");
+    assert_eq!(first.code, Some(128 + 9), "{first:?}");
+}
+
+#[tokio::test]
+async fn with_release_at_exit_the_lock_is_given_back_at_the_commands_own_end() {
+    let arguments = ["lock", "jobs", "--release-at-exit"];
+
+    let Overlap { first, seconds } = overlap(&arguments, 300, "exit 7", |_| ()).await;
+
+    assert!(seconds > 0.0, "nobody wrote any more when the next one started; {first:?}");
+    assert_eq!(first.code, Some(7), "{first:?}");
+}
+
+/// A zombie runs nothing, and a process that left the group is not supervised: neither keeps the lock. The zombie's parent
+/// has left the group and never asks for it.
+#[tokio::test]
+async fn neither_a_zombie_nor_a_process_that_left_the_group_keeps_the_lock() {
+    let shell = Shell::start().await;
+    let script = "(sh -c 'true & exec setsid sleep 20') & sleep 0.5; exit 7";
+    let mut program = shell.begin(&["lock", "jobs", "--", "sh", "-c", script]);
+
+    assert!(program.ends_within(Duration::from_secs(10)).await, "it waits for a zombie");
+    assert_eq!(program.end(LIMIT).await.code, Some(7));
+}
