@@ -1,10 +1,15 @@
 //! The row that says which of two stores serves a scope (DESIGN §10): what a leader and a client
 //! that falls back know of it together. What each does with it, and when, is theirs.
 //!
-//! `authority(scope, mode, epoch, beat, take_over_ms, hold_ms)`, changed by LWT on all five, decided
+//! `authority(scope, mode, epoch, beat, take_over_ms, hold_ms, cluster)`, changed by LWT on all six, decided
 //! among all datacenters, read at SERIAL, never retried. No column has a TTL.
 //!
-//! The last two are W and V. Leaders write them, each as its settings say, and nobody goes by any
+//! `cluster` is the native store whose leaders keep the row: leaders of two clusters on one row would bump it in turn, each with
+//! authority. It is null in a row that version 0.1 made; a leader writes it with its next bump, on condition of its being null. Version 0.1
+//! names the column in no statement: what it writes leaves the cell as it is, and what it compares changes with every write
+//! (`beat`, or mode and epoch), so no mixture of versions weakens what a change compares.
+//!
+//! `take_over_ms` and `hold_ms` are W and V. Leaders write them, each as its settings say, and nobody goes by any
 //! others: so no client can wait for less, or hold for longer, than the leader believes.
 
 mod durations;
@@ -26,7 +31,7 @@ pub const EPOCH_MAX: u16 = 32_000;
 pub const BUCKETS: i64 = 16;
 
 /// All columns but the key.
-const COLUMNS: [&str; 5] = ["mode", "epoch", "beat", "take_over_ms", "hold_ms"];
+const COLUMNS: [&str; 6] = ["mode", "epoch", "beat", "take_over_ms", "hold_ms", "cluster"];
 
 /// Which store serves a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,6 +75,29 @@ impl fmt::Display for Mode {
     }
 }
 
+/// The id of a cluster of the native store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClusterTag(u128);
+
+impl ClusterTag {
+    /// Of the 16 bytes that the cluster's nodes tell; `None` if there are not so many.
+    pub fn new(id: &[u8]) -> Option<Self> {
+        <[u8; 16]>::try_from(id).ok().map(u128::from_be_bytes).map(Self)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let is_one = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        u128::from_str_radix(text, 16).ok().filter(|_| is_one).map(Self)
+    }
+}
+
+/// 32 hexadecimal digits, as the table has it.
+impl fmt::Display for ClusterTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
 /// What the row says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AuthorityRow {
@@ -82,6 +110,8 @@ pub struct AuthorityRow {
     /// W and V, for whoever reads it. While holds in Cassandra may be safe, V stands as it is; W gets
     /// shorter only when all authority that was counted by the longer one is over.
     pub durations: Durations,
+    /// Whose leaders keep it; `None`: version 0.1 made it, and nobody has said so yet.
+    pub cluster: Option<ClusterTag>,
 }
 
 impl AuthorityRow {
@@ -118,7 +148,13 @@ impl AuthorityRow {
         };
         let durations = Durations::new(length("take_over_ms")?, length("hold_ms")?);
         let durations = durations.map_err(|misfit| format!("is not trusted: {misfit}; {MEND}"))?;
-        Ok(Self { mode, epoch, beat: number("beat")?, durations })
+        let cluster = row.text(&Ident::new("cluster"));
+        let tag = |text: &str| {
+            ClusterTag::parse(text)
+                .ok_or_else(|| format!("has the cluster {text:?}, which is no id"))
+        };
+        let cluster = cluster.map(tag).transpose()?;
+        Ok(Self { mode, epoch, beat: number("beat")?, durations, cluster })
     }
 
     fn cells(self) -> Cells {
@@ -129,6 +165,7 @@ impl AuthorityRow {
             cell("beat", Value::from(self.beat)),
             cell("take_over_ms", Value::from(millis(self.durations.take_over_wait()))),
             cell("hold_ms", Value::from(millis(self.durations.v()))),
+            (Ident::new("cluster"), self.cluster.map(|cluster| Value::Text(cluster.to_string()))),
         ]
     }
 }
@@ -268,7 +305,7 @@ mod tests {
     #[test]
     fn a_hold_goes_on_under_its_own_epoch_and_under_the_draining_after_it() {
         let durations = Durations::default();
-        let row = |mode, epoch| AuthorityRow { mode, epoch, beat: 0, durations };
+        let row = |mode, epoch| AuthorityRow { mode, epoch, beat: 0, durations, cluster: None };
         assert!(row(Mode::Cassandra, 4).extends(4));
         assert!(!row(Mode::Cassandra, 5).extends(4), "others held between");
         assert!(row(Mode::Draining, 5).extends(4));
@@ -344,7 +381,8 @@ mod tests {
         let tables = Arc::new(Tables::new(asked.clone(), clock.clone()));
         let authority = Authority::new(tables, clock, "pay/");
         let durations = Durations::default();
-        let row = AuthorityRow { mode: Mode::Native, epoch: 3, beat: 7, durations };
+        let cluster = ClusterTag::new(&[7; 16]);
+        let row = AuthorityRow { mode: Mode::Native, epoch: 3, beat: 7, durations, cluster };
         authority.read().now_or_never().unwrap().unwrap();
         authority.create(row).now_or_never().unwrap().unwrap();
         authority.change(row, row.bumped()).now_or_never().unwrap().unwrap();
@@ -362,6 +400,36 @@ mod tests {
         assert_eq!(actions, expected);
     }
 
+    /// Later releases find these rows in the tables of those that ran before.
+    #[test]
+    fn a_row_that_names_no_cluster_is_written_as_0_1_wrote_it() {
+        let kept = include_str!("../../tests/fixtures/0.1/rows.cql");
+        for (mode, epoch, beat) in [
+            (Mode::Preparing, 1, 0),
+            (Mode::Native, 3, 7),
+            (Mode::Cassandra, 4, 0),
+            (Mode::Draining, 5, 0),
+            (Mode::Retired, 6, 2),
+        ] {
+            let durations = Durations::default();
+            let mut cells = AuthorityRow { mode, epoch, beat, durations, cluster: None }.cells();
+            cells.retain(|(_, value)| value.is_some());
+            let columns: Vec<_> = cells.iter().map(|(name, _)| name.to_string()).collect();
+            let values: Vec<_> = cells.into_iter().map(|(_, value)| in_cql(value)).collect();
+            let (columns, values) = (columns.join(", "), values.join(", "));
+            let row = format!("(\"scope\", {columns}) VALUES ('{mode}/', {values});");
+            assert!(kept.contains(&row), "{row}");
+        }
+    }
+
+    fn in_cql(value: Option<Value>) -> String {
+        match value {
+            Some(Value::Text(text)) => format!("'{text}'"),
+            Some(Value::Long(number)) => number.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn what_is_written_is_what_is_read() {
         let durations = Durations::new(Duration::from_micros(3_999_500), Duration::from_secs(2));
@@ -370,6 +438,7 @@ mod tests {
             epoch: 7,
             beat: -3,
             durations: durations.unwrap(),
+            cluster: ClusterTag::new(&[0xa5; 16]),
         };
         let cells = written.cells();
         let there: Vec<_> = cells.iter().map(|(name, _)| name.as_str()).collect();

@@ -22,6 +22,11 @@ pub trait Database: Send + Sync + 'static {
 
     /// Where the database is, for people.
     fn endpoints(&self) -> Vec<String>;
+
+    /// In which keyspace its tables are; empty where there is no such thing.
+    fn keyspace(&self) -> String {
+        String::new()
+    }
 }
 
 /// What a statement came to.
@@ -97,6 +102,14 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// What is certain when a coordinator has answered that too few replicas are alive. It counts them before it sends a
+    /// read or a plain write, and nothing is done. An LWT may be decided all the same: Paxos v1 (the default up to
+    /// Cassandra 5.0) counts the replicas for the commit only after the proposal was accepted, and answers the same.
+    #[must_use]
+    pub fn of_too_few_replicas(statement: &Statement, message: String) -> Self {
+        if statement.is_conditional() { Self::Unknown(message) } else { Self::NotDone(message) }
+    }
+
     /// The words.
     pub fn message(&self) -> &str {
         match self {
@@ -156,6 +169,11 @@ impl Tables {
     /// Where the database is, for people.
     pub fn endpoints(&self) -> Vec<String> {
         self.database.endpoints()
+    }
+
+    /// In which keyspace the tables are.
+    pub fn keyspace(&self) -> String {
+        self.database.keyspace()
     }
 
     /// What was asked since the beginning.

@@ -161,6 +161,10 @@ impl Database for Driver {
         let nodes = self.0.session.get_cluster_state();
         nodes.get_nodes_info().iter().map(|node| node.address.to_string()).collect()
     }
+
+    fn keyspace(&self) -> String {
+        self.0.keyspace.as_str().to_owned()
+    }
 }
 
 impl fmt::Debug for Driver {

@@ -7,6 +7,8 @@
 //!   its request and its answer. A request goes on when its client dies.
 //! - An answer may be lost: the statement was applied, was not, or will be a while after its client
 //!   was told that nobody knows (a coordinator goes on trying).
+//! - A coordinator that finds too few replicas says so. A read or a plain write has changed nothing then. An LWT may be
+//!   decided all the same: Paxos v1 counts replicas once more when it commits what was accepted before.
 //! - A TTL belongs to a cell. Its end is a whole second, set by the clock of the coordinator that
 //!   wrote; whether it has come is decided by that of the one that reads. Every statement takes any
 //!   of the three nodes, and each node's clock is wrong by as much as the test says.
@@ -48,10 +50,12 @@ const LATE_MAX: Duration = Duration::from_secs(8);
 const SLOW_MAX: Duration = Duration::from_secs(2);
 /// What a client waits for an answer that does not come.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// What a coordinator says that finds too few replicas.
+const TOO_FEW: &str = "1 of 2 replicas alive";
 /// How many rows a page has: few, so that tests read several.
 const PAGE_ROWS: usize = 3;
 /// The columns that are static, in any table that has them.
-const STATICS: [&str; 2] = ["stage", "turn"];
+const STATICS: [&str; 4] = ["stage", "turn", "recipe", "cluster"];
 
 /// How often in a thousand statements something goes wrong.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,7 +66,7 @@ pub struct Odds {
     pub request_lost: u64,
     /// Nobody knows, and it is applied later.
     pub late: u64,
-    /// Refused for now: too few replicas.
+    /// Refused for now: too few replicas. Half of the LWTs are applied all the same.
     pub unavailable: u64,
 }
 
@@ -139,8 +143,11 @@ pub enum Fate {
     RequestLost,
     /// After its client was told that nobody knows, so much later.
     Late(Duration),
-    /// Refused for now.
-    Unavailable,
+    /// Refused for now: too few replicas.
+    Unavailable {
+        /// An LWT was decided before the coordinator found too few. Nothing else is ever done then.
+        applied: bool,
+    },
 }
 
 impl Model {
@@ -216,7 +223,9 @@ impl Model {
             _ if drawn < answer_lost => Fate::AnswerLost,
             _ if drawn < answer_lost + request_lost => Fate::RequestLost,
             _ if drawn < answer_lost + request_lost + late => Fate::Late(self.draw_up_to(LATE_MAX)),
-            _ if drawn < answer_lost + request_lost + late + unavailable => Fate::Unavailable,
+            _ if drawn < answer_lost + request_lost + late + unavailable => {
+                Fate::Unavailable { applied: self.draw(2) == 0 }
+            }
             _ if slow > 0 && self.draw(1_000) < slow => Fate::Slowly(self.draw_up_to(SLOW_MAX)),
             _ => Fate::Answered,
         }
@@ -302,7 +311,12 @@ impl Model {
                 seams.sleep(by).await;
                 Ok(self.apply(&statement))
             }
-            Fate::Unavailable => Err(Fault::NotDone("1 of 2 replicas alive".into())),
+            Fate::Unavailable { applied } => {
+                if applied && statement.is_conditional() {
+                    self.apply_unseen(&statement);
+                }
+                Err(Fault::of_too_few_replicas(&statement, TOO_FEW.into()))
+            }
             Fate::RequestLost => {
                 seams.sleep(TIMEOUT).await;
                 unknown()
@@ -352,8 +366,8 @@ impl Model {
             self.lock().unknown_but_applied += 1;
         }
         let (reached, reply_after) = match fate {
-            Fate::Unavailable => {
-                let _ = reply.send(Err(Fault::NotDone("1 of 2 replicas alive".into())));
+            Fate::Unavailable { .. } => {
+                let _ = reply.send(Err(Fault::of_too_few_replicas(&statement, TOO_FEW.into())));
                 return;
             }
             Fate::Answered | Fate::Slowly(_) => (3, 2),
@@ -470,7 +484,7 @@ impl Model {
     /// A read changes nothing: whether it or its answer was lost is all the same.
     async fn fate_of_read(&self, statement: &Statement) -> Result<(), Fault> {
         match self.fate_of(statement) {
-            Fate::Unavailable => Err(Fault::NotDone("1 of 2 replicas alive".into())),
+            Fate::Unavailable { .. } => Err(Fault::of_too_few_replicas(statement, TOO_FEW.into())),
             Fate::AnswerLost | Fate::RequestLost | Fate::Late(_) => {
                 self.world.seams().sleep(TIMEOUT).await;
                 Err(Fault::Unknown("read timeout".into()))
@@ -539,6 +553,10 @@ impl Database for Model {
 
     fn endpoints(&self) -> Vec<String> {
         vec!["model:9042".into()]
+    }
+
+    fn keyspace(&self) -> String {
+        "model".into()
     }
 }
 

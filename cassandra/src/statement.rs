@@ -216,6 +216,23 @@ pub enum Action {
 pub const NODE_TIME: &str = "now";
 
 impl Statement {
+    /// Whether it is an LWT: whether it is done is decided by what is there.
+    pub fn is_conditional(&self) -> bool {
+        match self.action {
+            Action::InsertIfAbsent { .. } | Action::UpdateIf { .. } | Action::DeleteIf { .. } => {
+                true
+            }
+            Action::SelectSerial { .. }
+            | Action::Put { .. }
+            | Action::Erase { .. }
+            | Action::AllSerial { .. }
+            | Action::First { .. }
+            | Action::FirstFrom { .. }
+            | Action::Page { .. }
+            | Action::NodeTime => false,
+        }
+    }
+
     /// The text to prepare, without values.
     pub fn text(&self, keyspace: &Ident) -> String {
         let table = format!("{keyspace}.{}", self.table);

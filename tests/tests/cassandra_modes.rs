@@ -83,13 +83,14 @@ async fn old_clients_and_processes_in_both_exclude_each_other() {
     let python = python();
     let nodes = Nodes::set("modes_old", &[LEASE, QUEUE, TOKENS, MODES]).await;
     let cluster = Cluster::start(&Setup::nodes(3)).await;
-    let scope = scope_of_all(&nodes).await;
     // An old client that ends in the middle of an insert leaves its token to a housekeeper: another run has other names.
     let run = Seams::system().clock.wall_ms();
     let names = NAMES.map(|name| format!("{name}/{run}"));
     let names = names.each_ref().map(String::as_str);
     // To a `Locker` the bakery is what the queue is; what is between it and its old clients is in `cassandra_legacy`.
     for recipe in [Recipe::Lease, Recipe::Queue, Recipe::TokensLwt] {
+        // A scope is tied to the first recipe that a process of it locks by.
+        let scope = scope_of_all(&nodes).await;
         let party = Party::new(&nodes, recipe, Times::USUAL);
         let (cluster, tokens) = (&cluster, Tokens::default());
         let crew = Crew { party: &party, nodes: &nodes, cluster, tokens };
@@ -286,7 +287,10 @@ async fn the_command_line_locks_in_both_stores() {
     assert!(nowhere.err.contains("say where, with --endpoints"), "{nowhere:?}");
     assert_eq!(scope.advance().await, Ok(Stage::Both));
     assert_eq!(scope.advance().await, Ok(Stage::Native));
-    let moved = call(&["queue", "try", "--mode", "native", "jobs"]).await;
+    let other = call(&["queue", "try", "--mode", "native", "jobs"]).await;
+    assert_eq!(other.code, Some(122), "{other:?}");
+    assert!(other.err.contains("is tied to the recipe \"lease"), "{other:?}");
+    let moved = call(&["lease", "try", "--mode", "native", "jobs"]).await;
     assert_eq!(moved.code, Some(0), "{moved:?}");
 }
 

@@ -362,6 +362,26 @@ async fn a_command_runs_for_every_item_and_what_fails_comes_again_and_is_set_asi
     assert!(refused.err.contains("is not set aside"), "{refused:?}");
 }
 
+/// What a command leaves behind in its process group keeps its item: no worker has two at a time.
+#[tokio::test]
+async fn the_next_item_begins_when_nothing_of_the_command_before_runs_any_more() {
+    let stage = Stage::set("work_rest", &[WORK]).await;
+    let line = Line::of(&stage, &[]);
+    let added = line.fed("1\\n2\\n3\\n", &["add", &JOBS]).await;
+    assert_eq!(added.code, Some(0), "{added:?}");
+
+    let script = "read -r job; echo \"begun $job\"; (sleep 0.5; echo \"over $job\") & exit 0";
+    let ran = line.run(&["run", &JOBS, "--until-empty", "--", "sh", "-c", script]).await;
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let said: Vec<_> = ran.out.lines().collect();
+    assert!(said.len() >= 6, "{ran:?}");
+    for pair in said.chunks(2) {
+        let begun = pair[0].strip_prefix("begun ");
+        assert_eq!(begun, pair.get(1).and_then(|line| line.strip_prefix("over ")), "{ran:?}");
+    }
+}
+
 /// A worker that is stopped past its term kills its command when it goes on, and gives up when it is asked to end.
 #[tokio::test]
 async fn a_lost_item_stops_its_command_and_a_signal_gives_it_back() {

@@ -59,7 +59,7 @@ async fn on_to_native(moved: &Move, process: &Locker) {
     // On to `both`: nobody in `cassandra`.
     let said = moved.refused("cutover", &orders(&[])).await;
     assert!(
-        said.contains("scope \"orders/\" stays at cassandra: 1 in the way: hf1:billing/"),
+        said.contains("scope \"orders/\" stays at cassandra: 1 in the way: hf1:billing@"),
         "{said}"
     );
     assert!(said.contains("is in cassandra"), "{said}");
@@ -74,7 +74,7 @@ async fn on_to_native(moved: &Move, process: &Locker) {
     assert!(said.contains("client_1, no client of ours, changed the row of orders/1"), "{said}");
     assert!(!said.contains("orders/7") && !said.contains("other/1"), "{said}");
     let said = moved.refused("cutover", &orders(&["--writers-stopped"])).await;
-    assert!(said.contains("stays at native: 1 in the way: hf1:billing/"), "{said}");
+    assert!(said.contains("stays at native: 1 in the way: hf1:billing@"), "{said}");
     assert!(said.contains("is in both"), "{said}");
     let old = moved.native("orders/1").await;
     assert!(old.holders[0].is_imported && old.holders[0].label == "client_1", "{old:?}");
@@ -149,28 +149,30 @@ async fn clients_without_a_mode_and_rows_that_cannot_be_imported_are_in_the_way(
     let guard = plain.get_lock("orders/3").await.unwrap();
 
     let said = moved.refused("cutover", &orders(&[])).await;
-    let alone = "holds orders/3 in Cassandra alone, and no process of the scope has that name";
-    assert!(said.contains("hf1:reports/") && said.contains(alone), "{said}");
+    let alone = "holds orders/3 in Cassandra alone, and is no process of the scope";
+    assert!(said.contains("hf1:reports@") && said.contains(alone), "{said}");
     assert!(said.contains("changed the row of orders/4"), "{said}");
     let no_ttl = "orders/2 of client_2 cannot be imported: no TTL: it would never end";
     assert!(said.contains(no_ttl), "{said}");
+    assert!(said.contains("say --writers-stopped"), "{said}");
+    // Whatever the word says of old clients, one of ours that never registered is in the way until its row is over.
     let said = moved.refused("cutover", &orders(&["--writers-stopped"])).await;
-    assert!(said.contains(no_ttl) && !said.contains("orders/3"), "{said}");
+    assert!(said.contains(no_ttl) && said.contains(alone), "{said}");
+    assert!(!said.contains("orders/4"), "{said}");
+    guard.release().await.unwrap();
     assert!(moved.client().await.list("").await.unwrap().is_empty(), "nothing came in");
 
     let told = moved.done("cutover", &orders(&["--writers-stopped", "--leave-out"])).await;
     assert_eq!(moves(&told), ["native"]);
     let sum = told.iter().find(|line| line["kind"] == "imported").unwrap();
-    assert_eq!((&sum["sum"]["imported"], &sum["sum"]["left_out"]), (&json!(2), &json!(1)));
-    assert!(moved.native("orders/3").await.holders[0].label.starts_with("hf1:reports/"));
-    guard.release().await.unwrap();
+    assert_eq!((&sum["sum"]["imported"], &sum["sum"]["left_out"]), (&json!(1), &json!(1)));
 }
 
 #[tokio::test]
 async fn a_move_that_may_wait_goes_on_as_soon_as_nothing_is_in_its_way() {
     let moved = Move::set_with_one_server("cutover_wait").await;
     let process = moved.process("orders/", "billing", LockerMode::Cassandra).await;
-    let cutover = moved.start("cutover", &orders(&["--wait", "2m"]));
+    let cutover = moved.start("cutover", &orders(&["--wait", "2m", "--writers-stopped"]));
     let changing = async {
         for mode in [LockerMode::Both, LockerMode::Native] {
             Seams::system().sleep(Duration::from_secs(4)).await;
@@ -206,7 +208,8 @@ async fn every_recipe_keeps_out_who_locks_by_it_after_the_way_back() {
     ] {
         let (scope, name) = (format!("{from}/"), format!("{from}/1"));
         let line = ["--scope", &scope, "--from", from];
-        let told = moved.done("cutover", &line).await;
+        let there = [&line[..], &["--writers-stopped"]].concat();
+        let told = moved.done("cutover", &there).await;
         assert_eq!(moves(&told), ["both", "native"], "{from}");
         let guard = client.lock(&name).await.unwrap();
         let back = [&line[..], &["--live-for", "5m"]].concat();

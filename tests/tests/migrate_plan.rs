@@ -91,7 +91,7 @@ async fn leases_are_planned_with_owner_value_time_left_and_write_time() {
         "holder orders/2 client_2".to_owned(),
     ];
     let owner = line_of(&lines, "ours")["owner"].as_str().unwrap().to_owned();
-    assert!(owner.starts_with("hf1:billing/"), "{owner}");
+    assert!(owner.starts_with("hf1:billing@"), "{owner}");
     expected.push(format!("holder ours {owner}"));
     expected.sort_by_key(|line| line.split(' ').nth(1).unwrap().to_owned());
     assert_eq!(said(&lines), expected, "what is over is not there");

@@ -48,13 +48,17 @@ fn of_server(error: &DbError, message: &str, statement: &Statement) -> Fault {
     match error {
         DbError::Invalid | DbError::ConfigError => refused(
             statement,
-            &format!("{message}; holdfast cassandra schema shows the tables, and makes them"),
+            &format!(
+                "{message}; `holdfast cassandra schema --apply` makes the tables that are not there, and adds the \
+                 columns that tables of an older version lack"
+            ),
         ),
         DbError::SyntaxError | DbError::AuthenticationError | DbError::Unauthorized => {
             refused(statement, message)
         }
         DbError::Unavailable { consistency, required, alive } => {
-            Fault::NotDone(format!("{consistency} needs {required} replicas, {alive} alive"))
+            let message = format!("{consistency} needs {required} replicas, {alive} alive");
+            Fault::of_too_few_replicas(statement, message)
         }
         DbError::IsBootstrapping => Fault::NotDone(error.to_string()),
         // Also the time-outs of an LWT (`WriteTimeout` of type CAS): it may yet be applied.
@@ -64,4 +68,43 @@ fn of_server(error: &DbError, message: &str, statement: &Statement) -> Fault {
 
 fn refused(statement: &Statement, message: &str) -> Fault {
     Fault::Refused(format!("table {}: {message}", statement.table.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use scylla::statement::Consistency;
+
+    use super::*;
+    use crate::statement::{Action, Ident, Value};
+
+    fn unavailable(action: Action) -> Fault {
+        let key = vec![(Ident::new("name"), Value::from("jobs"))];
+        let statement = Statement::new(Ident::new("leases"), key, action);
+        let (consistency, required, alive) = (Consistency::Quorum, 2, 1);
+        let error = DbError::Unavailable { consistency, required, alive };
+        let error = RequestAttemptError::DbError(error, "too few".to_owned());
+        of_execution(&ExecutionError::LastAttemptError(error), &statement)
+    }
+
+    /// Paxos v1 counts the replicas for the commit only after the proposal was accepted: by then the LWT is decided.
+    #[test]
+    fn too_few_replicas_leave_the_outcome_of_an_lwt_open_and_of_nothing_else() {
+        let (cells, only_if, ttl_s) = (Vec::new(), Vec::new(), None);
+        let lwts = [
+            Action::InsertIfAbsent { cells: cells.clone(), ttl_s },
+            Action::UpdateIf { cells: cells.clone(), ttl_s, only_if: only_if.clone() },
+            Action::DeleteIf { only_if },
+        ];
+        for lwt in lwts {
+            assert!(matches!(unavailable(lwt.clone()), Fault::Unknown(_)), "{lwt:?}");
+        }
+        let others = [
+            Action::Put { cells, ttl_s: 1, at_us: 1 },
+            Action::Erase { at_us: 1 },
+            Action::SelectSerial { columns: Vec::new() },
+        ];
+        for other in others {
+            assert!(matches!(unavailable(other.clone()), Fault::NotDone(_)), "{other:?}");
+        }
+    }
 }

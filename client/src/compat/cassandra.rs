@@ -10,6 +10,8 @@ use tokio::sync::watch;
 use super::alarms::Alarms;
 use super::database::{Database, Fault, StatementCounts, Tables};
 use super::keeper::Keeping;
+use super::owner::Signature;
+use super::statement::Ident;
 use super::terms::Terms;
 use crate::builder::default_label;
 use crate::items::invalid;
@@ -44,7 +46,9 @@ impl Cassandra {
         self.tables.endpoints()
     }
 
-    pub(crate) fn on(database: Arc<dyn Database>, seams: Seams) -> Self {
+    /// Over tables that are not a driver's: for tests of what stands on the lockers.
+    #[doc(hidden)]
+    pub fn on(database: Arc<dyn Database>, seams: Seams) -> Self {
         let tables = Arc::new(Tables::new(database, seams.clock.clone()));
         let alarms = Arc::new(Alarms::new(seams.clock.clone()));
         Self { tables, seams, alarms, keepers: watch::Sender::new(0) }
@@ -69,6 +73,17 @@ impl Cassandra {
         }
     }
 
+    /// In whose name a locker of these options writes.
+    pub(crate) fn sign(&self, options: &LockerOptions) -> Signature {
+        Signature::draw(&options.service, &*self.seams.rng)
+    }
+
+    /// What a recipe on these tables is called in the table of modes.
+    pub(crate) fn recipe(&self, recipe: &str, tables: &[&Ident]) -> String {
+        let tables: Vec<&str> = tables.iter().map(|table| table.as_str()).collect();
+        recipe_on(recipe, &self.tables.keyspace(), &tables)
+    }
+
     pub(crate) fn keeping(&self, options: &LockerOptions) -> Result<Keeping> {
         Ok(Keeping {
             seams: self.seams.clone(),
@@ -79,6 +94,12 @@ impl Cassandra {
             endpoints: self.tables.endpoints().into(),
         })
     }
+}
+
+/// A recipe with its tables, as the table of modes has it: two are the same if, and only if, their clients exclude each other.
+pub fn recipe_on(recipe: &str, keyspace: &str, tables: &[&str]) -> String {
+    let tables: Vec<String> = tables.iter().map(|table| format!("{keyspace}.{table}")).collect();
+    format!("{recipe} {}", tables.join(" "))
 }
 
 impl fmt::Debug for Cassandra {
@@ -112,7 +133,8 @@ impl Default for LockerOptions {
 
 impl LockerOptions {
     /// What this process is called in the table, and by others who ask who holds a lock. Owner ids
-    /// are `hf1:SERVICE/` and a number of the attempt's own. Default: `host:pid`.
+    /// are `hf1:SERVICE@WRITER/` and a number of the attempt's own; the writer is drawn by each locker, so that several
+    /// processes may have one service name. Default: `host:pid`.
     pub fn service(mut self, service: impl Into<String>) -> Self {
         self.service = service.into();
         self

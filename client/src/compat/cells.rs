@@ -18,7 +18,7 @@ use super::database::{Fault, Row, Tables};
 use super::keeper::{Keeping, Recipe};
 use super::locker::{Patience, RemoteGuard};
 use super::name::check_lock_name;
-use super::owner::OwnerId;
+use super::owner::{OwnerId, Signature, Writer};
 use super::stamps::Stamps;
 use super::statement::{Action, Ident, Statement, Value};
 use crate::Result;
@@ -28,7 +28,7 @@ use crate::Result;
 pub(super) struct CellLocker {
     cassandra: Cassandra,
     pub(super) keeping: Keeping,
-    service: Arc<str>,
+    signature: Signature,
     stamps: Arc<Stamps>,
 }
 
@@ -40,9 +40,20 @@ impl CellLocker {
         Ok(Self {
             cassandra: cassandra.clone(),
             keeping: cassandra.keeping(options)?,
-            service: options.service.as_str().into(),
+            signature: cassandra.sign(options),
             stamps: Arc::new(Stamps::micros(cassandra.seams().clock.clone())),
         })
+    }
+
+    /// The same, in the name of that writer; and what the recipe on these tables is called.
+    pub(super) fn written_by(
+        &self,
+        writer: &Writer,
+        recipe: &str,
+        tables: &[&Ident],
+    ) -> (Self, String) {
+        let signature = self.signature.of_writer(writer);
+        (Self { signature, ..self.clone() }, self.cassandra.recipe(recipe, tables))
     }
 
     /// The cells of a new attempt.
@@ -53,7 +64,7 @@ impl CellLocker {
             stamps: self.stamps.clone(),
             columns,
             lock: lock_id.to_owned(),
-            owner: OwnerId::draw(&self.service, &*self.keeping.seams.rng),
+            owner: OwnerId::draw(&self.signature, &*self.keeping.seams.rng),
             ttl: self.keeping.terms.ttl(),
         }
     }
@@ -68,7 +79,8 @@ impl CellLocker {
         attempt: impl FnOnce() -> R,
     ) -> Result<RemoteGuard> {
         check_lock_name(lock_id)?;
-        self.keeping.acquire(lock_id, &self.service, patience, attempt(), Arc::default()).await
+        let service = self.signature.service();
+        self.keeping.acquire(lock_id, service, patience, attempt(), Arc::default()).await
     }
 
     /// How many statements were sent so far.

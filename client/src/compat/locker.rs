@@ -11,6 +11,8 @@ use holdfast_seams::Moment;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+#[cfg(any(test, feature = "cassandra"))]
+use super::owner::Writer;
 use crate::safety::Safety;
 use crate::{Error, FencingToken, GuardState, LostReason, Result};
 
@@ -92,6 +94,46 @@ pub trait RemoteLocker: Send + Sync {
         let asked = self.acquire(lock_id, Patience::NoneButAnswer(limit));
         Box::pin(async { none_if_held(asked.await) })
     }
+
+    /// The recipe on Cassandra that this locker is, for a [`Locker`](super::Locker) to stand on: in the name of `writer`, so that its
+    /// rows are known to be that `Locker`'s. A locker that wraps a recipe hands on what that one answers, wrapped.
+    ///
+    /// Default: `None`, it is none, and no `Locker` can stand on it.
+    #[cfg(any(test, feature = "cassandra"))]
+    fn on_cassandra(&self, _writer: &Writer) -> Option<OnCassandra> {
+        None
+    }
+}
+
+/// A recipe on Cassandra, in the name of one writer.
+#[cfg(any(test, feature = "cassandra"))]
+pub struct OnCassandra {
+    pub(crate) locker: Arc<dyn RemoteLocker>,
+    /// As the table of modes has it.
+    pub(crate) recipe: String,
+}
+
+#[cfg(any(test, feature = "cassandra"))]
+impl OnCassandra {
+    pub(crate) fn new(locker: impl RemoteLocker + 'static, recipe: String) -> Self {
+        Self { locker: Arc::new(locker), recipe }
+    }
+
+    /// The same recipe behind another locker, which locks by this one.
+    #[must_use]
+    pub fn wrapped(
+        self,
+        wrap: impl FnOnce(Arc<dyn RemoteLocker>) -> Arc<dyn RemoteLocker>,
+    ) -> Self {
+        Self { locker: wrap(self.locker), recipe: self.recipe }
+    }
+}
+
+#[cfg(any(test, feature = "cassandra"))]
+impl fmt::Debug for OnCassandra {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnCassandra").field("recipe", &self.recipe).finish_non_exhaustive()
+    }
 }
 
 /// Lockers that are shared, and those whose recipe is chosen at run time.
@@ -102,6 +144,11 @@ impl<L: RemoteLocker + ?Sized> RemoteLocker for Arc<L> {
         patience: Patience,
     ) -> BoxFuture<'a, Result<RemoteGuard>> {
         (**self).acquire(lock_id, patience)
+    }
+
+    #[cfg(any(test, feature = "cassandra"))]
+    fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
+        (**self).on_cassandra(writer)
     }
 }
 

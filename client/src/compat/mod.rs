@@ -109,11 +109,13 @@ pub use {
     database::StatementCounts,
     fallback::FallbackOptions,
     lease::{Leader, Leadership, Lease, LeaseTable, Observer, Sequence},
+    locker::OnCassandra,
     modes::{
         Locker, LockerBuilder, LockerMode, ModesTable, MoveRefused, Registered, ScopeModes,
         ScopeView, Stage,
     },
     optimistic::{OptimisticTable, OptimisticTokens},
+    owner::Writer,
     queue::{LocalTime, Queue, QueueTables, QueueTime},
     shadow::{Shadow, ShadowTables},
     tokens::{Batch, Bunch, Housekeeper, Removed, Sweep, TokenTables, Tokens},
@@ -122,6 +124,7 @@ pub use {
 #[cfg(any(test, feature = "cassandra"))]
 #[doc(hidden)]
 pub use {
+    cassandra::recipe_on,
     owner::{is_ours, service_of},
     tokens::term_of,
 };

@@ -1,15 +1,70 @@
 //! Who an attempt is, in the table and to others.
+//!
+//! An id is `hf1:SERVICE@WRITER/ATTEMPT`. The service is what its user calls it, and several processes may be called alike. The
+//! writer is 64 random bits of one locker, so that whose rows these are can be told apart. Version 0.1 wrote `hf1:SERVICE/ATTEMPT`:
+//! whose such a row is, nobody can tell.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use holdfast_seams::Rng;
 
 /// What the ids of this client begin with, so that a migration knows its rows (DESIGN §10).
 pub(crate) const MARK: &str = "hf1:";
+/// Hexadecimal digits of a writer.
+const WRITER_DIGITS: usize = 16;
 
 /// Whether an id is one of this client's, of any version of it.
 pub fn is_ours(owner: &str) -> bool {
     owner.starts_with(MARK)
+}
+
+/// Which locker wrote a row: 64 random bits, as they stand in ids. A [`Locker`](super::Locker) draws them for the recipe it stands on,
+/// and its row in the table of modes has the same: so its rows are told from those of everybody else, whatever the service is called.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Writer(Arc<str>);
+
+impl Writer {
+    pub(crate) fn draw(rng: &dyn Rng) -> Self {
+        Self(format!("{:016x}", rng.next_u64()).into())
+    }
+
+    /// That of an owner of ours, or of a process in the table of modes; `None` for what version 0.1 wrote, and for strangers.
+    pub fn of(owner: &str) -> Option<Self> {
+        let (service, _) = owner.strip_prefix(MARK)?.rsplit_once('/')?;
+        let (_, writer) = split(service)?;
+        Some(Self(writer.into()))
+    }
+}
+
+/// A service and its writer, if it has one.
+fn split(service: &str) -> Option<(&str, &str)> {
+    let (service, writer) = service.rsplit_once('@')?;
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    (writer.len() == WRITER_DIGITS && writer.bytes().all(is_digit)).then_some((service, writer))
+}
+
+/// In whose name rows are written.
+#[derive(Clone, Debug)]
+pub(crate) struct Signature {
+    service: Arc<str>,
+    writer: Writer,
+}
+
+impl Signature {
+    /// Of a locker that nobody registers.
+    pub(crate) fn draw(service: &str, rng: &dyn Rng) -> Self {
+        Self { service: service.into(), writer: Writer::draw(rng) }
+    }
+
+    /// Of the same service.
+    pub(crate) fn of_writer(&self, writer: &Writer) -> Self {
+        Self { service: self.service.clone(), writer: writer.clone() }
+    }
+
+    pub(crate) fn service(&self) -> &str {
+        &self.service
+    }
 }
 
 /// The id of one attempt: never used by another one, so a row that has it is this attempt's.
@@ -17,11 +72,12 @@ pub fn is_ours(owner: &str) -> bool {
 pub(crate) struct OwnerId(String);
 
 impl OwnerId {
-    /// `hf1:service/` and 128 random bits.
-    pub(crate) fn draw(service: &str, rng: &dyn Rng) -> Self {
+    /// `hf1:service@writer/` and 128 random bits.
+    pub(crate) fn draw(signature: &Signature, rng: &dyn Rng) -> Self {
         let mut bits = [0; 16];
         rng.fill(&mut bits);
-        let mut id = format!("{MARK}{service}/");
+        let Signature { service, writer } = signature;
+        let mut id = format!("{MARK}{service}@{}/", writer.0);
         for byte in bits {
             // Infallible: a String takes whatever is written to it.
             let _ = write!(id, "{byte:02x}");
@@ -42,7 +98,8 @@ pub fn service_of(owner: &str) -> &str {
 /// The same, as the recipes call it.
 pub(crate) fn thread_id(owner: &str) -> &str {
     let ours = owner.strip_prefix(MARK).and_then(|rest| rest.rsplit_once('/'));
-    ours.map_or(owner, |(service, _)| service)
+    let Some((service, _)) = ours else { return owner };
+    split(service).map_or(service, |(service, _)| service)
 }
 
 /// Draws the same bits always.
@@ -62,11 +119,26 @@ mod tests {
 
     #[test]
     fn an_owner_is_shown_as_its_service_and_a_stranger_as_it_stands() {
-        let owner = OwnerId::draw("billing/eu", &Always);
+        let owner = OwnerId::draw(&Signature::draw("billing/eu", &Always), &Always);
 
-        assert_eq!(owner.as_str(), format!("hf1:billing/eu/{}", "a5".repeat(16)));
+        let [writer, attempt] = ["a5".repeat(8), "a5".repeat(16)];
+        assert_eq!(owner.as_str(), format!("hf1:billing/eu@{writer}/{attempt}"));
         assert_eq!(thread_id(owner.as_str()), "billing/eu");
         assert_eq!(thread_id("client_unique_id_1"), "client_unique_id_1");
         assert_eq!(thread_id("node/1"), "node/1");
+    }
+
+    /// A service of version 0.1 may have an `@` in its name, too.
+    #[test]
+    fn whose_a_row_is_says_a_row_of_ours_and_none_of_version_0_1() {
+        let writer = |owner: &str| Writer::of(owner).map(|writer| writer.0.to_string());
+        let of_0_1 = format!("hf1:billing@eu/{}", "a5".repeat(16));
+
+        assert_eq!(thread_id(&of_0_1), "billing@eu");
+        assert_eq!(writer(&of_0_1), None);
+        assert_eq!(writer("hf1:billing/0123"), None);
+        assert_eq!(writer("billing@0123456789abcdef/7"), None);
+        assert_eq!(writer("hf1:billing@0123456789ABCDEF/7"), None);
+        assert_eq!(writer("hf1:a@b@0123456789abcdef/7:180").unwrap(), "0123456789abcdef");
     }
 }

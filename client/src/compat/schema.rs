@@ -65,7 +65,8 @@ impl Schema {
         self
     }
 
-    /// The statements, in order. Each says `IF NOT EXISTS`: what is there stays as it is.
+    /// The statements, in order. Each says `IF NOT EXISTS`: what is there stays as it is. Tables that version 0.1 made lack some
+    /// columns; [`Schema::apply`] adds them, by [`Schema::added`].
     pub fn statements(&self) -> Vec<String> {
         let keyspace = &self.keyspace;
         let made = self.replication.map(|replicas| {
@@ -77,6 +78,22 @@ impl Schema {
         let tables = self.tables();
         let made_table = |table| format!("CREATE TABLE IF NOT EXISTS {keyspace}.{table}");
         made.into_iter().chain(tables.into_iter().map(made_table)).collect()
+    }
+
+    /// What tables of version 0.1 lack, and the statement that adds it: table, column, statement.
+    pub fn added(&self) -> Vec<(String, String, String)> {
+        let modes = self.layout.modes.table.as_str();
+        let columns = [
+            (modes, "recipe", "text static"),
+            (modes, "cluster", "text static"),
+            ("authority", "cluster", "text"),
+        ];
+        let alter = |(table, column, is): (&str, &str, &str)| {
+            let (place, named) = (Ident::new(table), Ident::new(column));
+            let text = format!("ALTER TABLE {}.{place} ADD {named} {is}", self.keyspace);
+            (table.to_owned(), column.to_owned(), text)
+        };
+        columns.map(alter).to_vec()
     }
 
     /// The name of each table, and what follows it.
@@ -108,13 +125,14 @@ impl Schema {
             // Ours: which process of a scope locks in which store, and how far the scope has come.
             format!(
                 "{} (\"scope\" text, \"process\" text, \"mode\" text, \"seq\" bigint, \"stage\" text static, \
-                 \"turn\" bigint static, PRIMARY KEY (\"scope\", \"process\"))",
+                 \"turn\" bigint static, \"recipe\" text static, \"cluster\" text static, \
+                 PRIMARY KEY (\"scope\", \"process\"))",
                 modes.table
             ),
             // Ours: which store serves a scope with fallback, the locks in this one meanwhile, and the numbers of their
             // tokens. Leases say their TTL; the others have none, and are never deleted.
             "\"authority\" (\"scope\" text PRIMARY KEY, \"mode\" text, \"epoch\" bigint, \"beat\" bigint, \
-             \"take_over_ms\" bigint, \"hold_ms\" bigint)".to_owned(),
+             \"take_over_ms\" bigint, \"hold_ms\" bigint, \"cluster\" text)".to_owned(),
             "\"fallback_leases\" (\"scope\" text, \"bucket\" bigint, \"name\" text, \"owner\" text, \"value\" text, \
              PRIMARY KEY ((\"scope\", \"bucket\"), \"name\"))".to_owned(),
             "\"fences\" (\"name\" text PRIMARY KEY, \"n\" bigint)".to_owned(),
@@ -131,7 +149,7 @@ impl Schema {
         tables
     }
 
-    /// Makes what is not there yet, within `limit` for the connection.
+    /// Makes what is not there yet, also columns that tables of version 0.1 lack, within `limit` for the connection.
     ///
     /// Applying twice is harmless. Dropping the future may leave part of the tables.
     ///
@@ -152,6 +170,25 @@ impl Schema {
         for statement in self.statements() {
             let made = session.query_unpaged(statement.as_str(), ()).await;
             made.map_err(|error| invalid(format!("{statement}: {error}")))?;
+        }
+        self.add_columns(&session).await
+    }
+
+    /// What is there already is not added again: `ADD IF NOT EXISTS` is younger than some clusters.
+    async fn add_columns(&self, session: &Session) -> Result<()> {
+        let unknown = |error: &dyn std::fmt::Display| {
+            invalid(format!("keyspace {}: its tables cannot be listed: {error}", self.keyspace))
+        };
+        session.refresh_metadata().await.map_err(|error| unknown(&error))?;
+        for (table, column, statement) in self.added() {
+            let state = session.get_cluster_state();
+            let keyspace = state.get_keyspace(self.keyspace.as_str());
+            let there = keyspace.and_then(|keyspace| keyspace.tables.get(&table));
+            if there.is_none_or(|there| there.columns.contains_key(&column)) {
+                continue;
+            }
+            let added = session.query_unpaged(statement.as_str(), ()).await;
+            added.map_err(|error| invalid(format!("{statement}: {error}")))?;
         }
         Ok(())
     }
@@ -224,6 +261,26 @@ mod tests {
             made[1].contains("\"Locks\".\"leases\" (\"name\" text PRIMARY KEY, \"owner\" text"),
             "{made:?}"
         );
+    }
+
+    /// A table of today is the table that `holdfast cassandra schema --replication 3` of 0.1 prints, and the
+    /// columns that are added to it.
+    #[test]
+    fn tables_of_0_1_and_the_columns_added_to_them_are_the_tables_of_today() {
+        let kept: Vec<_> = include_str!("../../../tests/fixtures/0.1/schema.cql").lines().collect();
+        let schema = Schema::new("holdfast", Some(3));
+        let mut now = schema.statements();
+        for (table, column, added) in schema.added() {
+            let (altered, is) = added.rsplit_once(&format!(" ADD \"{column}\" ")).unwrap();
+            assert_eq!(altered, format!("ALTER TABLE \"holdfast\".\"{table}\""));
+            let made = format!(", \"{column}\" {is}");
+            let there =
+                now.iter_mut().find(|made| made.contains(&format!("\"{table}\" ("))).unwrap();
+            assert!(there.contains(&made), "{there} has no{made}");
+            *there = there.replacen(&made, "", 1);
+        }
+        let now: Vec<_> = now.into_iter().map(|statement| format!("{statement};")).collect();
+        assert_eq!(kept, now);
     }
 
     /// Who is choosing has a flag of another type.

@@ -4,13 +4,17 @@
 use std::time::Duration;
 
 use futures_util::future::try_join;
+use holdfast::compat::ScopeModes;
 use holdfast_seams::Seams;
 use tokio::sync::mpsc;
 
+use super::marks::Marks;
 use super::obstacle::{Obstacle, Obstacles};
 use super::walk::MoveError;
+use super::{OldClients, writers_of};
 use crate::layout::{LockRows, Raw};
-use crate::plan::{LockPlan, Planned, Rules, changed_by_strangers, plan};
+use crate::plan::{LockPlan, Rules, changed_by_strangers, changed_by_unregistered, plan};
+use crate::rollback::StandIn;
 use crate::scan::{News, Range, Scan};
 use crate::verify::NativeStore;
 
@@ -18,32 +22,32 @@ use crate::verify::NativeStore;
 const NEWS_WAITING: usize = 4;
 /// Rows of ours that are looked at once more: if there are more, one look says enough.
 const SUSPECTS: usize = 1_000;
-/// Between the two looks: between its half in Cassandra and its native one a process in `both` needs less.
+/// Between the two looks: a process that enters the scope, or takes the halves of a stand-in, needs less.
 const PAUSE: Duration = Duration::from_secs(3);
 
 /// What is looked for, and where.
 pub(super) struct Look<'a, N> {
     pub(super) scan: &'a Scan,
     pub(super) native: &'a N,
+    pub(super) modes: &'a ScopeModes,
     pub(super) rules: &'a Rules,
     pub(super) ranges: &'a [Range],
     pub(super) at_once: usize,
     pub(super) seams: &'a Seams,
-    /// The operator says that nobody writes by the recipe alone any more.
-    pub(super) writers_stopped: bool,
+    pub(super) old_clients: OldClients,
     /// The operator lets go of what cannot be imported.
     pub(super) leave_out: bool,
 }
 
-/// A row of one of ours that has no process in the scope.
+/// A row of one of ours that is no registered process'.
 struct Suspect {
     lock: Raw,
     owner: String,
 }
 
 impl<N: NativeStore> Look<'_, N> {
-    /// Reads all rows of the scope once.
-    pub(super) async fn obstacles(&self) -> Result<Obstacles, MoveError> {
+    /// Reads all rows of the scope once, and remembers them.
+    pub(super) async fn obstacles(&self, marks: &mut Marks) -> Result<Obstacles, MoveError> {
         let now_us = self.scan.now_us().await?;
         let (send, mut news) = mpsc::channel(NEWS_WAITING);
         let reading =
@@ -53,16 +57,20 @@ impl<N: NativeStore> Look<'_, N> {
             while let Some(news) = news.recv().await {
                 let News::Locks { locks, .. } = news else { continue };
                 for rows in locks {
+                    marks.note(&rows, self.rules);
                     self.look_at(rows, now_us, &mut obstacles, &mut suspects);
                 }
             }
             Ok((obstacles, suspects))
         };
         let ((), (mut obstacles, suspects)) = try_join(reading, looking).await?;
-        self.confront(suspects, &mut obstacles).await?;
+        marks.look_is_over();
+        self.confront(suspects, now_us, &mut obstacles).await?;
         Ok(obstacles)
     }
 
+    /// Clients of ours are looked for whatever the operator says of others: they can be registered, and one that is stopped gives
+    /// its rows back or leaves them for a TTL.
     fn look_at(
         &self,
         rows: LockRows,
@@ -72,15 +80,15 @@ impl<N: NativeStore> Look<'_, N> {
     ) {
         let lock = rows.lock.clone();
         let stranger = changed_by_strangers(&rows, self.rules, now_us);
-        let Some(LockPlan { rows, findings }) = plan(rows, self.rules) else { return };
-        if !self.writers_stopped {
+        let ours = changed_by_unregistered(&rows, self.rules, now_us);
+        let Some(LockPlan { findings, .. }) = plan(rows, self.rules) else { return };
+        if self.old_clients == OldClients::MayWrite {
             let owner = stranger.into_iter();
             obstacles
                 .extend(owner.map(|owner| Obstacle::Stranger { lock: lock.to_string(), owner }));
-            let ours = rows.into_iter().find(Planned::is_ours);
-            if let Some(row) = ours.filter(|_| suspects.len() < SUSPECTS) {
-                suspects.push(Suspect { lock, owner: row.owner });
-            }
+        }
+        if let Some(owner) = ours.filter(|_| suspects.len() < SUSPECTS) {
+            suspects.push(Suspect { lock, owner });
         }
         if !self.leave_out {
             let left = findings.into_iter().filter(|found| found.reason.leaves_somebody_out());
@@ -88,16 +96,18 @@ impl<N: NativeStore> Look<'_, N> {
         }
     }
 
-    /// Who is in `both` under another name than its row's is there natively as well, a moment later at the
-    /// latest; and what has ended by then is in nobody's way.
+    /// A process that has registered since is known a moment later, and what has ended by then is in nobody's way. A row that stands in
+    /// for a native hold is in nobody's way while that is there.
     async fn confront(
         &self,
         suspects: Vec<Suspect>,
+        now_us: i64,
         obstacles: &mut Obstacles,
     ) -> Result<(), MoveError> {
         let mut alone = Vec::new();
         for suspect in suspects {
-            if !self.is_natively_there(&suspect).await? {
+            let stands_in = StandIn::of(&suspect.owner).is_some();
+            if !stands_in || !self.is_natively_there(&suspect).await? {
                 alone.push(suspect);
             }
         }
@@ -105,11 +115,12 @@ impl<N: NativeStore> Look<'_, N> {
             return Ok(());
         }
         self.seams.sleep(PAUSE).await;
+        let registered = writers_of(&self.modes.view().await?);
+        let rules = Rules { registered, ..self.rules.clone() };
         for suspect in alone {
             let rows = self.scan.lock(&suspect.lock).await?;
-            let planned = rows.and_then(|rows| plan(rows, self.rules)).unwrap_or_default();
-            let stands = planned.rows.iter().any(|row| row.owner == suspect.owner);
-            if stands && !self.is_natively_there(&suspect).await? {
+            let owner = rows.and_then(|rows| changed_by_unregistered(&rows, &rules, now_us));
+            if owner.is_some_and(|owner| owner == suspect.owner) {
                 let (lock, owner) = (suspect.lock.to_string(), suspect.owner);
                 obstacles.push(Obstacle::Unregistered { lock, owner });
             }

@@ -30,12 +30,19 @@ pub enum Obstacle {
         /// Who.
         owner: String,
     },
-    /// So does one of our own that has registered no mode.
+    /// So does one of our own that has registered no mode, or is of version 0.1.
     Unregistered {
         /// The lock.
         lock: String,
         /// Who.
         owner: String,
+    },
+    /// Nobody has said that the clients which know only the recipe are stopped.
+    NoWord,
+    /// A process of version 0.1, whose rows cannot be told from those of other clients with its service name.
+    Older {
+        /// Its id.
+        process: String,
     },
     /// A row that cannot be imported.
     NotImported {
@@ -92,6 +99,8 @@ impl Obstacle {
             Self::Process { .. } => "process",
             Self::Stranger { .. } => "stranger",
             Self::Unregistered { .. } => "unregistered",
+            Self::NoWord => "no-word",
+            Self::Older { .. } => "older",
             Self::NotImported { .. } => "not-imported",
             Self::Refused { .. } => "refused",
             Self::Differs { .. } => "differs",
@@ -116,9 +125,14 @@ impl Obstacle {
                  is imported"
             }
             Self::Unregistered { .. } => {
-                "they lock without a mode: give each a Locker (or --mode both), by the same service \
-                 name; or stop them, and say --writers-stopped"
+                "they lock without a mode, or are of version 0.1: give each a Locker of this version (or \
+                 --mode both); or stop them, and wait until their rows are over (--wait)"
             }
+            Self::NoWord => {
+                "no look shows that a client is gone which locks now and then: stop all of them, and say \
+                 --writers-stopped"
+            }
+            Self::Older { .. } => "update it: it goes on from both only with this version",
             Self::NotImported { .. } => {
                 "end these locks, or mend their rows; or let them be free natively, by --leave-out"
             }
@@ -143,10 +157,13 @@ impl fmt::Display for Obstacle {
             Self::Stranger { lock, owner } => {
                 write!(f, "{owner}, no client of ours, changed the row of {lock} within two TTLs")
             }
-            Self::Unregistered { lock, owner } => write!(
-                f,
-                "{owner} holds {lock} in Cassandra alone, and no process of the scope has that name"
+            Self::Unregistered { lock, owner } => {
+                write!(f, "{owner} holds {lock} in Cassandra alone, and is no process of the scope")
+            }
+            Self::NoWord => f.write_str(
+                "nobody has said that the clients which know only the recipe are stopped",
             ),
+            Self::Older { process } => write!(f, "{process} is of version 0.1"),
             Self::NotImported { finding } => {
                 let (lock, owner) = (&finding.lock, finding.owner.as_deref());
                 let heading = finding.reason.heading();

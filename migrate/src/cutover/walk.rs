@@ -7,7 +7,7 @@ use holdfast::compat::{LockerMode, MoveRefused, ScopeModes, ScopeView, Stage};
 use holdfast_seams::Seams;
 
 use super::obstacle::{Obstacle, Obstacles};
-use crate::import::{Fault, Step, Sum, WholeError};
+use crate::import::{Fault, OtherTie, Step, Sum, WholeError};
 use crate::scan::ScanError;
 use crate::verify::VerifyError;
 
@@ -57,6 +57,31 @@ pub enum MoveError {
         /// What is in the way.
         obstacles: Obstacles,
     },
+    /// A row of an old client was written during the run: the operator's word is not so. Nothing is waited for: it has to be made so.
+    #[error(
+        "scope {scope:?} stays at both: \"{owner}\" wrote a row of {lock:?} while this ran, although --writers-stopped says that no \
+         client that knows only the recipe works any more; stop it, and begin again"
+    )]
+    StillWritten {
+        /// The scope.
+        scope: String,
+        /// The lock.
+        lock: String,
+        /// Who.
+        owner: String,
+    },
+    /// More rows of old clients than are remembered.
+    #[error(
+        "scope {scope:?} stays at both: it has more than 10,000,000 rows of old clients, and which of them are new cannot be told; \
+         wait until they have ended, or move it in several scopes"
+    )]
+    TooManyRows {
+        /// The scope.
+        scope: String,
+    },
+    /// Its processes lock by another recipe, other tables, or at another cluster.
+    #[error(transparent)]
+    OtherTie(#[from] OtherTie),
     /// It is past that already.
     #[error("scope {scope:?} is at {stage}, beyond {target}; holdfast-migrate {back} goes there")]
     Beyond {

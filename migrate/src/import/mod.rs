@@ -49,7 +49,7 @@ pub use pace::Pace;
 pub use requests::{GROUPS_MAX, ROWS_MAX, Request};
 pub use run::{Import, ImportError, Progress, Sum};
 pub use strangers::{Stranger, first_stranger};
-pub use whole::{Options, Step, WholeError, import_all};
+pub use whole::{Options, OtherTie, Step, WholeError, import_all, import_watched};
 
 /// An owner with what is left of one lease: the store opens one session for it, with that lease.
 #[derive(Clone, Debug, PartialEq, Eq)]

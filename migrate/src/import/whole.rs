@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use futures_util::future::try_join;
-use holdfast::compat::Stage;
+use futures_util::future::try_join3;
+use holdfast::compat::{Stage, Writer};
 use holdfast_seams::Seams;
 use tokio::sync::mpsc;
 
@@ -12,8 +12,9 @@ use super::strangers::{Stranger, first_stranger};
 use super::{
     Checkpoint, CheckpointError, Fault, Import, ImportError, Importer, Job, Pace, Progress, Sum,
 };
+use crate::layout::LockRows;
 use crate::plan::Rules;
-use crate::scan::{Range, Scan, ScanError};
+use crate::scan::{News, Range, Scan, ScanError};
 
 /// News that wait to be sent: with what is being read and sent, all that is in memory at once.
 const NEWS_WAITING: usize = 4;
@@ -84,6 +85,20 @@ pub enum WholeError {
         /// Its stage.
         stage: Option<Stage>,
     },
+    /// The scope's processes lock by another recipe, other tables, or another cluster of the native store. Nothing was imported.
+    #[error("{0}")]
+    OtherTie(#[from] OtherTie),
+    /// Nobody can tell which rows are those of a process of version 0.1. Nothing was imported.
+    #[error(
+        "{process} of scope {scope:?} is of version 0.1, whose rows cannot be told from those of other clients with its service \
+         name; update it first"
+    )]
+    Older {
+        /// The scope.
+        scope: String,
+        /// The process.
+        process: String,
+    },
     /// The checkpoint cannot be used. Nothing was imported, or what was stands.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -96,6 +111,45 @@ pub enum WholeError {
     /// The store does not say which cluster it is. Nothing was imported.
     #[error("the store was not asked which cluster it is: {0}")]
     Target(Fault),
+}
+
+/// A scope is tied to something else than what it is to be moved with.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "scope {scope:?} is tied to {what} \"{tied}\", and this is \"{own}\": look whether --scope, --from, the names of tables, \
+     --keyspace and --endpoints are those that its processes have"
+)]
+pub struct OtherTie {
+    /// The scope.
+    pub scope: String,
+    /// `recipe`, or `cluster`.
+    pub what: &'static str,
+    /// What its processes said.
+    pub tied: String,
+    /// What this was told.
+    pub own: String,
+}
+
+impl OtherTie {
+    /// Whether a scope may be moved with this: it is tied to the same, or to nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// [`OtherTie`] if it may not.
+    pub fn check(
+        scope: &str,
+        what: &'static str,
+        tied: Option<&str>,
+        own: &str,
+    ) -> Result<(), Self> {
+        match tied {
+            Some(tied) if tied != own => {
+                let (scope, tied, own) = (scope.to_owned(), tied.to_owned(), own.to_owned());
+                Err(Self { scope, what, tied, own })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Imports what the tables say, but for ranges that an earlier run has done.
@@ -113,9 +167,25 @@ pub async fn import_all<I: Importer>(
     seams: Seams,
     tell: &mut impl FnMut(Step),
 ) -> Result<Sum, WholeError> {
+    import_watched(scan, importer, options, seams, tell, &mut |_| {}).await
+}
+
+/// The same, and shows all rows that are read to whoever watches.
+///
+/// # Errors
+///
+/// As of [`import_all`].
+pub async fn import_watched<I: Importer>(
+    scan: &Scan,
+    importer: I,
+    options: Options,
+    seams: Seams,
+    tell: &mut impl FnMut(Step),
+    watch: &mut impl FnMut(&LockRows),
+) -> Result<Sum, WholeError> {
     let Options { mut rules, ranges, reads_at_once, requests_at_once, pace, .. } = options;
     if let Some(table) = &options.modes_table {
-        rules.registered = registered(scan, table, &rules.prefix).await?;
+        rules.registered = registered(scan, &importer, table, &rules.prefix).await?;
     }
     let all = Range::split(ranges);
     let checkpoint = match options.checkpoint {
@@ -137,29 +207,51 @@ pub async fn import_all<I: Importer>(
     let is_done = |range: &Range| checkpoint.as_ref().is_some_and(|it| it.is_done(range.index));
     let open: Vec<Range> = all.iter().filter(|range| !is_done(range)).copied().collect();
     tell(Step::Resumed { ranges: all.len() - open.len() });
-    let (send, news) = mpsc::channel(NEWS_WAITING);
+    let (send, mut read) = mpsc::channel(NEWS_WAITING);
+    let (forward, news) = mpsc::channel(1);
     let reading = async { scan.run(&open, reads_at_once, send).await.map_err(WholeError::from) };
+    let watching = async move {
+        while let Some(news) = read.recv().await {
+            if let News::Locks { locks, .. } = &news {
+                locks.iter().for_each(&mut *watch);
+            }
+            if forward.send(news).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    };
     let import = Import::new(importer, rules, pace, requests_at_once, seams);
     let mut noting = Noting { checkpoint, tell };
     let importing = async { import.run(news, &mut noting).await.map_err(WholeError::from) };
-    let ((), sum) = try_join(reading, importing).await?;
+    let ((), (), sum) = try_join3(reading, watching, importing).await?;
     Ok(sum)
 }
 
-/// The services of processes that hold natively what they hold in the tables, in scopes that are not native yet.
+/// The writers of processes that hold natively what they hold in the tables, in scopes that are not native yet and whose
+/// processes lock by these tables, and at this cluster.
 async fn registered(
     scan: &Scan,
+    importer: &impl Importer,
     table: &str,
     prefix: &str,
-) -> Result<BTreeSet<String>, WholeError> {
-    let mut services = BTreeSet::new();
+) -> Result<BTreeSet<Writer>, WholeError> {
+    let mut writers = BTreeSet::new();
     for seen in scan.scopes(table).await?.into_iter().filter(|seen| seen.meets(prefix)) {
+        OtherTie::check(&seen.scope, "recipe", seen.recipe.as_deref(), &scan.named())?;
+        if seen.cluster.is_some() {
+            let own = importer.cluster().await.map_err(WholeError::Target)?;
+            OtherTie::check(&seen.scope, "cluster", seen.cluster.as_deref(), &own)?;
+        }
+        if let Some(process) = seen.older.into_iter().next() {
+            return Err(WholeError::Older { scope: seen.scope, process });
+        }
         match seen.stage {
-            Some(Stage::Cassandra | Stage::Both) => services.extend(seen.services),
+            Some(Stage::Cassandra | Stage::Both) => writers.extend(seen.writers),
             stage => return Err(WholeError::AlreadyNative { scope: seen.scope, stage }),
         }
     }
-    Ok(services)
+    Ok(writers)
 }
 
 /// Writes down what is done, and tells it.

@@ -9,6 +9,8 @@ mod shadow;
 mod table;
 mod tokens;
 
+use holdfast::compat::recipe_on;
+
 pub use cells::ColumnCell;
 pub use lease::LeaseRow;
 pub use raw::{Cell, NoText, Raw};
@@ -98,6 +100,18 @@ impl Names {
             Self::Tokens { .. } => Recipe::Tokens,
             Self::Bakery(_) => Recipe::Bakery,
         }
+    }
+
+    /// As the table of modes has it, for tables of this keyspace: equal to what a process says that locks by them.
+    pub fn on(&self, keyspace: &str) -> String {
+        let (recipe, tables): (_, Vec<&str>) = match self {
+            Self::Lease { table, .. } => ("lease", vec![table]),
+            Self::Queue(CellTables { first, second, .. }) => ("queue", vec![first, second]),
+            Self::Shadow(CellTables { first, second, .. }) => ("shadow", vec![first, second]),
+            Self::Tokens { table, .. } => ("tokens", vec![table]),
+            Self::Bakery(CellTables { first, second, .. }) => ("bakery", vec![first, second]),
+        };
+        recipe_on(recipe, keyspace, &tables)
     }
 
     /// What the tables must look like: the one that is read first, and the other.

@@ -35,12 +35,12 @@ mod tokens;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use holdfast::compat::{is_ours, service_of};
+use holdfast::compat::{Writer, is_ours};
 use holdfast_core::{Label, LockName, VALUE_BYTES_MAX};
 
 use crate::layout::{Cell, LockRows, Raw, Said};
 pub use finding::{Finding, Reason};
-pub use strangers::changed_by_strangers;
+pub use strangers::{changed_by_strangers, changed_by_unregistered, marks_of};
 
 /// The longest lease that an import takes: 366 days, milliseconds. Cassandra has TTLs of twenty years.
 pub const LEASE_MAX_MS: u64 = 366 * 86_400_000;
@@ -52,9 +52,10 @@ pub struct Rules {
     pub prefix: String,
     /// How long a session of tokens may stand without a heartbeat: the housekeeper's grace.
     pub grace: Duration,
-    /// Services of our own processes that hold natively whatever they hold in the tables: what is theirs
-    /// is not imported. It would come in as somebody else's, for whom they themselves would have to wait.
-    pub registered: BTreeSet<String>,
+    /// The writers of our own processes that hold natively whatever they hold in the tables: what is theirs
+    /// is not imported. It would come in as somebody else's, for whom they themselves would have to wait. A process of
+    /// version 0.1 has none: its rows cannot be told from those of others with its service name.
+    pub registered: BTreeSet<Writer>,
 }
 
 impl Rules {
@@ -64,7 +65,7 @@ impl Rules {
     }
 
     fn holds_natively(&self, owner: &str) -> bool {
-        is_ours(owner) && self.registered.contains(service_of(owner))
+        Writer::of(owner).is_some_and(|writer| self.registered.contains(&writer))
     }
 }
 

@@ -101,18 +101,22 @@ fn a_name_is_what_the_native_store_allows() {
     }
 }
 
-/// A process in `both`, and one of ours of another service, and a stranger that calls itself alike.
+/// A process in `both`, others of ours of the same service, and a stranger that calls itself alike.
 #[test]
 fn what_registered_processes_hold_is_not_planned_and_the_rest_of_a_line_is() {
-    let rules = Rules { registered: ["billing".to_owned()].into(), ..rules() };
+    let registered = Writer::of("hf1:billing@0123456789abcdef/x").into_iter().collect();
+    let rules = Rules { registered, ..rules() };
     let owned = |owner: &str| {
         let row = LeaseRow { owner: Some(cell(text(owner), 5)), value: None };
         let plan = plan(LockRows { lock: text("job"), said: Said::Lease(row) }, &rules);
         said(&plan.expect("every name begins with nothing"))
     };
-    assert_eq!(owned("hf1:billing/a5"), [""; 0]);
-    assert_eq!(owned("hf1:billing/a5:180"), [""; 0]);
-    assert_eq!(owned("hf1:billing/eu/a5"), ["hf1:billing/eu/a5 holds 5000"]);
+    assert_eq!(owned("hf1:billing@0123456789abcdef/a5"), [""; 0]);
+    assert_eq!(owned("hf1:billing@0123456789abcdef/a5:180"), [""; 0]);
+    // Of the same service: another process, and one of version 0.1, which may be any of them.
+    for other in ["hf1:billing@0123456789abcde0/a5", "hf1:billing/a5"] {
+        assert_eq!(owned(other), [format!("{other} holds 5000")]);
+    }
     assert_eq!(owned("billing/a5"), ["billing/a5 holds 5000"]);
 }
 

@@ -34,12 +34,12 @@ use holdfast::compat::{LockerMode, ScopeModes, ScopeView, Stage, is_ours};
 use holdfast_seams::Seams;
 use tokio::sync::mpsc;
 
-use crate::cutover::{MoveError, Obstacle, Obstacles, Stepped, Tell, Told, walk};
-use crate::import::Fault;
+use crate::cutover::{MoveError, Obstacle, Obstacles, Stepped, Tell, Told, check_ties, walk};
+use crate::import::{Fault, Importer};
 use crate::layout::{ColumnCell, LockRows, Raw, Recipe, Said};
 use crate::scan::{News, Range, Scan};
 use crate::verify::NativeStore;
-use owner::StandIn;
+pub(crate) use owner::StandIn;
 pub use rows::{NewRow, Put, Rows};
 
 /// Locks that are looked at natively at once.
@@ -120,7 +120,11 @@ enum Verdict {
     InTheWay(Obstacle),
 }
 
-impl<N: HeldStore> Rollback<'_, N> {
+impl<N> Rollback<'_, N>
+where
+    N: HeldStore,
+    for<'b> &'b N: Importer,
+{
     /// Moves the scope back to `target`, stage by stage.
     ///
     /// Dropping the future, or ending the process, at any point is harmless: the same call goes on from there.
@@ -131,6 +135,7 @@ impl<N: HeldStore> Rollback<'_, N> {
     pub async fn run(&self, target: Stage, tell: &mut Tell<'_>) -> Result<ScopeView, MoveError> {
         let waiting = (self.wait, &self.seams);
         walk(self.modes, self.scope, waiting, tell, async |view, tell| {
+            check_ties(view, self.scope, self.scan, self.native).await?;
             if view.stage < target {
                 let (scope, stage) = (self.scope.to_owned(), view.stage);
                 return Err(MoveError::Beyond { scope, stage, target, back: "cutover" });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdfast::compat::{is_ours, service_of};
+use holdfast::compat::is_ours;
 
 /// What the attempt of such an owner begins with.
 const MARK: &str = "native-";
@@ -10,26 +10,27 @@ const MARK: &str = "native-";
 /// The hold of a native client, as it is called in Cassandra: `hf1:LABEL/native-TOKEN`. Ours, so that nobody takes it
 /// for a stranger's, and shown by its label; of one grant, so that it is known when that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct StandIn {
-    pub(super) label: String,
-    pub(super) token: u64,
+pub(crate) struct StandIn {
+    pub(crate) label: String,
+    pub(crate) token: u64,
 }
 
 impl StandIn {
     /// As the owner of a row; with the term in seconds where the recipe's ids end with it.
-    pub(super) fn owner(&self, term: Option<Duration>) -> String {
+    pub(crate) fn owner(&self, term: Option<Duration>) -> String {
         let term = term.map(|term| format!(":{}", term.as_secs())).unwrap_or_default();
         format!("hf1:{}/{MARK}{}{term}", self.label, self.token)
     }
 
     /// Of the owner of a row, if it is one.
-    pub(super) fn of(owner: &str) -> Option<Self> {
+    pub(crate) fn of(owner: &str) -> Option<Self> {
         if !is_ours(owner) {
             return None;
         }
-        let (_, attempt) = owner.rsplit_once('/')?;
+        let (label, attempt) = owner.strip_prefix("hf1:")?.rsplit_once('/')?;
         let token = attempt.strip_prefix(MARK)?.split(':').next()?.parse().ok()?;
-        Some(Self { label: service_of(owner).to_owned(), token })
+        // A native client may be called anything: whatever its label ends with is not a writer.
+        Some(Self { label: label.to_owned(), token })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_seams::{BoxFuture, Seams};
 use scylla::client::execution_profile::ExecutionProfile;
 use scylla::client::session::Session;
 use scylla::cluster::metadata::{Column, ColumnKind, ColumnType, NativeType, Table};
@@ -15,10 +15,11 @@ use scylla::value::{CqlTimestamp, CqlValue, CqlVarint, Row as DriverRow};
 
 use super::Identity;
 use super::error::ScanError;
-use super::join::{Page, Pages, Row};
+use super::join::{Page, Row};
 use super::ranges::Range;
 use super::scopes::ModeRow;
 use super::select::{Readable, of_keyspace};
+use super::tables::Tables;
 use crate::layout::{Actual, ActualColumn, Cell, Expected, Raw, Role, Type};
 
 /// How long a page may take.
@@ -82,7 +83,7 @@ impl Driver {
     }
 
     /// All rows of one key of a table; none for a key that is no value of its type.
-    pub(super) async fn rows(&self, table: usize, key: &Raw) -> Result<Vec<Row>, ScanError> {
+    async fn rows_of(&self, table: usize, key: &Raw) -> Result<Vec<Row>, ScanError> {
         let table = self.table(table)?;
         let is = table.key.get_variable_col_specs().iter().next().map(|spec| spec.typ().clone());
         let Some(key) = is.and_then(|is| bound(key, &is)) else { return Ok(Vec::new()) };
@@ -97,7 +98,7 @@ impl Driver {
         }
     }
 
-    pub(super) async fn identity(&self) -> Result<Identity, ScanError> {
+    async fn identify(&self) -> Result<Identity, ScanError> {
         let cluster = self.one("SELECT cluster_name FROM system.local", "local").await?;
         let mut tables = Vec::new();
         for Prepared { readable, .. } in &self.tables {
@@ -117,7 +118,7 @@ impl Driver {
         Ok(shown(row.columns.into_iter().next().flatten()))
     }
 
-    pub(super) async fn now_us(&self) -> Result<i64, ScanError> {
+    async fn node_time_us(&self) -> Result<i64, ScanError> {
         let text = "SELECT toUnixTimestamp(now()) FROM system.local";
         match self.one(text, "local").await? {
             Some(CqlValue::BigInt(milliseconds)) => Ok(milliseconds.saturating_mul(1_000)),
@@ -126,7 +127,7 @@ impl Driver {
     }
 
     /// The rows of a table of modes, at QUORUM; none if there is no such table.
-    pub(super) async fn modes(&self, table: &str) -> Result<Vec<ModeRow>, ScanError> {
+    async fn rows_of_modes(&self, table: &str) -> Result<Vec<ModeRow>, ScanError> {
         let state = self.session.get_cluster_state();
         let there = state.get_keyspace(&self.keyspace);
         if there.is_none_or(|keyspace| !keyspace.tables.contains_key(table)) {
@@ -134,7 +135,7 @@ impl Driver {
         }
         let place = of_keyspace(&self.keyspace, table);
         let mut read = Statement::new(format!(
-            "SELECT \"scope\", \"process\", \"mode\", \"stage\" FROM {place}"
+            "SELECT \"scope\", \"process\", \"mode\", \"stage\", \"recipe\", \"cluster\" FROM {place}"
         ));
         read.set_consistency(Consistency::Quorum);
         let rows = self.session.query_unpaged(read, ()).await;
@@ -144,7 +145,7 @@ impl Driver {
         let texts = |row: DriverRow| {
             let mut columns = row.columns.into_iter();
             let mut next = || columns.next().flatten().and_then(raw).map(|value| value.to_string());
-            [next(), next(), next(), next()]
+            [next(), next(), next(), next(), next(), next()]
         };
         let rows: Result<Vec<_>, _> = rows.map(|row| row.map(texts)).collect();
         rows.map_err(|error| unreadable(table, &error))
@@ -208,16 +209,42 @@ impl Driver {
     }
 }
 
-impl Pages for Driver {
-    async fn page(
+impl Tables for Driver {
+    fn page(
         &self,
         table: usize,
         range: Range,
         from: Option<Vec<u8>>,
-    ) -> Result<Page, ScanError> {
-        let table = self.table(table)?;
-        let values = vec![CqlValue::BigInt(range.after), CqlValue::BigInt(range.upto)];
-        self.read(&table.readable, &table.range, values, from).await
+    ) -> BoxFuture<'_, Result<Page, ScanError>> {
+        Box::pin(async move {
+            let table = self.table(table)?;
+            let values = vec![CqlValue::BigInt(range.after), CqlValue::BigInt(range.upto)];
+            self.read(&table.readable, &table.range, values, from).await
+        })
+    }
+
+    fn rows<'a>(
+        &'a self,
+        table: usize,
+        key: &'a Raw,
+    ) -> BoxFuture<'a, Result<Vec<Row>, ScanError>> {
+        Box::pin(self.rows_of(table, key))
+    }
+
+    fn keyspace(&self) -> String {
+        self.keyspace.clone()
+    }
+
+    fn now_us(&self) -> BoxFuture<'_, Result<i64, ScanError>> {
+        Box::pin(self.node_time_us())
+    }
+
+    fn identity(&self) -> BoxFuture<'_, Result<Identity, ScanError>> {
+        Box::pin(self.identify())
+    }
+
+    fn modes<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<Vec<ModeRow>, ScanError>> {
+        Box::pin(self.rows_of_modes(table))
     }
 }
 

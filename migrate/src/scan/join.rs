@@ -6,19 +6,20 @@ use holdfast_seams::{Clock, Moment};
 
 use super::ScanError;
 use super::ranges::Range;
+use super::tables::Tables;
 use crate::layout::{Cell, Raw};
 
 /// Told at once, at most, but for the rows of one lock.
 const LOCKS_AT_ONCE: usize = 500;
 
 /// The cells of a row, in the order of the columns that are read.
-pub(super) type Row = Vec<Option<Cell>>;
+pub(crate) type Row = Vec<Option<Cell>>;
 
 /// Some rows of a table, in the order of their tokens.
-pub(super) struct Page {
-    pub(super) rows: Vec<(i64, Row)>,
+pub(crate) struct Page {
+    pub(crate) rows: Vec<(i64, Row)>,
     /// Where the next page begins; `None`: this is the last.
-    pub(super) next: Option<Vec<u8>>,
+    pub(crate) next: Option<Vec<u8>>,
 }
 
 /// Where pages come from.
@@ -30,6 +31,17 @@ pub(super) trait Pages {
         range: Range,
         from: Option<Vec<u8>>,
     ) -> Result<Page, ScanError>;
+}
+
+impl Pages for dyn Tables {
+    async fn page(
+        &self,
+        table: usize,
+        range: Range,
+        from: Option<Vec<u8>>,
+    ) -> Result<Page, ScanError> {
+        Tables::page(self, table, range, from).await
+    }
 }
 
 /// All rows of one key.
@@ -61,7 +73,7 @@ impl Side {
     /// The token of the next row, if there is one.
     async fn token(
         &mut self,
-        pages: &impl Pages,
+        pages: &(impl Pages + ?Sized),
         clock: &dyn Clock,
         range: Range,
     ) -> Result<Option<i64>, ScanError> {
@@ -80,7 +92,7 @@ impl Side {
     /// All rows with this token, by their key.
     async fn take(
         &mut self,
-        pages: &impl Pages,
+        pages: &(impl Pages + ?Sized),
         clock: &dyn Clock,
         range: Range,
         token: i64,
@@ -99,7 +111,7 @@ impl Side {
 
 /// Reads a range of both tables, or of the first, and tells what there is, a few locks at once.
 pub(super) async fn join(
-    pages: &impl Pages,
+    pages: &(impl Pages + ?Sized),
     clock: &dyn Clock,
     range: Range,
     [mut first, mut second]: [Side; 2],

@@ -4,7 +4,8 @@
 //! ranges of tokens: a table is read in many ranges, a few at once, each in pages. The two tables of a
 //! recipe have the same key, so that a lock's rows stand in the same range of both, in the same order:
 //! they are joined as they come, and what is in memory is a page of each for every range that is being
-//! read. Only the sessions of tokens are kept whole, for a token says no more than whose it is.
+//! read. Only the sessions of tokens are kept whole, for a token says no more than whose it is: they are read at the
+//! beginning of each pass, never before, because a heartbeat tells of a live session only as long as it is young.
 //!
 //! Reads are at QUORUM: what was acknowledged at QUORUM before the read began is seen. They change nothing
 //! and are repeated, a few times, after a fault.
@@ -15,6 +16,9 @@ mod join;
 mod ranges;
 mod scopes;
 mod select;
+mod tables;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,16 +33,16 @@ use tokio::sync::mpsc;
 use crate::layout::{Cell, Heartbeat, LockRows, Names, Raw, Recipe, Said, TokenRow};
 use driver::Driver;
 pub use error::ScanError;
-use join::{Pages, Side, join};
+use join::{Side, join};
 pub use ranges::Range;
 pub use scopes::SeenScope;
+use tables::Tables;
 
 /// Tables of a recipe that are there and look as they must.
 pub struct Scan {
     names: Names,
-    driver: Driver,
+    tables: Arc<dyn Tables>,
     seams: Seams,
-    sessions: Sessions,
 }
 
 /// Sessions that have a heartbeat, and when it was written.
@@ -85,7 +89,7 @@ impl fmt::Debug for Scan {
 }
 
 impl Scan {
-    /// Looks for the tables, and reads the sessions of tokens. Changes nothing.
+    /// Looks for the tables. Changes nothing.
     ///
     /// # Errors
     ///
@@ -99,11 +103,18 @@ impl Scan {
         let (first, second) = names.expected();
         let tables = [Some(first), second].into_iter().flatten().collect();
         let driver = Driver::open(session, keyspace, tables, seams.clone()).await?;
-        let mut scan = Self { names, driver, seams, sessions: Sessions::new() };
-        if let Names::Tokens { .. } = scan.names {
-            scan.sessions = scan.read_sessions().await?;
-        }
-        Ok(scan)
+        Ok(Self { names, tables: Arc::new(driver), seams })
+    }
+
+    /// Over tables that are not a cluster's.
+    #[cfg(test)]
+    pub(crate) fn over(tables: Arc<dyn Tables>, names: Names, seams: Seams) -> Self {
+        Self { names, tables, seams }
+    }
+
+    /// The recipe with its tables, as the table of modes has it.
+    pub fn named(&self) -> String {
+        self.names.on(&self.tables.keyspace())
     }
 
     /// Which recipe wrote the rows.
@@ -117,7 +128,7 @@ impl Scan {
     ///
     /// [`ScanError`] if the cluster does not say.
     pub async fn identity(&self) -> Result<Identity, ScanError> {
-        self.driver.identity().await
+        self.tables.identity().await
     }
 
     /// The time of the coordinator that is asked, microseconds since 1970: for a comparison with write
@@ -127,10 +138,10 @@ impl Scan {
     ///
     /// [`ScanError`] if it does not say.
     pub async fn now_us(&self) -> Result<i64, ScanError> {
-        self.driver.now_us().await
+        self.tables.now_us().await
     }
 
-    /// Reads these ranges, so many at once, and tells what is there. Waits while nobody takes the news.
+    /// One pass: reads these ranges, so many at once, and tells what is there. Waits while nobody takes the news.
     /// Cancel safe: what was told was told.
     ///
     /// # Errors
@@ -142,7 +153,8 @@ impl Scan {
         at_once: usize,
         news: mpsc::Sender<News>,
     ) -> Result<(), ScanError> {
-        let reading = ranges.iter().map(|range| self.read(*range, &news));
+        let sessions = self.sessions().await?;
+        let reading = ranges.iter().map(|range| self.read(*range, &sessions, &news));
         stream::iter(reading).buffer_unordered(at_once.max(1)).try_collect().await
     }
 
@@ -152,15 +164,16 @@ impl Scan {
     ///
     /// [`ScanError`] if it could not be read.
     pub async fn lock(&self, name: &Raw) -> Result<Option<LockRows>, ScanError> {
-        let first = self.driver.rows(0, name).await?;
-        let second = if self.has_second() { self.driver.rows(1, name).await? } else { vec![] };
+        let first = self.tables.rows(0, name).await?;
+        let second = if self.has_second() { self.tables.rows(1, name).await? } else { vec![] };
         if first.is_empty() && second.is_empty() {
             return Ok(None);
         }
         let Some(rows) = LockRows::of(self.recipe(), name.clone(), first, second) else {
             return Ok(None);
         };
-        self.with_heartbeat(rows).await
+        // Those of a pass may be older than the row.
+        self.with_heartbeat(rows, &Sessions::new()).await
     }
 
     /// Whether a lock's rows are in two tables: the heartbeats of tokens are not by lock.
@@ -171,7 +184,12 @@ impl Scan {
         }
     }
 
-    async fn read(&self, range: Range, news: &mpsc::Sender<News>) -> Result<(), ScanError> {
+    async fn read(
+        &self,
+        range: Range,
+        sessions: &Sessions,
+        news: &mpsc::Sender<News>,
+    ) -> Result<(), ScanError> {
         let recipe = self.recipe();
         let clock = &*self.seams.clock;
         let sides = [Side::new(0), Side::new(1)];
@@ -180,33 +198,41 @@ impl Scan {
             let locks = rows.into_iter().filter_map(|join::Joined { lock, first, second }| {
                 LockRows::of(recipe, lock, first, second)
             });
-            let locks = self.with_heartbeats(locks.collect()).await?;
+            let locks = self.with_heartbeats(locks.collect(), sessions).await?;
             told.fetch_add(1, Ordering::Relaxed);
             // Who does not listen any more wants no more news.
             let _ = news.send(News::Locks { range: range.index, locks, read_at }).await;
             Ok(())
         };
-        join(&self.driver, clock, range, sides, self.has_second(), tell).await?;
+        join(&*self.tables, clock, range, sides, self.has_second(), tell).await?;
         let _ = news.send(News::Done { range: range.index, news: told.into_inner() }).await;
         Ok(())
     }
 
     /// Tokens with what is known of their sessions.
-    async fn with_heartbeats(&self, locks: Vec<LockRows>) -> Result<Vec<LockRows>, ScanError> {
+    async fn with_heartbeats(
+        &self,
+        locks: Vec<LockRows>,
+        sessions: &Sessions,
+    ) -> Result<Vec<LockRows>, ScanError> {
         let mut known = Vec::with_capacity(locks.len());
         for rows in locks {
-            known.extend(self.with_heartbeat(rows).await?);
+            known.extend(self.with_heartbeat(rows, sessions).await?);
         }
         Ok(known)
     }
 
     /// A session that began after the sessions were read is asked for by itself. If there is none, its
     /// token is read once more: both may just have ended, and then nothing is wrong.
-    async fn with_heartbeat(&self, mut rows: LockRows) -> Result<Option<LockRows>, ScanError> {
+    async fn with_heartbeat(
+        &self,
+        mut rows: LockRows,
+        known: &Sessions,
+    ) -> Result<Option<LockRows>, ScanError> {
         let Said::Tokens(sessions) = &mut rows.said else { return Ok(Some(rows)) };
         for row in sessions.iter_mut() {
             let Some(id) = row.session.as_ref().map(|cell| &cell.value) else { continue };
-            let heartbeat = match self.sessions.get(&id.to_string()) {
+            let heartbeat = match known.get(&id.to_string()) {
                 Some(written_us) => Some(*written_us),
                 None => self.heartbeat_of(id).await?,
             };
@@ -215,7 +241,7 @@ impl Scan {
             }
         }
         if let [TokenRow { session: Some(stray), heartbeat: Heartbeat::Missing }] = &**sessions {
-            let now = self.driver.rows(0, &rows.lock).await?;
+            let now = self.tables.rows(0, &rows.lock).await?;
             let session = |row: &Vec<Option<Cell>>| row.get(1).cloned().flatten();
             if !now.iter().filter_map(session).any(|session| session.value == stray.value) {
                 return Ok(None);
@@ -225,16 +251,18 @@ impl Scan {
     }
 
     async fn heartbeat_of(&self, session: &Raw) -> Result<Option<Option<i64>>, ScanError> {
-        let rows = self.driver.rows(1, session).await?;
+        let rows = self.tables.rows(1, session).await?;
         Ok(rows.into_iter().next().map(written_of))
     }
 
-    async fn read_sessions(&self) -> Result<Sessions, ScanError> {
+    /// The sessions of tokens as they are now; none where the recipe has none.
+    async fn sessions(&self) -> Result<Sessions, ScanError> {
         let mut sessions = Sessions::new();
+        let Names::Tokens { .. } = self.names else { return Ok(sessions) };
         for range in Range::split(1) {
             let mut from = None;
             loop {
-                let page = self.driver.page(1, range, from).await?;
+                let page = self.tables.page(1, range, from).await?;
                 let rows = page.rows.into_iter().map(|(_, row)| row);
                 sessions.extend(rows.filter_map(|row| {
                     let id = row.first()?.as_ref()?.value.to_string();

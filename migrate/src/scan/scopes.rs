@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use holdfast::compat::{LockerMode, Stage, service_of};
+use holdfast::compat::{LockerMode, Stage, Writer};
 
 use super::{Scan, ScanError};
 
@@ -13,12 +13,18 @@ pub struct SeenScope {
     pub scope: String,
     /// Where it is; `None`: at a stage that is not known here.
     pub stage: Option<Stage>,
-    /// The services of those of its processes that hold natively whatever they hold in the recipe's tables.
-    pub services: BTreeSet<String>,
+    /// The writers of those of its processes that hold natively whatever they hold in the recipe's tables.
+    pub writers: BTreeSet<Writer>,
+    /// Those of version 0.1 among them, whose rows cannot be told from others'.
+    pub older: Vec<String>,
+    /// The recipe, with its tables, that its processes lock by, if one has said so.
+    pub recipe: Option<String>,
+    /// The cluster of the native store that they lock in, likewise.
+    pub cluster: Option<String>,
 }
 
-/// A row of the table of modes: scope, process, mode, stage.
-pub(super) type ModeRow = [Option<String>; 4];
+/// A row of the table of modes: scope, process, mode, stage, recipe, cluster.
+pub(crate) type ModeRow = [Option<String>; 6];
 
 impl SeenScope {
     /// Whether a name can begin with both.
@@ -34,25 +40,29 @@ impl Scan {
     ///
     /// [`ScanError`] if it could not be read.
     pub async fn scopes(&self, table: &str) -> Result<Vec<SeenScope>, ScanError> {
-        Ok(scopes_of(self.driver.modes(table).await?))
+        Ok(scopes_of(self.tables.modes(table).await?))
     }
 }
 
 /// The rows of one scope stand together.
 fn scopes_of(rows: Vec<ModeRow>) -> Vec<SeenScope> {
     let mut scopes: Vec<SeenScope> = Vec::new();
-    for [scope, process, mode, stage] in rows {
+    for [scope, process, mode, stage, recipe, cluster] in rows {
         let Some(scope) = scope.as_deref().and_then(|scope| scope.strip_suffix('*')) else {
             continue;
         };
         if scopes.last().is_none_or(|last| last.scope != scope) {
             let (scope, stage) = (scope.to_owned(), stage_of(stage.as_deref()));
-            scopes.push(SeenScope { scope, stage, services: BTreeSet::new() });
+            let (writers, older) = (BTreeSet::new(), Vec::new());
+            scopes.push(SeenScope { scope, stage, writers, older, recipe, cluster });
         }
         let holds_natively =
-            mode.as_deref().and_then(LockerMode::parse) != Some(LockerMode::Cassandra);
-        if let (Some(seen), Some(process), true) = (scopes.last_mut(), process, holds_natively) {
-            seen.services.insert(service_of(&process).to_owned());
+            mode.as_deref().and_then(LockerMode::of_row) != Some(LockerMode::Cassandra);
+        let (Some(seen), Some(process)) = (scopes.last_mut(), process) else { continue };
+        match Writer::of(&process) {
+            Some(writer) if holds_natively => drop(seen.writers.insert(writer)),
+            None if holds_natively => seen.older.push(process),
+            Some(_) | None => {}
         }
     }
     scopes
@@ -61,7 +71,7 @@ fn scopes_of(rows: Vec<ModeRow>) -> Vec<SeenScope> {
 /// One that nobody has moved yet says none.
 fn stage_of(stage: Option<&str>) -> Option<Stage> {
     let Some(stage) = stage else { return Some(Stage::Cassandra) };
-    Stage::parse(stage)
+    Stage::of_row(stage)
 }
 
 #[cfg(test)]
@@ -69,38 +79,47 @@ mod tests {
     use super::*;
 
     fn row(scope: &str, process: &str, mode: &str, stage: Option<&str>) -> ModeRow {
-        [Some(scope.into()), Some(process.into()), Some(mode.into()), stage.map(str::to_owned)]
+        let [scope, process, mode] = [scope, process, mode].map(|text| Some(text.to_owned()));
+        [scope, process, mode, stage.map(str::to_owned), Some("lease k.leases".into()), None]
     }
 
     #[test]
-    fn a_scope_has_its_stage_and_the_services_that_hold_natively() {
+    fn a_scope_has_its_stage_and_the_writers_that_hold_natively() {
+        let of = |digit: &str| format!("hf1:one@{}/17", digit.repeat(16));
         let scopes = scopes_of(vec![
-            row("a/*", "hf1:one/17", "both", Some("both")),
-            row("a/*", "hf1:two/18", "cassandra", Some("both")),
-            [Some("b/*".into()), None, None, Some("native".into())],
-            row("*", "hf1:three/19", "native", None),
-            row("c/*", "hf1:four/20", "both", Some("beyond")),
+            row("a/*", &of("1"), "both/2", Some("both")),
+            row("a/*", &of("2"), "cassandra/2", Some("both")),
+            row("a/*", "hf1:older/18", "both", Some("both")),
+            [Some("b/*".into()), None, None, Some("native/2".into()), None, None],
+            row("*", &of("3"), "native/2", None),
+            row("c/*", &of("4"), "both/2", Some("beyond")),
         ]);
 
         let seen = |scope: &SeenScope| {
-            let services: Vec<&str> = scope.services.iter().map(String::as_str).collect();
-            (scope.scope.clone(), scope.stage, services.join(" "))
+            let writers = scope.writers.clone();
+            (scope.scope.clone(), scope.stage, writers.into_iter().collect::<Vec<_>>())
         };
         let seen: Vec<_> = scopes.iter().map(seen).collect();
+        let writer = |digit: &str| vec![Writer::of(&of(digit)).unwrap()];
         assert_eq!(
             seen,
             [
-                ("a/".into(), Some(Stage::Both), "one".into()),
-                ("b/".into(), Some(Stage::Native), String::new()),
-                (String::new(), Some(Stage::Cassandra), "three".into()),
-                ("c/".into(), None, "four".into()),
+                ("a/".into(), Some(Stage::Both), writer("1")),
+                ("b/".into(), Some(Stage::Native), Vec::new()),
+                (String::new(), Some(Stage::Cassandra), writer("3")),
+                ("c/".into(), None, writer("4")),
             ]
         );
+        assert_eq!(scopes[0].older, ["hf1:older/18"]);
+        assert_eq!(scopes[0].recipe.as_deref(), Some("lease k.leases"));
     }
 
     #[test]
     fn a_scope_meets_what_is_above_and_below_it() {
-        let scope = SeenScope { scope: "a/b/".into(), stage: None, services: BTreeSet::new() };
+        let (writers, older) = (BTreeSet::new(), Vec::new());
+        let (recipe, cluster) = (None, None);
+        let scope =
+            SeenScope { scope: "a/b/".into(), stage: None, writers, older, recipe, cluster };
         let meets = ["", "a/", "a/b/", "a/b/c", "a/c", "b"].map(|prefix| scope.meets(prefix));
         assert_eq!(meets, [true, true, true, true, false, false]);
     }

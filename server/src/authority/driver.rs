@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_cassandra::answer_limit::AnswerLimit;
-use holdfast_cassandra::authority::{Authority, AuthorityRow, Change};
+use holdfast_cassandra::authority::{Authority, AuthorityRow, Change, ClusterTag, Look};
 use holdfast_cassandra::database::{Fault, Tables};
 use holdfast_core::{Command, ScopePrefix, ScopeState, Tenure};
 use holdfast_seams::{Moment, Seams};
@@ -18,10 +18,12 @@ use tokio::sync::Notify;
 use super::board::Board;
 use super::keeper::{Keeper, is_bump};
 use super::leases::Leases;
+use super::rules::{Rule, lacks};
 use super::standing::Standing;
 use super::step::{CoreStep, RowStep};
 use super::terms::Terms;
 use crate::consensus::{Consensus, propose};
+use crate::session::ClusterId;
 
 /// Before a command is proposed again that was refused, or whose fate is unknown.
 const PROPOSE_AGAIN: Duration = Duration::from_millis(100);
@@ -33,6 +35,8 @@ pub(super) struct Driver {
     begun_with: Option<ScopeState>,
     tenure: Tenure,
     terms: Terms,
+    /// Ours.
+    cluster: Option<ClusterTag>,
     consensus: Arc<dyn Consensus>,
     seams: Seams,
     row: Authority,
@@ -58,6 +62,7 @@ impl fmt::Debug for Driver {
 #[derive(Clone)]
 pub(super) struct Shared {
     pub(super) terms: Terms,
+    pub(super) cluster: Arc<dyn ClusterId>,
     pub(super) consensus: Arc<dyn Consensus>,
     pub(super) seams: Seams,
     pub(super) tables: Arc<Tables>,
@@ -67,7 +72,9 @@ pub(super) struct Shared {
 impl Driver {
     /// Begins to keep a scope that is applied here, in a tenure that has begun.
     pub(super) fn new(shared: &Shared, scope: ScopePrefix, tenure: Tenure) -> Self {
-        let Shared { terms, consensus, seams, tables, board } = shared.clone();
+        let Shared { terms, cluster, consensus, seams, tables, board } = shared.clone();
+        // A node that leads belongs to a cluster.
+        let cluster = cluster.cluster_id().and_then(|id| ClusterTag::new(&id));
         let begun_with = state_of(&*consensus, &scope);
         let told_at = seams.clock.now() + with_allowance(longest_ttl(&*consensus));
         // Positive, and far from its end.
@@ -87,6 +94,7 @@ impl Driver {
             scope,
             tenure,
             terms,
+            cluster,
             consensus,
             seams,
             board,
@@ -174,6 +182,7 @@ impl Driver {
             RowStep::Wait(_) => {}
             RowStep::Read => {
                 let look = self.patiently(self.row.read()).await;
+                let look = look.and_then(|look| self.own(look));
                 let (now, core) = (self.now(), self.core());
                 match (look, core) {
                     (Ok(look), Some(core)) => {
@@ -193,11 +202,13 @@ impl Driver {
                 self.keeper().confirmed(led, self.now());
             }
             RowStep::Create(row) => {
+                let row = AuthorityRow { cluster: self.cluster, ..row };
                 self.keeper().writes();
                 let created = self.patiently(self.row.create(row)).await;
                 self.note(None, row, created);
             }
             RowStep::Change { from, to } => {
+                let to = self.adopted(from, to);
                 self.keeper().writes();
                 let change = self.row.change(from, to);
                 let changed = if is_bump(from, to) {
@@ -212,6 +223,29 @@ impl Driver {
                 self.keeper().counted(counted.ok(), self.now());
             }
         }
+    }
+
+    /// A row that another cluster's leaders keep is not used: with both at it each would have authority. (`OwnCluster`)
+    fn own(&self, look: Look) -> Result<Look, Fault> {
+        let kept_by = look.row.and_then(|row| row.cluster);
+        match (kept_by, self.cluster) {
+            (Some(theirs), Some(own)) if theirs != own && !lacks(Rule::OwnCluster) => {
+                Err(Fault::Refused(format!(
+                    "table authority: the row of scope {:?} is kept by the cluster {theirs}, and this is {own}: two clusters \
+                     cannot serve one scope; give each a keyspace of its own ([fallback] cassandra_keyspace), or remove the \
+                     scope here",
+                    self.scope.as_str()
+                )))
+            }
+            _ => Ok(look),
+        }
+    }
+
+    /// A row of version 0.1 says from the next bump on whose it is: nobody can have taken over since it was read, and the change
+    /// compares that nobody has said so before.
+    fn adopted(&self, from: AuthorityRow, to: AuthorityRow) -> AuthorityRow {
+        let own = self.cluster.filter(|_| is_bump(from, to));
+        AuthorityRow { cluster: to.cluster.or(own), ..to }
     }
 
     fn note(&self, from: Option<AuthorityRow>, to: AuthorityRow, answer: Result<Change, Fault>) {

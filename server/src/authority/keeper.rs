@@ -162,7 +162,9 @@ impl Keeper {
             return self.look_again(now);
         }
         let (mode, epoch, beat) = (Mode::Preparing, core.epoch, self.first_beat);
-        RowStep::Create(AuthorityRow { mode, epoch, beat, durations: self.terms.durations })
+        // Whose it is, the driver says.
+        let (durations, cluster) = (self.terms.durations, None);
+        RowStep::Create(AuthorityRow { mode, epoch, beat, durations, cluster })
     }
 
     fn change(&mut self, now: Moment, core: ScopeState, row: AuthorityRow) -> RowStep {

@@ -13,6 +13,7 @@ use super::driver::{Driver, Shared};
 use super::standing::Standing;
 use super::terms::Terms;
 use crate::consensus::{Consensus, propose};
+use crate::session::ClusterId;
 
 /// How long a row may take to be retired, before the scope stays.
 const RETIRE_WITHIN: Duration = Duration::from_secs(8);
@@ -77,6 +78,7 @@ impl Keepers {
     pub(crate) fn start(
         consensus: Arc<dyn Consensus>,
         board: Arc<Board>,
+        cluster: Arc<dyn ClusterId>,
         fallback: Option<(Terms, Arc<Tables>)>,
         seams: Seams,
     ) -> Self {
@@ -84,6 +86,7 @@ impl Keepers {
         let has_fallback = fallback.is_some();
         let shared = fallback.map(|(terms, tables)| Shared {
             terms,
+            cluster,
             consensus: consensus.clone(),
             seams: seams.clone(),
             tables,

@@ -4,8 +4,8 @@
 //! The line that upholds one asks [`lacks`] whether it is to be broken, which in every build but this
 //! crate's own tests is the constant `false`: so a test takes one rule away and sees that it is noticed.
 //!
-//! The last five are of leaders whose settings differ (`changing.rs`). Two of them are of V, which is the same
-//! for all in the model.
+//! The last but one five are of leaders whose settings differ (`changing.rs`). Two of them are of V, which is the same
+//! for all in the model. The last one is of leaders of two clusters, of which the model has one.
 //!
 //! Four more of a leader's have no line that could be bent: `ReadSettlesNoBump` and `ReadGivesNoAuthority`,
 //! because a keeper does not remember a bump that was not answered; `SuspendedTimeCounts`, because there is
@@ -44,6 +44,8 @@ pub(super) enum Rule {
     VStands,
     /// It waits for holds in Cassandra by the row's V, not by its own.
     ReturnWaitByTheRow,
+    /// It uses no row that another cluster's leaders keep.
+    OwnCluster,
 }
 
 holdfast_mutants::switch_of_rules!(pub(super) Rule);

@@ -314,7 +314,7 @@ fn lock(
 ) -> Result<u8, Failure> {
     check_lock_name(&name).map_err(failure)?;
     let moving = moving.parsed(global)?;
-    run_under(&work, move |events, stop| async move {
+    run_under(&work, global.json, move |events, stop| async move {
         let seams = Seams::system();
         let began = seams.clock.now();
         let limit = Global::connect_limit(wait);

@@ -88,9 +88,9 @@ use futures_util::future::BoxFuture;
 
 use super::cassandra::{Cassandra, LockerOptions};
 use super::keeper::Keeping;
-use super::locker::{Patience, RemoteGuard, RemoteLocker};
+use super::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
 use super::name::check_lock_name;
-use super::owner::OwnerId;
+use super::owner::{OwnerId, Signature, Writer};
 use super::stamps::Stamps;
 use super::statement::Ident;
 use crate::Result;
@@ -160,7 +160,7 @@ pub struct Bakery {
     cassandra: Cassandra,
     keeping: Keeping,
     tables: Arc<BakeryTables>,
-    service: Arc<str>,
+    signature: Signature,
     stamps: Arc<Stamps>,
 }
 
@@ -179,7 +179,7 @@ impl Bakery {
             cassandra: cassandra.clone(),
             keeping: cassandra.keeping(options)?,
             tables: Arc::new(tables),
-            service: options.service.as_str().into(),
+            signature: cassandra.sign(options),
             stamps: Arc::new(Stamps::micros(cassandra.seams().clock.clone())),
         })
     }
@@ -191,7 +191,7 @@ impl Bakery {
             clock: self.keeping.seams.clock.clone(),
             stamps: self.stamps.clone(),
             lock: lock_id.to_owned(),
-            owner: OwnerId::draw(&self.service, &*self.keeping.seams.rng),
+            owner: OwnerId::draw(&self.signature, &*self.keeping.seams.rng),
             ttl_s: self.keeping.terms.ttl_s(),
         };
         BakerySpot::new(cells, self.keeping.terms, patience.waits())
@@ -207,8 +207,16 @@ impl RemoteLocker for Bakery {
         Box::pin(async move {
             check_lock_name(lock_id)?;
             let spot = self.spot(lock_id, patience);
-            self.keeping.acquire(lock_id, &self.service, patience, spot, Arc::default()).await
+            let service = self.signature.service();
+            self.keeping.acquire(lock_id, service, patience, spot, Arc::default()).await
         })
+    }
+
+    fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
+        let signature = self.signature.of_writer(writer);
+        let BakeryTables { numbers, choosing, .. } = &*self.tables;
+        let recipe = self.cassandra.recipe("bakery", &[numbers, choosing]);
+        Some(OnCassandra::new(Self { signature, ..self.clone() }, recipe))
     }
 }
 

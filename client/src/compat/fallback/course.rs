@@ -136,7 +136,7 @@ mod tests {
 
     /// With W 30 s and V 15 s.
     fn row(mode: Mode, epoch: u16, beat: i64) -> AuthorityRow {
-        AuthorityRow { mode, epoch, beat, durations: Durations::default() }
+        AuthorityRow { mode, epoch, beat, durations: Durations::default(), cluster: None }
     }
 
     fn lasting(w_s: u64, v_s: u64, row: AuthorityRow) -> AuthorityRow {

@@ -80,6 +80,12 @@ impl Lookout {
         self.0.authority.scope()
     }
 
+    /// The cluster whose leaders keep the row, as it was read last.
+    pub(super) fn cluster(&self) -> Option<String> {
+        let row = self.lock().course.row();
+        row.and_then(|row| row.cluster).map(|cluster| cluster.to_string())
+    }
+
     /// How long a hold is covered by one read.
     pub(super) fn hold_lasts(&self) -> Duration {
         self.lock().course.pace().hold()

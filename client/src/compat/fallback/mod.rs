@@ -56,6 +56,7 @@ use super::keeper::{Keeping, passing};
 use super::lease::LeaseTable;
 use super::locker::{Patience, RemoteGuard, RemoteLocker};
 use super::name::check_lock_name;
+use super::owner::Signature;
 use super::statement::{Ident, Value};
 use crate::{Error, Result};
 use lookout::Lookout;
@@ -87,7 +88,7 @@ impl FallbackOptions {
 pub(crate) struct Fallback {
     cassandra: Cassandra,
     keeping: Keeping,
-    service: Arc<str>,
+    signature: Signature,
     leases: Arc<LeaseTable>,
     lookout: Lookout,
 }
@@ -113,7 +114,7 @@ impl Fallback {
         Ok(Self {
             cassandra: cassandra.clone(),
             keeping,
-            service: options.lease.service.as_str().into(),
+            signature: cassandra.sign(&options.lease),
             leases: Arc::new(LeaseTable::named("fallback_leases", "name", "owner", "value")),
             lookout: Lookout::new(authority, seams),
         })
@@ -140,7 +141,13 @@ impl Fallback {
         }
         let patience = patience.until(deadline, seams.clock.now());
         let row = FallbackRow::new(self, lock_id, acquiring);
-        self.keeping.acquire(lock_id, &self.service, patience, row, Arc::default()).await
+        let service = self.signature.service();
+        self.keeping.acquire(lock_id, service, patience, row, Arc::default()).await
+    }
+
+    /// The cluster whose leaders keep the scope's row of authority, as far as that was read.
+    pub(crate) fn cluster(&self) -> Option<String> {
+        self.lookout.cluster()
     }
 
     /// The partition that the lease of a name lies in.

@@ -13,7 +13,7 @@ use crate::FencingToken;
 use crate::compat::database::{Fault, Tables};
 use crate::compat::keeper::{Attempt, Left, Recipe, Renewal};
 use crate::compat::lease::{LeaseRow, LeaseTable};
-use crate::compat::owner::OwnerId;
+use crate::compat::owner::{OwnerId, Signature};
 use crate::compat::statement::{Ident, Value};
 use crate::safety::Safety;
 
@@ -36,7 +36,7 @@ struct Rows {
     leases: Arc<LeaseTable>,
     partition: Vec<(Ident, Value)>,
     name: String,
-    service: Arc<str>,
+    signature: Signature,
     ttl_s: i32,
     rng: Arc<dyn Rng>,
 }
@@ -50,7 +50,7 @@ impl FallbackRow {
             leases: of.leases.clone(),
             partition: of.partition_of(name),
             name: name.to_owned(),
-            service: of.service.clone(),
+            signature: of.signature.clone(),
             ttl_s,
             rng,
         };
@@ -86,7 +86,7 @@ impl FallbackRow {
 impl Rows {
     /// A lease that nobody was ever asked for.
     fn fresh(&self) -> LeaseRow {
-        let owner = OwnerId::draw(&self.service, &*self.rng);
+        let owner = OwnerId::draw(&self.signature, &*self.rng);
         let (tables, leases) = (self.tables.clone(), self.leases.clone());
         LeaseRow::new(tables, leases, &self.name, owner, self.ttl_s, Arc::default())
             .within(self.partition.clone())

@@ -51,9 +51,9 @@ use tokio::sync::Notify;
 
 use super::cassandra::{Cassandra, LockerOptions};
 use super::keeper::Keeping;
-use super::locker::{Patience, RemoteGuard, RemoteLocker};
+use super::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
 use super::name::check_lock_name;
-use super::owner::OwnerId;
+use super::owner::{OwnerId, Signature, Writer};
 use super::statement::Ident;
 use crate::Result;
 pub use election::{Leader, Leadership, Observer};
@@ -112,7 +112,7 @@ pub struct Lease {
     cassandra: Cassandra,
     keeping: Keeping,
     table: Arc<LeaseTable>,
-    service: Arc<str>,
+    signature: Signature,
 }
 
 impl Lease {
@@ -126,7 +126,7 @@ impl Lease {
             cassandra: cassandra.clone(),
             keeping: cassandra.keeping(options)?,
             table: Arc::new(table),
-            service: options.service.as_str().into(),
+            signature: cassandra.sign(options),
         })
     }
 
@@ -142,11 +142,11 @@ impl Lease {
             self.cassandra.tables().clone(),
             self.table.clone(),
             name,
-            OwnerId::draw(&self.service, &*self.cassandra.seams().rng),
+            OwnerId::draw(&self.signature, &*self.cassandra.seams().rng),
             self.keeping.terms.ttl_s(),
             value,
         );
-        self.keeping.acquire(name, &self.service, patience, row, renew_now).await
+        self.keeping.acquire(name, self.signature.service(), patience, row, renew_now).await
     }
 }
 
@@ -157,6 +157,12 @@ impl RemoteLocker for Lease {
         patience: Patience,
     ) -> BoxFuture<'a, Result<RemoteGuard>> {
         Box::pin(self.acquire_with(lock_id, patience, Arc::default(), Arc::default()))
+    }
+
+    fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
+        let signature = self.signature.of_writer(writer);
+        let recipe = self.cassandra.recipe("lease", &[&self.table.table]);
+        Some(OnCassandra::new(Self { signature, ..self.clone() }, recipe))
     }
 }
 

@@ -1,5 +1,6 @@
 //! A lock in whichever of the two stores serves its scope.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use holdfast_seams::{Seams, select};
@@ -17,11 +18,24 @@ pub(crate) trait NativeStore: RemoteLocker {
     /// Whether it may hand out `lock_id` now, as far as is known: a server is being talked to, and has authority over
     /// the scope of the name, if that is in one.
     fn serves(&self, lock_id: &str) -> bool;
+
+    /// The id of the cluster that it is, in hexadecimal digits; `None` while that is not known.
+    fn cluster(&self) -> Option<String>;
 }
 
 impl NativeStore for Client {
     fn serves(&self, lock_id: &str) -> bool {
         self.session().serves(lock_id)
+    }
+
+    fn cluster(&self) -> Option<String> {
+        let id = self.session().cluster()?;
+        let mut text = String::new();
+        for byte in id {
+            // Infallible: a String takes whatever is written to it.
+            let _ = write!(text, "{byte:02x}");
+        }
+        Some(text)
     }
 }
 

@@ -15,10 +15,11 @@ use super::seat::Seat;
 use super::state::{InUse, Shared, State};
 use super::{LockerMode, ModesTable, ScopeModes};
 use crate::compat::cassandra::{Cassandra, LockerOptions};
+use crate::compat::database::Fault;
 use crate::compat::fallback::{Fallback, FallbackOptions};
 use crate::compat::keeper::{Keeping, passing};
-use crate::compat::locker::{Patience, RemoteGuard, RemoteLocker};
-use crate::compat::owner::OwnerId;
+use crate::compat::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
+use crate::compat::owner::{OwnerId, Signature, Writer};
 use crate::items::invalid;
 use crate::{Client, Error, Result};
 
@@ -69,6 +70,7 @@ struct Inner {
     first: Arc<dyn RemoteLocker>,
     native: Option<Arc<dyn NativeStore>>,
     fallback: Option<Fallback>,
+    cassandra: Cassandra,
     keeping: Keeping,
     rows: Rows,
     modes: ScopeModes,
@@ -145,15 +147,30 @@ impl LockerBuilder {
         let rows = Rows::new(&self.cassandra, &self.scope, self.table.clone())?;
         let modes = ScopeModes::new(&self.cassandra, &self.scope, self.table)?;
         let service = self.row.service.clone();
-        let process = OwnerId::draw(&service, &*keeping.seams.rng).as_str().to_owned();
+        let rng = &*keeping.seams.rng;
+        let writer = Writer::draw(rng);
+        let OnCassandra { locker: first, recipe } =
+            self.first.on_cassandra(&writer).ok_or_else(no_recipe)?;
+        let signature = Signature::draw(&service, rng).of_writer(&writer);
+        let process = OwnerId::draw(&signature, rng).as_str().to_owned();
         let shared = Shared::new(mode);
         let over = CancellationToken::new();
         let life = Arc::new(over.clone().drop_guard());
-        let seat = Seat::new(rows.clone(), process, keeping.clone(), shared.clone(), over);
+        let seat =
+            Seat::new(rows.clone(), (process, recipe), keeping.clone(), shared.clone(), over);
         keeping.seams.spawn("holdfast-seat", seat.keep()).detach();
-        let (first, native) = (self.first, self.native);
-        let inner =
-            Arc::new(Inner { first, native, fallback, keeping, rows, modes, service, shared });
+        let (native, cassandra) = (self.native, self.cassandra);
+        let inner = Arc::new(Inner {
+            first,
+            native,
+            fallback,
+            cassandra,
+            keeping,
+            rows,
+            modes,
+            service,
+            shared,
+        });
         let limit = inner.keeping.answer_limit;
         inner.seated(Some(inner.keeping.seams.clock.now() + limit)).await?;
         Ok(Locker { inner, life })
@@ -318,16 +335,62 @@ impl Inner {
     ) -> Result<Vec<RemoteGuard>> {
         let native = || self.native.as_deref().ok_or_else(|| no_native(mode));
         let patience_left = || self.left(patience, deadline);
-        match mode {
+        let parts = match mode {
             LockerMode::Fallback => {
                 let fallback = self.fallback.as_ref().ok_or_else(no_prefix)?;
                 let either = Either { native: native()?, fallback, seams: &self.keeping.seams };
-                Ok(vec![either.acquire(lock_id, patience_left).await?])
+                let guard = either.acquire(lock_id, patience_left).await?;
+                self.check_row_of(fallback)?;
+                vec![guard]
             }
-            LockerMode::Cassandra => Ok(vec![self.first.acquire(lock_id, patience_left()).await?]),
-            LockerMode::Native => Ok(vec![native()?.acquire(lock_id, patience_left()).await?]),
-            LockerMode::Both => self.acquire_both(native()?, lock_id, patience, deadline).await,
+            LockerMode::Cassandra => {
+                return Ok(vec![self.first.acquire(lock_id, patience_left()).await?]);
+            }
+            LockerMode::Native => vec![native()?.acquire(lock_id, patience_left()).await?],
+            LockerMode::Both => self.acquire_both(native()?, lock_id, patience, deadline).await?,
+        };
+        // Dropping them gives them back.
+        self.check_cluster(native()?, deadline).await?;
+        Ok(parts)
+    }
+
+    /// Whether the native store is the one that the scope is tied to; ties it to that, if it is tied to none. Nothing is asked of
+    /// Cassandra but the first time that a process of the scope has a native guard. A store that has not been reached yet
+    /// has granted nothing.
+    async fn check_cluster(
+        &self,
+        native: &dyn NativeStore,
+        deadline: Option<Moment>,
+    ) -> Result<()> {
+        let Some(own) = native.cluster() else { return Ok(()) };
+        let tied = match self.shared.get(|state| state.cluster.clone()) {
+            Some(tied) => tied,
+            None => self.tie_cluster(&own, deadline).await?,
+        };
+        self.rows.check_tie("cluster", &tied, &own)?;
+        self.shared.change(|state| state.cluster = Some(tied));
+        Ok(())
+    }
+
+    /// Whether the row of authority is kept by the cluster that the scope is tied to.
+    fn check_row_of(&self, fallback: &Fallback) -> Result<()> {
+        match (self.shared.get(|state| state.cluster.clone()), fallback.cluster()) {
+            (Some(tied), Some(row)) => self.rows.check_tie("cluster", &tied, &row),
+            _ => Ok(()),
         }
+    }
+
+    async fn tie_cluster(&self, own: &str, deadline: Option<Moment>) -> Result<String> {
+        let clock = self.keeping.seams.clock.clone();
+        let began = clock.now();
+        let fault = select! {
+            tied = self.rows.tie("cluster", own) => match tied {
+                Ok(tied) => return Ok(tied),
+                Err(fault) => fault,
+            },
+            () = passing(deadline, &*clock) => Fault::Unknown("no answer yet".to_owned()),
+        };
+        Err(self.cassandra.failed(fault, began))
     }
 
     /// The recipe's lock, then the native one. The first is kept while the second is waited for; if it is lost meanwhile,
@@ -363,6 +426,12 @@ fn check_stores(native: bool, prefix: bool, mode: LockerMode) -> Result<()> {
         LockerMode::Fallback if !prefix => Err(no_prefix()),
         LockerMode::Both | LockerMode::Native | LockerMode::Fallback => Ok(()),
     }
+}
+
+fn no_recipe() -> Error {
+    let message = "a Locker stands on one of this crate's recipes on Cassandra, or on what hands one on \
+                   (RemoteLocker::on_cassandra)";
+    Error::Setting { message: message.to_owned() }
 }
 
 fn no_prefix() -> Error {

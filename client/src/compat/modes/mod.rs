@@ -15,8 +15,8 @@
 //!
 //! # What is kept in Cassandra
 //!
-//! `locker_modes(scope, process, mode, seq, stage static, turn static)`, one partition for each *scope*, which is the
-//! prefix of the names that its processes lock (the table has it with an asterisk). Every [`Locker`] has a row there with its mode, with a TTL, and renews it.
+//! `locker_modes(scope, process, mode, seq, stage static, turn static, recipe static, cluster static)`, one partition for each
+//! *scope*, which is the prefix of the names that its processes lock (the table has it with an asterisk). Every [`Locker`] has a row there with its mode, with a TTL, and renews it.
 //! The scope has a *stage*, which an operator moves ([`ScopeModes::advance`], [`ScopeModes::go_back`]):
 //!
 //! | stage | whose row may be entered, or changed, to | it is moved on, or back, when no row says |
@@ -55,6 +55,32 @@
 //!
 //! By 4 rows of `cassandra` and of `native` never stand side by side, and by 1 neither do their guards.
 //!
+//! # What a scope is tied to
+//!
+//! Two [`Locker`]s of one scope on two recipes, or on tables of other names, do not exclude each other in Cassandra; on two clusters of
+//! the native store they do not exclude each other natively. So the scope says which recipe, with its tables, and which cluster its
+//! processes lock by: `recipe` is written by the first process that enters, `cluster` before the first native guard is handed
+//! out, each by an LWT on its being null. Whoever has others is refused by name: a process cannot enter or change its
+//! row, for each of these LWTs compares `recipe` and `cluster` as they were read with the stage; it is handed no native guard; and no
+//! tool moves the scope. To change one of them, end all processes of the scope and set the column to null (`docs/migration.md`).
+//!
+//! The id of a process, `hf1:SERVICE@WRITER/…`, has the writer that its recipe's rows have. So which rows are those of registered
+//! processes is known for each process, however many have one service name.
+//!
+//! # Beside version 0.1
+//!
+//! Version 0.1 has neither column, nor a writer in its ids. It reads only the columns it knows, and of other processes' rows none.
+//!
+//! - **Its processes may be there at `cassandra` and `both`.** Rows, `seq`, stage and `turn` mean what they meant, its LWTs compare
+//!   what they compared, and ours compare more: 1 to 4 above hold for any mixture. Which recipe and cluster it locks by it does not say,
+//!   as no old client does. Its rows are nobody's that is registered.
+//! - **It is refused by name from `native` on.** These two stages are written as `native/2` and `fallback/2`. Version 0.1 knows no such
+//!   stage, and neither enters the scope nor changes its row there. No step to `native` is made while one of its processes is registered.
+//! - **Its tools move no scope in which one of our processes is registered.** Our rows say their mode as `cassandra/2` and so on. Version
+//!   0.1 refuses to look at a scope with a mode that it does not know; its processes look at their own rows only.
+//! - **Where only its processes and tools are, everything is as it was.** A stage that its tool wrote, `native` without more, is
+//!   read as one of ours.
+//!
 //! # Why `native` and `fallback` are safe side by side
 //!
 //! Both honour the authority of the scope, for it is not the mode that does, but the client's session: the store tells of
@@ -70,6 +96,7 @@
 //!
 //! - For `fallback`: the scope of the [`Locker`] is one that the native store was told of (`holdfast scope set`), by the same prefix. One that
 //!   was not has no row in `authority`; then nobody falls back, and `fallback` is as `native`.
+//! - The table has all its columns. One that version 0.1 made has not; `holdfast cassandra schema --apply` adds them.
 //! - All processes that lock a name say the same scope for it. Scopes that overlap know nothing of each other, and nothing finds that out.
 //! - Clients that are not [`Locker`]s have no row. Old ones must all be gone, or replaced by `both`, before the scope goes on
 //!   from `both` to `native`, and may come again only when it is at `cassandra`; a plain native client may be there only while it is at
@@ -119,7 +146,7 @@ impl LockerMode {
     /// Each stands beside the one before it and the one after it, and beside no other.
     const IN_ORDER: [Self; 4] = [Self::Cassandra, Self::Both, Self::Native, Self::Fallback];
 
-    /// As the table has it.
+    /// What it is called.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cassandra => "cassandra",
@@ -132,6 +159,23 @@ impl LockerMode {
     /// The mode of that name.
     pub fn parse(text: &str) -> Option<Self> {
         Self::IN_ORDER.into_iter().find(|mode| mode.as_str() == text)
+    }
+
+    /// As a row of ours has it; version 0.1 wrote the name alone, and refuses to look at this.
+    pub(crate) fn written(self) -> &'static str {
+        match self {
+            Self::Cassandra => "cassandra/2",
+            Self::Both => "both/2",
+            Self::Native => "native/2",
+            Self::Fallback => "fallback/2",
+        }
+    }
+
+    /// The mode that a row says, of ours or of version 0.1.
+    #[doc(hidden)]
+    pub fn of_row(text: &str) -> Option<Self> {
+        let written = Self::IN_ORDER.into_iter().find(|mode| mode.written() == text);
+        written.or_else(|| Self::parse(text))
     }
 
     /// Whether a row that says this stands for guards that were taken in `mode`.
@@ -180,7 +224,9 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// As the table has it.
+    const IN_ORDER: [Self; 4] = [Self::Cassandra, Self::Both, Self::Native, Self::Fallback];
+
+    /// What it is called.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cassandra => "cassandra",
@@ -192,9 +238,24 @@ impl Stage {
 
     /// The stage of that name.
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Cassandra, Self::Both, Self::Native, Self::Fallback]
-            .into_iter()
-            .find(|stage| stage.as_str() == text)
+        Self::IN_ORDER.into_iter().find(|stage| stage.as_str() == text)
+    }
+
+    /// As the table has it. Version 0.1 may be there at the first two, and refuses the others as unknown.
+    pub(crate) fn written(self) -> &'static str {
+        match self {
+            Self::Cassandra => "cassandra",
+            Self::Both => "both",
+            Self::Native => "native/2",
+            Self::Fallback => "fallback/2",
+        }
+    }
+
+    /// The stage that the table says, written by us or by version 0.1.
+    #[doc(hidden)]
+    pub fn of_row(text: &str) -> Option<Self> {
+        let written = Self::IN_ORDER.into_iter().find(|stage| stage.written() == text);
+        written.or_else(|| Self::parse(text))
     }
 
     /// Whether a row may be entered, or changed, to `mode`.
@@ -214,8 +275,8 @@ impl fmt::Display for Stage {
     }
 }
 
-/// Where the modes are, for deployments that call the table otherwise. Its columns are `scope`, `process`, `mode` and
-/// `stage` (`text`), `seq` and `turn` (`bigint`).
+/// Where the modes are, for deployments that call the table otherwise. Its columns are `scope`, `process`, `mode`,
+/// `stage`, `recipe` and `cluster` (`text`), `seq` and `turn` (`bigint`).
 #[derive(Clone, Debug)]
 pub struct ModesTable {
     pub(crate) table: Ident,

@@ -9,9 +9,10 @@ use super::{LockerMode, ModesTable, Stage};
 use crate::backoff::Backoff;
 use crate::compat::cassandra::Cassandra;
 use crate::compat::database::{Conditional, Fault, Row};
-use crate::compat::owner::thread_id;
+use crate::compat::owner::{Writer, thread_id};
 use crate::compat::statement::{Action, Cells, Ident, Statement, Value};
 use crate::items::invalid;
+use crate::rules::{Rule, lacks};
 use crate::{Error, Result};
 
 /// The longest pause between two attempts to get an answer.
@@ -32,8 +33,14 @@ pub struct ScopeView {
     pub stage: Stage,
     /// How often that was changed.
     pub turn: i64,
+    /// The recipe, with its tables, that its processes lock by in Cassandra; `None`: none has said so yet.
+    pub recipe: Option<String>,
+    /// The cluster of the native store that they lock in, its id in hexadecimal digits; `None` likewise.
+    pub cluster: Option<String>,
     /// Its processes, in the order of their ids: those that live, and those that died less than a TTL ago.
     pub processes: Vec<Registered>,
+    /// Stage and turn as they were read.
+    at: Cells,
 }
 
 /// A process of a scope.
@@ -45,6 +52,8 @@ pub struct Registered {
     pub service: String,
     /// What its row says: it holds no lock in another mode, but perhaps in [`LockerMode::Both`].
     pub mode: LockerMode,
+    /// Who wrote its rows in the recipe's tables; `None`: it is of version 0.1, and which rows are its own is not known.
+    pub writer: Option<Writer>,
 }
 
 /// Why a scope was not moved. Certain, but for [`MoveRefused::Store`]: its stage is as it was.
@@ -164,6 +173,27 @@ impl ScopeModes {
         self.step(seen, to).await
     }
 
+    /// Ties the scope to a recipe and to a cluster, where it is tied to none, and says what it is tied to then. For who moves a scope
+    /// in which no process is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] without an answer in 30 s, [`Error::Refused`] if the table cannot be used.
+    pub async fn tie(&self, recipe: &str, cluster: &str) -> Result<(String, String)> {
+        let mut patience = Patience::new(&self.rows.cassandra);
+        let mut tied = Vec::new();
+        for (name, value) in [("recipe", recipe), ("cluster", cluster)] {
+            loop {
+                match self.rows.tie(name, value).await {
+                    Ok(to) => break tied.push(to),
+                    Err(fault) => patience.after(fault).await?,
+                }
+            }
+        }
+        let cluster = tied.pop().unwrap_or_default();
+        Ok((tied.pop().unwrap_or_default(), cluster))
+    }
+
     /// From where it was seen to the next stage, if no process was in the mode that it leaves behind.
     async fn step(
         &self,
@@ -239,6 +269,17 @@ pub(super) struct Rows {
     table: ModesTable,
 }
 
+/// A scope, as one of its processes sees it.
+pub(super) struct Seen {
+    pub(super) stage: Stage,
+    pub(super) recipe: Option<String>,
+    pub(super) cluster: Option<String>,
+    /// All of this as it was read, to be compared by what rests on it.
+    pub(super) at: Cells,
+    /// One's own row, if there is one.
+    pub(super) own: Option<OwnRow>,
+}
+
 /// What is seen of one's own row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OwnRow {
@@ -258,21 +299,25 @@ impl Rows {
     pub(super) async fn view(&self) -> Result<ScopeView, Fault> {
         let rows = self.read().await?;
         let (stage, turn) = self.stage_of(rows.first())?;
+        let (recipe, cluster) = ties_of(rows.first());
+        let at = at(rows.first());
         let entries: Vec<_> =
             rows.iter().filter_map(|row| self.entry(row).transpose()).collect::<Result<_, _>>()?;
         let mut processes: Vec<_> = entries.into_iter().map(|(one, _)| one).collect();
         processes.sort_by(|one, other| one.process.cmp(&other.process));
-        Ok(ScopeView { stage, turn, processes })
+        Ok(ScopeView { stage, turn, recipe, cluster, processes, at })
     }
 
-    /// The scope's stage and turn, and one's own row if there is one.
-    pub(super) async fn own(&self, process: &str) -> Result<(Stage, i64, Option<OwnRow>), Fault> {
+    /// The scope, and one's own row if there is one.
+    pub(super) async fn own(&self, process: &str) -> Result<Seen, Fault> {
         let rows = self.read().await?;
-        let (stage, turn) = self.stage_of(rows.first())?;
+        let (stage, _) = self.stage_of(rows.first())?;
+        let (recipe, cluster) = ties_of(rows.first());
+        let at = at(rows.first());
         let ours = |row: &&Row| row.text(&column("process")) == Some(process);
-        let Some(row) = rows.iter().find(ours) else { return Ok((stage, turn, None)) };
-        let entry = self.entry(row)?;
-        Ok((stage, turn, entry.map(|(one, seq)| OwnRow { mode: one.mode, seq })))
+        let entry = rows.iter().find(ours).map(|row| self.entry(row)).transpose()?.flatten();
+        let own = entry.map(|(one, seq)| OwnRow { mode: one.mode, seq });
+        Ok(Seen { stage, recipe, cluster, at, own })
     }
 
     /// Each row shows what the partition has.
@@ -281,7 +326,7 @@ impl Rows {
         let Some(stage) = row.text(&column("stage")) else { return Ok((Stage::Cassandra, 0)) };
         let unknown = || self.unknown(&format!("is at a stage {stage:?}"));
         let turn = row.long(&column("turn")).ok_or_else(unknown)?;
-        Ok((Stage::parse(stage).ok_or_else(unknown)?, turn))
+        Ok((Stage::of_row(stage).ok_or_else(unknown)?, turn))
     }
 
     /// A process and its `seq`; `None` for what is left of a partition without rows.
@@ -290,9 +335,10 @@ impl Rows {
         let (Some(process), Some(mode)) = (process, mode) else { return Ok(None) };
         let unknown = || self.unknown(&format!("has a process {process:?} in a mode {mode:?}"));
         let seq = row.long(&column("seq")).ok_or_else(unknown)?;
-        let mode = LockerMode::parse(mode).ok_or_else(unknown)?;
+        let mode = LockerMode::of_row(mode).ok_or_else(unknown)?;
         let service = thread_id(process).to_owned();
-        Ok(Some((Registered { process: process.to_owned(), service, mode }, seq)))
+        let writer = Writer::of(process);
+        Ok(Some((Registered { process: process.to_owned(), service, mode, writer }, seq)))
     }
 
     fn unknown(&self, what: &str) -> Fault {
@@ -303,18 +349,52 @@ impl Rows {
     }
 
     async fn read(&self) -> Result<Vec<Row>, Fault> {
-        let columns = ["process", "mode", "seq", "stage", "turn"].map(column).to_vec();
+        let columns = ["process", "mode", "seq", "stage", "turn", "recipe", "cluster"];
+        let columns = columns.map(column).to_vec();
         self.cassandra.tables().read_all(self.partition(Action::AllSerial { columns })).await
     }
 
     /// Whether the scope was as `seen` all the time until now, and is at `to` from now on.
     pub(super) async fn change_stage(&self, seen: &ScopeView, to: Stage) -> Result<bool, Fault> {
-        let only_if = at(seen.stage, seen.turn);
-        let action = Action::UpdateIf { cells: at(to, seen.turn + 1), ttl_s: None, only_if };
+        let cell = |name: &str, value: Value| (column(name), Some(value));
+        let turn = Value::from(seen.turn + 1);
+        let cells = vec![cell("stage", Value::from(to.written())), cell("turn", turn)];
+        // What it is tied to does not change while it has processes.
+        let only_if = seen.at.iter().filter(|(name, _)| ["stage", "turn"].contains(&name.as_str()));
+        let only_if = only_if.cloned().collect();
+        let action = Action::UpdateIf { cells, ttl_s: None, only_if };
         match self.cassandra.tables().conditional(self.partition(action)).await.1? {
             Conditional::Applied => Ok(true),
             Conditional::NotApplied(_) => Ok(false),
         }
+    }
+
+    /// What the scope is tied to in the column `name`: to `value`, if it was tied to nothing.
+    pub(super) async fn tie(&self, name: &str, value: &str) -> Result<String, Fault> {
+        let (cells, only_if) =
+            (vec![(column(name), Some(Value::from(value)))], vec![(column(name), None)]);
+        let tying = self.partition(Action::UpdateIf { cells, ttl_s: None, only_if });
+        match self.cassandra.tables().conditional(tying).await.1? {
+            Conditional::Applied => Ok(value.to_owned()),
+            Conditional::NotApplied(row) => {
+                let there = row.as_ref().and_then(|row| row.text(&column(name)));
+                let nothing = || Fault::Unknown(format!("no {name} was shown"));
+                there.map(str::to_owned).ok_or_else(nothing)
+            }
+        }
+    }
+
+    /// Whether the scope is tied to what `own` says, which is what a process, or a tool, locks by.
+    pub(super) fn check_tie(&self, name: &str, tied: &str, own: &str) -> Result<(), Error> {
+        if tied == own || lacks(Rule::TiesCompared) {
+            return Ok(());
+        }
+        let (scope, table) = (self.scope.escape_debug(), self.table.table.as_str());
+        let what = if name == "recipe" { "the recipe" } else { "the cluster" };
+        Err(invalid(format!(
+            "scope \"{scope}\" is tied to {what} \"{tied}\" in table {table}, and this is \"{own}\": they would not exclude each \
+             other; mend the settings of the one that is wrong (or, once no process of the scope is left, set the column {name} to null)"
+        )))
     }
 
     pub(super) fn row(&self, process: &str, action: Action) -> Statement {
@@ -340,9 +420,17 @@ pub(super) fn column(name: &str) -> Ident {
     Ident::new(name)
 }
 
-/// The cells of a stage. Before the first move there are none.
-pub(super) fn at(stage: Stage, turn: i64) -> Cells {
-    let stage = Value::from(stage.as_str());
-    let cells = [("stage", stage), ("turn", Value::from(turn))];
-    cells.into_iter().map(|(name, value)| (column(name), (turn > 0).then_some(value))).collect()
+/// What the scope is tied to: its recipe, and its cluster.
+fn ties_of(row: Option<&Row>) -> (Option<String>, Option<String>) {
+    let text = |name: &str| row.and_then(|row| row.text(&column(name))).map(str::to_owned);
+    (text("recipe"), text("cluster"))
+}
+
+/// What a partition has, as it was read: before the first move it has no stage.
+fn at(row: Option<&Row>) -> Cells {
+    let cell = |name: &str| {
+        let value = row.and_then(|row| row.0.get(name)).map(|cell| cell.value.clone());
+        (column(name), value)
+    };
+    ["stage", "turn", "recipe", "cluster"].map(cell).to_vec()
 }

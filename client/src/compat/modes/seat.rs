@@ -7,7 +7,7 @@ use holdfast_seams::{Moment, select};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::scope::{OwnRow, Rows, at, column};
+use super::scope::{OwnRow, Rows, Seen, column};
 use super::state::{Shared, Standing, State};
 use super::{LockerMode, Stage};
 use crate::backoff::Backoff;
@@ -27,6 +27,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 pub(super) struct Seat {
     rows: Rows,
     process: String,
+    /// What it locks by in Cassandra, as the table has it.
+    recipe: String,
     keeping: Keeping,
     shared: Shared,
     /// Nobody locks through this any more, and nothing is held.
@@ -45,7 +47,7 @@ impl Seat {
     /// Of a process that has no row yet, until `over`.
     pub(super) fn new(
         rows: Rows,
-        process: String,
+        (process, recipe): (String, String),
         keeping: Keeping,
         shared: Shared,
         over: CancellationToken,
@@ -55,6 +57,7 @@ impl Seat {
         Self {
             rows,
             process,
+            recipe,
             keeping,
             shared,
             over,
@@ -128,10 +131,11 @@ impl Seat {
 
     /// What the row says is found out, and then made certain by a write of our own.
     async fn look_and_write(&mut self) -> Result<(), Fault> {
-        let (stage, turn, own) = self.rows.own(&self.process).await?;
-        let Some(row) = own else {
+        let seen = self.look().await?;
+        let Some(seen) = seen else { return Ok(()) };
+        let Some(row) = seen.own else {
             self.lose(LostReason::Revoked);
-            return self.enter(stage, turn).await;
+            return self.enter(seen).await;
         };
         if !self.shared.get(|state| state.is_covered_by(row.mode)) {
             // Not by us.
@@ -140,9 +144,28 @@ impl Seat {
         if self.stands() {
             self.renew(row).await;
         } else {
-            self.stand_anew(row, stage, turn).await;
+            self.stand_anew(row, seen).await;
         }
         Ok(())
+    }
+
+    /// The scope, tied to what this process locks by; `None` if it is tied to something else: then nothing is to be had here.
+    async fn look(&mut self) -> Result<Option<Seen>, Fault> {
+        let mut seen = self.rows.own(&self.process).await?;
+        if seen.recipe.is_none() {
+            self.rows.tie("recipe", &self.recipe).await?;
+            // What rests on it compares it.
+            seen = self.rows.own(&self.process).await?;
+        }
+        let tied = seen.recipe.clone().unwrap_or_default();
+        if let Err(error) = self.rows.check_tie("recipe", &tied, &self.recipe) {
+            let asked = self.shared.get(|state| state.asked);
+            self.lose(LostReason::Revoked);
+            self.refuse(asked, error);
+            return Ok(None);
+        }
+        self.shared.change(|state| state.cluster.clone_from(&seen.cluster));
+        Ok(Some(seen))
     }
 
     /// Whether the row has been certain ever since it was entered.
@@ -153,32 +176,31 @@ impl Seat {
 
     /// The row is there, and was not certain for a while: by the clock of one node it may have been over, and the scope moved on, while by
     /// that of another it stands. So it counts only from a write that the stage admits.
-    async fn stand_anew(&mut self, row: OwnRow, stage: Stage, turn: i64) {
+    async fn stand_anew(&mut self, row: OwnRow, Seen { stage, at, .. }: Seen) {
         let (wanted, asked, is_covered) =
             self.shared.get(|state| (state.wanted, state.asked, state.is_covered_by(state.wanted)));
         let mode = if stage.admits(row.mode) { row.mode } else { wanted };
         if !stage.admits(mode) {
             self.refuse(asked, self.not_admitted(stage, mode));
         } else if mode == row.mode || is_covered {
-            self.begin(mode, [at(stage, turn), as_it_is(row)].concat()).await;
+            self.begin(mode, [at, as_it_is(row)].concat()).await;
         }
     }
 
-    async fn enter(&mut self, stage: Stage, turn: i64) -> Result<(), Fault> {
+    async fn enter(&mut self, Seen { stage, at, .. }: Seen) -> Result<(), Fault> {
         let (mode, asked) = self.shared.get(|state| (state.wanted, state.asked));
         if !stage.admits(mode) {
             self.refuse(asked, self.not_admitted(stage, mode));
             return Ok(());
         }
-        let only_if =
-            [at(stage, turn), vec![(column("mode"), None), (column("seq"), None)]].concat();
+        let only_if = [at, vec![(column("mode"), None), (column("seq"), None)]].concat();
         self.begin(mode, only_if).await;
         Ok(())
     }
 
     /// To `next`, if the scope's stage admits it.
     async fn change(&mut self, row: OwnRow, next: LockerMode, asked: u64) -> Result<(), Fault> {
-        let (stage, turn, own) = self.rows.own(&self.process).await?;
+        let Some(Seen { stage, at, own, .. }) = self.look().await? else { return Ok(()) };
         if own != Some(row) {
             self.known = None;
             return Ok(());
@@ -194,7 +216,7 @@ impl Seat {
             begun
         });
         if begun {
-            self.begin(next, [at(stage, turn), as_it_is(row)].concat()).await;
+            self.begin(next, [at, as_it_is(row)].concat()).await;
         }
         Ok(())
     }
@@ -220,7 +242,7 @@ impl Seat {
         self.last_seq += 1;
         let seq = self.last_seq;
         let cells = vec![
-            (column("mode"), Some(Value::from(mode.as_str()))),
+            (column("mode"), Some(Value::from(mode.written()))),
             (column("seq"), Some(Value::from(seq))),
         ];
         let action = Action::UpdateIf { cells, ttl_s: Some(self.keeping.terms.ttl_s()), only_if };
@@ -334,8 +356,8 @@ impl Seat {
     async fn leave(&mut self) {
         self.lose(LostReason::Revoked);
         for _ in 0..3 {
-            let Ok((_, _, own)) = self.rows.own(&self.process).await else { continue };
-            let Some(row) = own else { return };
+            let Ok(seen) = self.rows.own(&self.process).await else { continue };
+            let Some(row) = seen.own else { return };
             let delete = self.rows.row(&self.process, Action::DeleteIf { only_if: as_it_is(row) });
             let _ = self.rows.cassandra.tables().conditional(delete).await;
         }
@@ -345,7 +367,7 @@ impl Seat {
 /// On condition that nobody has written the row since.
 fn as_it_is(row: OwnRow) -> Cells {
     vec![
-        (column("mode"), Some(Value::from(row.mode.as_str()))),
+        (column("mode"), Some(Value::from(row.mode.written()))),
         (column("seq"), Some(Value::from(row.seq))),
     ]
 }

@@ -32,6 +32,8 @@ pub(super) struct State {
     pub(super) answered: (u64, Option<Error>),
     /// Why there is no row, if that will not pass by itself.
     pub(super) refused: Option<Error>,
+    /// The cluster that the scope was tied to when it was last read.
+    pub(super) cluster: Option<String>,
     /// What the last attempt at the row came to, for people.
     pub(super) trouble: String,
     cassandra: usize,
@@ -48,6 +50,7 @@ impl State {
             asked: 0,
             answered: (0, None),
             refused: None,
+            cluster: None,
             trouble: "no answer yet".into(),
             cassandra: 0,
             native: 0,

@@ -4,7 +4,9 @@ mod both;
 mod lives;
 mod moves;
 mod native;
+mod older;
 mod races;
+mod ties;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -53,7 +53,8 @@ use futures_util::future::BoxFuture;
 
 use super::cassandra::{Cassandra, LockerOptions};
 use super::cells::{CellColumns, CellLocker};
-use super::locker::{Patience, RemoteGuard, RemoteLocker};
+use super::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
+use super::owner::Writer;
 use super::statement::Ident;
 use crate::Result;
 use row::OptimisticSpot;
@@ -123,6 +124,11 @@ impl RemoteLocker for OptimisticTokens {
         patience: Patience,
     ) -> BoxFuture<'a, Result<RemoteGuard>> {
         Box::pin(self.cells.acquire(lock_id, patience, move || self.spot(lock_id)))
+    }
+
+    fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
+        let (cells, recipe) = self.cells.written_by(writer, "tokens", &[&self.table.tokens]);
+        Some(OnCassandra::new(Self { cells, ..self.clone() }, recipe))
     }
 }
 

@@ -43,6 +43,9 @@
 //!   ahead by more than the TTL. Here TTL and skew are said, and fit together or are refused.
 //! - *A delete may arrive before the write it is to undo*, and a coordinator's timestamps do not tell.
 //!   Here all writes of a process carry timestamps that rise.
+//! - *An answer that does not come* is not spoken of. A head whose write, look or delete in the main row has no answer finds
+//!   a record there, its own, and waits for it, and everybody behind it with it, until a TTL is over. Here it asks whose,
+//!   and takes its own back before it waits for another.
 //! - *Tombstones.* Every waiter leaves two; a queue that is read from its head walks over them. The
 //!   seed does not speak of it; a table of its own with a short `gc_grace_seconds` helps.
 
@@ -58,7 +61,8 @@ use futures_util::future::BoxFuture;
 
 use super::cassandra::{Cassandra, LockerOptions};
 use super::cells::{CellColumns, CellLocker};
-use super::locker::{Patience, RemoteGuard, RemoteLocker};
+use super::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
+use super::owner::Writer;
 use super::statement::Ident;
 use crate::Result;
 use row::QueueSpot;
@@ -137,6 +141,7 @@ impl Queue {
             place: None,
             entered: None,
             look_first: false,
+            in_main: false,
         }
     }
 }
@@ -148,6 +153,12 @@ impl RemoteLocker for Queue {
         patience: Patience,
     ) -> BoxFuture<'a, Result<RemoteGuard>> {
         Box::pin(self.cells.acquire(lock_id, patience, move || self.spot(lock_id, patience)))
+    }
+
+    fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
+        let (cells, recipe) =
+            self.cells.written_by(writer, "queue", &[&self.tables.main, &self.tables.queue]);
+        Some(OnCassandra::new(Self { cells, ..self.clone() }, recipe))
     }
 }
 

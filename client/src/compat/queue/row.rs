@@ -25,6 +25,8 @@ pub(super) struct QueueSpot {
     pub(super) entered: Option<Moment>,
     /// Somebody had the main row: look before the next write to it.
     pub(super) look_first: bool,
+    /// A cell of ours may stand in the main row: it was sent, and no later delete of it was acknowledged.
+    pub(super) in_main: bool,
 }
 
 /// How many cells at the head of the queue are looked at: the holder's, for it keeps its place while it
@@ -69,32 +71,48 @@ impl QueueSpot {
     }
 
     /// Steps 3 to 7: our cell into the main row; the lock is had if it is the only one there. Who found it
-    /// taken before looks first, as listing 7 does: a write that has to be undone is a tombstone.
+    /// taken before looks first, as listing 7 does: a write that has to be undone is a tombstone. Our own cell
+    /// there is from an earlier run, one of whose answers was lost, and nobody to wait for.
     async fn claim(&mut self) -> Result<Attempt, Fault> {
-        let main = &self.tables.main;
-        if self.look_first {
-            let there = self.cells.first(main, 1).await?;
-            if let Some(row) = there.first() {
-                return Ok(self.held_by(Some(row), Some(NEAR_PAUSE_MAX)));
-            }
+        let tables = self.tables.clone();
+        if self.look_first
+            && let Some(owner) = self.cells.seen(&tables.main).await?.other
+        {
+            self.leave_main().await?;
+            return Ok(held_near(Some(owner)));
         }
         // Step 3. Had counts from before it; one without an answer is sent again.
-        let started = self.cells.put_owner(main).await?;
+        self.in_main = true;
+        let started = self.cells.put_owner(&tables.main).await?;
         // Step 4, and what it does not ask: whose the one record is.
-        let seen = self.cells.seen(main).await?;
+        let seen = self.cells.seen(&tables.main).await?;
         if seen.is_ours_alone() {
             return Ok(Attempt::Had { started });
         }
         // Step 7.
-        self.cells.erase_owner(main).await?;
         self.look_first = true;
-        Ok(Attempt::HeldBy { owner: seen.other, again: Some(NEAR_PAUSE_MAX) })
+        self.leave_main().await?;
+        Ok(held_near(seen.other))
+    }
+
+    /// Takes our cell out of the main row, if it may be there: whoever is first by now would take it for a holder's.
+    async fn leave_main(&mut self) -> Result<(), Fault> {
+        if self.in_main {
+            self.cells.erase_owner(&self.tables.main).await?;
+        }
+        self.in_main = false;
+        Ok(())
     }
 
     fn held_by(&self, row: Option<&Row>, again: Option<Duration>) -> Attempt {
         let owner = row.and_then(|row| row.text(&self.tables.value)).map(str::to_owned);
         Attempt::HeldBy { owner, again }
     }
+}
+
+/// Somebody has the main row, and we are next.
+fn held_near(owner: Option<String>) -> Attempt {
+    Attempt::HeldBy { owner, again: Some(NEAR_PAUSE_MAX) }
 }
 
 impl Recipe for QueueSpot {
@@ -110,7 +128,12 @@ impl Recipe for QueueSpot {
         // Listing 6, step 2; listing 7, step 4.
         let head = self.cells.first(&self.tables.queue, NEAR).await?;
         let ours = |row: &Row| row.text(&self.tables.column) == Some(place.as_str());
-        match head.iter().position(ours) {
+        let near = head.iter().position(ours);
+        if near != Some(0) {
+            // It was first when it wrote there, and somebody with an earlier time came in since.
+            self.leave_main().await?;
+        }
+        match near {
             Some(0) => self.claim().await,
             None if head.is_empty() => {
                 // Our own cell has ended while we stalled: back to our place with it.

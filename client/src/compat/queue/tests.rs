@@ -10,10 +10,10 @@ use super::*;
 use crate::compat::database::Database;
 use crate::compat::keeper::{Attempt, Recipe};
 use crate::compat::lives;
-use crate::compat::model::{Model, Odds};
+use crate::compat::model::{Fate, Model, Odds, Which};
 use crate::compat::scene::{self, cassandra, options, world};
 use crate::compat::seed_clients::SeedTable;
-use crate::compat::statement::Statement;
+use crate::compat::statement::{Action, Statement};
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -275,4 +275,92 @@ fn in_no_life_are_two_guards_of_a_queued_lock_safe_at_once() {
 #[ignore = "long: two thousand lives"]
 fn in_none_of_very_many_lives_are_two_guards_of_a_queued_lock_safe_at_once() {
     lives::live_many(1_000..3_000, &of);
+}
+
+/// The head of the queue wrote its cell into the main row and did not learn what became of it, or of the look after it, or
+/// of taking it back. That cell is its own: it never waits for it.
+#[test]
+fn the_head_of_the_queue_does_not_wait_for_a_cell_of_its_own() {
+    let put: Which = |one| is_of_b(one) && matches!(one.action, Action::Put { .. });
+    let look: Which = |one| is_main(one) && matches!(one.action, Action::First { .. });
+    let delete: Which = |one| is_of_b(one) && matches!(one.action, Action::Erase { .. });
+    for (which, first_s) in [(put, 5), (look, 5), (delete, 0)] {
+        for fate in [Fate::AnswerLost, Fate::Late(secs(3))] {
+            let (machine, model) = world(11);
+            let processes = ["a", "b"].map(|name| machine.process(name));
+            // It is before the holder in the queue, writes into the main row, finds the holder there, and takes it back.
+            processes[1].set_wall_skew(-60_000);
+            let [a, b] = processes
+                .each_ref()
+                .map(|process| locker(&model, process, &process.name(), secs(180), secs(60)));
+            let world = machine.world().seams();
+            machine.run(async {
+                let held = a.get_lock("foo").await.unwrap();
+                let waiting = async {
+                    let guard = b.get_lock("foo").await.unwrap();
+                    (world.clock.now(), guard)
+                };
+                let troubling = async {
+                    world.sleep(secs(first_s)).await;
+                    if std::ptr::fn_addr_eq(which, look) {
+                        // The one that follows its write.
+                        model.choose(put, Fate::Answered);
+                        while !model.nothing_is_chosen() {
+                            world.sleep(Duration::from_millis(1)).await;
+                        }
+                    }
+                    model.choose(which, fate);
+                };
+                let releasing = async {
+                    world.sleep(secs(10)).await;
+                    held.release().await.unwrap();
+                    world.clock.now()
+                };
+                let ((had, _guard), (), released) =
+                    futures_util::join!(waiting, troubling, releasing);
+                assert!(model.nothing_is_chosen());
+                let took = had.saturating_since(released);
+                // A replica may be far behind with the delete of the holder.
+                assert!(took < secs(30), "had {took:?} after the release");
+            });
+        }
+    }
+}
+
+/// Somebody with an earlier time came in before a head whose write to the main row had no answer. That head does not stand in its way.
+#[test]
+fn a_cell_of_one_who_is_not_first_any_more_is_taken_back() {
+    let (machine, model) = world(12);
+    let [a, b] = ["a", "b"].map(|name| machine.process(name));
+    // It is first by its clock, and comes second.
+    a.set_wall_skew(-60_000);
+    let [first, second] = [(&a, "a"), (&b, "b")]
+        .map(|(process, name)| locker(&model, process, name, secs(180), secs(60)));
+    let world = machine.world().seams();
+    machine.run(async {
+        model.choose(
+            |one| is_of_b(one) && matches!(one.action, Action::Put { .. }),
+            Fate::AnswerLost,
+        );
+        let late = async {
+            world.sleep(secs(1)).await;
+            let began = world.clock.now();
+            let guard = first.get_lock("foo").await.unwrap();
+            (world.clock.now().saturating_since(began), guard)
+        };
+        let waiting = world.timeout(secs(60), second.get_lock("foo"));
+        let ((took, _guard), second) = futures_util::join!(late, waiting);
+        assert!(model.nothing_is_chosen() && second.is_err());
+        assert!(took < secs(10), "had after {took:?}");
+    });
+}
+
+fn is_main(statement: &Statement) -> bool {
+    statement.table.as_str() == "lock_main"
+}
+
+/// A write of the client `b` in the main row.
+fn is_of_b(statement: &Statement) -> bool {
+    let owner = statement.key.get(1).and_then(|(_, column)| column.text());
+    is_main(statement) && owner.is_some_and(|owner| owner.starts_with("hf1:b"))
 }

@@ -81,8 +81,9 @@ use futures_util::future::BoxFuture;
 
 use super::cassandra::{Cassandra, LockerOptions};
 use super::keeper::Keeping;
-use super::locker::{Patience, RemoteGuard, RemoteLocker};
+use super::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
 use super::name::check_lock_name;
+use super::owner::{Signature, Writer};
 use super::statement::Ident;
 use crate::Result;
 pub use batch::{Batch, Bunch};
@@ -141,7 +142,7 @@ pub struct Tokens {
     cassandra: Cassandra,
     keeping: Keeping,
     tables: Arc<TokenTables>,
-    service: Arc<str>,
+    signature: Signature,
 }
 
 impl Tokens {
@@ -160,7 +161,7 @@ impl Tokens {
             cassandra: cassandra.clone(),
             keeping: cassandra.keeping(options)?,
             tables: Arc::new(tables),
-            service: options.service.as_str().into(),
+            signature: cassandra.sign(options),
         })
     }
 
@@ -169,7 +170,7 @@ impl Tokens {
             self.cassandra.tables().clone(),
             self.tables.clone(),
             self.keeping.seams.clone(),
-            self.service.clone(),
+            self.signature.clone(),
             self.keeping.terms,
             wanted,
         )
@@ -185,8 +186,10 @@ impl Tokens {
         wanted.iter().try_for_each(|name| check_lock_name(name))?;
         let rows = self.rows(wanted);
         let had = rows.had();
-        let acquired =
-            self.keeping.acquire(called, &self.service, patience, rows, Arc::default()).await?;
+        let acquired = self
+            .keeping
+            .acquire(called, self.signature.service(), patience, rows, Arc::default())
+            .await?;
         Ok((acquired, had.all()))
     }
 }
@@ -201,6 +204,12 @@ impl RemoteLocker for Tokens {
             let taken = self.take(lock_id, vec![lock_id.to_owned()], patience).await;
             taken.map(|(guard, _)| guard)
         })
+    }
+
+    fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
+        let signature = self.signature.of_writer(writer);
+        let recipe = self.cassandra.recipe("tokens", &[&self.tables.tokens]);
+        Some(OnCassandra::new(Self { signature, ..self.clone() }, recipe))
     }
 }
 

@@ -11,6 +11,7 @@ use super::TokenTables;
 use super::session::{Beat, SessionId, SessionRow};
 use crate::compat::database::{Conditional, Fault, Row, Tables};
 use crate::compat::keeper::{Attempt, Left, Recipe, Renewal};
+use crate::compat::owner::Signature;
 use crate::compat::stamps::Stamps;
 use crate::compat::statement::{Action, Cells, Statement, Value};
 use crate::compat::terms::Terms;
@@ -39,7 +40,7 @@ pub(super) struct TokenRows {
     tables: Arc<Tables>,
     columns: Arc<TokenTables>,
     seams: Seams,
-    service: Arc<str>,
+    signature: Signature,
     terms: Terms,
     stamps: Arc<Stamps>,
     session: SessionRow,
@@ -67,19 +68,19 @@ impl TokenRows {
         tables: Arc<Tables>,
         columns: Arc<TokenTables>,
         seams: Seams,
-        service: Arc<str>,
+        signature: Signature,
         terms: Terms,
         wanted: Vec<String>,
     ) -> Self {
         let stamps = Arc::new(Stamps::millis(seams.clock.clone()));
-        let id = SessionId::draw(&service, terms.ttl_s(), &*seams.rng);
+        let id = SessionId::draw(&signature, terms.ttl_s(), &*seams.rng);
         let session = SessionRow::new(tables.clone(), columns.clone(), stamps.clone(), id);
         let (open, delete_open) = (BTreeSet::new(), BTreeSet::new());
         Self {
             tables,
             columns,
             seams,
-            service,
+            signature,
             terms,
             stamps,
             session,
@@ -197,7 +198,7 @@ impl TokenRows {
     async fn begin_anew(&mut self) -> Result<(), Fault> {
         self.give_back().await?;
         self.had.lock().clear();
-        let id = SessionId::draw(&self.service, self.terms.ttl_s(), &*self.seams.rng);
+        let id = SessionId::draw(&self.signature, self.terms.ttl_s(), &*self.seams.rng);
         let (tables, columns) = (self.tables.clone(), self.columns.clone());
         self.session = SessionRow::new(tables, columns, self.stamps.clone(), id);
         (self.has_had, self.robbed) = (false, false);

@@ -14,7 +14,7 @@ use holdfast_seams::{Moment, Rng};
 
 use super::TokenTables;
 use crate::compat::database::{Conditional, Fault, Row, Tables};
-use crate::compat::owner::{MARK, OwnerId};
+use crate::compat::owner::{MARK, OwnerId, Signature};
 use crate::compat::stamps::Stamps;
 use crate::compat::statement::{Action, Cells, Statement, Value};
 
@@ -25,8 +25,8 @@ pub(super) struct SessionId(String);
 impl SessionId {
     /// "generate `service_session_id`". One for each attempt: what is applied late of one that is
     /// over cannot be taken for another one's.
-    pub(super) fn draw(service: &str, ttl_s: i32, rng: &dyn Rng) -> Self {
-        Self(format!("{}:{ttl_s}", OwnerId::draw(service, rng).as_str()))
+    pub(super) fn draw(signature: &Signature, ttl_s: i32, rng: &dyn Rng) -> Self {
+        Self(format!("{}:{ttl_s}", OwnerId::draw(signature, rng).as_str()))
     }
 
     pub(super) fn as_str(&self) -> &str {
@@ -189,9 +189,12 @@ mod tests {
 
     #[test]
     fn a_session_says_how_long_it_lives_and_a_stranger_does_not() {
-        let id = SessionId::draw("billing/eu:9", 180, &Always);
+        let id = SessionId::draw(&Signature::draw("billing/eu:9", &Always), 180, &Always);
 
-        assert_eq!(id.as_str(), format!("hf1:billing/eu:9/{}:180", "a5".repeat(16)));
+        assert_eq!(
+            id.as_str(),
+            format!("hf1:billing/eu:9@{}/{}:180", "a5".repeat(8), "a5".repeat(16))
+        );
         assert_eq!(term_of(id.as_str()), Some(Duration::from_mins(3)));
         assert_eq!(crate::compat::owner::thread_id(id.as_str()), "billing/eu:9");
         assert_eq!(term_of("worker-7:180"), None);

@@ -84,7 +84,7 @@ use super::cassandra::{Cassandra, LockerOptions};
 use super::keeper::{Keeping, passing};
 use super::locker::Patience;
 use super::name::check_lock_name;
-use super::owner::OwnerId;
+use super::owner::{OwnerId, Signature};
 use super::stamps::Stamps;
 use crate::backoff::Backoff;
 use crate::{Error, Result};
@@ -109,7 +109,7 @@ pub struct WorkQueue {
     rows: Rows,
     scanner: Arc<Scanner>,
     enqueued: Arc<Enqueued>,
-    service: Arc<str>,
+    signature: Signature,
     max_attempts: Option<u32>,
 }
 
@@ -141,7 +141,7 @@ impl WorkQueue {
             scanner: Arc::new(Scanner::new(rows.clone())),
             rows,
             enqueued: Arc::new(Enqueued::new(clock)),
-            service: options.service.as_str().into(),
+            signature: cassandra.sign(options),
             max_attempts: None,
         })
     }
@@ -225,7 +225,7 @@ impl WorkQueue {
     /// `None`: somebody else has it, or it is over.
     async fn take(&self, id: ItemId) -> Result<Option<WorkItem>> {
         let shared = Arc::new(Shared::default());
-        let owner = OwnerId::draw(&self.service, &*self.keeping.seams.rng);
+        let owner = OwnerId::draw(&self.signature, &*self.keeping.seams.rng);
         let kept = (self.keeping.seams.clone(), self.keeping.terms);
         let claim = Claim::new(
             self.rows.clone(),
@@ -238,7 +238,7 @@ impl WorkQueue {
         let renew_now = Arc::new(Notify::new());
         let claimed = self
             .keeping
-            .acquire(id.as_str(), &self.service, Patience::None, claim, renew_now)
+            .acquire(id.as_str(), self.signature.service(), Patience::None, claim, renew_now)
             .await;
         match claimed {
             Ok(guard) => Ok(Some(WorkItem::new(id, guard, shared))),

@@ -77,8 +77,8 @@ pub(crate) struct CutoverArgs {
     /// How far.
     #[arg(long, value_enum, default_value = "native")]
     pub(crate) to: Forward,
-    /// No client that knows only the recipe works any more, of whatever name: move on although rows
-    /// changed lately that no process of the scope accounts for. What they left is imported.
+    /// No client that knows only the recipe works any more. Without this no scope leaves `both` for `native`: nobody but you
+    /// knows. What they left is imported; a row that one of them writes while this runs ends it.
     #[arg(long)]
     pub(crate) writers_stopped: bool,
     /// Leave out what cannot be imported: natively it is free from then on, whoever has it now.

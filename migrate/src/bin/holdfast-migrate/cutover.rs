@@ -3,7 +3,7 @@
 use holdfast::cli::failure::Failure;
 use holdfast::cli::{line, printable, runtime};
 use holdfast::compat::{ScopeView, Stage};
-use holdfast_migrate::cutover::Cutover;
+use holdfast_migrate::cutover::{Cutover, OldClients};
 use holdfast_migrate::import::{Options, Pace};
 use holdfast_seams::Seams;
 use serde_json::json;
@@ -22,7 +22,11 @@ pub(crate) fn run(cli: &Cli, args: &CutoverArgs) -> Result<u8, Failure> {
             scan: &stage.scan,
             native: &stage.native,
             options: options(args),
-            writers_stopped: args.writers_stopped,
+            old_clients: if args.writers_stopped {
+                OldClients::Stopped
+            } else {
+                OldClients::MayWrite
+            },
             leave_out: args.leave_out,
             wait: args.scope.wait,
             seams: Seams::system(),
@@ -70,7 +74,7 @@ fn what_next(cli: &Cli, args: &CutoverArgs, view: &ScopeView) -> Vec<String> {
             format!(
                 "scope \"{scope}\" is at both: old clients are kept out as long as they are there"
             ),
-            "next: stop the last old client, then cutover --to native".to_owned(),
+            "next: stop the last old client, then cutover --to native --writers-stopped".to_owned(),
         ];
     }
     if view.stage == Stage::Fallback {

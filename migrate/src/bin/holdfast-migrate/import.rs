@@ -56,6 +56,8 @@ pub(crate) fn failure(error: &WholeError) -> Failure {
         WholeError::Checkpoint(CheckpointError::File { .. })
         | WholeError::Import(ImportError::Progress(_)) => OWN_ERROR,
         WholeError::Stranger { .. }
+        | WholeError::OtherTie(_)
+        | WholeError::Older { .. }
         | WholeError::AlreadyNative { .. }
         | WholeError::Checkpoint(_)
         | WholeError::Import(ImportError::Refused(_)) => REFUSED,

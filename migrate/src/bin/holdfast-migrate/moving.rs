@@ -47,7 +47,11 @@ pub(crate) fn failure(error: MoveError) -> Failure {
         MoveError::Import(error) => return import::failure(&error),
         MoveError::Verify(error) => return verify::failure(&error),
         MoveError::Modes(error) => return place::failure(error),
-        MoveError::InTheWay { .. } | MoveError::Beyond { .. } => REFUSED,
+        MoveError::InTheWay { .. }
+        | MoveError::Beyond { .. }
+        | MoveError::StillWritten { .. }
+        | MoveError::TooManyRows { .. }
+        | MoveError::OtherTie(_) => REFUSED,
         MoveError::Native(_) | MoveError::Row { .. } => NOT_REACHED,
     };
     Failure::new(code, printable(&error.to_string()))
@@ -129,7 +133,8 @@ fn print_view(view: &ScopeView) {
     };
     line(format!("stage {}, {all}: {}", view.stage, counts.join(", ")));
     for one in view.processes.iter().take(PROCESSES_SHOWN) {
-        line(printable(&format!("  {:<10} {}", one.mode.as_str(), one.process)));
+        let older = if one.writer.is_none() { " (of version 0.1)" } else { "" };
+        line(printable(&format!("  {:<10} {}{older}", one.mode.as_str(), one.process)));
     }
     let more = view.processes.len().saturating_sub(PROCESSES_SHOWN);
     if more > 0 {
@@ -176,6 +181,8 @@ fn view_as_json(view: &ScopeView) -> Value {
         "kind": "at",
         "stage": view.stage.as_str(),
         "turn": view.turn,
+        "recipe": view.recipe,
+        "cluster": view.cluster,
         "processes": processes.collect::<Vec<_>>(),
     })
 }

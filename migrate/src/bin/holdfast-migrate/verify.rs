@@ -25,7 +25,7 @@ pub(crate) fn run(cli: &Cli, args: &VerifyArgs) -> Result<u8, Failure> {
         let scopes = scopes.map_err(|error| plan::failure(&error))?;
         let met = scopes.into_iter().filter(|seen| seen.meets(&rules.prefix));
         // They hold natively under their own names what they hold in the tables under others.
-        rules.registered = met.flat_map(|seen| seen.services).collect();
+        rules.registered = met.flat_map(|seen| seen.writers).collect();
         let read = (&ranges[..], at_once);
         verify(&scan, &native, &rules, read, &seams, &mut tell)
             .await

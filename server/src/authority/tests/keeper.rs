@@ -35,7 +35,7 @@ fn at(seconds: f64) -> Moment {
 }
 
 fn row(mode: Mode, epoch: u16, beat: i64) -> AuthorityRow {
-    AuthorityRow { mode, epoch, beat, durations: terms().durations }
+    AuthorityRow { mode, epoch, beat, durations: terms().durations, cluster: None }
 }
 
 /// A row that leaders of other settings left.

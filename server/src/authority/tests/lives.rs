@@ -18,7 +18,7 @@ use super::super::lead::Keepers;
 use super::super::rules::{Rule, without};
 use super::super::terms::Terms;
 use super::clients::{Fallback, Lease, Native};
-use super::world::{Judge, Node, Raft, Seen, below, scope, up_to};
+use super::world::{Judge, Node, Raft, Seen, below, cluster, scope, up_to};
 
 const NODES: usize = 3;
 /// Both errors together are the allowance.
@@ -86,7 +86,7 @@ impl Server {
         // First those of before are over.
         *keepers = None;
         let (node, board) = (self.node.clone(), self.node.board.clone());
-        *keepers = Some(Keepers::start(node, board, Some((terms, tables)), seams));
+        *keepers = Some(Keepers::start(node, board, cluster(1), Some((terms, tables)), seams));
     }
 }
 

@@ -15,7 +15,7 @@ use holdfast_seams::simulated::{Machine, Process};
 
 use super::super::lead::Keepers;
 use super::super::terms::Terms;
-use super::world::{Node, Raft, scope};
+use super::world::{Node, Raft, cluster, scope};
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -67,7 +67,7 @@ fn a_leader_leads_a_scope_back_from_a_cassandra_that_is_slower_than_a_fourth_of_
     let seams = node.process.seams();
     let tables = Arc::new(Tables::new(Arc::new(busy), seams.clock.clone()));
     let board = node.board.clone();
-    let _keepers = Keepers::start(node, board, Some((terms, tables)), seams);
+    let _keepers = Keepers::start(node, board, cluster(1), Some((terms, tables)), seams);
     let clock = world.seams().clock;
     let tables = Arc::new(Tables::new(Arc::new(model), clock.clone()));
     let row = Authority::new(tables, clock, scope().as_str());

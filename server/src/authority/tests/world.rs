@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use holdfast_core::{Applied, Batch, Command, Event, LockTable, LogIndex, ScopePrefix, Tenure};
 use holdfast_seams::simulated::{Machine, Process};
@@ -16,6 +17,7 @@ use tokio::sync::watch;
 use super::super::board::Board;
 use crate::consensus::{Committed, Confirmed, Consensus, Done, Listener, Role};
 use crate::error::ProposeError;
+use crate::session::ClusterId;
 
 pub(super) fn below(process: &Process, number: u64) -> u64 {
     Rng::next_u64(process) % number
@@ -27,6 +29,11 @@ pub(super) fn up_to(process: &Process, ms: u64) -> Duration {
 
 pub(super) fn scope() -> ScopePrefix {
     ScopePrefix::parse("pay/").expect("a prefix")
+}
+
+/// The id of a cluster.
+pub(super) fn cluster(number: u8) -> Arc<dyn ClusterId> {
+    Arc::new(Bytes::from(vec![number; 16]))
 }
 
 /// The log that all nodes share, and who leads.

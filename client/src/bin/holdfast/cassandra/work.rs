@@ -30,7 +30,8 @@ pub(super) enum WorkCommand {
     /// Run a command for one item after the other, each while it is had by nobody else.
     ///
     /// The command finds the payload on its standard input, and `HOLDFAST_QUEUE`, `HOLDFAST_ITEM` and `HOLDFAST_ATTEMPT` in its
-    /// environment. If it ends with 0 the item is done; otherwise it is given back, and comes again as the next attempt. A worker
+    /// environment. If it ends with 0 the item is done; otherwise it is given back, and comes again as the next attempt. Either
+    /// way the next one begins when nothing of the command's process group runs any more, as with lock. A worker
     /// that dies keeps its item for the TTL and the skew; the command dies with it. So an item may be worked on more
     /// than once, and never by two at a time.
     ///

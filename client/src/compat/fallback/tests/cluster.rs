@@ -338,6 +338,7 @@ impl State {
             cluster_id: vec![3; 16].into(),
             ttl_ms: u64::try_from(TTL.as_millis()).unwrap(),
             scopes,
+            lease_unmoved: false,
         };
         let mut said = vec![Body::Opened(opened)];
         if resumed.is_some() {
@@ -360,7 +361,7 @@ impl State {
             v1::RequestState { request_id: *request_id, state: Some(state) }
         };
         let requests = session.requests.iter().map(request).collect();
-        v1::State { requests, next_request_id: session.next_id }
+        v1::State { requests, next_request_id: session.next_id, more: false }
     }
 
     fn hear(

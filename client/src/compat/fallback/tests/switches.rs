@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use holdfast_cassandra::authority::{Authority, AuthorityRow, Change, Mode};
+use holdfast_cassandra::authority::{Authority, AuthorityRow, Change, ClusterTag, Mode};
 use holdfast_seams::select;
 
 use super::*;
@@ -195,7 +195,8 @@ fn a_change_of_the_row_asks_for_all_of_it() {
         let tables = world.cassandra(&process).tables().clone();
         let authority = Authority::new(tables, seams.clock.clone(), "a/");
         let durations = world.durations;
-        let there = AuthorityRow { mode: Mode::Native, epoch: 3, beat: 0, durations };
+        let cluster = None;
+        let there = AuthorityRow { mode: Mode::Native, epoch: 3, beat: 0, durations, cluster };
         let to = AuthorityRow { mode: Mode::Cassandra, epoch: 4, ..there };
         let of = |w, v| AuthorityRow { durations: Durations::new(w, v).unwrap(), ..there };
         for other in [
@@ -204,6 +205,7 @@ fn a_change_of_the_row_asks_for_all_of_it() {
             AuthorityRow { beat: 1, ..there },
             of(W * 2, V),
             of(W, V / 2),
+            AuthorityRow { cluster: ClusterTag::new(&[7; 16]), ..there },
         ] {
             assert_eq!(authority.change(other, to).await, Ok(Change::Otherwise), "{other}");
         }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::compat::locker::{Patience, RemoteLocker};
-use crate::compat::model::Odds;
+use crate::compat::model::{Fate, Odds};
+use crate::compat::statement::Action;
 use crate::{Error, LostReason};
 
 /// Two processes on one model.
@@ -196,4 +197,24 @@ fn a_ttl_below_three_times_the_skew_is_refused() {
     let options = options("a", secs(100), secs(60));
     let refused = Lease::new(&cassandra, &options, LeaseTable::default());
     assert!(matches!(refused, Err(Error::Setting { .. })));
+}
+
+/// In Paxos v1 a coordinator may find too few replicas only when it commits what was accepted before: it answers
+/// "unavailable", and the insert is decided. Whoever gives up then takes back what it may have left.
+#[test]
+fn an_insert_that_was_answered_unavailable_and_applied_leaves_no_row_behind() {
+    let (machine, model, _processes, [a, b]) = two(9);
+    let world = machine.world().seams();
+    machine.run(async {
+        model.choose(
+            |one| matches!(one.action, Action::InsertIfAbsent { .. }),
+            Fate::Unavailable { applied: true },
+        );
+        let tried = a.acquire("jobs", Patience::NoneButAnswer(Duration::from_millis(90))).await;
+        assert!(model.nothing_is_chosen());
+        assert!(matches!(tried, Err(Error::Unreachable { .. })), "{tried:?}");
+        world.sleep(secs(10)).await;
+        let other = b.try_get_lock("jobs").await.unwrap();
+        assert!(other.is_some(), "a row of nobody stands in the way until its TTL is over");
+    });
 }

@@ -43,7 +43,7 @@ fn a_scope_is_not_moved_past_a_process_that_would_be_left_behind_and_says_which(
         assert!(
             refused
                 .to_string()
-                .starts_with("scope \"\" stays at cassandra: 1 process is in the way: hf1:a/")
+                .starts_with("scope \"\" stays at cassandra: 1 process is in the way: hf1:a@")
         );
         let MoveRefused::InTheWay { processes, .. } = refused else { panic!("{refused:?}") };
         assert_eq!(processes.iter().map(|one| one.service.as_str()).collect::<Vec<_>>(), ["a"]);

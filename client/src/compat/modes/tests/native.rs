@@ -40,7 +40,12 @@ impl NativeStore {
     }
 
     pub(super) fn locker(&self, process: &Process) -> NativeLike {
-        NativeLike { store: self.clone(), process: process.clone() }
+        self.locker_of(process, "c1")
+    }
+
+    /// One that says it is of that cluster.
+    pub(super) fn locker_of(&self, process: &Process, cluster: &'static str) -> NativeLike {
+        NativeLike { store: self.clone(), process: process.clone(), cluster }
     }
 
     /// From now on nobody is answered, or everybody again.
@@ -119,6 +124,7 @@ impl NativeStore {
 pub(super) struct NativeLike {
     store: NativeStore,
     process: Process,
+    cluster: &'static str,
 }
 
 fn safe_until(sent: Moment) -> Moment {
@@ -157,6 +163,10 @@ impl NativeLike {
 impl either::NativeStore for NativeLike {
     fn serves(&self, _lock_id: &str) -> bool {
         !self.store.state.lock().unwrap().down
+    }
+
+    fn cluster(&self) -> Option<String> {
+        Some(self.cluster.to_owned())
     }
 }
 

@@ -86,7 +86,7 @@ fn a_write_that_is_applied_late_changes_nothing() {
         let locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
         let rows = Rows::new(&world.cassandra(&a), "", ModesTable::default()).unwrap();
         let process = world.scope().view().await.unwrap().processes[0].process.clone();
-        let (_, _, own) = rows.own(&process).await.unwrap();
+        let own = rows.own(&process).await.unwrap().own;
         let seq = own.unwrap().seq;
         // The locker renews it.
         world.sleep(secs(15)).await;
@@ -187,6 +187,9 @@ fn while_a_change_has_no_answer_everything_is_locked_in_both() {
     let a = world.machine.process("a");
     world.machine.run(async {
         let locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
+        // One LWT at a time on a partition: the first native guard of the scope would wait for the slow one.
+        world.scope().tie("lease model.leases", "c1").await.unwrap();
+        locker.get_lock("other").await.unwrap().release().await.unwrap();
         world.model.choose(is_change, Fate::Slowly(secs(6)));
         let there = locker.set_mode(LockerMode::Both);
         let back = async {
@@ -244,7 +247,7 @@ fn a_row_that_says_too_little_takes_its_guards_with_it() {
         let held = locker.get_lock("jobs").await.unwrap();
         let process = world.scope().view().await.unwrap().processes[0].process.clone();
         let rows = Rows::new(&world.cassandra(&a), "", ModesTable::default()).unwrap();
-        let (_, _, own) = rows.own(&process).await.unwrap();
+        let own = rows.own(&process).await.unwrap().own;
         let cells = vec![
             (Ident::new("mode"), Some(Value::from("both"))),
             (Ident::new("seq"), Some(Value::from(own.unwrap().seq + 1_000))),

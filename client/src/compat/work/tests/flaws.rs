@@ -14,7 +14,8 @@ const NO_TTL: i32 = 0;
 impl SeedWorker {
     fn new(model: &Model, machine: &Machine, name: &str) -> Self {
         let process = machine.process(name);
-        let owner = OwnerId::draw(name, &*process.seams().rng);
+        let owner =
+            OwnerId::draw(&Signature::draw(name, &*process.seams().rng), &*process.seams().rng);
         Self { rows: queue(model, &process).rows, owner }
     }
 

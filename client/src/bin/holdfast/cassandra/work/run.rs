@@ -28,7 +28,7 @@ pub(super) fn run(global: &Global, place: Place, args: RunArgs) -> Result<u8, Fa
     let RunArgs { queue: name, until_empty, max_attempts, work, .. } = args;
     let (ttl, json) = (global.ttl, global.json);
     let global = Global { endpoints: None, ttl, json };
-    run_under(&work, move |events, stop| async move {
+    run_under(&work, json, move |events, stop| async move {
         let (cassandra, queue) = select! {
             () = stop.cancelled() => return Ok(()),
             opened = open(&global, &place, &name) => opened?,

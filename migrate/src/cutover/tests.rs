@@ -1,0 +1,253 @@
+//! Moves on tables in memory: who is in the way of the step from `both` to `native`, and what the operator's word is worth.
+
+use std::sync::{Arc, Mutex};
+
+use holdfast::compat::{Cassandra, ModesTable};
+use holdfast_cassandra::model::Model;
+use holdfast_cassandra::statement::{Action, Ident, Statement, Value};
+use holdfast_seams::simulated::Machine;
+
+use super::*;
+use crate::import::{Answer, Fault, Group, Pace};
+use crate::scan::tests::{InMemory, leases};
+use crate::verify::{NativeLock, Party};
+
+const SCOPE: &str = "orders/";
+
+/// A native store that takes everything.
+#[derive(Debug, Default)]
+struct Store {
+    held: Mutex<Vec<(String, String)>>,
+}
+
+impl NativeStore for Store {
+    async fn lock(&self, name: &str) -> Result<Option<NativeLock>, Fault> {
+        let held = self.held.lock().unwrap();
+        let party = |owner: &String| Party { label: owner.clone(), is_imported: true };
+        let holders: Vec<Party> =
+            held.iter().filter(|(lock, _)| lock == name).map(|(_, owner)| party(owner)).collect();
+        let name = name.to_owned();
+        let lock = NativeLock { name, holders, ..NativeLock::default() };
+        Ok((!lock.holders.is_empty()).then_some(lock))
+    }
+
+    async fn names(
+        &self,
+        _: &str,
+        _: Option<&str>,
+    ) -> Result<(Vec<String>, Option<String>), Fault> {
+        Ok((Vec::new(), None))
+    }
+}
+
+impl Importer for &Store {
+    async fn cluster(&self) -> Result<String, Fault> {
+        Ok("c1".to_owned())
+    }
+
+    async fn import(&self, groups: &[Group]) -> Result<Vec<Vec<Answer>>, Fault> {
+        let mut held = self.held.lock().unwrap();
+        let mut import = |group: &Group| {
+            group.rows.iter().for_each(|row| held.push((row.lock.clone(), group.owner.clone())));
+            group.rows.iter().map(|_| Answer::Imported { token: 1 }).collect()
+        };
+        Ok(groups.iter().map(&mut import).collect())
+    }
+}
+
+struct World {
+    machine: Machine,
+    model: Model,
+    tables: Arc<InMemory>,
+    scan: Scan,
+    native: Store,
+    modes: ScopeModes,
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+impl World {
+    /// A scope at `both`.
+    fn new() -> Self {
+        let machine = Machine::new(1);
+        let model = Model::new(&machine);
+        let seams = machine.world().seams();
+        let tables = Arc::new(InMemory::default());
+        let scan = Scan::over(tables.clone(), leases(), seams.clone());
+        let cassandra = Cassandra::on(Arc::new(model.clone()), seams);
+        let moves = ScopeModes::new(&cassandra, SCOPE, ModesTable::default()).unwrap();
+        let world = Self { machine, model, tables, scan, native: Store::default(), modes: moves };
+        world.machine.run(async { world.modes.advance().await }).unwrap();
+        world
+    }
+
+    fn write(&self, process: Option<&str>, cells: &[(&str, Value)]) {
+        let mut key = vec![(Ident::new("scope"), Value::from("orders/*"))];
+        key.extend(process.map(|process| (Ident::new("process"), Value::from(process))));
+        let cell = |(name, value): &(&str, Value)| (Ident::new(name), Some(value.clone()));
+        let cells = cells.iter().map(cell).collect();
+        let action = Action::UpdateIf { cells, ttl_s: None, only_if: Vec::new() };
+        self.model.apply(&Statement::new(Ident::new("locker_modes"), key, action));
+    }
+
+    /// Its row in the table of modes says that it is in `both`.
+    fn register(&self, process: &str, mode: &str) {
+        self.write(Some(process), &[("mode", mode.into()), ("seq", Value::from(1))]);
+    }
+
+    fn cutover(&self, old_clients: OldClients, wait: Duration) -> Cutover<'_, Store> {
+        let options = Options {
+            rules: Rules::new(SCOPE, Duration::from_mins(3)),
+            ranges: 4,
+            reads_at_once: 2,
+            requests_at_once: 2,
+            pace: Pace::new(None),
+            checkpoint: None,
+            writers_stopped: true,
+            modes_table: None,
+        };
+        let (modes, scan, native) = (&self.modes, &self.scan, &self.native);
+        let seams = self.machine.world().seams();
+        let leave_out = false;
+        Cutover { modes, scope: SCOPE, scan, native, options, old_clients, leave_out, wait, seams }
+    }
+
+    /// Cuts over to `native`; `on` hears what it tells.
+    fn run(
+        &self,
+        old_clients: OldClients,
+        wait: Duration,
+        mut on: impl FnMut(&Told<'_>),
+    ) -> Result<Stage, String> {
+        let cutover = self.cutover(old_clients, wait);
+        let moved = self.machine.run(cutover.run(Stage::Native, &mut |told| on(&told)));
+        moved.map(|view| view.stage).map_err(|error| error.to_string())
+    }
+
+    fn stage(&self) -> Stage {
+        self.machine.run(self.modes.view()).unwrap().stage
+    }
+}
+
+/// It holds for a second in ten, and gives the lock back: most looks see nothing of it. However long a cutover may wait, no look moves the
+/// scope on.
+#[test]
+fn a_look_that_meets_no_old_client_is_no_word_that_there_is_none() {
+    // The first look meets it, or does not.
+    for (wait, begins) in [(secs(0), secs(5)), (secs(90), secs(0)), (secs(90), secs(5))] {
+        let world = World::new();
+        let tables = world.tables.clone();
+        let seams = world.machine.world().seams();
+        let working = async move {
+            seams.sleep(begins).await;
+            for round in 0.. {
+                tables.lease("orders/1", "client_1", 60, round);
+                seams.sleep(secs(1)).await;
+                tables.put(0, "orders/1", Vec::new());
+                seams.sleep(secs(9)).await;
+            }
+        };
+        world.machine.world().seams().spawn("old client", working).detach();
+        let refused = world.run(OldClients::MayWrite, wait, |_| {}).unwrap_err();
+        assert!(refused.contains("say --writers-stopped"), "{refused}");
+        assert_eq!(world.stage(), Stage::Both);
+    }
+}
+
+#[test]
+fn with_the_word_and_nothing_against_it_the_scope_moves_and_is_tied() {
+    let world = World::new();
+    world.tables.lease("orders/1", "client_1", 60, 5);
+    world.tables.lease("other/1", "client_2", 60, 5);
+    let moved = world.run(OldClients::Stopped, secs(0), |_| {});
+    assert_eq!(moved, Ok(Stage::Native));
+    let left = ("orders/1".to_owned(), "client_1".to_owned());
+    assert_eq!(*world.native.held.lock().unwrap(), [left]);
+    let view = world.machine.run(world.modes.view()).unwrap();
+    assert_eq!(view.recipe.as_deref(), Some("lease model.leases"));
+    assert_eq!(view.cluster.as_deref(), Some("c1"));
+}
+
+/// What the import reads is compared with what the look before it saw: a new row, and one that was renewed.
+#[test]
+fn a_row_that_an_old_client_writes_while_it_is_imported_ends_the_run_by_name() {
+    for written in [("orders/1", "client_1", 6), ("orders/2", "client_2", 5)] {
+        let world = World::new();
+        world.tables.lease("orders/1", "client_1", 60, 5);
+        let (lock, owner, at) = written;
+        let refused = world.run(OldClients::Stopped, secs(600), |told| {
+            if let Told::Importing = told {
+                world.tables.lease(lock, owner, 60, at);
+            }
+        });
+        let refused = refused.unwrap_err();
+        let says = format!("\"{owner}\" wrote a row of \"{lock}\" while this ran");
+        assert!(refused.contains(&says), "{refused}");
+        assert_eq!(world.stage(), Stage::Both);
+    }
+}
+
+/// While it waits for something else, an old client writes its row again.
+#[test]
+fn each_look_of_a_run_that_waits_is_compared_with_those_before() {
+    let world = World::new();
+    world.tables.lease("orders/1", "client_1", 60, 5);
+    world.tables.lease("orders/9", "hf1:billing@00000000000000bb/03", 60, 5);
+    let refused = world.run(OldClients::Stopped, secs(600), |told| {
+        if let Told::Waiting(obstacles) = told {
+            assert!(obstacles.to_string().contains("holds orders/9"), "{obstacles}");
+            world.tables.lease("orders/1", "client_1", 60, 6);
+        }
+    });
+    let refused = refused.unwrap_err();
+    assert!(refused.contains("\"client_1\" wrote a row of \"orders/1\""), "{refused}");
+    assert_eq!(world.stage(), Stage::Both);
+}
+
+/// Half of a rolling release: the registered process and the other one have the same service name.
+#[test]
+fn a_client_of_ours_that_never_registered_is_not_hidden_by_its_service_name() {
+    const REGISTERED: &str = "hf1:billing@00000000000000aa/01";
+    for (owner, hidden) in [
+        ("hf1:billing@00000000000000aa/02", true),
+        ("hf1:billing@00000000000000bb/03", false),
+        // Of version 0.1.
+        ("hf1:billing/04", false),
+    ] {
+        for word in [OldClients::Stopped, OldClients::MayWrite] {
+            let world = World::new();
+            world.register(REGISTERED, "both/2");
+            world.tables.lease("orders/1", owner, 60, 5);
+            let refused = world.run(word, secs(0), |_| {}).unwrap_err();
+            let says = format!("{owner} holds orders/1 in Cassandra alone");
+            assert_eq!(refused.contains(&says), !hidden, "{word:?} {owner}: {refused}");
+            let moved = world.stage() == Stage::Native;
+            assert_eq!(moved, hidden && word == OldClients::Stopped, "{refused}");
+        }
+    }
+}
+
+#[test]
+fn a_process_of_0_1_is_in_the_way_of_native_by_name() {
+    let world = World::new();
+    world.register("hf1:billing/0123", "both");
+    let refused = world.run(OldClients::Stopped, secs(0), |_| {}).unwrap_err();
+    assert!(refused.contains("hf1:billing/0123 is of version 0.1 (update it"), "{refused}");
+    assert_eq!(world.stage(), Stage::Both);
+}
+
+/// An empty table of another recipe would let everything pass.
+#[test]
+fn a_scope_of_another_recipe_or_cluster_is_not_moved() {
+    let ties = [("recipe", "queue model.lock_main model.lock_queue"), ("cluster", "c2")];
+    for (column, tied) in ties {
+        let world = World::new();
+        world.write(None, &[(column, tied.into())]);
+        let refused = world.run(OldClients::Stopped, secs(0), |_| {}).unwrap_err();
+        let says = format!("scope \"orders/\" is tied to {column} \"{tied}\", and this is");
+        assert!(refused.contains(&says), "{refused}");
+        assert_eq!(world.stage(), Stage::Both);
+    }
+}

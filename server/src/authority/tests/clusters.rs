@@ -1,0 +1,118 @@
+//! Two clusters on one keyspace, with a scope of one name: at most one of them has authority, ever (`OwnCluster`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_cassandra::authority::{Authority, AuthorityRow, Change, ClusterTag, Durations, Mode};
+use holdfast_cassandra::database::Tables;
+use holdfast_cassandra::model::Model;
+use holdfast_core::Command;
+use holdfast_seams::simulated::Machine;
+
+use super::super::lead::Keepers;
+use super::super::rules::{Rule, without};
+use super::super::terms::Terms;
+use super::world::{Node, Raft, cluster, scope};
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn terms() -> Terms {
+    let durations = Durations::new(secs(4), secs(2)).expect("they fit");
+    Terms { durations, drain_limit: secs(1), switch_every: secs(2) }
+}
+
+/// One node of a cluster of its own, which leads, on tables that others use as well.
+struct Alone {
+    raft: Arc<Raft>,
+    keepers: Keepers,
+}
+
+impl Alone {
+    fn new(machine: &Machine, model: &Model, number: u8) -> Self {
+        let raft = Raft::new(machine);
+        let node = Node::new(&raft, 0, machine.process("server"));
+        raft.nodes.set(vec![node.clone()]).unwrap_or_else(|_| panic!("set once"));
+        let (seams, board) = (node.process.seams(), node.board.clone());
+        let tables = Arc::new(Tables::new(Arc::new(model.clone()), seams.clock.clone()));
+        let fallback = Some((terms(), tables));
+        let keepers = Keepers::start(node, board, cluster(number), fallback, seams);
+        Self { raft, keepers }
+    }
+
+    fn begin(&self) {
+        self.raft.elect(0);
+        self.raft.commit(Command::SetScope { scope: scope() });
+    }
+
+    fn has_authority(&self) -> bool {
+        self.keepers.standing(&scope()).is_some_and(|standing| standing.authority.is_some())
+    }
+
+    fn trouble(&self) -> Option<&'static str> {
+        self.keepers.standing(&scope()).and_then(|standing| standing.trouble)
+    }
+}
+
+/// In how many of the looks of a minute the first, the second and both have authority.
+fn looks(seed: u64, row: Option<AuthorityRow>) -> ([usize; 3], [Option<&'static str>; 2]) {
+    let machine = Machine::new(seed);
+    let (model, world) = (Model::new(&machine), machine.world());
+    let both = [1, 2].map(|number| Alone::new(&machine, &model, number));
+    let clock = world.seams().clock;
+    let tables = Arc::new(Tables::new(Arc::new(model), clock.clone()));
+    let authority = Authority::new(tables, clock, scope().as_str());
+    machine.run(async {
+        if let Some(row) = row {
+            assert!(matches!(authority.create(row).await, Ok(Change::Done { .. })));
+        }
+        both.iter().for_each(Alone::begin);
+        let mut times = [0; 3];
+        for _ in 0..600 {
+            world.seams().sleep(Duration::from_millis(100)).await;
+            let have = both.each_ref().map(Alone::has_authority);
+            times[0] += usize::from(have[0]);
+            times[1] += usize::from(have[1]);
+            times[2] += usize::from(have[0] && have[1]);
+        }
+        (times, both.each_ref().map(Alone::trouble))
+    })
+}
+
+/// A row that version 0.1 left has no cluster: it is that of the first whose bump is answered.
+fn of_0_1() -> AuthorityRow {
+    let (durations, cluster) = (terms().durations, None);
+    AuthorityRow { mode: Mode::Native, epoch: 1, beat: 7, durations, cluster }
+}
+
+#[test]
+fn of_two_clusters_on_one_row_one_has_authority_and_the_other_says_what_is_wrong() {
+    for row in [None, Some(of_0_1())] {
+        for seed in 0..20 {
+            let ([first, second, together], troubles) = looks(seed, row);
+            assert_eq!(together, 0, "seed {seed}");
+            assert!((first == 0) != (second == 0), "seed {seed}: {first} {second}");
+            assert!(first + second > 300, "seed {seed}: {first} {second}");
+            let says = "its row in the table authority cannot be used; the leader's log says why";
+            assert_eq!(troubles.iter().flatten().collect::<Vec<_>>(), [&says], "seed {seed}");
+        }
+    }
+}
+
+/// Each bumps the row in turn, in one epoch.
+#[test]
+fn without_the_rule_two_clusters_have_authority_at_once() {
+    let found = (0..20).find(|seed| {
+        let ([.., together], _) = without(Rule::OwnCluster, || looks(*seed, Some(of_0_1())));
+        together > 0
+    });
+    assert!(found.is_some(), "no run finds that the rule is missing");
+}
+
+#[test]
+fn a_cluster_is_read_as_it_is_written() {
+    let tag = ClusterTag::new(&[0xa5; 16]).expect("16 bytes");
+    assert_eq!(tag.to_string(), "a5".repeat(16));
+    assert_eq!(ClusterTag::new(&[1; 15]), None);
+}
