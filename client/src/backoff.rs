@@ -39,6 +39,11 @@ fn delays(max: Duration) -> ExponentialBackoff {
         .build()
 }
 
+/// At least `delay` and up to half as much again: for a pause that somebody else asked for.
+pub(crate) fn spread(delay: Duration, rng: &dyn Rng) -> Duration {
+    delay + jittered(delay, rng).saturating_sub(delay / 2)
+}
+
 /// Between half of `delay` and all of it, so that clients who failed together do not come back
 /// together.
 fn jittered(delay: Duration, rng: &dyn Rng) -> Duration {

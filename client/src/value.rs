@@ -58,6 +58,14 @@ impl Change {
         Ok(Self::Set(bytes))
     }
 
+    /// Whether it takes no room at the store, or gives some back.
+    pub(crate) fn frees(&self) -> bool {
+        match self {
+            Self::Clear | Self::Confirm => true,
+            Self::Set(_) => false,
+        }
+    }
+
     /// The value after this change was made under `token`, if there was `before`.
     pub(crate) fn after(&self, before: Option<Value>, token: FencingToken) -> Option<Value> {
         match self {

@@ -11,8 +11,12 @@ mod scripted;
 
 #[path = "session/lockers.rs"]
 mod lockers;
+#[path = "session/overload.rs"]
+mod overload;
 #[path = "session/places.rs"]
 mod places;
+#[path = "session/resumes.rs"]
+mod resumes;
 #[path = "session/scopes.rs"]
 mod scopes;
 #[path = "session/several.rs"]
@@ -284,7 +288,7 @@ async fn a_server_that_takes_long_to_attach_the_session_is_given_more_time_after
         given_up += 1;
         assert!(given_up < 10, "it is given up as early every time");
     };
-    let state = v1::State { requests: vec![state_granted(1, 41)], next_request_id: 2 };
+    let state = v1::State { requests: vec![state_granted(1, 41)], next_request_id: 2, more: false };
     server.say_all(vec![opened(7), Body::State(state)]).await;
 
     assert!(given_up > 0, "a server that is silent is not waited for that long at first");

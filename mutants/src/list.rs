@@ -89,6 +89,8 @@ mutants! {
         "the waits of a session that ended stay in their queues";
     SuspectNotSet, "suspect-not-set", "§4, value",
         "the value of a holder whose lease ran out is not suspect";
+    TableBytesNotCounted, "table-bytes-not-counted", "I27",
+        "a request is kept without being counted towards the bytes that the table may take";
     LocksLeftBehind, "locks-left-behind", "I33",
         "a lock that nobody holds, waits for or left a value with stays in the table";
     StampGoesBack, "stamp-goes-back", "I8",
@@ -133,6 +135,8 @@ mutants! {
         "of the changes that one entry of the log makes, a watch tells the first";
 
     // Replication.
+    OlderAcknowledgementCounts, "older-acknowledgement-counts", "§5.1, I6, I18",
+        "the answer to a call of an earlier quorum round counts for the round under way";
     LeaderRestored, "leader-restored", "§7, I19",
         "a leader that crashed leads on in its old term";
     ReadWithoutQuorum, "read-without-quorum", "I18",
@@ -173,6 +177,26 @@ mutants! {
         "a State composed before a release makes what was given back safe again";
     ResumeLosesPlace, "resume-loses-place", "I9",
         "a client that resumes asks anew for what it waits for";
+
+    // Bugs that others had, put in the same place here; tests/README.md names theirs.
+    TenureForgetsSessions, "tenure-forgets-sessions", "§5.3, I31",
+        "a new leader keeps no deadline for sessions that were open before its tenure";
+    ExpiryByWallClock, "expiry-by-wall-clock", "§5.2, I6",
+        "a leader expires sessions by its wall clock";
+    WatchRestartUntold, "watch-restart-untold", "I23",
+        "a client's watch that breaks begins anew and does not say so";
+    SnapshotSkipped, "snapshot-skipped", "I16, I17",
+        "a node that takes a snapshot over goes on with the table that it had";
+    SnapshotKeepsMembers, "snapshot-keeps-members", "I17, I22",
+        "a node that takes a snapshot over keeps the members that it knew before";
+    TruncationForgotten, "truncation-forgotten", "I19, I20",
+        "a truncation of the log is not written to the disk";
+    StrangerAdmitted, "stranger-admitted", "I22",
+        "a node answers the members of another cluster";
+    DoneBeforeReceived, "done-before-received", "I12",
+        "a client confirms outcomes that it has not received";
+    ResumeForgetsRelease, "resume-forgets-release", "I23, I32",
+        "a client that resumes does not send its unanswered releases again";
 }
 
 impl fmt::Display for Mutant {

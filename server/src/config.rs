@@ -120,10 +120,32 @@ settings! {
     /// Default: 5000. Bounds: `election_max_ms` to 60000, so that an election alone fails nobody.
     propose_deadline_ms: u64 = 5_000, "HOLDFAST_PROPOSE_DEADLINE_MS";
 
-    /// How many commands may wait to be proposed; one more is refused, to be sent again.
+    /// How many commands may wait to be proposed; one more is refused, to be sent again. An eighth is
+    /// kept for releases, cancels and the like, which are not refused for load; one session has a
+    /// quarter at most.
     ///
     /// Default: 65536. Bounds: 1 to 10000000.
     max_pending_commands: u64 = 65_536, "HOLDFAST_MAX_PENDING_COMMANDS";
+
+    /// How many bytes the commands that wait to be proposed may take; shared out as
+    /// `max_pending_commands`.
+    ///
+    /// Default: 16777216 (16 MiB). Bounds: 1048576 (1 MiB) to 17179869184 (16 GiB).
+    ///
+    /// Source: about 65536 usual commands; of the largest, 33 KiB each, as many as a slow disk takes
+    /// within `propose_deadline_ms`.
+    max_pending_bytes: u64 = 16 << 20, "HOLDFAST_MAX_PENDING_BYTES";
+
+    /// How many clients may be connected to this node; one more connection is accepted and closed at once.
+    ///
+    /// Default: 131072. Bounds: 64 to 10000000. Fewer where the limit of open files leaves fewer: of it,
+    /// 96 descriptors or a sixteenth are for the files of the store and for connections that the node
+    /// makes itself, 64 for members, 32 for the admin port. The log says so at the start. Below 256 open
+    /// files a node does not start.
+    ///
+    /// Source: `max_attached_streams`, `max_unopened_streams` and `max_watches`, with room; a
+    /// connection takes about 32 KiB of memory.
+    max_connections: u64 = 131_072, "HOLDFAST_MAX_CONNECTIONS";
 
     /// How many sessions may have their stream at this node; one more is refused.
     ///
@@ -149,17 +171,54 @@ settings! {
     ///
     /// Default: 8192. Bounds: 16 to 1000000. Watches of one prefix share what they are behind.
     watch_backlog: u64 = 8_192, "HOLDFAST_WATCH_BACKLOG";
+
+    /// How many bytes of pushes may lie unread for one stream, and how many bytes of changes a watch may
+    /// be behind; more ends the stream or the watch, as `outbox_frames` and `watch_backlog` do.
+    ///
+    /// Default: 8388608 (8 MiB). Bounds: 1048576 (1 MiB) to 1073741824 (1 GiB).
+    ///
+    /// Source: one push may have 330 KB, a set of 64 locks with values.
+    outbox_bytes: u64 = 8 << 20, "HOLDFAST_OUTBOX_BYTES";
+
+    /// How many bytes of pushes may lie unread for all streams together, and as many again of changes for
+    /// all watches. Past it the streams with most unread end until a quarter is free, and the watches that
+    /// are behind by more than their share; sessions go on.
+    ///
+    /// Default: 268435456 (256 MiB). Bounds: `outbox_bytes` to 68719476736 (64 GiB).
+    ///
+    /// Source: 32 full outboxes.
+    outbox_bytes_total: u64 = 256 << 20, "HOLDFAST_OUTBOX_BYTES_TOTAL";
+
     /// How many unary Acquire calls may wait for a lock at this node at once; one more is refused.
     ///
     /// Default: 10000. Bounds: 1 to 1000000. A client that waits a lot has a stream, which carries
     /// any number of waits.
     max_waiting_calls: u64 = 10_000, "HOLDFAST_MAX_WAITING_CALLS";
 
-    /// How many log entries lie between two snapshots.
+    /// How many log entries lie between two snapshots, at least; a large table is written less often,
+    /// after as much log as half its size.
     ///
-    /// Default: 10000. Bounds: 100 to 10000000. A restart applies up to twice as many again, and
-    /// memory holds as many.
+    /// Default: 10000. Bounds: 100 to 10000000. A restart applies up to twice as many again, or as
+    /// much log as the table is large, at most a quarter of `max_log_bytes`.
     snapshot_every: u64 = 10_000, "HOLDFAST_SNAPSHOT_EVERY";
+
+    /// How much of the log is kept, bytes: in memory, and about as much on disk. A follower for which
+    /// more would have to be kept gets a snapshot instead.
+    ///
+    /// Default: 268435456 (256 MiB). Bounds: 1048576 (1 MiB) to 68719476736 (64 GiB). What is logged
+    /// while a snapshot is sent and installed has to fit, or that follower needs another one.
+    ///
+    /// Source: the log of three minutes at full rate; a snapshot of ten million holds takes two.
+    max_log_bytes: u64 = 256 << 20, "HOLDFAST_MAX_LOG_BYTES";
+
+    /// How long one operation on the data folder's disk may take before the disk counts as hung and
+    /// the node ends with code 75, milliseconds.
+    ///
+    /// Default: 10000. Bounds: 1000 to 600000. A node whose disk hangs takes part in nothing, and the
+    /// others do not know: ended, it is a dead node, and its leadership moves.
+    ///
+    /// Source: the default lease; healthy disks and volumes stall for up to seconds.
+    disk_stall_ms: u64 = 10_000, "HOLDFAST_DISK_STALL_MS";
 
     /// How log lines look: `text` for people, `json` for machines.
     ///
@@ -229,6 +288,16 @@ settings! {
     ///
     /// Source: a snapshot holds all of them, and every member holds them in memory.
     max_value_bytes: u64 = 256 << 20, "HOLDFAST_MAX_VALUE_BYTES";
+
+    /// How many bytes sessions, requests and values may take together, as every member counts them alike:
+    /// 768 for a session, 192 for a request with 256 for each of its locks, and names, labels and values.
+    /// What would take more is refused; releases, cancels and expiries are not.
+    ///
+    /// Default: 1073741824 (1 GiB). Bounds: 1048576 (1 MiB) to 1099511627776 (1 TiB). A process takes up to
+    /// twice as much while it writes or installs a snapshot.
+    ///
+    /// Source: two million locks held by ten thousand sessions; fits twice into a machine of 4 GiB.
+    max_table_bytes: u64 = 1 << 30, "HOLDFAST_MAX_TABLE_BYTES";
 
     /// How many pushes may lie unread for one stream; one more ends the stream, and the session
     /// goes on.

@@ -84,11 +84,12 @@ pub trait Consensus: Send + Sync + 'static {
 
     /// Confirms by a quorum round begun after this call that this node leads, and waits until what
     /// was committed before is applied. Callers that ask while a round is under way share the
-    /// next one. Cancel safe.
+    /// next one, however many they are. Cancel safe.
     ///
     /// # Errors
     ///
-    /// [`ProposeError::NotLeader`] or [`ProposeError::Unavailable`], within a few heartbeats.
+    /// [`ProposeError::NotLeader`] or [`ProposeError::Unavailable`], within a few heartbeats;
+    /// [`ProposeError::ShuttingDown`] of a node that stops. Never because many ask.
     fn confirm(&self) -> BoxFuture<'static, Result<Confirmed, ProposeError>>;
 
     /// Looks at the table as of the index given with it. Quick: it holds up `apply` meanwhile.

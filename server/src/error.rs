@@ -1,5 +1,7 @@
 //! Why a proposal or a read did not come back, and what is certain then.
 
+use holdfast_core::SessionId;
+
 use crate::consensus::LeaderHint;
 
 /// Why a proposal did not come back with an outcome.
@@ -13,10 +15,43 @@ pub enum ProposeError {
     },
     /// As many commands wait to be proposed as allowed. Nothing was appended.
     #[error(
-        "{limit} commands wait to be proposed, the limit (max_pending_commands); try again later"
+        "too many commands wait to be proposed (max_pending_commands is {limit}, an eighth of it is kept for what frees); try \
+         again later"
     )]
     Overloaded {
         /// The limit.
+        limit: usize,
+    },
+    /// The commands that wait to be proposed take as many bytes as allowed. Nothing was appended.
+    #[error(
+        "the commands that wait to be proposed take too many bytes (max_pending_bytes is {limit}, an eighth of it is kept for \
+         what frees); try again later"
+    )]
+    OverloadedBytes {
+        /// The limit.
+        limit: usize,
+    },
+    /// As many commands of one session wait as it may have in the queue. Nothing was appended.
+    #[error(
+        "too many commands of session {session} wait to be proposed, {limit} at most, its share of max_pending_commands; \
+         send fewer at once"
+    )]
+    SessionOverloaded {
+        /// Whose.
+        session: SessionId,
+        /// How many it may have there.
+        limit: usize,
+    },
+    /// The commands of one session that wait take as many bytes as it may have in the queue. Nothing
+    /// was appended.
+    #[error(
+        "the commands of session {session} that wait to be proposed take too many bytes, {limit} at most, its share of \
+         max_pending_bytes; send fewer at once"
+    )]
+    SessionOverloadedBytes {
+        /// Whose.
+        session: SessionId,
+        /// How many it may have there.
         limit: usize,
     },
     /// This disk, or that of a majority, is below its reserve; only what frees or ends things is
@@ -59,6 +94,9 @@ impl ProposeError {
         match self {
             Self::NotLeader { .. }
             | Self::Overloaded { .. }
+            | Self::OverloadedBytes { .. }
+            | Self::SessionOverloaded { .. }
+            | Self::SessionOverloadedBytes { .. }
             | Self::DiskReserve
             | Self::VersionNotKnown { .. }
             | Self::Unavailable { .. } => true,

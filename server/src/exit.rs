@@ -1,9 +1,13 @@
 //! How the process ends: one code per kind of cause, as in sysexits(3).
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt::Display;
 use std::panic;
 use std::process::ExitCode;
 use std::thread;
+use std::time::Duration;
+
+use crate::telemetry;
 
 /// The codes, as `holdfastd --help` shows them.
 pub const HELP: &str = "\
@@ -14,6 +18,7 @@ Exit codes:
   70  a fault inside the node; the log line before says which
   73  the data folder cannot be used; nothing was changed in it
   74  a write to the data folder failed; what was acknowledged is safe
+  75  the data folder's disk hangs (disk_stall_ms); what was acknowledged is safe, start again
   77  this node was removed from its cluster, for ever under this node id
   78  a setting cannot be used; the message names it
  130  a second signal came before the node had stopped; what was acknowledged is safe";
@@ -33,6 +38,8 @@ pub enum Exit {
     DataFolder,
     /// A write or sync failed.
     Storage,
+    /// An operation on the data folder does not end.
+    DiskHangs,
     /// The cluster goes on without this node.
     Removed,
     /// A setting cannot be used.
@@ -51,6 +58,7 @@ impl Exit {
             Self::Fault => 70,
             Self::DataFolder => 73,
             Self::Storage => 74,
+            Self::DiskHangs => 75,
             Self::Removed => 77,
             Self::Settings => 78,
             Self::Interrupted => 130,
@@ -64,10 +72,9 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Says on standard error why the process ends.
-#[expect(clippy::print_stderr, reason = "the last words of a process go to standard error")]
+/// Says on standard error why the process ends, after the log lines before it.
 pub fn say(exit: Exit, why: &dyn Display) -> Exit {
-    eprintln!("holdfastd: {why}");
+    telemetry::say(&format_args!("holdfastd: {why}"));
     exit
 }
 
@@ -77,6 +84,23 @@ pub fn now(exit: Exit, why: &dyn Display) -> ! {
     std::process::exit(say(exit, why).code().into())
 }
 
+/// As [`now`], also where standard error leads to the disk that hangs: the words have a moment, then
+/// the process ends without them.
+pub fn at_once(exit: Exit, why: String) -> ! {
+    let (told, tells) = std::sync::mpsc::channel();
+    let says = move || {
+        say(exit, &why);
+        // Nobody listens if it took too long.
+        let _ = told.send(());
+    };
+    if thread::Builder::new().name("holdfast-words".to_owned()).spawn(says).is_ok() {
+        let _ = tells.recv_timeout(WORDS_WITHIN);
+    }
+    std::process::exit(exit.code().into())
+}
+
+const WORDS_WITHIN: Duration = Duration::from_secs(1);
+
 /// Threads that catch panics inside sled themselves and report them as faults of the store.
 const CATCHES_PANICS: [&str; 2] = ["holdfast-open", "holdfast-log"];
 
@@ -85,10 +109,14 @@ const CATCHES_PANICS: [&str; 2] = ["holdfast-open", "holdfast-log"];
 /// A panic is a bug, and a task that is gone may be one that others wait for in vain: the keeper
 /// of leases, say. A process that ends is started again, and its peers serve meanwhile.
 pub fn on_panic() {
-    let usual = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
-        usual(panic);
         let thread = thread::current();
+        let name = thread.name().unwrap_or("<unnamed>");
+        // As the usual hook has it, which would wait for a pipe that nobody reads.
+        let trace = Backtrace::capture();
+        let shown = trace.status() == BacktraceStatus::Captured;
+        let trace = if shown { format!("\n{trace}") } else { String::new() };
+        telemetry::say(&format_args!("thread '{name}' {panic}{trace}"));
         if !thread.name().is_some_and(|name| CATCHES_PANICS.contains(&name)) {
             now(Exit::Fault, &"this is a bug; please report the lines above");
         }

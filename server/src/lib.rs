@@ -7,15 +7,18 @@
 //! `storage`; `node` puts the parts together.
 
 pub mod authority;
+mod bytes_budget;
 pub mod config;
 pub mod consensus;
 pub mod error;
 pub mod exit;
 pub mod http;
+pub mod incoming;
 pub mod listen;
 pub mod members;
 pub mod metrics;
 pub mod node;
+pub mod open_files;
 pub mod raft;
 pub mod rpc;
 pub mod session;

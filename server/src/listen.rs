@@ -4,7 +4,6 @@
 use std::io;
 use std::net::SocketAddr;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpSocket};
 
 use crate::config::Config;
@@ -118,16 +117,5 @@ impl Claims {
             admin: Claim::new("admin_listen", node.admin_listen.get())?,
             peers,
         })
-    }
-}
-
-/// Lets this process have as many connections as the system allows it: each takes a file
-/// descriptor, and the usual soft limit of 1,024 is soon reached.
-pub fn allow_many_connections() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        let current = limit.current.map_or_else(|| "no".to_owned(), |limit| limit.to_string());
-        tracing::warn!(%error, current, "the limit of open files cannot be raised");
     }
 }

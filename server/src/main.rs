@@ -71,7 +71,9 @@ fn load(file: Option<&Path>, overrides: Overrides, matches: &ArgMatches) -> Resu
 fn serve(config: &Config) -> Result<(), Exit> {
     telemetry::init(&config.node);
     exit::on_panic();
-    node::run(config).map_err(|error| exit::say(error.exit(), &error))
+    let result = node::run(config).map_err(|error| exit::say(error.exit(), &error));
+    telemetry::flush();
+    result
 }
 
 /// clap's own message, with our exit code; asking for help is no error.

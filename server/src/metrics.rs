@@ -19,6 +19,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::authority::Standing;
+use crate::incoming::ConnectionMetrics;
 use crate::raft::ReplicationMetrics;
 use crate::session::SessionMetrics;
 
@@ -31,6 +32,10 @@ pub struct Sample {
     pub held: u64,
     /// Requests that wait for one.
     pub waiting: u64,
+    /// What the table counts towards the limit of its bytes.
+    pub table_bytes: u64,
+    /// That limit; 0 as long as there is none.
+    pub max_table_bytes: u64,
     /// Index of the entry after which the state hash was last noted.
     pub hash_index: u64,
     /// Whether this node leads and serves.
@@ -47,10 +52,16 @@ pub struct Sample {
     pub snapshot_index: u64,
     /// Commands that wait to be proposed.
     pub waiting_commands: u64,
+    /// Bytes that they take.
+    pub waiting_bytes: u64,
     /// Whether the disk is below its reserve.
     pub below_disk_reserve: bool,
     /// Members of the cluster.
     pub members: u64,
+    /// What the log in memory takes, bytes.
+    pub log_bytes: u64,
+    /// How long appending to the log took lately, the 99th percentile, microseconds.
+    pub append_p99_us: u64,
     /// Flushes of the log, each with its fdatasync.
     pub log_syncs: u64,
     /// Groups of entries written.
@@ -122,6 +133,14 @@ const GAUGES: &[(&str, &str, Look)] = &[
     ("sessions", "Sessions that are open", |sample| sample.sessions),
     ("locks_held", "Requests that hold a lock", |sample| sample.held),
     ("waiters", "Requests that wait for a lock", |sample| sample.waiting),
+    (
+        "table_bytes",
+        "Bytes that sessions, requests and values take, as all members count them",
+        |sample| sample.table_bytes,
+    ),
+    ("table_bytes_limit", "How many of those there may be; 0: no limit is set yet", |sample| {
+        sample.max_table_bytes
+    }),
     ("leader", "Whether this node leads and serves: 1, else 0", |sample| sample.leads.into()),
     ("ready", "Whether this node serves or hears a leader: 1, else 0", |sample| {
         sample.ready.into()
@@ -133,8 +152,19 @@ const GAUGES: &[(&str, &str, Look)] = &[
     ("raft_snapshot_index", "Index of the last entry in the newest snapshot", |sample| {
         sample.snapshot_index
     }),
+    ("log_bytes", "What the log in memory takes; bounded by max_log_bytes", |sample| {
+        sample.log_bytes
+    }),
+    (
+        "log_append_p99_microseconds",
+        "99th percentile of the last seconds, from appending an entry until it is durable",
+        |sample| sample.append_p99_us,
+    ),
     ("raft_waiting_commands", "Commands that wait to be proposed", |sample| {
         sample.waiting_commands
+    }),
+    ("raft_waiting_bytes", "Bytes of the commands that wait to be proposed", |sample| {
+        sample.waiting_bytes
     }),
     (
         "disk_below_reserve",
@@ -173,6 +203,8 @@ pub struct Sources {
     pub sessions: SessionMetrics,
     /// Counted by replication.
     pub replication: ReplicationMetrics,
+    /// Counted by the ports.
+    pub connections: ConnectionMetrics,
     /// Measured by the log's writer.
     pub log_sync: Histogram,
     /// Takes a [`Sample`]. Quick.
@@ -192,6 +224,7 @@ pub fn registry(sources: Sources) -> Registry {
     registry.register("build", "What runs here", version);
     register_sessions(&mut registry, &sources.sessions);
     register_replication(&mut registry, &sources.replication);
+    register_connections(&mut registry, &sources.connections);
     registry.register_with_unit(
         "log_sync",
         "From handing entries to sled until they are on stable storage",
@@ -207,9 +240,12 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
         attached_streams,
         waiting_calls,
         outbox_overflows,
+        outbox_evictions,
+        outbox_bytes,
         watches,
         watch_events,
         watches_cut,
+        watch_bytes,
         keepalives,
         keepalives_acknowledged,
         quorum_rounds,
@@ -222,9 +258,19 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
     } = from.clone();
     registry.register("streams", "Streams that a session is attached to", attached_streams);
     registry.register("watches", "Watches that are open", watches);
+    let unit = || Unit::Bytes;
+    let meaning = "What waits in the outboxes of all streams";
+    registry.register_with_unit("outbox", meaning, unit(), outbox_bytes);
+    let meaning = "Changes that some watch still has to be told";
+    registry.register_with_unit("watch", meaning, unit(), watch_bytes);
     registry.register("waiting_calls", "Unary calls that wait for a lock", waiting_calls);
     let counters = [
         ("outbox_overflows", "Streams cut because they were not read", outbox_overflows),
+        (
+            "outbox_evictions",
+            "Streams cut because all outboxes together were full",
+            outbox_evictions,
+        ),
         ("watch_events", "Locks and changes that watchers were told", watch_events),
         ("watches_cut", "Watches cut because they were not read", watches_cut),
         ("keepalives", "Keepalives that came in", keepalives),
@@ -247,9 +293,39 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
     );
 }
 
+/// Each with the port as label: `clients`, `members` or `admin`.
+fn register_connections(registry: &mut Registry, from: &ConnectionMetrics) {
+    let ConnectionMetrics { open, limit, refused, put_off } = from.clone();
+    registry.register("connections", "Connections to a port that are open", open);
+    registry.register("connections_limit", "Connections that a port may have", limit);
+    registry.register(
+        "connections_refused",
+        "Connections closed because there were as many as there may be",
+        refused,
+    );
+    registry.register(
+        "accepts_put_off",
+        "Accepts that failed for want of descriptors or memory, each followed by a pause",
+        put_off,
+    );
+}
+
 fn register_replication(registry: &mut Registry, from: &ReplicationMetrics) {
-    let ReplicationMetrics { batch_commands, commit_seconds, snapshot_seconds } = from.clone();
+    let ReplicationMetrics {
+        batch_commands,
+        commands_refused,
+        commit_seconds,
+        snapshot_seconds,
+        snapshots_sent,
+        followers_cut_off,
+        relieved,
+    } = from.clone();
     registry.register("batch_commands", "Commands in a proposed entry", batch_commands);
+    registry.register(
+        "commands_refused",
+        "Commands refused because too many wait to be proposed",
+        commands_refused,
+    );
     registry.register_with_unit(
         "commit",
         "From proposing an entry to its being applied, on the leader",
@@ -262,6 +338,22 @@ fn register_replication(registry: &mut Registry, from: &ReplicationMetrics) {
         Unit::Seconds,
         snapshot_seconds,
     );
+    let counters = [
+        ("snapshots_sent", "Snapshots sent to other members, whole or not", snapshots_sent),
+        (
+            "followers_cut_off",
+            "Times that a follower was too far behind for the log, and got a snapshot",
+            followers_cut_off,
+        ),
+        (
+            "leader_relieved",
+            "Times that this leader handed over because its disk is below the reserve or slow",
+            relieved,
+        ),
+    ];
+    for (name, meaning, counter) in counters {
+        registry.register(name, meaning, counter);
+    }
 }
 
 /// Takes one sample for each time somebody asks.

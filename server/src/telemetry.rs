@@ -1,13 +1,25 @@
 //! Log lines, on standard error.
 
+mod lines;
+
+use std::fmt::Display;
 use std::io::IsTerminal;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use tracing_subscriber::util::SubscriberInitExt;
 
+use self::lines::Lines;
 use crate::config::{LogFormat, NodeConfig, log_filter};
 
 /// What libraries say below a warning is of use only to those who ask for it by name.
 const QUIET: [&str; 6] = ["openraft", "sled", "h2", "hyper", "tonic", "tower"];
+
+/// How long the end of the process waits for its last lines to be written.
+const FLUSH_WITHIN: Duration = Duration::from_millis(500);
+
+/// Where lines go once [`init`] was called.
+static LINES: OnceLock<Lines> = OnceLock::new();
 
 /// Sends log lines to standard error from here on, as the settings say. A second call changes
 /// nothing.
@@ -16,15 +28,40 @@ pub fn init(node: &NodeConfig) {
         // The settings were checked with the same function.
         return;
     };
+    let Ok(lines) = Lines::to(std::io::stderr()) else {
+        // Without a thread there are no lines; a node that serves is worth more.
+        return;
+    };
+    let lines = LINES.get_or_init(|| lines).clone();
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(lines)
         .with_ansi(std::io::stderr().is_terminal());
     // Fails only if log lines go somewhere already, as in a test.
     let _ = match node.log_format {
         LogFormat::Text => lines.finish().try_init(),
         LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
     };
+}
+
+/// Says a line on standard error, after those before it. Returns once it is written, or after half a
+/// second: whoever ends the process must not wait for a pipe that nobody reads.
+#[expect(clippy::print_stderr, reason = "before there is a writer of lines")]
+pub(crate) fn say(line: &dyn Display) {
+    match LINES.get() {
+        Some(lines) => {
+            lines.push(format!("{line}\n").as_bytes());
+            lines.flush(FLUSH_WITHIN);
+        }
+        None => eprintln!("{line}"),
+    }
+}
+
+/// Waits for the lines before the process ends, half a second at most.
+pub fn flush() {
+    if let Some(lines) = LINES.get() {
+        lines.flush(FLUSH_WITHIN);
+    }
 }
 
 /// The directives of the settings, and `warn` for each library they do not name.

@@ -185,6 +185,19 @@ fn a_restarted_node_finds_its_ports_free_at_once() {
     setup.starts();
 }
 
+/// With fewer it would start, and stop at its first snapshot or refuse its peers.
+#[test]
+fn a_process_that_may_open_too_few_files_is_refused_with_the_number_it_needs() {
+    let setup = Setup::new();
+
+    let (code, said) = setup.fails_with_open_files(255);
+
+    assert_eq!(code, SETTINGS, "{said}");
+    assert_holds(&said, &["255 files", "at least 256", "ulimit -n", "LimitNOFILE"]);
+    assert_short(&said);
+    assert!(!setup.data.exists(), "{} was made", setup.data.display());
+}
+
 /// A cluster of one has nobody to talk to.
 #[test]
 fn a_single_node_opens_no_peer_port() {

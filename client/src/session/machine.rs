@@ -12,15 +12,17 @@
 //!   server has said that it is over.
 //! - A change of a value is sent only under a hold that is alive here, and again only under the id
 //!   it had (I12), or under a new one after the old one was spent.
-//! - Nothing is sent between an Open with resume and its State: State decides what has to be sent
-//!   again (I23).
+//! - Nothing but keepalives is sent between an Open with resume and the whole of its State: State
+//!   decides what has to be sent again, and a State that was cut off changes nothing (I23).
 
 mod answers;
+mod arriving;
 mod covering;
 mod deadlines;
 #[cfg(test)]
 mod fuzz;
 mod holds;
+mod retries;
 mod stream;
 mod synchronise;
 mod values;
@@ -31,9 +33,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use holdfast_proto::v1::RefusalReason as Reason;
-use holdfast_seams::{Clock, Moment};
+use holdfast_seams::{Clock, Moment, Rng};
 use tokio::sync::{oneshot, watch};
 
+use self::arriving::Arriving;
+use self::retries::Retries;
 use super::cover::Covers;
 use super::request::{GivingBack, Key, Phase, Request, Requests, fail_all};
 use crate::hold::Hold;
@@ -113,12 +117,15 @@ enum Stream {
     None,
     /// Open went out at this moment; no answer yet.
     Opening(Moment),
-    /// Attached by a resume that went out at this moment; State has not come yet.
+    /// Attached by a resume; State is not whole yet, and something of it came last at this moment.
     Resuming(Moment),
+    /// State is whole and waits for the answer to a keepalive.
+    Renewing,
     Ready,
 }
 
 /// Something to be sent as soon as the stream is ready. Looked up again when its turn comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Intent {
     Acquire(Key),
     Cancel(Key),
@@ -128,10 +135,13 @@ enum Intent {
     Change(Key),
     /// Spends an id that no request here has any more.
     Forget(u64),
+    /// Ends the session, once more.
+    Close,
 }
 
 pub(super) struct Machine {
     clock: Arc<dyn Clock>,
+    rng: Arc<dyn Rng>,
     wishes: Wishes,
     lease: Lease,
     covers: Covers,
@@ -140,8 +150,11 @@ pub(super) struct Machine {
     identity: Option<Identity>,
     requests: Requests,
     stream: Stream,
+    arriving: Arriving,
     /// In order. At most a few for each request, so bounded by [`REQUESTS_MAX`].
     to_send: VecDeque<Intent>,
+    /// What a server with too much to do refused, of the stream that there is.
+    retries: Retries,
     closing: bool,
     close_sent: bool,
     opening: watch::Sender<Opening>,
@@ -149,10 +162,11 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn new(wishes: Wishes, clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn new(wishes: Wishes, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
         let ttl = wishes.ttl.unwrap_or(TTL_DEFAULT);
         Self {
             clock,
+            rng,
             lease: Lease::new(Terms::new(ttl, wishes.allowance)),
             wishes,
             covers: Covers::default(),
@@ -160,7 +174,9 @@ impl Machine {
             identity: None,
             requests: Requests::default(),
             stream: Stream::None,
+            arriving: Arriving::default(),
             to_send: VecDeque::new(),
+            retries: Retries::default(),
             closing: false,
             close_sent: false,
             opening: watch::Sender::new(Opening::Trying),
@@ -180,6 +196,11 @@ impl Machine {
         matches!(self.stream, Stream::Ready)
     }
 
+    /// Whether keepalives may be sent.
+    fn may_keep_alive(&self) -> bool {
+        matches!(self.stream, Stream::Ready | Stream::Renewing)
+    }
+
     pub(super) fn is_closing(&self) -> bool {
         self.closing
     }
@@ -187,6 +208,12 @@ impl Machine {
     /// Whether there is a session at a server, as far as is known.
     pub(super) fn has_session(&self) -> bool {
         self.identity.is_some()
+    }
+
+    /// The cluster that the session is at, as far as is known.
+    #[cfg(any(test, feature = "cassandra"))]
+    pub(super) fn cluster(&self) -> Option<Vec<u8>> {
+        self.identity.as_ref().map(|identity| identity.cluster.to_vec())
     }
 
     pub(super) fn label(&self) -> &str {
@@ -258,6 +285,7 @@ impl Machine {
     pub(super) fn close(&mut self) {
         self.closing = true;
         self.to_send.clear();
+        self.retries = Retries::default();
         self.end_requests(LostReason::SessionClosed, &Error::Closed);
         fail_all(self.requests.take_unsent(), &Error::Closed);
         self.lease.end();

@@ -63,7 +63,7 @@ impl Session {
         transport: Arc<dyn Transport>,
         seams: &Seams,
     ) -> Arc<Self> {
-        let machine = Machine::new(wishes, seams.clock.clone());
+        let machine = Machine::new(wishes, seams.clock.clone(), seams.rng.clone());
         let watched = Watched { machine, watchdog: None, alarm: None };
         let session = Arc::new(Self {
             seams: seams.clone(),
@@ -138,6 +138,12 @@ impl Session {
     #[cfg(any(test, feature = "cassandra"))]
     pub(crate) fn serves(&self, name: &str) -> bool {
         self.lock().machine.serves(name)
+    }
+
+    /// The cluster that the session is at; `None` while there is none.
+    #[cfg(any(test, feature = "cassandra"))]
+    pub(crate) fn cluster(&self) -> Option<Vec<u8>> {
+        self.lock().machine.cluster()
     }
 
     pub(crate) fn last_error(&self) -> String {

@@ -5,6 +5,7 @@ mod changes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use holdfast_mutants::mutant;
 use holdfast_proto::v1;
 use tokio::sync::{oneshot, watch};
 
@@ -253,6 +254,9 @@ impl Requests {
 
     /// All ids below have had their first answer.
     pub(super) fn done_below(&self) -> u64 {
+        if mutant!(DoneBeforeReceived) {
+            return self.ids_given + 1;
+        }
         self.unanswered.first().copied().unwrap_or(self.ids_given + 1)
     }
 

@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 const LEADER_METADATA: &str = "holdfast-leader";
 /// The server's settings whose overflow cuts a slow reader's stream or watch; the name of the one
 /// is in the message.
-const READER_LIMITS: [&str; 2] = ["outbox_frames", "watch_backlog"];
+const READER_LIMITS: [&str; 3] = ["outbox_frames", "outbox_bytes", "watch_backlog"];
 
 /// What is certain after a call or stream ended with a status.
 #[derive(Clone, Debug, PartialEq, Eq)]

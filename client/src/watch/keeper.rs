@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use holdfast_mutants::mutant;
 use holdfast_proto::v1;
 use holdfast_seams::{Moment, TransportError, Watched};
 
@@ -111,7 +112,7 @@ impl Keeper {
     /// The watch that ran is over.
     fn broke(&mut self, error: TransportError) -> Result<()> {
         let line = self.line.take();
-        if std::mem::take(&mut self.counts) {
+        if std::mem::take(&mut self.counts) && !mutant!(WatchRestartUntold) {
             self.told.push_back(WatchEvent::Restarted);
         }
         let mut at_the_same = None;

@@ -66,7 +66,7 @@ impl FakeServer {
                 secret: vec![9; 16].into(),
                 cluster_id: vec![3; 16].into(),
                 ttl_ms: open.ttl_ms.unwrap_or(10_000),
-                scopes: Vec::new(),
+                ..Default::default()
             })],
             client_frame::Body::KeepAlive(keepalive) => {
                 vec![Body::KeptAlive(v1::KeptAlive { seq: keepalive.seq, scopes: Vec::new() })]

@@ -109,7 +109,7 @@ impl Net {
         let open = server.open().await;
         let resume = open.resume.expect("the session is resumed");
         assert_eq!((resume.session_id, resume.secret.as_ref()), (7, &[9; 16][..]));
-        let state = v1::State { requests, next_request_id };
+        let state = v1::State { requests, next_request_id, more: false };
         server.say_all(vec![opened(7), server_frame::Body::State(state)]).await;
         server
     }
@@ -218,17 +218,22 @@ impl Server {
 
     /// What the next frame that is no keepalive says; keepalives are answered at once.
     pub async fn hear(&mut self) -> client_frame::Body {
+        self.hear_frame().await.body.expect("a frame says something")
+    }
+
+    /// The next frame that is no keepalive; keepalives are answered at once.
+    pub async fn hear_frame(&mut self) -> v1::ClientFrame {
         let until = self.seams.clock.now() + PATIENCE;
         loop {
             assert!(self.seams.clock.now() < until, "the client says nothing but keepalives");
             let frame = self.frame().await.expect("the stream is open");
-            match frame.body.expect("a frame says something") {
+            match frame.body.as_ref().expect("a frame says something") {
                 client_frame::Body::KeepAlive(keepalive) => {
                     self.keepalives.push(keepalive.seq);
                     let scopes = self.scopes.clone();
                     self.say(kept_alive_in(keepalive.seq, scopes)).await;
                 }
-                other => return other,
+                _ => return frame,
             }
         }
     }
@@ -310,6 +315,12 @@ impl Server {
         self.say(body).await;
     }
 
+    /// Several in one message, at the same index.
+    pub async fn say_all_at(&mut self, index: u64, bodies: Vec<server_frame::Body>) {
+        self.index.store(index, Ordering::Relaxed);
+        self.say_all(bodies).await;
+    }
+
     pub async fn say_all(&mut self, bodies: Vec<server_frame::Body>) {
         let index = self.index.fetch_add(1, Ordering::Relaxed);
         let frame = |body| v1::ServerFrame { index, body: Some(body) };
@@ -341,7 +352,7 @@ pub fn opened(session_id: u64) -> server_frame::Body {
         secret: vec![9; 16].into(),
         cluster_id: vec![3; 16].into(),
         ttl_ms: 10_000,
-        scopes: Vec::new(),
+        ..Default::default()
     })
 }
 

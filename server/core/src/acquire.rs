@@ -10,6 +10,7 @@ use crate::mode::Item;
 use crate::pass_on::{Entering, contended};
 use crate::queue::Waiter;
 use crate::session::{Record, State};
+use crate::size;
 use crate::wish::{Need, Part, Wish};
 use crate::{LockTable, Rejection};
 
@@ -76,7 +77,7 @@ impl LockTable {
     /// (`done_below`) was taken: [`Rejection::LockHeld`], [`Rejection::LockAwaited`],
     /// [`Rejection::NothingFree`] and [`Rejection::Suspended`] are recorded under the id; those of
     /// [`Wish::new`], [`Rejection::SeveralScopes`], [`Rejection::RequestGone`], [`Rejection::RequestReused`], [`Rejection::RequestEnded`],
-    /// [`Rejection::TooManyRequests`], [`Rejection::TooManyWaiters`] and
+    /// [`Rejection::TooManyRequests`], [`Rejection::TableFull`], [`Rejection::TooManyWaiters`] and
     /// [`Rejection::TokensExhausted`] changed nothing else.
     pub(crate) fn acquire(&mut self, ask: &Ask<'_>, events: &mut Vec<Event>) -> Outcome {
         self.confirm(ask.session, ask.done_below)?;
@@ -94,6 +95,7 @@ impl LockTable {
             return self.answer_again(ask.request, &wish, record);
         }
         session.may_keep_another(ask.session, limit)?;
+        self.check_table(size::of_request(wish.iter().map(|(name, _)| name)))?;
         self.check_one_scope(&wish)?;
         if !self.counters.has_tokens() && wish.takes(self.fitting(&wish)).is_some() {
             // Nobody holds what it asks for, and yet nobody can be granted it.
@@ -170,10 +172,10 @@ impl LockTable {
         let grant = Grant { session, request, token };
         let state = self.enter(&Entering { grant, wish: &wish, part }, events);
         let held = State::Held { token, since_ms: self.stamp_ms, part };
-        if let Some(found) = self.sessions.get_mut(session) {
-            found.records.insert(request, Record::Asked { wish, state: held });
+        self.change_session(session, |found| {
+            found.keep(request, Record::Asked { wish, state: held });
             found.holds.insert(token, request);
-        }
+        });
         Ok(Answer::Acquired { request, state, fresh: true })
     }
 

@@ -112,7 +112,7 @@ impl LockTable {
     /// | I33 | a lock is in the table only while it is held, waited for, or carries a value |
     /// | value | a value was set under a grant that was given out, before those who hold its lock, and is not suspect to the holder that set it |
     /// | scope | no two scopes overlap, their epochs are within bounds, and a request waits for or holds locks of one scope only, or of none |
-    /// | index | counts, holds by token, marks and the values at their locks agree with the records |
+    /// | index | counts, bytes, holds by token, marks and the values at their locks agree with the records |
     ///
     /// What needs two states (stamps, order of grants, answers to retries, what makes a value
     /// suspect) is checked by `tests/properties.rs` against its model.
@@ -124,6 +124,8 @@ impl LockTable {
         let (mut records, mut locks) = (Side::default(), Side::default());
         for (id, session) in self.sessions.iter() {
             records.counts.sessions += 1;
+            records.counts.table_bytes =
+                records.counts.table_bytes.saturating_add(session.recount());
             self.check_session(id, session, &mut records)?;
         }
         self.check_scopes()?;
@@ -155,7 +157,10 @@ impl LockTable {
         ensure(version >= COMMAND_VERSION_OLDEST, "I29", || {
             format!("version {version} was applied, and never was one")
         })?;
-        ensure(self.limits.check().is_ok(), "I27", || format!("unusable {:?}", self.limits))?;
+        let usable = self.limits.check().is_ok() && self.max_table_bytes != Some(0);
+        ensure(usable, "I27", || {
+            format!("unusable {:?}, {:?} bytes", self.limits, self.max_table_bytes)
+        })?;
         ensure(self.chain.is_well_formed(), "I16", || "the witnesses are out of order".into())
     }
 
@@ -194,6 +199,9 @@ impl LockTable {
     fn check_session<'a>(&self, id: SessionId, session: &'a Session, told: &mut Side<'a>) -> Check {
         ensure(id.get() <= self.counters.session, "index", || {
             format!("session {id} was never given out")
+        })?;
+        ensure(session.bytes == session.recount(), "index", || {
+            format!("session {id} counts {} bytes, and takes {}", session.bytes, session.recount())
         })?;
         let mut held = 0;
         for (&request, record) in &session.records {
@@ -329,6 +337,7 @@ impl LockTable {
         for (name, value) in self.values.iter() {
             counts.values += 1;
             counts.value_bytes = counts.value_bytes.saturating_add(value.cost(name));
+            counts.table_bytes = counts.table_bytes.saturating_add(value.cost(name));
             let at_lock = self.locks.get(name).filter(|lock| lock.value.as_ref() == Some(value));
             let Some(lock) = at_lock else {
                 return violated("index", format!("{name} does not carry its value, {value:?}"));

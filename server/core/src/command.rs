@@ -179,6 +179,12 @@ pub enum Command {
         /// Above the scope's; at most [`SCOPE_EPOCH_MAX`](crate::SCOPE_EPOCH_MAX).
         epoch: u16,
     },
+    /// Sets how many bytes the table may take, from here on. Before the first of these there is no such
+    /// limit. A command of its own beside `Configure`, whose stored form all versions know.
+    LimitTable {
+        /// The limit, as the table counts itself ([`Counts::table_bytes`](crate::Counts::table_bytes)).
+        max_bytes: u64,
+    },
 }
 
 impl Command {
@@ -203,6 +209,7 @@ impl Command {
             | Self::Suspend { .. }
             | Self::Resume { .. }
             | Self::RaiseEpoch { .. } => 4,
+            Self::LimitTable { .. } => 5,
         }
     }
 }

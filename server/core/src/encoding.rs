@@ -5,7 +5,7 @@ use borsh::BorshSerialize;
 use crate::command::Batch;
 
 /// The highest version of commands this build knows, and so may apply (I29).
-pub const COMMAND_VERSION: u16 = 4;
+pub const COMMAND_VERSION: u16 = 5;
 /// The lowest version this build knows: the first that was released.
 pub const COMMAND_VERSION_OLDEST: u16 = 2;
 

@@ -23,6 +23,7 @@ use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, Ticket, re
 use crate::mode::{Item, Mode};
 use crate::queue::Waiter;
 use crate::session::{Record, Session, State};
+use crate::size;
 use crate::value::{Value, check_length};
 use crate::wish::{Need, Part, Wish};
 use crate::{LockTable, Rejection};
@@ -112,7 +113,7 @@ impl LockTable {
         let mut opened = None;
         let mut fates = Vec::new();
         for (request, row) in (1..).map(RequestId::new).zip(import.rows) {
-            let fate = if let Some(fate) = self.in_the_way_of(import.owner, row) {
+            let fate = if let Some(fate) = self.in_the_way_of(import.owner, row, opened) {
                 fate
             } else {
                 let session = match opened {
@@ -134,12 +135,18 @@ impl LockTable {
         // No secret has a hash of zeros that anybody could find: nobody can renew or resume it.
         let label = import.owner.clone();
         let opened =
-            Session { imported: true, ttl_ms: import.ttl_ms, label, ..Session::new(self.stamp_ms) };
+            Session { imported: true, ttl_ms: import.ttl_ms, ..Session::new(self.stamp_ms, label) };
         self.add_session(opened, events)
     }
 
-    /// Why a row does not come in; `None` if it does.
-    fn in_the_way_of(&self, owner: &Label, row: &ImportRow) -> Option<Fate> {
+    /// Why a row does not come in; `None` if it does. `opened` is the session it would come into, if
+    /// it is open already.
+    fn in_the_way_of(
+        &self,
+        owner: &Label,
+        row: &ImportRow,
+        opened: Option<SessionId>,
+    ) -> Option<Fate> {
         let key = (row.lock.clone(), owner.clone());
         if self.imports.contains_key(&key) && !mutant!(ImportRepeats) {
             return Some(Fate::Known);
@@ -148,7 +155,17 @@ impl LockTable {
             Has::Hold(value) => self.may_come_to_hold(&row.lock, value.as_deref()),
             Has::Place => self.may_come_to_wait(&row.lock),
         };
-        fits.err().map(Fate::Refused)
+        let session = if opened.is_some() { 0 } else { size::of_session(owner) };
+        let more = session + size::of_row(&row.lock, owner) + self.value_growth(row);
+        fits.and_then(|()| self.check_table(more)).err().map(Fate::Refused)
+    }
+
+    /// How many bytes more the value of its lock takes once a row has come in.
+    fn value_growth(&self, row: &ImportRow) -> u64 {
+        match &row.has {
+            Has::Hold(Some(value)) => self.growth(&row.lock, value.len()),
+            Has::Hold(None) | Has::Place => 0,
+        }
     }
 
     /// A lock that anybody holds or waits for here is not free to a holder from elsewhere.
@@ -235,7 +252,8 @@ impl LockTable {
     /// [`Rejection::UnknownSession`]: nothing changed. For each of the others the confirmation
     /// (`done_below`) was taken: [`Rejection::NotImported`] is recorded under the id;
     /// [`Rejection::RequestGone`], [`Rejection::RequestReused`], [`Rejection::RequestEnded`],
-    /// [`Rejection::TooManyRequests`] and [`Rejection::TokensExhausted`] changed nothing else.
+    /// [`Rejection::TooManyRequests`], [`Rejection::TableFull`] and [`Rejection::TokensExhausted`] changed
+    /// nothing else.
     pub(crate) fn claim(&mut self, claim: &Claimed<'_>, events: &mut Vec<Event>) -> Outcome {
         let &Claimed { session, done_below, request, lock, owner } = claim;
         self.confirm(session, done_below)?;
@@ -245,6 +263,7 @@ impl LockTable {
             return self.answer_again(request, &wish, record);
         }
         claimer.may_keep_another(session, self.limits.max_requests_per_session)?;
+        self.check_table(size::of_request(std::iter::once(lock)))?;
         wish.share_names(|name| self.kept_name(name));
         let who = (session, request);
         match self.imported(lock, owner) {
@@ -283,9 +302,8 @@ impl LockTable {
         events: &mut Vec<Event>,
     ) -> Outcome {
         let before = events.len();
-        if let Some(import) = self.sessions.get_mut(session) {
-            import.give_back(request, token, Part::default());
-        }
+        let none = Part::default();
+        self.change_session(session, |import| import.give_back(request, token, none));
         for (name, _) in wish.iter() {
             self.take_holder(name, token);
         }
@@ -323,9 +341,7 @@ impl LockTable {
     }
 
     fn finish_import(&mut self, session: SessionId, request: RequestId) {
-        if let Some(import) = self.sessions.get_mut(session) {
-            import.finish(request);
-        }
+        self.change_session(session, |import| import.finish(request));
     }
 
     /// With an import's session goes all memory of it.

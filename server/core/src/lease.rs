@@ -29,6 +29,8 @@ pub enum NotRenewed {
 /// - A session is due only after the receipt of its last acknowledged keepalive + TTL + margin
 ///   (§5.2), or its start in this tenure + TTL + margin (§5.3), whichever is later (I6).
 /// - A session with a keepalive waiting for its quorum round is not due (§5.2).
+/// - A session that is being resumed is due a TTL later, and no later than that, however many resumes
+///   there are: what has not renewed it does not keep it (I31).
 /// - From [`LeaseTable::begin_expiry`] until [`LeaseTable::expiry_settled`] nothing renews it
 ///   (§5.2).
 /// - Every session that is none of these is due once its deadline lies behind (I7).
@@ -36,7 +38,7 @@ pub enum NotRenewed {
 pub struct LeaseTable {
     margin_ms: u64,
     leases: BTreeMap<SessionId, Lease>,
-    /// Invariant: exactly the sessions in [`Phase::Running`], by deadline.
+    /// Invariant: exactly the sessions in [`Phase::Running`], by [`Lease::due_ms`].
     order: BTreeSet<(u64, SessionId)>,
 }
 
@@ -45,6 +47,16 @@ struct Lease {
     ttl_ms: u64,
     deadline_ms: u64,
     phase: Phase,
+    /// Resumes that put it off.
+    resumes: u64,
+}
+
+impl Lease {
+    /// From when on it is due.
+    fn due_ms(self) -> u64 {
+        let put_off_ms = if self.resumes > 0 { self.ttl_ms } else { 0 };
+        self.deadline_ms.saturating_add(put_off_ms)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,14 +86,15 @@ impl LeaseTable {
             return;
         }
         let deadline_ms = self.deadline(ttl_ms, now_ms);
-        self.leases.insert(session, Lease { ttl_ms, deadline_ms, phase: Phase::Running });
+        let lease = Lease { ttl_ms, deadline_ms, phase: Phase::Running, resumes: 0 };
+        self.leases.insert(session, lease);
         self.order.insert((deadline_ms, session));
     }
 
     /// Forgets a session that ended; `false` if it was not there.
     pub fn remove(&mut self, session: SessionId) -> bool {
         let Some(lease) = self.leases.remove(&session) else { return false };
-        self.order.remove(&(lease.deadline_ms, session));
+        self.order.remove(&(lease.due_ms(), session));
         true
     }
 
@@ -94,16 +107,55 @@ impl LeaseTable {
     pub fn renew(&mut self, session: SessionId, heard_at_ms: u64) -> Result<u64, NotRenewed> {
         let margin_ms = self.margin_ms;
         let lease = self.renewable(session)?;
-        let earlier_ms = lease.deadline_ms;
+        let before = *lease;
         let renewed_ms = heard_at_ms.saturating_add(lease.ttl_ms).saturating_add(margin_ms);
         // Keepalives are acknowledged in whatever order their rounds end.
-        lease.deadline_ms = renewed_ms.max(earlier_ms);
-        let (deadline_ms, phase) = (lease.deadline_ms, lease.phase);
-        if phase == Phase::Running {
-            self.order.remove(&(earlier_ms, session));
-            self.order.insert((deadline_ms, session));
+        lease.deadline_ms = renewed_ms.max(before.deadline_ms);
+        let after = *lease;
+        self.put_in_order(session, before, after);
+        Ok(after.deadline_ms)
+    }
+
+    /// A resume of the session is under way, or its client has not taken State yet: it is due a TTL
+    /// later meanwhile, not more with a second resume. Each mark has to be taken back by one
+    /// [`LeaseTable::let_go`]; but not across a [`LeaseTable::restart`].
+    ///
+    /// # Errors
+    ///
+    /// [`NotRenewed`]: nothing was marked, so nothing has to be taken back.
+    pub fn put_off(&mut self, session: SessionId) -> Result<(), NotRenewed> {
+        let lease = self.renewable(session)?;
+        let before = *lease;
+        lease.resumes = lease.resumes.saturating_add(1);
+        let after = *lease;
+        self.put_in_order(session, before, after);
+        Ok(())
+    }
+
+    /// Takes one mark of [`LeaseTable::put_off`] back. Without a mark nothing changes.
+    pub fn let_go(&mut self, session: SessionId) {
+        let Some(lease) = self.leases.get_mut(&session) else { return };
+        let before = *lease;
+        lease.resumes = lease.resumes.saturating_sub(1);
+        let after = *lease;
+        self.put_in_order(session, before, after);
+    }
+
+    /// Whether a renewal would be taken.
+    ///
+    /// # Errors
+    ///
+    /// [`NotRenewed`] if not.
+    pub fn may_be_renewed(&mut self, session: SessionId) -> Result<(), NotRenewed> {
+        self.renewable(session).map(|_| ())
+    }
+
+    /// Moves a session whose deadline counts to its new place.
+    fn put_in_order(&mut self, session: SessionId, before: Lease, after: Lease) {
+        if after.phase == Phase::Running {
+            self.order.remove(&(before.due_ms(), session));
+            self.order.insert((after.due_ms(), session));
         }
-        Ok(deadline_ms)
     }
 
     /// Marks that a keepalive of the session waits for a quorum round: it is not due meanwhile.
@@ -115,12 +167,12 @@ impl LeaseTable {
     /// [`NotRenewed`]: nothing was marked, so nothing has to be taken back.
     pub fn waiting(&mut self, session: SessionId) -> Result<(), NotRenewed> {
         let lease = self.renewable(session)?;
-        let deadline_ms = lease.deadline_ms;
+        let due_ms = lease.due_ms();
         lease.phase = match lease.phase {
             Phase::Waiting(count) => Phase::Waiting(count.saturating_add(1)),
             Phase::Running | Phase::Expiring => Phase::Waiting(1),
         };
-        self.order.remove(&(deadline_ms, session));
+        self.order.remove(&(due_ms, session));
         Ok(())
     }
 
@@ -134,22 +186,22 @@ impl LeaseTable {
             return;
         }
         lease.phase = Phase::Running;
-        let deadline_ms = lease.deadline_ms;
-        self.order.insert((deadline_ms, session));
+        let due_ms = lease.due_ms();
+        self.order.insert((due_ms, session));
     }
 
     /// Marks that the session's expiry is about to be proposed: nothing renews it from here on.
     ///
     /// `false`, and nothing changes, if that must not be proposed: the session is unknown, not
-    /// past its deadline at `now_ms`, waits for a quorum round, or is expiring already.
+    /// due at `now_ms`, waits for a quorum round, or is expiring already.
     pub fn begin_expiry(&mut self, session: SessionId, now_ms: u64) -> bool {
         let Some(lease) = self.leases.get_mut(&session) else { return false };
-        if lease.phase != Phase::Running || now_ms <= lease.deadline_ms {
+        let due_ms = lease.due_ms();
+        if lease.phase != Phase::Running || now_ms <= due_ms {
             return false;
         }
         lease.phase = Phase::Expiring;
-        let deadline_ms = lease.deadline_ms;
-        self.order.remove(&(deadline_ms, session));
+        self.order.remove(&(due_ms, session));
         true
     }
 
@@ -196,6 +248,7 @@ impl LeaseTable {
     pub fn restart(&mut self, now_ms: u64, sessions: impl IntoIterator<Item = (SessionId, u64)>) {
         self.leases.clear();
         self.order.clear();
+        let sessions = sessions.into_iter().filter(|_| !mutant!(TenureForgetsSessions));
         for (session, ttl_ms) in sessions {
             let cut_ms = if mutant!(NoFullTtl) { ttl_ms } else { 0 };
             self.insert(session, ttl_ms, now_ms.saturating_sub(cut_ms));
@@ -246,6 +299,39 @@ mod tests {
         let mut leases = LeaseTable::new(MARGIN);
         leases.insert(A, TTL, 0);
         leases
+    }
+
+    /// I31: what shows the secret and renews nothing puts an expiry off by one TTL, however often it comes.
+    #[test]
+    fn resumes_put_an_expiry_off_by_one_ttl_and_no_more() {
+        let mut leases = with_a();
+        leases.put_off(A).expect("it is open");
+        leases.put_off(A).expect("it is open");
+        assert_eq!((leases.due(2_100, 9), leases.begin_expiry(A, 2_100)), (vec![], false));
+        leases.let_go(A);
+        assert_eq!(leases.due(2_100, 9), [], "one resume is left");
+        assert_eq!(leases.due(2_101, 9), [A]);
+
+        leases.let_go(A);
+        leases.let_go(A);
+        assert_eq!(leases.due(1_101, 9), [A], "none is left");
+        assert!(leases.begin_expiry(A, 1_101));
+        assert_eq!(leases.put_off(A), Err(NotRenewed::Expiring));
+    }
+
+    /// A keepalive that waits for its round counts as ever, and what it renews is counted from its receipt.
+    #[test]
+    fn a_session_that_is_resumed_is_renewed_by_its_keepalive() {
+        let mut leases = with_a();
+        leases.put_off(A).expect("it is open");
+        leases.waiting(A).expect("it is open");
+        assert_eq!(leases.due(9_000, 9), [], "its keepalive waits");
+        assert_eq!(leases.renew(A, 2_000), Ok(3_100));
+        leases.answered(A);
+        assert_eq!(leases.next_deadline(), Some(4_101), "still put off");
+        leases.let_go(A);
+        assert_eq!(leases.next_deadline(), Some(3_101));
+        assert!(leases.remove(A) && leases.next_deadline().is_none());
     }
 
     #[test]

@@ -121,9 +121,8 @@ impl LockTable {
         let Ready { session, request, ticket, wish, part } = ready;
         let (session, request, part) = (*session, *request, *part);
         self.leave_queues(wish, *ticket);
-        if let Some(found) = self.sessions.get_mut(session) {
-            found.hold(request, token, part, self.stamp_ms);
-        }
+        let since_ms = self.stamp_ms;
+        self.change_session(session, |found| found.hold(request, token, part, since_ms));
         let grant = Grant { session, request, token };
         self.enter(&Entering { grant, wish, part }, events);
         let elsewhere = wish.whole().without(part);

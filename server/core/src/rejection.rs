@@ -301,6 +301,15 @@ pub enum Rejection {
         /// The last, [`SCOPE_EPOCH_MAX`](crate::SCOPE_EPOCH_MAX).
         max: u16,
     },
+    /// The table takes as many bytes as allowed. Not recorded: the request may come again under its id.
+    #[error(
+        "sessions, requests and values would take more than {limit} bytes, the limit \
+         (max_table_bytes); try again when others have ended theirs"
+    )]
+    TableFull {
+        /// The limit, bytes.
+        limit: u64,
+    },
 }
 
 impl Rejection {

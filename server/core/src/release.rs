@@ -7,6 +7,7 @@ use crate::event::{Event, LossCause};
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::mode::Mode;
 use crate::session::{Record, State};
+use crate::size::REQUEST_BYTES;
 use crate::wish::{Part, Wish, check_count};
 use crate::{LockTable, Rejection};
 
@@ -27,8 +28,8 @@ impl LockTable {
     /// # Errors
     ///
     /// [`Rejection::UnknownSession`]: nothing changed. [`Rejection::RequestGone`]: nothing is kept
-    /// of the request, it is over. [`Rejection::TooManyRequests`]: the id was never seen and there
-    /// is no room to remember it as spent; cancel again after confirming others.
+    /// of the request, it is over. [`Rejection::TooManyRequests`], [`Rejection::TableFull`]: the id was
+    /// never seen and there is no room to remember it as spent; cancel again after confirming others.
     pub(crate) fn cancel(
         &mut self,
         session: SessionId,
@@ -55,6 +56,7 @@ impl LockTable {
             None => {
                 found.seen(request)?;
                 found.may_keep_another(session, limit)?;
+                self.check_table_to_free(REQUEST_BYTES)?;
                 self.record(session, request, Record::Spent);
                 Was::Unknown
             }
@@ -136,9 +138,7 @@ impl LockTable {
         if !mutant!(CancelKeepsPlace) {
             self.leave_queues(wish, ticket);
         }
-        if let Some(found) = self.sessions.get_mut(session) {
-            found.finish(request);
-        }
+        self.change_session(session, |found| found.finish(request));
         events.push(Event::Left { session, request, items: wish.items() });
         self.pass_on(wish.iter().map(|(name, _)| name), events);
     }
@@ -147,9 +147,7 @@ impl LockTable {
     fn give_back(&mut self, ending: &Ending, left: Part, events: &mut Vec<Event>) {
         let Ending { grant, wish, part } = ending;
         let Grant { session, request, token } = *grant;
-        if let Some(found) = self.sessions.get_mut(session) {
-            found.give_back(request, token, left);
-        }
+        self.change_session(session, |found| found.give_back(request, token, left));
         let (items, over) = (wish.items_of(*part), left.is_empty());
         events.push(Event::Released { session, request, token, items, over });
         self.end_hold(ending, events);

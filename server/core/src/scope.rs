@@ -115,9 +115,8 @@ impl LockTable {
         let answer = self.change_scope(scope, now, events);
         for ending in self.holds_in(scope) {
             let Grant { session, request, token } = ending.grant;
-            if let Some(found) = self.sessions.get_mut(session) {
-                found.give_back(request, token, Part::default());
-            }
+            let none = Part::default();
+            self.change_session(session, |found| found.give_back(request, token, none));
             self.lose(&ending, LossCause::EpochRaised, events);
         }
         Ok(answer)

@@ -10,6 +10,7 @@ use crate::answer::{Answer, Grant, Outcome};
 use crate::event::{EndCause, Event};
 use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, Tenure, Ticket};
 use crate::release::Ending;
+use crate::size;
 use crate::wish::{Part, Wish};
 use crate::{LockTable, Rejection};
 
@@ -33,6 +34,9 @@ pub(crate) struct Session {
     /// Invariant: exactly the records in [`State::Held`]; so it is not stored in snapshots.
     #[borsh(skip)]
     pub(crate) holds: BTreeMap<FencingToken, RequestId>,
+    /// What it counts with its records (`size.rs`). Changed with them, so not stored in snapshots.
+    #[borsh(skip)]
+    pub(crate) bytes: u64,
 }
 
 /// What is kept under a request id.
@@ -89,11 +93,12 @@ impl Record {
 
 impl Session {
     /// One that nobody owns, with no lease.
-    pub(crate) fn new(opened_ms: u64) -> Self {
+    pub(crate) fn new(opened_ms: u64, label: Label) -> Self {
         Self {
             imported: false,
             ttl_ms: 0,
-            label: Label::default(),
+            bytes: size::of_session(&label),
+            label,
             secret_hash: [0; 32],
             opened_ms,
             done_below: RequestId::new(0),
@@ -137,7 +142,7 @@ impl Session {
             .map(|(&request, _)| request)
             .collect();
         for request in finished {
-            self.records.remove(&request);
+            self.drop_record(request);
         }
         self.done_below = done_below;
     }
@@ -214,7 +219,7 @@ impl Session {
     /// Marks a live request as over. Below the mark nobody will ask for it again: it is dropped.
     pub(crate) fn finish(&mut self, request: RequestId) {
         if request < self.done_below {
-            self.records.remove(&request);
+            self.drop_record(request);
         } else if let Some(Record::Asked { state, .. }) = self.records.get_mut(&request) {
             *state = State::Ended;
         }
@@ -226,7 +231,8 @@ impl LockTable {
     ///
     /// # Errors
     ///
-    /// [`Rejection::TtlOutOfRange`], [`Rejection::TooManySessions`]; the state is unchanged.
+    /// [`Rejection::TtlOutOfRange`], [`Rejection::TooManySessions`], [`Rejection::TableFull`]; the state
+    /// is unchanged.
     pub(crate) fn open_session(
         &mut self,
         ttl_ms: u64,
@@ -238,7 +244,7 @@ impl LockTable {
         if !(min_ms..=max_ms).contains(&ttl_ms) {
             return Err(Rejection::TtlOutOfRange { ttl_ms, min_ms, max_ms });
         }
-        let opened = Session { ttl_ms, label, secret_hash, ..Session::new(self.stamp_ms) };
+        let opened = Session { ttl_ms, secret_hash, ..Session::new(self.stamp_ms, label) };
         let session = self.add_session(opened, events)?;
         Ok(Answer::SessionOpened { session })
     }
@@ -247,7 +253,7 @@ impl LockTable {
     ///
     /// # Errors
     ///
-    /// [`Rejection::TooManySessions`]; the state is unchanged.
+    /// [`Rejection::TooManySessions`], [`Rejection::TableFull`]; the state is unchanged.
     pub(crate) fn add_session(
         &mut self,
         opened: Session,
@@ -258,11 +264,18 @@ impl LockTable {
         if self.counts.sessions >= limit {
             return Err(full);
         }
+        self.check_table(opened.bytes)?;
         let session = self.counters.next_session().ok_or(full)?;
-        self.sessions.insert(session, opened);
-        self.counts.sessions += 1;
+        self.put_session(session, opened);
         events.push(Event::SessionOpened { session });
         Ok(session)
+    }
+
+    /// Puts a session in its place, and counts it.
+    pub(crate) fn put_session(&mut self, id: SessionId, session: Session) {
+        self.counts.sessions += 1;
+        self.counts.table_bytes = self.counts.table_bytes.saturating_add(session.bytes);
+        self.sessions.insert(id, session);
     }
 
     /// Ends a session whose deadline passed at the leader of `heard_in`.
@@ -310,6 +323,7 @@ impl LockTable {
             return Err(Rejection::UnknownSession { session });
         };
         self.counts.sessions -= 1;
+        self.counts.table_bytes = self.counts.table_bytes.saturating_sub(ended.bytes);
         self.forget_imports(&ended);
         let waits = if mutant!(SessionEndKeepsWaits) { Vec::new() } else { ended.waits() };
         for &(ticket, request, wish) in &waits {
@@ -346,18 +360,14 @@ impl LockTable {
     ) -> Result<(), Rejection> {
         // The shard is opened for writing only when the mark moves: a write after a freeze copies
         // the shard.
-        if self.open(session)?.done_below < done_below
-            && let Some(found) = self.sessions.get_mut(session)
-        {
-            found.confirm(done_below);
+        if self.open(session)?.done_below < done_below {
+            self.change_session(session, |found| found.confirm(done_below));
         }
         Ok(())
     }
 
     pub(crate) fn record(&mut self, session: SessionId, request: RequestId, record: Record) {
-        if let Some(found) = self.sessions.get_mut(session) {
-            found.records.insert(request, record);
-        }
+        self.change_session(session, |found| found.keep(request, record));
     }
 
     /// A session that its client may act for. An import's is nobody's: what it holds can be claimed,

@@ -32,14 +32,18 @@ use crate::value::Value;
 use crate::values::{self, ValueShard};
 use crate::wish::{Part, Wish};
 
-/// The version this build writes, and the highest it reads.
-pub const SNAPSHOT_VERSION: u16 = 4;
+/// The highest version this build reads. It writes that too, or the one before while no limit of the
+/// table's bytes was set: members that do not know the command for it do not know that version either,
+/// and may need the snapshot.
+pub const SNAPSHOT_VERSION: u16 = 5;
 /// The lowest version this build reads: the first that was released.
 const SNAPSHOT_VERSION_OLDEST: u16 = 2;
 /// The first that says of a session whether it was imported, and which commands were applied.
 const SAYS_IMPORTED: u16 = 3;
 /// The first that has scopes.
 const HAS_SCOPES: u16 = 4;
+/// The first that says how many bytes the table may take.
+const SAYS_MAX_BYTES: u16 = 5;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
 
@@ -103,6 +107,7 @@ impl From<io::Error> for SnapshotError {
 pub struct Frozen {
     header: Header,
     applied_version: u16,
+    max_table_bytes: Option<u64>,
     scopes: Vec<(ScopePrefix, ScopeState)>,
     shards: Vec<Arc<Shard>>,
     values: Vec<Arc<ValueShard>>,
@@ -129,10 +134,10 @@ impl LockTable {
             sessions: self.counts.sessions,
             values: self.counts.values,
         };
-        let applied_version = self.applied_version;
+        let (applied_version, max_table_bytes) = (self.applied_version, self.max_table_bytes);
         let scopes = self.scopes.iter().map(|(scope, state)| (scope.clone(), state)).collect();
         let (shards, values) = (self.sessions.freeze(), self.values.freeze());
-        Frozen { header, applied_version, scopes, shards, values }
+        Frozen { header, applied_version, max_table_bytes, scopes, shards, values }
     }
 
     /// Reads what [`Frozen::write_to`] wrote, to the end of `input`, and checks every invariant.
@@ -169,6 +174,9 @@ impl LockTable {
         }
         if version >= HAS_SCOPES {
             table.scopes = read_scopes(blocks)?;
+        }
+        if version >= SAYS_MAX_BYTES {
+            table.max_table_bytes = Some(u64::deserialize_reader(blocks)?);
         }
         let mut last = None;
         let mut waits = Vec::new();
@@ -224,8 +232,8 @@ impl LockTable {
             }
         }
         self.restore_imports(id, &session)?;
-        self.sessions.insert(id, session);
-        self.counts.sessions += 1;
+        session.bytes = session.recount();
+        self.put_session(id, session);
         Ok(())
     }
 
@@ -321,7 +329,7 @@ fn inconsistent(invariant: &'static str, what: String) -> SnapshotError {
 }
 
 impl Session {
-    /// Reads what its derived `BorshSerialize` wrote; `holds` follows from the records.
+    /// Reads what its derived `BorshSerialize` wrote; `holds` and `bytes` follow from the records.
     fn read(input: &mut impl Read, version: u16) -> io::Result<Self> {
         Ok(Self {
             imported: version >= SAYS_IMPORTED && bool::deserialize_reader(input)?,
@@ -332,6 +340,7 @@ impl Session {
             done_below: BorshDeserialize::deserialize_reader(input)?,
             records: read_records(input)?,
             holds: BTreeMap::new(),
+            bytes: 0,
         })
     }
 }
@@ -382,11 +391,15 @@ impl Frozen {
     /// Those of `out`. What was written so far is cut off, and is noticed as such when read.
     pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
         out.write_all(&MAGIC)?;
-        out.write_all(&SNAPSHOT_VERSION.to_le_bytes())?;
+        let version = if self.max_table_bytes.is_some() { SNAPSHOT_VERSION } else { HAS_SCOPES };
+        out.write_all(&version.to_le_bytes())?;
         let mut blocks = BlockWriter::new(out);
         self.header.serialize(&mut blocks)?;
         self.applied_version.serialize(&mut blocks)?;
         self.scopes.serialize(&mut blocks)?;
+        if let Some(max_bytes) = self.max_table_bytes {
+            max_bytes.serialize(&mut blocks)?;
+        }
         for (id, session) in self.shards.iter().flat_map(|shard| shard.iter()) {
             id.serialize(&mut blocks)?;
             session.serialize(&mut blocks)?;

@@ -43,6 +43,9 @@ pub struct LockTable {
     pub(crate) imports: BTreeMap<(LockName, Label), (SessionId, RequestId)>,
     pub(crate) counters: Counters,
     pub(crate) limits: Limits,
+    /// How many bytes it may take, as [`Counts::table_bytes`] counts them; `None` before the first
+    /// [`Command::LimitTable`].
+    pub(crate) max_table_bytes: Option<u64>,
     pub(crate) scopes: Scopes,
     pub(crate) stamp_ms: u64,
     /// The highest version of commands that was ever applied.
@@ -65,6 +68,9 @@ pub struct Counts {
     pub values: u64,
     /// What the values count towards [`Limits::max_value_bytes`].
     pub value_bytes: u64,
+    /// What everything counts towards the limit of [`Command::LimitTable`]: an estimate, equal on all
+    /// replicas, of what sessions, requests and values take.
+    pub table_bytes: u64,
 }
 
 impl Default for LockTable {
@@ -89,6 +95,7 @@ impl LockTable {
             imports: BTreeMap::new(),
             counters,
             limits: Limits::default(),
+            max_table_bytes: None,
             scopes: Scopes::default(),
             stamp_ms: 0,
             applied_version: COMMAND_VERSION_OLDEST,
@@ -173,6 +180,7 @@ impl LockTable {
             Command::Suspend { ref scope } => self.suspend(scope, events),
             Command::Resume { ref scope, epoch } => self.resume(scope, epoch, events),
             Command::RaiseEpoch { ref scope, epoch } => self.raise_epoch(scope, epoch, events),
+            Command::LimitTable { max_bytes } => self.limit_table(max_bytes),
         }
     }
 

@@ -13,6 +13,7 @@ use crate::event::Event;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, read_bytes, read_grown_bytes};
 use crate::mode::{Item, Mode};
 use crate::session::Record;
+use crate::size::REQUEST_BYTES;
 use crate::{LockTable, Rejection};
 
 /// Largest value, bytes.
@@ -108,7 +109,7 @@ impl LockTable {
     /// with: [`Rejection::ValueTooLarge`], [`Rejection::RequestGone`],
     /// [`Rejection::RequestReused`], [`Rejection::RequestEnded`], [`Rejection::TooManyRequests`],
     /// [`Rejection::NotHolder`], [`Rejection::NotHeldUnder`], [`Rejection::NotExclusive`],
-    /// [`Rejection::NoValue`], [`Rejection::TooManyValueBytes`].
+    /// [`Rejection::TableFull`], [`Rejection::NoValue`], [`Rejection::TooManyValueBytes`].
     pub(crate) fn set_value(&mut self, write: &Write<'_>, events: &mut Vec<Event>) -> Outcome {
         self.confirm(write.session, write.done_below)?;
         check_size(write.change)?;
@@ -127,6 +128,7 @@ impl LockTable {
         }
         session.may_keep_another(write.session, self.limits.max_requests_per_session)?;
         self.may_write(write)?;
+        self.check_table_for(write)?;
         self.change_value(write, events)?;
         self.record(write.session, request, Record::Wrote { payload });
         Ok(Answer::ValueSet { request, fresh: true })
@@ -145,6 +147,24 @@ impl LockTable {
             Some((_, Mode::Shared)) => Err(Rejection::NotExclusive { lock: lock.clone(), token }),
             None => Err(Rejection::NotHeldUnder { session, token, lock: lock.clone() }),
         }
+    }
+
+    /// What leaves the value no larger is kept as part of freeing something.
+    fn check_table_for(&self, write: &Write<'_>) -> Result<(), Rejection> {
+        let growth = match write.change {
+            ValueChange::Set(bytes) => self.growth(write.lock, bytes.len()),
+            ValueChange::Clear | ValueChange::Confirm => 0,
+        };
+        match growth {
+            0 => self.check_table_to_free(REQUEST_BYTES),
+            more => self.check_table(more.saturating_add(REQUEST_BYTES)),
+        }
+    }
+
+    /// How many bytes more the value of a lock takes when it is set to so many.
+    pub(crate) fn growth(&self, lock: &LockName, bytes: usize) -> u64 {
+        let before = self.value(lock).map_or(0, |value| value.cost(lock));
+        cost(lock, bytes).saturating_sub(before)
     }
 
     fn change_value(
@@ -229,10 +249,12 @@ impl LockTable {
         if let Some(value) = &value {
             self.counts.values += 1;
             self.counts.value_bytes = self.counts.value_bytes.saturating_add(value.cost(name));
+            self.counts.table_bytes = self.counts.table_bytes.saturating_add(value.cost(name));
         }
         if let Some(before) = self.values.set(name, value) {
             self.counts.values -= 1;
             self.counts.value_bytes = self.counts.value_bytes.saturating_sub(before.cost(name));
+            self.counts.table_bytes = self.counts.table_bytes.saturating_sub(before.cost(name));
         }
     }
 }

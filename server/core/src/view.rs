@@ -299,6 +299,12 @@ impl LockTable {
         self.limits
     }
 
+    /// How many bytes the table may take, as [`Counts::table_bytes`] counts them; `None` as long as
+    /// nobody said.
+    pub fn max_table_bytes(&self) -> Option<u64> {
+        self.max_table_bytes
+    }
+
     /// The largest wall-clock stamp of a batch so far, Unix milliseconds; never decreases (I8).
     pub fn stamp_ms(&self) -> u64 {
         self.stamp_ms

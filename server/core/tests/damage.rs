@@ -1,19 +1,20 @@
 //! Bytes that nobody should have written: an error that says what is wrong, never a panic, never a
 //! table that was not there.
 
+use std::fmt::Write as _;
 use std::io::{self, Read};
 
 use holdfast_core::{
-    Batch, COMMAND_VERSION, COMMAND_VERSION_OLDEST, DecodeError, LockTable, SNAPSHOT_VERSION,
-    SessionId, SnapshotError,
+    Batch, COMMAND_VERSION, COMMAND_VERSION_OLDEST, Command, DecodeError, LockTable, RequestId,
+    SNAPSHOT_VERSION, SessionId, SnapshotError,
 };
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 mod support;
 use support::{
-    MAGIC_AND_VERSION, apply, batch, busy_table, bytes_of, content_of, forge, put_to_work,
-    some_batch, table_before_imports, table_before_scopes,
+    MAGIC_AND_VERSION, TENURE, apply, batch, busy_table, bytes_of, content_of, forge, put_to_work,
+    some_batch, table_before_imports, table_before_limit, table_before_scopes,
 };
 
 /// Reads a batch; one that is accepted must be written as the same bytes, and be applied to a busy
@@ -138,24 +139,77 @@ fn a_snapshot_of_an_unknown_version_is_named_as_such() {
     );
 }
 
-/// As earlier builds wrote it, that knew nothing of imports (2) or scopes (3): a member that is
-/// updated goes on from it, and writes the present form.
+/// As earlier builds wrote it, that knew nothing of imports (2), scopes (3) or a limit of the table's bytes
+/// (4): a member that is updated goes on from it.
 #[test]
 fn snapshots_of_earlier_versions_are_read() {
     let version_2 = include_bytes!("snapshots/version_2.bin").as_slice();
     let version_3 = include_bytes!("snapshots/version_3.bin").as_slice();
-    for (mut before, same) in
-        [(version_2, table_before_imports()), (version_3, table_before_scopes())]
-    {
+    let version_4 = include_bytes!("snapshots/version_4.bin").as_slice();
+    for (mut before, same) in [
+        (version_2, table_before_imports()),
+        (version_3, table_before_scopes()),
+        (version_4, table_before_limit()),
+    ] {
         let table = LockTable::read_from(&mut before).unwrap();
-        assert_eq!(table.counts(), same.counts());
+        assert_eq!((table.counts(), table.max_table_bytes()), (same.counts(), None));
         assert!(table.session(SessionId::new(3)).is_some_and(|session| !session.imported));
-        assert_eq!(table.scopes().count(), 0);
+        assert_eq!(table.scopes().count(), same.scopes().count());
         let now = bytes_of(&table);
         assert_eq!(now, bytes_of(&same));
         assert!(LockTable::read_from(&mut now.as_slice()).is_ok());
         put_to_work(table);
     }
+}
+
+/// Each command of the log and a table of every kind of entry, as release 0.1 wrote them (I17, I29).
+#[test]
+fn what_0_1_wrote_is_read_and_means_the_same() {
+    let lines = include_str!("../../../tests/fixtures/0.1/commands.txt").lines();
+    let kept: Vec<&str> = lines.filter(|line| !line.starts_with('#')).collect();
+    let session = SessionId::new(1);
+    let others = [
+        Command::CloseSession { session },
+        Command::ExpireSession { session, tenure: TENURE },
+        Command::StopWaiting { session, request: RequestId::new(1) },
+    ];
+    // 0.1 knew versions up to 4.
+    let known = some_batch().commands.into_iter().filter(|command| command.version() <= 4);
+    let now: Vec<String> = known.chain(others).map(line_of).collect();
+    assert_eq!(kept, now, "the lines of today are:\n{}", now.join("\n"));
+    for line in kept {
+        let pairs = line.rsplit(' ').next().unwrap().as_bytes().chunks(2);
+        let digits = pairs.map(|pair| std::str::from_utf8(pair).unwrap());
+        let bytes: Vec<u8> = digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
+        assert_eq!(Batch::decode(&bytes).unwrap().encode(), bytes, "{line}");
+    }
+    let written = include_bytes!("../../../tests/fixtures/0.1/table.snapshot");
+    let table = LockTable::read_from(&mut written.as_slice()).unwrap();
+    assert_eq!(bytes_of(&table), bytes_of(&table_before_limit()));
+    put_to_work(table);
+}
+
+/// A batch of one command: the command's name, and the bytes.
+fn line_of(command: Command) -> String {
+    let said = format!("{command:?}");
+    let name = said.split([' ', '{']).next().unwrap_or_default().to_owned();
+    let mut line = format!("{name}: ");
+    for byte in batch(vec![command]).encode() {
+        // A String takes whatever is written to it.
+        let _ = write!(line, "{byte:02x}");
+    }
+    line
+}
+
+/// Members that do not know the command for the limit do not know the version that says it, and may need
+/// a snapshot from one that does (I29).
+#[test]
+fn a_table_without_a_limit_of_its_bytes_is_written_as_the_version_before_knew_it() {
+    let (before, with) = (bytes_of(&table_before_limit()), bytes_of(&busy_table()));
+    assert_eq!(before, include_bytes!("snapshots/version_4.bin"));
+    assert_eq!((&before[8..10], &with[8..10]), (&[4, 0][..], &[5, 0][..]));
+    let read = LockTable::read_from(&mut with.as_slice()).unwrap();
+    assert_eq!(read.max_table_bytes(), Some(1 << 20));
 }
 
 /// A table with more scopes than a count says, or one out of order, is none that was written.

@@ -1,5 +1,5 @@
-//! What waiting and holding cost in memory (DESIGN §13), as the operating system counts it. Alone in
-//! its file: nothing else may allocate meanwhile.
+//! What waiting and holding cost in memory (DESIGN §13), as the operating system counts it, and that the
+//! table counts no less for it (I27). Alone in its file: nothing else may allocate meanwhile.
 
 #![expect(clippy::unwrap_used, reason = "what cannot be unwrapped fails the test")]
 #![cfg(target_os = "linux")]
@@ -39,22 +39,34 @@ fn apply_each(table: &mut LockTable, index: &mut u64, commands: impl Iterator<It
 
 /// Every waiter is a session with nothing else: the dearest case. A holder has a hundred locks.
 #[test]
-fn a_waiter_and_a_held_lock_stay_within_their_budgets() {
+fn a_waiter_and_a_held_lock_stay_within_their_budgets_and_are_counted_for_no_less() {
     let (mut table, mut index) = (LockTable::new(), 0);
+    let empty = resident();
     apply_each(&mut table, &mut index, (0..SESSIONS).map(|_| open()));
     let before = resident();
+    println!("{} bytes for each of {SESSIONS} sessions", (before - empty) / SESSIONS);
+    assert_counted(&table, before - empty);
     apply_each(&mut table, &mut index, (1..=SESSIONS).map(|session| acquire(session, 1, "jobs")));
     let per_waiter = (resident() - before) / SESSIONS;
     println!("{per_waiter} bytes for each of {} waiters", table.counts().waiting);
+    assert_counted(&table, resident() - empty);
 
     let before = resident();
     let hold = |number: u64| acquire(1 + number / 100, 2 + number % 100, &format!("{number:016}"));
     apply_each(&mut table, &mut index, (0..LOCKS).map(hold));
     let per_lock = (resident() - before) / LOCKS;
     println!("{per_lock} bytes for each of {} held locks, names included", table.counts().held);
+    assert_counted(&table, resident() - empty);
 
     assert_eq!((table.counts().waiting, table.counts().held), (SESSIONS - 1, LOCKS + 1));
     assert!(per_waiter <= BYTES_PER_WAITER, "{per_waiter} bytes for each waiter");
     let budget = BYTES_PER_HELD_LOCK + BYTES_PER_NAME;
     assert!(per_lock <= budget, "{per_lock} bytes for each held lock");
+}
+
+/// I27: a limit that counted less than there is would bound nothing.
+#[track_caller]
+fn assert_counted(table: &LockTable, resident: u64) {
+    let counted = table.counts().table_bytes;
+    assert!(resident <= counted, "{resident} bytes in memory, counted as {counted}");
 }

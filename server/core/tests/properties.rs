@@ -172,6 +172,7 @@ impl History {
         let (model, table) = (&self.model, &self.table);
         assert_eq!(table.stamp_ms(), model.stamp_ms);
         assert_eq!(table.limits(), model.limits);
+        assert_eq!(table.max_table_bytes(), model.max_table_bytes);
         assert_eq!(table.counters().epoch, model.epoch);
         let mut scopes = model.scopes.clone();
         scopes.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -198,6 +199,7 @@ impl History {
             waiting: model.requests.iter().filter(|r| r.arrival().is_some()).count() as u64,
             values: model.values.len() as u64,
             value_bytes: model.values.iter().map(model::cost).sum(),
+            table_bytes: model.bytes(),
         };
         assert_eq!(table.counts(), counts);
         self.compare_locks();

@@ -18,9 +18,11 @@
 //! scope PREFIX | unscope PREFIX  set, removed
 //! suspend PREFIX | resume PREFIX EPOCH | raise PREFIX EPOCH
 //! limits name=N …               those not named are the defaults
+//! table-bytes N                 how many bytes the table may take
 //! counters name=N …             starts anew with these; token=-N is N before the last
 //! tenure N | stamp N            of the entries that follow
 //! show                          everything that is in the table
+//! bytes                         what it counts towards that limit
 //! ```
 //!
 //! LOCKS is `a,b,~c`, `c` shared; `any=N` asks for at least N of them. A TEXT of `x*5000` is 5,000
@@ -179,6 +181,7 @@ impl Stage {
         let words = Words::of(line);
         match words.plain[0] {
             "show" => self.show(output),
+            "bytes" => writeln!(output, "{} bytes", self.table.counts().table_bytes).unwrap(),
             "tenure" => self.tenure = words.number(1),
             "stamp" => self.stamp_ms = words.number(1),
             "counters" => *self = Self::new(counters(&words)),
@@ -195,9 +198,8 @@ impl Stage {
 
     fn command(&mut self, words: &Words<'_>) -> Command {
         let (session, done_below) = match words.plain[0] {
-            "limits" | "import" | "scope" | "unscope" | "suspend" | "resume" | "raise" => {
-                (SessionId::new(0), RequestId::new(0))
-            }
+            "limits" | "table-bytes" | "import" | "scope" | "unscope" | "suspend" | "resume"
+            | "raise" => (SessionId::new(0), RequestId::new(0)),
             _ => (words.session(), words.done_below()),
         };
         match words.plain[0] {
@@ -247,6 +249,7 @@ impl Stage {
             }
             "scope" | "unscope" | "suspend" | "resume" | "raise" => scope_command(words),
             "limits" => Command::Configure { limits: limits(words) },
+            "table-bytes" => Command::LimitTable { max_bytes: words.number(1) },
             other => panic!("no such command: {other}"),
         }
     }

@@ -88,12 +88,20 @@ impl Check<'_> {
         self.at_least(key, node.propose_deadline_ms, least, "election_max_ms")?;
         self.within(key, node.propose_deadline_ms, least..=60_000)?;
         self.within("max_pending_commands", node.max_pending_commands, 1..=10_000_000)?;
+        self.within("max_pending_bytes", node.max_pending_bytes, 1 << 20..=16 << 30)?;
+        self.within("max_connections", node.max_connections, 64..=10_000_000)?;
         self.within("max_attached_streams", node.max_attached_streams, 1..=10_000_000)?;
         self.within("max_unopened_streams", node.max_unopened_streams, 1..=1_000_000)?;
         self.within("max_watches", node.max_watches, 1..=1_000_000)?;
         self.within("watch_backlog", node.watch_backlog, 16..=1_000_000)?;
+        self.within("outbox_bytes", node.outbox_bytes, 1 << 20..=1 << 30)?;
+        let (key, least) = ("outbox_bytes_total", node.outbox_bytes);
+        self.at_least(key, node.outbox_bytes_total, least, "outbox_bytes")?;
+        self.within(key, node.outbox_bytes_total, least..=64 << 30)?;
         self.within("max_waiting_calls", node.max_waiting_calls, 1..=1_000_000)?;
-        self.within("snapshot_every", node.snapshot_every, 100..=10_000_000)
+        self.within("snapshot_every", node.snapshot_every, 100..=10_000_000)?;
+        self.within("max_log_bytes", node.max_log_bytes, 1 << 20..=64 << 30)?;
+        self.within("disk_stall_ms", node.disk_stall_ms, 1_000..=600_000)
     }
 
     fn cluster_numbers(&self, cluster: &ClusterConfig) -> Result<(), ConfigError> {
@@ -108,6 +116,7 @@ impl Check<'_> {
         self.within("max_requests_per_session", cluster.max_requests_per_session, 1..=1_000_000)?;
         self.within("max_waiters_per_lock", cluster.max_waiters_per_lock, 1..=10_000_000)?;
         self.within("max_value_bytes", cluster.max_value_bytes, 0..=16 << 30)?;
+        self.within("max_table_bytes", cluster.max_table_bytes, 1 << 20..=1 << 40)?;
         self.within("outbox_frames", cluster.outbox_frames, 16..=1_000_000)?;
         self.within("frames_per_second", cluster.frames_per_second, 10..=10_000_000)
     }

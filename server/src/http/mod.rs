@@ -20,9 +20,9 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::incoming::{Admission, Incoming, Port};
 use crate::listen::{Claim, ListenError};
 
 /// How long the thread may take to end once it was asked to.
@@ -99,21 +99,21 @@ impl AdminPort {
     /// # Errors
     ///
     /// [`ListenError`], also if the system gives no thread or no event queue.
-    pub fn start(claim: Claim, router: Router) -> Result<Self, ListenError> {
+    pub fn start(claim: Claim, router: Router, admission: &Admission) -> Result<Self, ListenError> {
         let (key, address) = (claim.key(), claim.address());
         let fail = |source| ListenError { key, address, source };
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(fail)?;
-        let listener = {
+        let incoming = {
             let _context = runtime.enter();
-            claim.listen()?
+            admission.incoming(Port::Admin, claim.listen()?)
         };
         let stop = CancellationToken::new();
         let (end, ended) = std::sync::mpsc::sync_channel(1);
         let asked = stop.clone();
         let thread = std::thread::Builder::new().name("holdfast-admin".to_owned());
         let serve = move || {
-            if let Err(error) = runtime.block_on(serve(listener, router, asked)) {
+            if let Err(error) = runtime.block_on(serve(incoming, router, asked)) {
                 tracing::error!(%error, "the admin port is closed");
             }
             // Nobody waits if the port was closed by the error above.
@@ -125,10 +125,10 @@ impl AdminPort {
 }
 
 /// Until it is asked to stop; open connections are then dropped where they are.
-async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) -> io::Result<()> {
+async fn serve(incoming: Incoming, router: Router, stop: CancellationToken) -> io::Result<()> {
     holdfast_seams::select! {
         () = stop.cancelled() => Ok(()),
-        served = axum::serve(listener, router).into_future() => served,
+        served = axum::serve(incoming, router).into_future() => served,
     }
 }
 

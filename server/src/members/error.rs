@@ -63,6 +63,9 @@ impl MembershipError {
             ProposeError::Unavailable { waited_ms }
             | ProposeError::OutcomeUnknown { waited_ms } => Self::Unavailable { waited_ms },
             ProposeError::Overloaded { .. }
+            | ProposeError::OverloadedBytes { .. }
+            | ProposeError::SessionOverloaded { .. }
+            | ProposeError::SessionOverloadedBytes { .. }
             | ProposeError::DiskReserve
             | ProposeError::VersionNotKnown { .. } => Self::Unavailable { waited_ms: 0 },
             ProposeError::ShuttingDown => Self::ShuttingDown,

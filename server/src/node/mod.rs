@@ -40,7 +40,9 @@ use self::view::{Phase, Running, View};
 use crate::config::Config;
 use crate::exit::{self, Exit};
 use crate::http::{self, AdminPort};
-use crate::listen::{Claim, Claims, ListenError, allow_many_connections};
+use crate::incoming::{self, Admission, ConnectionMetrics};
+use crate::listen::{Claim, Claims, ListenError};
+use crate::open_files::{self, TooFewFiles};
 use crate::raft::{Fault, GrpcNetwork, Replica, StartError, peer_server};
 use crate::rpc::{BadDescriptors, ClientPort, RpcSettings, client_port};
 use crate::session::Hub;
@@ -59,6 +61,9 @@ pub enum NodeError {
     /// A port cannot be had, or was lost. Nothing was changed on disk.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// The process may open too few files. Nothing was changed on disk.
+    #[error(transparent)]
+    OpenFiles(#[from] TooFewFiles),
     /// The data folder cannot be used.
     #[error(transparent)]
     DataFolder(#[from] storage::OpenError),
@@ -97,9 +102,9 @@ impl NodeError {
             Self::DataFolder(_)
             | Self::Replica(StartError::Snapshot(_))
             | Self::Fault(Fault::DataGone { .. }) => Exit::DataFolder,
-            Self::Replica(StartError::Config(_)) | Self::Fault(Fault::IdUsed { .. }) => {
-                Exit::Settings
-            }
+            Self::OpenFiles(_)
+            | Self::Replica(StartError::Config(_))
+            | Self::Fault(Fault::IdUsed { .. }) => Exit::Settings,
             Self::Fault(Fault::Removed { .. }) => Exit::Removed,
             Self::Replica(StartError::Engine(_))
             | Self::Fault(_)
@@ -117,11 +122,13 @@ impl NodeError {
 /// [`NodeError`]; everything that was acknowledged is in the data folder.
 pub fn run(config: &Config) -> Result<(), NodeError> {
     greet(config);
+    let shares = open_files::share_out(config.node.max_connections)?;
     let Claims { admin, peers, clients } = Claims::new(config)?;
-    allow_many_connections();
     let view = Arc::new(View::new());
-    let _admin = AdminPort::start(admin, http::router(view.clone()))?;
     let seams = Seams::system();
+    let metrics = ConnectionMetrics::default();
+    let admission = Admission { shares, metrics, seams: seams.clone() };
+    let _admin = AdminPort::start(admin, http::router(view.clone()), &admission)?;
     let store = open_store(config, &seams)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -129,7 +136,7 @@ pub fn run(config: &Config) -> Result<(), NodeError> {
         .map_err(|source| NodeError::System { what: "event queue", source })?;
     let result = runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let mut node = Node::start(config, store, (peers, clients), &view, seams).await?;
+        let mut node = Node::start(config, store, (peers, clients), &view, &admission).await?;
         let result = node.serve(&mut signals).await;
         view.set(Phase::Stopping);
         node.stop(signals).await;
@@ -140,7 +147,8 @@ pub fn run(config: &Config) -> Result<(), NodeError> {
 }
 
 /// Opens the data folder. A failed write later on ends the process at once: nothing may be
-/// acknowledged after it, and nothing is lost by not saying goodbye.
+/// acknowledged after it, and nothing is lost by not saying goodbye. So does a file for which there is no
+/// descriptor for a minute; but no disk failed then, and a supervisor may start the node again.
 fn open_store(config: &Config, seams: &Seams) -> Result<Store, NodeError> {
     let mut new_store_id = [0; 16];
     seams.rng.fill(&mut new_store_id);
@@ -148,7 +156,14 @@ fn open_store(config: &Config, seams: &Seams) -> Result<Store, NodeError> {
         node_id: config.node.node_id,
         cluster: None,
         new_store_id,
-        on_fault: Arc::new(|fault| exit::now(Exit::Storage, &fault)),
+        on_fault: Arc::new(|fault| {
+            if fault.is_stall() {
+                exit::at_once(Exit::DiskHangs, fault.to_string());
+            }
+            let only_descriptors = fault.is_want_of_descriptors();
+            exit::now(if only_descriptors { Exit::Fault } else { Exit::Storage }, &fault)
+        }),
+        stalls_after: settings::replica(config).stalls_after(),
     };
     Ok(Store::open(&config.node.data_dir, options)?)
 }
@@ -185,8 +200,9 @@ impl Node {
         store: Store,
         (peers, clients): (Option<Claim>, Claim),
         view: &View,
-        seams: Seams,
+        admission: &Admission,
     ) -> Result<Self, NodeError> {
+        let seams = admission.seams.clone();
         let counters = store.counters();
         let network = Arc::new(GrpcNetwork::new());
         let replica =
@@ -200,16 +216,18 @@ impl Node {
             seams.clone(),
         ));
         hub.keep_scopes(settings::fallback(config, &seams));
-        let running = Running::new(config, condition.clone(), hub.clone(), counters);
+        let running =
+            Running::new(config, condition.clone(), hub.clone(), counters, &admission.metrics);
         view.set(Phase::Running(Arc::new(running)));
         let announcer = seams.spawn("announcer", announce(replica.clone()));
         let mut ports = Vec::new();
         if let Some(claim) = peers {
-            ports.push(Port::open("members", claim, peer_server(replica.peer()), &seams)?);
+            let members = peer_server(replica.peer());
+            ports.push(Port::open(incoming::Port::Members, claim, members, admission)?);
         }
         let ClientPort { router, health } =
             client_port(hub.clone(), condition, replica.clone(), &RpcSettings::default())?;
-        ports.push(Port::open("clients", clients, router, &seams)?);
+        ports.push(Port::open(incoming::Port::Clients, clients, router, admission)?);
         Ok(Self { replica, hub, ports, seams, _tellers: [announcer, health] })
     }
 

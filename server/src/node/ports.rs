@@ -6,9 +6,10 @@ use std::time::Duration;
 use holdfast_seams::{Seams, Task};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::server::{Router, TcpIncoming};
+use tonic::transport::server::Router;
 
 use super::NodeError;
+use crate::incoming::{self, Admission};
 use crate::listen::Claim;
 
 /// How long connections may take to end by themselves.
@@ -24,23 +25,23 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// Begins to listen, and serves `router` to `whom`. To be called inside the runtime.
+    /// Begins to listen, and serves `router` on `port`. To be called inside the runtime.
     ///
     /// # Errors
     ///
     /// [`NodeError::Listen`]; nothing is served.
     pub(super) fn open(
-        whom: &'static str,
+        port: incoming::Port,
         claim: Claim,
         router: Router,
-        seams: &Seams,
+        admission: &Admission,
     ) -> Result<Self, NodeError> {
-        // Small frames must not wait for company: each is somebody's turn.
-        let incoming = TcpIncoming::from(claim.listen()?).with_nodelay(Some(true));
+        let whom = port.name();
+        let incoming = admission.incoming(port, claim.listen()?).into_stream();
         let stop = CancellationToken::new();
         let asked = stop.clone().cancelled_owned();
         let (tell, ended) = oneshot::channel();
-        let task = seams.spawn(whom, async move {
+        let task = admission.seams.spawn(whom, async move {
             let served = router.serve_with_incoming_shutdown(incoming, asked).await;
             let why = served.err().map_or_else(|| "it ended".to_owned(), |error| error.to_string());
             // Nobody listens if the port was dropped meanwhile.

@@ -18,12 +18,16 @@ pub(super) fn replica(config: &Config) -> ReplicaConfig {
     ReplicaConfig {
         join: node.join,
         limits: cluster.limits(),
+        max_table_bytes: cluster.max_table_bytes,
         heartbeat_ms: node.heartbeat_ms,
         election_min_ms: node.election_min_ms,
         election_max_ms: node.election_max_ms,
         propose_deadline_ms: node.propose_deadline_ms,
         max_pending_commands: count(node.max_pending_commands),
+        max_pending_bytes: count(node.max_pending_bytes),
         snapshot_every: node.snapshot_every,
+        max_log_bytes: node.max_log_bytes,
+        disk_stall_ms: node.disk_stall_ms,
         reserve_bytes: node.reserve_bytes,
         ..ReplicaConfig::new(node.node_id, members)
     }
@@ -48,6 +52,8 @@ pub(super) fn sessions(config: &Config) -> SessionSettings {
         max_unopened_streams: count(node.max_unopened_streams),
         max_watches: count(node.max_watches),
         watch_backlog: count(node.watch_backlog),
+        outbox_bytes: node.outbox_bytes,
+        outbox_bytes_total: node.outbox_bytes_total,
         max_waiting_calls: count(node.max_waiting_calls),
         ..SessionSettings::default()
     }
@@ -94,12 +100,17 @@ mod tests {
             election_max_ms: Some(2_003),
             propose_deadline_ms: Some(5_004),
             max_pending_commands: Some(4_005),
+            max_pending_bytes: Some(2_000_025),
             snapshot_every: Some(100_006),
+            max_log_bytes: Some(2_000_025),
+            disk_stall_ms: Some(9_026),
             reserve_bytes: Some(1_000_007),
             max_attached_streams: Some(20_008),
             max_unopened_streams: Some(1_009),
             max_watches: Some(30_010),
             watch_backlog: Some(1_011),
+            outbox_bytes: Some(8_000_025),
+            outbox_bytes_total: Some(80_000_026),
             max_waiting_calls: Some(1_012),
             ..NodeLayer::default()
         };
@@ -113,6 +124,7 @@ mod tests {
             max_value_bytes: Some(1_000_018),
             outbox_frames: Some(8_019),
             frames_per_second: Some(50_020),
+            max_table_bytes: Some(2_000_025),
         };
         let fallback = FallbackLayer {
             take_over_ms: Some(30_021),
@@ -138,11 +150,14 @@ mod tests {
         let times = (replica.heartbeat_ms, replica.election_min_ms, replica.election_max_ms);
         assert_eq!(times, (101, 1_002, 2_003));
         assert_eq!((replica.propose_deadline_ms, replica.max_pending_commands), (5_004, 4_005));
+        assert_eq!(replica.max_pending_bytes, 2_000_025);
         assert_eq!((replica.snapshot_every, replica.reserve_bytes), (100_006, 1_000_007));
+        assert_eq!((replica.max_log_bytes, replica.disk_stall_ms), (2_000_025, 9_026));
         let limits = replica.limits;
         assert_eq!((limits.ttl_max_ms, limits.max_sessions), (900_014, 100_015));
         let requests = (limits.max_requests_per_session, limits.max_waiters_per_lock);
         assert_eq!((requests, limits.max_value_bytes), ((1_016, 100_017), 1_000_018));
+        assert_eq!(replica.max_table_bytes, 2_000_025);
     }
 
     #[test]
@@ -154,6 +169,8 @@ mod tests {
         assert_eq!((sessions.max_attached_streams, sessions.max_unopened_streams), (20_008, 1_009));
         assert_eq!((sessions.max_watches, sessions.watch_backlog), (30_010, 1_011));
         assert_eq!(sessions.max_waiting_calls, 1_012);
+        let bytes = (sessions.outbox_bytes, sessions.outbox_bytes_total);
+        assert_eq!(bytes, (8_000_025, 80_000_026));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::authority::Keepers;
 use crate::config::Config;
 use crate::consensus::{Consensus, Role};
 use crate::http::{Inspected, Readiness};
+use crate::incoming::ConnectionMetrics;
 use crate::metrics::{self, Sample, ScopeSample, Sources};
 use crate::raft::{self, Forming, Replica, ReplicaStatus};
 use crate::rpc::NodeInfo;
@@ -83,7 +84,9 @@ impl Running {
         condition: Arc<Condition>,
         hub: Arc<Hub>,
         counters: Arc<Counters>,
+        connections: &ConnectionMetrics,
     ) -> Self {
+        let connections = connections.clone();
         let (log_sync, sessions) = (counters.sync_seconds(), hub.metrics());
         let replication = condition.replica.metrics();
         let sampler = Sampler {
@@ -95,7 +98,13 @@ impl Running {
         let sample = Box::new(move || sampler.sample());
         Self {
             condition,
-            registry: metrics::registry(Sources { sessions, replication, log_sync, sample }),
+            registry: metrics::registry(Sources {
+                sessions,
+                replication,
+                connections,
+                log_sync,
+                sample,
+            }),
         }
     }
 }
@@ -204,7 +213,10 @@ impl Sampler {
             snapshot_index: status.snapshot.unwrap_or(0),
             members: status.members.len() as u64,
             waiting_commands: status.waiting_commands as u64,
+            waiting_bytes: status.waiting_bytes as u64,
             below_disk_reserve: status.below_disk_reserve,
+            log_bytes: status.log_bytes,
+            append_p99_us: status.append_p99_us.unwrap_or(0),
             log_syncs: self.counters.commits(),
             log_groups: self.counters.groups(),
             log_groups_purged: self.counters.groups_purged(),
@@ -218,6 +230,8 @@ impl Sampler {
             sample.sessions = counts.sessions;
             sample.held = counts.held;
             sample.waiting = counts.waiting;
+            sample.table_bytes = counts.table_bytes;
+            sample.max_table_bytes = table.max_table_bytes().unwrap_or(0);
             sample.hash_index = table.latest_witness().map_or(0, |witness| witness.index.get());
             let scopes = table.scopes().map(|view| ScopeSample {
                 prefix: view.scope.as_str().to_owned(),

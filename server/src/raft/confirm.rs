@@ -1,45 +1,79 @@
 //! Confirming that this node leads: quorum rounds shared by all who ask (DESIGN §5.1, I18).
 //!
-//! A round is openraft's `ReadIndex`: heartbeats sent after the question, answered by a quorum. No
-//! clock decides (never `LeaseRead`). One round runs at a time; whoever asks during a round takes
-//! part in the next, because the round under way began before the question.
+//! No clock decides (never `LeaseRead`), and nothing that openraft keeps about earlier requests: a
+//! round asks the voters itself (`quorum_round.rs`). One round runs at a time; whoever asks during a
+//! round takes part in the next, because the round under way began before the question.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use holdfast_core::Tenure;
 use holdfast_mutants::mutant;
 use holdfast_seams::{BoxFuture, Seams};
-use openraft::LinearizerOption;
-use openraft::errors::{LinearizableReadError, RaftError};
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, watch};
 
-use super::handler::Raft;
 use super::machine::Replicated;
 use super::proposer::not_leader;
+use super::quorum_round::{Calls, QuorumRound, RoundError};
 use super::types::LogId;
 use crate::consensus::{Confirmed, Role};
 use crate::error::ProposeError;
 
-/// Most callers that wait for one round; further ones are refused.
-const MAX_WAITING: usize = 65_536;
-
 type Answer = Result<Confirmed, ProposeError>;
 
 pub(super) struct Confirmer {
-    waiting: Mutex<Waiting>,
+    next: Mutex<Next>,
     wake: Notify,
     seams: Seams,
     role: watch::Receiver<Role>,
     shared: Arc<Replicated>,
+    round: QuorumRound,
     /// How long a round may take.
     deadline: Duration,
 }
 
+/// The round that whoever asks now takes part in.
 #[derive(Default)]
-struct Waiting {
-    callers: Vec<oneshot::Sender<Answer>>,
+struct Next {
+    turn: Arc<Turn>,
+    asked: bool,
     closed: bool,
+}
+
+/// A round and its one answer, shared by all who wait for it. There is no queue of them that could
+/// be full: a question is never refused because many ask.
+#[derive(Default)]
+struct Turn {
+    answer: OnceLock<Answer>,
+    answered: Notify,
+}
+
+impl Turn {
+    async fn answer(&self) -> Answer {
+        loop {
+            // Before the look, so that no answer falls between the two.
+            let answered = self.answered.notified();
+            if let Some(answer) = self.answer.get() {
+                return answer.clone();
+            }
+            answered.await;
+        }
+    }
+
+    /// The first answer stands.
+    fn settle(&self, answer: Answer) {
+        let _ = self.answer.set(answer);
+        self.answered.notify_waiters();
+    }
+}
+
+/// A turn whose round runs. When the task ends in the middle of it, nobody waits for ever.
+struct Running(Arc<Turn>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.settle(Err(ProposeError::ShuttingDown));
+    }
 }
 
 impl Confirmer {
@@ -47,83 +81,86 @@ impl Confirmer {
         seams: Seams,
         role: watch::Receiver<Role>,
         shared: Arc<Replicated>,
+        round: QuorumRound,
         deadline: Duration,
     ) -> Self {
-        let (waiting, wake) = (Mutex::default(), Notify::new());
-        Self { waiting, wake, seams, role, shared, deadline }
+        let (next, wake) = (Mutex::default(), Notify::new());
+        Self { next, wake, seams, role, shared, round, deadline }
     }
 
     /// See [`Consensus::confirm`](crate::consensus::Consensus::confirm).
     pub(super) fn confirm(&self) -> BoxFuture<'static, Answer> {
-        let (tell, told) = oneshot::channel();
-        if let Err(error) = self.join(tell) {
-            return Box::pin(std::future::ready(Err(error)));
-        }
+        let turn = match self.join() {
+            Ok(turn) => turn,
+            Err(error) => return Box::pin(std::future::ready(Err(error))),
+        };
         self.wake.notify_one();
-        Box::pin(async move { told.await.unwrap_or(Err(ProposeError::ShuttingDown)) })
+        Box::pin(async move { turn.answer().await })
     }
 
-    fn join(&self, caller: oneshot::Sender<Answer>) -> Result<(), ProposeError> {
+    fn join(&self) -> Result<Arc<Turn>, ProposeError> {
         if self.role.borrow().tenure().is_none() {
             return Err(not_leader(&self.role));
         }
-        let mut waiting = self.lock();
-        if waiting.closed {
+        let mut next = self.lock();
+        if next.closed {
             return Err(ProposeError::ShuttingDown);
         }
-        if waiting.callers.len() >= MAX_WAITING {
-            return Err(ProposeError::Overloaded { limit: MAX_WAITING });
-        }
-        waiting.callers.push(caller);
-        Ok(())
+        next.asked = true;
+        Ok(Arc::clone(&next.turn))
     }
 
     /// Runs rounds until the task is dropped.
-    pub(super) async fn run(self: Arc<Self>, raft: Raft) {
+    pub(super) async fn run(self: Arc<Self>) {
+        let mut calls = Calls::default();
         loop {
             // Taken before the round begins: nobody is answered by a round older than his question.
-            let callers = std::mem::take(&mut self.lock().callers);
-            if callers.is_empty() {
+            let Some(turn) = self.take_asked() else {
                 self.wake.notified().await;
                 continue;
+            };
+            // What is still under way was sent before these questions: its answer proves nothing
+            // about now (§5.1).
+            if !mutant!(OlderAcknowledgementCounts) {
+                calls = Calls::default();
             }
-            let answer = self.round(&raft).await;
-            for caller in callers {
-                // A caller that went away needs no answer.
-                let _ = caller.send(answer.clone());
-            }
+            let answer = self.round(&mut calls).await;
+            turn.0.settle(answer);
         }
     }
 
-    async fn round(&self, raft: &Raft) -> Answer {
+    /// The turn that somebody waits for, if anybody does; who asks from now on waits for the next.
+    fn take_asked(&self) -> Option<Running> {
+        let mut next = self.lock();
+        std::mem::take(&mut next.asked).then(|| Running(std::mem::take(&mut next.turn)))
+    }
+
+    async fn round(&self, calls: &mut Calls) -> Answer {
         let Some(tenure) = self.role.borrow().tenure() else {
             return Err(not_leader(&self.role));
         };
         let begun = self.seams.clock.now();
-        match self.seams.timeout(self.deadline, self.quorum_round(raft, tenure)).await {
-            Ok(Err(ProposeError::Unavailable { .. })) | Err(_) => {
+        let mut role = self.role.clone();
+        // Also when the role will never change again: this node stops.
+        let deposed = async { drop(role.wait_for(|role| role.tenure() != Some(tenure)).await) };
+        let limited = self.seams.timeout(self.deadline, self.confirmed(tenure, calls));
+        holdfast_seams::select! {
+            () = deposed => Err(not_leader(&self.role)),
+            answer = limited => answer.unwrap_or_else(|_| {
                 let waited = self.seams.clock.now().saturating_since(begun);
                 let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
                 Err(ProposeError::Unavailable { waited_ms })
-            }
-            Ok(answer) => answer,
+            }),
         }
     }
 
-    async fn quorum_round(&self, raft: &Raft, tenure: Tenure) -> Answer {
-        // An acknowledgement of age zero is never there already: the round begins now.
-        let fresh = LinearizerOption::new(Some(Duration::ZERO), true);
-        let linearizer = raft
-            .get_read_linearizer(fresh.with_wait_timeout(self.deadline))
-            .await
-            .map_err(|error| self.meaning(&error))?;
-        let read = *linearizer.read_log_id().log_id();
-        if read.leader_id.term != tenure.get() {
-            // Deposed and elected again meanwhile: that is another tenure, not yet begun here.
-            return Err(not_leader(&self.role));
-        }
+    async fn confirmed(&self, tenure: Tenure, calls: &mut Calls) -> Answer {
+        let committed = self.round.run(tenure, calls).await.map_err(|error| match error {
+            RoundError::NotLeader => not_leader(&self.role),
+            RoundError::Stopped => ProposeError::ShuttingDown,
+        })?;
         if !mutant!(KeepaliveBeforeOwnEntry) {
-            self.until_applied(read).await?;
+            self.until_applied(tenure, committed).await?;
         }
         if self.role.borrow().tenure() != Some(tenure) {
             return Err(not_leader(&self.role));
@@ -131,40 +168,43 @@ impl Confirmer {
         Ok(Confirmed { tenure, applied: self.shared.look(|_, index| index) })
     }
 
-    async fn until_applied(&self, read: LogId) -> Result<(), ProposeError> {
+    /// Waits until what was committed when the round began is applied here, an entry of this tenure
+    /// with it (§5.1).
+    ///
+    /// That covers everything that anybody was told before the question (I18). This leader tells
+    /// what it has applied; what leaders before it told lies below the tenure's first own entry; and
+    /// a leader after it was not elected before the question.
+    async fn until_applied(
+        &self,
+        tenure: Tenure,
+        committed: Option<LogId>,
+    ) -> Result<(), ProposeError> {
+        let committed = committed.filter(|committed| committed.leader_id.term == tenure.get());
+        let committed = committed.ok_or_else(|| not_leader(&self.role))?;
         let mut applied = self.shared.applied();
-        let reached = applied.wait_for(|applied| applied.is_some_and(|applied| applied >= read));
+        let reached =
+            applied.wait_for(|applied| applied.is_some_and(|applied| applied >= committed));
         reached.await.map(|_| ()).map_err(|_| ProposeError::ShuttingDown)
     }
 
-    fn meaning(
-        &self,
-        error: &RaftError<super::types::Types, LinearizableReadError<super::types::Types>>,
-    ) -> ProposeError {
-        match error {
-            RaftError::APIError(LinearizableReadError::ForwardToLeader(_)) => {
-                not_leader(&self.role)
-            }
-            RaftError::APIError(LinearizableReadError::QuorumNotEnough(_)) => {
-                ProposeError::Unavailable { waited_ms: 0 }
-            }
-            RaftError::Fatal(_) => ProposeError::ShuttingDown,
-        }
+    #[cfg(test)]
+    pub(super) async fn confirms(&self, tenure: Tenure) -> bool {
+        let mut calls = Calls::default();
+        let round = self.round.run(tenure, &mut calls);
+        self.seams.timeout(self.deadline, async { round.await.is_ok() }).await.unwrap_or(false)
     }
 
     /// The node stops: everybody is answered, now and later.
     pub(super) fn close(&self) {
-        let callers = {
-            let mut waiting = self.lock();
-            waiting.closed = true;
-            std::mem::take(&mut waiting.callers)
+        let turn = {
+            let mut next = self.lock();
+            next.closed = true;
+            Arc::clone(&next.turn)
         };
-        for caller in callers {
-            let _ = caller.send(Err(ProposeError::ShuttingDown));
-        }
+        turn.settle(Err(ProposeError::ShuttingDown));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Next> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures_util::stream::{self, BoxStream, StreamExt};
 use futures_util::{FutureExt, TryFutureExt};
@@ -16,6 +17,7 @@ use prost::Message;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
+use super::disk_times::DiskTimes;
 use super::formation::Formation;
 use super::machine::{Machine, Replicated, SnapshotData, off_runtime};
 use super::peers::{Me, Peer, PeerError, PeerStream, refused};
@@ -61,6 +63,7 @@ pub(super) struct Handler {
     pub(super) shared: Arc<Replicated>,
     pub(super) below_reserve: Arc<AtomicBool>,
     pub(super) contact: Arc<LeaderContact>,
+    pub(super) times: Arc<DiskTimes>,
     pub(super) stopping: CancellationToken,
 }
 
@@ -268,6 +271,7 @@ impl Handler {
             last_log_index: self.store.log().last().map(|id| id.index),
             applied_index: self.shared.applied().borrow().map(|id| id.index),
             snapshot_index: metrics.snapshot.map(|id| id.index),
+            append_p99_us: self.times.p99().map(micros),
         }
     }
 }
@@ -333,6 +337,11 @@ impl Peer for Handler {
     ) -> BoxFuture<'static, Result<proto::TransferLeaderResponse, PeerError>> {
         self.clone().take_over(request).boxed()
     }
+}
+
+/// As it is told to others.
+pub(super) fn micros(length: Duration) -> u64 {
+    u64::try_from(length.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn sender(header: Option<&proto::PeerHeader>) -> Option<u64> {

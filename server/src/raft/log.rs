@@ -15,6 +15,7 @@ use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 use tokio::sync::oneshot;
 
+use super::disk_times::DiskTimes;
 use super::types::{Entry, LogId, Types, Vote};
 use super::wire::{
     entry_of, log_id_from_stored, log_id_to_stored, record_of, vote_from_stored, vote_to_stored,
@@ -28,16 +29,33 @@ use crate::storage::LogStore;
 const APPEND_BYTES: usize = 1 << 20;
 
 #[derive(Clone)]
-pub(super) struct Log(pub(super) Arc<LogStore>);
+pub(super) struct Log {
+    store: Arc<LogStore>,
+    times: Option<Arc<DiskTimes>>,
+}
 
 impl Log {
+    pub(super) fn over(store: Arc<LogStore>) -> Self {
+        Self { store, times: None }
+    }
+
+    /// Measures how long appends take.
+    pub(super) fn timed(self, times: Arc<DiskTimes>) -> Self {
+        Self { times: Some(times), ..self }
+    }
+
     fn read(&self, range: Range<u64>, max_bytes: usize) -> io::Result<Vec<Entry>> {
-        let records = self.0.entries(range, max_bytes);
+        let records = self.store.entries(range, max_bytes);
         records.into_iter().map(|record| entry_of(record).map_err(io::Error::other)).collect()
     }
 
     /// Waits until everything submitted before is durable, by saving once more the vote that
     /// stands.
+    ///
+    /// Right only while openraft and the state machine share one thread: between reading the vote
+    /// and submitting it nothing else may submit a higher one, because saving the lower one then
+    /// would be a misuse of the log, which ends the node. There is no await in between. Before
+    /// openraft gets a runtime of several threads, the log store needs a flush of its own.
     pub(super) async fn settle(&mut self) -> io::Result<()> {
         match self.read_vote().await? {
             Some(vote) => self.save_vote(&vote).await,
@@ -55,15 +73,22 @@ impl RaftLogReader<Types> for Log {
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
-        self.0.vote().map(vote_from_stored).transpose().map_err(io::Error::other)
+        self.store.vote().map(vote_from_stored).transpose().map_err(io::Error::other)
     }
 
+    /// Nothing if the entry at `start` was purged. A replication stream that openraft has replaced goes on
+    /// until it notices, and what it needs may be purged meanwhile: entries with a gap before them would be
+    /// refused by the member, and fail an assertion of openraft's. With none it sends no entries.
     async fn limited_get_log_entries(
         &mut self,
         start: u64,
         end: u64,
     ) -> Result<Vec<Entry>, io::Error> {
-        self.read(start..end, APPEND_BYTES)
+        let mut entries = self.read(start..end, APPEND_BYTES)?;
+        if entries.first().is_some_and(|first| first.log_id.index != start) {
+            entries.clear();
+        }
+        Ok(entries)
     }
 }
 
@@ -86,8 +111,8 @@ impl RaftLogStorage<Types> for Log {
 
     async fn get_log_state(&mut self) -> Result<LogState<Types>, io::Error> {
         Ok(LogState {
-            last_purged_log_id: self.0.purged().map(log_id_from_stored),
-            last_log_id: self.0.last().map(log_id_from_stored),
+            last_purged_log_id: self.store.purged().map(log_id_from_stored),
+            last_log_id: self.store.last().map(log_id_from_stored),
         })
     }
 
@@ -102,7 +127,7 @@ impl RaftLogStorage<Types> for Log {
             // A vote nobody waits for any more: the node stops.
             let _ = tell.send(result);
         });
-        self.0.save_vote(vote_to_stored(vote), done).map_err(io::Error::other)?;
+        self.store.save_vote(vote_to_stored(vote), done).map_err(io::Error::other)?;
         told.await.unwrap_or_else(|_| Err(io::Error::other("the log's storage has stopped")))
     }
 
@@ -114,18 +139,24 @@ impl RaftLogStorage<Types> for Log {
         let records = entries.into_iter().map(|entry| record_of(&entry)).collect();
         if mutant!(AppendAcknowledgedEarly) {
             callback.io_completed(Ok(()));
-            return self.0.append(records, unawaited()).map_err(io::Error::other);
+            return self.store.append(records, unawaited()).map_err(io::Error::other);
         }
-        let done = Box::new(move |result| callback.io_completed(result));
-        self.0.append(records, done).map_err(io::Error::other)
+        let measured = self.times.as_ref().map(|times| (Arc::clone(times), times.begin()));
+        let done = Box::new(move |result| {
+            if let Some((times, number)) = measured {
+                times.end(number);
+            }
+            callback.io_completed(result);
+        });
+        self.store.append(records, done).map_err(io::Error::other)
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
-        self.0.truncate_after(last.map(|id| id.index), unawaited()).map_err(io::Error::other)
+        self.store.truncate_after(last.map(|id| id.index), unawaited()).map_err(io::Error::other)
     }
 
     async fn purge(&mut self, upto: LogId) -> Result<(), io::Error> {
-        self.0.purge(log_id_to_stored(&upto), unawaited()).map_err(io::Error::other)
+        self.store.purge(log_id_to_stored(&upto), unawaited()).map_err(io::Error::other)
     }
 }
 

@@ -205,7 +205,7 @@ impl Machine {
         let may_block = self.store.may_block();
         match data {
             SnapshotData::Received(draft) => {
-                Log(self.store.log()).settle().await?;
+                Log::over(self.store.log()).settle().await?;
                 self.store.pace(Step::Sync).await;
                 off_runtime(may_block, move || draft.finish()).await
             }
@@ -231,7 +231,7 @@ impl Machine {
     fn freeze(&self) -> Builder {
         let state = self.shared.lock();
         Builder {
-            frozen: state.table.freeze(),
+            frozen: Some(state.table.freeze()),
             last: state.last,
             roll: state.roll.clone(),
             store: Arc::clone(&self.store),
@@ -316,15 +316,21 @@ impl RaftStateMachine<Types> for Machine {
         let state = State { table, last: meta.last_log_id, roll };
         let replaced = {
             let mut guard = self.shared.lock();
-            let replaced = std::mem::replace(&mut *guard, state);
+            let mut replaced = std::mem::replace(&mut *guard, state);
+            if mutant!(SnapshotSkipped) {
+                std::mem::swap(&mut guard.table, &mut replaced.table);
+            }
+            if mutant!(SnapshotKeepsMembers) {
+                std::mem::swap(&mut guard.roll, &mut replaced.roll);
+            }
             if let Some(listener) = self.shared.listener.get() {
                 listener.restored(guard.table.applied_index(), &guard.table);
             }
             replaced
         };
         self.shared.applied.send_replace(meta.last_log_id);
-        // Outside the lock: freeing a large table takes a while.
-        drop(replaced);
+        // Outside the lock, and where it holds nothing up: freeing a large table takes a while.
+        drop_off_runtime(self.store.may_block(), replaced);
         Ok(())
     }
 
@@ -337,7 +343,9 @@ impl RaftStateMachine<Types> for Machine {
 
 /// A table frozen for a snapshot, to be written beside the running one.
 pub(super) struct Builder {
-    frozen: Frozen,
+    /// Until it is written. The last reference to what the running table has replaced since is
+    /// dropped where it was written: with a large table that takes longer than a heartbeat may.
+    frozen: Option<Frozen>,
     last: Option<LogId>,
     roll: Roll,
     store: Arc<dyn ReplicaStore>,
@@ -351,14 +359,16 @@ impl RaftSnapshotBuilder<Types> for Builder {
     async fn build_snapshot(&mut self) -> Result<Snapshot<SnapshotData>, io::Error> {
         let begun = self.timer.as_ref().map(Stopwatch::now);
         let store = Arc::clone(&self.store);
-        let frozen = self.frozen.clone();
+        let frozen = self.frozen.take();
         let last = self.last.as_ref().map(log_id_to_stored);
         let last_membership = self.roll.membership().clone();
         let meta = SnapshotMeta { last_log_id: self.last, last_membership };
         let bytes = meta_bytes(&meta, self.roll.highest(), &store.identity());
         let written = off_runtime(store.may_block(), move || {
             let mut draft = store.begin_snapshot(last, bytes)?;
-            frozen.write_to(&mut draft)?;
+            if let Some(frozen) = frozen {
+                frozen.write_to(&mut draft)?;
+            }
             // With the system now, so that a simulated crash before the sync leaves it torn.
             draft.flush()?;
             Ok(draft)
@@ -431,6 +441,13 @@ fn read_table(kept: Arc<dyn KeptSnapshot>, meta: &SnapshotMeta) -> Result<LockTa
     Ok(table)
 }
 
+/// Drops a large value where that holds nothing up. Nobody waits for it.
+fn drop_off_runtime<T: Send + 'static>(may_block: bool, value: T) {
+    if may_block {
+        drop(tokio::task::spawn_blocking(move || drop(value)));
+    }
+}
+
 /// Runs `work` where it may block; at once where nothing blocks, so that a simulation stays on its
 /// one thread.
 pub(super) async fn off_runtime<T: Send + 'static>(
@@ -443,4 +460,43 @@ pub(super) async fn off_runtime<T: Send + 'static>(
     tokio::task::spawn_blocking(work)
         .await
         .unwrap_or_else(|_| Err(io::Error::other("the work on the disk panicked")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::{self, ThreadId};
+
+    use super::*;
+    use crate::raft::MemoryStore;
+
+    /// SC4 of the safety review: dropping what a large table has replaced takes longer than a
+    /// heartbeat may, and the builder is dropped on the thread that sends heartbeats.
+    #[tokio::test]
+    async fn a_snapshots_builder_keeps_nothing_of_the_table_once_it_is_written() {
+        let machine = Machine::load(Arc::new(MemoryStore::new(1)), FaultSlot::new()).unwrap();
+        let mut builder = machine.freeze();
+
+        builder.build_snapshot().await.unwrap();
+
+        assert!(builder.frozen.is_none());
+    }
+
+    struct TellsWhere(std::sync::mpsc::Sender<ThreadId>);
+
+    impl Drop for TellsWhere {
+        fn drop(&mut self) {
+            self.0.send(thread::current().id()).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_replaced_table_is_dropped_where_it_holds_nothing_up() {
+        let (tell, told) = std::sync::mpsc::channel();
+        drop_off_runtime(true, TellsWhere(tell.clone()));
+        assert_ne!(told.recv().unwrap(), thread::current().id());
+
+        // A simulation has one thread.
+        drop_off_runtime(false, TellsWhere(tell));
+        assert_eq!(told.recv().unwrap(), thread::current().id());
+    }
 }

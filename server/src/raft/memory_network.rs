@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::Member;
 use super::peers::{Lane, Peer, PeerError, PeerNetwork, PeerStream};
 
-/// A network in memory: messages arrive at once, until somebody cuts it.
+/// A network in memory: messages arrive at once, until somebody cuts it, or holds them back.
 #[derive(Clone, Debug)]
 pub struct MemoryNetwork(Arc<Shared>);
 
@@ -20,7 +20,21 @@ pub struct MemoryNetwork(Arc<Shared>);
 struct Shared {
     members: Mutex<BTreeMap<u64, Arc<dyn Peer>>>,
     cuts: watch::Sender<BTreeSet<(u64, u64)>>,
+    /// Where messages wait.
+    held: watch::Sender<BTreeSet<Way>>,
 }
+
+/// The way there of what one node asks another, or the way back of what that one answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Leg {
+    /// Requests.
+    There,
+    /// Answers.
+    Back,
+}
+
+/// One direction of calls between two nodes, on one lane.
+type Way = (u64, u64, Leg, Lane);
 
 impl Default for MemoryNetwork {
     fn default() -> Self {
@@ -32,7 +46,8 @@ impl MemoryNetwork {
     /// A network without members.
     pub fn new() -> Self {
         let cuts = watch::Sender::new(BTreeSet::new());
-        Self(Arc::new(Shared { members: Mutex::default(), cuts }))
+        let held = watch::Sender::new(BTreeSet::new());
+        Self(Arc::new(Shared { members: Mutex::default(), cuts, held }))
     }
 
     /// The network as node `from` sees it.
@@ -70,6 +85,27 @@ impl MemoryNetwork {
         self.0.cuts.send_modify(BTreeSet::clear);
     }
 
+    /// One leg of what `from` asks `to` waits, and the connections live: it arrives after
+    /// [`release`](Self::release), in order on each stream.
+    pub fn hold(&self, from: u64, to: u64, leg: Leg) {
+        for lane in Lane::ALL {
+            self.hold_lane(from, to, leg, lane);
+        }
+    }
+
+    /// As [`hold`](Self::hold), for the calls and streams of one lane.
+    pub fn hold_lane(&self, from: u64, to: u64, leg: Leg, lane: Lane) {
+        self.0.held.send_modify(|held| {
+            held.insert((from, to, leg, lane));
+        });
+    }
+
+    /// What waits on that leg arrives now.
+    pub fn release(&self, from: u64, to: u64, leg: Leg) {
+        let stays = |way: &Way| (way.0, way.1, way.2) != (from, to, leg);
+        self.0.held.send_modify(|held| held.retain(stays));
+    }
+
     fn members(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<dyn Peer>>> {
         self.0.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,9 +117,9 @@ struct FromNode {
 }
 
 impl PeerNetwork for FromNode {
-    fn peer(&self, member: &Member, _lane: Lane) -> Arc<dyn Peer> {
+    fn peer(&self, member: &Member, lane: Lane) -> Arc<dyn Peer> {
         let (network, from) = (self.network.clone(), self.from);
-        Arc::new(Wire { network, from, to: member.node_id })
+        Arc::new(Wire { network, from, to: member.node_id, lane })
     }
 }
 
@@ -92,6 +128,7 @@ struct Wire {
     network: MemoryNetwork,
     from: u64,
     to: u64,
+    lane: Lane,
 }
 
 impl Wire {
@@ -114,6 +151,14 @@ impl Wire {
         }
     }
 
+    /// Waits until nothing is held back on that leg.
+    async fn passes(&self, leg: Leg) {
+        let mut held = self.network.0.held.subscribe();
+        let way = (self.from, self.to, leg, self.lane);
+        // The sender lives as long as the network.
+        let _ = held.wait_for(|held| !held.contains(&way)).await;
+    }
+
     fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&dyn Peer) -> BoxFuture<'static, Result<T, PeerError>> + Send + 'static,
@@ -121,14 +166,40 @@ impl Wire {
         let wire = self.clone();
         async move {
             let target = wire.target()?;
-            let answer = call(&*target);
+            let asked = {
+                let (wire, target) = (wire.clone(), Arc::clone(&target));
+                async move {
+                    wire.passes(Leg::There).await;
+                    let answer = call(&*target).await;
+                    wire.passes(Leg::Back).await;
+                    answer
+                }
+            };
             holdfast_seams::select! {
                 () = wire.until_cut(target) => Err(unreachable("cut off meanwhile")),
-                answer = answer => answer,
+                answer = asked => answer,
             }
         }
         .boxed()
     }
+}
+
+/// Hands each message on once it passes. One that waits holds up those behind it.
+fn in_order<T: Send + 'static>(
+    messages: BoxStream<'static, T>,
+    wire: &Wire,
+    leg: Leg,
+) -> BoxStream<'static, T> {
+    let wire = wire.clone();
+    messages
+        .then(move |message| {
+            let wire = wire.clone();
+            async move {
+                wire.passes(leg).await;
+                message
+            }
+        })
+        .boxed()
 }
 
 fn unreachable(why: &str) -> PeerError {
@@ -157,8 +228,10 @@ impl Peer for Wire {
         let wire = self.clone();
         async move {
             let target = wire.target()?;
+            let requests = in_order(requests, &wire, Leg::There);
             let requests = requests.take_until(wire.clone().until_cut(Arc::clone(&target)));
             let responses = target.stream_append(requests.boxed()).await?;
+            let responses = in_order(responses, &wire, Leg::Back);
             Ok(responses.take_until(wire.until_cut(target)).boxed())
         }
         .boxed()

@@ -3,8 +3,10 @@
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
+use holdfast_seams::Seams;
 use sha2::{Digest, Sha256};
 
 use super::store::{FIRST_INCARNATION, KeptSnapshot, ReplicaStore, SnapshotDraft};
@@ -26,6 +28,8 @@ pub struct MemoryStore {
 #[derive(Default)]
 struct Stall {
     finishes: Option<u64>,
+    /// Each write takes so long.
+    slow: Option<(Seams, Duration)>,
     unfinished: Vec<Completion>,
 }
 
@@ -55,6 +59,14 @@ impl MemoryStore {
             let mut stall = disk.lock().unwrap_or_else(PoisonError::into_inner);
             if stall.finishes == Some(0) {
                 stall.unfinished.push(completion);
+            } else if let Some((seams, takes)) = stall.slow.clone() {
+                drop(stall);
+                let done = seams.sleep(takes);
+                let finish = async move {
+                    done.await;
+                    completion();
+                };
+                seams.spawn("disk", finish).detach();
             } else {
                 stall.finishes = stall.finishes.map(|left| left - 1);
                 drop(stall);
@@ -85,6 +97,12 @@ impl MemoryStore {
     pub fn stall_after(&self, writes: u64) {
         let mut stall = self.stall.lock().unwrap_or_else(PoisonError::into_inner);
         stall.finishes = Some(writes);
+    }
+
+    /// The disk takes so long over each write from now on, and does any number of them at once.
+    pub fn slow_down(&self, seams: &Seams, takes: Duration) {
+        let mut stall = self.stall.lock().unwrap_or_else(PoisonError::into_inner);
+        stall.slow = Some((seams.clone(), takes));
     }
 
     /// The disk reports an error from now on.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use holdfast_seams::{Clock, Moment};
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 /// What a leader proposes, and how long things take. Cheap to clone; clones count together.
@@ -10,10 +11,18 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 pub struct ReplicationMetrics {
     /// Commands in a proposed entry.
     pub batch_commands: Histogram,
+    /// Commands refused because too many wait.
+    pub commands_refused: Counter,
     /// Seconds from proposing an entry to its being applied here: what a client waits for.
     pub commit_seconds: Histogram,
     /// Seconds it took to write, sync and read back a snapshot of this node's own.
     pub snapshot_seconds: Histogram,
+    /// Snapshots that set out to other members.
+    pub snapshots_sent: Counter,
+    /// Times that a follower was too far behind for the log and was cut off from it.
+    pub followers_cut_off: Counter,
+    /// Times that this leader handed over because its disk is full or slow.
+    pub relieved: Counter,
 }
 
 impl ReplicationMetrics {
@@ -45,10 +54,14 @@ impl Default for ReplicationMetrics {
         Self {
             // 1 to 1,024, the most that one entry takes.
             batch_commands: Histogram::new(exponential_buckets(1.0, 2.0, 11)),
+            commands_refused: Counter::default(),
             // A tenth of a millisecond to about three seconds.
             commit_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 16)),
             // A millisecond to about half a minute.
             snapshot_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
+            snapshots_sent: Counter::default(),
+            followers_cut_off: Counter::default(),
+            relieved: Counter::default(),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Consensus            Proposer ──batches──▶ openraft ──entries──▶ Machine ──▶ LockTable
-//!  (sessions, calls) ─▶ Confirmer ─rounds──▶     │  ▲                  └─events─▶ Listener
+//!  (sessions, calls) ─▶ Confirmer ─round─▶ Peers │  ▲                  └─events─▶ Listener
 //!        ▲                                       │  │
 //!        └── Role ◀── Tenures ◀──metrics─────────┘  └── Handler ◀── Peer (gRPC, memory)
 //!                                                │
@@ -17,20 +17,24 @@
 //! - A tenure is one term led by one process from start to end. It begins with an entry of its own,
 //!   applied; nothing is proposed, confirmed or expired before.
 //! - A batch meant for one tenure is appended in no other.
-//! - A leader is confirmed by quorum rounds begun after the question, never by a clock (I18).
+//! - A leader is confirmed by quorum rounds begun after the question, by answers to calls of that round,
+//!   never by a clock and never by what openraft remembers of earlier requests (I18).
 //! - Every message of a peer is checked for cluster, incarnation and receiver at one place, before
 //!   anything else of it is looked at (I22).
 //! - Nobody votes under an id whose data is gone (I20, I22): see `formation.rs`.
 
+mod admission;
 mod commit_news;
 mod confirm;
 mod departure;
+mod disk_times;
 mod fault;
 mod formation;
 mod grpc;
 mod hand_over;
 mod handler;
 mod log;
+mod log_keeper;
 mod machine;
 mod membership;
 mod membership_status;
@@ -41,11 +45,15 @@ mod metrics;
 mod network;
 mod peers;
 mod proposer;
+mod quorum_round;
+mod relief;
 mod replica;
 mod roll;
 mod runtime;
+mod sending;
 mod store;
 mod survey;
+mod table_limit;
 mod tenure;
 mod types;
 mod wire;
@@ -55,7 +63,7 @@ pub use fault::Fault;
 pub use formation::Forming;
 pub use grpc::{GrpcNetwork, peer_server};
 #[cfg(test)]
-pub use memory_network::MemoryNetwork;
+pub use memory_network::{Leg, MemoryNetwork};
 pub use memory_store::MemoryStore;
 pub use metrics::ReplicationMetrics;
 pub use peers::{Lane, Peer, PeerError, PeerNetwork, PeerStream};

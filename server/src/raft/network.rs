@@ -5,11 +5,13 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures_util::stream::{self, BoxStream, StreamExt};
 use futures_util::{Stream, pin_mut};
 use holdfast_proto::v1 as proto;
-use holdfast_seams::Clock;
+use holdfast_seams::{Clock, Moment};
 use openraft::OptionalSend;
 use openraft::base::{BoxFuture, BoxStream as RaftBoxStream};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
@@ -25,7 +27,9 @@ use openraft::raft::{
 use super::Member;
 use super::commit_news;
 use super::machine::{SnapshotData, off_runtime, stored_meta};
+use super::metrics::ReplicationMetrics;
 use super::peers::{Heard, Lane, Me, Peer, PeerError, PeerNetwork};
+use super::sending::{Floor, Sending};
 use super::store::KeptSnapshot;
 use super::types::{Addresses, Snapshot, Types, Vote};
 use super::wire::{self, Malformed};
@@ -42,6 +46,10 @@ pub(super) struct Network {
     pub(super) configured: Arc<[Member]>,
     pub(super) may_block: bool,
     pub(super) clock: Arc<dyn Clock>,
+    pub(super) sending: Arc<Sending>,
+    /// See [`ReplicaConfig::snapshot_stall_ms`](super::ReplicaConfig::snapshot_stall_ms).
+    pub(super) stalls_after: Duration,
+    pub(super) metrics: ReplicationMetrics,
 }
 
 impl Network {
@@ -57,6 +65,9 @@ impl Network {
             heard: Arc::clone(&self.heard),
             may_block: self.may_block,
             clock: Arc::clone(&self.clock),
+            sending: Arc::clone(&self.sending),
+            stalls_after: self.stalls_after,
+            metrics: self.metrics.clone(),
         }
     }
 }
@@ -88,6 +99,9 @@ pub(super) struct Link {
     heard: Arc<Heard>,
     may_block: bool,
     clock: Arc<dyn Clock>,
+    sending: Arc<Sending>,
+    stalls_after: Duration,
+    metrics: ReplicationMetrics,
 }
 
 impl Link {
@@ -140,14 +154,58 @@ impl Link {
         // opens the next stream. A way that fails without having taken a request would be tried
         // again at once, for ever.
         let Some(first) = requests.next().await else { return Ok(stream::empty().boxed()) };
+        let matched = first.prev_log_id.map(|id| id.index);
+        let mut floor = self.sending.floor();
+        // Without entries a request needs nothing of the log: news of a commit goes out also while
+        // a snapshot is on its way.
+        if floor.is_above(matched) && !first.entries.is_empty() {
+            return Err(self.cut_off());
+        }
         let first = wire::append_to_wire(&first, Some(self.header()));
         let has_entries = |request: &AppendEntriesRequest<Types>| !request.entries.is_empty();
         let later = commit_news::with_next_entry(requests, has_entries, Arc::clone(&self.clock));
         let later = later.map(|request| wire::append_to_wire(&request, None));
         let messages = stream::once(std::future::ready(first)).chain(later).boxed();
-        let responses = self.peer.stream_append(messages).await.map_err(|e| failure(&e))?;
+        let opened = holdfast_seams::select! {
+            opened = self.peer.stream_append(messages) => opened,
+            () = floor.raised_above(matched) => return Err(self.cut_off()),
+        };
         let (heard, target) = (Arc::clone(&self.heard), self.target);
-        Ok(Box::pin(responses.map(move |response| Self::answer(&heard, target, response))))
+        let responses = opened.map_err(|e| failure(&e))?;
+        let answers = responses.map(move |response| Self::answer(&heard, target, response));
+        Ok(self.while_kept(answers.boxed(), floor, matched))
+    }
+
+    /// The answers, until the log is no longer kept for a member that has come no further.
+    fn while_kept<'a>(
+        &'a self,
+        answers: BoxStream<'a, Result<StreamAppendResult<Types>, Failure>>,
+        floor: Floor,
+        matched: Option<u64>,
+    ) -> RaftBoxStream<'a, Result<StreamAppendResult<Types>, Failure>> {
+        let state = Some((answers, floor, matched));
+        Box::pin(stream::unfold(state, move |state| async move {
+            let (mut answers, mut floor, mut matched) = state?;
+            holdfast_seams::select! {
+                answer = answers.next() => {
+                    let answer = answer?;
+                    if let Ok(Ok(upto)) = &answer {
+                        matched = matched.max(upto.as_ref().map(|id| id.index));
+                    }
+                    Some((answer, Some((answers, floor, matched))))
+                }
+                () = floor.raised_above(matched) => Some((Err(self.cut_off()), None)),
+            }
+        }))
+    }
+
+    /// The member gets a snapshot: openraft turns to that once the log it needs is purged.
+    fn cut_off(&self) -> Failure {
+        self.metrics.followers_cut_off.inc();
+        let target = self.target;
+        tracing::warn!(target, "a member is too far behind for the log and gets a snapshot");
+        let why = "it is behind what is kept of the log (max_log_bytes), and gets a snapshot";
+        failure(&PeerError::Unreachable(why.to_owned()))
     }
 }
 
@@ -225,12 +283,24 @@ impl NetSnapshot<Types> for Link {
             size: kept.length(),
             sha256: kept.sha256().to_vec().into(),
         };
-        let sending = self.peer.install_snapshot(chunks(head, kept, self.may_block));
+        let upto = kept.last().map_or(0, |last| last.index);
+        let underway = self.sending.begin(self.target, upto);
+        self.metrics.snapshots_sent.inc();
+        let progress = Arc::new(Progress::new(&*self.clock, kept.length()));
+        let (noted, clock) = (Arc::clone(&progress), Arc::clone(&self.clock));
+        let body =
+            chunks(head, kept, self.may_block).inspect(move |chunk| noted.note(&*clock, chunk));
+        let sending = self.peer.install_snapshot(body.boxed());
         pin_mut!(cancel);
         holdfast_seams::select! {
             closed = cancel => Err(StreamingError::Closed(closed)),
+            () = progress.stalled(&*self.clock, self.stalls_after) => {
+                let why = "a snapshot on its way to it makes no progress";
+                Err(failure(&PeerError::Unreachable(why.to_owned())).into())
+            }
             response = sending => {
                 let response = response.map_err(|e| failure(&e))?;
+                underway.arrived();
                 let vote = wire::vote_from_wire(response.vote.as_ref()).map_err(malformed)?;
                 Ok(SnapshotResponse::new(vote))
             }
@@ -242,6 +312,51 @@ impl NetBackoff<Types> for Link {
     fn backoff(&self) -> Option<Backoff> {
         None
     }
+}
+
+/// How far a snapshot on its way has come.
+struct Progress {
+    size: u64,
+    taken: AtomicU64,
+    /// Milliseconds, on this node's clock.
+    last: AtomicU64,
+    whole: AtomicBool,
+}
+
+impl Progress {
+    fn new(clock: &dyn Clock, size: u64) -> Self {
+        let last = AtomicU64::new(clock.now().as_millis());
+        Self { size, taken: AtomicU64::new(0), last, whole: AtomicBool::new(size == 0) }
+    }
+
+    /// The transport takes a chunk: there is room for it, so the member took others.
+    fn note(&self, clock: &dyn Clock, chunk: &proto::SnapshotChunk) {
+        let more = chunk.data.len() as u64;
+        let taken = self.taken.fetch_add(more, Ordering::Relaxed).saturating_add(more);
+        self.last.store(clock.now().as_millis(), Ordering::Relaxed);
+        self.whole.store(taken >= self.size, Ordering::Relaxed);
+    }
+
+    /// Waits until no chunk was taken for `patience`, or the member has not installed what it has.
+    async fn stalled(&self, clock: &dyn Clock, patience: Duration) {
+        loop {
+            let whole = self.whole.load(Ordering::Relaxed);
+            let patience = if whole { install_within(self.size) } else { patience };
+            let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
+            let until = Moment::from_origin(last) + patience;
+            if until <= clock.now() {
+                return;
+            }
+            clock.sleep_until(until).await;
+        }
+    }
+}
+
+/// How long a member may take to install a snapshot that it has. A million holds (60 MB) take 6 to
+/// 9 s to hash, sync, read back and restore: this is more than ten times that. A member whose disk
+/// hangs ends itself before.
+fn install_within(bytes: u64) -> Duration {
+    Duration::from_mins(1) + Duration::from_secs(bytes >> 20)
 }
 
 /// The head, then the body in chunks of at most 64 KiB. A chunk that cannot be read ends the

@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use holdfast_core::VersionGate;
+use holdfast_mutants::mutant;
 use holdfast_proto::v1 as proto;
 use holdfast_seams::BoxFuture;
 
 use std::collections::BTreeMap;
 
 use super::Member;
+use super::relief::DiskHealth;
 use crate::storage::ClusterId;
 
 /// Why a member did not answer.
@@ -96,6 +98,12 @@ pub enum Lane {
     Bulk,
 }
 
+impl Lane {
+    /// All of them.
+    #[cfg(test)]
+    pub(super) const ALL: [Self; 3] = [Self::Log, Self::Control, Self::Bulk];
+}
+
 /// Reaches members.
 pub trait PeerNetwork: Send + Sync + 'static {
     /// A way to `member`, whether it is there or not.
@@ -149,7 +157,7 @@ impl Me {
         let Some((cluster, incarnation)) = self.cluster() else {
             return Err(refused(format!("node {} belongs to no cluster yet", self.node_id)));
         };
-        if header.cluster_id != cluster.0.as_slice() {
+        if header.cluster_id != cluster.0.as_slice() && !mutant!(StrangerAdmitted) {
             let theirs = hex::encode(&header.cluster_id);
             return Err(refused(format!("cluster {theirs} calls, this is cluster {cluster}")));
         }
@@ -183,6 +191,8 @@ pub(super) struct Heard {
     gate: Mutex<VersionGate>,
     below_reserve: Mutex<BTreeMap<u64, bool>>,
     progress: Mutex<BTreeMap<u64, Progress>>,
+    /// Of the members that answered when they were last asked.
+    disks: Mutex<BTreeMap<u64, DiskHealth>>,
 }
 
 /// How far a member says it has come.
@@ -200,6 +210,7 @@ impl Heard {
             gate: Mutex::new(VersionGate::new(own)),
             below_reserve: Mutex::default(),
             progress: Mutex::default(),
+            disks: Mutex::default(),
         }
     }
 
@@ -219,6 +230,7 @@ impl Heard {
             progress.retain(|id, _| members.contains(id));
             gone
         };
+        lock(&self.disks).retain(|id, _| members.contains(id));
         lock(&self.below_reserve).retain(|id, _| members.contains(id));
         let mut gate = lock(&self.gate);
         for id in gone {
@@ -233,6 +245,20 @@ impl Heard {
 
     pub(super) fn note_reserve(&self, member: u64, below: bool) {
         lock(&self.below_reserve).insert(member, below);
+    }
+
+    /// What a member says of its disk; `None`: it did not answer.
+    pub(super) fn note_disk(&self, member: u64, disk: Option<DiskHealth>) {
+        let mut disks = lock(&self.disks);
+        match disk {
+            Some(disk) => disks.insert(member, disk),
+            None => disks.remove(&member),
+        };
+    }
+
+    /// What the member said of its disk when it was last asked; `None`: it did not answer.
+    pub(super) fn disk(&self, member: u64) -> Option<DiskHealth> {
+        lock(&self.disks).get(&member).copied()
     }
 
     /// The highest command version that may be proposed to `members` (I29).

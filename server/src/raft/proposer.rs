@@ -13,7 +13,7 @@
 //!
 //! # Bounds
 //!
-//! [`Settings::max_pending`] commands wait; [`MAX_BATCH_COMMANDS`] and [`MAX_BATCH_BYTES`] go into
+//! What waits is bounded by [`Admission`], by count and by bytes; [`MAX_BATCH_COMMANDS`] and [`MAX_BATCH_BYTES`] go into
 //! one entry; [`IN_FLIGHT`] entries are on their way.
 
 use std::collections::VecDeque;
@@ -22,12 +22,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_core::{
-    Batch, COMMAND_VERSION_OLDEST, Command, LogIndex, Outcome, Tenure, ValueChange, Witness,
+    Batch, COMMAND_VERSION_OLDEST, Command, LogIndex, Outcome, SessionId, SessionView, Tenure,
+    Witness,
 };
 use holdfast_seams::{Moment, Seams};
 use openraft::errors::{ClientWriteError, ForwardReason};
 use tokio::sync::{Notify, watch};
 
+use super::admission::{Admission, Bounds, Weight, frees};
 use super::handler::Raft;
 use super::machine::Replicated;
 use super::metrics::ReplicationMetrics;
@@ -49,8 +51,8 @@ const IN_FLIGHT: usize = 2;
 /// The proposer's bounds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
-    /// Commands that may wait to be proposed.
-    pub(super) max_pending: usize,
+    /// What may wait to be proposed.
+    pub(super) bounds: Bounds,
     /// How long a caller waits for an outcome.
     pub(super) deadline: Duration,
 }
@@ -89,33 +91,6 @@ impl Policy {
     }
 }
 
-/// Whether a command takes no new room, or gives some back.
-fn frees(command: &Command) -> bool {
-    match command {
-        Command::Configure { .. }
-        | Command::CloseSession { .. }
-        | Command::ExpireSession { .. }
-        | Command::Cancel { .. }
-        | Command::StopWaiting { .. }
-        | Command::Release { .. }
-        // A scope is granted in no more than before; and one that is neither suspended nor resumed in
-        // time serves nobody.
-        | Command::RemoveScope { .. }
-        | Command::Suspend { .. }
-        | Command::Resume { .. }
-        | Command::RaiseEpoch { .. } => true,
-        Command::SetValue { change, .. } => match change {
-            ValueChange::Clear | ValueChange::Confirm => true,
-            ValueChange::Set(_) => false,
-        },
-        Command::OpenSession { .. }
-        | Command::Acquire { .. }
-        | Command::Import { .. }
-        | Command::Claim { .. }
-        | Command::SetScope { .. } => false,
-    }
-}
-
 /// Takes commands and proposes them.
 pub(super) struct Proposer {
     queue: Mutex<Queue>,
@@ -129,9 +104,10 @@ pub(super) struct Proposer {
     metrics: ReplicationMetrics,
 }
 
-#[derive(Default)]
 struct Queue {
     waiting: VecDeque<Waiting>,
+    /// What `waiting` weighs.
+    load: Admission,
     in_flight: VecDeque<Arc<Flight>>,
     /// The last witness that was put into a batch.
     witnessed: Option<LogIndex>,
@@ -143,6 +119,7 @@ struct Queue {
 struct Waiting {
     tenure: Tenure,
     command: Command,
+    weight: Weight,
     done: Done,
     since: Moment,
 }
@@ -192,7 +169,7 @@ impl Proposer {
         shared: Arc<Replicated>,
         metrics: ReplicationMetrics,
     ) -> Self {
-        let (queue, wake) = (Mutex::default(), Notify::new());
+        let (queue, wake) = (Mutex::new(Queue::new(settings.bounds)), Notify::new());
         Self { queue, wake, settings, seams, role, policy, shared, metrics }
     }
 
@@ -202,24 +179,36 @@ impl Proposer {
         match self.admit(&command) {
             Err(error) => done(Err(error)),
             Ok(tenure) => {
-                let since = self.seams.clock.now();
-                let waiting = Waiting { tenure, command, done, since };
-                let refused = {
-                    let mut queue = lock(&self.queue);
-                    match queue.refusal(self.settings.max_pending, &self.role) {
-                        None => {
-                            queue.waiting.push_back(waiting);
-                            None
-                        }
-                        Some(error) => Some((waiting, error)),
-                    }
-                };
-                match refused {
-                    None => self.wake.notify_one(),
-                    Some((waiting, error)) => (waiting.done)(Err(error)),
+                let (since, weight) = (self.seams.clock.now(), Weight::of(&command));
+                let waiting = Waiting { tenure, command, weight, done, since };
+                match self.enqueue(waiting) {
+                    Ok(()) => self.wake.notify_one(),
+                    // Not while the queue is locked.
+                    Err((done, error)) => done(Err(error)),
                 }
             }
         }
+    }
+
+    fn enqueue(&self, waiting: Waiting) -> Result<(), (Done, ProposeError)> {
+        let mut queue = lock(&self.queue);
+        let requests_of = |session| self.requests_of(session);
+        let refusal = queue.closed_to(&self.role).or_else(|| {
+            let refusal = queue.load.refusal(waiting.weight, requests_of)?;
+            self.metrics.commands_refused.inc();
+            Some(refusal)
+        });
+        if let Some(error) = refusal {
+            return Err((waiting.done, error));
+        }
+        queue.push(waiting);
+        Ok(())
+    }
+
+    /// How many requests the table has of a session.
+    fn requests_of(&self, session: SessionId) -> usize {
+        let requests = |view: SessionView<'_>| usize::try_from(view.requests).unwrap_or(usize::MAX);
+        self.shared.look(|table, _| table.session(session).map_or(0, requests))
     }
 
     fn admit(&self, command: &Command) -> Result<Tenure, ProposeError> {
@@ -276,12 +265,11 @@ impl Proposer {
             while commands.len() < MAX_BATCH_COMMANDS
                 && let Some(next) = queue.waiting.front()
             {
-                // What cannot be measured is taken for large; the log store has the last word.
-                let length = borsh::object_length(&next.command).unwrap_or(MAX_BATCH_BYTES);
+                let length = next.weight.bytes;
                 if !commands.is_empty() && bytes + length > MAX_BATCH_BYTES {
                     break;
                 }
-                let Some(next) = queue.waiting.pop_front() else { break };
+                let Some(next) = queue.pop() else { break };
                 if Some(next.tenure) != current {
                     gone.push(next.done);
                     continue;
@@ -390,7 +378,7 @@ impl Proposer {
             let mut queue = lock(&self.queue);
             let mut waiting = Vec::new();
             while queue.waiting.front().is_some_and(|next| due(next.since)) {
-                waiting.extend(queue.waiting.pop_front());
+                waiting.extend(queue.pop());
             }
             let flights: Vec<_> =
                 queue.in_flight.iter().filter(|flight| due(flight.since)).cloned().collect();
@@ -441,6 +429,11 @@ impl Proposer {
         lock(&self.queue).waiting.len()
     }
 
+    /// How many bytes they take.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        lock(&self.queue).load.bytes()
+    }
+
     /// The node stops: everybody is answered, now and later.
     pub(super) fn close(&self) {
         lock(&self.queue).closed = true;
@@ -455,20 +448,41 @@ impl Proposer {
         let mut queue = lock(&self.queue);
         queue.witnessed = None;
         queue.paused = false;
+        queue.load.clear();
         let waiting = queue.waiting.drain(..).map(|waiting| waiting.done).collect();
         (waiting, queue.in_flight.drain(..).collect())
     }
 }
 
 impl Queue {
-    fn refusal(&self, limit: usize, role: &watch::Receiver<Role>) -> Option<ProposeError> {
+    fn new(bounds: Bounds) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            load: Admission::new(bounds),
+            in_flight: VecDeque::new(),
+            witnessed: None,
+            paused: false,
+            closed: false,
+        }
+    }
+
+    /// Why nothing is taken at all; `None`: it is.
+    fn closed_to(&self, role: &watch::Receiver<Role>) -> Option<ProposeError> {
         if self.closed {
             return Some(ProposeError::ShuttingDown);
         }
-        if self.paused {
-            return Some(not_leader(role));
-        }
-        (self.waiting.len() >= limit).then_some(ProposeError::Overloaded { limit })
+        self.paused.then(|| not_leader(role))
+    }
+
+    fn push(&mut self, waiting: Waiting) {
+        self.load.enter(waiting.weight);
+        self.waiting.push_back(waiting);
+    }
+
+    fn pop(&mut self) -> Option<Waiting> {
+        let next = self.waiting.pop_front()?;
+        self.load.leave(next.weight);
+        Some(next)
     }
 }
 

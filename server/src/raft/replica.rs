@@ -14,27 +14,33 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Member;
+use super::admission::Bounds;
 use super::confirm::Confirmer;
 use super::departure::Departure;
+use super::disk_times::DiskTimes;
 use super::fault::{Fault, FaultSlot};
 use super::formation::{Formation, Forming};
 use super::hand_over::{HandOver, HandedOver};
-use super::handler::{Handler, LeaderContact, Raft};
+use super::handler::{Handler, LeaderContact, Raft, micros};
 use super::log::Log;
+use super::log_keeper::{Asked, LogKeeper, Rules};
 use super::machine::{Machine, Replicated, off_runtime};
 use super::membership::Changes;
 use super::metrics::{ReplicationMetrics, Stopwatch};
 use super::network::Network;
 use super::peers::{Heard, Me, Peer, PeerNetwork};
 use super::proposer::{Policy, Proposer, Settings};
+use super::quorum_round::QuorumRound;
+use super::sending::Sending;
 use super::store::ReplicaStore;
-use super::survey::Survey;
+use super::survey::{Relief, Survey};
+use super::table_limit::TableLimit;
 use super::tenure::Tenures;
 use super::types::Addresses;
 use crate::consensus::{Confirmed, Consensus, Done, Listener, Role};
 use crate::error::ProposeError;
 use crate::members::{Change, ClusterStatus, Members, MembershipError};
-use crate::storage::ClusterId;
+use crate::storage::{ClusterId, LogMirror};
 
 /// What a replica is told at its start.
 #[derive(Clone, Debug)]
@@ -52,6 +58,13 @@ pub struct ReplicaConfig {
     pub join: bool,
     /// The limits that apply while this node leads.
     pub limits: Limits,
+    /// How many bytes the table may take while this node leads, once all members know such a limit.
+    ///
+    /// Default: 1 073 741 824 (1 GiB). Minimum: 1.
+    ///
+    /// Source: a machine of 4 GiB has room for it twice, as it takes while a snapshot is written or
+    /// installed, and for the rest of the process.
+    pub max_table_bytes: u64,
     /// Time between two heartbeats, milliseconds.
     ///
     /// Default: 150. Bounds: 10 to a third of `election_min_ms`. Within it a follower has to
@@ -76,19 +89,53 @@ pub struct ReplicaConfig {
     /// Commands that may wait to be proposed.
     ///
     /// Default: 65 536. Minimum: 1. Further ones are refused
-    /// ([`ProposeError::Overloaded`]).
+    /// ([`ProposeError::Overloaded`]); an eighth is kept for what frees, and one session has a
+    /// quarter at most.
     pub max_pending_commands: usize,
-    /// Entries between two snapshots.
+    /// Bytes of the commands that may wait to be proposed.
     ///
-    /// Default: 10 000. Minimum: 1. A restart applies up to twice as many entries again, and the
-    /// log in memory holds as many.
+    /// Default: 16 MiB. Minimum: 0; one command alone always fits. Shared out as
+    /// `max_pending_commands`; further ones are refused ([`ProposeError::OverloadedBytes`]).
+    ///
+    /// Source: about 65 536 usual commands (100 to 250 bytes each); of the largest (33 KiB) as many
+    /// as a disk with 100 syncs a second takes in three seconds, which is within
+    /// `propose_deadline_ms`.
+    pub max_pending_bytes: usize,
+    /// Entries between two snapshots, at least. A table that is large beside what is logged is
+    /// written less often: after as much log as half its size. Each member writes at indices of its
+    /// own.
+    ///
+    /// Default: 10 000. Minimum: 1. A restart applies up to twice as many entries again, or as much
+    /// log as the table is large, and at most a quarter of `max_log_bytes`.
     ///
     /// Source: `research/reliability.md` §2.2.
     pub snapshot_every: u64,
-    /// Entries kept in the log below the last snapshot, for followers that are a little behind.
+    /// Entries kept in the log below the last snapshot in any case, for followers that are a little
+    /// behind. More is kept for a member that lags, and for one to which a snapshot is on its way,
+    /// within `max_log_bytes`.
     ///
     /// Default: 2 000. Minimum: 0.
     pub log_kept: u64,
+    /// Most bytes of the log that are kept, in memory and on disk: payloads, and
+    /// [`RECORD_BYTES`](crate::storage::RECORD_BYTES) for each entry. A follower for which more
+    /// would have to be kept gets a snapshot.
+    ///
+    /// Default: 256 MiB. Minimum: what is logged while a snapshot is written, four times; otherwise
+    /// the log exceeds it by as much.
+    ///
+    /// Source: at 3 000 entries of 300 bytes a second, the log of three minutes. A snapshot of ten
+    /// million holds is sent and installed in one to two.
+    pub max_log_bytes: u64,
+    /// A snapshot on its way of which a member takes nothing for so long is given up, and sent
+    /// again, milliseconds.
+    ///
+    /// Default: 10 000. Minimum: 1 000; more than a stall of the member's disk.
+    pub snapshot_stall_ms: u64,
+    /// An operation on the disk that takes longer ends the node, milliseconds; whoever opens the
+    /// store hands it on ([`stalls_after`](Self::stalls_after)).
+    ///
+    /// Default: 10 000. 0, for simulations alone: the disk has any time it wants.
+    pub disk_stall_ms: u64,
     /// Free bytes on the disk below which only what frees or ends things is proposed.
     ///
     /// Default: 512 MiB.
@@ -105,15 +152,27 @@ impl ReplicaConfig {
             members,
             join: false,
             limits: Limits::default(),
+            max_table_bytes: 1 << 30,
             heartbeat_ms: 150,
             election_min_ms: 1_000,
             election_max_ms: 2_000,
             propose_deadline_ms: 5_000,
             max_pending_commands: 65_536,
+            max_pending_bytes: 16 << 20,
             snapshot_every: 10_000,
             log_kept: 2_000,
+            max_log_bytes: 256 << 20,
+            snapshot_stall_ms: 10_000,
+            disk_stall_ms: 10_000,
             reserve_bytes: 512 << 20,
         }
+    }
+}
+
+impl ReplicaConfig {
+    /// For [`StoreOptions::stalls_after`](crate::storage::StoreOptions::stalls_after).
+    pub fn stalls_after(&self) -> Option<Duration> {
+        Some(self.disk_stall_ms).filter(|millis| *millis > 0).map(Duration::from_millis)
     }
 }
 
@@ -158,10 +217,17 @@ pub struct ReplicaStatus {
     pub millis_since_leader: Option<u64>,
     /// Commands that wait to be proposed.
     pub waiting_commands: usize,
+    /// Bytes that they take.
+    pub waiting_bytes: usize,
     /// Entries on their way.
     pub entries_in_flight: usize,
     /// Whether the disk is below its reserve.
     pub below_disk_reserve: bool,
+    /// What the log in memory takes, bytes.
+    pub log_bytes: u64,
+    /// What appending to the log took at most, 99 times of 100, in the last seconds, microseconds;
+    /// `None` if there was too little.
+    pub append_p99_us: Option<u64>,
 }
 
 /// A running replica.
@@ -210,13 +276,16 @@ impl Replica {
             shared: machine.shared(),
             me: Arc::new(Me::new(config.node_id)),
             heard: Arc::new(Heard::new(config.node_id)),
+            times: Arc::new(DiskTimes::new(Arc::clone(&seams.clock))),
+            sending: Arc::new(Sending::new(store.log(), Arc::clone(&seams.clock))),
             config,
             store,
             peers,
             seams,
         };
         let formation = Arc::new(ground.formation());
-        let (node_id, log) = (ground.config.node_id, Log(ground.store.log()));
+        let (node_id, log) = (ground.config.node_id, Log::over(ground.store.log()));
+        let log = log.timed(Arc::clone(&ground.times));
         let raft = Raft::new(node_id, Arc::new(engine), ground.network(), log, machine)
             .await
             .map_err(|error| StartError::Engine(error.to_string()))?;
@@ -269,11 +338,14 @@ impl Replica {
             millis_since_quorum: if alone { Some(0) } else { quorum },
             millis_since_leader: self.handler.contact.millis_since(),
             waiting_commands: self.proposer.waiting(),
+            waiting_bytes: self.proposer.waiting_bytes(),
             entries_in_flight: self.proposer.in_flight(),
             below_disk_reserve: self
                 .handler
                 .below_reserve
                 .load(std::sync::atomic::Ordering::Relaxed),
+            log_bytes: self.handler.store.log().look(LogMirror::bytes),
+            append_p99_us: self.handler.times.p99().map(micros),
         }
     }
 
@@ -286,6 +358,12 @@ impl Replica {
     #[cfg(test)]
     pub(super) fn proposer(&self) -> &Arc<Proposer> {
         &self.proposer
+    }
+
+    /// Whether a quorum round confirms that tenure, whatever the role says.
+    #[cfg(test)]
+    pub(super) async fn is_confirmed_in(&self, tenure: holdfast_core::Tenure) -> bool {
+        self.confirmer.confirms(tenure).await
     }
 
     /// The term of the last entry applied.
@@ -398,6 +476,8 @@ struct Ground {
     shared: Arc<Replicated>,
     me: Arc<Me>,
     heard: Arc<Heard>,
+    times: Arc<DiskTimes>,
+    sending: Arc<Sending>,
 }
 
 impl Ground {
@@ -409,6 +489,27 @@ impl Ground {
             configured: Arc::clone(&self.configured),
             may_block: self.store.may_block(),
             clock: Arc::clone(&self.seams.clock),
+            sending: Arc::clone(&self.sending),
+            stalls_after: Duration::from_millis(self.config.snapshot_stall_ms),
+            metrics: self.metrics.clone(),
+        }
+    }
+
+    fn log_keeper(&self, raft: &Raft) -> LogKeeper {
+        LogKeeper {
+            node_id: self.config.node_id,
+            rules: Rules {
+                every: self.config.snapshot_every.max(1),
+                kept: self.config.log_kept,
+                max_bytes: self.config.max_log_bytes,
+            },
+            raft: raft.clone(),
+            store: Arc::clone(&self.store),
+            log: self.store.log(),
+            sending: Arc::clone(&self.sending),
+            applied: self.shared.applied(),
+            seams: self.seams.clone(),
+            asked: Asked::default(),
         }
     }
 
@@ -425,7 +526,10 @@ impl Ground {
 
     fn proposer(&self, role: watch::Receiver<Role>, policy: &Arc<Policy>) -> Arc<Proposer> {
         let settings = Settings {
-            max_pending: self.config.max_pending_commands,
+            bounds: Bounds {
+                commands: self.config.max_pending_commands,
+                bytes: self.config.max_pending_bytes,
+            },
             deadline: Duration::from_millis(self.config.propose_deadline_ms),
         };
         let (policy, shared) = (Arc::clone(policy), Arc::clone(&self.shared));
@@ -433,10 +537,18 @@ impl Ground {
         Arc::new(Proposer::new(settings, self.seams.clone(), role, policy, shared, metrics))
     }
 
-    fn confirmer(&self, role: watch::Receiver<Role>) -> Arc<Confirmer> {
+    fn confirmer(&self, raft: &Raft, role: watch::Receiver<Role>) -> Arc<Confirmer> {
         let deadline = Duration::from_millis(self.config.election_min_ms);
+        let round = QuorumRound::new(
+            Arc::clone(&self.me),
+            raft.clone(),
+            Arc::clone(&self.peers),
+            Arc::clone(&self.configured),
+            self.seams.clone(),
+            deadline,
+        );
         let shared = Arc::clone(&self.shared);
-        Arc::new(Confirmer::new(self.seams.clone(), role, shared, deadline))
+        Arc::new(Confirmer::new(self.seams.clone(), role, shared, round, deadline))
     }
 
     fn handler(&self, raft: &Raft, formation: &Arc<Formation>) -> Handler {
@@ -448,6 +560,7 @@ impl Ground {
             shared: Arc::clone(&self.shared),
             below_reserve: Arc::new(AtomicBool::new(false)),
             contact: Arc::new(LeaderContact::new(Arc::clone(&self.seams.clock))),
+            times: Arc::clone(&self.times),
             stopping: CancellationToken::new(),
         }
     }
@@ -465,11 +578,22 @@ impl Ground {
         }
     }
 
+    fn table_limit(&self, role: watch::Receiver<Role>, proposer: &Arc<Proposer>) -> TableLimit {
+        TableLimit {
+            max_table_bytes: self.config.max_table_bytes,
+            role,
+            proposer: Arc::clone(proposer),
+            shared: Arc::clone(&self.shared),
+            seams: self.seams.clone(),
+        }
+    }
+
     fn survey(
         &self,
         handler: &Handler,
         role: watch::Receiver<Role>,
         policy: Arc<Policy>,
+        changes: &Changes,
     ) -> Survey {
         Survey {
             me: Arc::clone(&self.me),
@@ -483,6 +607,12 @@ impl Ground {
             peers: Arc::clone(&self.peers),
             configured: Arc::clone(&self.configured),
             seams: self.seams.clone(),
+            times: Arc::clone(&self.times),
+            hand_over: changes.hand_over.clone(),
+            one_at_a_time: Arc::clone(&changes.one_at_a_time),
+            patience: changes.patience,
+            metrics: self.metrics.clone(),
+            relief: Relief::default(),
         }
     }
 
@@ -538,19 +668,22 @@ impl Ground {
         let (role_sender, role) = watch::channel(Role::Following { leader: None });
         let policy = Arc::new(Policy::new());
         let proposer = self.proposer(role.clone(), &policy);
-        let confirmer = self.confirmer(role.clone());
+        let confirmer = self.confirmer(raft, role.clone());
         let handler = self.handler(raft, formation);
         let tenures = self.tenures(raft, role_sender, &proposer);
-        let survey = self.survey(&handler, role.clone(), policy);
         let changes = Arc::new(self.changes(raft, role.clone(), &proposer, &confirmer));
+        let survey = self.survey(&handler, role.clone(), policy, &changes);
+        let table_limit = self.table_limit(role.clone(), &proposer);
         let departure = self.departure(&handler, role.clone());
         let forming = formation.progress();
         let spawn = &self.seams;
         let tasks = vec![
             spawn.spawn("raft-proposer", Arc::clone(&proposer).run(raft.clone())),
-            spawn.spawn("raft-confirmer", Arc::clone(&confirmer).run(raft.clone())),
+            spawn.spawn("raft-confirmer", Arc::clone(&confirmer).run()),
             spawn.spawn("raft-tenure", tenures.run()),
             spawn.spawn("raft-survey", survey.run()),
+            spawn.spawn("raft-log-keeper", self.log_keeper(raft).run()),
+            spawn.spawn("raft-table-limit", table_limit.run()),
             spawn.spawn("raft-changes", Arc::clone(&changes).finish_what_was_begun()),
             spawn.spawn("raft-departure", departure.run()),
             spawn.spawn("raft-formation", Arc::clone(formation).run(raft.clone())),
@@ -667,12 +800,11 @@ fn configured(config: &ReplicaConfig) -> Result<Arc<[Member]>, StartError> {
     if let Err(rejection) = config.limits.check() {
         return wrong(rejection.to_string());
     }
+    if config.max_table_bytes == 0 {
+        return wrong("max_table_bytes is 0; it must be at least 1".to_owned());
+    }
     Ok(members.into())
 }
-
-/// Entries a follower may lag behind before it is sent a snapshot instead; has to exceed what lies
-/// between two snapshots.
-const LAG_BEYOND_SNAPSHOT: u64 = 10_000;
 
 /// What openraft is told, so that a follower stands for election after a silence between
 /// `election_min_ms` and `election_max_ms`.
@@ -700,18 +832,12 @@ fn engine_config(config: &ReplicaConfig) -> Result<Config, StartError> {
         enable_leader_restore: Some(mutant!(LeaderRestored)),
         enable_pre_vote: Some(true),
         allow_log_reversion: Some(false),
-        install_snapshot_timeout: SNAPSHOT_WITHIN_MS,
         max_payload_entries: 128,
-        snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_every),
-        replication_lag_threshold: config.snapshot_every.saturating_add(LAG_BEYOND_SNAPSHOT),
-        max_in_snapshot_log_to_keep: config.log_kept,
-        // The store frees space in slices of its own, inside ordinary commits.
-        purge_batch_size: (config.snapshot_every / 4).clamp(1, 256),
+        // Snapshots and purges are the log keeper's: by itself openraft makes none.
+        snapshot_policy: SnapshotPolicy::Never,
+        max_in_snapshot_log_to_keep: u64::MAX,
         ..Config::default()
     }
     .validate()
     .map_err(|error| StartError::Config(error.to_string()))
 }
-
-/// A snapshot may take this long on a slow link, milliseconds.
-const SNAPSHOT_WITHIN_MS: u64 = 60_000;

@@ -1,25 +1,35 @@
 //! What the members say of themselves, asked every second: which commands they know (I29), how far
-//! they have come, and whether their disks are below the reserve (DESIGN §7).
+//! they have come, and how their disks are (DESIGN §7). A leader whose own disk is full or slow hands
+//! over to a member that is better off.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use holdfast_core::{COMMAND_VERSION_OLDEST, Tenure};
 use holdfast_proto::v1 as proto;
-use holdfast_seams::Seams;
+use holdfast_seams::{Moment, Seams};
 use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::watch;
 
 use super::Member;
+use super::disk_times::DiskTimes;
+use super::hand_over::{HandOver, HandedOver};
 use super::handler::Raft;
+use super::metrics::ReplicationMetrics;
 use super::peers::{Heard, Lane, Me, PeerNetwork, Progress};
 use super::proposer::Policy;
+use super::relief::{Candidate, DiskHealth, Patience};
 use super::store::ReplicaStore;
 use crate::consensus::Role;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
+/// A leader does not hand over for the state of its disk before it has led this long, nor again
+/// before this long after it tried. So leadership that is passed around rests in between, whatever
+/// the disks do.
+const SETTLED: Duration = Duration::from_secs(10);
 
 pub(super) struct Survey {
     pub(super) me: Arc<Me>,
@@ -34,6 +44,22 @@ pub(super) struct Survey {
     pub(super) peers: Arc<dyn PeerNetwork>,
     pub(super) configured: Arc<[Member]>,
     pub(super) seams: Seams,
+    pub(super) times: Arc<DiskTimes>,
+    pub(super) hand_over: HandOver,
+    /// Held while members are changed or leadership is passed on by an operator.
+    pub(super) one_at_a_time: Arc<tokio::sync::Mutex<()>>,
+    /// How long commands are refused at most while somebody takes over.
+    pub(super) patience: Duration,
+    pub(super) metrics: ReplicationMetrics,
+    pub(super) relief: Relief,
+}
+
+/// What this leader remembers between two looks at its disk.
+#[derive(Debug, Default)]
+pub(super) struct Relief {
+    tenure: Option<Tenure>,
+    not_before: Option<Moment>,
+    patience: Patience,
 }
 
 impl Survey {
@@ -45,6 +71,7 @@ impl Survey {
                 self.ask_members().await;
             }
             self.decide();
+            self.relieve().await;
             holdfast_seams::select! {
                 changed = self.role.changed() => if changed.is_err() { return },
                 () = self.seams.sleep(EVERY) => {}
@@ -77,8 +104,14 @@ impl Survey {
         let configured = self.configured.iter().find(|known| known.node_id == member.node_id);
         let peer = self.peers.peer(configured.unwrap_or(member), Lane::Control);
         let request = proto::HelloRequest { from_node: self.me.node_id };
-        let Ok(Ok(hello)) = self.seams.timeout(EVERY, peer.hello(request)).await else { return };
+        let Ok(Ok(hello)) = self.seams.timeout(EVERY, peer.hello(request)).await else {
+            self.heard.note_disk(member.node_id, None);
+            return;
+        };
         if hello.node_id == member.node_id {
+            let append_p99 = hello.append_p99_us.map(Duration::from_micros);
+            let disk = DiskHealth { below_reserve: hello.below_disk_reserve, append_p99 };
+            self.heard.note_disk(member.node_id, Some(disk));
             self.heard.note_version(member.node_id, hello.command_version);
             self.heard.note_reserve(member.node_id, hello.below_disk_reserve);
             let progress = Progress {
@@ -100,10 +133,55 @@ impl Survey {
             let voters: Vec<u64> = membership.voter_ids().collect();
             (members, voters)
         };
-        let highest = self.heard.highest_version(&members);
+        // Before the cluster is formed there are no members to ask, and so nobody who knows anything: what is
+        // stored here counts from the first instant of this node's lead (I29).
+        let nobody = members.is_empty();
+        let heard = self.heard.highest_version(&members);
+        let highest = if nobody { COMMAND_VERSION_OLDEST } else { heard };
         self.policy.highest_version.store(highest, Ordering::Relaxed);
         let own = self.below_reserve.load(Ordering::Relaxed);
         let majority = !voters.is_empty() && self.heard.below_reserve(&voters) * 2 > voters.len();
         self.policy.only_what_frees.store(own || majority, Ordering::Relaxed);
+    }
+    /// Hands leadership over if this node's disk is full or slow, and another voter is better off.
+    async fn relieve(&mut self) {
+        let tenure = self.role.borrow().tenure();
+        let now = self.seams.clock.now();
+        if self.relief.tenure != tenure {
+            self.relief = Relief { tenure, not_before: Some(now + SETTLED), ..Relief::default() };
+        }
+        if tenure.is_none() {
+            return;
+        }
+        let below_reserve = self.below_reserve.load(Ordering::Relaxed);
+        let own = DiskHealth { below_reserve, append_p99: self.times.p99() };
+        let candidates = self.candidates();
+        let Some((to, why)) = self.relief.patience.look(&own, &candidates) else { return };
+        let Ok(_changes_nothing_else) = self.one_at_a_time.try_lock() else { return };
+        if self.relief.not_before.is_some_and(|at| now < at) {
+            return;
+        }
+        tracing::warn!(to, ?why, ?own, "this leader's disk is in trouble: it hands over");
+        let handed = self.hand_over.run(Some(to), self.patience).await;
+        self.relief.not_before = Some(self.seams.clock.now() + SETTLED);
+        if handed == HandedOver::LeadsNoLonger {
+            self.metrics.relieved.inc();
+        } else {
+            tracing::warn!(to, ?handed, "leadership was not handed over");
+        }
+    }
+
+    /// The other voters that answered when they were last asked.
+    fn candidates(&self) -> Vec<Candidate> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let last = metrics.last_log_index.unwrap_or(0);
+        let voters = metrics.membership_config.voter_ids().filter(|id| *id != self.me.node_id);
+        let candidate = |node_id| {
+            let matched = metrics.replication.as_ref()?.get(&node_id)?.as_ref()?;
+            let lag = last.saturating_sub(matched.index);
+            Some(Candidate { node_id, lag, disk: self.heard.disk(node_id)? })
+        };
+        voters.filter_map(candidate).collect()
     }
 }

@@ -246,6 +246,7 @@ async fn a_stream_without_a_quorum_ends_unavailable() {
         session_id: opened.session_id,
         secret: opened.secret,
         cluster_id: opened.cluster_id,
+        state_in_pages: false,
     };
     let again = Ask::Open(Open { resume: Some(resume), ..Open::default() });
     let (_second, mut stream) = node.stream(again).await;

@@ -1,20 +1,18 @@
-//! What happened, as the client is told: events, outcomes and the state after a resume, as frames.
+//! What happened, as the client is told: events and outcomes as frames.
 
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use holdfast_core::{
     Acquired, Answer, EndCause, FencingToken, HolderView, Item, LockName, LockTable, LockView,
-    LogIndex, LossCause, Mode, Rejection, RequestId, RequestState, RequestView, SessionId, Value,
-    Was,
+    LogIndex, LossCause, Mode, Rejection, RequestId, SessionId, Value, Was,
 };
 use holdfast_proto::v1::refused::Subject;
-use holdfast_proto::v1::request_state::State as WireState;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{
-    Cancelled, Contended, Denied, Ended, Granted, Holder, LockScope, Lost, LostReason,
-    Mode as WireMode, NamedValue, Queued, Refusal, Refused, Released, RequestState as WireRequest,
-    ServerFrame, SessionEnded, State, Value as WireValue, ValueSet, cancelled,
+    Cancelled, Contended, Denied, Granted, Holder, LockScope, Lost, LostReason, Mode as WireMode,
+    NamedValue, Queued, Refusal, Refused, Released, ServerFrame, SessionEnded, Value as WireValue,
+    ValueSet, cancelled,
 };
 use holdfast_seams::Clock;
 
@@ -246,7 +244,7 @@ fn of_rejection(subject: Option<Subject>, rejection: &Rejection) -> Body {
 }
 
 /// Who was in the way of a denied request.
-fn in_the_way(rejection: &Rejection) -> Option<Holder> {
+pub(super) fn in_the_way(rejection: &Rejection) -> Option<Holder> {
     match rejection {
         Rejection::LockHeld { holder, token, .. } => Some(holder_unlabelled(*holder, *token)),
         _ => None,
@@ -274,37 +272,4 @@ pub(super) fn cancelled(request: RequestId, was: Was) -> Cancelled {
         Was::Unknown => cancelled::Was::Unknown,
     };
     Cancelled { request_id: request.get(), was: was.into() }
-}
-
-/// All that is known of a session's requests: the truth as of the table's index (I23). `None` if
-/// the session is not open.
-pub(super) fn state(table: &LockTable, now_ms: u64, session: SessionId) -> Option<Body> {
-    let done_below = table.session(session)?.done_below.get();
-    let requests: Vec<WireRequest> =
-        table.requests(session).map(|request| request_state(table, now_ms, &request)).collect();
-    // What was seen and is not kept lies below the mark.
-    let above_kept = requests.last().map_or(0, |last| last.request_id.saturating_add(1));
-    Some(Body::State(State { requests, next_request_id: above_kept.max(done_below) }))
-}
-
-fn request_state(table: &LockTable, now_ms: u64, request: &RequestView) -> WireRequest {
-    let request_id = request.request.get();
-    let state = match &request.state {
-        RequestState::Waiting { place, .. } => {
-            let holders = holders(table, now_ms, &request.items);
-            WireState::Queued(Queued { request_id, place: *place, holders })
-        }
-        RequestState::Held { token, items, .. } => {
-            let values = table.values_of(items);
-            WireState::Granted(granted(request.request, *token, items, &values))
-        }
-        RequestState::Denied { rejection } => {
-            let mut refusal = refusals::of_rejection(rejection);
-            refusal.holders.extend(in_the_way(rejection));
-            WireState::Denied(Denied { request_id, refusal: Some(refusal) })
-        }
-        RequestState::Wrote => WireState::ValueSet(value_set(request.request)),
-        RequestState::Ended => WireState::Ended(Ended {}),
-    };
-    WireRequest { request_id, state: Some(state) }
 }

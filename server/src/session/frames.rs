@@ -66,8 +66,16 @@ impl Request {
 /// The first frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Opening {
-    Fresh { ttl_ms: Option<u64>, label: Label },
-    Resume { key: Key, cluster_id: Vec<u8> },
+    Fresh {
+        ttl_ms: Option<u64>,
+        label: Label,
+    },
+    Resume {
+        key: Key,
+        cluster_id: Vec<u8>,
+        /// The client takes State in pages.
+        in_pages: bool,
+    },
 }
 
 /// Why a frame was not taken.
@@ -113,7 +121,8 @@ pub(super) fn read_open(body: Option<Body>) -> Result<Opening, Unfit> {
         Some(resume) => {
             let key = Key::read(resume.session_id, &resume.secret)
                 .map_err(|refusal| Unfit::Refused { subject: None, refusal })?;
-            Ok(Opening::Resume { key, cluster_id: resume.cluster_id.to_vec() })
+            let (cluster_id, in_pages) = (resume.cluster_id.to_vec(), resume.state_in_pages);
+            Ok(Opening::Resume { key, cluster_id, in_pages })
         }
     }
 }

@@ -7,11 +7,15 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use holdfast_proto::v1::{ClientFrame, ClientFrames};
 use holdfast_seams::{Moment, Seams, TransportError};
+use prost::Message as _;
 
 use super::error::StreamError;
 
 /// Frames that may come in before the session is open; a client has no use for more than a few.
 const BACKLOG_MAX: usize = 4_096;
+/// Bytes that these frames may take, beyond their first message: a frame may have 33 KiB, and thousands of
+/// streams may be waiting to be opened. Past either the stream ends with `RESOURCE_EXHAUSTED`.
+const BACKLOG_BYTES_MAX: usize = 256 << 10;
 
 /// A frame and when it was read: the receipt of DESIGN §5.1.
 #[derive(Debug)]
@@ -25,6 +29,8 @@ pub(super) struct Inbox {
     incoming: BoxStream<'static, Result<ClientFrames, TransportError>>,
     seams: Seams,
     backlog: VecDeque<Received>,
+    /// What came into the backlog since it was last empty, beyond the first message of it.
+    backlog_bytes: usize,
     allowance: Allowance,
 }
 
@@ -35,7 +41,7 @@ impl Inbox {
         frames_per_second: u32,
     ) -> Self {
         let allowance = Allowance::new(frames_per_second, seams.clock.now());
-        Self { incoming, seams, backlog: VecDeque::new(), allowance }
+        Self { incoming, seams, backlog: VecDeque::new(), backlog_bytes: 0, allowance }
     }
 
     /// The next frame; `None` once the client's side has ended, politely or not. Cancel safe.
@@ -80,8 +86,28 @@ impl Inbox {
                 message: "too many frames came before the session was open",
             });
         }
+        self.check_bytes(&message)?;
         self.backlog.extend(message.frames.into_iter().map(|frame| Received { frame, at }));
         Ok(true)
+    }
+}
+
+impl Inbox {
+    /// A message alone is bounded by the port; what is measured are those that pile up.
+    fn check_bytes(&mut self, message: &ClientFrames) -> Result<(), StreamError> {
+        if self.backlog.is_empty() {
+            self.backlog_bytes = 0;
+            return Ok(());
+        }
+        self.backlog_bytes = self.backlog_bytes.saturating_add(message.encoded_len());
+        if self.backlog_bytes > BACKLOG_BYTES_MAX {
+            return Err(StreamError::Limit {
+                limit: "bytes_before_opened",
+                value: BACKLOG_BYTES_MAX as u64,
+                message: "too much came before the session was open",
+            });
+        }
+        Ok(())
     }
 }
 
@@ -120,7 +146,52 @@ impl Allowance {
 mod tests {
     use std::time::Duration;
 
+    use futures_util::stream;
+    use holdfast_proto::v1::client_frame::Body;
+    use holdfast_proto::v1::{Acquire, Item};
+    use holdfast_seams::simulated;
+
     use super::*;
+
+    /// A message with a set of 64 names of 512 bytes: about 33 KiB, in one frame.
+    fn large() -> ClientFrames {
+        let item = Item { name: vec![b'n'; 512].into(), ..Item::default() };
+        let acquire = Acquire { items: vec![item; 64], ..Acquire::default() };
+        let frame = ClientFrame { done_below: 0, body: Some(Body::Acquire(acquire)) };
+        ClientFrames { frames: vec![frame] }
+    }
+
+    fn inbox(messages: usize) -> Inbox {
+        let messages = stream::iter((0..messages).map(|_| Ok(large())));
+        Inbox::new(Box::pin(messages), simulated::seams(1, 0), 50_000)
+    }
+
+    /// R1, I27: 4,096 such frames are 138 MB, for each of thousands of streams.
+    #[tokio::test(start_paused = true)]
+    async fn frames_that_pile_up_before_the_session_is_open_are_bounded_in_bytes() {
+        let mut inbox = inbox(1_000);
+        let mut taken = 0;
+        let error = loop {
+            match inbox.fill().await {
+                Ok(_) => taken += 1,
+                Err(error) => break error,
+            }
+        };
+
+        let limit = matches!(error, StreamError::Limit { limit: "bytes_before_opened", .. });
+        assert!(limit && taken == 8, "{error:?} after {taken} messages");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn frames_that_are_read_as_they_come_may_be_any_number_of_bytes() {
+        let mut inbox = inbox(1_000);
+        let mut read = 0;
+        while inbox.next().await.unwrap().is_some() {
+            read += 1;
+        }
+
+        assert_eq!(read, 1_000);
+    }
 
     #[test]
     fn a_second_of_frames_may_come_at_once_and_no_more() {

@@ -8,7 +8,7 @@ use holdfast_core::{Command, Rejection, SessionId, Tenure};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::KeptAlive;
 use holdfast_proto::v1::server_frame::Body;
-use holdfast_seams::Moment;
+use holdfast_seams::{Clock, Moment};
 use tokio::sync::watch::Receiver;
 
 use super::error::StreamError;
@@ -27,6 +27,11 @@ const GRACE: Duration = Duration::from_millis(20);
 const PAUSED: Duration = Duration::from_millis(100);
 /// The grace after a pause: there may be many frames by then.
 const GRACE_AFTER_PAUSE: Duration = Duration::from_millis(250);
+/// How often the leader looks whether it was paused itself.
+const PULSE: Duration = Duration::from_millis(250);
+/// A pulse that comes so late tells of a pause that counts: a quarter of the shortest usual lease
+/// (`ttl_min_ms`), which is the time between two of its keepalives.
+const LONG_PAUSE: Duration = Duration::from_millis(250);
 /// For a mutant: a quorum's word that is so old is taken for a new one.
 const OLD_CONTACT: Duration = Duration::from_secs(5);
 /// Expiries proposed at once; the rest follow after the next look.
@@ -67,6 +72,7 @@ impl Lead {
         let over = async { role.wait_for(|now| now.tenure() != Some(tenure)).await.is_ok() };
         let work = async {
             holdfast_seams::select! {
+                () = self.notice_pauses(tenure) => {}
                 () = self.answer_keepalives(tenure) => {}
                 () = self.expire(tenure) => {}
                 () = self.tell_places() => {}
@@ -160,15 +166,39 @@ impl Lead {
         });
     }
 
+    /// Takes time in which this node did not run off every lease: a virtual machine that was stopped
+    /// for longer than a TTL, say, and all members with it. No client was heard meanwhile, however
+    /// well it was, so it counts like an outage of the store (§5.8). This makes expiry later only
+    /// (I6). The clock counts suspended time, so a suspended machine is noticed too. Ends only with
+    /// the tenure.
+    async fn notice_pauses(&self, tenure: Tenure) {
+        let clock = &self.registry.seams.clock;
+        loop {
+            let planned = clock.now() + PULSE;
+            clock.sleep_until(planned).await;
+            let paused = clock.now().saturating_since(planned);
+            if paused < LONG_PAUSE {
+                continue;
+            }
+            tracing::warn!(?paused, "this node stood still; no lease counts that time");
+            if self.registry.with_leases(tenure, |leases| leases.leave_out(paused)).is_none() {
+                return;
+            }
+        }
+    }
+
     /// Proposes the expiry of sessions whose deadline has passed (§5.2). Ends only with the
     /// tenure.
     async fn expire(&self, tenure: Tenure) {
+        // Only a mutant looks at it.
+        let by_wall = WallTime::since(&*self.registry.seams.clock);
         loop {
             let now = self.registry.seams.clock.now();
             let look = self.registry.with_leases(tenure, |leases| leases.next_look(now + RETRY));
             let Some(look) = look else { return };
             let Some(at) = self.woken(look).await else { continue };
             let passed = self.handle_what_arrived(at).await;
+            let passed = if mutant!(ExpiryByWallClock) { by_wall.now() } else { passed };
             // No quorum, no expiry (§5.8): an entry appended without one could still be committed
             // when it is back, over keepalives that could not be acknowledged meanwhile.
             if !self.confirm(tenure).await {
@@ -238,6 +268,25 @@ impl Lead {
         let other = u64::from(mutant!(ExpiryFromOtherTenure));
         let tenure = Tenure::new(tenure.get().saturating_sub(other));
         self.consensus.submit(Command::ExpireSession { session, tenure }, Box::new(done));
+    }
+}
+
+/// For a mutant: the present by the wall clock, as far from a monotonic instant as the wall clock has
+/// moved since.
+struct WallTime<'a> {
+    clock: &'a dyn Clock,
+    begun: Moment,
+    begun_wall_ms: u64,
+}
+
+impl<'a> WallTime<'a> {
+    fn since(clock: &'a dyn Clock) -> Self {
+        Self { clock, begun: clock.now(), begun_wall_ms: clock.wall_ms() }
+    }
+
+    fn now(&self) -> Moment {
+        let passed_ms = self.clock.wall_ms().saturating_sub(self.begun_wall_ms);
+        self.begun + Duration::from_millis(passed_ms)
     }
 }
 

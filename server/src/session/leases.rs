@@ -11,6 +11,8 @@
 //!   entry reach it before anybody can ask (§5.1, "alive in that state").
 //! - A session with a keepalive in `waiting` or in a round carries a mark in the table and is not
 //!   due (§5.2).
+//! - A session is renewed by resumes alone for at most [`UNPROVEN_TTLS`] TTLs: after that only what
+//!   its client sends once it has taken State renews it (I31).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +23,23 @@ use holdfast_core::{LeaseTable, SessionId, Tenure};
 use holdfast_seams::Moment;
 
 use super::outbox::Outbox;
+
+/// How long resumes renew a session whose client never shows that it has taken State, TTLs.
+///
+/// This is for clients that do not know pages: their Opened has to renew, for they believe so (I6), and
+/// nothing tells one that reads from one whose decoder gives up. One that reads sends a keepalive a
+/// quarter of its TTL after Open; if it is kept from that, however often its connection breaks, it needs
+/// one stream of a quarter of the TTL in two of them.
+const UNPROVEN_TTLS: u64 = 2;
+
+/// Why a resume does not renew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotResumed {
+    /// The session is over, or its expiry is under way.
+    Over,
+    /// Resumes have renewed it for as long as they do; its lease has to run out.
+    Unproven,
+}
 
 /// A keepalive that waits for a quorum round.
 #[derive(Clone, Debug)]
@@ -43,6 +62,8 @@ pub(super) struct Leases {
     waiting: BTreeMap<SessionId, Heard>,
     /// Sessions whose expiry was proposed and came back without an outcome.
     unsettled: BTreeSet<SessionId>,
+    /// Sessions that nothing but resumes renewed, and since when, on the lease clock.
+    unproven: BTreeMap<SessionId, u64>,
     /// What the expirer sleeps for.
     alarm_ms: Option<u64>,
 }
@@ -65,6 +86,7 @@ impl Leases {
             table,
             waiting: BTreeMap::new(),
             unsettled: BTreeSet::new(),
+            unproven: BTreeMap::new(),
             alarm_ms: None,
         }
     }
@@ -80,6 +102,7 @@ impl Leases {
         self.clock = LeaseClock::default();
         self.waiting.clear();
         self.unsettled.clear();
+        self.unproven.clear();
         for (session, ttl_ms) in sessions {
             if self.table.deadline_of(session).is_none() {
                 self.table.insert(session, ttl_ms, self.clock.at(now));
@@ -103,6 +126,7 @@ impl Leases {
         self.table.remove(session);
         self.waiting.remove(&session);
         self.unsettled.remove(&session);
+        self.unproven.remove(&session);
         Some(Duration::from_millis(self.clock.at(now).saturating_sub(deadline_ms)))
     }
 
@@ -154,15 +178,47 @@ impl Leases {
         self.table.renew(session, self.clock.at(at)).is_ok()
     }
 
-    /// Keeps a session from being due while a resume of it waits for its round. `false` if nothing
-    /// was marked; otherwise [`Leases::let_go`] has to follow.
+    /// Renews by a resume, from when it came in: its `Opened` acknowledges as `KeptAlive` does.
+    ///
+    /// # Errors
+    ///
+    /// [`NotResumed`]: nothing was renewed, and Opened must not be sent (I6).
+    pub(super) fn renew_by_resume(
+        &mut self,
+        session: SessionId,
+        ttl_ms: u64,
+        at: Moment,
+    ) -> Result<(), NotResumed> {
+        let at_ms = self.clock.at(at);
+        let since_ms = self.unproven.get(&session).copied().unwrap_or(at_ms);
+        if at_ms.saturating_sub(since_ms) > ttl_ms.saturating_mul(UNPROVEN_TTLS) {
+            return Err(NotResumed::Unproven);
+        }
+        self.table.renew(session, at_ms).map_err(|_| NotResumed::Over)?;
+        self.unproven.insert(session, since_ms);
+        Ok(())
+    }
+
+    /// The session's client has shown that it takes State.
+    pub(super) fn proven(&mut self, session: SessionId) {
+        self.unproven.remove(&session);
+    }
+
+    /// Whether a keepalive of the session would renew it: it is not over, and no expiry of it is under
+    /// way.
+    pub(super) fn may_be_renewed(&mut self, session: SessionId) -> bool {
+        self.table.may_be_renewed(session).is_ok()
+    }
+
+    /// Puts off the session's expiry, by a TTL at most, while a resume or a call shows its secret and
+    /// is not done. `false` if nothing was marked; otherwise [`Leases::let_go`] has to follow.
     pub(super) fn hold_on(&mut self, session: SessionId) -> bool {
-        self.table.waiting(session).is_ok()
+        self.table.put_off(session).is_ok()
     }
 
     /// Takes back one [`Leases::hold_on`].
     pub(super) fn let_go(&mut self, session: SessionId) {
-        self.table.answered(session);
+        self.table.let_go(session);
     }
 
     /// No quorum since `begun`: the lease clock stands still from then on (§5.8). `false` if it
@@ -174,6 +230,11 @@ impl Leases {
     /// Leadership was confirmed: the lease clock goes on.
     pub(super) fn go_on(&mut self, now: Moment) {
         self.clock.go_on(now);
+    }
+
+    /// This node did not run for so long, until now: the lease clock did not either (§5.8).
+    pub(super) fn leave_out(&mut self, paused: Duration) {
+        self.clock.leave_out(paused);
     }
 
     /// When the expirer has to look again; `None` while nothing can become due. `retry` is when to
@@ -228,10 +289,13 @@ impl Leases {
 }
 
 /// Time that counts for leases: that of the node's clock, without the time in which no quorum
-/// could be reached.
+/// could be reached, or the node did not run.
+///
+/// A moment from before such a time lies too early on this clock by as much; what is renewed from
+/// there has a deadline that still is no earlier than that moment and the whole lease (I6).
 #[derive(Debug, Default)]
 struct LeaseClock {
-    /// Sum of the outages that are over.
+    /// Sum of the outages and pauses that are over.
     stood: Duration,
     /// Since when there is no quorum.
     stopped_at: Option<Moment>,
@@ -257,6 +321,13 @@ impl LeaseClock {
         let goes = self.stopped_at.is_none();
         self.stopped_at.get_or_insert(at);
         goes
+    }
+
+    /// Nothing is left out twice: where the clock stands still the pause is a part of the outage.
+    fn leave_out(&mut self, paused: Duration) {
+        if self.stopped_at.is_none() {
+            self.stood += paused;
+        }
     }
 
     fn go_on(&mut self, now: Moment) {

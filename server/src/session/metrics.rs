@@ -13,12 +13,18 @@ pub struct SessionMetrics {
     pub waiting_calls: Gauge,
     /// Streams cut because their outbox was full.
     pub outbox_overflows: Counter,
+    /// Streams cut because all outboxes together were full.
+    pub outbox_evictions: Counter,
+    /// Bytes that lie in the outboxes of all streams.
+    pub outbox_bytes: Gauge,
     /// Watches that are open.
     pub watches: Gauge,
     /// Events handed to watchers: state, changes, and the words between them.
     pub watch_events: Counter,
     /// Watches cut because they were not read fast enough.
     pub watches_cut: Counter,
+    /// Bytes of the changes that a watch still has to be told.
+    pub watch_bytes: Gauge,
     /// Keepalives that came in.
     pub keepalives: Counter,
     /// Keepalives that were acknowledged.
@@ -47,9 +53,12 @@ impl Default for SessionMetrics {
             attached_streams: Gauge::default(),
             waiting_calls: Gauge::default(),
             outbox_overflows: Counter::default(),
+            outbox_evictions: Counter::default(),
+            outbox_bytes: Gauge::default(),
             watches: Gauge::default(),
             watch_events: Counter::default(),
             watches_cut: Counter::default(),
+            watch_bytes: Gauge::default(),
             keepalives: Counter::default(),
             keepalives_acknowledged: Counter::default(),
             quorum_rounds: Counter::default(),

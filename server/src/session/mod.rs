@@ -38,6 +38,8 @@ mod leases;
 mod metrics;
 mod opening;
 mod outbox;
+mod outboxes;
+mod pages;
 mod places;
 mod proof;
 pub(crate) mod refusals;
@@ -110,8 +112,8 @@ impl Hub {
     pub fn keep_scopes(&self, fallback: Option<(Terms, Arc<Tables>)>) {
         let registry = &self.registry;
         let (consensus, board) = (self.consensus.clone(), registry.board.clone());
-        let _ =
-            self.keepers.set(Keepers::start(consensus, board, fallback, registry.seams.clone()));
+        let (cluster, seams) = (self.cluster_id.clone(), registry.seams.clone());
+        let _ = self.keepers.set(Keepers::start(consensus, board, cluster, fallback, seams));
     }
 
     /// Who keeps the scopes here, if anybody does.

@@ -9,18 +9,59 @@ use holdfast_seams::Moment;
 use super::error::StreamError;
 use super::frames::{Opening, Unfit, read_open};
 use super::inbox::Received;
+use super::leases::NotResumed;
+use super::pages::Pages;
 use super::proof::{Key, SECRET_BYTES, Secret, hash_of};
-use super::registry::{Registry, State, Visit};
+use super::registry::{Registry, Visit};
 use super::{Hub, answers, refusals};
 use crate::consensus::propose;
 use crate::error::ProposeError;
 
 /// What came of an Open.
-pub(super) enum Start {
+pub(super) enum Start<'a> {
     /// The session is attached to the stream; Opened is in the outbox.
-    Attached(SessionId),
+    Attached(Attachment<'a>),
     /// The stream ends with this frame.
     Turned(Body),
+}
+
+/// A session that is attached to a stream.
+pub(super) struct Attachment<'a> {
+    pub(super) session: SessionId,
+    /// What is still to be shown of its State.
+    pub(super) pages: Option<Pages>,
+    pub(super) taking: Taking<'a>,
+}
+
+/// Whether the client has shown that it takes its State, and what ends once it has.
+pub(super) enum Taking<'a> {
+    /// It has, or there is none to be taken.
+    Done,
+    /// Its resume renewed nothing: its session is not due while it takes State (§5.2), until its
+    /// first keepalive is heard.
+    Pages(HeldOn<'a>),
+    /// Its resume renewed the lease. What it sends after this shows that it was right to.
+    Whole { since: Moment },
+}
+
+impl Taking<'_> {
+    /// A keepalive of the session waits for its round: nothing else need hold it on.
+    pub(super) fn keepalive_is_heard(&mut self) {
+        match std::mem::replace(self, Self::Done) {
+            Self::Pages(held_on) => drop(held_on),
+            other => *self = other,
+        }
+    }
+}
+
+/// A resume: who asks, on which stream, and since when.
+#[derive(Clone, Copy)]
+struct Resume<'a> {
+    visit: &'a Visit,
+    tenure: Tenure,
+    at: Moment,
+    key: &'a Key,
+    in_pages: bool,
 }
 
 /// A session that was opened just now.
@@ -38,8 +79,8 @@ pub(super) enum NotMade {
     Refused(Refusal),
 }
 
-/// A resume, or the call of a keepalive, as it waits for its round: its session is not due
-/// meanwhile (DESIGN §5.2).
+/// A resume until its client takes State, or the call of a keepalive as it waits for its round: its
+/// session is due a TTL later meanwhile, however many there are (DESIGN §5.2, I31).
 pub(super) struct HeldOn<'a> {
     registry: &'a Registry,
     tenure: Tenure,
@@ -54,7 +95,11 @@ impl Hub {
     ///
     /// [`StreamError`]; a fresh session may be open all the same, without anybody who knows its
     /// secret: it runs out.
-    pub(super) async fn open(&self, visit: &Visit, first: Received) -> Result<Start, StreamError> {
+    pub(super) async fn open(
+        &self,
+        visit: &Visit,
+        first: Received,
+    ) -> Result<Start<'_>, StreamError> {
         let at = first.at;
         let opening = match read_open(first.frame.body) {
             Ok(opening) => opening,
@@ -71,7 +116,9 @@ impl Hub {
         let Some(tenure) = self.registry.tenure() else { return Ok(self.redirect()) };
         match opening {
             Opening::Fresh { ttl_ms, label } => self.open_fresh(visit, tenure, ttl_ms, label).await,
-            Opening::Resume { key, .. } => self.resume(visit, tenure, at, &key).await,
+            Opening::Resume { key, in_pages, .. } => {
+                self.resume(Resume { visit, tenure, at, key: &key, in_pages }).await
+            }
         }
     }
 
@@ -83,7 +130,7 @@ impl Hub {
         tenure: Tenure,
         ttl_ms: Option<u64>,
         label: Label,
-    ) -> Result<Start, StreamError> {
+    ) -> Result<Start<'_>, StreamError> {
         // Asked before the session is made: nobody would ever learn its secret.
         self.registry.lock().room_to_attach(&self.registry.settings)?;
         let fresh = match self.make_session(ttl_ms, label).await {
@@ -101,8 +148,9 @@ impl Hub {
         let Fresh { session, secret, ttl_ms, index } = fresh;
         visit.attach(&mut state, session)?;
         let secret = secret.to_vec().into();
-        visit.seat.push(index, self.opened(tenure, session, secret, ttl_ms));
-        Ok(Start::Attached(session))
+        let opened = Opened { secret, ..self.opened(tenure, session, ttl_ms) };
+        visit.seat.push(index, Body::Opened(opened));
+        Ok(Start::Attached(Attachment { session, pages: None, taking: Taking::Done }))
     }
 
     /// Opens a session with a secret of its own. Its lease runs if this node still leads in the
@@ -130,13 +178,8 @@ impl Hub {
     }
 
     /// Takes a session up: after a quorum round begun after Open came in, if the secret is its own.
-    async fn resume(
-        &self,
-        visit: &Visit,
-        tenure: Tenure,
-        at: Moment,
-        key: &Key,
-    ) -> Result<Start, StreamError> {
+    async fn resume(&self, resume: Resume<'_>) -> Result<Start<'_>, StreamError> {
+        let Resume { tenure, key, in_pages, .. } = resume;
         let held_on = self.hold_on(tenure, key);
         if !mutant!(ResumeWithoutQuorum) {
             match self.consensus.confirm().await {
@@ -146,43 +189,83 @@ impl Hub {
             }
         }
         let mut start = Err(unavailable("the table was not read"));
-        self.consensus.read(&mut |table, index| {
-            start = self.take_up(visit, tenure, at, key, (table, index));
-        });
-        drop(held_on);
+        self.consensus.read(&mut |table, index| start = self.take_up(resume, table, index));
+        if in_pages && let Ok(Start::Attached(attachment)) = &mut start {
+            attachment.taking = Taking::Pages(held_on);
+        }
         start
     }
 
     /// Checks the secret against the applied state and attaches, under the table's lock: no event
     /// falls between State and what the stream is told after it (I23).
-    fn take_up(
-        &self,
-        visit: &Visit,
-        tenure: Tenure,
-        at: Moment,
-        key: &Key,
-        (table, index): (&LockTable, LogIndex),
-    ) -> Result<Start, StreamError> {
+    fn take_up<'a>(
+        &'a self,
+        resume: Resume<'_>,
+        table: &LockTable,
+        index: LogIndex,
+    ) -> Result<Start<'a>, StreamError> {
+        let Resume { key, in_pages, .. } = resume;
         let session = key.session;
-        let own = key.ttl_if_own(table);
-        let requests = answers::state(table, self.registry.now_ms(table), session);
-        let (Some(ttl_ms), Some(requests)) = (own, requests) else {
+        let (Some(ttl_ms), Some(mut pages)) =
+            (key.ttl_if_own(table), Pages::of(table, index, session))
+        else {
             return Ok(Start::Turned(answers::refused(None, key.unknown_session())));
         };
-        let mut state = self.registry.lock();
-        let State { leases, .. } = &mut *state;
-        let Some(leases) = leases.as_mut().filter(|leases| leases.tenure() == tenure) else {
-            drop(state);
-            return Ok(self.redirect());
+        let now_ms = self.registry.now_ms(table);
+        let state = if in_pages {
+            pages.next_page(table, now_ms)
+        } else {
+            let Some(whole) = pages.whole(table, now_ms) else {
+                return Ok(Start::Turned(answers::refused(
+                    None,
+                    refusals::state_too_large(session),
+                )));
+            };
+            whole
         };
-        // Opened acknowledges as KeptAlive does; never while the session's expiry is under way.
-        if !leases.renew(session, at) {
-            return Err(unavailable("the session's lease has run out and is being ended"));
+        if let Some(turned) = self.attach(resume, ttl_ms)? {
+            return Ok(turned);
         }
-        visit.attach(&mut state, session)?;
-        visit.seat.push(index, self.opened(tenure, session, Vec::new().into(), ttl_ms));
-        visit.seat.push(index, requests);
-        Ok(Start::Attached(session))
+        let Resume { visit, tenure, .. } = resume;
+        let lease_unmoved = in_pages;
+        let opened = Opened { lease_unmoved, ..self.opened(tenure, session, ttl_ms) };
+        visit.seat.begin(index, opened, state);
+        let taking = Taking::Whole { since: self.registry.seams.clock.now() };
+        let pages = Some(pages).filter(|pages| !pages.is_empty());
+        Ok(Start::Attached(Attachment { session, pages, taking }))
+    }
+
+    /// Makes the stream the session's; `Some` if it is turned away instead.
+    ///
+    /// The Opened of a client that knows pages moves no deadline, neither here nor there: what moves both
+    /// is the keepalive that it sends once it has all of State. So a client that cannot take its State
+    /// loses its session at the deadline that it had (I31). Every other client believes from when it sent
+    /// its Open as soon as it has Opened, which comes with all of State; so there the lease is renewed
+    /// first, or Opened is not sent (§5.1, I6).
+    fn attach(&self, resume: Resume<'_>, ttl_ms: u64) -> Result<Option<Start<'_>>, StreamError> {
+        let Resume { visit, tenure, at, key, in_pages } = resume;
+        let session = key.session;
+        let mut state = self.registry.lock();
+        visit.may_attach(&state, session)?;
+        let Some(leases) = state.leases.as_mut().filter(|leases| leases.tenure() == tenure) else {
+            drop(state);
+            return Ok(Some(self.redirect()));
+        };
+        let renewed = if in_pages {
+            leases.may_be_renewed(session).then_some(()).ok_or(NotResumed::Over)
+        } else {
+            leases.renew_by_resume(session, ttl_ms, at)
+        };
+        match renewed {
+            Ok(()) => visit.attach(&mut state, session).map(|()| None),
+            Err(NotResumed::Over) => {
+                Err(unavailable("the session's lease has run out and is being ended"))
+            }
+            Err(NotResumed::Unproven) => {
+                let refusal = refusals::never_taken(session);
+                Ok(Some(Start::Turned(answers::refused(None, refusal))))
+            }
+        }
     }
 
     /// Who shows the secret is heard, even before the round is over.
@@ -198,16 +281,10 @@ impl Hub {
         HeldOn { registry: &self.registry, tenure, session, marked }
     }
 
-    fn opened(
-        &self,
-        tenure: Tenure,
-        session: SessionId,
-        secret: bytes::Bytes,
-        ttl_ms: u64,
-    ) -> Body {
+    fn opened(&self, tenure: Tenure, session: SessionId, ttl_ms: u64) -> Opened {
         let cluster_id = self.cluster_id.cluster_id().unwrap_or_default();
-        let scopes = self.scopes(tenure);
-        Body::Opened(Opened { session_id: session.get(), secret, cluster_id, ttl_ms, scopes })
+        let (session_id, scopes) = (session.get(), self.scopes(tenure));
+        Opened { session_id, cluster_id, ttl_ms, scopes, ..Opened::default() }
     }
 
     /// What whoever is answered now is told of scopes; so late that nothing is counted twice.
@@ -216,7 +293,7 @@ impl Hub {
     }
 
     /// Refuses a session of another cluster, naming both.
-    fn other_cluster(&self, theirs: &[u8]) -> Option<Start> {
+    fn other_cluster(&self, theirs: &[u8]) -> Option<Start<'_>> {
         let ours = self.cluster_id.cluster_id()?;
         if ours == theirs {
             return None;
@@ -227,18 +304,21 @@ impl Hub {
         Some(Start::Turned(answers::refused(None, refusal)))
     }
 
-    fn redirect(&self) -> Start {
+    fn redirect(&self) -> Start<'_> {
         let leader = self.leader();
         Start::Turned(Body::Redirect(Redirect { leader }))
     }
 
-    fn not_proposed(&self, error: ProposeError) -> Result<Start, StreamError> {
+    fn not_proposed(&self, error: ProposeError) -> Result<Start<'_>, StreamError> {
         match error {
             ProposeError::NotLeader { leader } => {
                 let leader = leader.map(|leader| leader.advertise).or_else(|| self.leader());
                 Ok(Start::Turned(Body::Redirect(Redirect { leader })))
             }
             ProposeError::Overloaded { .. }
+            | ProposeError::OverloadedBytes { .. }
+            | ProposeError::SessionOverloaded { .. }
+            | ProposeError::SessionOverloadedBytes { .. }
             | ProposeError::DiskReserve
             | ProposeError::VersionNotKnown { .. } => {
                 let refusal = refusals::of_propose_error(&error);

@@ -3,25 +3,37 @@
 //!
 //! # Invariants
 //!
-//! - Never more than its bound of frames, and one last frame: a slow reader costs its own stream
-//!   and never slows the store (I27).
+//! - Never more than its bounds of frames and bytes, one page of State, and one last frame: a slow
+//!   reader costs its own stream and never slows the store (I27).
 //! - Frames leave in the order in which they were pushed; nothing is left out while the stream
 //!   lives.
+//! - State leaves whole before any frame that was pushed behind it; a stream that ends first ends
+//!   without those frames (I23).
 //! - The first end stands. What is pushed after it is dropped.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_proto::v1::{ServerFrame, ServerFrames};
 use holdfast_seams::Seams;
+use prost::Message as _;
 use tokio::sync::{Notify, mpsc};
 
 use super::error::StreamError;
+use super::outboxes::Outboxes;
+use crate::bytes_budget::Taken;
 
-/// Frames that travel in one message at most, so that no message comes near a client's limit of
-/// 4 MiB.
+/// Frames that travel in one message at most.
 const FRAMES_PER_MESSAGE: usize = 1_024;
+
+/// Bytes that the frames of one message take together at most; a frame that is larger travels
+/// alone. The largest, a set of 64 names with values or a page of State, stays below 1 MiB, so that
+/// no message comes near a client's limit, of which the smallest known is 4 MiB.
+const MESSAGE_BYTES_MAX: u64 = 256 << 10;
+
+/// What a waiting frame takes besides its bytes on the wire.
+const FRAME_OVERHEAD: u64 = size_of::<Waiting>() as u64;
 
 /// How long the last frames of a stream may take to be taken over by the transport.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -29,19 +41,46 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How a stream ends.
 pub(super) type End = Result<(), StreamError>;
 
+/// What may lie in one outbox.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// `outbox_frames`.
+    pub(super) frames: usize,
+    /// `outbox_bytes`.
+    pub(super) bytes: u64,
+}
+
 /// The outgoing frames of one stream.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    bound: usize,
+    bounds: Bounds,
     queue: Mutex<Queue>,
     /// Rung at every push and at the end; one permit is kept, so no ring is missed.
     filled: Notify,
+    /// Rung when a page of State has left, or the stream was ended.
+    page_left: Notify,
+    /// All outboxes of this node, and this one's number among them.
+    all: Arc<Outboxes>,
+    number: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queue {
-    frames: VecDeque<ServerFrame>,
+    /// Opened, and the page of State that is to be sent next: one message, before all else.
+    first: Vec<ServerFrame>,
+    first_bytes: u64,
+    /// More pages follow: the frames wait for the last of them.
+    is_showing: bool,
+    frames: VecDeque<Waiting>,
+    /// Of the budget of this node, by what lies in `first` and `frames`.
+    taken: Taken,
     end: Option<End>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    frame: ServerFrame,
+    bytes: u64,
 }
 
 /// What the sending side is to do next.
@@ -52,49 +91,116 @@ enum Next {
 }
 
 impl Outbox {
-    /// An empty outbox for at most `bound` frames.
-    pub(super) fn new(bound: usize) -> Self {
-        Self { bound, queue: Mutex::default(), filled: Notify::new() }
+    /// An empty outbox.
+    pub(super) fn new(bounds: Bounds, taken: Taken, all: Arc<Outboxes>, number: u64) -> Self {
+        let queue = Queue {
+            first: Vec::new(),
+            first_bytes: 0,
+            is_showing: false,
+            frames: VecDeque::new(),
+            taken,
+            end: None,
+        };
+        let (filled, page_left) = (Notify::new(), Notify::new());
+        Self { bounds, queue: Mutex::new(queue), filled, page_left, all, number }
     }
 
     /// Puts a frame behind the others, without waiting. Returns `false` if this frame did not fit
     /// and therefore ended the stream (I27).
     pub(super) fn push(&self, frame: ServerFrame) -> bool {
+        let waiting = Waiting::new(frame);
         let mut queue = self.lock();
         if queue.end.is_some() {
             return true;
         }
-        let fits = queue.frames.len() < self.bound;
-        if fits {
-            queue.frames.push_back(frame);
-        } else {
+        let overflow = self.bounds.passed_by(&queue, waiting.bytes);
+        let fits = overflow.is_none();
+        match overflow {
+            None => queue.add(waiting),
             // A client that reads again resumes and gets State, which is newer than all of these.
-            queue.frames.clear();
-            queue.end = Some(Err(StreamError::Limit {
-                limit: "outbox_frames",
-                value: self.bound as u64,
-                message: "the stream was not read fast enough; resume it",
-            }));
+            Some(limit) => queue.cut(limit),
         }
         drop(queue);
-        self.filled.notify_one();
+        self.ring();
         fits
+    }
+
+    /// Puts Opened and State, or its first page, before everything that is pushed from now on.
+    /// While `more` pages follow, the frames wait for the last of them.
+    pub(super) fn begin(&self, opened: ServerFrame, state: ServerFrame, more: bool) {
+        self.show(vec![opened, state], more);
+    }
+
+    /// Puts the next page of State before all frames.
+    pub(super) fn push_page(&self, page: ServerFrame, more: bool) {
+        self.show(vec![page], more);
+    }
+
+    fn show(&self, frames: Vec<ServerFrame>, more: bool) {
+        let bytes = frames.iter().map(|frame| frame.encoded_len() as u64 + FRAME_OVERHEAD).sum();
+        let mut queue = self.lock();
+        if queue.end.is_none() {
+            queue.first.extend(frames);
+            queue.first_bytes += bytes;
+            queue.taken.add(bytes);
+            queue.is_showing = more;
+        }
+        drop(queue);
+        self.ring();
+    }
+
+    /// Waits until the page before has left; `false` if the stream has ended.
+    pub(super) async fn wants_page(&self) -> bool {
+        loop {
+            {
+                let queue = self.lock();
+                if queue.end.is_some() {
+                    return false;
+                }
+                if queue.first.is_empty() {
+                    return true;
+                }
+            }
+            self.page_left.notified().await;
+        }
     }
 
     /// Ends the stream once what is queued, and `last`, is sent. Only the first end counts.
     pub(super) fn finish(&self, last: Option<ServerFrame>, end: End) {
         let mut queue = self.lock();
         if queue.end.is_none() {
-            queue.frames.extend(last);
+            if queue.is_showing {
+                // What lies behind a State that never becomes whole means nothing to anybody.
+                queue.clear_frames();
+            }
+            if let Some(last) = last {
+                queue.add(Waiting::new(last));
+            }
             queue.end = Some(end);
         }
         drop(queue);
-        self.filled.notify_one();
+        self.ring();
+    }
+
+    /// Ends the stream because all outboxes together hold too much, and gives back what it holds.
+    pub(super) fn give_way(&self, budget: u64) {
+        self.lock().cut(StreamError::Limit {
+            limit: "outbox_bytes_total",
+            value: budget,
+            message: "too much waits to be read by the clients of this node, and most of it on \
+                      this stream; resume it",
+        });
+        self.ring();
     }
 
     /// Whether the stream was ended; nothing it still sends counts.
     pub(super) fn is_ended(&self) -> bool {
         self.lock().end.is_some()
+    }
+
+    /// What lies in it.
+    pub(super) fn bytes(&self) -> u64 {
+        self.lock().taken.bytes()
     }
 
     /// Sends what is pushed until the stream ends or the other end is gone; tells how it ended.
@@ -108,6 +214,7 @@ impl Outbox {
                     if !self.hand_over(seams, &to, frames).await {
                         return self.end_now();
                     }
+                    self.page_left.notify_one();
                 }
                 Next::End(end) => return end,
                 Next::Wait => holdfast_seams::select! {
@@ -151,11 +258,14 @@ impl Outbox {
 
     fn next(&self) -> Next {
         let mut queue = self.lock();
-        if queue.frames.is_empty() {
-            return queue.end.clone().map_or(Next::Wait, Next::End);
+        if !queue.first.is_empty() {
+            return Next::Send(queue.take_first());
         }
-        let count = queue.frames.len().min(FRAMES_PER_MESSAGE);
-        Next::Send(ServerFrames { frames: queue.frames.drain(..count).collect() })
+        match (&queue.end, queue.is_showing) {
+            (None, true) => Next::Wait,
+            (end, _) if queue.frames.is_empty() => end.clone().map_or(Next::Wait, Next::End),
+            _ => Next::Send(queue.take_message()),
+        }
     }
 
     /// The end decided before, or a plain one.
@@ -163,7 +273,86 @@ impl Outbox {
         self.lock().end.get_or_insert(Ok(())).clone()
     }
 
+    fn ring(&self) {
+        self.filled.notify_one();
+        self.page_left.notify_one();
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.all.forget(self.number);
+    }
+}
+
+impl Bounds {
+    /// Which bound one more frame of `bytes` would pass.
+    fn passed_by(self, queue: &Queue, bytes: u64) -> Option<StreamError> {
+        const MESSAGE: &str = "the stream was not read fast enough; resume it";
+        let Self { frames, bytes: bytes_max } = self;
+        if queue.frames.len() >= frames {
+            let (limit, value) = ("outbox_frames", frames as u64);
+            return Some(StreamError::Limit { limit, value, message: MESSAGE });
+        }
+        let waiting = queue.taken.bytes().saturating_sub(queue.first_bytes);
+        (waiting.saturating_add(bytes) > bytes_max).then_some(StreamError::Limit {
+            limit: "outbox_bytes",
+            value: bytes_max,
+            message: MESSAGE,
+        })
+    }
+}
+
+impl Queue {
+    fn add(&mut self, waiting: Waiting) {
+        self.taken.add(waiting.bytes);
+        self.frames.push_back(waiting);
+    }
+
+    /// Drops all there is; the stream ends with `limit`, unless it was ended before.
+    fn cut(&mut self, limit: StreamError) {
+        self.first.clear();
+        self.first_bytes = 0;
+        self.frames.clear();
+        self.taken.clear();
+        self.end.get_or_insert(Err(limit));
+    }
+
+    fn clear_frames(&mut self) {
+        self.frames.clear();
+        let behind = self.taken.bytes().saturating_sub(self.first_bytes);
+        self.taken.give_back(behind);
+    }
+
+    fn take_first(&mut self) -> ServerFrames {
+        self.taken.give_back(std::mem::take(&mut self.first_bytes));
+        ServerFrames { frames: std::mem::take(&mut self.first) }
+    }
+
+    /// The next message of frames: at least one, if there is one.
+    fn take_message(&mut self) -> ServerFrames {
+        let (mut frames, mut bytes) = (Vec::new(), 0);
+        while let Some(next) = self.frames.front() {
+            let is_full =
+                frames.len() >= FRAMES_PER_MESSAGE || bytes + next.bytes > MESSAGE_BYTES_MAX;
+            if is_full && !frames.is_empty() {
+                break;
+            }
+            bytes += next.bytes;
+            frames.extend(self.frames.pop_front().map(|waiting| waiting.frame));
+        }
+        self.taken.give_back(bytes);
+        ServerFrames { frames }
+    }
+}
+
+impl Waiting {
+    fn new(frame: ServerFrame) -> Self {
+        let bytes = frame.encoded_len() as u64 + FRAME_OVERHEAD;
+        Self { frame, bytes }
     }
 }

@@ -1,8 +1,9 @@
 //! Refusals as the client reads them: one table from our reasons to those of the wire.
 
-use holdfast_core::Rejection;
+use holdfast_core::{Rejection, SessionId};
 use holdfast_proto::v1::{Refusal, RefusalReason};
 
+use super::pages::WHOLE_BYTES_MAX;
 use crate::error::ProposeError;
 
 /// When to try again after a limit that others may free, milliseconds.
@@ -30,6 +31,7 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         Rejection::TooManyRequests { .. } => limit("max_requests_per_session", message),
         Rejection::TooManyWaiters { .. } => limit_of_others("max_waiters_per_lock", message),
         Rejection::TooManyValueBytes { .. } => limit_of_others("max_value_bytes", message),
+        Rejection::TableFull { .. } => limit_of_others("max_table_bytes", message),
         Rejection::TooManyNames { .. } => limit("names_per_request", message),
         Rejection::ValueTooLarge { .. } => limit("value_bytes", message),
         Rejection::LockHeld { .. } | Rejection::LockAwaited { .. } => {
@@ -67,6 +69,26 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
     }
 }
 
+/// A State that a client which does not know pages cannot take. The lease was not renewed.
+pub(super) fn state_too_large(session: SessionId) -> Refusal {
+    let message = format!(
+        "what session {session} holds and waits for does not fit into the one message of \
+         {WHOLE_BYTES_MAX} bytes that a client of this version takes (state_bytes); its lease was not \
+         renewed and runs out; use a newer client, or hold less with large values"
+    );
+    limit("state_bytes", message)
+}
+
+/// A session that nothing but resumes kept alive. The lease was not renewed.
+pub(super) fn never_taken(session: SessionId) -> Refusal {
+    let message = format!(
+        "session {session} was resumed for two TTLs, and after no State did its client send anything \
+         (resumes_without_a_frame); its lease was not renewed and runs out; use a newer client, or hold \
+         less with large values"
+    );
+    limit("resumes_without_a_frame", message)
+}
+
 /// The core answered another question than was asked. Not reached: the match on its answers has to
 /// be complete.
 pub(crate) fn odd_answer() -> Refusal {
@@ -78,10 +100,12 @@ pub(crate) fn odd_answer() -> Refusal {
 pub(crate) fn of_propose_error(error: &ProposeError) -> Refusal {
     let message = error.to_string();
     let refused = match error {
-        ProposeError::Overloaded { .. } => Refusal {
-            retry_after_ms: Some(RETRY_AFTER_LOAD_MS),
-            ..limit("max_pending_commands", message)
-        },
+        ProposeError::Overloaded { .. } | ProposeError::SessionOverloaded { .. } => {
+            load("max_pending_commands", message)
+        }
+        ProposeError::OverloadedBytes { .. } | ProposeError::SessionOverloadedBytes { .. } => {
+            load("max_pending_bytes", message)
+        }
         ProposeError::DiskReserve => refusal(RefusalReason::DiskReserve, message),
         ProposeError::VersionNotKnown { .. } => refusal(RefusalReason::Unsupported, message),
         ProposeError::NotLeader { .. }
@@ -90,6 +114,11 @@ pub(crate) fn of_propose_error(error: &ProposeError) -> Refusal {
         | ProposeError::ShuttingDown => refusal(RefusalReason::Unavailable, message),
     };
     Refusal { outcome_unknown: !error.is_certainly_not_applied(), ..refused }
+}
+
+/// This node has too much to do, or the session sends too much at once.
+fn load(name: &str, message: String) -> Refusal {
+    Refusal { retry_after_ms: Some(RETRY_AFTER_LOAD_MS), ..limit(name, message) }
 }
 
 /// A limit that others may free was reached.

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use holdfast_core::{LockTable, LogIndex, RequestId, SessionId, Tenure};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::server_frame::Body;
-use holdfast_proto::v1::{GoingAway, Redirect};
+use holdfast_proto::v1::{self, GoingAway, Opened, Redirect};
 use holdfast_seams::{Moment, Seams};
 use tokio::sync::Notify;
 
@@ -31,12 +31,14 @@ use super::call_error::{CallError, unavailable};
 use super::error::StreamError;
 use super::leases::{Heard, Leases};
 use super::metrics::SessionMetrics;
-use super::outbox::Outbox;
+use super::outbox::{Bounds, Outbox};
+use super::outboxes::Outboxes;
 use super::places::Follows;
 use super::settings::SessionSettings;
 use super::waiting::Waiting;
 use super::watch::Watches;
 use crate::authority::Board;
+use crate::bytes_budget::BytesBudget;
 
 /// What a node says that takes nobody in any more.
 const STOPPING: &str = "this node stops";
@@ -53,6 +55,7 @@ pub(super) struct Registry {
     pub(super) metrics: SessionMetrics,
     /// Those who watch; they have a lock of their own.
     pub(super) watches: Arc<Watches>,
+    outboxes: Arc<Outboxes>,
     /// What every answer that renews a lease says of scopes.
     pub(super) board: Arc<Board>,
     /// The last index applied here, or seen with an answer.
@@ -78,6 +81,8 @@ pub(super) struct State {
     /// While this node leads.
     pub(super) leases: Option<Leases>,
     last_stream: u64,
+    /// Sessions that the entry at hand has expired.
+    pub(super) expired_now: u64,
     /// Set once, when the node stops.
     stopping: Option<Stopping>,
 }
@@ -116,11 +121,15 @@ impl Registry {
     pub(super) fn new(seams: Seams, settings: SessionSettings) -> Self {
         let metrics = SessionMetrics::default();
         let watches = Arc::new(Watches::new(&settings, metrics.clone()));
+        let bounds = Bounds { frames: settings.outbox_frames, bytes: settings.outbox_bytes };
+        let budget = BytesBudget::new(settings.outbox_bytes_total, metrics.outbox_bytes.clone());
+        let outboxes = Outboxes::new(bounds, budget);
         Self {
             seams,
             settings,
             metrics,
             watches,
+            outboxes,
             board: Arc::default(),
             applied: AtomicU64::new(0),
             state: Mutex::default(),
@@ -169,7 +178,7 @@ impl Registry {
         }
         state.last_stream += 1;
         let stream = StreamId(state.last_stream);
-        let outbox = Arc::new(Outbox::new(self.settings.outbox_frames));
+        let outbox = self.outboxes.open();
         state.streams.insert(stream, outbox.clone());
         let seat = Seat { registry: self.clone(), stream, outbox };
         Ok(Visit { seat, session: OnceLock::new() })
@@ -253,11 +262,9 @@ impl Registry {
         if !waits {
             state.follows.forget(session, request);
         }
-        state
-            .attached
-            .get_mut(&session)
-            .filter(|attached| attached.stream == stream)
-            .is_some_and(|attached| attached.denied.remove(&request))
+        let Some(attached) = state.attached.get_mut(&session) else { return false };
+        // Whichever stream asked: no other outcome of it will come.
+        attached.denied.remove(&request) && attached.stream == stream
     }
 
     /// The outcome of a request goes to a call. A stream of the same session, which was told of a
@@ -296,6 +303,16 @@ impl Registry {
         if !outbox.push(frame(index, body)) {
             tracing::info!("a stream was not read fast enough, and is cut");
             self.metrics.outbox_overflows.inc();
+        }
+        self.make_room();
+    }
+
+    /// Ends the largest outboxes if all together hold more than their budget.
+    fn make_room(&self) {
+        let ended = self.outboxes.make_room();
+        if ended > 0 {
+            tracing::warn!(ended, "the outboxes together were full, and the largest are cut");
+            self.metrics.outbox_evictions.inc_by(ended);
         }
     }
 }
@@ -344,24 +361,49 @@ impl Seat {
     pub(super) fn push(&self, index: LogIndex, body: Body) {
         self.registry.push(&self.outbox, index, body);
     }
+
+    /// Puts Opened and State, or its first page, into the stream's outbox.
+    pub(super) fn begin(&self, index: LogIndex, opened: Opened, state: v1::State) {
+        let more = state.more;
+        let opened = frame(index, Body::Opened(opened));
+        self.outbox.begin(opened, frame(index, Body::State(state)), more);
+        self.registry.make_room();
+    }
+
+    /// The same for a further page.
+    pub(super) fn push_page(&self, index: LogIndex, page: v1::State) {
+        let more = page.more;
+        self.outbox.push_page(frame(index, Body::State(page)), more);
+        self.registry.make_room();
+    }
 }
 
 impl Visit {
+    /// Whether this may become the session's stream.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError`] if not.
+    pub(super) fn may_attach(&self, state: &State, session: SessionId) -> Result<(), StreamError> {
+        let Seat { registry, stream, .. } = &self.seat;
+        match state.attached.get(&session) {
+            // It came before a stream that was faster through its confirmation.
+            Some(newer) if newer.stream > *stream => {
+                Err(StreamError::AttachedElsewhere { session: session.get() })
+            }
+            Some(_) => Ok(()),
+            None => state.room_to_attach(&registry.settings),
+        }
+    }
+
     /// Makes this the session's stream. An older stream of the session ends.
     ///
     /// # Errors
     ///
     /// [`StreamError`]: the session is not attached to this stream.
     pub(super) fn attach(&self, state: &mut State, session: SessionId) -> Result<(), StreamError> {
+        self.may_attach(state, session)?;
         let Seat { registry, stream, outbox } = &self.seat;
-        match state.attached.get(&session) {
-            // It came before a stream that was faster through its confirmation.
-            Some(newer) if newer.stream > *stream => {
-                return Err(StreamError::AttachedElsewhere { session: session.get() });
-            }
-            Some(_) => {}
-            None => state.room_to_attach(&registry.settings)?,
-        }
         let attached =
             Attached { stream: *stream, outbox: outbox.clone(), denied: BTreeSet::new() };
         if let Some(older) = state.attached.insert(session, attached) {

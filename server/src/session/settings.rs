@@ -26,6 +26,23 @@ pub struct SessionSettings {
     ///
     /// Source: a client stalled for one second under 8 000 pushes a second; about 1 MiB.
     pub outbox_frames: usize,
+    /// Bytes that may lie unsent in the outbox of one stream, and that a watch may be behind.
+    ///
+    /// Default: 8 388 608 (8 MiB). Minimum: 1 048 576, because one frame may have a third of that.
+    /// Past it the stream or watch ends as by `outbox_frames` or `watch_backlog`. A page of State
+    /// lies beside it.
+    ///
+    /// Source: `outbox_frames` of a kibibyte each; of the largest frames two dozen.
+    pub outbox_bytes: u64,
+    /// Bytes that may lie unsent in the outboxes of all streams together; and as many again may be
+    /// kept for all watches that are behind.
+    ///
+    /// Default: 268 435 456 (256 MiB). Minimum: `outbox_bytes`. Past it the streams that hold most
+    /// end, until a quarter is free again; and all watches that are behind by more than
+    /// their share end.
+    ///
+    /// Source: 32 full outboxes; with 100 000 streams, 2 KiB for each.
+    pub outbox_bytes_total: u64,
     /// Frames a client may send on one stream, per second; as many may come at once.
     ///
     /// Default: 50 000. Minimum: 10. Past it the stream ends with `RESOURCE_EXHAUSTED`; the
@@ -82,6 +99,8 @@ impl Default for SessionSettings {
             ttl_default_ms: 10_000,
             margin_ms: 50,
             outbox_frames: 8_192,
+            outbox_bytes: 8 << 20,
+            outbox_bytes_total: 256 << 20,
             frames_per_second: 50_000,
             max_attached_streams: 100_000,
             max_unopened_streams: 8_192,

@@ -15,8 +15,9 @@ use super::error::StreamError;
 use super::frames::{Request, Unfit, read_request};
 use super::inbox::{Inbox, Received};
 use super::leases::Heard;
-use super::opening::Start;
+use super::opening::{Attachment, Start, Taking};
 use super::outbox::End;
+use super::pages::Pages;
 use super::registry::{Seat, Visit};
 use super::{Hub, answers};
 use crate::consensus::Committed;
@@ -29,6 +30,8 @@ struct Attended<'a> {
     session: SessionId,
     /// The highest mark of any frame so far.
     done_below: RequestId,
+    /// Whether the client takes what it is sent.
+    taking: Taking<'a>,
 }
 
 impl Hub {
@@ -76,11 +79,30 @@ impl Hub {
                 visit.seat.outbox.finish(Some(answers::frame(index, last)), Ok(()));
                 Ok(())
             }
-            Start::Attached(session) => {
+            Start::Attached(Attachment { session, pages, taking }) => {
                 let seat = visit.seat.clone();
-                Attended { hub: self, seat, session, done_below }.read(inbox).await
+                let showing = self.show(&visit.seat, pages);
+                let attended = Attended { hub: self, seat, session, done_below, taking };
+                holdfast_seams::select! {
+                    end = attended.read(inbox) => end,
+                    () = showing => Ok(()),
+                }
             }
         }
+    }
+
+    /// Puts the pages of State that are left into the stream's outbox, each once the one before it has
+    /// left. Does not end by itself.
+    async fn show(&self, seat: &Seat, pages: Option<Pages>) {
+        if let Some(mut pages) = pages {
+            while !pages.is_empty() && seat.outbox.wants_page().await {
+                self.consensus.read(&mut |table, _| {
+                    let page = pages.next_page(table, self.registry.now_ms(table));
+                    seat.push_page(pages.index(), page);
+                });
+            }
+        }
+        std::future::pending::<()>().await;
     }
 
     async fn first_frame(&self, inbox: &mut Inbox) -> Result<Option<Received>, StreamError> {
@@ -111,6 +133,7 @@ impl Attended<'_> {
     /// Does what a frame asks for, without waiting for it to be done.
     fn handle(&mut self, received: Received) -> Result<(), StreamError> {
         let Received { frame, at } = received;
+        self.note_sign(at);
         self.done_below = self.done_below.max(RequestId::new(frame.done_below));
         match read_request(frame.body) {
             Ok(request) => self.act(request, at),
@@ -123,12 +146,25 @@ impl Attended<'_> {
         Ok(())
     }
 
-    fn act(&self, request: Request, at: Moment) {
+    /// Something came in at `at`. Behind a State that went out whole it shows that the client took it.
+    fn note_sign(&mut self, at: Moment) {
+        if let Taking::Whole { since } = self.taking
+            && at > since
+        {
+            self.taking = Taking::Done;
+            if let Some(leases) = self.hub.registry.lock().leases.as_mut() {
+                leases.proven(self.session);
+            }
+        }
+    }
+
+    fn act(&mut self, request: Request, at: Moment) {
         let (session, done_below) = (self.session, self.done_below);
         match request {
             Request::KeepAlive { seq } => {
                 let outbox = self.seat.outbox.clone();
                 self.hub.registry.heard(Heard { session, seq, at, outbox });
+                self.taking.keepalive_is_heard();
             }
             Request::Acquire { request, ref items, .. } if mutant!(GhostPush) => {
                 self.push_ghost(request, items);

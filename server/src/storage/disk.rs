@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::files::{create_folders, free_space, sync_folder};
+use super::files::{create_folders, free_space, sync_folder, with_descriptors};
 
 /// Files and folders, with what has to be synced to survive a power cut.
 ///
@@ -120,7 +120,7 @@ pub trait DiskFile: Send + Sync {
     fn forget_cached(&self);
 }
 
-/// The system's files.
+/// The system's files. Opening one waits while the process has no descriptor for it.
 pub(super) struct SystemDisk;
 
 impl Disk for SystemDisk {
@@ -129,12 +129,13 @@ impl Disk for SystemDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(OpenOptions::new().read(true).write(true).open(path)?))
+        let options = OpenOptions::new().read(true).write(true).clone();
+        Ok(Arc::new(with_descriptors(|| options.open(path))?))
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(true).clone();
-        Ok(Arc::new(options.open(path)?))
+        Ok(Arc::new(with_descriptors(|| options.open(path))?))
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
@@ -142,7 +143,7 @@ impl Disk for SystemDisk {
     }
 
     fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
-        fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect()
+        with_descriptors(|| fs::read_dir(folder))?.map(|entry| Ok(entry?.path())).collect()
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

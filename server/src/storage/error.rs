@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::files::is_want_of_descriptors;
 use super::guard::ClusterId;
 
 /// What every refusal to trust a store ends with (I21, I22).
@@ -156,7 +157,8 @@ fn holder(pid: Option<u32>) -> String {
 /// A write or sync that failed while the store was open.
 ///
 /// After one of these nothing is acknowledged any more and nothing is tried again: what the disk
-/// holds is unknown until the store is opened anew. The process ends with exit code 74.
+/// holds is unknown until the store is opened anew. The process ends with exit code 74; with 75 if
+/// the disk hung; with 70 if all that was wanting were descriptors ([`Fault::is_want_of_descriptors`]).
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("cannot {action} {}: {source}{}", file.display(), space(*space_needed))]
 pub struct Fault {
@@ -174,6 +176,18 @@ impl Fault {
     pub(super) fn new(action: &'static str, file: &Path, source: io::Error) -> Self {
         let space_needed = is_full(&source).then_some(SPACE_TO_GO_ON);
         Self { file: file.to_path_buf(), action, source: Arc::new(source), space_needed }
+    }
+
+    /// Whether the disk has hung, and said nothing. Nothing is damaged: a node that starts again
+    /// when the disk answers goes on.
+    pub fn is_stall(&self) -> bool {
+        self.source.kind() == io::ErrorKind::TimedOut
+    }
+
+    /// Whether a file could not be opened for want of descriptors, for as long as that was tried: the disk
+    /// has nothing to do with it, and a process that is started again has them.
+    pub fn is_want_of_descriptors(&self) -> bool {
+        is_want_of_descriptors(&self.source)
     }
 
     /// The fault as an error for those who wait for an operation.

@@ -4,6 +4,59 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+/// First pause before a file is opened again for which there was no descriptor. It doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest of these pauses.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How often a file is opened again: for about a minute in all.
+const TRIES_MORE: u32 = 66;
+
+/// Whether the process, or the machine, had no descriptor left to open a file with.
+pub(super) fn is_want_of_descriptors(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
+/// Opens a file or folder; while there is no descriptor for it, again and again for about a minute.
+/// Blocks meanwhile.
+///
+/// To open is all that is repeated, because nothing has happened to the file by then. A write or a sync
+/// that failed is never tried again: what the disk holds after it is unknown (DESIGN §7).
+///
+/// Descriptors kept for this alone would not do: whoever takes a descriptor that is given back first has
+/// it, and on a machine without any (ENFILE) a process's own reserve is worth nothing. That there are
+/// some left is seen to where connections are accepted (`open_files`); this is for when they are not.
+///
+/// # Errors
+///
+/// As from the system.
+pub(super) fn with_descriptors<T>(open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    with_pauses(open, thread::sleep)
+}
+
+fn with_pauses<T>(
+    mut open: impl FnMut() -> io::Result<T>,
+    mut wait: impl FnMut(Duration),
+) -> io::Result<T> {
+    let mut pause = FIRST_PAUSE;
+    for tries in 0..TRIES_MORE {
+        match open() {
+            Err(error) if is_want_of_descriptors(&error) => {
+                if tries == 0 {
+                    tracing::warn!(%error, "a file of the store cannot be opened yet");
+                }
+                wait(pause);
+                pause = (2 * pause).min(LONGEST_PAUSE);
+            }
+            opened => return opened,
+        }
+    }
+    open()
+}
 
 /// Makes the entries of a folder durable: files created, renamed or removed in it.
 ///
@@ -11,7 +64,7 @@ use std::path::Path;
 ///
 /// As from the system; the entries may or may not survive.
 pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
+    with_descriptors(|| File::open(folder))?.sync_all()
 }
 
 /// Syncs every file and folder below `folder`, and `folder` itself. Follows no links.
@@ -26,7 +79,7 @@ pub(super) fn sync_tree(folder: &Path) -> io::Result<()> {
         if kind.is_dir() {
             sync_tree(&entry.path())?;
         } else if kind.is_file() {
-            File::open(entry.path())?.sync_all()?;
+            with_descriptors(|| File::open(entry.path()))?.sync_all()?;
         }
     }
     sync_folder(folder)
@@ -64,4 +117,49 @@ pub(super) fn create_folders(folder: &Path) -> io::Result<()> {
 pub fn free_space(folder: &Path) -> io::Result<u64> {
     let stat = rustix::fs::statvfs(folder)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What opening brought after `failures` of them, how often it was tried, and the time waited.
+    fn open_after(failures: u32, error: Errno) -> (io::Result<()>, u32, Duration) {
+        let (mut tries, mut waited) = (0, Duration::ZERO);
+        let opened = with_pauses(
+            || {
+                tries += 1;
+                if tries <= failures { Err(error.into()) } else { Ok(()) }
+            },
+            |pause| waited += pause,
+        );
+        (opened, tries, waited)
+    }
+
+    /// R3: a process out of descriptors is no broken disk.
+    #[test]
+    fn a_file_is_opened_again_while_there_is_no_descriptor_for_it() {
+        for error in [Errno::MFILE, Errno::NFILE] {
+            let (opened, tries, waited) = open_after(9, error);
+            assert!(opened.is_ok(), "{opened:?}");
+            assert_eq!((tries, waited), (10, Duration::from_millis(3_270)));
+        }
+    }
+
+    #[test]
+    fn it_is_given_up_after_a_minute() {
+        let (opened, tries, waited) = open_after(u32::MAX, Errno::MFILE);
+        assert!(is_want_of_descriptors(&opened.unwrap_err()));
+        assert_eq!(tries, TRIES_MORE + 1);
+        assert!((60..61).contains(&waited.as_secs()), "{waited:?}");
+    }
+
+    /// DESIGN §7.
+    #[test]
+    fn nothing_else_is_tried_again() {
+        for error in [Errno::IO, Errno::NOSPC, Errno::ROFS, Errno::NOENT, Errno::ACCESS] {
+            let (opened, tries, waited) = open_after(1, error);
+            assert_eq!((opened.is_err(), tries, waited), (true, 1, Duration::ZERO), "{error:?}");
+        }
+    }
 }

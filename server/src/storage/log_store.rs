@@ -117,6 +117,11 @@ impl LogStore {
         self.mirror().is_empty()
     }
 
+    /// Looks at the log as it is in memory; quickly, for nothing is appended meanwhile.
+    pub fn look<R>(&self, look: impl FnOnce(&LogMirror) -> R) -> R {
+        look(&self.mirror())
+    }
+
     fn change(&self, operation: Operation, done: Done) -> Result<(), Misuse> {
         let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         let dropped = {

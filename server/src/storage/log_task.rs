@@ -9,6 +9,7 @@ use holdfast_seams::{BoxFuture, Seams, select};
 use tokio::sync::Notify;
 
 use super::commit_queue::{Commit, Queue};
+use super::disk_watch::DiskWatch;
 use super::error::{Fault, OnFault};
 use super::log_io::{Done, LogIo, Operation};
 use super::sled_log::IDLE;
@@ -40,11 +41,17 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Rung when there is work, or the log is being closed.
     work: Notify,
+    watch: DiskWatch,
 }
 
 impl LogTask {
-    pub(super) fn start(writer: Writer, on_fault: OnFault, pace: Pace, seams: &Seams) -> Self {
-        let shared = Arc::new(Shared { queue: Mutex::default(), work: Notify::new() });
+    pub(super) fn start(
+        writer: Writer,
+        on_fault: OnFault,
+        (pace, watch): (Pace, DiskWatch),
+        seams: &Seams,
+    ) -> Self {
+        let shared = Arc::new(Shared { queue: Mutex::default(), work: Notify::new(), watch });
         let write = Arc::clone(&shared).run(writer, on_fault, pace, seams.clone());
         seams.spawn("log", write).detach();
         Self { shared }
@@ -72,7 +79,11 @@ impl Shared {
     /// Commit by commit until the log is closed or the first fault.
     async fn run(self: Arc<Self>, mut writer: Writer, on_fault: OnFault, pace: Pace, seams: Seams) {
         while let Some((commit, done)) = self.next_commit(writer.has_purge_left(), &seams).await {
-            match commit_at(&mut writer, &commit, &pace).await {
+            let path = writer.path().to_owned();
+            let watched = self.watch.enter("write", &path);
+            let committed = commit_at(&mut writer, &commit, &pace).await;
+            drop(watched);
+            match committed {
                 Ok(()) => done.into_iter().for_each(|done| done(Ok(()))),
                 Err(fault) => return self.fail(&fault, done, &on_fault),
             }

@@ -6,6 +6,10 @@ use std::ops::Range;
 use super::log_io::Operation;
 use super::record::{LogId, MAX_PAYLOAD, Record, StoredVote};
 
+/// What a record takes in memory beside its payload, bytes: itself, its place in the list, and what
+/// its allocation is rounded up to.
+pub const RECORD_BYTES: u64 = 128;
+
 /// An operation that the log cannot take in its present state. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Misuse {
@@ -57,9 +61,14 @@ pub enum Misuse {
 ///
 /// - The records' indices follow each other without a gap.
 /// - The first record, if any, follows `purged` directly.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// - `ends` has one number for each record, and they rise.
+#[derive(Debug, Clone, Default)]
 pub struct LogMirror {
     records: VecDeque<Record>,
+    /// Bytes of all records up to and including each one, counted from some beginning.
+    ends: VecDeque<u64>,
+    /// The same, for the last record that was purged.
+    before: u64,
     purged: Option<LogId>,
     vote: Option<StoredVote>,
 }
@@ -71,7 +80,9 @@ impl LogMirror {
         purged: Option<LogId>,
         vote: Option<StoredVote>,
     ) -> Self {
-        Self { records, purged, vote }
+        let mut mirror = Self { purged, vote, ..Self::default() };
+        mirror.extend(records);
+        mirror
     }
 
     /// The last record purged, if any was.
@@ -97,6 +108,28 @@ impl LogMirror {
     /// Whether no record is held in memory.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
+    }
+
+    /// What the records take in memory, bytes: their payloads, and [`RECORD_BYTES`] for each.
+    pub fn bytes(&self) -> u64 {
+        self.ends.back().map_or(0, |last| last.saturating_sub(self.before))
+    }
+
+    /// As [`bytes`](Self::bytes), of the records after `index` alone.
+    pub fn bytes_after(&self, index: Option<u64>) -> u64 {
+        let Some(index) = index else { return self.bytes() };
+        let upto = self.records.partition_point(|record| record.log_id.index <= index);
+        let end = upto.checked_sub(1).and_then(|at| self.ends.get(at)).unwrap_or(&self.before);
+        self.ends.back().map_or(0, |last| last.saturating_sub(*end))
+    }
+
+    /// The last record that has to go, if those after it are to take at most `max_bytes`; `None` if
+    /// all of them do.
+    pub fn last_beyond(&self, max_bytes: u64) -> Option<u64> {
+        let excess = self.bytes().checked_sub(max_bytes).filter(|excess| *excess > 0)?;
+        let enough = self.before.saturating_add(excess);
+        let at = self.ends.partition_point(|end| *end < enough);
+        self.records.get(at).map(|record| record.log_id.index)
     }
 
     /// The record at `index`, unless it is purged or not there yet.
@@ -169,7 +202,7 @@ impl LogMirror {
     pub fn apply(&mut self, operation: &Operation) -> VecDeque<Record> {
         match operation {
             Operation::Append(records) => {
-                self.records.extend(records.iter().cloned());
+                self.extend(records.iter().cloned());
                 VecDeque::new()
             }
             Operation::Vote(vote) => {
@@ -178,6 +211,7 @@ impl LogMirror {
             }
             Operation::TruncateAfter(keep) => {
                 let kept = self.records.partition_point(|r| Some(r.log_id.index) <= *keep);
+                self.ends.truncate(kept);
                 self.records.split_off(kept)
             }
             Operation::Purge(upto) => self.purge(*upto),
@@ -191,7 +225,74 @@ impl LogMirror {
         }
         self.purged = Some(upto);
         let dropped = self.records.partition_point(|r| r.log_id.index <= upto.index);
+        self.before = self.ends.drain(..dropped).next_back().unwrap_or(self.before);
         let rest = self.records.split_off(dropped);
         std::mem::replace(&mut self.records, rest)
+    }
+
+    fn extend(&mut self, records: impl IntoIterator<Item = Record>) {
+        for record in records {
+            let end = self.ends.back().copied().unwrap_or(self.before);
+            let bytes = RECORD_BYTES.saturating_add(record.payload.len() as u64);
+            self.ends.push_back(end.saturating_add(bytes));
+            self.records.push_back(record);
+        }
+    }
+}
+
+/// Two mirrors of one log are equal, wherever their bytes are counted from.
+impl PartialEq for LogMirror {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.records, self.purged, self.vote) == (&other.records, other.purged, other.vote)
+    }
+}
+
+impl Eq for LogMirror {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::RecordKind;
+
+    fn record(index: u64, bytes: usize) -> Record {
+        let log_id = LogId { term: 1, node_id: 1, index };
+        Record { log_id, kind: RecordKind::Batch, payload: vec![7; bytes].into() }
+    }
+
+    fn of(sizes: &[usize]) -> LogMirror {
+        let mut log = LogMirror::default();
+        let records = (0..).zip(sizes).map(|(index, bytes)| record(index, *bytes)).collect();
+        log.apply(&Operation::Append(records));
+        log
+    }
+
+    #[test]
+    fn the_bytes_of_the_log_are_those_of_the_records_it_has() {
+        let mut log = of(&[10, 20, 30, 40]);
+        assert_eq!(log.bytes(), 100 + 4 * RECORD_BYTES);
+        assert_eq!(log.bytes_after(Some(1)), 70 + 2 * RECORD_BYTES);
+
+        log.apply(&Operation::Purge(record(1, 0).log_id));
+        assert_eq!(log.bytes(), 70 + 2 * RECORD_BYTES);
+        assert_eq!(log.bytes_after(Some(0)), log.bytes());
+        assert_eq!(log.bytes_after(Some(3)), 0);
+        log.apply(&Operation::TruncateAfter(Some(2)));
+        assert_eq!(log.bytes(), 30 + RECORD_BYTES);
+        log.apply(&Operation::Append(vec![record(3, 5)]));
+        assert_eq!(log.bytes(), 35 + 2 * RECORD_BYTES);
+        log.apply(&Operation::Purge(record(9, 0).log_id));
+        assert_eq!((log.bytes(), log.bytes_after(None)), (0, 0));
+    }
+
+    #[test]
+    fn the_last_record_beyond_a_bound_is_the_first_whose_going_is_enough() {
+        let log = of(&[10, 20, 30, 40]);
+        let rest = |index| log.bytes_after(Some(index));
+
+        assert_eq!(log.last_beyond(log.bytes()), None);
+        assert_eq!(log.last_beyond(log.bytes() - 1), Some(0));
+        assert_eq!(log.last_beyond(rest(0)), Some(0));
+        assert_eq!(log.last_beyond(rest(1) - 1), Some(2));
+        assert_eq!(log.last_beyond(0), Some(3));
     }
 }

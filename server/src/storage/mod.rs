@@ -11,7 +11,8 @@
 //!   (I21). [`OpenError`] says what to do instead.
 //! - The log is purged only below a snapshot that was synced and read back (I30).
 //! - The first failed write or sync is reported as a [`Fault`]; nothing is retried and nothing is
-//!   acknowledged after it.
+//!   acknowledged after it. A file that cannot be opened for want of descriptors was not written: opening
+//!   it is repeated for a minute.
 //!
 //! # A data folder
 //!
@@ -34,6 +35,7 @@
 mod commit_queue;
 mod counters;
 mod disk;
+mod disk_watch;
 mod error;
 mod files;
 #[cfg(test)]
@@ -64,7 +66,7 @@ pub use log_io::{Done, LogIo, Operation};
 pub use log_store::LogStore;
 pub use log_task::{Pace, Step};
 pub use memory_log::{Completion, MemoryLog};
-pub use mirror::{LogMirror, Misuse};
+pub use mirror::{LogMirror, Misuse, RECORD_BYTES};
 pub use record::{DecodeError, GROUP_BYTES, LogId, MAX_PAYLOAD, Record, RecordKind, StoredVote};
 pub use sled_log::SledLog;
 pub use snapshot::{

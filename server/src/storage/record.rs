@@ -335,6 +335,7 @@ pub(super) fn forge_record(kind: u8, fields: &[u8], out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::writer::encode_vote;
     use super::*;
 
     fn group() -> Vec<u8> {
@@ -385,6 +386,29 @@ mod tests {
         bytes.drain(record..2 * record);
         let error = decode_group(&Bytes::from(bytes));
         assert_eq!(error, Err(DecodeError::Gap { expected: 8, found: 9 }));
+    }
+
+    /// Each kind of record, and the frame around a vote, as release 0.1 stored them.
+    #[test]
+    fn what_0_1_stored_is_read_and_written_as_the_same_bytes() {
+        let kinds = [RecordKind::Blank, RecordKind::Batch, RecordKind::Membership];
+        let mut records = Vec::new();
+        for (index, kind) in (7..).zip(kinds) {
+            let payload = if kind == RecordKind::Blank { "" } else { "payload" };
+            let log_id = LogId { term: 3, node_id: 2, index };
+            records.push(Record { log_id, kind, payload: Bytes::from(payload) });
+        }
+        let mut now = Vec::new();
+        for record in &records {
+            encode_record(record, &mut now);
+        }
+        let vote = encode_vote(StoredVote { term: 9, node_id: Some(2), committed: true });
+
+        let now = format!("group of records: {}\nvote: {}\n", hex::encode(&now), hex::encode(vote));
+        assert_eq!(include_str!("../../../tests/fixtures/0.1/stored.txt"), now);
+        let kept = now.lines().next().and_then(|line| line.rsplit(' ').next());
+        let kept = Bytes::from(hex::decode(kept.unwrap()).unwrap());
+        assert_eq!(decode_group(&kept), Ok(records));
     }
 
     fn vote(term: u64, node_id: u64, committed: bool) -> StoredVote {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::commit_queue::{Commit, Queue};
 use super::counters::Counters;
+use super::disk_watch::DiskWatch;
 use super::error::{Fault, OnFault};
 use super::log_io::{Done, LogIo, Operation};
 use super::sled_open::panic_message;
@@ -33,6 +34,7 @@ struct Shared {
     /// Rung when the queue has become shorter.
     room: Condvar,
     counters: Arc<Counters>,
+    watch: DiskWatch,
 }
 
 impl SledLog {
@@ -41,12 +43,13 @@ impl SledLog {
     /// # Errors
     ///
     /// As from the system, if no thread can be had.
-    pub(super) fn start(writer: Writer, on_fault: OnFault) -> io::Result<Self> {
+    pub(super) fn start(writer: Writer, on_fault: OnFault, watch: DiskWatch) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue::default()),
             work: Condvar::new(),
             room: Condvar::new(),
             counters: writer.counters(),
+            watch,
         });
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new()
@@ -98,7 +101,10 @@ impl Shared {
     /// The writer thread: commit by commit until the log is closed or the first fault.
     fn run(&self, mut writer: Writer, on_fault: &OnFault) {
         while let Some((commit, done)) = self.next_commit(writer.has_purge_left()) {
-            match guarded(&mut writer, |writer| writer.commit(&commit)) {
+            let watched = self.watch.enter("write", writer.path());
+            let committed = guarded(&mut writer, |writer| writer.commit(&commit));
+            drop(watched);
+            match committed {
                 Ok(()) => done.into_iter().for_each(|done| done(Ok(()))),
                 Err(fault) => {
                     // Closing sled would write again; nothing is retried after a fault. The folder

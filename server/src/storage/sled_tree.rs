@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::files::sync_folder;
+use super::files::{sync_folder, with_descriptors};
 use super::sled_pool::Idlers;
 use super::store::FolderLock;
 use super::tree::{Change, Items, Tree};
@@ -111,8 +111,9 @@ impl DataFile {
         if now == self.blobs_changed {
             return Ok(false);
         }
-        for entry in fs::read_dir(&self.blobs)? {
-            match File::open(entry?.path()) {
+        for entry in with_descriptors(|| fs::read_dir(&self.blobs))? {
+            let path = entry?.path();
+            match with_descriptors(|| File::open(&path)) {
                 Ok(blob) => blob.sync_all()?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),

@@ -7,7 +7,8 @@
 //!
 //! # Invariants
 //!
-//! - [`Snapshots::newest`] names a file whose bytes were read back and matched.
+//! - [`Snapshots::newest`] names a file whose bytes were read back and matched. It stays open, so that
+//!   reading it takes no descriptor.
 //! - The newest snapshot of the guard file is on disk, or the log reaches from an older one
 //!   through it; otherwise the store does not open.
 
@@ -20,6 +21,7 @@ use sha2::{Digest, Sha256};
 
 use super::disk::{Disk, DiskFile, Place, read_exact_at};
 use super::error::{Fault, OnFault, OpenError, open_error};
+use super::files::is_want_of_descriptors;
 use super::guard::{ClusterId, Guard, put_optional_log_id, take_optional_log_id};
 use super::record::{DecodeError, Fields, LogId, put_length, seal, unseal};
 
@@ -31,6 +33,10 @@ const TRAILER_BYTES: u64 = 16 + 8 + 32;
 /// Frame of [`seal`] before its body, which ends with the body's length.
 const FRAME_HEAD: usize = 12;
 const EXTENSION: &str = "snap";
+
+/// Bytes after which what was written of a snapshot is synced. One sync of a large file at its end
+/// would hold up the log's own syncs for seconds, and look like a disk that hangs.
+const SYNC_SLICE: u64 = 8 << 20;
 
 /// Largest piece of a snapshot handed out at once, bytes.
 pub const SNAPSHOT_CHUNK: usize = 64 << 10;
@@ -66,6 +72,8 @@ struct State {
     /// Good files, oldest first; the last is the newest, the one before it a spare for as long as
     /// the log reaches back to it.
     good: Vec<SnapshotInfo>,
+    /// The last of `good`, open.
+    newest: Option<Arc<dyn DiskFile>>,
     next_temporary: u64,
 }
 
@@ -86,18 +94,20 @@ impl Snapshots {
         on_fault: OnFault,
     ) -> Result<Self, OpenError> {
         let files = list(&*disk, &folder).map_err(|e| open_error("read", &folder, e))?;
-        let mut good: Vec<SnapshotInfo> = Vec::new();
+        let mut good: Vec<(SnapshotInfo, Arc<dyn DiskFile>)> = Vec::new();
         let mut damage: Vec<OpenError> = Vec::new();
         for path in files {
             match verify(&*disk, &path, &guard) {
-                Ok(info) => good.push(info),
+                Ok(verified) => good.push(verified),
                 Err(error @ (OpenError::Damaged { .. } | OpenError::OtherCluster { .. })) => {
                     damage.push(error);
                 }
                 Err(error) => return Err(error),
             }
         }
-        good.sort_by_key(|info| info.last.map(|last| last.index));
+        good.sort_by_key(|(info, _)| info.last.map(|last| last.index));
+        let newest_file = good.last().map(|(_, file)| Arc::clone(file));
+        let good: Vec<SnapshotInfo> = good.into_iter().map(|(info, _)| info).collect();
         let newest = good.last().and_then(|info| info.last);
         let reaches_back = log.0 <= newest.map(|last| last.index);
         let mark = guard.state().snapshot;
@@ -110,7 +120,7 @@ impl Snapshots {
         for error in &damage {
             tracing::warn!(%error, "a damaged snapshot is passed over: the log reaches past it");
         }
-        let state = Mutex::new(State { good, next_temporary: 0 });
+        let state = Mutex::new(State { good, newest: newest_file, next_temporary: 0 });
         Ok(Self { disk, folder, guard, on_fault, state })
     }
 
@@ -145,6 +155,7 @@ impl Snapshots {
             file: BufWriter::with_capacity(SNAPSHOT_CHUNK, Place::beginning_of(file)),
             hash: Sha256::new(),
             info: SnapshotInfo { last, meta, length: 0, sha256: [0; 32], path: PathBuf::new() },
+            synced: 0,
             finished: false,
         };
         writer.write_raw(&header)?;
@@ -157,7 +168,11 @@ impl Snapshots {
     ///
     /// As from the system; [`io::ErrorKind::NotFound`] if a newer snapshot has replaced it.
     pub fn read(&self, info: &SnapshotInfo) -> io::Result<SnapshotReader> {
-        let file = self.disk.open(&info.path)?;
+        let newest = {
+            let state = self.lock();
+            state.newest.clone().filter(|_| state.good.last() == Some(info))
+        };
+        let file = newest.map_or_else(|| self.disk.open(&info.path), Ok)?;
         let whole = file.length()?;
         let start = whole.checked_sub(info.length + TRAILER_BYTES).ok_or_else(cut_off)?;
         Ok(SnapshotReader { file, start, length: info.length, position: 0 })
@@ -196,7 +211,12 @@ impl Snapshots {
 
     /// Puts a file that was read back in its place. The guard is told last: it must never name a
     /// snapshot that a power cut can take away.
-    fn admit(&self, temporary: &Path, mut info: SnapshotInfo) -> io::Result<SnapshotInfo> {
+    fn admit(
+        &self,
+        temporary: &Path,
+        mut info: SnapshotInfo,
+        file: Arc<dyn DiskFile>,
+    ) -> io::Result<SnapshotInfo> {
         info.path = self.folder.join(file_name(info.last));
         self.disk
             .rename(temporary, &info.path)
@@ -208,6 +228,9 @@ impl Snapshots {
             .good
             .partition_point(|other| other.last.map(|l| l.index) <= info.last.map(|l| l.index));
         state.good.insert(at, info.clone());
+        if state.good.last() == Some(&info) {
+            state.newest = Some(file);
+        }
         let newest = state.good.last().and_then(|newest| newest.last);
         drop(state);
         // Another snapshot may be admitted at the same time; the guard keeps the later one.
@@ -247,6 +270,8 @@ pub struct SnapshotWriter {
     file: BufWriter<Place>,
     hash: Sha256,
     info: SnapshotInfo,
+    /// How much of the body was synced.
+    synced: u64,
     finished: bool,
 }
 
@@ -269,8 +294,8 @@ impl SnapshotWriter {
         self.write_raw(&seal(TRAILER_MAGIC, VERSION, &trailer))?;
         let synced = self.file.flush().and_then(|()| self.file.get_ref().file.sync_all());
         synced.map_err(|e| self.report("sync", e))?;
-        self.read_back()?;
-        let info = self.snapshots.admit(&self.temporary, self.info.clone())?;
+        let file = self.read_back()?;
+        let info = self.snapshots.admit(&self.temporary, self.info.clone(), file)?;
         self.finished = true;
         Ok(info)
     }
@@ -297,15 +322,20 @@ impl SnapshotWriter {
     }
 
     /// I30: from the disk, not from the page cache, as far as the kernel heeds the advice.
-    fn read_back(&self) -> io::Result<()> {
+    fn read_back(&self) -> io::Result<Arc<dyn DiskFile>> {
         self.file.get_ref().file.forget_cached();
-        let read = verify(&*self.snapshots.disk, &self.temporary, &self.snapshots.guard);
-        let same = read.is_ok_and(|read| {
-            (read.last, read.length, read.sha256)
-                == (self.info.last, self.info.length, self.info.sha256)
-        });
-        if same {
-            return Ok(());
+        match verify(&*self.snapshots.disk, &self.temporary, &self.snapshots.guard) {
+            Ok((read, file))
+                if (read.last, read.length, read.sha256)
+                    == (self.info.last, self.info.length, self.info.sha256) =>
+            {
+                return Ok(file);
+            }
+            // It was not even looked at.
+            Err(OpenError::Inaccessible { source, .. }) if is_want_of_descriptors(&source) => {
+                return Err(self.report("open", source));
+            }
+            _ => {}
         }
         let error = io::Error::new(io::ErrorKind::InvalidData, "does not read back as written");
         Err(self.report("verify", error))
@@ -313,6 +343,13 @@ impl SnapshotWriter {
 
     fn write_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes).map_err(|e| self.report("write", e))
+    }
+
+    fn sync_slice(&mut self) -> io::Result<()> {
+        let synced = self.file.flush().and_then(|()| self.file.get_ref().file.sync_data());
+        synced.map_err(|e| self.report("sync", e))?;
+        self.synced = self.info.length;
+        Ok(())
     }
 
     fn report(&self, action: &'static str, error: io::Error) -> io::Error {
@@ -325,6 +362,9 @@ impl Write for SnapshotWriter {
         self.write_raw(bytes)?;
         self.hash.update(bytes);
         self.info.length += bytes.len() as u64;
+        if self.info.length - self.synced >= SYNC_SLICE {
+            self.sync_slice()?;
+        }
         Ok(bytes.len())
     }
 
@@ -420,10 +460,14 @@ pub(super) struct Header {
 }
 
 /// Reads the whole file and checks it against its own hash and the identity of this node (I22).
-fn verify(disk: &dyn Disk, path: &Path, guard: &Guard) -> Result<SnapshotInfo, OpenError> {
+fn verify(
+    disk: &dyn Disk,
+    path: &Path,
+    guard: &Guard,
+) -> Result<(SnapshotInfo, Arc<dyn DiskFile>), OpenError> {
     let file = disk.open(path).map_err(|e| open_error("open", path, e))?;
     let identity = guard.state().identity;
-    let (header, info) = check_file(file, path)?;
+    let (header, info) = check_file(Arc::clone(&file), path)?;
     let expected = identity.cluster.unwrap_or(ClusterId([0; 16]));
     if header.cluster != expected {
         let (path, found) = (path.to_path_buf(), header.cluster);
@@ -436,7 +480,7 @@ fn verify(disk: &dyn Disk, path: &Path, guard: &Guard) -> Result<SnapshotInfo, O
         );
         return Err(OpenError::Damaged { path: path.to_path_buf(), what });
     }
-    Ok(info)
+    Ok((info, file))
 }
 
 pub(super) fn check_file(

@@ -4,11 +4,13 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdfast_seams::{BoxFuture, Clock, Seams};
 
 use super::counters::Counters;
 use super::disk::{Disk, SystemDisk};
+use super::disk_watch::{DiskWatch, WatchedDisk};
 use super::error::{OnFault, OpenError, open_error};
 use super::files::create_folders;
 use super::guard::{ClusterId, Guard, Identity, Member, PromiseError, guard_path};
@@ -33,8 +35,11 @@ pub struct StoreOptions {
     pub cluster: Option<ClusterId>,
     /// Sixteen fresh random bytes: the id of the store if it has to be created, ignored otherwise.
     pub new_store_id: [u8; 16],
-    /// Told of faults; the server's ends the process with exit code 74.
+    /// Told of faults; the server's ends the process with exit code 74, or 75 if the disk hung.
     pub on_fault: OnFault,
+    /// An operation on the disk that takes longer is a fault ([`Fault::is_stall`](super::Fault::is_stall)). `None`: the disk
+    /// has any time it wants.
+    pub stalls_after: Option<Duration>,
 }
 
 impl std::fmt::Debug for StoreOptions {
@@ -78,6 +83,7 @@ pub struct Store {
     counters: Arc<Counters>,
     /// How long a simulated disk takes.
     pace: Option<Pace>,
+    watch: DiskWatch,
 }
 
 impl std::fmt::Debug for Store {
@@ -104,14 +110,16 @@ impl Store {
     pub fn open(folder: &Path, options: StoreOptions) -> Result<Self, OpenError> {
         create_folders(folder).map_err(|e| open_error("create", folder, e))?;
         let lock = lock_folder(folder)?;
-        let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
+        let watch = watch_thread(folder, &options)?;
+        let disk: Arc<dyn Disk> =
+            Arc::new(WatchedDisk { disk: Arc::new(SystemDisk), watch: watch.clone() });
         let guard = Arc::new(open_guard(&*disk, folder, &options)?);
         let (writer, mirror) = open_sled(folder, &guard, lock)?;
-        let opened = Opened { disk, folder, guard, mirror, counters: writer.counters() };
-        let on_fault = options.on_fault;
-        let start =
-            |on_fault| SledLog::start(writer, on_fault).map(|log| Arc::new(log) as Arc<dyn LogIo>);
-        opened.assemble(on_fault, start)
+        let counters = writer.counters();
+        let opened = Opened { disk, folder, guard, mirror, counters, watch: watch.clone() };
+        opened.assemble(options.on_fault, |on_fault| {
+            Ok(Arc::new(SledLog::start(writer, on_fault, watch)?))
+        })
     }
 
     /// As [`open`](Self::open), on a simulation's disk. Does not block; nobody else may have the
@@ -126,12 +134,17 @@ impl Store {
         ground: Ground,
     ) -> Result<Self, OpenError> {
         let Ground { disk, open_tree, pace, seams } = ground;
+        let watch = options.stalls_after.map_or_else(DiskWatch::none, |limit| {
+            DiskWatch::as_a_task(limit, Arc::clone(&options.on_fault), &seams)
+        });
+        let disk: Arc<dyn Disk> = Arc::new(WatchedDisk { disk, watch: watch.clone() });
         disk.create_folders(folder).map_err(|e| open_error("create", folder, e))?;
         let guard = Arc::new(open_guard(&*disk, folder, &options)?);
         let (writer, mirror) =
             open_tree_on(&*disk, folder, &guard, open_tree, seams.clock.clone())?;
-        let opened = Opened { disk, folder, guard, mirror, counters: writer.counters() };
-        let log_pace = Arc::clone(&pace);
+        let counters = writer.counters();
+        let opened = Opened { disk, folder, guard, mirror, counters, watch: watch.clone() };
+        let log_pace = (Arc::clone(&pace), watch);
         let store = opened.assemble(options.on_fault, |on_fault| {
             Ok(Arc::new(LogTask::start(writer, on_fault, log_pace, &seams)))
         })?;
@@ -152,7 +165,7 @@ impl Store {
         let lock = lock_folder(folder)?;
         let guard = Arc::new(open_guard(&SystemDisk, folder, &options)?);
         let (writer, mirror) = open_sled(folder, &guard, lock)?;
-        let io = SledLog::start(writer, options.on_fault)
+        let io = SledLog::start(writer, options.on_fault, DiskWatch::none())
             .map_err(|e| open_error("start the writer of", folder, e))?;
         Ok(LogStore::new(mirror, Arc::new(io)))
     }
@@ -164,10 +177,13 @@ impl Store {
 
     /// The simulated disk has done this step; at once where the disk is a real one.
     pub(crate) fn pace(&self, step: Step) -> BoxFuture<'static, ()> {
-        match &self.pace {
-            Some(pace) => pace(step),
-            None => Box::pin(std::future::ready(())),
-        }
+        let Some(pace) = &self.pace else { return Box::pin(std::future::ready(())) };
+        let (done, watch) = (pace(step), self.watch.clone());
+        let path = self.folder.join("snapshots");
+        Box::pin(async move {
+            let _watched = watch.enter("write", &path);
+            done.await;
+        })
     }
 
     /// The log.
@@ -243,6 +259,7 @@ struct Opened<'a> {
     guard: Arc<Guard>,
     mirror: LogMirror,
     counters: Arc<Counters>,
+    watch: DiskWatch,
 }
 
 impl Opened<'_> {
@@ -252,7 +269,7 @@ impl Opened<'_> {
         on_fault: OnFault,
         start: impl FnOnce(OnFault) -> io::Result<Arc<dyn LogIo>>,
     ) -> Result<Store, OpenError> {
-        let Self { disk, folder, guard, mirror, counters } = self;
+        let Self { disk, folder, guard, mirror, counters, watch } = self;
         let snapshot_folder = folder.join("snapshots");
         disk.create_folders(&snapshot_folder)
             .map_err(|e| open_error("create", &snapshot_folder, e))?;
@@ -269,8 +286,14 @@ impl Opened<'_> {
         let io = start(on_fault).map_err(|e| open_error("start the writer of", folder, e))?;
         let log = Arc::new(LogStore::new(mirror, io).below_snapshots(Arc::clone(&snapshots)));
         let folder = folder.to_path_buf();
-        Ok(Store { disk, folder, guard, log, snapshots, counters, pace: None })
+        Ok(Store { disk, folder, guard, log, snapshots, counters, pace: None, watch })
     }
+}
+
+fn watch_thread(folder: &Path, options: &StoreOptions) -> Result<DiskWatch, OpenError> {
+    let Some(limit) = options.stalls_after else { return Ok(DiskWatch::none()) };
+    DiskWatch::on_a_thread(limit, Arc::clone(&options.on_fault))
+        .map_err(|e| open_error("start the watchdog of", folder, e))
 }
 
 /// As [`open_sled`] does it, with another tree in the same place.

@@ -118,7 +118,9 @@ impl Writer {
         let news = match commit {
             Commit::Changes(changes) => Some(self.change(changes)?),
             Commit::Truncate(keep) => {
-                self.truncate(*keep)?;
+                if !mutant!(TruncationForgotten) {
+                    self.truncate(*keep)?;
+                }
                 None
             }
         };

@@ -48,7 +48,13 @@ pub(crate) fn options() -> StoreOptions {
 }
 
 pub(crate) fn options_with(on_fault: impl Fn(Fault) + Send + Sync + 'static) -> StoreOptions {
-    StoreOptions { node_id: 1, cluster: None, new_store_id: [7; 16], on_fault: Arc::new(on_fault) }
+    StoreOptions {
+        node_id: 1,
+        cluster: None,
+        new_store_id: [7; 16],
+        on_fault: Arc::new(on_fault),
+        stalls_after: None,
+    }
 }
 
 /// Runs one operation and waits until its fate is known.

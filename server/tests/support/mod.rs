@@ -86,7 +86,20 @@ impl Setup {
     /// Starts a node that is expected not to come up; returns how it ended and what it said.
     #[track_caller]
     pub fn fails(&self) -> (Option<i32>, String) {
-        let mut child = Process(self.command().spawn().unwrap());
+        Self::ends_at_once(self.command())
+    }
+
+    /// As [`fails`](Self::fails), of a process that can open at most so many files.
+    #[track_caller]
+    pub fn fails_with_open_files(&self, limit: u64) -> (Option<i32>, String) {
+        let mut command = self.command_with_open_files(limit);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::ends_at_once(command)
+    }
+
+    #[track_caller]
+    fn ends_at_once(mut command: Command) -> (Option<i32>, String) {
+        let mut child = Process(command.spawn().unwrap());
         let status = child.ends_within(PATIENCE);
         let said = child.errors();
         assert!(!said.contains("panicked"), "{said}");
@@ -119,6 +132,32 @@ impl Setup {
         let mut node = self.run(command);
         node.becomes_ready();
         node
+    }
+
+    /// Starts a node whose standard error is a pipe that nobody reads, and waits until it is ready.
+    #[track_caller]
+    pub fn starts_unread(self) -> Node {
+        let log = tempfile::tempfile().unwrap();
+        let mut command = self.command();
+        command.stdout(Stdio::null());
+        let mut node = Node { process: Process(command.spawn().unwrap()), log, setup: self };
+        node.becomes_ready();
+        node
+    }
+
+    /// The command, in a shell that lets the process open at most so many files.
+    fn command_with_open_files(&self, limit: u64) -> Command {
+        let node = self.command();
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("ulimit -n {limit}; exec \"$0\" \"$@\""));
+        command.arg(node.get_program()).args(node.get_args()).env_clear().stdin(Stdio::null());
+        command
+    }
+
+    /// Starts a node that can open at most so many files.
+    pub fn starts_with_open_files(self, limit: u64) -> Node {
+        let command = self.command_with_open_files(limit);
+        self.run(command)
     }
 
     fn run(self, mut command: Command) -> Node {
@@ -155,6 +194,11 @@ impl Node {
 
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.process.0.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    /// Its id.
+    pub fn process_id(&self) -> u32 {
+        self.process.0.id()
     }
 
     /// Waits until it has ended.
@@ -213,14 +257,31 @@ impl Drop for Process {
 /// So many nodes, formed and ready.
 #[track_caller]
 pub fn cluster(size: usize) -> Vec<Node> {
-    let setups: Vec<Setup> = std::iter::repeat_with(Setup::new).take(size).collect();
+    form(std::iter::repeat_with(Setup::new).take(size).collect(), Setup::starts_unready)
+}
+
+/// So many nodes whose data folders lie, or come, in `folder`, formed and ready.
+#[track_caller]
+pub fn cluster_in(folder: &Path, size: usize, flags: &[&str]) -> Vec<Node> {
+    let setup = |nth| Setup::on(&folder.join(format!("node-{nth}"))).flags(flags);
+    form((1..=size).map(setup).collect(), Setup::starts_unready)
+}
+
+/// So many nodes, each started as `run` does it, formed and ready.
+#[track_caller]
+pub fn cluster_of(size: usize, run: impl Fn(Setup) -> Node) -> Vec<Node> {
+    form(std::iter::repeat_with(Setup::new).take(size).collect(), run)
+}
+
+#[track_caller]
+fn form(setups: Vec<Setup>, run: impl Fn(Setup) -> Node) -> Vec<Node> {
     let member = |(nth, setup): (usize, &Setup)| {
         format!("{}={}/{}", nth + 1, setup.listen, setup.peer_listen)
     };
     let members = setups.iter().enumerate().map(member).collect::<Vec<_>>().join(" ");
     let start = |(nth, setup): (usize, Setup)| {
         let node_id = (nth + 1).to_string();
-        setup.flags(&["--node-id", &node_id, "--members", &members]).starts_unready()
+        run(setup.flags(&["--node-id", &node_id, "--members", &members]))
     };
     let mut nodes: Vec<Node> = setups.into_iter().enumerate().map(start).collect();
     nodes.iter_mut().for_each(Node::becomes_ready);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use holdfast_proto::v1;
 
+use super::retries::is_for_now;
 use super::{Identity, Intent, Machine, Opening, Stream, StreamEnd, is_of_one_copy};
 use crate::info::Told;
 use crate::session::request::{Key, Phase, Request};
@@ -16,13 +17,22 @@ impl Machine {
         frames.frames.into_iter().find_map(|frame| self.handle_one(frame.index, frame.body?))
     }
 
-    fn handle_one(&mut self, index: u64, body: v1::server_frame::Body) -> Option<StreamEnd> {
+    pub(super) fn handle_one(
+        &mut self,
+        index: u64,
+        body: v1::server_frame::Body,
+    ) -> Option<StreamEnd> {
         use v1::server_frame::Body as Said;
+        let body = match self.keeps_behind(index, body) {
+            Ok(body) => body,
+            Err(end) => return end,
+        };
         match body {
             Said::Opened(opened) => return self.opened(opened),
             Said::KeptAlive(kept) => {
                 if let Some(sent) = self.lease.answered(kept.seq) {
                     self.renew(sent, &kept.scopes);
+                    return self.believe_state();
                 }
             }
             Said::Queued(queued) => {
@@ -37,12 +47,12 @@ impl Machine {
             Said::Denied(denied) => {
                 self.denied(denied.request_id, index, denied.refusal.unwrap_or_default());
             }
-            Said::Released(released) => self.released(&released),
+            Said::Released(released) => return self.released(&released),
             Said::Cancelled(cancelled) => self.cancelled(cancelled.request_id),
             Said::Lost(lost) => self.lost(&lost),
             Said::Contended(contended) => self.contended(&contended),
             Said::ValueSet(set) => self.value_set(set.request_id),
-            Said::State(state) => self.synchronise(state, index),
+            Said::State(state) => return self.state_came(state, index),
             Said::Refused(refused) => return self.refused(refused),
             Said::Redirect(v1::Redirect { leader }) | Said::GoingAway(v1::GoingAway { leader }) => {
                 return Some(StreamEnd::Redirected(leader));
@@ -63,7 +73,7 @@ impl Machine {
             Some(known) if known.session != opened.session_id => {
                 return Some(StreamEnd::failed("the server resumed another session"));
             }
-            Some(_) => self.stream = Stream::Resuming(sent),
+            Some(_) => self.begin_arriving(opened.lease_unmoved),
             // Keepalives would be due without end.
             None if opened.ttl_ms == 0 => {
                 return Some(StreamEnd::failed("the server opened a session without a lease"));
@@ -79,8 +89,14 @@ impl Machine {
                 self.to_send = self.requests.keys().into_iter().map(Intent::Acquire).collect();
             }
         }
-        self.lease.opened(sent);
-        self.renew(sent, &opened.scopes);
+        if opened.lease_unmoved {
+            // What it says of scopes has nothing to do with the session's lease.
+            self.cover(sent, &opened.scopes);
+            self.alarm();
+        } else {
+            self.lease.opened(sent);
+            self.renew(sent, &opened.scopes);
+        }
         self.opening.send_replace(Opening::Open);
         None
     }
@@ -160,6 +176,7 @@ impl Machine {
 
     /// Whatever the request was, the server says that it is over (DESIGN §4, Cancel).
     fn cancelled(&mut self, id: u64) {
+        self.retries.begin_anew();
         let Some(key) = self.requests.with_id(id) else { return };
         let cancelling = |request: &Request| matches!(request.phase, Phase::Cancelling);
         if self.requests.get(key).is_some_and(cancelling) {
@@ -179,13 +196,17 @@ impl Machine {
                 return Some(StreamEnd::SessionOver);
             }
             // State after a resume says what became of it, and a resume needs a quorum: one way
-            // to heal all.
+            // to heal all. Asking here again would not do: another node may lead by now.
             v1::RefusalReason::Unavailable => return Some(StreamEnd::failed(refusal.message)),
             _ => {}
         }
         match refused.subject {
             Some(Subject::RequestId(id)) => self.request_refused(id, refusal),
             Some(Subject::Token(token)) => self.release_refused(FencingToken::new(token), refusal),
+            // Nothing but a Close is about the session as a whole.
+            None if self.close_sent && is_for_now(&refusal) => {
+                self.put_off(Intent::Close, &refusal)
+            }
             None => None,
         }
     }
@@ -193,16 +214,21 @@ impl Machine {
     /// An Acquire, a Cancel or a change of a value was refused.
     fn request_refused(&mut self, id: u64, refusal: v1::Refusal) -> Option<StreamEnd> {
         if let Some(key) = self.requests.change_with_id(id) {
-            self.change_refused(key, refusal);
-            return None;
+            return self.change_copy_refused(key, refusal);
         }
-        let key = self.requests.with_id(id)?;
+        let Some(key) = self.requests.with_id(id) else {
+            // It was to be spent, and must not stay to be granted to nobody.
+            return is_for_now(&refusal)
+                .then(|| self.put_off(Intent::Forget(id), &refusal))
+                .flatten();
+        };
         let cancelling = matches!(self.requests.get(key)?.phase, Phase::Cancelling);
         match refusal.reason() {
             v1::RefusalReason::RequestGone if cancelling => drop(self.requests.remove(key)),
-            // It must not stay: back off, resume, cancel again.
-            v1::RefusalReason::Limit | v1::RefusalReason::DiskReserve if cancelling => {
-                return Some(StreamEnd::failed(refusal.message));
+            // It must not stay. If it was its Acquire that was refused, the answer to the Cancel is
+            // still to come, and a second one does no harm.
+            _ if cancelling && is_for_now(&refusal) => {
+                return self.put_off(Intent::Cancel(key), &refusal);
             }
             _ => self.deny(key, refusal),
         }

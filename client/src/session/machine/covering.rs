@@ -190,11 +190,13 @@ mod tests {
         fn new() -> Self {
             let seams = simulated::seams(1, 0);
             let wishes = Wishes { ttl: Some(TTL), label: "tester".to_owned(), allowance: 0.1 };
-            let mut machine = Machine::new(wishes, seams.clock.clone());
+            let mut machine = Machine::new(wishes, seams.clock.clone(), seams.rng.clone());
             let _ = machine.open();
             let (secret, cluster_id) = (vec![9; 16].into(), vec![1; 16].into());
             let scopes = told(3, 10_000);
-            let opened = v1::Opened { session_id: 7, secret, cluster_id, ttl_ms: 10_000, scopes };
+            let (ttl_ms, lease_unmoved) = (10_000, false);
+            let opened =
+                v1::Opened { session_id: 7, secret, cluster_id, ttl_ms, scopes, lease_unmoved };
             said(&mut machine, Said::Opened(opened));
             let wanted = Wanted::new(&[LockItem::from("jobs")], Need::All).unwrap();
             let mut asked = machine.ask(Ask { wanted, wait: true, follow: false }).unwrap();

@@ -31,18 +31,21 @@ impl Machine {
     fn given_up_at(&self, attempt: Duration) -> Option<Moment> {
         match self.stream {
             Stream::None => None,
-            Stream::Opening(sent) | Stream::Resuming(sent) => Some(sent + attempt),
+            Stream::Opening(since) | Stream::Resuming(since) => Some(since + attempt),
             // A keepalive that cannot even be sent is as unanswered as one that was.
-            Stream::Ready => Some(self.lease.silent_from()),
+            Stream::Ready | Stream::Renewing => Some(self.lease.silent_from()),
         }
     }
 
-    /// When the driver has to look again: a keepalive is due, or the stream is given up.
+    /// When the driver has to look again: a keepalive or a retry is due, or the stream is given up.
     pub(in crate::session) fn next_timer(&self, attempt: Duration) -> Option<Moment> {
         let give_up = self.given_up_at(attempt)?;
-        let due = self.lease.next_due();
-        let waits_for_due = self.is_ready() && self.clock.now() < due;
-        Some(if waits_for_due { due.min(give_up) } else { give_up })
+        let now = self.clock.now();
+        let keepalive = self.may_keep_alive().then(|| self.lease.next_due());
+        let retry = self.retries.at().filter(|_| self.is_ready());
+        // What is due already waits for room on the stream, not for time.
+        let ahead = [keepalive, retry].into_iter().flatten().filter(|due| now < *due);
+        Some(ahead.fold(give_up, Moment::min))
     }
 
     /// Whether the stream has been silent for too long.

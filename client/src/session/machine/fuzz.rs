@@ -44,7 +44,7 @@ impl World {
     fn new() -> Self {
         let seams = simulated::seams(1, 0);
         let wishes = Wishes { ttl: Some(TTL), label: "tester".to_owned(), allowance: 0.1 };
-        let machine = Machine::new(wishes, seams.clock.clone());
+        let machine = Machine::new(wishes, seams.clock.clone(), seams.rng.clone());
         let sent = seams.clock.now();
         Self { seams, machine, asked: Vec::new(), holds: Vec::new(), sent, ends: 0 }
     }
@@ -141,7 +141,7 @@ fn opened() -> Said {
         secret: vec![9; 16].into(),
         cluster_id: vec![1; 16].into(),
         ttl_ms: 10_000,
-        scopes: Vec::new(),
+        ..Opened::default()
     })
 }
 
@@ -169,7 +169,10 @@ fn seed() -> Vec<u8> {
         request(1, request_state::State::Granted(granted(1))),
         request(2, request_state::State::Queued(queued)),
     ];
-    say(&mut seed, vec![opened(), Said::State(State { requests, next_request_id: 3 })]);
+    say(
+        &mut seed,
+        vec![opened(), Said::State(State { requests, next_request_id: 3, more: false })],
+    );
     script::push(&mut seed, GIVES_BACK, b"");
     let released = Released { token: 5, request_id: 1, names: Vec::new(), partly: false };
     say(&mut seed, vec![Said::Released(released)]);

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::{self, client_frame::Body};
 
+use super::retries::is_for_now;
 use super::{Intent, Machine, StreamEnd};
 use crate::hold::{GuardState, HeldLock, Hold};
 use crate::items::{Item, invalid};
@@ -124,24 +125,26 @@ impl Machine {
         Some(Body::Release(v1::Release { token: hold.token.get(), names }))
     }
 
-    pub(super) fn released(&mut self, released: &v1::Released) {
+    pub(super) fn released(&mut self, released: &v1::Released) -> Option<StreamEnd> {
+        self.retries.begin_anew();
         let token = FencingToken::new(released.token);
         if released.partly {
-            self.part_released(token, &released.names);
-        } else {
-            self.ended(token, &Ok(()), LostReason::Revoked);
+            return self.part_released(token, &released.names);
         }
+        self.ended(token, &Ok(()), LostReason::Revoked);
+        None
     }
 
-    fn part_released(&mut self, token: FencingToken, names: &[Bytes]) {
-        let Some(key) = self.requests.with_token(token) else { return };
-        let Some(request) = self.requests.get_mut(key) else { return };
+    fn part_released(&mut self, token: FencingToken, names: &[Bytes]) -> Option<StreamEnd> {
+        let key = self.requests.with_token(token)?;
+        let request = self.requests.get_mut(key)?;
         let is_back = |part: &mut Part| {
             part.names.iter().all(|own| names.iter().any(|name| name == own.as_bytes()))
         };
         for part in request.parts.extract_if(.., is_back) {
             tell(part.done, Ok(()));
         }
+        self.settle_refused(key)
     }
 
     /// The names of a hold as a State shows them. What is on its way back is sent again if it is
@@ -213,14 +216,21 @@ impl Machine {
         refusal: v1::Refusal,
     ) -> Option<StreamEnd> {
         let key = self.requests.with_token(token)?;
+        if is_for_now(&refusal) {
+            return self.put_off_release(key, &refusal);
+        }
         if refusal.reason() != v1::RefusalReason::NotHolder {
             return Some(StreamEnd::failed(refusal.message));
         }
+        let retries = &self.retries;
+        let is_under_way =
+            |part: &Part| part.sent > 0 && !retries.has(Intent::ReleaseNames(key, part.key));
         let request = self.requests.get_mut(key)?;
-        // Answers come in the order of the frames, and a part is sent before the whole.
-        if let Some(first) = request.parts.iter().position(|part| part.sent > 0) {
+        // Answers of the store come in the order of the frames, and a part is sent before the whole.
+        if let Some(first) = request.parts.iter().position(is_under_way) {
             let part = request.parts.remove(first);
             tell(part.done, of_refused_release(part.sent));
+            return self.settle_refused(key);
         } else if let Phase::GivingBack(giving) = &request.phase {
             let outcome = of_refused_release(giving.sent);
             self.ended(token, &outcome, LostReason::Revoked);

@@ -2,7 +2,8 @@
 
 use holdfast_proto::v1::{self, client_frame::Body};
 
-use super::{FRAMES_MAX, Intent, Machine, Opening, Stream, StreamEnd};
+use super::arriving::Arriving;
+use super::{FRAMES_MAX, Intent, Machine, Opening, Retries, Stream, StreamEnd};
 use crate::session::request::{Phase, fail_all};
 
 impl Machine {
@@ -11,12 +12,15 @@ impl Machine {
         // Read before the frame is queued (S2): the answer renews from here.
         let sent = self.clock.now();
         self.stream = Stream::Opening(sent);
+        self.arriving = Arriving::default();
         self.lease.forget_unanswered();
+        self.retries = Retries::default();
         self.close_sent = false;
         let resume = self.identity.as_ref().map(|identity| v1::Resume {
             session_id: identity.session,
             secret: identity.secret.clone(),
             cluster_id: identity.cluster.clone(),
+            state_in_pages: true,
         });
         let ttl_ms = self.wishes.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
         let open = v1::Open { ttl_ms, label: self.wishes.label.clone(), resume };
@@ -26,6 +30,7 @@ impl Machine {
     /// The stream is gone.
     pub(in crate::session) fn detached(&mut self, end: &StreamEnd) {
         self.stream = Stream::None;
+        self.arriving = Arriving::default();
         self.lease.forget_unanswered();
         match end {
             StreamEnd::Redirected(Some(leader)) => {
@@ -43,14 +48,17 @@ impl Machine {
     }
 
     pub(in crate::session) fn has_output(&self) -> bool {
-        let keepalive_due = self.clock.now() >= self.lease.next_due();
+        let now = self.clock.now();
+        let keepalive_due = now >= self.lease.next_due();
         let close_due = self.closing && !self.close_sent;
-        self.is_ready() && (keepalive_due || close_due || !self.to_send.is_empty())
+        let retry_due = self.retries.at().is_some_and(|at| now >= at);
+        let anything_else = close_due || retry_due || !self.to_send.is_empty();
+        self.may_keep_alive() && keepalive_due || self.is_ready() && anything_else
     }
 
     /// What is to be sent now, at most one message; it has to be queued after this and in order.
     pub(in crate::session) fn take_output(&mut self) -> Option<v1::ClientFrames> {
-        if !self.is_ready() {
+        if !self.may_keep_alive() {
             return None;
         }
         let mut bodies = Vec::new();
@@ -58,11 +66,14 @@ impl Machine {
         if now >= self.lease.next_due() {
             bodies.push(Body::KeepAlive(v1::KeepAlive { seq: self.lease.send_keepalive(now) }));
         }
-        while bodies.len() < FRAMES_MAX {
+        if self.is_ready() {
+            self.retry_what_is_due();
+        }
+        while self.is_ready() && bodies.len() < FRAMES_MAX {
             let Some(intent) = self.to_send.pop_front() else { break };
             bodies.extend(self.carry_out(&intent));
         }
-        if self.closing && !self.close_sent {
+        if self.is_ready() && self.closing && !self.close_sent {
             self.close_sent = true;
             bodies.push(Body::Close(v1::Close {}));
         }
@@ -99,6 +110,7 @@ impl Machine {
             Intent::ReleaseNames(key, part) => self.release_of_names(key, part),
             Intent::Change(key) => self.change_frame(key),
             Intent::Forget(request_id) => Some(Body::Cancel(v1::Cancel { request_id })),
+            Intent::Close => Some(Body::Close(v1::Close {})),
         }
     }
 

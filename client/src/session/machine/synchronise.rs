@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1;
 
-use super::{Intent, Machine, Stream};
+use super::arriving::Arriving;
+use super::{Intent, Machine, Retries, Stream};
 use crate::hold::GuardState;
 use crate::session::request::{Key, Phase, tell};
 use crate::{Error, LostReason, Place};
@@ -21,10 +22,12 @@ impl Machine {
         self.end_requests(reason, &Error::SessionLost { reason });
         self.identity = None;
         self.stream = Stream::None;
+        self.arriving = Arriving::default();
         self.lease.end();
         self.covers.forget();
         self.cover_ends = None;
         self.to_send.clear();
+        self.retries = Retries::default();
     }
 
     /// Ends whatever was sent in this session.
@@ -81,7 +84,9 @@ impl Machine {
         let phase = self.requests.phase(key);
         let again = match phase {
             Some(Phase::Cancelling) => Some(Intent::Cancel(key)),
-            Some(Phase::GivingBack(_)) => Some(Intent::Release(key)),
+            Some(Phase::GivingBack(_)) if !mutant!(ResumeForgetsRelease) => {
+                Some(Intent::Release(key))
+            }
             _ => None,
         };
         match entry.state {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use holdfast_proto::v1::{self, client_frame::Body};
 
-use super::{Intent, Machine, is_of_one_copy};
+use super::retries::is_for_now;
+use super::{Intent, Machine, StreamEnd, is_of_one_copy};
 use crate::items::invalid;
 use crate::session::CHANGE;
 use crate::session::request::{Change, Done, Key, Phase, tell};
@@ -52,10 +53,27 @@ impl Machine {
     pub(super) fn value_set(&mut self, id: u64) {
         let Some(key) = self.requests.change_with_id(id) else { return };
         let Some(change) = self.requests.remove_change(key) else { return };
+        self.retries.begin_anew();
         if let Some(Phase::Held(hold)) = self.requests.phase(change.of) {
             hold.note_change(&change.name, &change.what);
         }
         tell(change.done, Ok(()));
+    }
+
+    /// A copy of a change was refused. One that takes no room is sent again under its id, if the
+    /// server has too much to do just now.
+    pub(super) fn change_copy_refused(
+        &mut self,
+        key: Key,
+        refusal: v1::Refusal,
+    ) -> Option<StreamEnd> {
+        let frees = self.requests.change(key).is_some_and(|change| change.what.frees());
+        if !frees || !is_for_now(&refusal) || refusal.retry_after_ms.is_none() {
+            self.change_refused(key, refusal);
+            return None;
+        }
+        self.requests.change_did_nothing(key);
+        self.put_off(Intent::Change(key), &refusal)
     }
 
     pub(super) fn change_refused(&mut self, key: Key, refusal: v1::Refusal) {

@@ -59,6 +59,13 @@ impl Requests {
         }
     }
 
+    /// Notes that the last copy was refused without being looked at.
+    pub(in crate::session) fn change_did_nothing(&mut self, key: Key) {
+        if let Some(change) = self.changes.get_mut(&key) {
+            change.sent = change.sent.saturating_sub(1);
+        }
+    }
+
     /// Takes its id from a change that is to be sent under a new one. Returns the old id.
     pub(in crate::session) fn renumber_change(&mut self, key: Key) -> Option<u64> {
         let change = self.changes.get_mut(&key)?;

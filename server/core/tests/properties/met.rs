@@ -8,7 +8,7 @@ use holdfast_core::{
 
 use crate::model::{Model, Request, What};
 
-const REJECTIONS: [&str; 34] = [
+const REJECTIONS: [&str; 35] = [
     "UnknownSession",
     "TtlOutOfRange",
     "TooManySessions",
@@ -43,6 +43,7 @@ const REJECTIONS: [&str; 34] = [
     "OtherEpoch",
     "EpochNotAbove",
     "EpochTooHigh",
+    "TableFull",
 ];
 /// Those that take a scope that was removed, or many of them.
 const RARE_REJECTIONS: [&str; 2] = ["TooManyScopes", "HeldInOtherEpoch"];
@@ -60,9 +61,9 @@ const COMMANDS: [&str; 11] = [
     "Resume",
 ];
 /// Those that are few, or a history would be about nothing else.
-const RARE_COMMANDS: [&str; 4] = ["SetScope", "RemoveScope", "Suspend", "RaiseEpoch"];
+const RARE_COMMANDS: [&str; 5] = ["SetScope", "RemoveScope", "Suspend", "RaiseEpoch", "LimitTable"];
 /// What has to come about often, besides every command and rejection.
-const SCENES: [&str; 20] = [
+const SCENES: [&str; 19] = [
     "a set was granted at once",
     "a set was granted after it waited",
     "an any of several was granted a part at once",
@@ -82,10 +83,10 @@ const SCENES: [&str; 20] = [
     "a row was imported that was known",
     "a place without a holder was refused",
     "an imported hold was claimed",
-    "an imported place was claimed",
 ];
-/// The same with scopes: a history has a few of them only.
-const RARE_SCENES: [&str; 6] = [
+/// The same with scopes, of which a history has a few only, and what a full table makes rare.
+const RARE_SCENES: [&str; 7] = [
+    "an imported place was claimed",
     "a scope was set over holds and waits",
     "a request waited for a free lock of a suspended scope",
     "several were granted when a scope was resumed",

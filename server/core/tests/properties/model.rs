@@ -9,6 +9,8 @@ mod imports;
 mod requests;
 #[path = "model/scopes.rs"]
 mod scopes;
+#[path = "model/size.rs"]
+mod size;
 #[path = "model/values.rs"]
 mod values;
 
@@ -22,6 +24,7 @@ pub(crate) use values::cost;
 
 pub(crate) struct Model {
     pub(crate) limits: Limits,
+    pub(crate) max_table_bytes: Option<u64>,
     pub(crate) stamp_ms: u64,
     pub(crate) sessions: Vec<Session>,
     /// Of all sessions, in no order.
@@ -39,6 +42,7 @@ pub(crate) struct Model {
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) ttl_ms: u64,
+    pub(crate) label_bytes: u64,
     pub(crate) done_below: RequestId,
     /// The owner elsewhere that it stands for, if it was imported.
     pub(crate) stands_for: Option<Label>,
@@ -129,6 +133,7 @@ impl Model {
     pub(crate) fn new(counters: Counters) -> Self {
         Self {
             limits: Limits::default(),
+            max_table_bytes: None,
             stamp_ms: 0,
             sessions: Vec::new(),
             requests: Vec::new(),
@@ -150,7 +155,7 @@ impl Model {
     fn outcome(&mut self, tenure: Tenure, command: Command, events: &mut Vec<Event>) -> Outcome {
         match command {
             Command::Configure { limits } => self.configure(limits),
-            Command::OpenSession { ttl_ms, .. } => self.open(ttl_ms, events),
+            Command::OpenSession { ttl_ms, label, .. } => self.open(ttl_ms, &label, events),
             Command::CloseSession { session } => self.end(session, EndCause::Closed, events),
             Command::ExpireSession { session, tenure: heard_in } => {
                 if self.session(session).is_some() && heard_in != tenure {
@@ -196,6 +201,7 @@ impl Model {
             Command::Suspend { scope } => self.suspend(&scope, events),
             Command::Resume { scope, epoch } => self.resume(&scope, epoch, events),
             Command::RaiseEpoch { scope, epoch } => self.raise_epoch(&scope, epoch, events),
+            Command::LimitTable { max_bytes } => self.limit_table(max_bytes),
         }
     }
 
@@ -215,29 +221,35 @@ impl Model {
         Ok(Answer::Configured)
     }
 
-    fn open(&mut self, ttl_ms: u64, events: &mut Vec<Event>) -> Outcome {
+    fn open(&mut self, ttl_ms: u64, label: &Label, events: &mut Vec<Event>) -> Outcome {
         let Limits { ttl_min_ms: min_ms, ttl_max_ms: max_ms, .. } = self.limits;
         if ttl_ms < min_ms || ttl_ms > max_ms {
             return Err(Rejection::TtlOutOfRange { ttl_ms, min_ms, max_ms });
         }
-        let session = self.new_session(ttl_ms, None, events)?;
+        let session = self.new_session(ttl_ms, label, false, events)?;
         Ok(Answer::SessionOpened { session })
     }
 
     fn new_session(
         &mut self,
         ttl_ms: u64,
-        stands_for: Option<Label>,
+        label: &Label,
+        imported: bool,
         events: &mut Vec<Event>,
     ) -> Result<SessionId, Rejection> {
         let limit = self.limits.max_sessions;
         if self.sessions.len() as u64 >= limit {
             return Err(Rejection::TooManySessions { limit });
         }
+        let label_bytes = label.as_str().len() as u64;
+        if let Some(full) = self.no_table_room(size::of_session(label_bytes)) {
+            return Err(full);
+        }
+        let stands_for = imported.then(|| label.clone());
         self.last_session += 1;
         let session = SessionId::new(self.last_session);
         let done_below = RequestId::new(0);
-        self.sessions.push(Session { id: session, ttl_ms, done_below, stands_for });
+        self.sessions.push(Session { id: session, ttl_ms, label_bytes, done_below, stands_for });
         events.push(Event::SessionOpened { session });
         Ok(session)
     }

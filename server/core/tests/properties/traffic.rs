@@ -18,7 +18,8 @@ const SESSIONS_MAX: u64 = 12;
 /// Draws the next command, knowing the state it will meet.
 pub(crate) fn draw(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: Tenure) -> Command {
     match rng.random_range(0..1_000) {
-        0..15 => Command::Configure { limits: limits(rng) },
+        0..12 => Command::Configure { limits: limits(rng) },
+        12..15 => Command::LimitTable { max_bytes: table_bytes(rng) },
         15..95 => open(rng),
         95..115 => Command::CloseSession { session: session(rng, model) },
         115..145 => expire(rng, model, tenure),
@@ -104,6 +105,16 @@ fn raise(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
         _ => rng.random_range(31_990..=32_000),
     };
     Command::RaiseEpoch { scope, epoch }
+}
+
+/// Mostly so few bytes that a busy table reaches them, at times fewer than it takes.
+fn table_bytes(rng: &mut Xoshiro256PlusPlus) -> u64 {
+    match rng.random_range(0..20) {
+        0 => 0,
+        1 => u64::MAX,
+        2..6 => rng.random_range(1..10_000),
+        _ => rng.random_range(10_000..40_000),
+    }
 }
 
 fn open(rng: &mut Xoshiro256PlusPlus) -> Command {

@@ -104,6 +104,7 @@ pub(crate) fn some_batch() -> Batch {
         Command::Resume { scope: scope("s/"), epoch: 3 },
         Command::Suspend { scope: scope("s/") },
         Command::RemoveScope { scope: scope("s/") },
+        Command::LimitTable { max_bytes: 1 << 20 },
     ])
 }
 
@@ -160,15 +161,29 @@ pub(crate) fn table_before_scopes() -> LockTable {
 
 /// The same, and two scopes: of `u/`, in epoch 5, 1 holds `u/1` and 2 waits for it; `v/` is
 /// suspended, 3 waits for `v/1`, which nobody holds, and was denied `v/2`.
+pub(crate) fn table_before_limit() -> LockTable {
+    let mut table = table_before_scopes();
+    apply(&mut table, 4, commands_in_scopes());
+    table
+}
+
+/// The same, and a limit of its bytes.
 pub(crate) fn busy_table() -> LockTable {
     let mut table = table_before_scopes();
+    let mut commands = commands_in_scopes();
+    commands.push(Command::LimitTable { max_bytes: 1 << 20 });
+    apply(&mut table, 4, commands);
+    table
+}
+
+fn commands_in_scopes() -> Vec<Command> {
     let denied = match acquire(3, 12, "v/2") {
         Command::Acquire { session, done_below, request, items, need, .. } => {
             Command::Acquire { session, done_below, request, items, need, wait: false }
         }
         other => other,
     };
-    let commands = vec![
+    vec![
         Command::SetScope { scope: scope("u/") },
         Command::RaiseEpoch { scope: scope("u/"), epoch: 5 },
         Command::Resume { scope: scope("u/"), epoch: 5 },
@@ -177,9 +192,7 @@ pub(crate) fn busy_table() -> LockTable {
         Command::SetScope { scope: scope("v/") },
         acquire(3, 11, "v/1"),
         denied,
-    ];
-    apply(&mut table, 4, commands);
-    table
+    ]
 }
 
 pub(crate) fn scope(text: &str) -> ScopePrefix {

@@ -4,14 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::BoxStream;
 use holdfast_core::{
-    Answer, Command, Item, Label, LockName, Need, Outcome, RequestId, SessionId, Tenure,
+    Answer, COMMAND_VERSION, Command, Item, Label, LockName, Need, Outcome, RequestId, SessionId,
+    Tenure,
 };
-use holdfast_seams::{Seams, simulated};
+use holdfast_proto::v1 as proto;
+use holdfast_seams::{BoxFuture, Seams, simulated};
 
 use crate::consensus::{Committed, Consensus, Role, propose};
 use crate::error::ProposeError;
-use crate::raft::{Fault, Forming, Member, MemoryNetwork, MemoryStore, Replica, ReplicaConfig};
+use crate::raft::{
+    Fault, Forming, Member, MemoryNetwork, MemoryStore, Peer, PeerError, PeerStream, Replica,
+    ReplicaConfig,
+};
 
 /// Long enough for any election on virtual time.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -22,6 +28,8 @@ pub(super) struct Cluster {
     pub(super) members: Vec<Member>,
     pub(super) nodes: BTreeMap<u64, Node>,
     adjust: fn(&mut ReplicaConfig),
+    /// Whether those that are started from here on are of an older release to the others.
+    pub(super) older: bool,
 }
 
 pub(super) struct Node {
@@ -49,6 +57,7 @@ impl Cluster {
             members: (1..=size).map(member).collect(),
             nodes: BTreeMap::new(),
             adjust,
+            older: false,
         }
     }
 
@@ -82,7 +91,8 @@ impl Cluster {
             Replica::start(config, store.clone(), self.network.of(node_id), self.seams.clone())
                 .await
                 .unwrap();
-        self.network.join(node_id, replica.peer());
+        let peer = replica.peer();
+        self.network.join(node_id, if self.older { Arc::new(OlderRelease(peer)) } else { peer });
         self.nodes.insert(node_id, Node { replica, store });
     }
 
@@ -238,3 +248,55 @@ pub(super) fn follows(replica: &Replica) -> bool {
 pub(super) fn outcome(result: Result<Committed, ProposeError>) -> Outcome {
     result.unwrap().outcome
 }
+
+/// A member that knows one command version less than this build.
+pub(super) struct OlderRelease(pub(super) Arc<dyn Peer>);
+
+impl Peer for OlderRelease {
+    fn hello(&self, request: proto::HelloRequest) -> Reply<proto::HelloResponse> {
+        let hello = self.0.hello(request);
+        Box::pin(async move {
+            let command_version = u32::from(COMMAND_VERSION) - 1;
+            Ok(proto::HelloResponse { command_version, ..hello.await? })
+        })
+    }
+
+    fn promise(&self, request: proto::PromiseRequest) -> Reply<proto::PromiseResponse> {
+        self.0.promise(request)
+    }
+
+    fn stream_append(
+        &self,
+        requests: BoxStream<'static, proto::AppendRequest>,
+    ) -> Reply<PeerStream<proto::AppendResponse>> {
+        self.0.stream_append(requests)
+    }
+
+    fn append(&self, request: proto::AppendRequest) -> Reply<proto::AppendResponse> {
+        self.0.append(request)
+    }
+
+    fn vote(&self, request: proto::VoteRequest) -> Reply<proto::VoteResponse> {
+        self.0.vote(request)
+    }
+
+    fn pre_vote(&self, request: proto::VoteRequest) -> Reply<proto::VoteResponse> {
+        self.0.pre_vote(request)
+    }
+
+    fn install_snapshot(
+        &self,
+        chunks: BoxStream<'static, proto::SnapshotChunk>,
+    ) -> Reply<proto::SnapshotResponse> {
+        self.0.install_snapshot(chunks)
+    }
+
+    fn transfer_leader(
+        &self,
+        request: proto::TransferLeaderRequest,
+    ) -> Reply<proto::TransferLeaderResponse> {
+        self.0.transfer_leader(request)
+    }
+}
+
+type Reply<T> = BoxFuture<'static, Result<T, PeerError>>;

@@ -17,10 +17,11 @@ async fn tampered(store: MemoryStore) -> MemoryStore {
         .iter()
         .enumerate()
         .filter(|(_, record)| record.kind == RecordKind::Batch)
-        .find_map(|(position, record)| Some((position, Batch::decode(&record.payload).ok()?)))
+        .filter_map(|(position, record)| Some((position, Batch::decode(&record.payload).ok()?)))
+        .find(|(_, batch)| matches!(batch.commands[..], [Command::OpenSession { .. }, ..]))
         .unwrap();
     let Some(Command::OpenSession { label, .. }) = batch.commands.first_mut() else {
-        panic!("the first batch opens no session: {batch:?}");
+        panic!("the batch opens no session: {batch:?}");
     };
     *label = Label::parse("somebody else").unwrap();
     let changed = records[position].clone();

@@ -4,20 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::stream::BoxStream;
 use holdfast_core::{COMMAND_VERSION, LockName, SessionId};
 use holdfast_proto::v1 as proto;
-use holdfast_seams::BoxFuture;
 use openraft::async_runtime::watch::WatchReceiver;
 
-use super::cluster::{Cluster, acquire, commit, fault_of, has_session, member, open};
+use super::cluster::{Cluster, OlderRelease, acquire, commit, fault_of, has_session, member, open};
 use crate::consensus::Consensus;
 use crate::raft::formation::stored_member;
 use crate::raft::types::Membership;
 use crate::raft::wire::member_to_wire;
 use crate::raft::{
-    Fault, Forming, MembershipError, MembershipRefusal, MemoryStore, Peer, PeerError, PeerStream,
-    Replica, ReplicaConfig, ReplicaStore,
+    Fault, Forming, MembershipError, MembershipRefusal, MemoryStore, Replica, ReplicaConfig,
+    ReplicaStore,
 };
 use crate::storage::Stage;
 
@@ -25,6 +23,7 @@ use crate::storage::Stage;
 fn little_log(config: &mut ReplicaConfig) {
     config.snapshot_every = 20;
     config.log_kept = 0;
+    config.max_log_bytes = 8 << 10;
 }
 
 /// Three formed members with a held lock and one who waits for it.
@@ -493,57 +492,43 @@ async fn a_node_that_cannot_read_what_the_leader_writes_is_not_added() {
     held.cluster.shutdown().await;
 }
 
-/// A member that knows one command version less than this build.
-struct OlderRelease(Arc<dyn Peer>);
-
-impl Peer for OlderRelease {
-    fn hello(&self, request: proto::HelloRequest) -> Answer<proto::HelloResponse> {
-        let hello = self.0.hello(request);
-        Box::pin(async move {
-            let command_version = u32::from(COMMAND_VERSION) - 1;
-            Ok(proto::HelloResponse { command_version, ..hello.await? })
-        })
+/// I29, I27: the old release knows no such limit. Were it proposed, that member would stop; did the others
+/// have it already, they would refuse what the old one takes (I16).
+#[tokio::test(start_paused = true)]
+async fn the_tables_bytes_are_limited_once_the_last_member_knows_that_limit() {
+    let mut cluster = Cluster::stopped(3, |config| {
+        config.max_table_bytes = 4_242_424;
+        config.limits.max_sessions = 7;
+    });
+    // To the others each is of the old release, so whoever leads hears of two.
+    cluster.older = true;
+    for node_id in 1..=3 {
+        cluster.start(node_id, MemoryStore::new(node_id)).await;
     }
-
-    fn promise(&self, request: proto::PromiseRequest) -> Answer<proto::PromiseResponse> {
-        self.0.promise(request)
+    cluster.formed().await;
+    let limits = |cluster: &Cluster| {
+        let mut all = Vec::new();
+        for node_id in 1..=3 {
+            cluster.replica(node_id).read(&mut |table, _| {
+                all.push((table.limits().max_sessions, table.max_table_bytes()));
+            });
+        }
+        all
+    };
+    cluster.until("the old limits", |cluster| limits(cluster) == [(7, None); 3]).await;
+    let (leader, _) = cluster.leader().await;
+    let last = leader % 3 + 1;
+    for node_id in (1..=3).filter(|node_id| *node_id != last) {
+        cluster.network.join(node_id, cluster.replica(node_id).peer());
     }
+    cluster.seams.sleep(Duration::from_secs(10)).await;
+    assert_eq!(limits(&cluster), [(7, None); 3]);
 
-    fn stream_append(
-        &self,
-        requests: BoxStream<'static, proto::AppendRequest>,
-    ) -> Answer<PeerStream<proto::AppendResponse>> {
-        self.0.stream_append(requests)
-    }
+    cluster.network.join(last, cluster.replica(last).peer());
 
-    fn append(&self, request: proto::AppendRequest) -> Answer<proto::AppendResponse> {
-        self.0.append(request)
-    }
-
-    fn vote(&self, request: proto::VoteRequest) -> Answer<proto::VoteResponse> {
-        self.0.vote(request)
-    }
-
-    fn pre_vote(&self, request: proto::VoteRequest) -> Answer<proto::VoteResponse> {
-        self.0.pre_vote(request)
-    }
-
-    fn install_snapshot(
-        &self,
-        chunks: BoxStream<'static, proto::SnapshotChunk>,
-    ) -> Answer<proto::SnapshotResponse> {
-        self.0.install_snapshot(chunks)
-    }
-
-    fn transfer_leader(
-        &self,
-        request: proto::TransferLeaderRequest,
-    ) -> Answer<proto::TransferLeaderResponse> {
-        self.0.transfer_leader(request)
-    }
+    cluster.until("the limit", |cluster| limits(cluster) == [(7, Some(4_242_424)); 3]).await;
+    cluster.shutdown().await;
 }
-
-type Answer<T> = BoxFuture<'static, Result<T, PeerError>>;
 
 #[tokio::test(start_paused = true)]
 async fn the_last_voter_stays() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use holdfast_core::{
     Acquired, Answer, Batch, Command, Event, FencingToken, Item, Limits, LockName, LockTable,
-    LogIndex, NAMES_MAX, Need, Rejection, RequestId, VALUE_BYTES_MAX, ValueChange,
+    LogIndex, NAMES_MAX, Need, Rejection, RequestId, SessionId, VALUE_BYTES_MAX, ValueChange,
 };
 
 use openraft::ServerState;
@@ -18,7 +18,7 @@ use super::cluster::{
 use crate::consensus::{Consensus, Listener};
 use crate::error::ProposeError;
 use crate::raft::types::{CommittedLeaderId, EncodedBatch};
-use crate::raft::{Fault, Forming, ReplicaConfig, ReplicaStore};
+use crate::raft::{Fault, Forming, Replica, ReplicaConfig, ReplicaStore};
 use crate::storage::{GROUP_BYTES, RecordKind};
 
 const AS_IT_IS: fn(&mut ReplicaConfig) = |_| ();
@@ -82,6 +82,13 @@ async fn a_restart_goes_on_from_snapshot_and_log() {
         sessions.push(open(cluster.replica(1)).await);
     }
     cluster.until("a snapshot", |cluster| cluster.replica(1).status().snapshot.is_some()).await;
+    // The last that a leader does by itself.
+    let limited = |cluster: &Cluster| {
+        let mut limit = None;
+        cluster.replica(1).read(&mut |table, _| limit = table.max_table_bytes());
+        limit.is_some()
+    };
+    cluster.until("the limit of the table's bytes", limited).await;
     let hash = cluster.hashes();
 
     cluster.restart(1).await;
@@ -114,6 +121,7 @@ async fn a_leader_puts_its_configured_limits_into_the_log() {
     cluster.shutdown().await;
 }
 
+/// An eighth of the places, one of ten here, is kept for what frees.
 #[tokio::test(start_paused = true)]
 async fn commands_past_the_limit_are_refused_and_the_others_are_not() {
     let cluster = Cluster::started(1, |config| config.max_pending_commands = 10).await;
@@ -130,7 +138,190 @@ async fn commands_past_the_limit_are_refused_and_the_others_are_not() {
         }
     }
 
-    assert_eq!(refused, 5);
+    assert_eq!(refused, 6);
+    cluster.shutdown().await;
+}
+
+/// A session's holds under these names; their tokens.
+async fn hold(node: &Arc<Replica>, session: SessionId, locks: u64) -> Vec<FencingToken> {
+    let mut tokens = Vec::new();
+    for request in 1..=locks {
+        let name = format!("{session}/{request}");
+        let held = outcome(submit(node, acquire(session, request, &name)).await.unwrap());
+        let Ok(Answer::Acquired { state: Acquired::Granted { token, .. }, .. }) = held else {
+            panic!("not granted: {held:?}")
+        };
+        tokens.push(token);
+    }
+    tokens
+}
+
+fn release(session: SessionId, token: FencingToken) -> Command {
+    Command::Release { session, done_below: RequestId::new(0), token, locks: Vec::new() }
+}
+
+/// I31: what frees shrinks the load, however much of it there is.
+#[tokio::test(start_paused = true)]
+async fn what_frees_is_never_refused_for_load() {
+    let cluster = Cluster::started(1, |config| config.max_pending_commands = 16).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+    let mut holders = Vec::new();
+    for _ in 0..8 {
+        let session = open(node).await;
+        holders.push((session, hold(node, session, 32).await));
+    }
+    let others: Vec<_> = (0..40).map(|_| submit(node, open_session())).collect();
+
+    let released: Vec<_> = holders
+        .iter()
+        .flat_map(|(session, tokens)| tokens.iter().map(|token| release(*session, *token)))
+        .map(|command| submit(node, command))
+        .collect();
+    let request = RequestId::new(99);
+    let cancel = |session| Command::Cancel { session, done_below: RequestId::new(0), request };
+    let cancelled: Vec<_> =
+        holders.iter().map(|(session, _)| submit(node, cancel(*session))).collect();
+
+    for told in released.into_iter().chain(cancelled) {
+        let told = told.await.unwrap();
+        assert!(told.as_ref().is_ok_and(|done| done.outcome.is_ok()), "{told:?}");
+    }
+    let mut refused = 0;
+    for told in others {
+        refused += u64::from(told.await.unwrap() == Err(ProposeError::Overloaded { limit: 16 }));
+    }
+    assert_eq!(refused, 40 - 14, "all places but the two kept ones were taken");
+    cluster.shutdown().await;
+}
+
+/// Four that send as much as they can leave room for the fifth, for acquires and releases.
+#[tokio::test(start_paused = true)]
+async fn one_session_cannot_fill_the_queue() {
+    let cluster = Cluster::started(1, |config| config.max_pending_commands = 64).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+    let (greedy, modest) = (open(node).await, open(node).await);
+
+    let asked: Vec<_> =
+        (1..=60).map(|request| submit(node, acquire(greedy, request, "jobs"))).collect();
+    let other = submit(node, acquire(modest, 1, "jobs"));
+
+    let mut refused = 0;
+    for told in asked {
+        match told.await.unwrap() {
+            Ok(_) => {}
+            Err(ProposeError::SessionOverloaded { session, limit: 14 }) if session == greedy => {
+                refused += 1;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!(refused, 60 - 14, "a quarter of 56");
+    assert!(other.await.unwrap().is_ok());
+    cluster.shutdown().await;
+}
+
+/// 50,000 copies of one release, as a stream may send in a second: the session that sends them is
+/// refused, and nobody else.
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_releases_is_refused_to_the_session_that_sends_it() {
+    let cluster = Cluster::started(1, |config| config.max_pending_commands = 64).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+    let (rogue, other) = (open(node).await, open(node).await);
+    let token = *hold(node, rogue, 1).await.first().unwrap();
+    let tokens = hold(node, other, 32).await;
+
+    let flood: Vec<_> = (0..50_000).map(|_| submit(node, release(rogue, token))).collect();
+    let acquired = submit(node, acquire(other, 40, "jobs"));
+    let released: Vec<_> =
+        tokens.iter().map(|token| submit(node, release(other, *token))).collect();
+    let waited = node.status().waiting_commands;
+
+    assert!(waited <= 2 + 1 + 32, "{waited} commands wait");
+    let mut refused = 0;
+    for told in flood {
+        let told = told.await.unwrap();
+        refused += u64::from(matches!(
+            told,
+            Err(ProposeError::SessionOverloaded { session, .. }) if session == rogue
+        ));
+    }
+    assert_eq!(
+        refused,
+        50_000 - 2,
+        "its share of the kept places, which is as much as it could free"
+    );
+    assert!(acquired.await.unwrap().is_ok());
+    for told in released {
+        assert!(outcome(told.await.unwrap()).is_ok());
+    }
+    cluster.shutdown().await;
+}
+
+/// R1: 65,536 of the largest commands would take two gigabytes.
+#[tokio::test(start_paused = true)]
+async fn commands_past_the_limit_of_bytes_are_refused_and_releases_are_not() {
+    let cluster = Cluster::started(1, |config| config.max_pending_bytes = 80_000).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+    let mut holders = Vec::new();
+    for _ in 0..6 {
+        let session = open(node).await;
+        holders.push((session, hold(node, session, 1).await));
+    }
+    let large = |session| {
+        let name = |number| LockName::parse(&format!("{number:0>512}")).unwrap();
+        let items = (0..NAMES_MAX).map(|number| Item::exclusive(name(number))).collect();
+        let (request, done_below) = (RequestId::new(2), RequestId::new(0));
+        Command::Acquire { session, done_below, request, items, need: Need::All, wait: true }
+    };
+
+    let asked: Vec<_> = holders.iter().map(|(one, _)| submit(node, large(*one))).collect();
+    let status = node.status();
+    let again = submit(node, large(holders[0].0));
+    let released: Vec<_> =
+        holders.iter().map(|(one, tokens)| submit(node, release(*one, tokens[0]))).collect();
+
+    assert!(status.waiting_bytes > 33_000 && status.waiting_bytes <= 70_000, "{status:?}");
+    let mut outcomes = Vec::new();
+    for told in asked {
+        outcomes.push(told.await.unwrap().map(|_| ()));
+    }
+    assert_eq!(outcomes[..2], [Ok(()), Ok(())]);
+    assert!(
+        outcomes[2..]
+            .iter()
+            .all(|one| *one == Err(ProposeError::OverloadedBytes { limit: 80_000 }))
+    );
+    assert!(again.await.unwrap().is_err());
+    for told in released {
+        assert!(outcome(told.await.unwrap()).is_ok());
+    }
+    assert_eq!(node.status().waiting_bytes, 0);
+    cluster.shutdown().await;
+}
+
+/// What is measured is measured again: commands that left leave nothing behind.
+#[tokio::test(start_paused = true)]
+async fn what_was_refused_is_counted_and_what_left_makes_room() {
+    let cluster = Cluster::started(1, |config| config.max_pending_commands = 16).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+    for _ in 0..3 {
+        let session = open(node).await;
+        let asked: Vec<_> =
+            (1..=10).map(|request| submit(node, acquire(session, request, "jobs"))).collect();
+        let mut refused = 0;
+        for told in asked {
+            refused += u64::from(told.await.unwrap().is_err());
+        }
+        assert_eq!(refused, 6, "its share is four places");
+    }
+
+    assert_eq!(node.metrics().commands_refused.get(), 18);
+    assert_eq!((node.status().waiting_commands, node.status().waiting_bytes), (0, 0));
     cluster.shutdown().await;
 }
 

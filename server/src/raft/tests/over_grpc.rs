@@ -26,11 +26,13 @@ async fn start(seams: &Seams, members: &[Member], node_id: u64, folder: &TempDir
         cluster: None,
         new_store_id: [7; 16],
         on_fault: Arc::new(|fault| panic!("{fault}")),
+        stalls_after: None,
     };
     let store: Arc<dyn ReplicaStore> = Arc::new(Store::open(folder.path(), options).unwrap());
     let mut config = ReplicaConfig::new(node_id, members.to_vec());
     config.snapshot_every = 50;
     config.log_kept = 0;
+    config.max_log_bytes = 16 << 10;
     config.reserve_bytes = 0;
     let network = Arc::new(GrpcNetwork::new());
     let replica = Replica::start(config, store, network, seams.clone()).await.unwrap();

@@ -279,7 +279,7 @@ fn first_opened() -> Opened {
 
 fn resume() -> Ask {
     let Opened { session_id, secret, cluster_id, .. } = first_opened();
-    let resume = Resume { session_id, secret, cluster_id };
+    let resume = Resume { session_id, secret, cluster_id, ..Resume::default() };
     Ask::Open(Open { resume: Some(resume), ..Open::default() })
 }
 

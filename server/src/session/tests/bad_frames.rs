@@ -143,7 +143,8 @@ async fn a_lease_outside_the_bounds_is_refused_and_never_clamped() {
 #[tokio::test(start_paused = true)]
 async fn a_bad_label_or_secret_is_refused() {
     let label = Open { label: "x".repeat(257), ..Open::default() };
-    let resume = Resume { secret: Bytes::from_static(b"abc"), cluster_id: CLUSTER, session_id: 1 };
+    let secret = Bytes::from_static(b"abc");
+    let resume = Resume { secret, cluster_id: CLUSTER, session_id: 1, ..Resume::default() };
     let secret = Open { resume: Some(resume), ..Open::default() };
     for (open, words) in [(label, "257 bytes is longer"), (secret, "the secret has 3 bytes")] {
         let (rest, end) = answer_to_first(Ask::Open(open)).await;

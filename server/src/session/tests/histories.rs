@@ -93,9 +93,14 @@ impl Believer {
         let _ = self.stream.pipe.outgoing.send(ClientFrames { frames }).await;
     }
 
+    /// As a client that knows pages, or as one of 0.1.
     async fn resume(&mut self) {
         self.opened_at = self.world.now();
-        self.stream = self.world.resume(&self.ticket).await;
+        self.stream = if self.world.draw(2) == 0 {
+            self.world.resume(&self.ticket).await
+        } else {
+            self.world.resume_in_pages(&self.ticket).await
+        };
     }
 
     /// Takes in what comes in so long; takes the session up again when the stream ends.
@@ -118,6 +123,7 @@ impl Believer {
     fn take_in(&mut self, body: &Body) {
         let heard = match body {
             Body::KeptAlive(kept) => self.sent[usize::try_from(kept.seq).unwrap() - 1],
+            Body::Opened(opened) if opened.lease_unmoved => return,
             Body::Opened(_) => self.opened_at,
             Body::SessionEnded(_) | Body::Refused(_) => {
                 self.over = true;

@@ -313,6 +313,36 @@ async fn a_leader_that_was_paused_handles_what_arrived_before_it_expires_anybody
     assert_eq!(world.hub.metrics().expiries.get(), 0);
 }
 
+/// All members stood still for longer than the lease, as when their machines are copied or suspended:
+/// whoever was well before has as much time left as it had then.
+#[tokio::test(start_paused = true)]
+async fn a_pause_longer_than_the_lease_takes_nothing_off_it() {
+    let world = World::new().await;
+    let (mut client, _) = world.session().await;
+    world.seams.sleep(TTL / 4).await;
+    tokio::time::advance(5 * TTL).await;
+    world.seams.sleep(TTL / 2).await;
+    client.send(keep_alive(1)).await;
+
+    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
+    assert_eq!(world.hub.metrics().expiries.get(), 0);
+}
+
+/// I7: and no more than that.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_is_silent_after_a_pause_expires_when_the_rest_of_its_lease_is_over() {
+    let world = World::new().await;
+    let (mut client, _) = world.session().await;
+    world.seams.sleep(TTL / 4).await;
+    tokio::time::advance(5 * TTL).await;
+
+    let after = until_expired(&world, &mut client).await;
+
+    let left = TTL * 3 / 4 + MARGIN;
+    assert!(after >= left.saturating_sub(Duration::from_millis(300)), "{after:?}");
+    assert!(after <= left + Duration::from_millis(600), "{after:?}");
+}
+
 /// The pause ends right at a deadline: no timer is late.
 #[tokio::test(start_paused = true)]
 async fn a_pause_that_no_timer_noticed_costs_nobody_its_session() {

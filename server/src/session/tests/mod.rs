@@ -5,6 +5,7 @@ mod call_leases;
 mod calls;
 mod histories;
 mod imports;
+mod large_states;
 mod leases;
 mod places;
 mod scopes;
@@ -113,7 +114,14 @@ impl World {
         (client, ticket)
     }
 
-    /// The session on a new stream, resumed or not.
+    /// The session on a new stream, resumed or not, by a client that knows pages.
+    async fn resume_in_pages(&self, ticket: &Ticket) -> Client {
+        let client = self.connect_holding(1);
+        client.send(in_pages(ticket)).await;
+        client
+    }
+
+    /// The session on a new stream, resumed or not, by a client of 0.1.
     async fn resume(&self, ticket: &Ticket) -> Client {
         let client = self.connect();
         client.send(resume(ticket)).await;
@@ -195,8 +203,14 @@ fn open(ttl: Duration) -> Ask {
 
 fn resume(ticket: &Ticket) -> Ask {
     let Ticket { session_id, secret } = ticket.clone();
-    let resume = Resume { session_id, secret, cluster_id: CLUSTER };
+    let resume = Resume { session_id, secret, cluster_id: CLUSTER, ..Resume::default() };
     Ask::Open(Open { resume: Some(resume), ..Open::default() })
+}
+
+fn in_pages(ticket: &Ticket) -> Ask {
+    let Ask::Open(open) = resume(ticket) else { unreachable!() };
+    let resume = open.resume.map(|resume| Resume { state_in_pages: true, ..resume });
+    Ask::Open(Open { resume, ..open })
 }
 
 fn keep_alive(seq: u64) -> Ask {

@@ -1,6 +1,7 @@
 //! A client that does not read loses its stream and nothing else.
 
 use holdfast_core::{Item, LockName, Need, RequestId, SessionId, Tenure};
+use prost::Message as _;
 
 use super::*;
 
@@ -112,4 +113,131 @@ async fn streams_past_a_limit_are_refused_by_its_name() {
     world.settle().await;
     let (_, end) = world.connect().rest().await;
     assert!(matches!(end, Err(StreamError::Limit { limit: "max_unopened_streams", .. })));
+}
+
+/// Names of one set, whose values are as large as they may be.
+const NAMES: usize = 64;
+
+impl World {
+    /// Grants a set with the largest values to the session and takes it back, `times` times: pushes of
+    /// 270 KB each.
+    fn push_large(&self, ticket: &Ticket, set: &str, times: u64) {
+        let session = SessionId::new(ticket.session_id);
+        let name = |nth| LockName::parse(&format!("{set}/{nth}")).unwrap();
+        let locks: Vec<LockName> = (0..NAMES).map(name).collect();
+        let mut next = 0;
+        let mut request = || {
+            next += 1;
+            RequestId::new(next)
+        };
+        let commit = |commands| self.fake.commit_all(commands, Tenure::new(1));
+        for round in 0..=times {
+            let asked = request();
+            let items = locks.iter().cloned().map(Item::exclusive).collect();
+            let (need, wait, done_below) = (Need::All, true, asked);
+            let acquire = holdfast_core::Command::Acquire {
+                session,
+                done_below,
+                request: asked,
+                items,
+                need,
+                wait,
+            };
+            let granted = commit(vec![acquire]).remove(0).outcome.unwrap();
+            let holdfast_core::Answer::Acquired {
+                state: holdfast_core::Acquired::Granted { token, .. },
+                ..
+            } = granted
+            else {
+                panic!("not granted: {granted:?}")
+            };
+            if round == 0 {
+                let set = |lock: &LockName| holdfast_core::Command::SetValue {
+                    session,
+                    done_below,
+                    request: request(),
+                    token,
+                    lock: lock.clone(),
+                    change: holdfast_core::ValueChange::Set(vec![7; 4 << 10]),
+                };
+                commit(locks.iter().map(set).collect());
+            }
+            let cancel = holdfast_core::Command::Cancel { session, done_below, request: asked };
+            commit(vec![cancel]);
+        }
+    }
+
+    /// A session whose client does not read what comes behind Opened.
+    async fn unread(&self) -> (Client, Ticket) {
+        let mut client = self.connect_holding(1);
+        client.send(open(TTL)).await;
+        let opened = client.opened().await;
+        (client, Ticket { session_id: opened.session_id, secret: opened.secret })
+    }
+}
+
+/// I27: far fewer frames than `outbox_frames`, and more bytes than `outbox_bytes`.
+#[tokio::test(start_paused = true)]
+async fn a_few_unread_pushes_of_many_bytes_cost_the_stream() {
+    let settings = SessionSettings { outbox_bytes: 1 << 20, ..SessionSettings::default() };
+    let world = World::with(settings).await;
+    let (client, ticket) = world.unread().await;
+
+    world.push_large(&ticket, "large", 12);
+    world.settle().await;
+
+    assert_eq!(world.hub.metrics().outbox_overflows.get(), 1);
+    assert_eq!(world.hub.metrics().outbox_bytes.get(), 0, "nothing is kept for it");
+    let (_, end) = client.rest().await;
+    assert!(matches!(end, Err(StreamError::Limit { limit: "outbox_bytes", .. })), "{end:?}");
+}
+
+/// I27: the outboxes are full together, each within its own bounds. Whoever is pushed to last ends
+/// nothing of its own: the largest ends.
+#[tokio::test(start_paused = true)]
+async fn when_all_outboxes_are_full_together_the_largest_end_and_the_small_ones_go_on() {
+    let settings = SessionSettings { outbox_bytes_total: 8 << 20, ..SessionSettings::default() };
+    let world = World::with(settings).await;
+    let mut streams = Vec::new();
+    for (name, pushes) in [("largest", 20), ("large", 12), ("small", 2), ("late", 5)] {
+        let (client, ticket) = world.unread().await;
+        world.settle().await;
+        world.push_large(&ticket, name, pushes);
+        streams.push((name, client));
+    }
+    world.settle().await;
+
+    let metrics = world.hub.metrics();
+    assert_eq!((metrics.outbox_evictions.get(), metrics.outbox_overflows.get()), (1, 0));
+    assert!(metrics.outbox_bytes.get() < 8 << 20);
+    for (name, mut client) in streams {
+        if name == "largest" {
+            let (_, end) = client.rest().await;
+            let limit = matches!(end, Err(StreamError::Limit { limit: "outbox_bytes_total", .. }));
+            assert!(limit, "{end:?}");
+        } else {
+            client.send(keep_alive(1)).await;
+            while !matches!(client.next().await, Body::KeptAlive(_)) {}
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_message_is_large_unless_one_frame_alone_is() {
+    let world = World::new().await;
+    let (mut client, ticket) = world.unread().await;
+    world.push_large(&ticket, "large", 10);
+    for request in 1..=3_000 {
+        client.send(try_acquire(1_000 + request, "large/0")).await;
+    }
+    world.settle().await;
+
+    let (mut large, mut together) = (0, 0);
+    while let Ok(Some(frames)) = world.seams.timeout(Duration::from_secs(1), client.message()).await
+    {
+        let (count, bytes) = (frames.len(), (ServerFrames { frames }).encoded_len());
+        assert!(count == 1 || bytes <= 256 << 10, "{count} frames of {bytes} bytes");
+        (large, together) = (large + u32::from(bytes > 256 << 10), together.max(count));
+    }
+    assert!(large == 10 && together > 100 && together <= 1_024, "{large}, {together}");
 }

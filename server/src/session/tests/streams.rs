@@ -135,7 +135,7 @@ async fn a_resume_finds_hold_and_place_in_the_first_message() {
     };
     assert_eq!(opened.session_id, ticket.session_id);
     assert_eq!((&opened.secret[..], opened.ttl_ms), (&[][..], 10_000));
-    let State { requests, next_request_id } = state;
+    let State { requests, next_request_id, .. } = state;
     assert_eq!(*next_request_id, 3);
     assert!(matches!(&requests[0].state, Some(Stands::Granted(now)) if now.token == held.token));
     assert!(matches!(&requests[1].state, Some(Stands::Queued(now)) if now.place == 0));
@@ -156,7 +156,7 @@ async fn state_names_the_next_id_also_when_no_request_is_kept() {
 
     let mut again = world.resume(&ticket).await;
     again.opened().await;
-    assert_eq!(again.next().await, Body::State(State { requests: vec![], next_request_id: 8 }));
+    assert_eq!(again.next().await, Body::State(State { next_request_id: 8, ..State::default() }));
 }
 
 /// What was granted while no stream was attached is in State; what comes after comes as events.
@@ -208,6 +208,7 @@ async fn a_session_of_another_cluster_is_refused_naming_both() {
         session_id: ticket.session_id,
         secret: ticket.secret,
         cluster_id: Bytes::from_static(b"another cluster!"),
+        ..Resume::default()
     };
     let client = world.connect();
     client.send(Ask::Open(Open { resume: Some(resume), ..Open::default() })).await;
@@ -414,4 +415,28 @@ async fn the_end_of_a_stream_ends_no_session() {
 
     let Some(Stands::Granted(now)) = &state.requests[0].state else { panic!("not held") };
     assert_eq!(now.token, held.token);
+}
+
+/// An older stream asked, and the outcome comes once a newer one is attached.
+#[tokio::test(start_paused = true)]
+async fn a_denial_that_an_older_stream_asked_for_leaves_no_mark_behind() {
+    let world = World::new().await;
+    let (mut holder, _) = world.session().await;
+    holder.send(acquire(1, "jobs")).await;
+    holder.granted().await;
+    let (mut stream, ticket) = world.session().await;
+    for request in 1..=3 {
+        world.fake.hold_commits();
+        stream.send(try_acquire(request, "jobs")).await;
+        world.settle().await;
+        stream = world.resume(&ticket).await;
+        stream.opened().await;
+        assert!(matches!(stream.next().await, Body::State(_)));
+        world.fake.let_commits_go();
+        assert!(matches!(stream.next().await, Body::Denied(_)));
+    }
+
+    let session = SessionId::new(ticket.session_id);
+    let marks = world.hub.registry.lock().attached.get(&session).map(|one| one.denied.len());
+    assert_eq!(marks, Some(0));
 }

@@ -398,3 +398,78 @@ async fn a_watcher_that_goes_leaves_nothing_behind() {
     world.settle().await;
     assert_eq!(world.hub.metrics().watch_events.get(), told);
 }
+
+impl World {
+    /// Changes the value of a lock of a new session, `times` times, to as large a one as there may be.
+    fn change_values(&self, name: &str, times: u64) {
+        let session = self.open_session("holder");
+        let outcome = self.fake.commit(acquiring(session, 1, name), TENURE).outcome;
+        let Ok(holdfast_core::Answer::Acquired {
+            state: holdfast_core::Acquired::Granted { token, .. },
+            ..
+        }) = outcome
+        else {
+            panic!("{outcome:?}")
+        };
+        for request in (2..).map(RequestId::new).take(usize::try_from(times).unwrap()) {
+            self.commit(Command::SetValue {
+                session,
+                done_below: request,
+                request,
+                token,
+                lock: LockName::parse(name).unwrap(),
+                change: ValueChange::Set(vec![7; 4 << 10]),
+            });
+        }
+    }
+}
+
+/// I27: far fewer changes than `watch_backlog`, and more bytes than `outbox_bytes`.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_behind_by_many_bytes_is_cut() {
+    let settings = SessionSettings { outbox_bytes: 1 << 20, ..SessionSettings::default() };
+    let world = World::with(settings).await;
+    let stuck = world.watch("").await.unwrap();
+    world.settle().await;
+    for round in 0..4 {
+        world.change_values(&format!("jobs/{round}"), 100);
+        world.settle().await;
+    }
+
+    let metrics = world.hub.metrics();
+    assert_eq!((metrics.watches_cut.get(), metrics.watch_bytes.get()), (1, 0));
+    let (_, end) = stuck.rest().await;
+    assert!(matches!(end, Err(StreamError::Limit { limit: "outbox_bytes", .. })), "{end:?}");
+}
+
+/// I27: each is within its own bounds, and together they keep more than the budget. One that is behind
+/// by more than its share ends; that is enough, and the others go on.
+#[tokio::test(start_paused = true)]
+async fn when_watches_keep_too_much_together_one_that_is_far_behind_ends_and_the_others_go_on() {
+    let settings = SessionSettings {
+        outbox_bytes: 2 << 20,
+        outbox_bytes_total: 2 << 20,
+        ..SessionSettings::default()
+    };
+    let world = World::with(settings).await;
+    let first = world.watch("first").await.unwrap();
+    let mut second = world.watch("second").await.unwrap();
+    let mut slow = world.watch("slow").await.unwrap();
+    world.settle().await;
+    world.change_values("slow", 20);
+    for round in 0..5 {
+        for name in ["first", "second"] {
+            world.change_values(&format!("{name}/{round}"), 100);
+            world.settle().await;
+        }
+    }
+
+    let metrics = world.hub.metrics();
+    assert_eq!((metrics.watches.get(), metrics.watches_cut.get()), (2, 1));
+    assert!(metrics.watch_bytes.get() < 2 << 20);
+    let (_, end) = first.rest().await;
+    let limit = matches!(end, Err(StreamError::Limit { limit: "outbox_bytes_total", .. }));
+    assert!(limit, "{end:?}");
+    second.until_synced().await;
+    slow.until_synced().await;
+}

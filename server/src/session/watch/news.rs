@@ -9,12 +9,30 @@ use std::sync::{Arc, OnceLock};
 
 use holdfast_core::LockName;
 use holdfast_proto::v1::WatchEvent;
+use prost::Message as _;
+
+use crate::bytes_budget::{BytesBudget, Taken};
 
 /// One change of one lock: made once, shared by all who are told.
 #[derive(Debug)]
 pub(super) struct Change {
     pub(super) name: LockName,
     pub(super) event: WatchEvent,
+    /// What it takes, until nobody has to read it any more.
+    taken: Taken,
+}
+
+impl Change {
+    /// A change that counts towards `budget` as long as it is kept.
+    pub(super) fn new(name: LockName, event: WatchEvent, budget: &Arc<BytesBudget>) -> Self {
+        let mut taken = budget.nothing();
+        taken.add((event.encoded_len() + size_of::<Self>()) as u64);
+        Self { name, event, taken }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.taken.bytes()
+    }
 }
 
 /// The writing end of a chain.
@@ -27,23 +45,46 @@ pub(super) struct News {
 #[derive(Clone, Debug)]
 pub(super) struct Place(Arc<Link>);
 
+/// A stretch of a chain: in changes and in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Length {
+    pub(super) changes: u64,
+    pub(super) bytes: u64,
+}
+
+impl Length {
+    /// How much longer it is than `other`.
+    pub(super) fn beyond(self, other: Self) -> Self {
+        Self {
+            changes: self.changes.saturating_sub(other.changes),
+            bytes: self.bytes.saturating_sub(other.bytes),
+        }
+    }
+
+    fn and(self, changes: &[Arc<Change>]) -> Self {
+        let bytes =
+            changes.iter().map(|change| change.bytes()).fold(self.bytes, u64::saturating_add);
+        Self { changes: self.changes.saturating_add(changes.len() as u64), bytes }
+    }
+}
+
 /// What one log entry changed.
 #[derive(Debug)]
 struct Link {
     changes: Vec<Arc<Change>>,
-    /// How many changes the chain has carried up to here.
-    told: u64,
+    /// What the chain has carried up to here.
+    told: Length,
     next: OnceLock<Arc<Link>>,
 }
 
 impl News {
     pub(super) fn new() -> Self {
-        Self { last: Place(Arc::new(Link::new(Vec::new(), 0))) }
+        Self { last: Place(Arc::new(Link::new(Vec::new(), Length::default()))) }
     }
 
     /// Appends what one log entry changed, in order.
     pub(super) fn publish(&mut self, changes: Vec<Arc<Change>>) {
-        let told = self.last.told().saturating_add(changes.len() as u64);
+        let told = self.last.told().and(&changes);
         let link = Arc::new(Link::new(changes, told));
         // Nobody else appends: the place is free.
         let _ = self.last.0.next.set(link.clone());
@@ -57,8 +98,8 @@ impl News {
 }
 
 impl Place {
-    /// How many changes lie before it, over the life of the chain.
-    pub(super) fn told(&self) -> u64 {
+    /// What lies before it, from the beginning of the chain.
+    pub(super) fn told(&self) -> Length {
         self.0.told
     }
 
@@ -71,7 +112,7 @@ impl Place {
 }
 
 impl Link {
-    fn new(changes: Vec<Arc<Change>>, told: u64) -> Self {
+    fn new(changes: Vec<Arc<Change>>, told: Length) -> Self {
         Self { changes, told, next: OnceLock::new() }
     }
 }
@@ -93,7 +134,8 @@ mod tests {
 
     fn change(name: &str) -> Arc<Change> {
         let name = LockName::parse(name).expect("it is a name");
-        Arc::new(Change { name, event: WatchEvent::default() })
+        let budget = BytesBudget::new(0, prometheus_client::metrics::gauge::Gauge::default());
+        Arc::new(Change::new(name, WatchEvent::default(), &budget))
     }
 
     #[test]
@@ -104,7 +146,8 @@ mod tests {
         let mut late = news.end();
         news.publish(vec![change("c")]);
 
-        assert_eq!((early.told(), late.told(), news.end().told()), (0, 2, 3));
+        let changes = |place: &Place| place.told().changes;
+        assert_eq!((changes(&early), changes(&late), changes(&news.end())), (0, 2, 3));
         assert_eq!(early.advance().map(<[_]>::len), Some(2));
         for reader in [&mut early, &mut late] {
             assert_eq!(reader.advance().map(|changes| changes[0].name.as_str()), Some("c"));

@@ -9,14 +9,14 @@ use tokio::sync::mpsc;
 
 use super::super::error::StreamError;
 use super::super::{Hub, answers, lead};
-use super::news::Place;
+use super::news::{Length, Place};
 use super::page::{self, Page, Shown};
 use super::watches::{Membership, Watches};
 
-/// Events that travel in one message at most, and bytes with which a message is full enough: no
-/// message comes near a client's limit of 4 MiB.
+/// Events that travel in one message at most, and bytes that they take together at most; an event that
+/// is larger, which none is, would travel alone. No message comes near a client's limit of 4 MiB.
 const EVENTS_PER_MESSAGE: usize = 1_024;
-const MESSAGE_BYTES_ENOUGH: usize = 1 << 20;
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// A watch that was begun and waits to be served.
 #[derive(Debug)]
@@ -63,8 +63,10 @@ impl Hub {
     ) -> Result<(), StreamError> {
         while watcher.shown != Shown::All {
             let Some(Read { page, mark }) = watcher.read_page(self) else { break };
-            let news = watcher.take_news(Some(&mark));
-            watcher.send(&to, news).await?;
+            while watcher.is_before(&mark) {
+                let news = watcher.take_news(Some(&mark));
+                watcher.send(&to, news).await?;
+            }
             watcher.send(&to, page.events).await?;
             watcher.shown = page.shown;
         }
@@ -102,19 +104,25 @@ impl Watcher {
         Some(Read { page, mark })
     }
 
-    /// Takes the news up to `mark`, or about a message of them; of these only what concerns names
-    /// that were shown.
+    fn is_before(&self, mark: &Place) -> bool {
+        self.read.as_ref().is_some_and(|read| read.told().changes < mark.told().changes)
+    }
+
+    /// Takes about a message of the news, not beyond `mark`; of these only what concerns names that
+    /// were shown.
     fn take_news(&mut self, mark: Option<&Place>) -> Vec<WatchEvent> {
-        let mut events = Vec::new();
+        let (mut events, mut bytes) = (Vec::new(), 0);
         let Some(read) = self.read.as_mut() else { return events };
-        let goes_on = |read: &Place, taken: usize| match mark {
-            Some(mark) => read.told() < mark.told(),
-            None => taken < EVENTS_PER_MESSAGE,
-        };
-        while goes_on(read, events.len()) {
+        let end = mark.map_or(u64::MAX, |mark| mark.told().changes);
+        while read.told().changes < end
+            && events.len() < EVENTS_PER_MESSAGE
+            && bytes < MESSAGE_BYTES_MAX as u64
+        {
             let Some(changes) = read.advance() else { break };
-            let news = changes.iter().filter(|change| self.shown.covers(&change.name));
-            events.extend(news.map(|change| change.event.clone()));
+            for change in changes.iter().filter(|change| self.shown.covers(&change.name)) {
+                bytes += change.bytes();
+                events.push(change.event.clone());
+            }
         }
         events
     }
@@ -166,17 +174,41 @@ impl Watcher {
         if let Some(end) = &told.end {
             return Err(end.clone());
         }
-        let Watches { backlog, metrics, .. } = &*self.membership.watches;
-        let read = self.read.as_ref().map_or(told.published, Place::told);
-        if told.published.saturating_sub(read) <= *backlog {
+        let published = told.published;
+        drop(told);
+        let read = self.read.as_ref().map_or(published, Place::told);
+        let Some(limit) = self.membership.watches.passed_by(published.beyond(read)) else {
             return Ok(());
-        }
-        metrics.watches_cut.inc();
+        };
+        self.membership.watches.metrics.watches_cut.inc();
         tracing::info!(prefix = &*self.membership.prefix, "a watch was not read, and is cut");
-        Err(StreamError::Limit {
-            limit: "watch_backlog",
-            value: *backlog,
-            message: "the watch was not read fast enough; begin it anew",
+        Err(limit)
+    }
+}
+
+impl Watches {
+    /// Which limit a watch that is so far behind has passed. All of them name `watch_backlog`: by
+    /// that clients of 0.1 know that they were too slow.
+    fn passed_by(&self, behind: Length) -> Option<StreamError> {
+        if behind.changes > self.backlog {
+            return Some(StreamError::Limit {
+                limit: "watch_backlog",
+                value: self.backlog,
+                message: "the watch was not read fast enough; begin it anew",
+            });
+        }
+        if behind.bytes > self.backlog_bytes {
+            return Some(StreamError::Limit {
+                limit: "outbox_bytes",
+                value: self.backlog_bytes,
+                message: "the watch was not read fast enough (watch_backlog); begin it anew",
+            });
+        }
+        (self.budget.is_full() && behind.bytes > self.share()).then_some(StreamError::Limit {
+            limit: "outbox_bytes_total",
+            value: self.budget.limit(),
+            message: "the watches of this node were not read fast enough (watch_backlog), this one \
+                      among the slowest; begin it anew",
         })
     }
 }
@@ -185,10 +217,13 @@ impl Watcher {
 fn message(events: &mut Peekable<std::vec::IntoIter<WatchEvent>>) -> WatchResponse {
     let mut message = WatchResponse::default();
     let mut bytes = 0;
-    while message.events.len() < EVENTS_PER_MESSAGE && bytes < MESSAGE_BYTES_ENOUGH {
-        let Some(event) = events.next() else { break };
-        bytes += event.encoded_len();
-        message.events.push(event);
+    while message.events.len() < EVENTS_PER_MESSAGE {
+        let Some(next) = events.peek().map(WatchEvent::encoded_len) else { break };
+        if bytes + next > MESSAGE_BYTES_MAX && !message.events.is_empty() {
+            break;
+        }
+        bytes += next;
+        message.events.extend(events.next());
     }
     message
 }

@@ -23,12 +23,17 @@ use super::super::error::StreamError;
 use super::super::metrics::SessionMetrics;
 use super::super::settings::SessionSettings;
 use super::changes;
-use super::news::{Change, News, Place};
+use super::news::{Change, Length, News, Place};
+use crate::bytes_budget::BytesBudget;
 
 /// Everything that is watched on this node.
 #[derive(Debug)]
 pub(in super::super) struct Watches {
     pub(super) backlog: u64,
+    /// `outbox_bytes`.
+    pub(super) backlog_bytes: u64,
+    /// `outbox_bytes_total`, for the changes that somebody still has to be told.
+    pub(super) budget: Arc<BytesBudget>,
     /// `max_watches`.
     limit: usize,
     pub(super) metrics: SessionMetrics,
@@ -66,8 +71,8 @@ struct Group {
 /// What rings a watcher.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Told {
-    /// How many changes were published to its prefix.
-    pub(super) published: u64,
+    /// What was published to its prefix.
+    pub(super) published: Length,
     /// Why its watch is over.
     pub(super) end: Option<StreamError>,
 }
@@ -85,6 +90,8 @@ impl Watches {
     pub(in super::super) fn new(settings: &SessionSettings, metrics: SessionMetrics) -> Self {
         Self {
             backlog: settings.watch_backlog as u64,
+            backlog_bytes: settings.outbox_bytes,
+            budget: BytesBudget::new(settings.outbox_bytes_total, metrics.watch_bytes.clone()),
             limit: settings.max_watches,
             metrics,
             open: AtomicUsize::new(0),
@@ -179,7 +186,7 @@ impl Watches {
         let mut touched = Vec::new();
         for event in events {
             changes::each(event, index, table, &mut |name, make| {
-                state.note(name, make, &mut touched);
+                state.note(name, make, &self.budget, &mut touched);
             });
         }
         for prefix in touched {
@@ -187,6 +194,20 @@ impl Watches {
                 group.publish();
             }
         }
+        if self.budget.is_full() {
+            // Each of them looks whether it is one of those that hold most.
+            state.groups.values().for_each(|group| group.bell.send_modify(|_| {}));
+        }
+    }
+
+    /// How far a watch may be behind while all of them together are kept more than the budget, bytes.
+    ///
+    /// What is kept is kept for somebody who is behind; so once nobody is behind by more than this,
+    /// three quarters of the budget are used at most. A watch that is behind by less never ends for
+    /// others' sake.
+    pub(super) fn share(&self) -> u64 {
+        let watches = self.open.load(Ordering::Relaxed).max(1) as u64;
+        self.budget.limit() / 4 * 3 / watches
     }
 
     fn count_open(&self, open: usize) {
@@ -210,7 +231,13 @@ impl State {
 
     /// Notes a change with every group that watches a prefix of its name; names those groups in
     /// `touched` for which it is the first of this entry.
-    fn note(&mut self, name: &LockName, make: changes::Make<'_>, touched: &mut Vec<Arc<str>>) {
+    fn note(
+        &mut self,
+        name: &LockName,
+        make: changes::Make<'_>,
+        budget: &Arc<BytesBudget>,
+        touched: &mut Vec<Arc<str>>,
+    ) {
         let mut shared = None;
         let text = name.as_str();
         for &length in self.lengths.range(..=text.len()).map(|(length, _)| length) {
@@ -226,8 +253,8 @@ impl State {
             if group.fresh.is_empty() {
                 touched.push(prefix);
             }
-            let change = shared
-                .get_or_insert_with(|| Arc::new(Change { name: name.clone(), event: make() }));
+            let change =
+                shared.get_or_insert_with(|| Arc::new(Change::new(name.clone(), make(), budget)));
             group.fresh.push(change.clone());
         }
     }

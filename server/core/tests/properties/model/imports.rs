@@ -6,6 +6,7 @@ use holdfast_core::{
 };
 
 use super::grants::told_contended;
+use super::size::{of_request, of_session};
 use super::values::cost;
 use super::{Asked, Model, Request, State, What};
 
@@ -30,11 +31,11 @@ impl Model {
         let mut opened = None;
         let mut fates = Vec::new();
         for (number, row) in (1..).zip(rows) {
-            let fate = if let Some(objection) = self.objection(owner, row) {
+            let fate = if let Some(objection) = self.objection(owner, row, opened.is_some()) {
                 objection
             } else {
                 if opened.is_none() {
-                    opened = Some(self.new_session(ttl_ms, Some(owner.clone()), events)?);
+                    opened = Some(self.new_session(ttl_ms, owner, true, events)?);
                 }
                 self.take_in(opened.unwrap(), RequestId::new(number), row, events)
             };
@@ -43,7 +44,7 @@ impl Model {
         Ok(Answer::Imported { session: opened, fates })
     }
 
-    fn objection(&self, owner: &Label, row: &ImportRow) -> Option<Fate> {
+    fn objection(&self, owner: &Label, row: &ImportRow, opened: bool) -> Option<Fate> {
         if self.imported(&row.lock, owner).is_some() {
             return Some(Fate::Known);
         }
@@ -68,7 +69,23 @@ impl Model {
                 (waiting >= limit).then_some(full)
             }
         };
-        refused.map(Fate::Refused)
+        refused.or_else(|| self.no_table_room_for_row(owner, row, opened)).map(Fate::Refused)
+    }
+
+    fn no_table_room_for_row(
+        &self,
+        owner: &Label,
+        row: &ImportRow,
+        opened: bool,
+    ) -> Option<Rejection> {
+        let label = owner.as_str().len() as u64;
+        let session = if opened { 0 } else { of_session(label) };
+        let index = 128 + label + row.lock.as_str().len() as u64;
+        let value = match &row.has {
+            Has::Hold(Some(value)) => self.value_growth(&row.lock, value.len()),
+            Has::Hold(None) | Has::Place => 0,
+        };
+        self.no_table_room(session + of_request([&row.lock].into_iter()) + index + value)
     }
 
     fn no_room(&self, lock: &LockName, value: &[u8]) -> Option<Rejection> {
@@ -133,6 +150,9 @@ impl Model {
         let what = What::Asked(asked.clone());
         if let Some(known) = self.seen(mark, session, request, &what)? {
             return self.again(known);
+        }
+        if let Some(full) = self.no_table_room_for(&what) {
+            return Err(full);
         }
         let items = asked.items.iter().cloned().collect();
         match self.imported(lock, owner).cloned() {

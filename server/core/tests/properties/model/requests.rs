@@ -21,6 +21,9 @@ impl Model {
         if let Some(known) = self.seen(mark, session, request, &what)? {
             return self.again(known);
         }
+        if let Some(full) = self.no_table_room_for(&what) {
+            return Err(full);
+        }
         self.refuse_several_scopes(&asked.items)?;
         let fitting = asked.items.iter().filter(|item| self.fits(item)).cloned().collect();
         if !self.has_tokens() && asked.takes(fitting).is_some() {
@@ -145,6 +148,9 @@ impl Model {
     ) -> Outcome {
         let Some(known) = self.request(session, request).cloned() else {
             self.seen(mark, session, request, &What::Nothing)?;
+            if let Some(full) = self.no_table_room_for(&What::Nothing) {
+                return Err(full);
+            }
             self.keep(session, request, What::Nothing, State::Over);
             return Ok(Answer::Cancelled { request, was: Was::Unknown });
         };

@@ -26,6 +26,9 @@ impl Model {
             Some(Mode::Shared) => return Err(Rejection::NotExclusive { lock, token }),
             Some(Mode::Exclusive) => {}
         }
+        if let Some(full) = self.no_table_room_for(&what) {
+            return Err(full);
+        }
         let before = self.value(&lock).cloned();
         let after = match change {
             ValueChange::Clear => None,

@@ -1,0 +1,162 @@
+//! How much the table takes: bytes that every replica counts alike, and the limit on them.
+//!
+//! It is an estimate out of what the table keeps, never what an allocator says: the same history has
+//! to be refused alike everywhere (I16, I27). So it follows from the sessions' records and the values
+//! alone, and is counted anew when a snapshot is read.
+//!
+//! | kept | counts |
+//! |---|---|
+//! | a session | [`SESSION_BYTES`], and its label |
+//! | a request of it, also one that is over, until it is confirmed | [`REQUEST_BYTES`] |
+//! | each lock that the request names, held, waited for or neither | [`PLACE_BYTES`], and the name |
+//! | an import's row, beside its request | [`IMPORT_BYTES`], the name and the owner's label once more |
+//! | a value | as towards [`Limits::max_value_bytes`](crate::Limits::max_value_bytes) |
+//!
+//! A name counts for each request that names it, although it is kept once for all of them: so what a
+//! request counts never changes. Scopes are few, and do not count.
+//!
+//! # Invariants
+//!
+//! - [`Counts::table_bytes`](crate::Counts::table_bytes) is the sum of that table (`check.rs`).
+//! - What makes the table larger is refused above the limit, and above the limit and an eighth if it is
+//!   part of freeing something: the cancel of a request that was never seen, a value that is cleared,
+//!   confirmed, or replaced by one that is no longer.
+//! - What ends something is never refused, and a limit that is lowered ends nothing.
+
+use holdfast_mutants::mutant;
+
+use crate::answer::{Answer, Outcome};
+use crate::ids::{Label, LockName, RequestId, SessionId};
+use crate::session::{Record, Session};
+use crate::{LockTable, Rejection};
+
+/// What a session counts beside its label, bytes.
+///
+/// Source: measured (`tests/memory.rs`), 300 bytes, and as many again and more for the first of its
+/// requests, which takes room for ten others.
+pub const SESSION_BYTES: u64 = 768;
+/// What a request counts beside its locks, bytes.
+///
+/// Source: measured, as [`SESSION_BYTES`].
+pub const REQUEST_BYTES: u64 = 192;
+/// What each lock of a request counts beside its name, bytes: a place in a queue or among the holders,
+/// and the lock itself.
+///
+/// Source: measured, as [`SESSION_BYTES`].
+pub const PLACE_BYTES: u64 = 256;
+/// What it counts that a row of an import can be found by its lock and owner, bytes.
+///
+/// Source: measured, as [`SESSION_BYTES`].
+pub const IMPORT_BYTES: u64 = 128;
+
+/// What frees may go above the limit by one part in so many of it.
+const BEYOND_PART: u64 = 8;
+
+/// What a session counts without its requests.
+pub(crate) fn of_session(label: &Label) -> u64 {
+    SESSION_BYTES + label.as_str().len() as u64
+}
+
+/// What a request for these locks counts.
+pub(crate) fn of_request<'a>(locks: impl Iterator<Item = &'a LockName>) -> u64 {
+    REQUEST_BYTES + locks.map(|lock| PLACE_BYTES + lock.as_str().len() as u64).sum::<u64>()
+}
+
+/// What a row of an import counts, without its value.
+pub(crate) fn of_row(lock: &LockName, owner: &Label) -> u64 {
+    of_request(std::iter::once(lock)) + of_index(lock, owner)
+}
+
+fn of_index(lock: &LockName, owner: &Label) -> u64 {
+    IMPORT_BYTES + (lock.as_str().len() + owner.as_str().len()) as u64
+}
+
+impl Session {
+    /// What one of its requests counts.
+    fn bytes_of(&self, record: &Record) -> u64 {
+        match record {
+            Record::Spent | Record::Wrote { .. } => REQUEST_BYTES,
+            Record::Asked { wish, .. } => {
+                let row = wish.get(0).filter(|_| self.imported);
+                let index = row.map_or(0, |(lock, _)| of_index(lock, &self.label));
+                of_request(wish.iter().map(|(lock, _)| lock)) + index
+            }
+        }
+    }
+
+    /// What it counts with all its requests, looked at one by one.
+    pub(crate) fn recount(&self) -> u64 {
+        let requests = self.records.values().map(|record| self.bytes_of(record));
+        of_session(&self.label) + requests.sum::<u64>()
+    }
+
+    /// Keeps a record under an id, in place of the one that is there.
+    pub(crate) fn keep(&mut self, request: RequestId, record: Record) {
+        let counted = !mutant!(TableBytesNotCounted);
+        self.bytes += if counted { self.bytes_of(&record) } else { 0 };
+        if let Some(replaced) = self.records.insert(request, record) {
+            self.bytes = self.bytes.saturating_sub(self.bytes_of(&replaced));
+        }
+    }
+
+    /// Forgets what is kept under an id.
+    pub(crate) fn drop_record(&mut self, request: RequestId) {
+        if let Some(dropped) = self.records.remove(&request) {
+            self.bytes = self.bytes.saturating_sub(self.bytes_of(&dropped));
+        }
+    }
+}
+
+impl LockTable {
+    /// Sets the limit for what comes after; nothing that exists ends.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::UnusableLimits`]: the state is unchanged.
+    pub(crate) fn limit_table(&mut self, max_bytes: u64) -> Outcome {
+        if max_bytes == 0 {
+            let reason = "max_table_bytes is 0; it must be at least 1".to_owned();
+            return Err(Rejection::UnusableLimits { reason });
+        }
+        self.max_table_bytes = Some(max_bytes);
+        Ok(Answer::Configured)
+    }
+
+    /// Changes a session that is open, and counts what it takes afterwards.
+    pub(crate) fn change_session<T>(
+        &mut self,
+        session: SessionId,
+        change: impl FnOnce(&mut Session) -> T,
+    ) -> Option<T> {
+        let found = self.sessions.get_mut(session)?;
+        let before = found.bytes;
+        let changed = change(found);
+        let after = found.bytes;
+        let others = self.counts.table_bytes.saturating_sub(before);
+        self.counts.table_bytes = others.saturating_add(after);
+        Some(changed)
+    }
+
+    /// Whether the table may take so many bytes more.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::TableFull`].
+    pub(crate) fn check_table(&self, more: u64) -> Result<(), Rejection> {
+        self.check_table_up_to(more, |limit| limit)
+    }
+
+    /// As [`check_table`](Self::check_table), for what is part of freeing something.
+    pub(crate) fn check_table_to_free(&self, more: u64) -> Result<(), Rejection> {
+        self.check_table_up_to(more, |limit| limit.saturating_add(limit / BEYOND_PART))
+    }
+
+    fn check_table_up_to(&self, more: u64, most: fn(u64) -> u64) -> Result<(), Rejection> {
+        let Some(limit) = self.max_table_bytes else { return Ok(()) };
+        let total = self.counts.table_bytes.saturating_add(more);
+        if total > most(limit) {
+            return Err(Rejection::TableFull { limit });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use holdfast_seams::simulated;
+use rustix::io::Errno;
+use tokio::io::AsyncReadExt;
+
+use super::*;
+
+const FROM: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+
+/// Fails with the same error a number of times, then brings one connection for ever.
+struct Failing {
+    error: Errno,
+    left: u64,
+    asked: Arc<AtomicU64>,
+}
+
+impl Accept for Failing {
+    type Connection = ();
+
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<((), SocketAddr)>> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let fails = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        let answer = if fails { Err(self.error.into()) } else { Ok(((), FROM)) };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+/// The connections of a listener that fails so often, and how often it was asked.
+fn failing(
+    error: Errno,
+    left: u64,
+    metrics: &ConnectionMetrics,
+) -> (Incoming<Failing>, Arc<AtomicU64>) {
+    let asked = Arc::new(AtomicU64::new(0));
+    let listener = Failing { error, left, asked: asked.clone() };
+    let seams = simulated::seams(1, 0);
+    (Incoming::new(listener, Port::Clients, 1, metrics, seams), asked)
+}
+
+fn count(family: &Family<Label, Counter>) -> u64 {
+    family.get_or_create(&[("port", "clients")]).get()
+}
+
+/// R3.
+#[tokio::test(start_paused = true)]
+async fn a_system_without_descriptors_is_asked_ten_times_a_second_and_not_without_end() {
+    for error in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::PERM] {
+        let metrics = ConnectionMetrics::default();
+        let (mut incoming, asked) = failing(error, u64::MAX, &metrics);
+        let minute = simulated::seams(1, 0).timeout(Duration::from_mins(1), incoming.next()).await;
+
+        assert!(minute.is_err(), "a connection out of nothing");
+        let asked = asked.load(Ordering::Relaxed);
+        assert!((590..620).contains(&asked), "{error:?}: asked {asked} times in a minute");
+        assert_eq!(count(&metrics.put_off), asked, "{error:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_there_are_descriptors_again_the_next_connection_is_accepted_within_a_tenth_of_a_second()
+ {
+    let metrics = ConnectionMetrics::default();
+    let (mut incoming, _) = failing(Errno::MFILE, 100, &metrics);
+    let clock = incoming.seams.clock.clone();
+    let since = clock.now();
+
+    incoming.next().await;
+
+    let took = clock.now().saturating_since(since);
+    // 10, 20, 40 and 80 ms, then 96 pauses of 100 ms.
+    assert_eq!(took, Duration::from_millis(9_750));
+}
+
+/// Each of them is gone with its error.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_left_before_its_turn_holds_up_nobody() {
+    let metrics = ConnectionMetrics::default();
+    let (mut incoming, _) = failing(Errno::CONNABORTED, 1_000, &metrics);
+    let clock = incoming.seams.clock.clone();
+    let since = clock.now();
+
+    incoming.next().await;
+
+    assert_eq!((clock.now(), count(&metrics.put_off)), (since, 0));
+}
+
+/// A port with that many places, and its address.
+async fn port(limit: u64, metrics: &ConnectionMetrics) -> (Incoming, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (Incoming::new(listener, Port::Clients, limit, metrics, Seams::system()), address)
+}
+
+async fn is_closed(mut connection: TcpStream) -> bool {
+    // A connection that is closed before it is read from may end with a reset.
+    matches!(connection.read(&mut [0; 1]).await, Ok(0) | Err(_))
+}
+
+#[tokio::test]
+async fn one_connection_more_than_the_limit_is_closed_and_counted_and_the_others_stay() {
+    let metrics = ConnectionMetrics::default();
+    let (mut incoming, address) = port(2, &metrics).await;
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        clients.push(TcpStream::connect(address).await.unwrap());
+    }
+    let (first, _) = incoming.next().await;
+    let (_second, _) = incoming.next().await;
+    let open = metrics.open.get_or_create(&[("port", "clients")]).clone();
+    assert_eq!(open.get(), 2);
+
+    let third = clients.pop().unwrap();
+    holdfast_seams::select! {
+        _ = incoming.next() => panic!("a third connection"),
+        closed = is_closed(third) => assert!(closed),
+    }
+    assert_eq!((open.get(), count(&metrics.refused)), (2, 1));
+
+    drop(first);
+    assert_eq!(open.get(), 1);
+    let _fourth = TcpStream::connect(address).await.unwrap();
+    let (_connection, _) = incoming.next().await;
+    assert_eq!((open.get(), count(&metrics.refused)), (2, 1));
+}
+
+#[test]
+fn a_line_comes_every_ten_seconds_and_tells_of_all_since_the_last() {
+    let mut lines = Lines::default();
+    let start = Moment::from_origin(Duration::from_secs(100));
+    let told: Vec<Option<u64>> =
+        (0..25).map(|second| lines.due(start + Duration::from_secs(second))).collect();
+
+    let due: Vec<(usize, u64)> =
+        told.iter().enumerate().filter_map(|(at, told)| Some((at, (*told)?))).collect();
+    assert_eq!(due, [(0, 1), (10, 10), (20, 10)]);
+}

@@ -1,0 +1,167 @@
+//! How long this node's disk takes to make entries durable, lately.
+//!
+//! Every member measures the same thing, from handing entries to the log store until they are
+//! durable, and the members append the same entries. So what they measure can be compared.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use holdfast_seams::{Clock, Moment};
+
+/// Appends are counted in windows of this length; the present one and the one before it count.
+const WINDOW: Duration = Duration::from_secs(5);
+/// Of fewer appends no percentile is told: a single slow one says nothing of the disk.
+const ENOUGH: u64 = 20;
+/// The n-th bucket counts what took at most 64 µs · 2ⁿ; the last about half a minute.
+const BUCKETS: usize = 20;
+
+/// An append under way counts as a slow one from here on, though it is one alone.
+const MUCH: Duration = Duration::from_secs(1);
+
+pub(super) struct DiskTimes {
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+struct State {
+    present: [u64; BUCKETS],
+    before: [u64; BUCKETS],
+    /// When the present window began.
+    began: Moment,
+    /// Appends that are not durable yet; openraft bounds how many there are.
+    pending: BTreeMap<u64, Moment>,
+    next: u64,
+}
+
+impl DiskTimes {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        let state = State {
+            present: [0; BUCKETS],
+            before: [0; BUCKETS],
+            began: clock.now(),
+            pending: BTreeMap::new(),
+            next: 0,
+        };
+        Self { clock, state: Mutex::new(state) }
+    }
+
+    /// An append begins; hands back its number, for [`end`](Self::end).
+    pub(super) fn begin(&self) -> u64 {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        state.next += 1;
+        let number = state.next;
+        state.pending.insert(number, now);
+        number
+    }
+
+    /// The append is durable.
+    pub(super) fn end(&self, number: u64) {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let Some(begun) = state.pending.remove(&number) else { return };
+        state.turn(now);
+        let bucket = bucket_of(now.saturating_since(begun));
+        if let Some(count) = state.present.get_mut(bucket) {
+            *count += 1;
+        }
+    }
+
+    /// What 99 of 100 appends took at most, in the last 5 to 10 s; more, if one that is under way
+    /// takes longer. `None`: there were too few.
+    pub(super) fn p99(&self) -> Option<Duration> {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        state.turn(now);
+        let oldest = state.pending.first_key_value().map(|(_, begun)| now.saturating_since(*begun));
+        let told = state.p99();
+        // One that has just begun says nothing, and a disk that hangs finishes none.
+        told.max(oldest.filter(|age| *age >= MUCH))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn turn(&mut self, now: Moment) {
+        let age = now.saturating_since(self.began);
+        if age < WINDOW {
+            return;
+        }
+        let present = std::mem::replace(&mut self.present, [0; BUCKETS]);
+        self.before = if age < WINDOW * 2 { present } else { [0; BUCKETS] };
+        self.began = now;
+    }
+
+    fn p99(&self) -> Option<Duration> {
+        let counts = || self.present.iter().zip(&self.before).map(|(one, other)| one + other);
+        let total: u64 = counts().sum();
+        if total < ENOUGH {
+            return None;
+        }
+        let wanted = total - total / 100;
+        let mut seen = 0;
+        let bucket = counts().position(|count| {
+            seen += count;
+            seen >= wanted
+        });
+        bucket.map(upper_bound)
+    }
+}
+
+fn bucket_of(took: Duration) -> usize {
+    (0..BUCKETS).find(|bucket| took <= upper_bound(*bucket)).unwrap_or(BUCKETS - 1)
+}
+
+fn upper_bound(bucket: usize) -> Duration {
+    Duration::from_micros(64 << bucket)
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_seams::{Seams, simulated};
+
+    use super::*;
+
+    async fn append(times: &DiskTimes, seams: &Seams, takes: Duration, count: u32) {
+        for _ in 0..count {
+            let number = times.begin();
+            seams.sleep(takes).await;
+            times.end(number);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_percentile_is_that_of_the_last_seconds_and_of_enough_appends() {
+        let seams = simulated::seams(1, 0);
+        let times = DiskTimes::new(Arc::clone(&seams.clock));
+        let millis = Duration::from_millis;
+        append(&times, &seams, millis(1), 19).await;
+        assert_eq!(times.p99(), None, "too few");
+        append(&times, &seams, millis(1), 181).await;
+        assert_eq!(times.p99(), Some(Duration::from_micros(1_024)));
+
+        append(&times, &seams, millis(100), 3).await;
+        assert!(times.p99() >= Some(millis(100)), "{:?}", times.p99());
+
+        seams.sleep(WINDOW * 2).await;
+        assert_eq!(times.p99(), None, "that is long ago");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_append_that_hangs_counts_while_it_hangs() {
+        let seams = simulated::seams(1, 0);
+        let times = DiskTimes::new(Arc::clone(&seams.clock));
+        let number = times.begin();
+        assert_eq!(times.p99(), None);
+
+        seams.sleep(Duration::from_secs(3)).await;
+
+        assert_eq!(times.p99(), Some(Duration::from_secs(3)));
+        times.end(number);
+        assert_eq!(times.p99(), None);
+    }
+}

@@ -1,0 +1,397 @@
+//! When a snapshot is made, and how much of the log is kept: decided here, not by openraft.
+//!
+//! The log is kept for members that lag, because sending it is cheaper than sending the table; for a
+//! member to which a snapshot is on its way, because without the entries after it the member would
+//! need another snapshot, for ever; and not beyond [`Rules::max_bytes`], whatever a member does.
+//!
+//! # Invariants
+//!
+//! - Nothing is purged above the newest snapshot (I30; the log store refuses it, too).
+//! - Once a snapshot is finished, no more than `max_bytes` of the log is kept. Between two
+//!   snapshots a quarter of `max_bytes` is logged, and what is logged while one is written. So the
+//!   log stays within `max_bytes` as long as a snapshot is written before three more quarters come.
+//! - Where a follower stands in the way of that, it is cut off from the log and gets a snapshot
+//!   ([`Sending`]).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::{Moment, Seams};
+use openraft::async_runtime::watch::WatchReceiver;
+use tokio::sync::watch;
+
+use super::handler::Raft;
+use super::machine::off_runtime;
+use super::sending::Sending;
+use super::store::ReplicaStore;
+use super::types::LogId;
+use crate::storage::{LogMirror, LogStore};
+
+/// Between two looks, if little is applied meanwhile.
+const EVERY: Duration = Duration::from_millis(200);
+/// After this long a snapshot that was asked for and did not come is asked for again: the machine
+/// puts one off that might not fit on the disk.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+
+/// What the log is kept by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// Entries between two snapshots, at least.
+    pub(super) every: u64,
+    /// Entries kept below the newest snapshot in any case.
+    pub(super) kept: u64,
+    /// Most bytes of the log that are kept, as [`LogMirror::bytes`] counts them.
+    pub(super) max_bytes: u64,
+}
+
+impl Rules {
+    /// How much of the log is kept for a member that lags and gets no snapshot now.
+    ///
+    /// Up to twice the size of the table: beyond that the table itself is less to send. Three times
+    /// what was logged during the last transfer: a member that has just got a snapshot lacks that
+    /// much, and must not be cut off again before it had twice as long to catch up. A sixteenth of
+    /// the bound in any case, so that a restart needs no snapshot.
+    fn hold(&self, table_bytes: u64, logged_meanwhile: u64) -> u64 {
+        let table = table_bytes.saturating_mul(2);
+        let transfer = logged_meanwhile.saturating_mul(3);
+        (self.max_bytes / 16).max(table).max(transfer).min(self.max_bytes)
+    }
+
+    /// What is logged between two snapshots at most.
+    fn max_between(&self) -> u64 {
+        self.max_bytes / 4
+    }
+
+    /// A purge of fewer entries is not worth its commit.
+    fn batch(&self) -> u64 {
+        (self.every / 4).clamp(1, 256)
+    }
+}
+
+/// What a decision is made on, apart from the log itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Situation {
+    /// This node is the so-manieth of the members, counted from 0 in the order of their ids.
+    pub(super) rank: u64,
+    /// How many members there are.
+    pub(super) members: u64,
+    /// The last entry applied.
+    pub(super) applied: u64,
+    /// The last entry in the newest snapshot.
+    pub(super) snapshot: Option<u64>,
+    /// The size of the newest snapshot, bytes.
+    pub(super) table_bytes: u64,
+    /// Bytes logged while the last snapshot was on its way to a member.
+    pub(super) logged_meanwhile: u64,
+    /// On a leader: the other members.
+    pub(super) followers: Vec<Follower>,
+}
+
+/// How far another member has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Follower {
+    /// Its log matches up to here.
+    pub(super) matched: Option<u64>,
+    /// The last entry of the snapshot that is on its way to it.
+    pub(super) sent: Option<u64>,
+}
+
+impl Follower {
+    /// The last entry that the member does not need any more; `None` if the log is not kept for it.
+    fn needs_after(&self, rules: &Rules, log: &LogMirror, hold: u64) -> Option<u64> {
+        if let Some(sent) = self.sent {
+            return Some(sent).filter(|_| log.bytes_after(Some(sent)) <= rules.max_bytes);
+        }
+        let matched = self.matched?;
+        let purged = log.purged().is_some_and(|purged| matched < purged.index);
+        Some(matched).filter(|_| !purged && log.bytes_after(Some(matched)) <= hold)
+    }
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Decision {
+    /// Make a snapshot.
+    pub(super) snapshot: bool,
+    /// Purge up to this entry, and cut off whoever still needs what lies below.
+    pub(super) purge: Option<u64>,
+}
+
+/// Decides. Depends on nothing else.
+pub(super) fn decide(rules: &Rules, log: &LogMirror, at: &Situation) -> Decision {
+    Decision { snapshot: is_due(rules, log, at), purge: purge_upto(rules, log, at) }
+}
+
+/// A snapshot costs as much as the table is large, so a large table is written after as much log as
+/// half its size. The members write at indices of their own: they do not all sync at the same time.
+fn is_due(rules: &Rules, log: &LogMirror, at: &Situation) -> bool {
+    let last = at.snapshot.unwrap_or(0);
+    let since = at.applied.saturating_sub(last);
+    if since == 0 {
+        return false;
+    }
+    if log.bytes_after(at.snapshot) >= rules.max_between() {
+        return true;
+    }
+    let entry_bytes = (log.bytes() / (log.len() as u64).max(1)).max(1);
+    let wanted = (at.table_bytes / 2 / entry_bytes).div_ceil(rules.every);
+    // A power of two: members that measure a little differently have the same distance.
+    let distance = rules.every.saturating_mul(wanted.max(1).next_power_of_two());
+    let offset = distance.saturating_mul(at.rank) / at.members.max(1);
+    let cell = |index: u64| index.saturating_add(distance).saturating_sub(offset) / distance;
+    since >= distance / 2 && cell(at.applied) > cell(last)
+}
+
+fn purge_upto(rules: &Rules, log: &LogMirror, at: &Situation) -> Option<u64> {
+    let snapshot = at.snapshot?;
+    let hold = rules.hold(at.table_bytes, at.logged_meanwhile);
+    let needed = at.followers.iter().filter_map(|one| one.needs_after(rules, log, hold)).min();
+    let wanted = snapshot.checked_sub(rules.kept);
+    let wanted = wanted.map(|wanted| wanted.min(needed.unwrap_or(u64::MAX)));
+    let bound = log.last_beyond(rules.max_bytes);
+    let upto = wanted.max(bound)?.min(snapshot);
+    let next = log.purged().map_or(0, |purged| purged.index.saturating_add(1));
+    (upto.saturating_add(1) >= next.saturating_add(rules.batch())).then_some(upto)
+}
+
+/// Looks, decides, and has it done.
+pub(super) struct LogKeeper {
+    pub(super) node_id: u64,
+    pub(super) rules: Rules,
+    pub(super) raft: Raft,
+    pub(super) store: Arc<dyn ReplicaStore>,
+    pub(super) log: Arc<LogStore>,
+    pub(super) sending: Arc<Sending>,
+    pub(super) applied: watch::Receiver<Option<LogId>>,
+    pub(super) seams: Seams,
+    pub(super) asked: Asked,
+}
+
+/// What was asked of openraft, so that it is not asked again at each look.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    /// The snapshot that stood when one was asked for, and when that was.
+    snapshot: Option<(Option<u64>, Moment)>,
+    purge: Option<u64>,
+    /// The newest snapshot, and how large it is.
+    measured: Option<(u64, u64)>,
+}
+
+impl LogKeeper {
+    /// Keeps the log until the task is dropped, or openraft has stopped.
+    pub(super) async fn run(mut self) {
+        loop {
+            let at = self.situation().await;
+            let decision = self.log.look(|log| decide(&self.rules, log, &at));
+            if self.carry_out(decision, &at).await.is_none() {
+                return;
+            }
+            let next = at.applied.saturating_add((self.rules.every / 8).clamp(1, 1_000));
+            let mut applied = self.applied.clone();
+            let much = applied.wait_for(|id| id.is_some_and(|id| id.index >= next));
+            holdfast_seams::select! {
+                much = much => if much.is_err() { return },
+                () = self.seams.sleep(EVERY) => {}
+            }
+        }
+    }
+
+    async fn situation(&mut self) -> Situation {
+        let mut at = Situation {
+            applied: self.applied.borrow().map_or(0, |id| id.index),
+            logged_meanwhile: self.sending.logged_meanwhile(),
+            ..Situation::default()
+        };
+        let matched: BTreeMap<u64, Option<u64>> = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let members = || metrics.membership_config.nodes().map(|(id, _)| *id);
+            at.rank = members().filter(|id| *id < self.node_id).count() as u64;
+            at.members = members().count() as u64;
+            at.snapshot = metrics.snapshot.map(|id| id.index);
+            let followers = metrics.replication.iter().flatten();
+            let others = followers.filter(|(id, _)| **id != self.node_id);
+            others.map(|(id, matched)| (*id, matched.map(|id| id.index))).collect()
+        };
+        let sent = self.sending.underway(&matched);
+        let follower = |(id, matched): (&u64, &Option<u64>)| Follower {
+            matched: *matched,
+            sent: sent.get(id).copied(),
+        };
+        at.followers = matched.iter().map(follower).collect();
+        at.table_bytes = self.table_bytes(at.snapshot).await;
+        at
+    }
+
+    /// The size of the newest snapshot; looked up once for each.
+    async fn table_bytes(&mut self, snapshot: Option<u64>) -> u64 {
+        let Some(snapshot) = snapshot else { return 0 };
+        if let Some((index, bytes)) = self.asked.measured
+            && index == snapshot
+        {
+            return bytes;
+        }
+        let store = Arc::clone(&self.store);
+        let newest = off_runtime(self.store.may_block(), move || store.newest_snapshot()).await;
+        // What cannot be opened now is reported when it is read.
+        let bytes = newest.ok().flatten().map_or(0, |kept| kept.length());
+        self.asked.measured = Some((snapshot, bytes));
+        bytes
+    }
+
+    /// `None`: openraft has stopped.
+    async fn carry_out(&mut self, decision: Decision, at: &Situation) -> Option<()> {
+        let now = self.seams.clock.now();
+        let waits = self.asked.snapshot.is_some_and(|(stood, since)| {
+            stood == at.snapshot && now.saturating_since(since) < ASK_AGAIN
+        });
+        if decision.snapshot && !waits {
+            self.asked.snapshot = Some((at.snapshot, now));
+            self.raft.trigger().snapshot().await.ok()?;
+        }
+        if let Some(upto) = decision.purge.filter(|upto| Some(*upto) > self.asked.purge) {
+            self.asked.purge = Some(upto);
+            self.raft.trigger().purge_log(upto).await.ok()?;
+            self.sending.raise_floor(upto);
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::{LogId, Operation, RECORD_BYTES, Record, RecordKind};
+
+    const PAYLOAD: u64 = 72;
+    /// What an entry of these tests takes.
+    const ENTRY: u64 = RECORD_BYTES + PAYLOAD;
+    const RULES: Rules = Rules { every: 100, kept: 20, max_bytes: 1_600 * ENTRY };
+
+    fn id(index: u64) -> LogId {
+        LogId { term: 1, node_id: 1, index }
+    }
+
+    /// A log from `first` to `last`.
+    fn log(first: u64, last: u64) -> LogMirror {
+        let payload = bytes::Bytes::from(vec![7; usize::try_from(PAYLOAD).unwrap()]);
+        let record =
+            |index| Record { log_id: id(index), kind: RecordKind::Batch, payload: payload.clone() };
+        let mut log = LogMirror::default();
+        if let Some(purged) = first.checked_sub(1) {
+            log.apply(&Operation::Purge(id(purged)));
+        }
+        log.apply(&Operation::Append((first..=last).map(record).collect()));
+        log
+    }
+
+    fn one_of_three(rank: u64, applied: u64, snapshot: u64) -> Situation {
+        let snapshot = Some(snapshot);
+        Situation { rank, members: 3, applied, snapshot, ..Situation::default() }
+    }
+
+    fn with(followers: &[Follower], mut at: Situation) -> Situation {
+        at.followers = followers.to_vec();
+        at
+    }
+
+    fn at(matched: u64) -> Follower {
+        Follower { matched: Some(matched), sent: None }
+    }
+
+    fn sent(upto: u64) -> Follower {
+        Follower { matched: None, sent: Some(upto) }
+    }
+
+    /// Where a node makes its snapshots, if it looks after each entry.
+    fn snapshots(rules: &Rules, rank: u64, table_bytes: u64, last: u64) -> Vec<u64> {
+        let log = log(0, last);
+        let mut made = Vec::new();
+        for applied in 1..=last {
+            let snapshot = made.last().copied();
+            let at = Situation { snapshot, table_bytes, ..one_of_three(rank, applied, 0) };
+            // As if the log ended there.
+            let mut upto = log.clone();
+            upto.apply(&Operation::TruncateAfter(Some(applied)));
+            if is_due(rules, &upto, &at) {
+                made.push(applied);
+            }
+        }
+        made
+    }
+
+    #[test]
+    fn members_make_snapshots_equally_often_and_never_at_the_same_index() {
+        assert_eq!(snapshots(&RULES, 0, 0, 350), [100, 200, 300]);
+        assert_eq!(snapshots(&RULES, 1, 0, 350), [50, 133, 233, 333]);
+        assert_eq!(snapshots(&RULES, 2, 0, 350), [66, 166, 266]);
+    }
+
+    #[test]
+    fn a_large_table_is_written_after_as_much_log_as_half_its_size() {
+        let table = 600 * ENTRY;
+
+        let large = Rules { max_bytes: 4_000 * ENTRY, ..RULES };
+        assert_eq!(snapshots(&large, 0, table, 1_000), [400, 800]);
+        let rare = Rules { max_bytes: 800 * ENTRY, ..RULES };
+        assert_eq!(snapshots(&rare, 0, table, 450), [199, 399], "a quarter of the bound");
+    }
+
+    #[test]
+    fn what_no_member_needs_is_purged_but_for_the_entries_that_are_kept() {
+        let rested = with(&[at(1_000), at(990)], one_of_three(0, 1_000, 900));
+
+        assert_eq!(purge_upto(&RULES, &log(0, 1_000), &rested), Some(880));
+        assert_eq!(purge_upto(&RULES, &log(870, 1_000), &rested), None, "too few");
+        let none = Situation { snapshot: None, ..rested };
+        assert_eq!(purge_upto(&RULES, &log(0, 1_000), &none), None, "I30");
+    }
+
+    /// L1: what a member keeps of the log is bounded.
+    #[test]
+    fn a_member_that_lags_keeps_the_log_only_up_to_the_hold() {
+        // A sixteenth of 1,600 entries.
+        let lags = |matched| with(&[at(matched)], one_of_three(0, 1_000, 990));
+
+        assert_eq!(purge_upto(&RULES, &log(0, 1_000), &lags(900)), Some(900));
+        assert_eq!(purge_upto(&RULES, &log(0, 1_000), &lags(899)), Some(970));
+        let large = Situation { table_bytes: 200 * ENTRY, ..lags(600) };
+        assert_eq!(purge_upto(&RULES, &log(0, 1_000), &large), Some(600), "twice the table");
+        let unknown = with(&[Follower::default()], one_of_three(0, 1_000, 990));
+        assert_eq!(purge_upto(&RULES, &log(0, 1_000), &unknown), Some(970));
+    }
+
+    /// L2: the log after a snapshot on its way is kept, up to the bound.
+    #[test]
+    fn a_snapshot_on_its_way_keeps_the_log_after_it_up_to_the_bound() {
+        let chased = |last| with(&[sent(100)], one_of_three(0, last, last - 10));
+
+        assert_eq!(purge_upto(&RULES, &log(0, 1_700), &chased(1_700)), Some(100));
+        assert_eq!(purge_upto(&RULES, &log(101, 1_700), &chased(1_700)), None);
+        // Beyond it the log is purged as if nothing was on its way: the member gets another one.
+        assert_eq!(purge_upto(&RULES, &log(101, 1_701), &chased(1_701)), Some(1_671));
+    }
+
+    /// L2: a member that has just got a snapshot lacks what was logged meanwhile.
+    #[test]
+    fn after_a_transfer_three_times_what_was_logged_meanwhile_is_kept() {
+        let arrived = |last| Situation {
+            logged_meanwhile: 300 * ENTRY,
+            ..with(&[at(1_000)], one_of_three(0, last, last - 10))
+        };
+
+        assert_eq!(purge_upto(&RULES, &log(900, 1_900), &arrived(1_900)), Some(1_000));
+        assert_eq!(purge_upto(&RULES, &log(900, 1_901), &arrived(1_901)), Some(1_871));
+    }
+
+    #[test]
+    fn the_bound_holds_whatever_is_to_be_kept() {
+        let much = Rules { kept: 10_000, ..RULES };
+        let still = one_of_three(0, 3_000, 2_900);
+
+        assert_eq!(purge_upto(&much, &log(0, 3_000), &still), Some(1_400));
+        let late = one_of_three(0, 3_000, 1_000);
+        assert_eq!(purge_upto(&much, &log(0, 3_000), &late), Some(1_000), "I30");
+    }
+}

@@ -1,0 +1,244 @@
+//! Quorum rounds (DESIGN §5.1, I6, I18) when answers are held back on connections that live and arrive
+//! late: after an election, in any order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::Tenure;
+use openraft::raft::VoteRequest;
+
+use super::cluster::{Cluster, follows, open_session, submit};
+use crate::consensus::{Confirmed, Consensus};
+use crate::error::ProposeError;
+use crate::raft::peers::Lane;
+use crate::raft::types::{Vote, log_id};
+use crate::raft::{Leg, MemoryNetwork, Replica, ReplicaConfig};
+
+const AS_IT_IS: fn(&mut ReplicaConfig) = |_| ();
+/// Between the answers of the two followers; two answers at one instant are a case of their own.
+const GAPS_MS: [u64; 4] = [0, 1, 5, 50];
+
+/// A leader whose messages, and the answers to them, can be held back.
+struct Stage {
+    cluster: Cluster,
+    leader: u64,
+    others: [u64; 2],
+    tenure: Tenure,
+}
+
+impl Stage {
+    async fn set() -> Self {
+        let cluster = Cluster::started(3, AS_IT_IS).await;
+        cluster.formed().await;
+        let (leader, tenure) = cluster.leader().await;
+        cluster.level().await;
+        let others: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
+        Self { cluster, leader, others: [others[0], others[1]], tenure }
+    }
+
+    fn node(&self) -> &Arc<Replica> {
+        self.cluster.replica(self.leader)
+    }
+
+    fn each_other(&self, mut act: impl FnMut(&MemoryNetwork, u64)) {
+        self.others.iter().for_each(|other| act(&self.cluster.network, *other));
+    }
+
+    /// Nothing that the others answer reaches the leader for now.
+    fn hold_answers(&self) {
+        self.each_other(|network, other| network.hold(self.leader, other, Leg::Back));
+    }
+
+    /// Nothing that the leader and the others ask each other from now on arrives for now.
+    fn hold_questions(&self) {
+        self.each_other(|network, other| {
+            network.hold(self.leader, other, Leg::There);
+            network.hold(other, self.leader, Leg::There);
+        });
+    }
+
+    fn release_answers(&self, which: usize) {
+        self.cluster.network.release(self.leader, self.others[which], Leg::Back);
+    }
+
+    async fn pass(&self, ms: u64) {
+        self.cluster.seams.sleep(Duration::from_millis(ms)).await;
+    }
+
+    /// Another node is elected while this one's messages are on their way, and still leads as far as
+    /// it knows.
+    async fn depose(&self) {
+        self.hold_questions();
+        let (new, _) = self.cluster.leader_after(self.tenure).await;
+        assert_ne!(new, self.leader);
+        assert_eq!(self.node().role().borrow().tenure(), Some(self.tenure));
+    }
+
+    /// Asks the leader whether it leads, then lets the answers through that were under way: of
+    /// `first` and then, `gap_ms` later, of the other one.
+    async fn confirm_over(&self, first: usize, gap_ms: u64) -> Result<Confirmed, ProposeError> {
+        let confirmed = self.node().confirm();
+        self.pass(10).await;
+        self.release_answers(first);
+        self.pass(gap_ms).await;
+        self.release_answers(1 - first);
+        confirmed.await
+    }
+
+    async fn end(self) {
+        self.each_other(|network, other| {
+            for (from, to) in [(self.leader, other), (other, self.leader)] {
+                network.release(from, to, Leg::There);
+                network.release(from, to, Leg::Back);
+            }
+        });
+        self.cluster.until("the old leader follows", |_| follows(self.node())).await;
+        self.cluster.shutdown().await;
+    }
+}
+
+/// S1: openraft took the answer to an earlier request for one to a later request without entries,
+/// which no member had seen.
+#[tokio::test(start_paused = true)]
+async fn a_deposed_leader_is_not_confirmed_by_late_answers_on_its_log_streams() {
+    for (first, gap_ms) in [0, 1].into_iter().flat_map(|first| GAPS_MS.map(|gap| (first, gap))) {
+        let stage = Stage::set().await;
+        stage.hold_answers();
+        drop(submit(stage.node(), open_session()));
+        stage.pass(20).await;
+        stage.depose().await;
+
+        let confirmed = stage.confirm_over(first, gap_ms).await;
+
+        assert!(confirmed.is_err(), "first {first}, {gap_ms} ms apart: {confirmed:?}");
+        stage.end().await;
+    }
+}
+
+/// The calls of a round end with it: what is answered to them later proves nothing about later.
+#[tokio::test(start_paused = true)]
+async fn answers_to_the_calls_of_one_round_count_for_no_later_round() {
+    for (first, gap_ms) in [0, 1].into_iter().flat_map(|first| GAPS_MS.map(|gap| (first, gap))) {
+        let stage = Stage::set().await;
+        stage.hold_answers();
+        let unanswered = stage.node().confirm().await;
+        assert!(matches!(unanswered, Err(ProposeError::Unavailable { .. })), "{unanswered:?}");
+        stage.depose().await;
+
+        let confirmed = stage.confirm_over(first, gap_ms).await;
+
+        assert!(confirmed.is_err(), "first {first}, {gap_ms} ms apart: {confirmed:?}");
+        stage.end().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_come_late_count_for_the_round_in_which_they_were_asked_for() {
+    let stage = Stage::set().await;
+    stage.hold_answers();
+    let confirmed = stage.node().confirm();
+    stage.pass(500).await;
+    stage.release_answers(0);
+
+    let confirmed = confirmed.await.unwrap();
+
+    assert_eq!(confirmed.tenure, stage.tenure);
+    stage.release_answers(1);
+    stage.cluster.shutdown().await;
+}
+
+/// Calls may be lost, and connections break: members are asked again within the round.
+#[tokio::test(start_paused = true)]
+async fn a_round_goes_on_when_members_can_be_reached_again() {
+    let stage = Stage::set().await;
+    stage.cluster.network.isolate(stage.leader);
+    let confirmed = stage.node().confirm();
+    stage.pass(500).await;
+    stage.cluster.network.heal();
+
+    assert_eq!(confirmed.await.unwrap().tenure, stage.tenure);
+    stage.cluster.shutdown().await;
+}
+
+/// Whether a member has the leader's entries has nothing to do with whether it follows it.
+#[tokio::test(start_paused = true)]
+async fn members_whose_logs_lag_confirm_their_leader() {
+    let stage = Stage::set().await;
+    stage.each_other(|network, other| {
+        network.hold_lane(stage.leader, other, Leg::There, Lane::Log);
+    });
+    let waits = submit(stage.node(), open_session());
+    stage.pass(50).await;
+
+    let confirmed = stage.node().confirm().await;
+
+    assert_eq!(confirmed.unwrap().tenure, stage.tenure);
+    stage.each_other(|network, other| network.release(stage.leader, other, Leg::There));
+    assert!(waits.await.unwrap().is_ok());
+    stage.cluster.shutdown().await;
+}
+
+/// What is asked changes nothing at a member whose vote is saved, so that nothing is written.
+#[tokio::test(start_paused = true)]
+async fn a_round_waits_for_no_disk() {
+    let stage = Stage::set().await;
+    for other in stage.others {
+        stage.cluster.nodes[&other].store.stall();
+    }
+
+    for _ in 0..3 {
+        assert_eq!(stage.node().confirm().await.unwrap().tenure, stage.tenure);
+    }
+
+    // The disks do stand still: nothing commits.
+    let waits = submit(stage.node(), open_session());
+    stage.pass(100).await;
+    assert!(stage.cluster.seams.timeout(Duration::from_millis(100), waits).await.is_err());
+    stage.cluster.shutdown().await;
+}
+
+/// Its own voice is one of the majority only as long as it has given it to nobody else. Here it votes
+/// for another while the third member has not heard of that, and before anything else notices.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_has_voted_for_another_is_none_of_its_own_majority() {
+    let stage = Stage::set().await;
+    assert!(stage.node().is_confirmed_in(stage.tenure).await);
+    let next = Vote::new(stage.tenure.get() + 1, stage.others[0]);
+    let mut request = VoteRequest::new(next, Some(log_id(stage.tenure.get(), 10_000)));
+    request.leadership_transfer = true;
+
+    let granted = stage.node().raft().vote(request).await.unwrap().vote_granted;
+
+    assert!(granted);
+    assert!(!stage.node().is_confirmed_in(stage.tenure).await);
+    stage.cluster.shutdown().await;
+}
+
+/// More than there was once room for: a refusal would read as if no quorum answered, and end watches
+/// and hold up expiries although one does.
+#[tokio::test(start_paused = true)]
+async fn no_question_is_refused_because_many_ask() {
+    let stage = Stage::set().await;
+
+    let asked: Vec<_> = (0..70_000).map(|_| stage.node().confirm()).collect();
+    for confirmed in asked {
+        assert_eq!(confirmed.await.unwrap().tenure, stage.tenure);
+    }
+    stage.cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_stops_leaves_nobody_waiting_for_a_round() {
+    let stage = Stage::set().await;
+    stage.hold_answers();
+    let in_a_round = stage.node().confirm();
+    stage.pass(10).await;
+    let in_the_next = stage.node().confirm();
+
+    stage.node().shutdown().await;
+
+    assert!(in_a_round.await.is_err());
+    assert_eq!(in_the_next.await, Err(ProposeError::ShuttingDown));
+    assert!(stage.node().confirm().await.is_err());
+    stage.cluster.shutdown().await;
+}

@@ -1,0 +1,314 @@
+//! The watchdog over the disk: an operation that does not end is a fault of this node.
+//!
+//! A disk that hangs reports no error. Its node would go on for ever as a follower that answers
+//! pings and appends nothing, or as a leader whose queue to the disk blocks everything else. So each
+//! operation on the disk is entered here before it begins, and one that is not over within the limit
+//! ends the node, like a failed write: nothing that it would have acknowledged is in doubt.
+//!
+//! # Invariants
+//!
+//! - The watchdog never waits for a thread that waits for the disk: it has a thread of its own, and
+//!   nobody holds its lock while at the disk.
+//! - It counts its own looks and no clock. So a machine or process that was suspended does not take
+//!   the time it slept for a hang of its disk.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use holdfast_seams::Seams;
+
+use super::disk::{Disk, DiskFile};
+use super::error::{Fault, OnFault};
+
+/// An operation that is found running at so many looks in a row is a fault; the limit has as many
+/// looks.
+const LOOKS: u32 = 10;
+
+/// Watches every operation that is entered. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct DiskWatch(Option<Arc<Shared>>);
+
+struct Shared {
+    limit: Duration,
+    on_fault: OnFault,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    /// One entry for each thread that is at the disk.
+    running: BTreeMap<u64, Operation>,
+    /// The oldest operation at the last look, and at how many looks it was found.
+    oldest: Option<(u64, u32)>,
+}
+
+struct Operation {
+    action: &'static str,
+    path: PathBuf,
+}
+
+/// An operation under way; leaving it out of scope ends it.
+pub(super) struct Watched<'a>(Option<(&'a Shared, u64)>);
+
+impl DiskWatch {
+    /// Nothing is watched: suites, and simulations without this fault.
+    pub(super) fn none() -> Self {
+        Self(None)
+    }
+
+    /// Reports the first operation that takes `limit` to `on_fault`, from a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// As from the system, if no thread can be had.
+    pub(super) fn on_a_thread(limit: Duration, on_fault: OnFault) -> io::Result<Self> {
+        let (watch, shared) = Self::new(limit, on_fault);
+        let looks = move || {
+            loop {
+                thread::sleep(limit / LOOKS);
+                if !look(&shared) {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new().name("holdfast-disk".to_owned()).spawn(looks)?;
+        Ok(watch)
+    }
+
+    /// As [`on_a_thread`](Self::on_a_thread), as a task of a simulated process.
+    pub(super) fn as_a_task(limit: Duration, on_fault: OnFault, seams: &Seams) -> Self {
+        let (watch, shared) = Self::new(limit, on_fault);
+        let clock = seams.clone();
+        let looks = async move {
+            loop {
+                clock.sleep(limit / LOOKS).await;
+                if !look(&shared) {
+                    return;
+                }
+            }
+        };
+        seams.spawn("disk-watch", looks).detach();
+        watch
+    }
+
+    fn new(limit: Duration, on_fault: OnFault) -> (Self, Weak<Shared>) {
+        let shared = Arc::new(Shared { limit, on_fault, state: Mutex::default() });
+        let weak = Arc::downgrade(&shared);
+        (Self(Some(shared)), weak)
+    }
+
+    /// Enters an operation, before it begins.
+    pub(super) fn enter(&self, action: &'static str, path: &Path) -> Watched<'_> {
+        Watched(self.0.as_ref().map(|shared| (&**shared, shared.enter(action, path))))
+    }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        if let Some((shared, number)) = self.0 {
+            shared.lock().running.remove(&number);
+        }
+    }
+}
+
+/// One look; whether there will be another.
+fn look(shared: &Weak<Shared>) -> bool {
+    let Some(shared) = shared.upgrade() else { return false };
+    let fault = shared.look();
+    if let Some(fault) = fault {
+        (shared.on_fault)(fault);
+        return false;
+    }
+    true
+}
+
+impl Shared {
+    fn enter(&self, action: &'static str, path: &Path) -> u64 {
+        let mut state = self.lock();
+        state.next += 1;
+        let number = state.next;
+        state.running.insert(number, Operation { action, path: path.to_owned() });
+        number
+    }
+
+    fn look(&self) -> Option<Fault> {
+        let mut state = self.lock();
+        let oldest = state.running.first_key_value().map(|(number, _)| *number);
+        let before = state.oldest.filter(|(number, _)| Some(*number) == oldest);
+        let looks = before.map_or(1, |(_, looks)| looks + 1);
+        state.oldest = oldest.map(|number| (number, looks));
+        let operation = state.running.get(&oldest?).filter(|_| looks >= LOOKS)?;
+        Some(Fault::new(operation.action, &operation.path, stalled(self.limit)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn stalled(limit: Duration) -> io::Error {
+    let words = format!(
+        "the disk has not finished it for {} ms (disk_stall_ms). Nothing acknowledged is lost. Look \
+         at the disk or volume behind this path (dmesg, the hypervisor, the network it is reached \
+         by); when it answers again, start the node again, or let the service manager do it",
+        limit.as_millis()
+    );
+    io::Error::new(io::ErrorKind::TimedOut, words)
+}
+
+/// A disk, each of whose operations is watched.
+pub(super) struct WatchedDisk {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) watch: DiskWatch,
+}
+
+impl WatchedDisk {
+    fn file(&self, path: &Path, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        Arc::new(WatchedFile { file, path: path.to_owned(), watch: self.watch.clone() })
+    }
+}
+
+impl Disk for WatchedDisk {
+    fn may_block(&self) -> bool {
+        self.disk.may_block()
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let _watched = self.watch.enter("open", path);
+        Ok(self.file(path, self.disk.open(path)?))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let _watched = self.watch.enter("create", path);
+        Ok(self.file(path, self.disk.create(path)?))
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        let _watched = self.watch.enter("look for", path);
+        self.disk.exists(path)
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        let _watched = self.watch.enter("list", folder);
+        self.disk.list(folder)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let _watched = self.watch.enter("rename", to);
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let _watched = self.watch.enter("remove", path);
+        self.disk.remove(path)
+    }
+
+    fn create_folders(&self, folder: &Path) -> io::Result<()> {
+        let _watched = self.watch.enter("create", folder);
+        self.disk.create_folders(folder)
+    }
+
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        let _watched = self.watch.enter("sync", folder);
+        self.disk.sync_folder(folder)
+    }
+
+    fn free_space(&self, folder: &Path) -> io::Result<u64> {
+        let _watched = self.watch.enter("ask for the free space of", folder);
+        self.disk.free_space(folder)
+    }
+}
+
+struct WatchedFile {
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    watch: DiskWatch,
+}
+
+impl DiskFile for WatchedFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let _watched = self.watch.enter("read", &self.path);
+        self.file.read_at(buffer, offset)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let _watched = self.watch.enter("write", &self.path);
+        self.file.write_all_at(bytes, offset)
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        let _watched = self.watch.enter("read", &self.path);
+        self.file.length()
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let _watched = self.watch.enter("sync", &self.path);
+        self.file.sync_data()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        let _watched = self.watch.enter("sync", &self.path);
+        self.file.sync_all()
+    }
+
+    fn forget_cached(&self) {
+        self.file.forget_cached();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use holdfast_seams::simulated;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(8);
+
+    fn watched() -> (DiskWatch, Arc<AtomicUsize>, Seams) {
+        let seams = simulated::seams(1, 0);
+        let faults = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&faults);
+        let on_fault: OnFault = Arc::new(move |fault| {
+            assert!(fault.is_stall(), "{fault}");
+            assert!(fault.to_string().starts_with("cannot sync /data/sled: "), "{fault}");
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        (DiskWatch::as_a_task(LIMIT, on_fault, &seams), faults, seams)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_operation_that_does_not_end_within_the_limit_is_a_fault_that_names_it() {
+        let (watch, faults, seams) = watched();
+        let _hangs = watch.enter("sync", Path::new("/data/sled"));
+
+        seams.sleep(LIMIT * 89 / 100).await;
+        assert_eq!(faults.load(Ordering::Relaxed), 0);
+        seams.sleep(LIMIT * 12 / 100).await;
+        assert_eq!(faults.load(Ordering::Relaxed), 1);
+        seams.sleep(LIMIT * 9).await;
+        assert_eq!(faults.load(Ordering::Relaxed), 1, "it is reported once");
+    }
+
+    /// The thread is never idle, and none of what it does takes long.
+    #[tokio::test(start_paused = true)]
+    async fn operations_that_end_are_no_fault_however_many_there_are() {
+        let (watch, faults, seams) = watched();
+        for _ in 0..100 {
+            let busy = watch.enter("sync", Path::new("/data/sled"));
+            seams.sleep(LIMIT * 7 / 10).await;
+            drop(busy);
+        }
+        assert_eq!(faults.load(Ordering::Relaxed), 0);
+
+        let _hangs = watch.enter("sync", Path::new("/data/sled"));
+        seams.sleep(LIMIT * 5 / 4).await;
+        assert_eq!(faults.load(Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,183 @@
+//! Log lines on their way to standard error, on a thread of their own.
+//!
+//! Standard error may be a pipe that nobody reads. A thread that writes to it then stands still for as
+//! long as that lasts, and the threads of a node that log are those that serve, keep leases and write
+//! to the disk. So they only put a line into a queue; what does not fit is lost and counted.
+//!
+//! # Bounds
+//!
+//! [`LINES_MAX`] lines of at most [`LINE_BYTES_MAX`] wait: 16 MiB. One more is lost; how many were is
+//! said as soon as lines are read again.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use tracing_subscriber::fmt::MakeWriter;
+
+const LINES_MAX: usize = 2_048;
+/// What a line has beyond it is cut off.
+const LINE_BYTES_MAX: usize = 8 << 10;
+
+enum Message {
+    Line(Vec<u8>),
+    /// Answered once all lines before it are written.
+    Flush(SyncSender<()>),
+}
+
+/// Takes lines without waiting. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Lines {
+    queue: SyncSender<Message>,
+    lost: Arc<AtomicU64>,
+}
+
+impl Lines {
+    /// Lines that a thread writes to `out`; it ends with the last clone.
+    pub(super) fn to(out: impl Write + Send + 'static) -> io::Result<Self> {
+        let (queue, lines) = sync_channel(LINES_MAX);
+        let lost = Arc::new(AtomicU64::new(0));
+        let writing = Arc::clone(&lost);
+        let thread = thread::Builder::new().name("holdfast-lines".to_owned());
+        thread.spawn(move || write_all(&lines, out, &writing))?;
+        Ok(Self { queue, lost })
+    }
+
+    /// Puts a line behind the others, or loses it.
+    pub(super) fn push(&self, line: &[u8]) {
+        let mut bytes = line.get(..LINE_BYTES_MAX).unwrap_or(line).to_vec();
+        if bytes.len() < line.len() {
+            bytes.push(b'\n');
+        }
+        if self.queue.try_send(Message::Line(bytes)).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until what was put in is written, at most for `within`.
+    pub(super) fn flush(&self, within: Duration) {
+        let (done, written) = sync_channel(1);
+        // A queue that is full is one that nobody empties.
+        if self.queue.try_send(Message::Flush(done)).is_ok() {
+            let _ = written.recv_timeout(within);
+        }
+    }
+}
+
+fn write_all(lines: &Receiver<Message>, mut out: impl Write, lost: &AtomicU64) {
+    for message in lines {
+        // Nobody is left to be told that nothing can be told.
+        let _ = match message {
+            Message::Line(line) => out.write_all(&line).and_then(|()| out.flush()),
+            Message::Flush(done) => {
+                let _ = done.try_send(());
+                Ok(())
+            }
+        };
+        let count = lost.swap(0, Ordering::Relaxed);
+        if count > 0 {
+            let _ = writeln!(
+                out,
+                "holdfastd: {count} log lines were lost: standard error was not read"
+            );
+        }
+    }
+}
+
+/// One line is one write.
+impl Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.push(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// What was written, once it may be.
+    struct Pipe {
+        open: Receiver<()>,
+        is_open: bool,
+        written: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if !self.is_open {
+                self.open.recv().unwrap();
+                self.is_open = true;
+            }
+            self.written.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_nobody_reads_are_lost_and_counted_and_nobody_waits() {
+        let (read, open) = channel();
+        let written = Arc::<Mutex<Vec<u8>>>::default();
+        let pipe = Pipe { open, is_open: false, written: Arc::clone(&written) };
+        let lines = Lines::to(pipe).unwrap();
+
+        for number in 0..LINES_MAX + 1_000 {
+            lines.push(format!("line {number}\n").as_bytes());
+        }
+        lines.flush(LONG);
+        read.send(()).unwrap();
+        // There may be no room for the question at first.
+        while written.lock().unwrap().len() < LINES_MAX * 7 {
+            lines.flush(LONG);
+        }
+        lines.push(b"the last\n");
+        lines.flush(LONG);
+
+        let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+        assert!(text.starts_with("line 0\n"), "{text:.40}");
+        assert!(text.ends_with("the last\n"));
+        assert!(text.contains("log lines were lost"), "{text}");
+        assert!(!text.contains("line 3047\n"));
+    }
+
+    #[test]
+    fn a_long_line_is_cut() {
+        let written = Arc::<Mutex<Vec<u8>>>::default();
+        let (read, open) = channel();
+        read.send(()).unwrap();
+        let lines =
+            Lines::to(Pipe { open, is_open: false, written: Arc::clone(&written) }).unwrap();
+
+        lines.push(&vec![b'x'; LINE_BYTES_MAX + 5]);
+        lines.push(b"short\n");
+        lines.flush(LONG);
+
+        let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.len(), LINE_BYTES_MAX + 1 + 6);
+        assert!(text.ends_with("x\nshort\n"));
+    }
+}
