@@ -53,6 +53,7 @@ impl Log {
             cluster: None,
             new_store_id: [7; 16],
             on_fault: Arc::new(|fault| eprintln!("fault: {fault}")),
+            stalls_after: None,
         };
         std::fs::create_dir_all(folder).expect("the folder is ours");
         let store = Store::open_log_without_snapshots(folder, options).expect("a new store opens");

@@ -23,6 +23,8 @@ pub mod draw;
 #[cfg(feature = "cassandra")]
 pub mod fallback;
 pub mod fault;
+#[cfg(test)]
+mod fixtures;
 pub mod history;
 #[cfg(feature = "cassandra")]
 pub mod legacy;

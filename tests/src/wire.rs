@@ -65,12 +65,13 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// As Open carries it.
+    /// As the Open of a client of 0.1 carries it, which takes State in one frame.
     pub fn resume(&self) -> Resume {
         Resume {
             session_id: self.session,
             secret: self.secret.clone().into(),
             cluster_id: self.cluster.clone().into(),
+            state_in_pages: false,
         }
     }
 }

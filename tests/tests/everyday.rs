@@ -247,3 +247,48 @@ async fn requests_for_several_that_are_dropped_leave_nothing_behind() {
     let reader = Client::builder().endpoints(&cluster.endpoints()).unwrap().reader();
     assert_eq!(reader.list("").await.unwrap(), []);
 }
+
+/// I31, the review's L3: a State of 17 MiB is more than a client takes in one message. The client takes
+/// it up again, or its locks end; they are never held by nobody.
+#[tokio::test]
+async fn a_client_with_megabytes_of_state_keeps_its_locks_over_a_restart_or_loses_them() {
+    const SETS: usize = 68;
+    const NAMES: usize = 64;
+    let mut cluster = Cluster::start(&Setup::nodes(1)).await;
+    let builder = Client::builder().endpoints(&cluster.endpoints()).unwrap();
+    let holder = builder.ttl(Duration::from_secs(2)).connect().await.unwrap();
+    let mut guards = Vec::new();
+    for set in 0..SETS {
+        let names: Vec<_> = (0..NAMES).map(|nth| format!("set {set}/lock {nth}")).collect();
+        let guard = soon(holder.lock_all(&names)).await.unwrap();
+        let value = bytes::Bytes::from(vec![7; 4 << 10]);
+        let changes = names.iter().map(|name| guard.set_value_of(name, value.clone()));
+        for changed in soon(futures_util::future::join_all(changes)).await {
+            changed.unwrap();
+        }
+        guards.push(guard);
+    }
+
+    cluster.kill(0);
+    cluster.start_node(0);
+    let other = client(&cluster, "other").await;
+    let clock = Seams::system().clock;
+    let restarted = clock.now();
+    let settled = async {
+        loop {
+            // Whoever is safe after more than a TTL was renewed since.
+            let renewed = clock.now().saturating_since(restarted) > Duration::from_secs(3);
+            let safe = guards.iter().filter(|guard| guard.is_safe()).count();
+            let holders = match other.inspect("set 0/lock 0").await {
+                Ok(lock) => lock.map_or(0, |lock| lock.held_by),
+                Err(_) => 1,
+            };
+            if (safe, holders) == (SETS, 1) && renewed || (safe, holders) == (0, 0) {
+                return (safe, holders);
+            }
+            Seams::system().sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let (safe, holders) = soon(settled).await;
+    println!("{safe} guards safe, {holders} holder at the store");
+}

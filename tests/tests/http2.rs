@@ -370,6 +370,7 @@ fn large_messages_pass_slow_lines() {
     let replica = ReplicaConfig {
         snapshot_every: 50,
         log_kept: 0,
+        max_log_bytes: 1 << 20,
         reserve_bytes: 0,
         ..ReplicaConfig::new(0, Vec::new())
     };

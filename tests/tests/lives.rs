@@ -43,6 +43,7 @@ fn fresh_lives_break_no_invariant() {
         jobs: cores(),
         clocks: Clocks::Within,
         schedule: None,
+        first_stream: false,
     };
     println!("first seed {}", many.first_seed);
 
@@ -85,6 +86,7 @@ fn a_client_whose_clock_is_slower_than_allowed_is_found_to_believe_too_long() {
         jobs: cores(),
         clocks: Clocks::Beyond,
         schedule: None,
+        first_stream: false,
     };
 
     let outcome = live_many(&many, || (), |_, _| ());
@@ -142,6 +144,8 @@ fn lives_in_which_something_was_once_wrong_go_well() {
             jobs: 1,
             clocks: Clocks::Within,
             schedule: None,
+            // As it was when it was kept.
+            first_stream: true,
         };
         let outcome = live_many(&once, || (), told);
         assert_eq!(outcome.violations(), 0, "seed {line}");

@@ -14,7 +14,7 @@ use holdfast_server::consensus::{Committed, Consensus as _};
 use holdfast_server::error::ProposeError;
 use holdfast_server::raft::{Replica, ReplicaConfig};
 use holdfast_tests::sim::{
-    Crash, Damage, Ended, Host, Link, Settings, Trace, World, apart, member, one_way,
+    Crash, Damage, Ended, Hold, Host, Link, Part, Settings, Trace, World, apart, member, one_way,
 };
 
 const TTL: Duration = Duration::from_secs(5);
@@ -257,6 +257,25 @@ fn a_stuck_disk_acknowledges_nothing_and_the_others_go_on() {
     });
 }
 
+/// L1 of the safety review: a hung disk says nothing, and its node would answer pings for ever.
+#[test]
+fn a_disk_that_hangs_ends_its_node_within_the_limit_and_the_others_go_on() {
+    let mut settings = Settings::new(14, 3);
+    settings.replica.disk_stall_ms = 4_000;
+    in_a_world_of(settings, async |world| {
+        let id = follower(world).await;
+        world.disk(id).stick();
+        let client = world.connect(1, TTL).await.unwrap();
+        let _client = pairs(world, client, 5).await;
+        assert_eq!(world.ended(id), None, "not yet");
+        seconds(world, 5).await;
+
+        let Some(Ended::Storage(why)) = world.ended(id) else { panic!("{:?}", world.ended(id)) };
+        assert!(why.contains("has not finished it for 4000 ms (disk_stall_ms)"), "{why}");
+        world.start_node(id).await.unwrap();
+    });
+}
+
 #[test]
 fn a_paused_leader_is_replaced_and_follows_when_it_goes_on() {
     in_a_world(6, async |world| {
@@ -385,6 +404,51 @@ fn a_half_open_stream_is_noticed_after_its_keepalives() {
         seconds(world, 16).await;
         assert_eq!(world.network().injected().missed, injected.half_open);
         assert_eq!(world.state_of(told), world.state_of(unaware));
+    });
+}
+
+/// For longer than keepalives of a connection may be missed, each way by itself.
+#[test]
+fn what_is_held_back_arrives_afterwards_and_its_connections_live() {
+    for (seed, hold) in [(40, Hold::Kept), (41, Hold::Outlived)] {
+        in_a_world(seed, async |world| {
+            let (leader, other) = (leader(world).await, follower(world).await);
+            let client = world.connect(1, TTL).await.unwrap();
+            let ways = one_way(&[Host::Node(leader)], &[Host::Node(other)]);
+            world.network().hold(&ways, Part::ALL, hold);
+            let _client = pairs(world, client, 5).await;
+            seconds(world, 12).await;
+            assert_eq!(world.leader(), Some(leader), "the others hear it");
+            assert_ne!(world.state_of(other), world.state_of(leader));
+            let open = world.network().connections(Host::Node(other));
+
+            world.network().release(&ways, Part::ALL);
+            seconds(world, 2).await;
+
+            assert_eq!(world.state_of(other), world.state_of(leader));
+            let injected = world.network().injected();
+            assert!(injected.held > 1 && injected.missed == 0, "{injected:?}");
+            assert!(world.network().connections(Host::Node(other)) >= open);
+        });
+    }
+}
+
+/// The answers wait; what they answer was done.
+#[test]
+fn answers_are_held_back_without_the_questions() {
+    in_a_world(42, async |world| {
+        let (leader, other) = (leader(world).await, follower(world).await);
+        let client = world.connect(1, TTL).await.unwrap();
+        let ways = one_way(&[Host::Node(other)], &[Host::Node(leader)]);
+        world.network().hold(&ways, &[Part::Answered], Hold::Kept);
+        let _client = pairs(world, client, 5).await;
+        seconds(world, 5).await;
+
+        assert_eq!(world.leader(), Some(leader));
+        assert_eq!(world.state_of(other), world.state_of(leader), "it was asked, and did it");
+        world.network().release(&ways, Part::ALL);
+        seconds(world, 1).await;
+        assert!(world.network().injected().held > 5);
     });
 }
 

@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use futures_util::future::{join, join3};
-use holdfast::LostReason;
-use holdfast_seams::Moment;
+use futures_util::future::{join, join_all, join3};
+use holdfast::{Client, Error, LostReason};
 use holdfast_seams::simulated::Machine;
+use holdfast_seams::{Moment, Seams};
 use holdfast_tests::history::{Asked, Change, ClientId, Recorder};
 use holdfast_tests::run::judge;
-use holdfast_tests::sim::{Crash, Host, Settings, World, apart};
+use holdfast_tests::sim::{Crash, Hold, Host, Part, Settings, World, apart, one_way};
 use holdfast_tests::traffic::{Held, Scribe, Wish};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -27,9 +27,13 @@ struct Scene<'m> {
 
 /// Plays a scene on so many nodes. The same seed is the same scene.
 fn play(nodes: u64, seed: u64, scene: impl AsyncFnOnce(&Scene<'_>)) {
-    let machine = Machine::new(seed);
+    play_with(Settings::new(seed, nodes), scene);
+}
+
+fn play_with(settings: Settings, scene: impl AsyncFnOnce(&Scene<'_>)) {
+    let machine = Machine::new(settings.seed);
     machine.run(async {
-        let world = World::start(&machine, Settings::new(seed, nodes)).await;
+        let world = World::start(&machine, settings).await;
         let recorder = Recorder::in_memory(world.seams().clock);
         let played = Scene { world, recorder };
         scene(&played).await;
@@ -255,4 +259,110 @@ fn a_leader_that_crashes_with_an_expiry_not_committed_expires_nobody_wrongly() {
         assert!(!held.note());
         judge(vec![scene.recorder.take()]);
     });
+}
+
+/// S1 of the review of safety. The leader is cut off on connections that live, together with the client
+/// that holds. Answers of the others are on their way to it; they arrive when another leader has given
+/// all sessions a lease, and before anything else does. They say nothing about now: the old leader
+/// acknowledges no keepalive (§5.1), and the client is unsafe before the next one is granted.
+#[test]
+fn answers_from_before_an_election_let_a_deposed_leader_acknowledge_nothing() {
+    play(3, 6, async |scene| {
+        let (holder, waiter) = (scene.client(1).await, scene.client(2).await);
+        let writer = scene.client(3).await;
+        let held = holder.lock("jobs", LONG).await.unwrap();
+        let old = scene.leader().await;
+        let nodes: Vec<u64> = scene.world.nodes().into_iter().filter(|id| *id != old).collect();
+        let others: Vec<Host> = nodes.iter().copied().map(Host::Node).collect();
+        let (there, back) =
+            (one_way(&[Host::Node(old)], &others), one_way(&others, &[Host::Node(old)]));
+        let network = scene.world.network();
+
+        let fail = async {
+            scene.sleep(Duration::from_secs(25)).await;
+            // From here on the holder reaches nobody but the old leader.
+            network.cut(apart(&[Host::Client(1)], &others));
+            network.hold(&back, &[Part::Answered], Hold::Kept);
+            scene.sleep(Duration::from_millis(300)).await;
+            network.hold(&back, &[Part::Asked], Hold::Kept);
+            network.hold(&there, Part::ALL, Hold::Kept);
+            while scene.world.leader() == Some(old) {
+                scene.sleep(Duration::from_millis(10)).await;
+            }
+            // A keepalive waits for the round that is under way now.
+            scene.sleep(Duration::from_millis(5_700)).await;
+            assert!(held.guard().is_safe(), "it was acknowledged lately enough");
+            network.release(&back, &[Part::Answered]);
+            scene.sleep(Duration::from_millis(100)).await;
+            network.release(&back, &[Part::Asked]);
+            network.release(&there, Part::ALL);
+            held.guard().lost().await;
+            held.note();
+            scene.now()
+        };
+        let write = async {
+            // Appended by the old leader, and answered by the others.
+            scene.sleep(Duration::from_millis(25_100)).await;
+            writer.lock("more", LONG).await.unwrap().release().await.unwrap();
+        };
+        let wait = async { (waiter.lock("jobs", LONG).await.unwrap(), scene.now()) };
+        let (lost_at, (), (granted, granted_at)) = join3(fail, write, wait).await;
+
+        assert!(lost_at < granted_at, "I6: safe until {lost_at:?}, granted at {granted_at:?}");
+        granted.release().await.unwrap();
+        judge(vec![scene.recorder.take()]);
+    });
+}
+
+/// Takes and gives back a lock of its own so many times; how often it was refused for load, and asked
+/// again when the store said.
+async fn work(client: &Client, seams: &Seams, name: String, rounds: u64) -> u64 {
+    let (mut done, mut refused) = (0, 0);
+    while done < rounds {
+        match client.lock(&name).await {
+            Ok(guard) => {
+                guard.release().await.unwrap();
+                done += 1;
+            }
+            Err(Error::Refused { retry_after: Some(pause), .. }) => {
+                refused += 1;
+                seams.sleep(pause).await;
+            }
+            Err(other) => unreachable!("{other}"),
+        }
+    }
+    refused
+}
+
+/// I31: eight sessions of 32 workers each ask for far more than the queue has places. What is refused
+/// is asked again; no stream ends, and every lock comes back.
+#[test]
+fn a_store_with_too_much_to_do_refuses_acquires_and_neither_releases_nor_streams() {
+    const SESSIONS: u64 = 8;
+    const WORKERS: u64 = 32;
+    const ROUNDS: u64 = 5;
+    for places in [64, 32, 16] {
+        let mut settings = Settings::new(90, 1);
+        settings.replica.max_pending_commands = places;
+        play_with(settings, async |scene| {
+            let mut crews = Vec::new();
+            for number in 1..=SESSIONS {
+                let client = scene.world.connect(number, TTL).await.unwrap();
+                let seams = scene.world.client_process(number).seams();
+                let crew = async move {
+                    let workers = (0..WORKERS)
+                        .map(|worker| work(&client, &seams, format!("{number}/{worker}"), ROUNDS));
+                    join_all(workers).await.into_iter().sum::<u64>()
+                };
+                crews.push(scene.world.as_client(number, crew));
+            }
+            let opened = scene.world.streams_opened();
+
+            let refused: u64 = join_all(crews).await.into_iter().map(Option::unwrap).sum();
+
+            assert_eq!(opened, SESSIONS);
+            assert_eq!(scene.world.streams_opened(), opened, "{places} places");
+            assert!(refused > 0, "{places} places were enough for all at once");
+        });
+    }
 }

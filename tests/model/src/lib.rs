@@ -14,8 +14,10 @@
 //!   business (§5.4), which the simulator covers. All timers are relative, so that time has no end.
 //! - Every action may be taken or not, so that any process may pause for any time between any two of
 //!   its steps, and any message may be late or lost.
-//! - An exchange between two nodes happens at one instant; what comes of it is used at any time
-//!   later. An append carries the whole log of its leader. An election is one step, with one vote
+//! - A question of a quorum round and its answer are two messages, and two such pairs may be under way
+//!   at a time; each may be late for any time, overtake the other, or be lost. Any other exchange
+//!   between two nodes happens at one instant; what comes of it is used at any time later. An append
+//!   carries the whole log of its leader. An election is one step, with one vote
 //!   besides the candidate's own: a quorum of three.
 //! - What a follower has applied is not kept: it matters only to who leads, and a leader serves
 //!   nothing before it has applied an entry of its own.

@@ -7,6 +7,9 @@ pub enum Rule {
     QuorumRound,
     /// That round was begun after the keepalive came in (§5.1).
     RoundAfterReceipt,
+    /// An answer counts for the round in which its question was sent, and for no later one, however
+    /// late it comes (§5.1).
+    AnswerToThisRound,
     /// A new tenure gives every session a full TTL (§5.3).
     FullTtl,
     /// So does a tenure of a node that led before, whatever deadlines it still knows (§5.3).
@@ -29,9 +32,10 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::QuorumRound,
         Self::RoundAfterReceipt,
+        Self::AnswerToThisRound,
         Self::FullTtl,
         Self::NoOldDeadlines,
         Self::TenureCheck,

@@ -5,13 +5,15 @@ use stateright::{Checker, HasDiscoveries, Model};
 use super::*;
 
 /// Two terms: a leader, and one after it.
-const SMALL: Bounds = Bounds { terms: 2, log: 3, ttl: 2, keep_alives: 1 };
+const SMALL: Bounds = Bounds { terms: 2, log: 3, ttl: 2, keep_alives: 1, questions: 1 };
 /// Three: a leader, another one, and the first again.
-const REGAINED: Bounds = Bounds { terms: 3, log: 4, ttl: 2, keep_alives: 1 };
+const REGAINED: Bounds = Bounds { terms: 3, log: 4, ttl: 2, keep_alives: 1, questions: 1 };
 /// The same with two keepalives, which may overtake each other.
 const OVERTAKING: Bounds = Bounds { keep_alives: 2, ..REGAINED };
+/// Two questions of quorum rounds, which may overtake each other, or be answered after an election.
+const LATE: Bounds = Bounds { questions: 2, ..SMALL };
 /// Four terms and a longer log.
-const LARGE: Bounds = Bounds { terms: 4, log: 5, ttl: 2, keep_alives: 2 };
+const LARGE: Bounds = Bounds { terms: 4, log: 5, ttl: 2, keep_alives: 2, questions: 1 };
 
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, Into::into)
@@ -60,6 +62,12 @@ fn with_all_rules_keepalives_that_overtake_each_other_do_no_harm() {
 }
 
 #[test]
+fn with_all_rules_answers_to_two_questions_may_come_late_and_in_any_order() {
+    holds(LATE);
+    holds(Bounds { keep_alives: 2, ..LATE });
+}
+
+#[test]
 #[ignore = "minutes, and some gigabytes"]
 fn with_all_rules_four_terms_do_no_harm() {
     holds(LARGE);
@@ -73,6 +81,12 @@ fn a_keepalive_needs_a_quorum_round() {
 #[test]
 fn a_round_from_before_the_keepalive_does_not_count() {
     is_missed(Rule::RoundAfterReceipt, SMALL);
+}
+
+/// S1 of the review of safety: an answer that was on its way across an election.
+#[test]
+fn an_answer_to_an_older_question_does_not_count() {
+    is_missed(Rule::AnswerToThisRound, LATE);
 }
 
 #[test]

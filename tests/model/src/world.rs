@@ -8,6 +8,8 @@ use crate::{EXCLUSIVE, Rule};
 const NODES: usize = 3;
 /// Most keepalives under way at a time.
 const KEEP_ALIVES: usize = 2;
+/// Most questions of leaders under way at a time, with their answers.
+const QUESTIONS: usize = 2;
 
 /// How large the model is.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +22,8 @@ pub struct Bounds {
     pub ttl: u8,
     /// How many keepalives may be under way at a time: 1 or 2.
     pub keep_alives: usize,
+    /// How many questions of quorum rounds, or answers to them, may be under way at a time: 1 or 2.
+    pub questions: usize,
 }
 
 /// The model.
@@ -44,9 +48,27 @@ enum KeepAlive {
         age: u8,
         lease: u8,
         confirmed: bool,
+        /// Bit `i`: question `i` was sent after it came in.
+        asked: u8,
     },
     Answered {
         age: u8,
+    },
+}
+
+/// A message of a quorum round, which may be late or lost: a leader asks one other node, and is
+/// answered. With itself that is a quorum. It ends with the tenure of its leader, who counts no
+/// answer to a question of another tenure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Question {
+    None,
+    Asked {
+        leader: usize,
+        other: usize,
+    },
+    /// The other one has accepted the leader's vote, and says so.
+    Accepted {
+        leader: usize,
     },
 }
 
@@ -55,6 +77,7 @@ enum KeepAlive {
 pub struct State {
     nodes: [Node; NODES],
     keep_alives: [KeepAlive; KEEP_ALIVES],
+    questions: [Question; QUESTIONS],
     /// Ticks for which X is sure that its session lives. What it held when they were over is lost
     /// for ever (§5.6); what the same session is granted after another answer is not.
     safe: u8,
@@ -71,7 +94,10 @@ pub enum Action {
     SendAgain { which: usize },
     Lose { which: usize },
     Receive { which: usize, at: usize },
-    Confirm { leader: usize, other: usize },
+    Ask { leader: usize, other: usize },
+    LoseQuestion { which: usize },
+    Accept { which: usize },
+    Count { which: usize },
     Answer { which: usize, leader: usize },
     Deliver { which: usize },
     FindOverdue { leader: usize },
@@ -98,7 +124,8 @@ impl Model for World {
         let away = Node { voted: false, ..follower };
         let nodes = [leader, follower, away];
         let (keep_alives, safe) = ([KeepAlive::None; KEEP_ALIVES], self.bounds.ttl);
-        vec![State { nodes, keep_alives, safe, y_granted: false }.named()]
+        let questions = [Question::None; QUESTIONS];
+        vec![State { nodes, keep_alives, questions, safe, y_granted: false }.named()]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -107,6 +134,7 @@ impl Model for World {
         }
         actions.push(Action::Tick);
         self.actions_of_x(state, actions);
+        actions_of_questions(state, actions);
         for node in 0..NODES {
             self.actions_of(state, node, actions);
             for other in (0..NODES).filter(|other| *other != node) {
@@ -125,7 +153,10 @@ impl Model for World {
             }
             Action::Lose { which } => state.keep_alives[which] = KeepAlive::None,
             Action::Receive { which, at } => state.receive(which, at, self.bounds.ttl),
-            Action::Confirm { leader, other } => self.confirm(&mut state, leader, other),
+            Action::Ask { leader, other } => state.ask(leader, other),
+            Action::LoseQuestion { which } => state.lose_question(which),
+            Action::Accept { which } => self.accept(&mut state, which),
+            Action::Count { which } => self.count(&mut state, which),
             Action::Answer { which, leader } => state.answer(which, leader),
             Action::Deliver { which } => self.deliver(&mut state, which),
             Action::FindOverdue { leader } => {
@@ -213,7 +244,10 @@ impl World {
     fn exchanges(&self, state: &State, at: usize, other: usize, actions: &mut Vec<Action>) {
         let (node, peer) = (&state.nodes[at], &state.nodes[other]);
         if node.leads {
-            actions.push(Action::Confirm { leader: at, other });
+            let under_way = state.questions.iter().filter(|one| **one != Question::None).count();
+            if under_way < self.bounds.questions.min(QUESTIONS) {
+                actions.push(Action::Ask { leader: at, other });
+            }
             actions.push(Action::Append { leader: at, other });
         }
         let room = node.log.len() < self.bounds.log.min(LOG_MAX);
@@ -271,15 +305,26 @@ impl World {
         true
     }
 
-    fn confirm(&self, state: &mut State, leader: usize, other: usize) {
-        if !self.meet(state, leader, other) {
-            return;
+    /// The other one accepts the leader's vote, unless it has heard of a later term; then the
+    /// question is as good as lost.
+    fn accept(&self, state: &mut State, which: usize) {
+        let Question::Asked { leader, other } = state.questions[which] else { return };
+        if state.nodes[other].term > state.nodes[leader].term || !self.meet(state, leader, other) {
+            return state.lose_question(which);
         }
+        state.questions[which] = Question::Accepted { leader };
+    }
+
+    /// The leader reads an answer. It confirms what had come in before its question was sent (§5.1).
+    fn count(&self, state: &mut State, which: usize) {
+        let Question::Accepted { leader } = state.questions[which] else { return };
+        let any = self.lacks(Rule::AnswerToThisRound);
         for keep_alive in &mut state.keep_alives {
-            if let KeepAlive::At { node, confirmed, .. } = keep_alive {
-                *confirmed |= *node == leader;
+            if let KeepAlive::At { node, confirmed, asked, .. } = keep_alive {
+                *confirmed |= *node == leader && (any || *asked & bit(which) != 0);
             }
         }
+        state.lose_question(which);
     }
 
     /// The other one has the leader's log now: with that, an entry of the leader's own term and all
@@ -348,8 +393,8 @@ impl KeepAlive {
     fn older(self, ttl: u8) -> Self {
         match self {
             Self::Sent { age } if age + 1 < ttl => Self::Sent { age: age + 1 },
-            Self::At { node, age, lease, confirmed } if age + 1 < ttl => {
-                Self::At { node, age: age + 1, lease: lease.saturating_sub(1), confirmed }
+            Self::At { node, age, lease, confirmed, asked } if age + 1 < ttl => {
+                Self::At { node, age: age + 1, lease: lease.saturating_sub(1), confirmed, asked }
             }
             Self::Answered { age } if age + 1 < ttl => Self::Answered { age: age + 1 },
             _ => Self::None,
@@ -361,7 +406,9 @@ impl KeepAlive {
         match self {
             Self::None => Self::None,
             Self::Sent { .. } => Self::Sent { age: 0 },
-            Self::At { node, lease, confirmed, .. } => Self::At { node, age: 0, lease, confirmed },
+            Self::At { node, lease, confirmed, asked, .. } => {
+                Self::At { node, age: 0, lease, confirmed, asked }
+            }
             Self::Answered { .. } => Self::Answered { age: 0 },
         }
     }
@@ -388,7 +435,8 @@ impl State {
 
     fn receive(&mut self, which: usize, node: usize, ttl: u8) {
         if let KeepAlive::Sent { age } = self.keep_alives[which] {
-            self.keep_alives[which] = KeepAlive::At { node, age, lease: ttl, confirmed: false };
+            let (lease, confirmed, asked) = (ttl, false, 0);
+            self.keep_alives[which] = KeepAlive::At { node, age, lease, confirmed, asked };
         }
     }
 
@@ -405,27 +453,110 @@ impl State {
         self.forget_keep_alive(node);
     }
 
-    /// What a node had in memory of keepalives is gone.
+    /// The leader asks: what has come in by now waits for the answer.
+    fn ask(&mut self, leader: usize, other: usize) {
+        let Some(which) = self.questions.iter().position(|one| *one == Question::None) else {
+            return;
+        };
+        self.questions[which] = Question::Asked { leader, other };
+        for keep_alive in &mut self.keep_alives {
+            if let KeepAlive::At { node, asked, .. } = keep_alive
+                && *node == leader
+            {
+                *asked |= bit(which);
+            }
+        }
+    }
+
+    fn lose_question(&mut self, which: usize) {
+        self.questions[which] = Question::None;
+        for keep_alive in &mut self.keep_alives {
+            if let KeepAlive::At { asked, .. } = keep_alive {
+                *asked &= !bit(which);
+            }
+        }
+    }
+
+    /// What a node had in memory of keepalives is gone, and nobody waits for answers to its
+    /// questions.
     fn forget_keep_alive(&mut self, node: usize) {
         for one in &mut self.keep_alives {
             if one.is_at(node) {
                 *one = KeepAlive::None;
             }
         }
+        for which in 0..QUESTIONS {
+            if self.questions[which].leader() == Some(node) {
+                self.lose_question(which);
+            }
+        }
     }
 
-    /// Of states that differ in the names of nodes and keepalives only, one: both in order.
+    /// Of states that differ in the names of nodes, keepalives and questions only, one: all in order.
     fn named(mut self) -> Self {
         let mut order = [0, 1, 2];
         let has = |node| self.keep_alives.map(|one| one.is_at(node));
-        order.sort_by_key(|node| (self.nodes[*node], has(*node)));
+        let asks = |node| self.questions.map(|one| one.part_of(node));
+        order.sort_by_key(|node| (self.nodes[*node], has(*node), asks(*node)));
         self.nodes = order.map(|at| self.nodes[at]);
+        let name = |node: usize| order.iter().position(|at| *at == node).unwrap_or(node);
+        let mut places = [0, 1];
+        self.questions = self.questions.map(|one| one.renamed(name));
+        places.sort_by_key(|place| self.questions[*place]);
+        self.questions = places.map(|place| self.questions[place]);
         for one in &mut self.keep_alives {
-            if let KeepAlive::At { node, .. } = one {
-                *node = order.iter().position(|at| at == node).unwrap_or(*node);
+            if let KeepAlive::At { node, asked, .. } = one {
+                *node = name(*node);
+                let before = *asked;
+                let now = |new: usize| (before & bit(places[new]) != 0).then_some(bit(new));
+                *asked = (0..QUESTIONS).filter_map(now).sum();
             }
         }
         self.keep_alives.sort_unstable();
         self
+    }
+}
+
+impl Question {
+    fn leader(self) -> Option<usize> {
+        match self {
+            Self::None => None,
+            Self::Asked { leader, .. } | Self::Accepted { leader } => Some(leader),
+        }
+    }
+
+    /// What a node has to do with it.
+    fn part_of(self, node: usize) -> u8 {
+        match self {
+            Self::Asked { leader, .. } | Self::Accepted { leader } if leader == node => 2,
+            Self::Asked { other, .. } if other == node => 1,
+            _ => 0,
+        }
+    }
+
+    fn renamed(self, name: impl Fn(usize) -> usize) -> Self {
+        match self {
+            Self::None => Self::None,
+            Self::Asked { leader, other } => {
+                Self::Asked { leader: name(leader), other: name(other) }
+            }
+            Self::Accepted { leader } => Self::Accepted { leader: name(leader) },
+        }
+    }
+}
+
+fn bit(question: usize) -> u8 {
+    1 << question
+}
+
+/// A question arrives, or its answer, or neither.
+fn actions_of_questions(state: &State, actions: &mut Vec<Action>) {
+    for (which, question) in state.questions.iter().enumerate() {
+        match question {
+            Question::None => continue,
+            Question::Asked { .. } => actions.push(Action::Accept { which }),
+            Question::Accepted { .. } => actions.push(Action::Count { which }),
+        }
+        actions.push(Action::LoseQuestion { which });
     }
 }

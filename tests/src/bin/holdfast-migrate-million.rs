@@ -59,6 +59,8 @@ async fn main() -> ExitCode {
     let nodes = Nodes::start_one().await;
     load(&nodes, rows, owners.unwrap_or(rows)).await;
     let setup = Setup::nodes(1).cluster("max_sessions", rows.max(100_000) + 1);
+    // A session for each owner, with its one row.
+    let setup = setup.cluster("max_table_bytes", (rows * 2_048).max(1 << 30));
     let cluster = Cluster::start(&setup).await;
     cluster.leader().await;
     let import = Import { line: import, give_up: Duration::from_secs(give_up) };

@@ -8,7 +8,9 @@ use std::time::Duration;
 use clap::Parser;
 use comfy_table::{Table, presets};
 use holdfast_mutants::{Mutant, arm};
-use holdfast_tests::life::{Clocks, Many, Plan, fresh_seed, live, live_many, quiet_panics};
+use holdfast_tests::life::{
+    Clocks, Many, Plan, Schedule, fresh_seed, live, live_many, quiet_panics,
+};
 
 /// Lives lives with one deliberate bug after another until the judge finds it.
 ///
@@ -28,10 +30,13 @@ struct Arguments {
     /// Lives side by side [default: as many as there are cores].
     #[arg(long)]
     jobs: Option<usize>,
-    /// Live only the lives that found them before: a file of lines `mutant seed`. Each must be found
-    /// by one of its seeds; one without any is not found.
+    /// Live only the lives that found them before: a file of lines `mutant seed`, or `mutant plan.json`
+    /// for a plan beside it. Each must be found by one of its lives; one without any is not found.
     #[arg(long)]
     replay: Option<PathBuf>,
+    /// Live this plan alone with each of them: a file as `holdfast-simulate --shrink` prints it.
+    #[arg(long, conflicts_with = "replay")]
+    plan: Option<PathBuf>,
     /// Add the seeds that find them to this file.
     #[arg(long)]
     keep: Option<PathBuf>,
@@ -48,9 +53,16 @@ struct Looked {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     quiet_panics();
-    let looked = match &arguments.replay {
-        None => look_for_all(&arguments),
-        Some(path) => match kept(path) {
+    let looked = match (&arguments.plan, &arguments.replay) {
+        (None, None) => look_for_all(&arguments),
+        (Some(path), _) => match read_plan(path) {
+            Ok(plan) => chosen(&arguments).into_iter().map(|one| look_once(one, &plan)).collect(),
+            Err(error) => {
+                println!("{}: {error}", path.display());
+                return ExitCode::from(2);
+            }
+        },
+        (None, Some(path)) => match kept(path) {
             Ok(seeds) => replay(&arguments, &seeds),
             Err(error) => {
                 println!("{}: {error}", path.display());
@@ -87,6 +99,12 @@ fn look_for_all(arguments: &Arguments) -> Vec<Looked> {
     all
 }
 
+/// The schedule without which a mutant harms nobody.
+fn schedule_of(mutant: Mutant) -> Option<Schedule> {
+    // Nobody calls from another cluster otherwise.
+    (mutant == Mutant::StrangerAdmitted).then_some(Schedule::OtherLife)
+}
+
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
@@ -99,7 +117,8 @@ fn look_for(mutant: Mutant, first_seed: u64, arguments: &Arguments) -> Looked {
         failures: 1,
         jobs: arguments.jobs.unwrap_or_else(cores),
         clocks: Clocks::Within,
-        schedule: None,
+        schedule: schedule_of(mutant),
+        first_stream: false,
     };
     let outcome = live_many(&many, || arm(Some(mutant)), |_, _| ());
     let found = outcome.failed.into_iter().next();
@@ -108,18 +127,28 @@ fn look_for(mutant: Mutant, first_seed: u64, arguments: &Arguments) -> Looked {
     Looked { mutant, lives: outcome.counts.lives, took: outcome.took, found }
 }
 
+fn read_plan(path: &Path) -> Result<Plan, Box<dyn std::error::Error>> {
+    Ok(serde_json::from_str(&std::fs::read_to_string(path)?)?)
+}
+
+fn look_once(mutant: Mutant, plan: &Plan) -> Looked {
+    arm(Some(mutant));
+    let violation = live(plan).violations.into_iter().next();
+    let found = violation.map(|violation| (plan.seed, violation));
+    let looked = Looked { mutant, lives: 1, took: Duration::ZERO, found };
+    println!("{}", line(&looked));
+    looked
+}
+
 /// Every mutant is found by one of the lives that found it before.
-fn replay(arguments: &Arguments, kept: &[(Mutant, u64)]) -> Vec<Looked> {
-    let seeds_of =
-        |mutant: Mutant| kept.iter().filter(move |(of, _)| *of == mutant).map(|(_, seed)| *seed);
+fn replay(arguments: &Arguments, kept: &[(Mutant, Plan)]) -> Vec<Looked> {
     let look = |mutant: Mutant| {
         arm(Some(mutant));
         let mut looked = Looked { mutant, lives: 0, took: Duration::ZERO, found: None };
-        for seed in seeds_of(mutant) {
+        for (_, plan) in kept.iter().filter(|(of, _)| *of == mutant) {
             looked.lives += 1;
-            let life = live(&Plan::draw(seed, Clocks::Within));
-            if let Some(violation) = life.violations.into_iter().next() {
-                looked.found = Some((seed, violation));
+            if let Some(violation) = live(plan).violations.into_iter().next() {
+                looked.found = Some((plan.seed, violation));
                 break;
             }
         }
@@ -148,16 +177,32 @@ fn replay(arguments: &Arguments, kept: &[(Mutant, u64)]) -> Vec<Looked> {
     all
 }
 
-fn kept(path: &Path) -> Result<Vec<(Mutant, u64)>, Box<dyn std::error::Error>> {
+/// The runs of a seed that may have found a mutant: as it is drawn now, and before that as it was drawn
+/// before there was a second stream.
+fn plans_of(mutant: Mutant, seed: u64) -> Vec<Plan> {
+    if let Some(schedule) = schedule_of(mutant) {
+        return vec![Plan::of(schedule, seed)];
+    }
+    let plan = Plan::draw(seed, Clocks::Within);
+    vec![plan.clone().first_stream_alone(), plan]
+}
+
+/// The lives of a file: a line has a mutant, and a seed or the file of a plan beside this one.
+fn kept(path: &Path) -> Result<Vec<(Mutant, Plan)>, Box<dyn std::error::Error>> {
     let text = std::fs::read_to_string(path)?;
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
     let mut all = Vec::new();
     for line in lines {
         let mut words = line.split_whitespace();
-        let (Some(name), Some(seed)) = (words.next(), words.next()) else {
-            return Err(format!("'{line}' is not `mutant seed`").into());
+        let (Some(name), Some(life)) = (words.next(), words.next()) else {
+            return Err(format!("'{line}' is not `mutant seed`, nor `mutant plan.json`").into());
         };
-        all.push((name.parse()?, seed.parse()?));
+        let mutant = name.parse()?;
+        let plans = match life.parse() {
+            Ok(seed) => plans_of(mutant, seed),
+            Err(_) => vec![read_plan(&path.with_file_name(life))?],
+        };
+        all.extend(plans.into_iter().map(|plan| (mutant, plan)));
     }
     Ok(all)
 }

@@ -41,6 +41,10 @@ struct Arguments {
     /// Let the clocks of clients be slower than DESIGN §5.4 allows: the judge must find violations.
     #[arg(long)]
     beyond: bool,
+    /// Leave out what the second stream of the seeds draws: later kinds of faults, small limits,
+    /// large tables.
+    #[arg(long, conflicts_with_all = ["schedule", "demand", "plan"])]
+    first_stream: bool,
     /// Print every step that the life traces.
     #[arg(long, requires = "seed")]
     trace: bool,
@@ -83,7 +87,10 @@ fn main() -> ExitCode {
             }
         },
         (None, Some(seed)) => {
-            let drawn = || Plan::draw(seed, clocks);
+            let drawn = || {
+                let plan = Plan::draw(seed, clocks);
+                if arguments.first_stream { plan.first_stream_alone() } else { plan }
+            };
             let plan = arguments.schedule.map_or_else(drawn, |schedule| Plan::of(schedule, seed));
             one(&plan, &arguments)
         }
@@ -144,6 +151,7 @@ fn many(arguments: &Arguments, clocks: Clocks) -> ExitCode {
         jobs: arguments.jobs.unwrap_or(cores),
         clocks,
         schedule: arguments.schedule,
+        first_stream: arguments.first_stream,
     };
     println!("first seed {first_seed}, {} side by side", many.jobs);
     let outcome = match ledger {

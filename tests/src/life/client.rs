@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdfast::{Builder, Client};
+use holdfast::{Builder, Client, RefusalReason};
 use holdfast_seams::Seams;
 use holdfast_seams::simulated::Process;
 use tokio::sync::watch;
@@ -204,6 +204,24 @@ impl Work {
     }
 }
 
+/// Asks again what is refused for a limit that others may free.
+async fn patiently<T, F>(seams: &Seams, ask: impl Fn() -> F) -> holdfast::Result<T>
+where
+    F: Future<Output = holdfast::Result<T>>,
+{
+    let give_up = seams.clock.now() + VISIT;
+    loop {
+        match ask().await {
+            Err(holdfast::Error::Refused { reason: RefusalReason::Limit, .. })
+                if seams.clock.now() < give_up =>
+            {
+                seams.sleep(AGAIN).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 /// A client that comes when all is over: it looks at every name, takes each, and gives it back.
 ///
 /// # Errors
@@ -217,13 +235,16 @@ pub(super) async fn visit(
     names: Vec<String>,
 ) -> Result<(), String> {
     let seams = process.seams();
-    let client = builder.ttl(Duration::from_secs(10)).connect().await;
+    let client_seams = seams.clone();
+    let client = patiently(&seams, || builder.clone().ttl(Duration::from_secs(10)).connect()).await;
     let client = client.map_err(|error| format!("nobody can connect: {error}"))?;
     let scribe = Scribe::of(client, id, recorder.of(process), seams);
     for name in names {
         let failed = |error: holdfast::Error| format!("{name} cannot be used: {error}");
         scribe.inspect(&name).await.map_err(failed)?;
-        let held = scribe.acquire(&Wish::exclusive(&name), VISIT).await.map_err(failed)?;
+        let wish = Wish::exclusive(&name);
+        let held =
+            patiently(&client_seams, || scribe.acquire(&wish, VISIT)).await.map_err(failed)?;
         held.note();
         scribe.inspect(&name).await.map_err(failed)?;
         held.release().await.map_err(failed)?;

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::fault::Kind;
+use super::limits::{self, ONE_RUN_IN};
 
 /// What one life saw, or many together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +45,12 @@ pub struct Counts {
     pub refused_stores: u64,
     /// Times that the schedule of a regression life happened.
     pub scheduled: u64,
+    /// Runs that began with a large table.
+    #[serde(default)]
+    pub large_tables: u64,
+    /// Runs in which a limit of size was reached, by its name.
+    #[serde(default)]
+    pub limits: BTreeMap<String, u64>,
     /// Faults that struck, by kind; one that found nothing to strike does not count.
     pub faults: BTreeMap<Kind, u64>,
 }
@@ -58,7 +65,9 @@ impl Counts {
             expiries: 40_000,
             lost_writes: 20_000,
             member_changes: 5_000,
-            faults: Kind::ALL.iter().map(|kind| (*kind, 1_000)).collect(),
+            large_tables: 20,
+            limits: limits::names().map(|name| (name.to_owned(), 20_000 / ONE_RUN_IN)).collect(),
+            faults: Kind::every().map(|kind| (kind, 1_000)).collect(),
             ..Self::default()
         }
     }
@@ -82,6 +91,10 @@ impl Counts {
         self.member_changes += other.member_changes;
         self.refused_stores += other.refused_stores;
         self.scheduled += other.scheduled;
+        self.large_tables += other.large_tables;
+        for (name, count) in &other.limits {
+            *self.limits.entry(name.clone()).or_default() += count;
+        }
         for (kind, count) in &other.faults {
             *self.faults.entry(*kind).or_default() += count;
         }
@@ -99,6 +112,12 @@ impl Counts {
             .filter(|((_, least), (_, seen))| seen < least)
             .map(|((name, least), (_, seen))| format!("{name}: {seen} of {least}"))
             .collect();
+        for (name, least) in &least.limits {
+            let seen = self.limits.get(name).copied().unwrap_or(0);
+            if seen < *least {
+                missing.push(format!("limit {name}: {seen} of {least}"));
+            }
+        }
         for (kind, least) in &least.faults {
             let seen = self.faults.get(kind).copied().unwrap_or(0);
             if seen < *least {
@@ -108,7 +127,7 @@ impl Counts {
         missing
     }
 
-    fn rows(&self) -> [(&'static str, u64); 17] {
+    fn rows(&self) -> [(&'static str, u64); 18] {
         [
             ("lives", self.lives),
             ("simulated seconds", self.lived_ms / 1_000),
@@ -127,6 +146,7 @@ impl Counts {
             ("membership changes", self.member_changes),
             ("stores refused", self.refused_stores),
             ("schedules happened", self.scheduled),
+            ("large tables", self.large_tables),
         ]
     }
 }
@@ -135,6 +155,9 @@ impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, count) in self.rows() {
             writeln!(f, "{name:<28}{count:>12}")?;
+        }
+        for (name, count) in &self.limits {
+            writeln!(f, "{:<34}{count:>6} runs", format!("limit {name}"))?;
         }
         for (kind, count) in &self.faults {
             writeln!(f, "{:<28}{count:>12}", format!("fault {kind}"))?;
@@ -154,8 +177,12 @@ mod tests {
 
         seen.expiries -= 1;
         seen.faults.remove(&Kind::Wipe);
+        seen.limits.remove("max_watches");
 
         let missing = seen.short_of(&Counts::of_the_long_run());
-        assert_eq!(missing, ["expiries: 39999 of 40000", "fault wipe: 0 of 1000"]);
+        assert_eq!(
+            missing,
+            ["expiries: 39999 of 40000", "limit max_watches: 0 of 200", "fault wipe: 0 of 1000"]
+        );
     }
 }

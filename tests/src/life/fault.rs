@@ -40,6 +40,22 @@ pub enum Shape {
     LeaderDeaf,
 }
 
+/// Which way messages are held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// What other nodes send to the leader: answers to it above all.
+    ToLeader,
+    /// What the leader sends to other nodes.
+    FromLeader,
+    /// Both, one after the other; they begin and end at times of their own.
+    LeaderBothWays,
+    /// What nodes send to a client.
+    ToClient(u64),
+    /// What a client sends.
+    FromClient(u64),
+}
+
 /// What happens to a disk's bytes while its node is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -109,6 +125,33 @@ pub enum Fault {
     Shrink(Who),
     /// Leadership is handed over.
     Transfer,
+    /// Messages and answers are held back on connections that live, and arrive after it: of a stream
+    /// in their order, calls in any order.
+    HoldBack(Way),
+    /// Nothing passes between a node and the others for seconds. Their connections outlive it, and
+    /// what was written meanwhile is sent again.
+    Retransmission(Who),
+    /// Half of the clients reach only the leader, for longer than an election and their leases. The
+    /// leader reaches no other node for a part of that; its connections outlive it.
+    PartialPartition,
+    /// A disk is slower by a factor, for long.
+    CrawlingDisk(Who, u32),
+    /// A disk finishes nothing for a while, up to minutes, and goes on.
+    HungDisk(Who),
+    /// A node is slower by a factor, for long.
+    SlowNode(Who, u32),
+    /// A follower needs a snapshot, and snapshots travel at so many bytes a second.
+    SlowSnapshots(u64),
+    /// A node opens no file any more, and accepts no connection.
+    NoDescriptors(Who),
+    /// A client's decoder fails on messages longer than so many bytes.
+    DecodeLimit(u64, u64),
+    /// A client takes nothing off its lines, which live on.
+    NeverReads(u64),
+    /// A node does nothing for longer than the longest lease.
+    LongPause(Who),
+    /// A client does nothing for longer than the longest lease.
+    LongPauseClient(u64),
 }
 
 /// A fault without what it strikes, for counting.
@@ -144,11 +187,23 @@ pub enum Kind {
     Grow,
     Shrink,
     Transfer,
+    HoldBack,
+    Retransmission,
+    PartialPartition,
+    CrawlingDisk,
+    HungDisk,
+    SlowNode,
+    SlowSnapshots,
+    NoDescriptors,
+    DecodeLimit,
+    NeverReads,
+    LongPause,
+    LongPauseClient,
 }
 
 impl Kind {
-    /// Every kind.
-    pub const ALL: [Self; 28] = [
+    /// Every kind that is drawn one by one.
+    pub const ALL: [Self; 31] = [
         Self::Kill,
         Self::Crash,
         Self::PowerCut,
@@ -177,7 +232,39 @@ impl Kind {
         Self::Grow,
         Self::Shrink,
         Self::Transfer,
+        Self::HoldBack,
+        Self::Retransmission,
+        Self::PartialPartition,
     ];
+
+    /// The last so many of [`ALL`](Self::ALL) came later, and are drawn from a stream of their own:
+    /// what else a seed draws stayed what it was.
+    pub(super) const LATER: usize = 3;
+
+    /// The kinds that last, or are beyond what a lease covers: each is drawn by itself, from a stream of
+    /// draws of their own, so that what else a seed draws stays what it was.
+    pub const LASTING: [Self; 9] = [
+        Self::CrawlingDisk,
+        Self::HungDisk,
+        Self::SlowNode,
+        Self::SlowSnapshots,
+        Self::NoDescriptors,
+        Self::DecodeLimit,
+        Self::NeverReads,
+        Self::LongPause,
+        Self::LongPauseClient,
+    ];
+
+    /// Both.
+    pub fn every() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().chain(Self::LASTING)
+    }
+
+    /// Whether it was there before any other stream of draws than the first.
+    pub(super) fn is_of_the_first_stream(self) -> bool {
+        const FIRST: usize = 28;
+        Self::ALL.iter().take(FIRST).any(|kind| *kind == self)
+    }
 
     /// Whether it changes who the members are.
     pub const fn changes_members(self) -> bool {
@@ -232,6 +319,18 @@ impl Fault {
             Self::Grow => Kind::Grow,
             Self::Shrink(_) => Kind::Shrink,
             Self::Transfer => Kind::Transfer,
+            Self::HoldBack(_) => Kind::HoldBack,
+            Self::Retransmission(_) => Kind::Retransmission,
+            Self::PartialPartition => Kind::PartialPartition,
+            Self::CrawlingDisk(..) => Kind::CrawlingDisk,
+            Self::HungDisk(_) => Kind::HungDisk,
+            Self::SlowNode(..) => Kind::SlowNode,
+            Self::SlowSnapshots(_) => Kind::SlowSnapshots,
+            Self::NoDescriptors(_) => Kind::NoDescriptors,
+            Self::DecodeLimit(..) => Kind::DecodeLimit,
+            Self::NeverReads(_) => Kind::NeverReads,
+            Self::LongPause(_) => Kind::LongPause,
+            Self::LongPauseClient(_) => Kind::LongPauseClient,
         }
     }
 }

@@ -38,12 +38,17 @@ pub struct Many {
     pub clocks: Clocks,
     /// Lives of this schedule, instead of those that the seeds draw.
     pub schedule: Option<Schedule>,
+    /// Leave out what the second stream of the seeds draws.
+    pub first_stream: bool,
 }
 
 impl Many {
     /// The life of one of the seeds.
     fn plan(&self, seed: u64) -> Plan {
-        let drawn = || Plan::draw(seed, self.clocks);
+        let drawn = || {
+            let plan = Plan::draw(seed, self.clocks);
+            if self.first_stream { plan.first_stream_alone() } else { plan }
+        };
         self.schedule.map_or_else(drawn, |schedule| Plan::of(schedule, seed))
     }
 
@@ -52,7 +57,8 @@ impl Many {
         let beyond = if self.clocks == Clocks::Beyond { " --beyond" } else { "" };
         let name = |schedule: Schedule| Some(schedule.to_possible_value()?.get_name().to_owned());
         let schedule = self.schedule.and_then(name).map(|name| format!(" --schedule {name}"));
-        format!("just simulate {seed}{beyond}{}", schedule.unwrap_or_default())
+        let without = if self.first_stream { " --first-stream" } else { "" };
+        format!("just simulate {seed}{beyond}{without}{}", schedule.unwrap_or_default())
     }
 }
 

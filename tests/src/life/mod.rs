@@ -8,7 +8,9 @@ mod client;
 mod counts;
 mod crew;
 mod fault;
+mod lasting;
 mod ledger;
+mod limits;
 mod many;
 mod plan;
 mod rogue;
@@ -16,6 +18,7 @@ mod schedule;
 mod shrink;
 mod stage;
 mod strike;
+mod table;
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -26,7 +29,7 @@ use holdfast_seams::Seams;
 use holdfast_seams::simulated::Machine;
 
 pub use counts::Counts;
-pub use fault::{Damage, Fault, Kind, Shape, Who};
+pub use fault::{Damage, Fault, Kind, Shape, Way, Who};
 pub use ledger::{Ledger, LedgerError};
 pub use many::{Failed, Many, Outcome, live_many};
 pub use plan::{Air, ClientPlan, Clocks, DiskPace, Knobs, Plan, Strike};

@@ -2,11 +2,13 @@
 //!
 //! A plan is plain data, so that a life that fails can be made shorter by leaving things out.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::fault::{Damage, Fault, Kind, Shape, Who};
+use super::fault::{Damage, Fault, Kind, Shape, Way, Who};
+use super::limits;
 use super::schedule::Schedule;
 use crate::draw::Draw;
 use crate::traffic::{self, Mix};
@@ -20,6 +22,21 @@ const SHORTEST_MS: u64 = 60_000;
 const RATE_WITHIN: u64 = 47_000;
 /// The rate of a client beyond the allowance: it loses more than a tenth on everybody.
 const RATE_BEYOND: i32 = -250_000;
+/// Told apart from the seed itself, this begins the second stream of draws: what came later is drawn
+/// from it, so that all else of an old seed's run stays as it was.
+const LASTING_STREAM: u64 = 0x006c_6174_6572_6b69;
+/// Of so many runs one has a fault of each kind of the second stream.
+const LASTING_ONE_IN: u64 = 10;
+/// Of so many runs one begins with a table of some pages, and one with a large one.
+const PAGES_ONE_IN: u64 = 12;
+const LARGE_ONE_IN: u64 = 400;
+/// Locks in a large table.
+pub(super) const LARGE: u64 = 100_000;
+/// Entries between two snapshots of one, at least: each is as large as the table.
+pub(super) const LARGE_SNAPSHOT_EVERY: u64 = 640;
+
+/// What a seed is turned into for the faults of later kinds.
+const LATER_STREAM: u64 = 0x4c41_5445_5231;
 
 /// One whole life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +70,12 @@ pub struct Plan {
     /// What once broke openraft, and is to happen over and over beside that.
     #[serde(default)]
     pub schedule: Option<Schedule>,
+    /// Limits of size that are not as usual, by the names that the store has for them.
+    #[serde(default)]
+    pub limits: BTreeMap<String, u64>,
+    /// Locks that are held from the beginning, beside those that the clients share.
+    #[serde(default)]
+    pub table: u64,
 }
 
 /// Settings of the nodes.
@@ -150,14 +173,16 @@ impl Plan {
             client.rate = RATE_BEYOND;
         }
         let names = 1 + draw.below(8);
-        let strikes = strikes(&mut draw, nodes, &clients, length_ms);
+        let mut strikes = strikes(&mut draw, nodes, &clients, length_ms);
+        strikes.extend(later_strikes(seed, &knobs, &clients, length_ms));
+        strikes.sort_by_key(|strike| strike.at_ms);
         let rogue = draw.below(4) == 0;
         // The first client is the one whose clock may be beyond the allowance.
         for client in clients.iter_mut().skip(1) {
             client.calls = draw.below(6) == 0;
         }
         let imports = draw.below(4) == 0;
-        Self {
+        let plan = Self {
             seed,
             length_ms,
             nodes,
@@ -171,7 +196,37 @@ impl Plan {
             imports,
             strikes,
             schedule: None,
+            limits: BTreeMap::new(),
+            table: 0,
+        };
+        plan.with_lasting()
+    }
+
+    /// What the second stream of the seed draws.
+    fn with_lasting(mut self) -> Self {
+        let mut draw = Draw::new(self.seed ^ LASTING_STREAM);
+        self.strikes.extend(lasting_strikes(&mut draw, &self));
+        self.strikes.sort_by_key(|strike| strike.at_ms);
+        self.limits = limits::draw(&mut draw);
+        self.table = match (draw.below(LARGE_ONE_IN), draw.below(PAGES_ONE_IN)) {
+            (0, _) => LARGE,
+            (_, 0) => 3_000 + draw.below(3_000),
+            _ => 0,
+        };
+        if self.table > 0 {
+            // Those who hold it ask for more than such limits let anybody have.
+            self.limits.clear();
         }
+        self
+    }
+
+    /// The run as it was before there was a second stream.
+    #[must_use]
+    pub fn first_stream_alone(mut self) -> Self {
+        self.strikes.retain(|strike| strike.fault.kind().is_of_the_first_stream());
+        self.limits.clear();
+        self.table = 0;
+        self
     }
 
     /// How long it is.
@@ -270,15 +325,43 @@ fn rate(draw: &mut Draw) -> i32 {
     i32::try_from(offset).unwrap_or(0) - i32::try_from(RATE_WITHIN).unwrap_or(0)
 }
 
+/// None to two faults of the kinds that came later: each kind as often as one of the others.
+fn later_strikes(seed: u64, knobs: &Knobs, clients: &[ClientPlan], length_ms: u64) -> Vec<Strike> {
+    let mut draw = Draw::new(seed ^ LATER_STREAM);
+    let (_, later) = Kind::ALL.split_at(Kind::ALL.len() - Kind::LATER);
+    (0..draw.below(3))
+        .map(|_| {
+            let kind = pick(&mut draw, later);
+            let fault = fault(&mut draw, kind, clients.len() as u64);
+            let at_ms = draw.below(length_ms - 10_000);
+            Strike { at_ms, lasts_ms: later_lasts_ms(&mut draw, fault, knobs, clients), fault }
+        })
+        .collect()
+}
+
+/// Often longer than an election; a partial partition longer than any lease, too.
+fn later_lasts_ms(draw: &mut Draw, fault: Fault, knobs: &Knobs, clients: &[ClientPlan]) -> u64 {
+    let longest_ttl_ms = clients.iter().map(|client| client.ttl_ms).max().unwrap_or(0);
+    match fault {
+        Fault::PartialPartition => {
+            knobs.election_max_ms + longest_ttl_ms + 1_000 + draw.below(4_000)
+        }
+        Fault::Retransmission(_) => 1_500 + draw.below(7_000),
+        _ if draw.below(3) == 0 => 50 + draw.below(1_500),
+        _ => knobs.election_min_ms + draw.below(6_000),
+    }
+}
+
 /// Six to fourteen faults. Some lives see one kind over and over.
 fn strikes(draw: &mut Draw, nodes: u64, clients: &[ClientPlan], length_ms: u64) -> Vec<Strike> {
     let count = 6 + draw.below(9);
-    let favourite = (draw.below(4) == 0).then(|| pick(draw, &Kind::ALL));
+    let (kinds, _) = Kind::ALL.split_at(Kind::ALL.len() - Kind::LATER);
+    let favourite = (draw.below(4) == 0).then(|| pick(draw, kinds));
     let last_ms = length_ms - 10_000;
     let mut strikes: Vec<_> = (0..count)
         .map(|_| {
             let kind = favourite.filter(|_| draw.below(2) == 0);
-            let kind = kind.unwrap_or_else(|| pick(draw, &Kind::ALL));
+            let kind = kind.unwrap_or_else(|| pick(draw, kinds));
             let fault = fault(draw, kind, clients.len() as u64);
             let at_ms = draw.below(last_ms);
             Strike { at_ms, lasts_ms: lasts_ms(draw, fault, clients), fault }
@@ -306,6 +389,35 @@ fn lasts_ms(draw: &mut Draw, fault: Fault, clients: &[ClientPlan]) -> u64 {
     }
 }
 
+/// One of each kind of the second stream in one run of [`LASTING_ONE_IN`].
+fn lasting_strikes(draw: &mut Draw, plan: &Plan) -> Vec<Strike> {
+    let first_half = plan.length_ms / 2;
+    let longest_ttl_ms = plan.clients.iter().map(|client| client.ttl_ms).max().unwrap_or(0);
+    let mut strikes = Vec::new();
+    for kind in Kind::LASTING {
+        // Drawn whether they are used or not, so that one kind does not move the others.
+        let (chosen, at_ms) = (draw.below(LASTING_ONE_IN) == 0, draw.below(first_half));
+        let fault = fault(draw, kind, plan.clients.len() as u64);
+        let lasts_ms = match kind {
+            // Half of the time for minutes.
+            Kind::HungDisk if draw.below(2) == 0 => 60_000 + draw.below(60_000),
+            Kind::HungDisk => 3_000 + draw.below(17_000),
+            Kind::NoDescriptors => 2_000 + draw.below(10_000),
+            Kind::LongPause | Kind::LongPauseClient => longest_ttl_ms + 500 + draw.below(4_000),
+            Kind::DecodeLimit | Kind::NeverReads => longest_ttl_ms + draw.below(8_000),
+            _ => 10_000 + draw.below(20_000),
+        };
+        if chosen && (plan.nodes > 1 || kind != Kind::SlowSnapshots) {
+            strikes.push(Strike { at_ms, lasts_ms, fault });
+        }
+    }
+    strikes
+}
+
+fn factor(draw: &mut Draw) -> u32 {
+    if draw.below(2) == 0 { 10 } else { 100 }
+}
+
 fn pick<T: Copy>(draw: &mut Draw, from: &[T]) -> T {
     let chosen = usize::try_from(draw.below(from.len() as u64)).unwrap_or(0);
     from[chosen]
@@ -316,6 +428,16 @@ fn who(draw: &mut Draw) -> Who {
         0..=1 => Who::Leader,
         2 => Who::Follower,
         _ => Who::Node(draw.below(5)),
+    }
+}
+
+fn way(draw: &mut Draw, clients: u64) -> Way {
+    match draw.below(6) {
+        0 => Way::ToLeader,
+        1 => Way::FromLeader,
+        2..=3 => Way::LeaderBothWays,
+        4 => Way::ToClient(draw.below(clients)),
+        _ => Way::FromClient(draw.below(clients)),
     }
 }
 
@@ -360,6 +482,25 @@ fn fault(draw: &mut Draw, kind: Kind, clients: u64) -> Fault {
         Kind::Grow => Fault::Grow,
         Kind::Shrink => Fault::Shrink(who(draw)),
         Kind::Transfer => Fault::Transfer,
+        Kind::HoldBack => Fault::HoldBack(way(draw, clients)),
+        Kind::Retransmission => Fault::Retransmission(who(draw)),
+        Kind::PartialPartition => Fault::PartialPartition,
+        lasting => lasting_fault(draw, lasting, clients),
+    }
+}
+
+/// The same of the kinds that last.
+fn lasting_fault(draw: &mut Draw, kind: Kind, clients: u64) -> Fault {
+    match kind {
+        Kind::CrawlingDisk => Fault::CrawlingDisk(who(draw), factor(draw)),
+        Kind::HungDisk => Fault::HungDisk(who(draw)),
+        Kind::SlowNode => Fault::SlowNode(who(draw), factor(draw)),
+        Kind::SlowSnapshots => Fault::SlowSnapshots(100 + draw.below(900)),
+        Kind::NoDescriptors => Fault::NoDescriptors(who(draw)),
+        Kind::DecodeLimit => Fault::DecodeLimit(draw.below(clients), 20 + draw.below(100)),
+        Kind::NeverReads => Fault::NeverReads(draw.below(clients)),
+        Kind::LongPause => Fault::LongPause(who(draw)),
+        _ => Fault::LongPauseClient(draw.below(clients)),
     }
 }
 
@@ -389,9 +530,38 @@ mod tests {
             }
         }
 
+        let drawn = |kind| counts.get(&kind).copied().unwrap_or(0);
         for kind in Kind::ALL {
-            let count = counts.get(&kind).copied().unwrap_or(0);
-            assert!(count > 400, "{kind}: {count} in 2,000 lives");
+            assert!(drawn(kind) > 400, "{kind}: {} in 2,000 lives", drawn(kind));
+        }
+        for kind in Kind::LASTING {
+            assert!(drawn(kind) > 150, "{kind}: {} in 2,000 lives", drawn(kind));
+        }
+    }
+
+    /// What is drawn later moves nothing that was drawn before.
+    #[test]
+    fn a_run_without_the_second_stream_has_the_first_kinds_alone() {
+        let plan = Plan::draw(7, Clocks::Within).first_stream_alone();
+
+        assert!(plan.strikes.iter().all(|strike| strike.fault.kind().is_of_the_first_stream()));
+        assert!(plan.strikes.is_sorted_by_key(|strike| strike.at_ms));
+        assert!(plan.limits.is_empty() && plan.table == 0);
+    }
+
+    /// Otherwise no run of a hundred could reach it.
+    #[test]
+    fn each_limit_is_drawn_in_one_run_of_twenty_at_least() {
+        let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+        for seed in 0..2_000 {
+            for name in Plan::draw(seed, Clocks::Within).limits.into_keys() {
+                *counts.entry(name).or_default() += 1;
+            }
+        }
+
+        for name in limits::names() {
+            let count = counts.get(name).copied().unwrap_or(0);
+            assert!(count > 100, "{name}: {count} in 2,000 runs");
         }
     }
 

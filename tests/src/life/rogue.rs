@@ -32,6 +32,9 @@ const PAUSE_MS: u64 = 150;
 const STEPS_IN_TIME: u64 = 12;
 /// So long after its lease it renews then, milliseconds: about when it is being ended.
 const TOO_LATE_MS: u64 = 300;
+/// Most names of a request, and most bytes of a value.
+const NAMES_MAX: u64 = 64;
+const VALUE_MAX: usize = 4_096;
 /// How far its guesses at tokens of others are from one of its own.
 const GUESSES: u64 = 12;
 
@@ -45,6 +48,8 @@ pub(super) struct Rogue {
     pub(super) label: String,
     /// How many names the others share.
     pub(super) names: u64,
+    /// Whether each of its sessions begins with what is larger than anything may be.
+    pub(super) excess: bool,
     pub(super) stopped: watch::Receiver<bool>,
     /// What it found wrong.
     pub(super) wrong: Arc<Mutex<Vec<String>>>,
@@ -87,6 +92,9 @@ impl Rogue {
         let open = Open { ttl_ms: Some(TTL_MS), label: self.label.clone(), resume: None };
         known.renewed = Some(self.seams.clock.now());
         if send(&line.outgoing, vec![Ask::Open(open)]).await.is_none() {
+            return;
+        }
+        if self.excess && send(&line.outgoing, Self::too_much(&mut known)).await.is_none() {
             return;
         }
         for _ in 0..STEPS {
@@ -148,6 +156,22 @@ impl Rogue {
             }
             _ => vec![self.renew(known)],
         }
+    }
+
+    /// More names than a request may have, and a longer value than a lock may.
+    fn too_much(known: &mut Known) -> Vec<Ask> {
+        let (many, long) = (known.next_request, known.next_request + 1);
+        known.next_request += 2;
+        let item = |number: u64| {
+            let name = format!("rogue/many/{number}").into_bytes().into();
+            Item { name, mode: Mode::Exclusive.into() }
+        };
+        let items = (0..=NAMES_MAX).map(item).collect();
+        let acquire = Acquire { request_id: many, items, wait: true, ..Acquire::default() };
+        let value = vec![0; VALUE_MAX + 1].into();
+        let name = "rogue/0".into();
+        let set = SetValue { request_id: long, token: 1, name, change: Some(Change::Value(value)) };
+        vec![Ask::Acquire(acquire), Ask::SetValue(set)]
     }
 
     /// The same request asks for the same name each time.

@@ -55,7 +55,7 @@ const EARLIER_HOLDS: u64 = 60;
 impl Plan {
     /// A life of a schedule, with nothing else going wrong than the schedule needs.
     pub fn of(schedule: Schedule, seed: u64) -> Self {
-        let mut plan = Self::draw(seed, Clocks::Within);
+        let mut plan = Self::draw(seed, Clocks::Within).first_stream_alone();
         plan.nodes = if schedule == Schedule::UnevenAcks { 5 } else { 3 };
         plan.length_ms = LENGTH_MS + 5_000;
         (plan.knobs.snapshot_every, plan.knobs.log_kept) = (20, 0);

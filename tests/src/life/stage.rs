@@ -17,8 +17,10 @@ use holdfast_server::session::SessionSettings;
 use super::caller::Board;
 use super::client::{Actor, Calling, Ends, begin_caller, begin_client};
 use super::counts::Counts;
-use super::plan::{Air, ClientPlan, Plan};
+use super::limits::{self, Sizes};
+use super::plan::{Air, ClientPlan, LARGE, LARGE_SNAPSHOT_EVERY, Plan};
 use super::rogue::Rogue;
+use super::table::Hoarders;
 use crate::check::{Options, check};
 use crate::draw::Draw;
 use crate::history::{ClientId, Record, Recorder, What, merge};
@@ -30,6 +32,10 @@ use crate::traffic;
 const STAGE: ClientId = ClientId(0);
 /// The number of the client that does what the library never would.
 pub(super) const ROGUE: u64 = 2_000_000;
+/// Clients with this number and above are there for something else than to share locks.
+const FIRST_HELPER: u64 = 1_000_000;
+/// Nobody who shares locks wants to hold one for so long.
+const STUCK_AFTER: Duration = Duration::from_secs(45);
 /// Between two looks at every node.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long a start may take on a disk that works.
@@ -73,7 +79,9 @@ pub(super) struct Stage<'a> {
     /// Ends that were found wrong already.
     told_ends: Mutex<BTreeSet<(u64, String)>>,
     grants: Arc<AtomicU64>,
-    ends: Ends,
+    pub(super) ends: Ends,
+    /// Those that hold the table that is there from the beginning.
+    pub(super) hoarders: Mutex<Hoarders>,
 }
 
 impl<'a> Stage<'a> {
@@ -98,6 +106,7 @@ impl<'a> Stage<'a> {
             told_ends: Mutex::default(),
             grants: Arc::default(),
             ends: Ends::default(),
+            hoarders: Mutex::default(),
             seams,
         }
     }
@@ -110,7 +119,7 @@ impl<'a> Stage<'a> {
             if stage.first_start().await {
                 stage.act(earlier.as_ref()).await;
                 stage.heal().await;
-                stage.last_act().await;
+                Box::pin(stage.last_act()).await;
             }
         });
         stage.judge(machine)
@@ -148,10 +157,14 @@ impl<'a> Stage<'a> {
     /// Clients work while everything goes wrong that the plan has.
     async fn act(&self, earlier: Option<&World<'a>>) {
         let begun = self.seams.clock.now();
+        self.begin_table();
+        if self.plan.limits.contains_key("watch_backlog") {
+            self.world.network().set_watch_window(1);
+        }
         for number in 0..self.plan.clients.len() as u64 {
             self.begin_client(number);
         }
-        if self.plan.rogue {
+        if self.plan.rogue || limits::goes_beyond(&self.plan.limits) {
             self.begin_rogue();
         }
         if self.plan.imports {
@@ -210,7 +223,7 @@ impl<'a> Stage<'a> {
     /// Client `number`, or whoever comes in its place, begins to work.
     pub(super) fn begin_client(&self, number: u64) {
         let place = usize::try_from(number).unwrap_or(0) % self.plan.clients.len();
-        let plan = self.plan.clients[place];
+        let plan = limits::sized(&self.plan.limits, place, self.plan.clients[place]);
         let process = self.world.client_process(number);
         process.set_rate(plan.rate);
         let resources = Some(self.resources.clone());
@@ -255,6 +268,7 @@ impl<'a> Stage<'a> {
             draw: Draw::new(self.plan.seed ^ ROGUE),
             label: label_of(ROGUE),
             names: self.plan.names,
+            excess: limits::goes_beyond(&self.plan.limits),
             stopped: self.ends.stop.subscribe(),
             wrong: Arc::clone(&self.wrong),
         };
@@ -306,20 +320,47 @@ impl<'a> Stage<'a> {
 
     /// The cluster serves, forgets nothing, and comes to rest in one state.
     async fn last_act(&self) {
-        self.watched(async {
+        let act = async {
             if self.world.until_led(LEADER_WITHIN).await.is_none() {
                 self.wrong(format!("I31: nobody leads within {LEADER_WITHIN:?} after healing"));
                 return;
             }
             // Long enough for waits to be granted and keepalives answered.
             self.seams.sleep(Duration::from_secs(5)).await;
+            self.nothing_is_stuck();
             self.ends.stop.send_replace(true);
             self.everybody_finishes().await;
+            self.table_is_given_back().await;
             self.serves_every_name().await;
             self.comes_to_rest().await;
             self.watchers_see_it().await;
-        })
-        .await;
+        };
+        self.watched(Box::pin(act)).await;
+    }
+
+    /// I31: what a client has given back does not stay held because it lives on. None of them wants to
+    /// hold on for so long.
+    fn nothing_is_stuck(&self) {
+        let leader = self.world.leader().and_then(|leader| self.world.replica(leader));
+        let Some(leader) = leader else { return };
+        let now = self.seams.clock.now();
+        leader.read(&mut |table, _| {
+            let locks = table.locks_after("traffic/", None, usize::MAX);
+            for (name, holder) in
+                locks.flat_map(|lock| lock.holders().map(move |one| (lock.name, one)))
+            {
+                let (token, label) = (holder.grant.token.get(), holder.label.as_str());
+                let shares = client_of(label).is_some_and(|client| client < FIRST_HELPER);
+                let since = self.world.granted_at(token).unwrap_or(now);
+                let held = now.saturating_since(since);
+                if shares && held > STUCK_AFTER {
+                    let name = name.as_str();
+                    self.wrong(format!(
+                        "I31: {name} is still held under token {token} by {label}, after {held:?}"
+                    ));
+                }
+            }
+        });
     }
 
     pub(super) fn living_clients(&self) -> Vec<u64> {
@@ -378,7 +419,11 @@ impl<'a> Stage<'a> {
 
     /// Who watches learns of the last change, and of nothing more.
     async fn watchers_see_it(&self) {
-        if self.plan.clients.iter().any(|client| client.watches) {
+        let clients = self.plan.clients.iter().enumerate();
+        let watches = |(place, plan): (usize, &ClientPlan)| {
+            limits::sized(&self.plan.limits, place, *plan).watches
+        };
+        if clients.into_iter().any(watches) {
             self.seams.sleep(WATCHERS_LEARN_WITHIN).await;
             self.ends.at_rest.send_replace(true);
             self.seams.sleep(LOOK_EVERY).await;
@@ -397,12 +442,29 @@ impl<'a> Stage<'a> {
                 states.iter().map(|(id, state)| (id, state.map(|(index, _)| index))).collect();
             return Some(format!("I16: nodes are not of one state: {indexes:?}"));
         }
+        if let Some(differ) = self.members_differ() {
+            return Some(differ);
+        }
         let leader = self.world.replica(self.world.leader()?)?;
         let mut counts = None;
         leader.read(&mut |table, _| counts = Some(table.counts()));
         let counts = counts?;
         let left = (counts.sessions, counts.held, counts.waiting);
         (left != (0, 0, 0)).then(|| format!("I33: sessions, holds and waits are left: {left:?}"))
+    }
+
+    /// I22: everybody knows the same members, wherever it has them from.
+    fn members_differ(&self) -> Option<String> {
+        let ids = self.world.nodes().into_iter().filter(|id| !self.has_left(*id));
+        let known: BTreeMap<u64, Vec<u64>> = ids
+            .filter_map(|id| {
+                let members = self.world.replica(id)?.status().members;
+                Some((id, members.into_iter().map(|member| member.node_id).collect()))
+            })
+            .collect();
+        let first = known.values().next();
+        let differ = known.values().any(|members| Some(members) != first);
+        differ.then(|| format!("I22: nodes know different members: {known:?}"))
     }
 
     /// Whether a node is no member any more.
@@ -432,6 +494,10 @@ impl<'a> Stage<'a> {
         counts.expiries = expiries.len() as u64;
         counts.snapshots = self.world.taken_over();
         counts.torn_snapshots = self.world.torn_snapshots();
+        counts.large_tables = u64::from(self.plan.table >= LARGE);
+        let reached = self.world.network().limits();
+        let ours = limits::names().filter(|name| reached.contains(*name));
+        counts.limits = ours.map(|name| (name.to_owned(), 1)).collect();
         let trace = self.world.trace().lines();
         let digest = machine.digest() ^ self.world.trace().digest().rotate_left(32);
         Lived { counts, violations, digest, trace, history }
@@ -470,7 +536,7 @@ fn given(right: &Right) -> Record {
 }
 
 /// A client by its number. The stage itself is client 0 of the history.
-fn in_history(number: u64) -> ClientId {
+pub(super) fn in_history(number: u64) -> ClientId {
     ClientId(number + 1)
 }
 
@@ -484,17 +550,25 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn settings(plan: &Plan, trace: Trace) -> Settings {
     let knobs = plan.knobs;
-    let replica = ReplicaConfig {
+    let mut replica = ReplicaConfig {
         heartbeat_ms: knobs.heartbeat_ms,
         election_min_ms: knobs.election_min_ms,
         election_max_ms: knobs.election_max_ms,
         propose_deadline_ms: knobs.propose_deadline_ms,
         snapshot_every: knobs.snapshot_every,
         log_kept: knobs.log_kept,
+        // About two entries of a simulated run for each that the knobs speak of, so that members that
+        // lag are cut off and get snapshots.
+        max_log_bytes: 512 * (knobs.snapshot_every + knobs.log_kept),
         reserve_bytes: 1 << 20,
+        disk_stall_ms: 0,
         ..ReplicaConfig::new(0, Vec::new())
     };
-    let sessions = SessionSettings::default();
+    if plan.table >= LARGE {
+        replica.snapshot_every = replica.snapshot_every.max(LARGE_SNAPSHOT_EVERY);
+    }
+    let mut sessions = SessionSettings::default();
+    limits::set(&plan.limits, &mut Sizes { replica: &mut replica, sessions: &mut sessions });
     Settings { seed: plan.seed, nodes: plan.nodes, replica, sessions, trace }
 }
 

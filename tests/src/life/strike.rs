@@ -5,10 +5,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use holdfast_seams::Moment;
 
-use super::fault::{Fault, Shape, Who};
+use super::fault::{Fault, Shape, Way, Who};
 use super::plan::Strike;
 use super::stage::{Stage, lock, usual};
-use crate::sim::{Crash, Cuts, Ended, Host, Link, VirtualDisk, apart, bridge, one_way, ring};
+use crate::sim::{
+    Crash, Cuts, Ended, Hold, Host, Link, Part, VirtualDisk, apart, bridge, one_way, ring,
+};
 
 /// How long a crash waits for a moment at which something is not synced.
 const SOMETHING_UNSYNCED_WITHIN: Duration = Duration::from_millis(500);
@@ -41,25 +43,8 @@ impl Stage<'_> {
             Fault::PauseClient(number) => self.pause_client(number, lasts).await,
             Fault::KillClient(number) => self.kill_client(number, lasts).await,
             Fault::Partition(shape) => self.cut(self.cuts_of(shape)?, lasts).await,
-            Fault::Loss => {
-                let lost_per_million = self.below(300_000);
-                self.air(lasts, |link| link.lost_per_million = lost_per_million).await
-            }
-            Fault::Delay => {
-                let spikes_per_million = self.below(500_000);
-                let spike = Duration::from_millis(20 + u64::from(self.below(1_500)));
-                self.air(lasts, |link| {
-                    (link.spikes_per_million, link.spike) = (spikes_per_million, spike);
-                })
-                .await
-            }
-            Fault::Duplication => {
-                let twice_per_million = self.below(500_000);
-                self.air(lasts, |link| link.twice_per_million = twice_per_million).await
-            }
-            Fault::SlowLinks => {
-                let bytes_per_second = 2_000 + u64::from(self.below(60_000));
-                self.air(lasts, |link| link.bytes_per_second = Some(bytes_per_second)).await
+            Fault::Loss | Fault::Delay | Fault::Duplication | Fault::SlowLinks => {
+                self.links_worsen(fault, lasts).await
             }
             Fault::Break(who) => self.break_connections(who),
             Fault::Silence(number) => {
@@ -83,6 +68,44 @@ impl Stage<'_> {
             Fault::Grow => self.grow(lasts).await,
             Fault::Shrink(who) => self.shrink_by(who).await,
             Fault::Transfer => self.transfer().await,
+            Fault::HoldBack(way) => self.hold_back(way, lasts).await,
+            Fault::Retransmission(who) => self.retransmission(who, lasts).await,
+            Fault::PartialPartition => self.partial_partition(lasts).await,
+            Fault::CrawlingDisk(..)
+            | Fault::HungDisk(_)
+            | Fault::SlowNode(..)
+            | Fault::SlowSnapshots(_)
+            | Fault::NoDescriptors(_)
+            | Fault::DecodeLimit(..)
+            | Fault::NeverReads(_)
+            | Fault::LongPause(_)
+            | Fault::LongPauseClient(_) => self.lasting(fault, lasts).await,
+        }
+    }
+
+    /// All links are worse in one way.
+    async fn links_worsen(&self, fault: Fault, lasts: Duration) -> Option<()> {
+        match fault {
+            Fault::Loss => {
+                let lost_per_million = self.below(300_000);
+                self.air(lasts, |link| link.lost_per_million = lost_per_million).await
+            }
+            Fault::Delay => {
+                let spikes_per_million = self.below(500_000);
+                let spike = Duration::from_millis(20 + u64::from(self.below(1_500)));
+                self.air(lasts, |link| {
+                    (link.spikes_per_million, link.spike) = (spikes_per_million, spike);
+                })
+                .await
+            }
+            Fault::Duplication => {
+                let twice_per_million = self.below(500_000);
+                self.air(lasts, |link| link.twice_per_million = twice_per_million).await
+            }
+            _ => {
+                let bytes_per_second = 2_000 + u64::from(self.below(60_000));
+                self.air(lasts, |link| link.bytes_per_second = Some(bytes_per_second)).await
+            }
         }
     }
 
@@ -187,7 +210,7 @@ impl Stage<'_> {
         Some(())
     }
 
-    async fn pause(&self, who: Who, lasts: Duration) -> Option<()> {
+    pub(super) async fn pause(&self, who: Who, lasts: Duration) -> Option<()> {
         let id = self.pick(who)?;
         self.world.pause(id);
         self.seams.sleep(lasts).await;
@@ -227,7 +250,7 @@ impl Stage<'_> {
         }
     }
 
-    fn living(&self, number: u64) -> Option<()> {
+    pub(super) fn living(&self, number: u64) -> Option<()> {
         lock(&self.actors).get(&number).filter(|actor| actor.lives()).map(|_| ())
     }
 
@@ -253,13 +276,8 @@ impl Stage<'_> {
     }
 
     fn cuts_of(&self, shape: Shape) -> Option<Cuts> {
-        let leader = Host::Node(self.world.leader()?);
-        let others: Vec<Host> =
-            self.all_nodes().into_iter().filter(|host| *host != leader).collect();
+        let (leader, others) = self.leader_and_others()?;
         let clients: Vec<Host> = lock(&self.actors).keys().copied().map(Host::Client).collect();
-        if others.is_empty() {
-            return None;
-        }
         let with_leader: Vec<Host> = [leader].into_iter().chain(others.iter().copied()).collect();
         let minority = with_leader.len().saturating_sub(1) / 2;
         let (few, many) = with_leader.split_at(minority.max(1));
@@ -290,6 +308,86 @@ impl Stage<'_> {
         self.world.network().cut(cuts.clone());
         self.seams.sleep(lasts).await;
         self.world.network().mend(&cuts);
+        Some(())
+    }
+
+    /// The leader, and the other nodes that run.
+    fn leader_and_others(&self) -> Option<(Host, Vec<Host>)> {
+        let leader = Host::Node(self.world.leader()?);
+        let others: Vec<Host> =
+            self.all_nodes().into_iter().filter(|host| *host != leader).collect();
+        (!others.is_empty()).then_some((leader, others))
+    }
+
+    async fn hold_back(&self, way: Way, lasts: Duration) -> Option<()> {
+        let nodes = self.all_nodes();
+        let ways = match way {
+            Way::LeaderBothWays => {
+                let (leader, others) = self.leader_and_others()?;
+                self.hold_both_ways(leader, &others, lasts).await;
+                return Some(());
+            }
+            Way::ToLeader => {
+                let (leader, others) = self.leader_and_others()?;
+                one_way(&others, &[leader])
+            }
+            Way::FromLeader => {
+                let (leader, others) = self.leader_and_others()?;
+                one_way(&[leader], &others)
+            }
+            Way::ToClient(number) => one_way(&nodes, &[Host::Client(number)]),
+            Way::FromClient(number) => one_way(&[Host::Client(number)], &nodes),
+        };
+        self.hold(&ways, Hold::Kept, lasts).await;
+        Some(())
+    }
+
+    async fn hold(&self, ways: &Cuts, hold: Hold, lasts: Duration) {
+        self.world.network().hold(ways, Part::ALL, hold);
+        self.seams.sleep(lasts).await;
+        self.world.network().release(ways, Part::ALL);
+    }
+
+    /// Answers to `host` are held back first, and a little later all else between it and the others:
+    /// so that answers are under way that it does not know of. They arrive first afterwards.
+    async fn hold_both_ways(&self, host: Host, others: &[Host], lasts: Duration) {
+        let (before, after) = {
+            let mut draw = self.draw();
+            let mut below = |ms| Duration::from_millis(draw.below(ms));
+            (below(800), below(300))
+        };
+        let (back, there) = (one_way(others, &[host]), one_way(&[host], others));
+        let network = self.world.network();
+        network.hold(&back, &[Part::Answered], Hold::Kept);
+        self.seams.sleep(before).await;
+        network.hold(&back, &[Part::Asked], Hold::Kept);
+        network.hold(&there, Part::ALL, Hold::Kept);
+        self.seams.sleep(lasts).await;
+        network.release(&back, &[Part::Answered]);
+        self.seams.sleep(after).await;
+        network.release(&back, &[Part::Asked]);
+        network.release(&there, Part::ALL);
+    }
+
+    async fn retransmission(&self, who: Who, lasts: Duration) -> Option<()> {
+        let host = Host::Node(self.pick(who)?);
+        let others: Vec<Host> =
+            self.all_nodes().into_iter().filter(|other| *other != host).collect();
+        self.hold(&apart(&[host], &others), Hold::Outlived, lasts).await;
+        (!others.is_empty()).then_some(())
+    }
+
+    /// The leader comes back among the others while the clients still reach nobody else. That takes
+    /// an election at least, and no client may have given up by then.
+    async fn partial_partition(&self, lasts: Duration) -> Option<()> {
+        let (leader, others) = self.leader_and_others()?;
+        let clients: Vec<Host> = lock(&self.actors).keys().copied().map(Host::Client).collect();
+        let half = clients.len().div_ceil(2);
+        let elected = Duration::from_millis(self.plan.knobs.election_min_ms);
+        let away = elected + Duration::from_millis(u64::from(self.below(3_000)));
+        let cuts = apart(&clients[..half], &others);
+        let apart = self.hold_both_ways(leader, &others, away.min(lasts));
+        futures_util::future::join(self.cut(cuts, lasts), apart).await;
         Some(())
     }
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use futures_util::stream::StreamExt as _;
+use futures_util::stream::{Stream, StreamExt as _};
 use futures_util::{FutureExt as _, TryStreamExt as _};
+use holdfast_proto::v1::server_frame::Body as Told;
 use holdfast_proto::v1::{
     AcquireRequest, AcquireResponse, CancelRequest, CancelResponse, CheckTokenRequest,
     CheckTokenResponse, ClientFrames, CloseSessionRequest, CloseSessionResponse, ImportRequest,
@@ -120,7 +121,11 @@ impl ClientNetwork {
                 let asked = invoke(port.calls, Request::new(request.clone()));
                 async move { asked.await.map(Response::into_inner) }.boxed()
             });
-            answer.await
+            let answer = answer.await;
+            if let Some(Err(status)) = &answer {
+                network.reached(limit_in(status.message()));
+            }
+            answer
         }
         .boxed()
     }
@@ -185,7 +190,7 @@ impl Transport for ClientNetwork {
         let line = self.rights.line(self.client, self.process.clone());
         async move {
             let node = node_at(&endpoint)?;
-            let at = endpoint.clone();
+            let at = (network.clone(), endpoint.clone());
             let dialled = network.dial(host, node, "session", |port, frames, answers| {
                 serve_session(port, at, frames, answers).boxed()
             });
@@ -196,8 +201,10 @@ impl Transport for ClientNetwork {
                 let asked = ReceiverStream::new(asked).inspect(move |frames| line.asks(frames));
                 pump(asked.boxed(), &to_node).await;
             });
-            let incoming = ReceiverStream::new(incoming).inspect(move |frames| {
+            let hearing = network.clone();
+            let incoming = decoded(network, host, &endpoint, incoming).inspect(move |frames| {
                 if let Ok(frames) = frames {
+                    note_limits(&hearing, frames);
                     told.is_told(frames);
                 }
             });
@@ -226,7 +233,7 @@ impl Transport for ClientNetwork {
         let (network, host, endpoint) = (self.network.clone(), self.host(), endpoint.to_owned());
         async move {
             let node = node_at(&endpoint)?;
-            let at = endpoint.clone();
+            let at = (network.clone(), endpoint.clone());
             let dialled = network.dial(host, node, "watch", |port, requests, news| {
                 serve_watch(port, at, requests, news).boxed()
             });
@@ -249,10 +256,58 @@ impl Transport for ClientNetwork {
     }
 }
 
+/// What a client's decoder makes of what arrives: it fails on what is too long, and reads no further.
+fn decoded(
+    network: Network,
+    host: Host,
+    endpoint: &str,
+    incoming: mpsc::Receiver<Result<ServerFrames, TransportError>>,
+) -> impl Stream<Item = Result<ServerFrames, TransportError>> + use<> {
+    let at = endpoint.to_owned();
+    let taken = move |failed: &mut bool, frames: Result<ServerFrames, TransportError>| {
+        let fits = |frames: &ServerFrames| network.decodes(host, frames.encoded_len());
+        let next = match frames {
+            _ if *failed => None,
+            Ok(frames) if !fits(&frames) => {
+                *failed = true;
+                let status = Status::out_of_range("decoded message length too large");
+                Some(Err(holdfast::told(&at, &status)))
+            }
+            frames => Some(frames),
+        };
+        std::future::ready(next)
+    };
+    ReceiverStream::new(incoming).scan(false, taken)
+}
+
+/// Notes the limits of size that a client is refused for.
+fn note_limits(network: &Network, frames: &ServerFrames) {
+    for body in frames.frames.iter().filter_map(|frame| frame.body.as_ref()) {
+        let refusal = match body {
+            Told::Refused(refused) => refused.refusal.as_ref(),
+            Told::Denied(denied) => denied.refusal.as_ref(),
+            _ => None,
+        };
+        if let Some(refusal) = refusal {
+            network.reached(&refusal.limit);
+        }
+    }
+}
+
+/// The limit that a status names: in brackets, by itself or as `name = value`.
+fn limit_in(message: &str) -> &str {
+    let brackets = message.split('(').skip(1);
+    let inside = brackets.map(|rest| rest.split([')', ' ']).next().unwrap_or_default());
+    let is_name = |text: &&str| {
+        text.contains('_') && text.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase())
+    };
+    inside.filter(is_name).last().unwrap_or_default()
+}
+
 /// As the port for clients does it.
 async fn serve_session(
     port: Port,
-    endpoint: String,
+    (network, endpoint): (Network, String),
     frames: mpsc::Receiver<ClientFrames>,
     answers: mpsc::Sender<Result<ServerFrames, TransportError>>,
 ) {
@@ -267,13 +322,16 @@ async fn serve_session(
     port.seams.spawn("session-stream", serve).detach();
     pump(ReceiverStream::new(said).map(Ok).boxed(), &answers).await;
     if let Ok(Err(error)) = end.await {
+        if let StreamError::Limit { limit, .. } = error {
+            network.reached(limit);
+        }
         let _ = answers.send(Err(last_word(&endpoint, &error))).await;
     }
 }
 
 async fn serve_watch(
     port: Port,
-    endpoint: String,
+    (network, endpoint): (Network, String),
     mut requests: mpsc::Receiver<WatchRequest>,
     news: mpsc::Sender<Result<WatchResponse, TransportError>>,
 ) {
@@ -282,11 +340,17 @@ async fn serve_watch(
         Ok(response) => {
             if news.send(Ok(WatchResponse::default())).await.is_ok() {
                 let told = response.into_inner();
-                let told = told.map_err(move |status| holdfast::told(&endpoint, &status));
+                let told = told.map_err(move |status| {
+                    network.reached(limit_in(status.message()));
+                    holdfast::told(&endpoint, &status)
+                });
                 pump(told.boxed(), &news).await;
             }
         }
-        Err(status) => drop(news.send(Err(holdfast::told(&endpoint, &status))).await),
+        Err(status) => {
+            network.reached(limit_in(status.message()));
+            drop(news.send(Err(holdfast::told(&endpoint, &status))).await);
+        }
     }
 }
 

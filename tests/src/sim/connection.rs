@@ -14,7 +14,7 @@ use futures_util::stream::{BoxStream, StreamExt as _};
 use holdfast_seams::{Moment, select};
 use tokio::sync::{mpsc, watch};
 
-use super::link::Host;
+use super::link::{Host, Part};
 use super::network::{Fate, Network};
 use super::port::Port;
 use super::trace::digest_of;
@@ -72,6 +72,11 @@ impl Connection {
         if self.caller == host { self.server } else { self.caller }
     }
 
+    /// What `host` sends on it: questions, or answers.
+    fn part_of(&self, host: Host) -> Part {
+        if self.caller == host { Part::Asked } else { Part::Answered }
+    }
+
     /// `host` learns that it is over.
     pub(super) fn tell(&self, host: Host) {
         self.ends.send_modify(|ends| {
@@ -93,10 +98,11 @@ impl Network {
     pub(super) fn reset(&self, connection: &Arc<Connection>, by: Host) {
         connection.tell(by);
         let other = connection.other(by);
+        let way = (by, other, connection.part_of(by));
         let (network, connection) = (self.clone(), Arc::clone(connection));
         match self.send(by, other, SMALL, false) {
             Fate::Arrives(at, _) => self.spawn("reset", async move {
-                network.until(at).await;
+                network.arrive(way, at).await;
                 connection.tell(other);
             }),
             // Nobody answers its keepalives there any more, whatever else passes.
@@ -138,10 +144,11 @@ impl Network {
         let connection = self.register(|id| {
             Arc::new(Connection { id, caller, server: host, ends: watch::Sender::default() })
         });
-        let (outgoing, sent_up) = mpsc::channel(AT_AN_END);
-        let (deliver_up, requests) = mpsc::channel(AT_AN_END);
-        let (responses, sent_down) = mpsc::channel(AT_AN_END);
-        let (deliver_down, incoming) = mpsc::channel(AT_AN_END);
+        let at_an_end = self.window(kind).unwrap_or(AT_AN_END);
+        let (outgoing, sent_up) = mpsc::channel(at_an_end);
+        let (deliver_up, requests) = mpsc::channel(at_an_end);
+        let (responses, sent_down) = mpsc::channel(at_an_end);
+        let (deliver_down, incoming) = mpsc::channel(at_an_end);
         let up = Way::new(self, &connection, (caller, host), kind).carry(sent_up, deliver_up, None);
         let down = Way::new(self, &connection, (host, caller), kind).carry(
             sent_down,
@@ -156,12 +163,16 @@ impl Network {
 
     /// The way there, until it is known whether somebody listens.
     async fn reach(&self, caller: Host, server: u64) -> Option<Port> {
-        let Fate::Arrives(at, _) = self.send(caller, Host::Node(server), SMALL, false) else {
-            self.0.world.sleep(CONNECT_WITHIN).await;
-            return None;
+        let host = Host::Node(server);
+        let at = match self.send(caller, host, SMALL, false) {
+            Fate::Arrives(at, _) if self.hold_on((caller, host, Part::Asked)).is_none() => at,
+            _ => {
+                self.0.world.sleep(CONNECT_WITHIN).await;
+                return None;
+            }
         };
         self.until(at).await;
-        let port = self.port(server);
+        let port = self.port(server).filter(|_| self.accepts(Host::Node(server)));
         if port.is_none() {
             self.answered(caller, server).await;
         }
@@ -171,8 +182,9 @@ impl Network {
     /// The way back.
     async fn answered(&self, caller: Host, server: u64) {
         let host = Host::Node(server);
+        let held = self.hold_on((host, caller, Part::Answered)).is_some();
         match self.send(host, caller, SMALL, false) {
-            Fate::Arrives(at, _) if !self.is_dark(server) => self.until(at).await,
+            Fate::Arrives(at, _) if !self.is_dark(server) && !held => self.until(at).await,
             _ => self.0.world.sleep(CONNECT_WITHIN).await,
         }
     }
@@ -210,6 +222,8 @@ struct Way<T> {
     to: Host,
     kind: &'static str,
     flying: VecDeque<(Moment, T)>,
+    /// Frames that are under way at most.
+    window: usize,
     /// The sender has said all it had to say.
     ended: bool,
 }
@@ -235,8 +249,10 @@ impl<T: Frame> Way<T> {
         (from, to): (Host, Host),
         kind: &'static str,
     ) -> Self {
+        let window = network.window(kind).unwrap_or(UNDER_WAY);
         let (network, connection) = (network.clone(), Arc::clone(connection));
-        Self { network, connection, from, to, kind, flying: VecDeque::new(), ended: false }
+        let flying = VecDeque::new();
+        Self { network, connection, from, to, kind, flying, window, ended: false }
     }
 
     /// `last` is what the receiver is given when it is told that the connection broke.
@@ -290,7 +306,7 @@ impl<T: Frame> Way<T> {
     ) -> Next<T> {
         let first = self.flying.front().map(|(at, _)| *at);
         let first = first.filter(|at| until.is_none_or(|until| *at <= until));
-        let taking = !sender_gone && !self.ended && self.flying.len() < UNDER_WAY;
+        let taking = !sender_gone && !self.ended && self.flying.len() < self.window;
         select! {
             _ = ends.changed() => Next::Ends,
             () = closed(deliver) => Next::Unwanted,
@@ -309,6 +325,12 @@ impl<T: Frame> Way<T> {
             self.network.until_passes(self.from, self.to).await;
             return Next::Again(self.network.now() + self.network.sent_again());
         }
+        let way = (self.from, self.to, self.connection.part_of(self.from));
+        if let Some(hold) = self.network.hold_on(way) {
+            let late = self.network.let_go(way, hold).await;
+            return Next::Again(self.network.now() + late);
+        }
+        self.network.until_read(self.to).await;
         match deliver.reserve().await {
             Ok(_) => Next::Arrived,
             Err(_) => Next::Unwanted,
@@ -317,7 +339,11 @@ impl<T: Frame> Way<T> {
 
     fn take(&mut self, frame: T, wanted: bool) {
         let bytes = frame.bytes();
-        let arrives = self.network.stream_arrival(self.from, self.to, bytes.len());
+        let mut arrives = self.network.stream_arrival(self.from, self.to, bytes.len());
+        if self.kind == "snapshot" {
+            let way = (self.from, self.to);
+            arrives = arrives.map(|at| self.network.snapshot_arrival(way, bytes.len(), at));
+        }
         let (Self { from, to, kind, .. }, id) = (&*self, self.connection.id);
         self.network.note(format_args!("{from}>{to} {kind} #{id} {:016x}", digest_of(&bytes)));
         if wanted {

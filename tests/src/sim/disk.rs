@@ -16,6 +16,7 @@ use holdfast_seams::simulated::Process;
 use holdfast_server::storage::{Disk, DiskFile, Pace, Step};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use tokio::sync::watch;
 
 use super::link::Host;
 use super::trace::{Trace, digest_of};
@@ -29,7 +30,12 @@ struct Shared {
     world: Seams,
     trace: Trace,
     state: Mutex<State>,
+    /// Whether no step is finished for now.
+    hangs: watch::Sender<bool>,
 }
+
+/// What the system says of a process that has as many files open as it may.
+const TOO_MANY_OPEN: i32 = 24;
 
 struct State {
     rng: StdRng,
@@ -48,6 +54,8 @@ struct State {
     sync_max: Duration,
     stuck: bool,
     ignores_syncs: bool,
+    /// No file is opened or made any more.
+    refuses_files: bool,
     injected: DiskFaults,
 }
 
@@ -111,9 +119,11 @@ impl VirtualDisk {
             sync_max: Duration::from_millis(1),
             stuck: false,
             ignores_syncs: false,
+            refuses_files: false,
             injected: DiskFaults::default(),
         };
-        Self(Arc::new(Shared { owner, world: world.seams(), trace, state: Mutex::new(state) }))
+        let (state, hangs) = (Mutex::new(state), watch::Sender::new(false));
+        Self(Arc::new(Shared { owner, world: world.seams(), trace, state, hangs }))
     }
 
     /// How long a sync takes from here on.
@@ -125,6 +135,16 @@ impl VirtualDisk {
     /// Finishes no write any more, until its process is gone.
     pub fn stick(&self) {
         self.lock().stuck = true;
+    }
+
+    /// Finishes no write any more, or, after that, all of them.
+    pub fn hang(&self, hangs: bool) {
+        self.0.hangs.send_replace(hangs);
+    }
+
+    /// Opens and makes no file any more, as for a process that has as many open as it may.
+    pub fn refuse_files(&self, refuses: bool) {
+        self.lock().refuses_files = refuses;
     }
 
     /// Takes only so many more bytes; `None`: as many as there are.
@@ -221,11 +241,13 @@ impl VirtualDisk {
             renamed: Vec::new(),
             older: BTreeMap::new(),
             free: None,
+            refuses_files: false,
             injected: DiskFaults::default(),
             ..*state
         };
         let (owner, world, trace) = (self.0.owner, self.0.world.clone(), Trace::default());
-        Self(Arc::new(Shared { owner, world, trace, state: Mutex::new(left) }))
+        let (state, hangs) = (Mutex::new(left), watch::Sender::new(false));
+        Self(Arc::new(Shared { owner, world, trace, state, hangs }))
     }
 
     /// Damages a file, to be done while no process has it. Says whether there was anything to
@@ -265,8 +287,10 @@ impl VirtualDisk {
         let disk = self.clone();
         Arc::new(move |step| {
             let wait = disk.step(step);
-            let world = disk.0.world.clone();
+            let (world, mut hangs) = (disk.0.world.clone(), disk.0.hangs.subscribe());
             async move {
+                // The disk outlives its processes.
+                let _ = hangs.wait_for(|hangs| !*hangs).await;
                 match wait {
                     Some(length) => world.sleep(length).await,
                     None => std::future::pending().await,
@@ -380,6 +404,13 @@ impl Mount {
         Err(io::Error::other("this process is gone"))
     }
 
+    fn may_open(&self) -> io::Result<()> {
+        if self.state()?.refuses_files {
+            return Err(io::Error::from_raw_os_error(TOO_MANY_OPEN));
+        }
+        Ok(())
+    }
+
     fn rename_all(&self, changes: Vec<Named>) -> io::Result<()> {
         let mut state = self.state()?;
         for (path, content) in &changes {
@@ -406,10 +437,12 @@ impl Disk for Mount {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.may_open()?;
         Ok(self.file(path, self.content(path)?))
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.may_open()?;
         let content = Arc::new(Mutex::new(Content::default()));
         self.rename_all(vec![(path.to_path_buf(), Some(Arc::clone(&content)))])?;
         Ok(self.file(path, content))

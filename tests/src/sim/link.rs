@@ -73,12 +73,38 @@ pub struct Injected {
     pub twice: u64,
     /// Messages that met a cut.
     pub cut: u64,
+    /// Messages that were held back on connections that lived, and arrived after it; those of one
+    /// stream that were held back together count once.
+    pub held: u64,
     /// Connections that were broken.
     pub broken: u64,
     /// Connections of which one end was told nothing.
     pub half_open: u64,
     /// Ends that noticed by their keepalives that the other one is gone.
     pub missed: u64,
+}
+
+/// Why messages are held back although their connections live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Somebody in between keeps them, and lets them go.
+    Kept,
+    /// Nothing passes, and the connections outlive it: TCP sends again afterwards.
+    Outlived,
+}
+
+/// Which part of what travels one way between two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// What the sender asks: on calls and streams that it began.
+    Asked,
+    /// What the sender answers: on those of the receiver.
+    Answered,
+}
+
+impl Part {
+    /// All that travels that way.
+    pub const ALL: &[Self] = &[Self::Asked, Self::Answered];
 }
 
 /// Who is cut off from whom: pairs (from, to) between which nothing passes.

@@ -33,7 +33,7 @@ mod world;
 pub use answers::Answers;
 pub use clients::{Calls, client_of, label_of};
 pub use disk::{Damage, DiskFaults, VirtualDisk};
-pub use link::{Cuts, Host, Injected, Link, apart, bridge, one_way, ring};
+pub use link::{Cuts, Hold, Host, Injected, Link, Part, apart, bridge, one_way, ring};
 pub use network::Network;
 pub use node::{Crash, DATA, Ended, member};
 pub use observer::Expiry;

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::answers::Answers;
 use super::connection::Connection;
-use super::link::{Cuts, Host, Injected, Link};
+use super::link::{Cuts, Hold, Host, Injected, Link, Part};
 use super::port::Port;
 use super::trace::Trace;
 use super::votes::Votes;
@@ -28,6 +28,9 @@ const KEEPALIVE_MAX: Duration = Duration::from_secs(10);
 /// TCP sends again after about so much time.
 const SENT_AGAIN_MIN: Duration = Duration::from_millis(200);
 const SENT_AGAIN_MAX: Duration = Duration::from_secs(1);
+/// What was kept by somebody in between arrives within so much time after it was let go: calls in any
+/// order, frames of a stream in theirs.
+const LET_GO_WITHIN: Duration = Duration::from_millis(20);
 /// The second copy of a call comes up to so much later.
 const SECOND_COPY: Duration = Duration::from_secs(3);
 
@@ -51,6 +54,7 @@ struct State {
     usual: Link,
     links: BTreeMap<(Host, Host), Link>,
     cuts: BTreeSet<(Host, Host)>,
+    holds: BTreeMap<(Host, Host, Part), Hold>,
     ports: BTreeMap<u64, Port>,
     /// Hosts that answer nothing, not even a keepalive: paused, or without power.
     silent: BTreeSet<Host>,
@@ -59,6 +63,29 @@ struct State {
     injected: Injected,
     /// When a link that carries little is free again.
     busy_until: BTreeMap<(Host, Host), Moment>,
+    /// What some hosts are not able to do.
+    short: Short,
+}
+
+/// What hosts are short of, and what that did.
+#[derive(Default)]
+struct Short {
+    /// Bytes a second at which snapshots travel.
+    snapshot_rate: Option<u64>,
+    /// When the way of a snapshot is free again.
+    snapshots_until: BTreeMap<(Host, Host), Moment>,
+    slowed_chunks: u64,
+    /// Nodes that accept no connection.
+    accept_nothing: BTreeSet<Host>,
+    /// Bytes of the longest message that a client's decoder takes.
+    decode_limits: BTreeMap<Host, u64>,
+    too_long: u64,
+    /// Clients that take nothing off their lines.
+    unread: BTreeSet<Host>,
+    /// Limits of size that were reached, by name.
+    limits: BTreeSet<String>,
+    /// Messages that are under way to a watcher, at most, and lie at each end.
+    watch_window: Option<usize>,
 }
 
 /// What becomes of a message.
@@ -82,12 +109,14 @@ impl Network {
             usual: Link::default(),
             links: BTreeMap::new(),
             cuts: BTreeSet::new(),
+            holds: BTreeMap::new(),
             ports: BTreeMap::new(),
             silent: BTreeSet::new(),
             connections: BTreeMap::new(),
             last_connection: 0,
             injected: Injected::default(),
             busy_until: BTreeMap::new(),
+            short: Short::default(),
         };
         Self(Arc::new(Shared {
             world: world.seams(),
@@ -126,6 +155,7 @@ impl Network {
     pub fn heal(&self) {
         let mut state = self.lock();
         state.cuts.clear();
+        state.holds.clear();
         state.links.clear();
         drop(state);
         self.ring();
@@ -138,6 +168,24 @@ impl Network {
             state.cuts.remove(cut);
         }
         drop(state);
+        self.ring();
+    }
+
+    /// These parts of what is sent these ways wait, on calls and on streams, and so does what says
+    /// that a connection is over. They arrive after [`release`](Self::release). Connections live, as
+    /// if their keepalives passed; new ones are not made.
+    pub fn hold(&self, ways: &Cuts, parts: &[Part], hold: Hold) {
+        let each = ways.iter().flat_map(|(from, to)| parts.iter().map(|part| (*from, *to, *part)));
+        self.lock().holds.extend(each.map(|way| (way, hold)));
+        self.ring();
+    }
+
+    /// What is held back these ways arrives.
+    pub fn release(&self, ways: &Cuts, parts: &[Part]) {
+        let held = |(from, to, part): &(Host, Host, Part)| {
+            !(ways.contains(&(*from, *to)) && parts.contains(part))
+        };
+        self.lock().holds.retain(|way, _| held(way));
         self.ring();
     }
 
@@ -164,6 +212,52 @@ impl Network {
                 });
             }
         }
+    }
+
+    /// Snapshots travel at so many bytes a second from here on; `None`: as all else.
+    pub fn set_snapshot_rate(&self, bytes: Option<u64>) {
+        self.lock().short.snapshot_rate = bytes;
+    }
+
+    /// Parts of snapshots that travelled slowly.
+    pub fn slowed_chunks(&self) -> u64 {
+        self.lock().short.slowed_chunks
+    }
+
+    /// `host` accepts no connection any more, or does again.
+    pub fn refuse_connections(&self, host: Host, refuses: bool) {
+        set_member(&mut self.lock().short.accept_nothing, host, refuses);
+    }
+
+    /// The decoder of `host` fails on messages of a session that are longer.
+    pub fn set_decode_limit(&self, host: Host, bytes: Option<u64>) {
+        let mut state = self.lock();
+        match bytes {
+            Some(bytes) => drop(state.short.decode_limits.insert(host, bytes)),
+            None => drop(state.short.decode_limits.remove(&host)),
+        }
+    }
+
+    /// Messages that a decoder failed on.
+    pub fn too_long(&self) -> u64 {
+        self.lock().short.too_long
+    }
+
+    /// `host` takes nothing off its lines any more, or does again; they live on.
+    pub fn set_unread(&self, host: Host, unread: bool) {
+        set_member(&mut self.lock().short.unread, host, unread);
+        self.ring();
+    }
+
+    /// So many messages are under way to a watcher, and lie at each end, from here on: as where the
+    /// flow is controlled, so that who is told much is told it over a while.
+    pub fn set_watch_window(&self, messages: usize) {
+        self.lock().short.watch_window = Some(messages.max(1));
+    }
+
+    /// The limits of size that somebody was refused for, by their names.
+    pub fn limits(&self) -> BTreeSet<String> {
+        self.lock().short.limits.clone()
     }
 
     /// What was done so far.
@@ -292,6 +386,52 @@ impl Network {
         Some(arrives + state.between(SENT_AGAIN_MIN, SENT_AGAIN_MAX))
     }
 
+    /// When a part of a snapshot arrives that may arrive at `at`: where they are slow, it waits for
+    /// those before it.
+    pub(super) fn snapshot_arrival(&self, way: (Host, Host), length: usize, at: Moment) -> Moment {
+        let now = self.now();
+        let mut state = self.lock();
+        let short = &mut state.short;
+        let Some(rate) = short.snapshot_rate else { return at };
+        short.slowed_chunks += 1;
+        let nanos = (length as u64).saturating_mul(1_000_000_000) / rate.max(1);
+        let free = short.snapshots_until.entry(way).or_insert(now);
+        *free = now.max(*free) + Duration::from_nanos(nanos);
+        at.max(*free)
+    }
+
+    /// How many messages of this kind of connection lie at an end, and are under way.
+    pub(super) fn window(&self, kind: &str) -> Option<usize> {
+        self.lock().short.watch_window.filter(|_| kind == "watch")
+    }
+
+    pub(super) fn accepts(&self, host: Host) -> bool {
+        !self.lock().short.accept_nothing.contains(&host)
+    }
+
+    /// Whether the decoder of `host` takes a message of this length.
+    pub(super) fn decodes(&self, host: Host, length: usize) -> bool {
+        let mut state = self.lock();
+        let limit = state.short.decode_limits.get(&host);
+        let takes = limit.is_none_or(|limit| length as u64 <= *limit);
+        state.short.too_long += u64::from(!takes);
+        takes
+    }
+
+    /// Waits until `host` takes what has arrived.
+    pub(super) async fn until_read(&self, host: Host) {
+        if self.lock().short.unread.contains(&host) {
+            self.until_that(|state| !state.short.unread.contains(&host)).await;
+        }
+    }
+
+    /// Notes that a limit of size was reached.
+    pub(super) fn reached(&self, limit: &str) {
+        if !limit.is_empty() {
+            self.lock().short.limits.insert(limit.to_owned());
+        }
+    }
+
     /// How long TCP takes to send again.
     pub(super) fn sent_again(&self) -> Duration {
         self.lock().between(SENT_AGAIN_MIN, SENT_AGAIN_MAX)
@@ -312,6 +452,31 @@ impl Network {
 
     pub(super) async fn until(&self, at: Moment) {
         self.0.world.clock.sleep_until(at).await;
+    }
+
+    /// Waits until a message that takes until `at` arrives, however long it is held back.
+    pub(super) async fn arrive(&self, way: (Host, Host, Part), at: Moment) {
+        self.until(at).await;
+        while let Some(hold) = self.hold_on(way) {
+            let late = self.let_go(way, hold).await;
+            self.0.world.sleep(late).await;
+        }
+    }
+
+    /// Whether what is sent that way is held back.
+    pub(super) fn hold_on(&self, way: (Host, Host, Part)) -> Option<Hold> {
+        self.lock().holds.get(&way).copied()
+    }
+
+    /// Waits until what is held back is let go; how much later it arrives.
+    pub(super) async fn let_go(&self, way: (Host, Host, Part), hold: Hold) -> Duration {
+        self.until_that(|state| !state.holds.contains_key(&way)).await;
+        let mut state = self.lock();
+        state.injected.held += 1;
+        match hold {
+            Hold::Kept => state.below(LET_GO_WITHIN),
+            Hold::Outlived => state.between(SENT_AGAIN_MIN, SENT_AGAIN_MAX),
+        }
     }
 
     /// Waits until nothing cuts `from` off from `to`.
@@ -395,6 +560,14 @@ impl Network {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn set_member(hosts: &mut BTreeSet<Host>, host: Host, is: bool) {
+    if is {
+        hosts.insert(host);
+    } else {
+        hosts.remove(&host);
     }
 }
 

@@ -212,7 +212,8 @@ impl Life {
     ) -> Result<(Arc<Replica>, Arc<Hub>), Ended> {
         let Start { config, sessions, network, observer, .. } = start;
         let (node, patience_ms) = (config.node_id, config.election_max_ms);
-        let store = self.open_store(node, mount, seams).map_err(Ended::Refused)?;
+        let stalls_after = config.stalls_after();
+        let store = self.open_store(node, mount, seams, stalls_after).map_err(Ended::Refused)?;
         let (log, snapshots) = (store.log(), store.snapshots());
         let peers = NodeNetwork { network: network.clone(), node, seams: seams.clone() };
         let store: Arc<dyn ReplicaStore> = Arc::new(store);
@@ -239,6 +240,7 @@ impl Life {
         node_id: u64,
         mount: Mount,
         seams: &Seams,
+        stalls_after: Option<Duration>,
     ) -> Result<Store, String> {
         let mut new_store_id = [0; 16];
         seams.rng.fill(&mut new_store_id);
@@ -256,7 +258,7 @@ impl Life {
             pace: self.disk.pace(),
             seams: seams.clone(),
         };
-        let options = StoreOptions { node_id, cluster: None, new_store_id, on_fault };
+        let options = StoreOptions { node_id, cluster: None, new_store_id, on_fault, stalls_after };
         let store = Store::open_simulated(Path::new(DATA), options, ground)
             .map_err(|error| error.to_string())?;
         self.pledges.opened(node_id, &store);

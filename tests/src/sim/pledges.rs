@@ -157,7 +157,9 @@ impl Pledges {
             seams: Seams { spawn: Arc::new(Nobody), ..self.seams.clone() },
         };
         let on_fault = Arc::new(|_| ());
-        let options = StoreOptions { node_id, cluster: None, new_store_id: [0; 16], on_fault };
+        let stalls_after = None;
+        let options =
+            StoreOptions { node_id, cluster: None, new_store_id: [0; 16], on_fault, stalls_after };
         Store::open_simulated(Path::new(DATA), options, ground)
     }
 

@@ -11,7 +11,7 @@ use holdfast_server::session::Hub;
 use tokio::sync::oneshot;
 
 use super::connection::Frame;
-use super::link::Host;
+use super::link::{Host, Part};
 use super::network::{Fate, Network};
 use super::pledges::Pledges;
 use super::trace::digest_of;
@@ -62,13 +62,13 @@ impl Network {
         let network = self.clone();
         let first = Arc::clone(&invoke);
         self.spawn("call", async move {
-            network.until(at).await;
+            network.arrive((from, Host::Node(to), Part::Asked), at).await;
             network.answer(from, to, kind, &*first, answer).await;
         });
         if let Some(second) = second {
             let network = self.clone();
             self.spawn("call again", async move {
-                network.until(second).await;
+                network.arrive((from, Host::Node(to), Part::Asked), second).await;
                 network.note(format_args!("{from}>n{to} {kind} comes again"));
                 let (nobody, _) = oneshot::channel();
                 network.answer(from, to, kind, &*invoke, nobody).await;
@@ -107,7 +107,7 @@ impl Network {
         self.note(format_args!("n{to}>{from} {kind} {:016x}", digest_of(&bytes)));
         match self.send(host, from, bytes.len(), false) {
             Fate::Arrives(at, _) => {
-                self.until(at).await;
+                self.arrive((host, from, Part::Answered), at).await;
                 drop(answer.send(Some(said)));
             }
             Fate::Lost => {
@@ -120,7 +120,9 @@ impl Network {
     /// Until the caller knows that nobody is there.
     async fn refused(&self, from: Host, to: u64) {
         match self.send(Host::Node(to), from, 64, false) {
-            Fate::Arrives(at, _) if !self.is_dark(to) => self.until(at).await,
+            Fate::Arrives(at, _) if !self.is_dark(to) => {
+                self.arrive((Host::Node(to), from, Part::Answered), at).await;
+            }
             _ => self.0.world.sleep(self.given_up_after()).await,
         }
     }

@@ -4,14 +4,19 @@
 //! first sent, an Open likewise, and only if it was acknowledged. What is sent is looked at as it
 //! leaves the client, which is no earlier than the client reads its clock for it; so nobody who
 //! reckons rightly believes for longer than stands here.
+//!
+//! And what was refused on those lines that may never be: the release of a grant, because the server
+//! has too much to do (I31).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_proto::v1::client_frame::Body as Ask;
+use holdfast_proto::v1::refused::Subject;
+use holdfast_proto::v1::request_state::State as Known;
 use holdfast_proto::v1::server_frame::Body as Told;
-use holdfast_proto::v1::{ClientFrames, ServerFrames};
+use holdfast_proto::v1::{ClientFrames, Refused, ServerFrames};
 use holdfast_seams::simulated::Process;
 use holdfast_seams::{Clock, Moment};
 
@@ -36,16 +41,35 @@ pub struct Right {
 pub(super) struct Rights {
     world: Arc<dyn Clock>,
     given: Arc<Mutex<Vec<Right>>>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// What else was seen on the lines.
+#[derive(Default)]
+struct Seen {
+    /// Streams that were answered Opened.
+    opened: u64,
+    broken: Vec<String>,
 }
 
 impl Rights {
     pub(super) fn new(world: Arc<dyn Clock>) -> Self {
-        Self { world, given: Arc::default() }
+        Self { world, given: Arc::default(), seen: Arc::default() }
     }
 
     /// What was given so far, in the order in which it was told.
     pub(super) fn given(&self) -> Vec<Right> {
         locked(&self.given).clone()
+    }
+
+    /// How many streams were opened or resumed so far.
+    pub(super) fn streams_opened(&self) -> u64 {
+        locked(&self.seen).opened
+    }
+
+    /// What was refused that may never be.
+    pub(super) fn broken(&self) -> Vec<String> {
+        locked(&self.seen).broken.clone()
     }
 
     /// Until when what `client` was told last lets it believe.
@@ -77,6 +101,11 @@ struct Heard {
     keepalives: BTreeMap<u64, Moment>,
     /// The session and its lease.
     session: Option<(u64, Duration)>,
+    /// Every grant that the line told of.
+    tokens: BTreeSet<u64>,
+    /// It gave back what it was never granted: the library does not, and a flood of such releases is
+    /// refused with reason.
+    guesses: bool,
 }
 
 impl Line {
@@ -90,6 +119,9 @@ impl Line {
                 Ask::KeepAlive(keepalive) => {
                     heard.keepalives.entry(keepalive.seq).or_insert(now);
                 }
+                Ask::Release(release) => {
+                    heard.guesses |= !heard.tokens.contains(&release.token);
+                }
                 _ => {}
             }
         }
@@ -102,8 +134,21 @@ impl Line {
             match body {
                 Told::Opened(opened) => {
                     heard.session = Some((opened.session_id, Duration::from_millis(opened.ttl_ms)));
-                    self.acknowledged(&heard, heard.open);
+                    // As good as a keepalive, unless it says that it moved no deadline (§5.4).
+                    if !opened.lease_unmoved {
+                        self.acknowledged(&heard, heard.open);
+                    }
+                    locked(&self.rights.seen).opened += 1;
                 }
+                Told::Granted(granted) => drop(heard.tokens.insert(granted.token)),
+                Told::State(state) => {
+                    let known = state.requests.iter().filter_map(|one| match &one.state {
+                        Some(Known::Granted(granted)) => Some(granted.token),
+                        _ => None,
+                    });
+                    heard.tokens.extend(known);
+                }
+                Told::Refused(refused) => self.refused(&heard, refused),
                 Told::KeptAlive(kept) => {
                     self.acknowledged(&heard, heard.keepalives.get(&kept.seq).copied());
                     // Whatever was sent before is answered with it.
@@ -111,6 +156,20 @@ impl Line {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// A release that was not asked for in a flood is never refused for load (I31).
+    fn refused(&self, heard: &Heard, refused: &Refused) {
+        let (Some(Subject::Token(token)), Some(refusal)) = (refused.subject, &refused.refusal)
+        else {
+            return;
+        };
+        if !heard.guesses && refusal.limit.starts_with("max_pending") {
+            let (client, message) = (self.client, &refusal.message);
+            locked(&self.rights.seen).broken.push(format!(
+                "I31: the release of token {token} by client {client} was refused for load: {message}"
+            ));
         }
     }
 

@@ -41,7 +41,11 @@ pub struct Settings {
 impl Settings {
     /// So many nodes with their usual settings.
     pub fn new(seed: u64, nodes: u64) -> Self {
-        let replica = ReplicaConfig { reserve_bytes: 1 << 20, ..ReplicaConfig::new(0, Vec::new()) };
+        let replica = ReplicaConfig {
+            reserve_bytes: 1 << 20,
+            disk_stall_ms: 0,
+            ..ReplicaConfig::new(0, Vec::new())
+        };
         let (sessions, trace) = (SessionSettings::default(), Trace::default());
         Self { seed, nodes, replica, sessions, trace }
     }
@@ -358,6 +362,7 @@ impl<'m> World<'m> {
         let mut found = self.observer.violations();
         found.extend(self.network.votes().broken());
         found.extend(self.pledges.broken());
+        found.extend(self.rights.broken());
         found
     }
 
@@ -371,10 +376,20 @@ impl<'m> World<'m> {
         self.rights.given()
     }
 
+    /// How many streams of clients were opened or resumed so far.
+    pub fn streams_opened(&self) -> u64 {
+        self.rights.streams_opened()
+    }
+
     /// Until when the newest session of client `number` is certain, on the true clock; `None` if it
     /// never had one.
     pub fn certain_until(&self, number: u64) -> Option<Moment> {
         self.rights.newest_of(number)
+    }
+
+    /// When a token was granted, true time.
+    pub fn granted_at(&self, token: u64) -> Option<Moment> {
+        self.observer.granted_at(token)
     }
 
     /// How many states nodes took over whole from a leader so far.

@@ -64,7 +64,9 @@ impl Notes {
         match told {
             Told::Opened(opened) => {
                 self.ttl = Duration::from_millis(opened.ttl_ms);
-                self.safe_from(self.opened_ns);
+                if !opened.lease_unmoved {
+                    self.safe_from(self.opened_ns);
+                }
             }
             Told::KeptAlive(kept) => self.kept_alive(kept.seq),
             Told::State(state) => self.state(state),

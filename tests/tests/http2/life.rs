@@ -86,6 +86,7 @@ fn settings(draw: &mut Draw, seed: u64) -> Settings {
     let replica = ReplicaConfig {
         snapshot_every: draw.between(20, 200),
         log_kept: draw.below(50),
+        max_log_bytes: 64 << 10,
         reserve_bytes: 0,
         ..ReplicaConfig::new(0, Vec::new())
     };

@@ -21,8 +21,11 @@ pub(super) fn check(
     if !story.facts.healthy_between(quiet_ns, stopped_ns) {
         return;
     }
-    if watched.begun_ns < quiet_ns && !last.synced {
-        found.push((31, format!("nothing is told at {}, long after healing", at(stopped_ns))));
+    if !last.synced {
+        if watched.begun_ns < quiet_ns {
+            found.push((31, format!("nothing is told at {}, long after healing", at(stopped_ns))));
+        }
+        // What was told before `Synced` is not yet the state.
         return;
     }
     for (name, (look, seen)) in last_looks(story, &watched.prefix) {

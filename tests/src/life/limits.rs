@@ -1,0 +1,148 @@
+//! Limits of size as settings of a simulated run, drawn so small that they are reached.
+//!
+//! A new limit is one line of [`LIMITS`]: its name as the store says it, what it is drawn from, and
+//! where it is set. The totals then count in how many runs it was reached, and `--demand` asks for
+//! one run in [`ONE_RUN_IN`].
+
+use std::collections::BTreeMap;
+
+use holdfast_server::raft::ReplicaConfig;
+use holdfast_server::session::SessionSettings;
+
+use super::plan::ClientPlan;
+use crate::draw::Draw;
+
+/// In so many runs each limit has to be reached once, at least.
+pub(super) const ONE_RUN_IN: u64 = 100;
+/// Limits that are drawn for a run are at most so many.
+const AT_ONCE: u64 = 3;
+
+/// What the nodes of a run are set to.
+pub(super) struct Sizes<'a> {
+    pub(super) replica: &'a mut ReplicaConfig,
+    pub(super) sessions: &'a mut SessionSettings,
+}
+
+/// A limit of size.
+struct Limit {
+    /// As the store names it when it is reached.
+    name: &'static str,
+    /// Drawn between these two, both included.
+    between: (u64, u64),
+    /// Where it is set; one that the product fixes is set nowhere, and somebody goes beyond it.
+    set: fn(&mut Sizes<'_>, u64),
+}
+
+fn count(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+/// Every limit that a run draws. Those that would leave somebody out for good are above the number of
+/// clients: who waits for its turn has to get it.
+const LIMITS: &[Limit] = &[
+    Limit {
+        name: "outbox_frames",
+        between: (2, 5),
+        set: |to, value| to.sessions.outbox_frames = count(value),
+    },
+    Limit {
+        name: "frames_per_second",
+        between: (5, 15),
+        set: |to, value| to.sessions.frames_per_second = u32::try_from(value).unwrap_or(u32::MAX),
+    },
+    Limit {
+        name: "max_unopened_streams",
+        between: (1, 1),
+        set: |to, value| to.sessions.max_unopened_streams = count(value),
+    },
+    Limit {
+        name: "max_watches",
+        between: (1, 1),
+        set: |to, value| to.sessions.max_watches = count(value),
+    },
+    Limit {
+        name: "watch_backlog",
+        between: (1, 3),
+        set: |to, value| to.sessions.watch_backlog = count(value),
+    },
+    Limit {
+        name: "max_waiting_calls",
+        between: (1, 1),
+        set: |to, value| to.sessions.max_waiting_calls = count(value),
+    },
+    Limit {
+        name: "max_pending_commands",
+        between: (2, 6),
+        set: |to, value| to.replica.max_pending_commands = count(value),
+    },
+    Limit {
+        name: "max_sessions",
+        between: (6, 12),
+        set: |to, value| to.replica.limits.max_sessions = value,
+    },
+    Limit {
+        name: "max_requests_per_session",
+        between: (1, 2),
+        set: |to, value| to.replica.limits.max_requests_per_session = value,
+    },
+    Limit {
+        name: "max_waiters_per_lock",
+        between: (1, 2),
+        set: |to, value| to.replica.limits.max_waiters_per_lock = value,
+    },
+    Limit {
+        name: "max_value_bytes",
+        between: (0, 200),
+        set: |to, value| to.replica.limits.max_value_bytes = value,
+    },
+    Limit { name: "names_per_request", between: (64, 64), set: |_, _| () },
+    Limit { name: "value_bytes", between: (4_096, 4_096), set: |_, _| () },
+];
+
+/// Up to three limits for half of the runs, by name.
+pub(super) fn draw(draw: &mut Draw) -> BTreeMap<String, u64> {
+    let mut drawn = BTreeMap::new();
+    if draw.below(2) == 0 {
+        return drawn;
+    }
+    for _ in 0..=draw.below(AT_ONCE) {
+        let place = usize::try_from(draw.below(LIMITS.len() as u64)).unwrap_or(0);
+        let Some(limit) = LIMITS.get(place) else { continue };
+        let (least, most) = limit.between;
+        drawn.insert(limit.name.to_owned(), draw.between(least, most));
+    }
+    drawn
+}
+
+/// Sets the limits of a run.
+pub(super) fn set(drawn: &BTreeMap<String, u64>, to: &mut Sizes<'_>) {
+    for limit in LIMITS {
+        if let Some(value) = drawn.get(limit.name) {
+            (limit.set)(to, *value);
+        }
+    }
+}
+
+/// A client of a run: where watches or waiting calls are limited the first ones watch, or call.
+pub(super) fn sized(
+    drawn: &BTreeMap<String, u64>,
+    place: usize,
+    mut client: ClientPlan,
+) -> ClientPlan {
+    const FIRST: usize = 3;
+    let limited = |name: &str| place < FIRST && drawn.contains_key(name);
+    client.watches |= limited("max_watches") || limited("watch_backlog");
+    // The first may be the one whose clock is beyond the allowance: that is of the library.
+    client.calls |= place > 0 && limited("max_waiting_calls");
+    client
+}
+
+/// Whether somebody has to ask for more than the product takes from anybody.
+pub(super) fn goes_beyond(drawn: &BTreeMap<String, u64>) -> bool {
+    ["names_per_request", "value_bytes"].iter().any(|name| drawn.contains_key(*name))
+}
+
+/// The names of all limits.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    LIMITS.iter().map(|limit| limit.name)
+}
