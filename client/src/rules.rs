@@ -41,7 +41,7 @@ pub(crate) enum Rule {
     /// A client may take over from `draining`.
     #[cfg(any(test, feature = "cassandra"))]
     TakeOverFromDraining,
-    /// Whoever locks by another recipe, other tables or another cluster than its scope is tied to is refused.
+    /// A process that locks by another recipe, other tables or another cluster than its scope is tied to is refused.
     #[cfg(any(test, feature = "cassandra"))]
     TiesCompared,
     /// W and V are those of the row that was read last. (In the model they are the same for all.)

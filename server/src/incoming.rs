@@ -10,7 +10,7 @@
 //!   its client learns it and does not wait in the backlog.
 //! - Between two failed accepts lie at least `FIRST_PAUSE`: however long the system is short of
 //!   descriptors, it is asked at most 100 times a second, and soon 10 times.
-//! - A connection gives its place back when it is dropped, whoever drops it.
+//! - A connection gives its place back when it is dropped, in whatever task that is.
 //!
 //! What comes out is a plain stream of connections, to be wrapped before tonic gets it.
 

@@ -45,7 +45,7 @@ pub fn init(node: &NodeConfig) {
 }
 
 /// Says a line on standard error, after those before it. Returns once it is written, or after half a
-/// second: whoever ends the process must not wait for a pipe that nobody reads.
+/// second: the end of the process must not wait for a pipe that nobody reads.
 #[expect(clippy::print_stderr, reason = "before there is a writer of lines")]
 pub(crate) fn say(line: &dyn Display) {
     match LINES.get() {

@@ -147,7 +147,7 @@ impl Stream {
     }
 }
 
-/// The pipe holds 64 KiB, which is full after a few requests at this level; whoever reads the log may
+/// The pipe holds 64 KiB, which is full after a few requests at this level; the reader of the log may
 /// be hung, and the node serves all the same.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "real processes live in real time")]

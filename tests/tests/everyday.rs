@@ -276,7 +276,7 @@ async fn a_client_with_megabytes_of_state_keeps_its_locks_over_a_restart_or_lose
     let restarted = clock.now();
     let settled = async {
         loop {
-            // Whoever is safe after more than a TTL was renewed since.
+            // A client that is safe after more than a TTL was renewed since.
             let renewed = clock.now().saturating_since(restarted) > Duration::from_secs(3);
             let safe = guards.iter().filter(|guard| guard.is_safe()).count();
             let holders = match other.inspect("set 0/lock 0").await {

@@ -172,7 +172,7 @@ async fn what_outlives_a_command_is_killed_before_its_lease_ends_when_the_store_
     killed_in_time_after(|cluster| cluster.kill(0), HAS_ENDED).await;
 }
 
-/// A command and a child of it that does not end for half a minute and writes the time into the file `stamps`; whoever is asked to end
+/// A command and a child of it that does not end for half a minute and writes the time into the file `stamps`; a process that is asked to end
 /// leaves the file `asked`. This one does not listen, nor does its child: only SIGKILL ends them, and only one for both the
 /// one that writes.
 const DEAF: &str = "trap 'echo > asked' TERM; (trap '' TERM; i=0; while [ $i -lt 1500 ]; do i=$((i+1)); cat /proc/uptime >> stamps; sleep 0.02; done) & \

@@ -170,7 +170,7 @@ pub async fn import_all<I: Importer>(
     import_watched(scan, importer, options, seams, tell, &mut |_| {}).await
 }
 
-/// The same, and shows all rows that are read to whoever watches.
+/// The same, and shows all rows that are read to `watch`.
 ///
 /// # Errors
 ///

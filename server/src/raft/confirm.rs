@@ -1,7 +1,7 @@
 //! Confirming that this node leads: quorum rounds shared by all who ask (DESIGN §5.1, I18).
 //!
 //! No clock decides (never `LeaseRead`), and nothing that openraft keeps about earlier requests: a
-//! round asks the voters itself (`quorum_round.rs`). One round runs at a time; whoever asks during a
+//! round asks the voters itself (`quorum_round.rs`). One round runs at a time; a caller that asks during a
 //! round takes part in the next, because the round under way began before the question.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -32,7 +32,7 @@ pub(super) struct Confirmer {
     deadline: Duration,
 }
 
-/// The round that whoever asks now takes part in.
+/// The round in which a caller that asks now takes part.
 #[derive(Default)]
 struct Next {
     turn: Arc<Turn>,

@@ -114,7 +114,7 @@ impl Follower {
 pub(super) struct Decision {
     /// Make a snapshot.
     pub(super) snapshot: bool,
-    /// Purge up to this entry, and cut off whoever still needs what lies below.
+    /// Purge up to this entry, and cut off the members that still need what lies below.
     pub(super) purge: Option<u64>,
 }
 

@@ -199,7 +199,7 @@ fn is_quorum(configs: &[BTreeSet<u64>], accepted: &BTreeSet<u64>) -> bool {
 ///
 /// A match does, whatever it names: openraft looks at the vote first. A higher vote says the
 /// opposite. A conflict would also come after the vote was accepted, but nothing can conflict with a
-/// request that names no entry: whoever says so is not believed.
+/// request that names no entry: a member that says so is not believed.
 fn accepts(answer: Result<proto::AppendResponse, PeerError>) -> bool {
     answer.is_ok_and(|answer| matches!(wire::append_result_from_wire(&answer), Ok(Ok(_))))
 }

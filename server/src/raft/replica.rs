@@ -131,7 +131,7 @@ pub struct ReplicaConfig {
     ///
     /// Default: 10 000. Minimum: 1 000; more than a stall of the member's disk.
     pub snapshot_stall_ms: u64,
-    /// An operation on the disk that takes longer ends the node, milliseconds; whoever opens the
+    /// An operation on the disk that takes longer ends the node, milliseconds; the caller that opens the
     /// store hands it on ([`stalls_after`](Self::stalls_after)).
     ///
     /// Default: 10 000. 0, for simulations alone: the disk has any time it wants.

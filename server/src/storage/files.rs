@@ -27,7 +27,7 @@ pub(super) fn is_want_of_descriptors(error: &io::Error) -> bool {
 /// To open is all that is repeated, because nothing has happened to the file by then. A write or a sync
 /// that failed is never tried again: what the disk holds after it is unknown (DESIGN §7).
 ///
-/// Descriptors kept for this alone would not do: whoever takes a descriptor that is given back first has
+/// Descriptors kept for this alone would not do: the first task to take a descriptor that is given back has
 /// it, and on a machine without any (ENFILE) a process's own reserve is worth nothing. That there are
 /// some left is seen to where connections are accepted (`open_files`); this is for when they are not.
 ///

@@ -88,7 +88,7 @@ impl Stage<'_> {
             }
         };
         if self.seams.timeout(CLOSED_WITHIN, back).await.is_err() {
-            self.wrong("I32: whoever holds the large table never gives it back".to_owned());
+            self.wrong("I32: the holders of the large table never give it back".to_owned());
         }
     }
 }

@@ -60,7 +60,7 @@
 //! Two [`Locker`]s of one scope on two recipes, or on tables of other names, do not exclude each other in Cassandra; on two clusters of
 //! the native store they do not exclude each other natively. So the scope says which recipe, with its tables, and which cluster its
 //! processes lock by: `recipe` is written by the first process that enters, `cluster` before the first native guard is handed
-//! out, each by an LWT on its being null. Whoever has others is refused by name: a process cannot enter or change its
+//! out, each by an LWT on its being null. A process with others is refused by name: it cannot enter or change its
 //! row, for each of these LWTs compares `recipe` and `cluster` as they were read with the stage; it is handed no native guard; and no
 //! tool moves the scope. To change one of them, end all processes of the scope and set the column to null (`docs/migration.md`).
 //!

@@ -95,7 +95,7 @@ impl QueueSpot {
         Ok(held_near(seen.other))
     }
 
-    /// Takes our cell out of the main row, if it may be there: whoever is first by now would take it for a holder's.
+    /// Takes our cell out of the main row, if it may be there: the process that is first by now would take it for a holder's.
     async fn leave_main(&mut self) -> Result<(), Fault> {
         if self.in_main {
             self.cells.erase_owner(&self.tables.main).await?;

@@ -500,7 +500,7 @@ async fn the_tables_bytes_are_limited_once_the_last_member_knows_that_limit() {
         config.max_table_bytes = 4_242_424;
         config.limits.max_sessions = 7;
     });
-    // To the others each is of the old release, so whoever leads hears of two.
+    // To the others each is of the old release, so each leader hears of two.
     cluster.older = true;
     for node_id in 1..=3 {
         cluster.start(node_id, MemoryStore::new(node_id)).await;

@@ -88,8 +88,15 @@ async fn what_was_acknowledged_outlives_the_leader() {
 
 /// The settings say how long a silence may last, and mean it: openraft by itself would wait for
 /// the sum of the two.
+/// Two members whose times are nearly equal split the votes and wait once more: about one kill in
+/// five hundred. So two of ten kills may take a second election, and none may come too early.
 #[tokio::test(start_paused = true)]
 async fn a_dead_leader_is_replaced_after_a_silence_between_the_two_settings() {
+    let settings = ReplicaConfig::new(1, Vec::new());
+    let [heartbeat, shortest, longest] =
+        [settings.heartbeat_ms, settings.election_min_ms, settings.election_max_ms]
+            .map(Duration::from_millis);
+    let mut votes_split = 0;
     for _ in 0..10 {
         let mut cluster = Cluster::started(3, AS_IT_IS).await;
         cluster.formed().await;
@@ -99,15 +106,14 @@ async fn a_dead_leader_is_replaced_after_a_silence_between_the_two_settings() {
         drop(cluster.kill(leader).await);
         cluster.leader_after(tenure).await;
 
-        let settings = ReplicaConfig::new(1, Vec::new());
         let silent = cluster.seams.clock.now().saturating_since(killed);
-        let heartbeat = Duration::from_millis(settings.heartbeat_ms);
         // The last heartbeat came up to one interval before the end, and votes take a moment.
-        let least = Duration::from_millis(settings.election_min_ms - settings.heartbeat_ms);
-        let most = Duration::from_millis(settings.election_max_ms) + heartbeat;
-        assert!(least <= silent && silent <= most, "{silent:?}");
+        assert!(shortest - heartbeat <= silent, "{silent:?}");
+        assert!(silent <= longest * 2 + heartbeat, "{silent:?}");
+        votes_split += usize::from(silent > longest + heartbeat);
         cluster.shutdown().await;
     }
+    assert!(votes_split <= 2, "{votes_split} of 10 kills took more than one election");
 }
 
 #[tokio::test(start_paused = true)]

@@ -235,7 +235,7 @@ async fn a_resume_in_pages_renews_only_by_the_keepalive_behind_state() {
     }
 }
 
-/// §5.2 and I31: whoever shows the secret is held on, and not for ever.
+/// §5.2 and I31: a session whose client shows the secret is held on, and not for ever.
 #[tokio::test(start_paused = true)]
 async fn resumes_without_end_put_an_expiry_off_by_one_ttl_at_most() {
     let world = World::new().await;

@@ -314,7 +314,7 @@ async fn a_leader_that_was_paused_handles_what_arrived_before_it_expires_anybody
 }
 
 /// All members stood still for longer than the lease, as when their machines are copied or suspended:
-/// whoever was well before has as much time left as it had then.
+/// a session that was well before has as much time left as it had then.
 #[tokio::test(start_paused = true)]
 async fn a_pause_longer_than_the_lease_takes_nothing_off_it() {
     let world = World::new().await;

@@ -192,7 +192,7 @@ async fn a_few_unread_pushes_of_many_bytes_cost_the_stream() {
     assert!(matches!(end, Err(StreamError::Limit { limit: "outbox_bytes", .. })), "{end:?}");
 }
 
-/// I27: the outboxes are full together, each within its own bounds. Whoever is pushed to last ends
+/// I27: the outboxes are full together, each within its own bounds. The session that is pushed to last ends
 /// nothing of its own: the largest ends.
 #[tokio::test(start_paused = true)]
 async fn when_all_outboxes_are_full_together_the_largest_end_and_the_small_ones_go_on() {

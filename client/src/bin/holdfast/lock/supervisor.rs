@@ -195,7 +195,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The command itself has ended. Whoever types at the terminal talks to us from here on: what is left would not stop for
+    /// The command itself has ended. The user at the terminal talks to us from here on: what is left would not stop for
     /// Ctrl-Z, so neither do we.
     fn has_ended(&mut self, code: u8) {
         let now = self.hold.clock.now();

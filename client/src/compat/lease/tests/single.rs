@@ -200,7 +200,7 @@ fn a_ttl_below_three_times_the_skew_is_refused() {
 }
 
 /// In Paxos v1 a coordinator may find too few replicas only when it commits what was accepted before: it answers
-/// "unavailable", and the insert is decided. Whoever gives up then takes back what it may have left.
+/// "unavailable", and the insert is decided. A process that gives up then takes back what it may have left.
 #[test]
 fn an_insert_that_was_answered_unavailable_and_applied_leaves_no_row_behind() {
     let (machine, model, _processes, [a, b]) = two(9);
