@@ -237,15 +237,17 @@ fn in_no_life_are_two_holds_safe_at_once_or_one_after_a_newer_and_the_scope_is_s
     assert!(lives == 1 || (native > 2_000 && fallback > 100 && raised > 40));
 }
 
-/// The rules of a leader that lives as random as these find missing within a few. `ReturnWaitsToTheEnd`
-/// was found in life 340; `ShorterWWaits` and the rules of V were not in 150; the others need what happens
+/// The rules of a leader that runs as random as these find missing soon: in run 3, 71 and 7. `ReturnWaitsToTheEnd`
+/// was found in run 340; `ShorterWWaits` and the rules of V were not in 150; the others need what happens
 /// once in thousands. They have a test by hand, and the model, but for V.
 const FOUND: [Rule; 3] = [Rule::UnknownBumpFails, Rule::ReturnWaits, Rule::RowWCoversAuthority];
+/// In so many runs each of them has to be found. Other draws make other runs of the same seeds.
+const SEARCHED: u64 = 300;
 
 #[test]
 fn a_life_goes_wrong_without_rules_that_leaders_uphold() {
     for rule in FOUND {
-        let found = (0..40).find(|seed| !without(rule, || live(*seed)).0.wrongs.is_empty());
+        let found = (0..SEARCHED).find(|seed| !without(rule, || live(*seed)).0.wrongs.is_empty());
         println!("without {rule:?}: life {found:?}");
         assert!(found.is_some(), "no life finds that {rule:?} is missing");
     }
