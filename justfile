@@ -54,6 +54,10 @@ mutants *arguments:
 bench-milestone *arguments:
     tests/benches/milestone.sh {{ arguments }}
 
+# The same cells with another revision's programs and with ours, in turns: `just bench-against 87a71e0`.
+bench-against *arguments:
+    tests/benches/against.sh {{ arguments }}
+
 # Benches of the parts (core, judge, log, memory); `just bench --test` only sees that they run.
 bench *arguments:
     cargo bench --locked -p holdfast-tests --bench core --bench judge --bench log_store --bench memory -- {{ arguments }}

@@ -10,6 +10,7 @@
 
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+source tests/benches/cells.sh
 
 runs=${1:-3}
 [[ $runs =~ ^[1-9][0-9]*$ ]] || { echo "milestone.sh: RUNS is a number from 1 on, not '$runs'" >&2; exit 2; }
@@ -22,17 +23,6 @@ rows=${ROWS:-target/milestone.jsonl}
 mkdir -p "$(dirname "$rows")"
 : "${SECS:=8}"
 
-# Cell, figure, what it may be at most (<=) or must be at least (>=), unit.
-cells=(
-  "W1 1 acq_p50_us <= 670 µs"
-  "W2 64 ops_per_s >= 15000 pairs/s"
-  "W3 10 ops_per_s >= 1250 hand-overs/s"
-  "W3 100 ops_per_s >= 1250 hand-overs/s"
-  "W3 500 ops_per_s >= 1250 hand-overs/s"
-)
-
-field() { grep -o "\"$2\":[-0-9.e+]*" <<<"$1" | cut -d : -f 2; }
-median() { sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 holds() { awk -v a="$1" -v b="$3" -v op="$2" 'BEGIN { exit !(op == "<=" ? a <= b : a >= b) }'; }
 
 missed=0
@@ -47,9 +37,7 @@ for cell in "${cells[@]}"; do
   read -r workload clients figure comparison target unit <<<"$cell"
   figures="" others=""
   for ((run = 1; run <= runs; run++)); do
-    row=$("$bin/holdfast" bench --json --members 3 --workload "$workload" --clients "$clients" --secs "$SECS" --run "$run")
-    echo "$row" >>"$rows"
-    [[ $(field "$row" errors) == 0 ]] || { echo "milestone.sh: errors in $row" >&2; exit 1; }
+    row=$(run_cell "$bin" "$workload" "$clients" "$run")
     figures+="$(field "$row" "$figure")"$'\n'
     others+="$(field "$row" other_cores)"$'\n'
   done
