@@ -95,6 +95,27 @@ fn a_loss_that_is_told_after_the_safe_deadline_is_right() {
     assert_eq!(broken(history), RIGHT);
 }
 
+/// One that began a moment before the end has not told of `jobs`, whose value stays.
+#[test]
+fn a_watch_that_has_not_told_all_of_its_state_in_the_end_is_right() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         1 a safe-until 900
+         2 a sets 2 5 jobs v
+         3 a set 2
+         24 a releases 5
+         25 a released 5
+         26 z reads 1 jobs
+         27 z read 1 - jobs:v@5
+         30 z healed
+         290 w watches 1 j
+         300 w watch-over 1";
+    assert_eq!(broken(history), RIGHT);
+
+    let complete = history.replacen("300 w", "291 w told 1 synced\n300 w", 1);
+    assert_ne!(broken(&complete), RIGHT);
+}
+
 // --- wrong ones, each in one way
 
 #[test]
