@@ -242,6 +242,7 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
         outbox_overflows,
         outbox_evictions,
         outbox_bytes,
+        arriving_bytes,
         watches,
         watch_events,
         watches_cut,
@@ -261,6 +262,8 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
     let unit = || Unit::Bytes;
     let meaning = "What waits in the outboxes of all streams";
     registry.register_with_unit("outbox", meaning, unit(), outbox_bytes);
+    let meaning = "Messages of clients that have not arrived whole";
+    registry.register_with_unit("arriving", meaning, unit(), arriving_bytes);
     let meaning = "Changes that some watch still has to be told";
     registry.register_with_unit("watch", meaning, unit(), watch_bytes);
     registry.register("waiting_calls", "Unary calls that wait for a lock", waiting_calls);

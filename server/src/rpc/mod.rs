@@ -5,10 +5,11 @@
 //!
 //! # Bounds
 //!
-//! Messages, streams per connection and headers are capped by [`RpcSettings`]; streams of a node
-//! and frames of a stream by [`SessionSettings`](crate::session::SessionSettings). Compression is
+//! Messages, messages that have not arrived whole, streams per connection and headers are capped by
+//! [`RpcSettings`]; streams of a node and frames of a stream by [`SessionSettings`](crate::session::SessionSettings). Compression is
 //! off.
 
+mod arriving;
 mod cluster_service;
 mod lock_service;
 mod reads;
@@ -37,8 +38,10 @@ use tonic_health::server::HealthReporter;
 
 pub use settings::RpcSettings;
 
+use crate::bytes_budget::BytesBudget;
 use crate::members::Members;
 use crate::session::Hub;
+use arriving::Measured;
 use cluster_service::ClusterApi;
 use lock_service::LockApi;
 use scope_service::ScopeApi;
@@ -81,6 +84,7 @@ pub fn client_port(
     settings: &RpcSettings,
 ) -> Result<ClientPort, BadDescriptors> {
     let seams = hub.seams().clone();
+    let arriving = BytesBudget::new(settings.arriving_bytes_total, hub.metrics().arriving_bytes);
     let (reporter, health) = tonic_health::server::health_reporter();
     let lock_service = LockServiceServer::new(LockApi::new(hub.clone(), info.clone()))
         .max_decoding_message_size(settings.max_message_bytes);
@@ -93,9 +97,9 @@ pub fn client_port(
     let scope_service = ScopeServiceServer::new(ScopeApi::new(hub))
         .max_decoding_message_size(settings.max_message_bytes);
     let router = server(settings)
-        .add_service(lock_service)
-        .add_service(cluster_service)
-        .add_service(scope_service)
+        .add_service(Measured::new(lock_service, arriving.clone()))
+        .add_service(Measured::new(cluster_service, arriving.clone()))
+        .add_service(Measured::new(scope_service, arriving))
         .add_service(health)
         .add_service(reflection);
     let health = seams.spawn("health", report_health(seams.clone(), reporter, info));

@@ -8,6 +8,11 @@ pub struct RpcSettings {
     /// Default: 1 048 576 (1 MiB). Minimum: 65 536. A frame has about 1 KiB at most, and a message
     /// may carry many: a client that re-sends a thousand requests after a resume fits.
     pub max_message_bytes: usize,
+    /// What messages may take that have not arrived whole, of all clients together, bytes.
+    ///
+    /// Default: 67 108 864 (64 MiB). Minimum: `max_message_bytes`. Past it a call that has sent more
+    /// than 16 KiB of a message is refused; what has sent less goes on.
+    pub arriving_bytes_total: u64,
     /// Streams and calls open at once on one connection.
     ///
     /// Default: 1 024. Minimum: 1. Past it a client's call waits at the client; one stream carries
@@ -44,6 +49,7 @@ impl Default for RpcSettings {
     fn default() -> Self {
         Self {
             max_message_bytes: 1 << 20,
+            arriving_bytes_total: 64 << 20,
             max_streams_per_connection: 1_024,
             stream_window_bytes: 1 << 20,
             connection_window_bytes: 16 << 20,

@@ -1,5 +1,6 @@
 //! The port over real connections, with a fake replica behind the hub.
 
+mod arriving;
 mod calls;
 mod cluster;
 mod fuzz;
@@ -65,6 +66,10 @@ async fn node() -> Node {
 }
 
 async fn node_with(settings: SessionSettings) -> Node {
+    node_of(settings, &RpcSettings::default()).await
+}
+
+async fn node_of(settings: SessionSettings, rpc: &RpcSettings) -> Node {
     let seams = Seams::system();
     let fake = Fake::new(seams.clone());
     fake.lead(1);
@@ -72,7 +77,7 @@ async fn node_with(settings: SessionSettings) -> Node {
     let hub = Arc::new(Hub::start(handle, Arc::new(CLUSTER), settings, seams.clone()));
     let info = Arc::new(Info { ready: AtomicBool::new(true) });
     let members = Arc::new(cluster::Operated::default());
-    let port = client_port(hub.clone(), info.clone(), members.clone(), &RpcSettings::default());
+    let port = client_port(hub.clone(), info.clone(), members.clone(), rpc);
     let port = port.unwrap();
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = incoming.local_addr().unwrap();

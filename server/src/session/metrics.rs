@@ -17,6 +17,8 @@ pub struct SessionMetrics {
     pub outbox_evictions: Counter,
     /// Bytes that lie in the outboxes of all streams.
     pub outbox_bytes: Gauge,
+    /// Bytes of messages of clients that have not arrived whole.
+    pub arriving_bytes: Gauge,
     /// Watches that are open.
     pub watches: Gauge,
     /// Events handed to watchers: state, changes, and the words between them.
@@ -55,6 +57,7 @@ impl Default for SessionMetrics {
             outbox_overflows: Counter::default(),
             outbox_evictions: Counter::default(),
             outbox_bytes: Gauge::default(),
+            arriving_bytes: Gauge::default(),
             watches: Gauge::default(),
             watch_events: Counter::default(),
             watches_cut: Counter::default(),
