@@ -44,6 +44,7 @@ fn fresh_lives_break_no_invariant() {
         clocks: Clocks::Within,
         schedule: None,
         first_stream: false,
+        large_tables: false,
     };
     println!("first seed {}", many.first_seed);
 
@@ -87,6 +88,7 @@ fn a_client_whose_clock_is_slower_than_allowed_is_found_to_believe_too_long() {
         clocks: Clocks::Beyond,
         schedule: None,
         first_stream: false,
+        large_tables: false,
     };
 
     let outcome = live_many(&many, || (), |_, _| ());
@@ -146,6 +148,7 @@ fn lives_in_which_something_was_once_wrong_go_well() {
             schedule: None,
             // As it was when it was kept.
             first_stream: true,
+            large_tables: false,
         };
         let outcome = live_many(&once, || (), told);
         assert_eq!(outcome.violations(), 0, "seed {line}");

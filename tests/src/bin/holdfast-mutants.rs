@@ -119,6 +119,7 @@ fn look_for(mutant: Mutant, first_seed: u64, arguments: &Arguments) -> Looked {
         clocks: Clocks::Within,
         schedule: schedule_of(mutant),
         first_stream: false,
+        large_tables: false,
     };
     let outcome = live_many(&many, || arm(Some(mutant)), |_, _| ());
     let found = outcome.failed.into_iter().next();
@@ -183,7 +184,7 @@ fn plans_of(mutant: Mutant, seed: u64) -> Vec<Plan> {
     if let Some(schedule) = schedule_of(mutant) {
         return vec![Plan::of(schedule, seed)];
     }
-    let plan = Plan::draw(seed, Clocks::Within);
+    let plan = Plan::draw(seed, Clocks::Within).without_a_large_table();
     vec![plan.clone().first_stream_alone(), plan]
 }
 

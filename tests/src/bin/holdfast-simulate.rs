@@ -45,6 +45,12 @@ struct Arguments {
     /// large tables.
     #[arg(long, conflicts_with_all = ["schedule", "demand", "plan"])]
     first_stream: bool,
+    /// Live no large table where one is drawn: such a run takes much longer than all others.
+    #[arg(long, conflicts_with_all = ["schedule", "demand", "plan"])]
+    no_large_tables: bool,
+    /// Print of each of many lives how long it took, the size of its table, its limits and its faults.
+    #[arg(long, conflicts_with = "seed")]
+    times: bool,
     /// Print every step that the life traces.
     #[arg(long, requires = "seed")]
     trace: bool,
@@ -86,14 +92,7 @@ fn main() -> ExitCode {
                 ExitCode::from(2)
             }
         },
-        (None, Some(seed)) => {
-            let drawn = || {
-                let plan = Plan::draw(seed, clocks);
-                if arguments.first_stream { plan.first_stream_alone() } else { plan }
-            };
-            let plan = arguments.schedule.map_or_else(drawn, |schedule| Plan::of(schedule, seed));
-            one(&plan, &arguments)
-        }
+        (None, Some(seed)) => one(&asked_for(&arguments, clocks, seed).plan(seed), &arguments),
         (None, None) => many(&arguments, clocks),
     }
 }
@@ -133,17 +132,10 @@ fn print_shorter(plan: &Plan) {
     }
 }
 
-fn many(arguments: &Arguments, clocks: Clocks) -> ExitCode {
+/// The lives that the command line asks for.
+fn asked_for(arguments: &Arguments, clocks: Clocks, first_seed: u64) -> Many {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let ledger = arguments.resume.as_deref();
-    let ledger = ledger.map(|path| Ledger::open(path, arguments.first_seed, life::fresh_seed));
-    let ledger = match ledger.transpose() {
-        Ok(ledger) => ledger,
-        Err(error) => return wrong(&error),
-    };
-    let asked = || arguments.first_seed.unwrap_or_else(life::fresh_seed);
-    let first_seed = ledger.as_ref().map_or_else(asked, Ledger::first_seed);
-    let many = Many {
+    Many {
         first_seed,
         lives: arguments.lives,
         within: arguments.minutes.map(|minutes| Duration::from_secs_f64(minutes.max(0.0) * 60.0)),
@@ -152,10 +144,32 @@ fn many(arguments: &Arguments, clocks: Clocks) -> ExitCode {
         clocks,
         schedule: arguments.schedule,
         first_stream: arguments.first_stream,
+        large_tables: !arguments.no_large_tables,
+    }
+}
+
+fn many(arguments: &Arguments, clocks: Clocks) -> ExitCode {
+    let ledger = arguments.resume.as_deref();
+    let ledger = ledger.map(|path| Ledger::open(path, arguments.first_seed, life::fresh_seed));
+    let ledger = match ledger.transpose() {
+        Ok(ledger) => ledger,
+        Err(error) => return wrong(&error),
     };
+    let asked = || arguments.first_seed.unwrap_or_else(life::fresh_seed);
+    let first_seed = ledger.as_ref().map_or_else(asked, Ledger::first_seed);
+    let many = asked_for(arguments, clocks, first_seed);
     println!("first seed {first_seed}, {} side by side", many.jobs);
     let outcome = match ledger {
-        None => live_many(&many, || (), report),
+        None => live_many(
+            &many,
+            || (),
+            |life, so_far| {
+                report(life, so_far);
+                if arguments.times {
+                    tell_time(life, &many.plan(life.seed));
+                }
+            },
+        ),
         Some(ledger) => match ledger.live(&many, tell, say_so_far) {
             Ok(outcome) => outcome,
             Err(error) => return wrong(&error),
@@ -198,6 +212,18 @@ fn tell(life: &Life) {
             println!("  {violation}");
         }
     }
+}
+
+fn tell_time(life: &Life, plan: &Plan) {
+    let limits: Vec<&str> = plan.limits.keys().map(String::as_str).collect();
+    let faults: Vec<String> =
+        plan.strikes.iter().map(|strike| strike.fault.kind().to_string()).collect();
+    let (seconds, seed, table, nodes) =
+        (life.took.as_secs_f64(), life.seed, plan.table, plan.nodes);
+    let (limits, faults) = (limits.join(","), faults.join(","));
+    println!(
+        "{seconds:.3} s, seed {seed}, table {table}, nodes {nodes}, limits {limits}; {faults}"
+    );
 }
 
 fn say_so_far(outcome: &Outcome) {

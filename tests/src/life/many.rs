@@ -40,14 +40,17 @@ pub struct Many {
     pub schedule: Option<Schedule>,
     /// Leave out what the second stream of the seeds draws.
     pub first_stream: bool,
+    /// Whether a large table is lived as it is drawn; one run with it takes as long as a hundred others.
+    pub large_tables: bool,
 }
 
 impl Many {
     /// The life of one of the seeds.
-    fn plan(&self, seed: u64) -> Plan {
+    pub fn plan(&self, seed: u64) -> Plan {
         let drawn = || {
             let plan = Plan::draw(seed, self.clocks);
-            if self.first_stream { plan.first_stream_alone() } else { plan }
+            let plan = if self.first_stream { plan.first_stream_alone() } else { plan };
+            if self.large_tables { plan } else { plan.without_a_large_table() }
         };
         self.schedule.map_or_else(drawn, |schedule| Plan::of(schedule, seed))
     }
@@ -58,7 +61,8 @@ impl Many {
         let name = |schedule: Schedule| Some(schedule.to_possible_value()?.get_name().to_owned());
         let schedule = self.schedule.and_then(name).map(|name| format!(" --schedule {name}"));
         let without = if self.first_stream { " --first-stream" } else { "" };
-        format!("just simulate {seed}{beyond}{without}{}", schedule.unwrap_or_default())
+        let small = if self.large_tables { "" } else { " --no-large-tables" };
+        format!("just simulate {seed}{beyond}{without}{small}{}", schedule.unwrap_or_default())
     }
 }
 
@@ -114,7 +118,9 @@ pub fn live_many(
             }
             let seed = many.first_seed.wrapping_add(number);
             let living = living.begin(seed);
+            let started = clock.now();
             let life = live(&many.plan(seed));
+            let life = Life { took: clock.now().saturating_since(started), ..life };
             drop(living);
             let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
             outcome.take(&life);

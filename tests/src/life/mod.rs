@@ -24,6 +24,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
+use std::time::Duration;
 
 use holdfast_seams::Seams;
 use holdfast_seams::simulated::Machine;
@@ -55,6 +56,8 @@ pub struct Life {
     pub trace: Vec<String>,
     /// What its clients wrote.
     pub history: Vec<Record>,
+    /// Real time that it took; zero where nobody looked at the clock.
+    pub took: Duration,
 }
 
 /// Lives a plan.
@@ -78,6 +81,7 @@ pub fn live_traced(plan: &Plan, keep: bool) -> Life {
             digest: lived.digest,
             trace: lived.trace,
             history: lived.history,
+            took: Duration::ZERO,
         },
         Err(payload) => Life {
             seed: plan.seed,

@@ -6,7 +6,8 @@
 //! reckons rightly believes for longer than stands here.
 //!
 //! And what was refused on those lines that may never be: the release of a grant, because the server
-//! has too much to do (I31).
+//! has too much to do (I31). What is sent again after a resume is another matter: the copies of a
+//! session may wait together, and one too many is refused (`server/src/raft/admission.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,12 +45,26 @@ pub(super) struct Rights {
     seen: Arc<Mutex<Seen>>,
 }
 
+/// How long copies of what frees may wait to be proposed: longer than any proposal's deadline.
+const COPIES_WAIT: Duration = Duration::from_secs(15);
+
 /// What else was seen on the lines.
 #[derive(Default)]
 struct Seen {
     /// Streams that were answered Opened.
     opened: u64,
+    /// The releases and cancels that each client sent.
+    freed: BTreeSet<(u64, Freed)>,
+    /// When each client last sent one of them again.
+    freed_again: BTreeMap<u64, Moment>,
     broken: Vec<String>,
+}
+
+/// What a client gives back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Freed {
+    Token(u64),
+    Request(u64),
 }
 
 impl Rights {
@@ -121,7 +136,9 @@ impl Line {
                 }
                 Ask::Release(release) => {
                     heard.guesses |= !heard.tokens.contains(&release.token);
+                    self.frees(Freed::Token(release.token));
                 }
+                Ask::Cancel(cancel) => self.frees(Freed::Request(cancel.request_id)),
                 _ => {}
             }
         }
@@ -159,13 +176,26 @@ impl Line {
         }
     }
 
+    fn frees(&self, freed: Freed) {
+        let mut seen = locked(&self.rights.seen);
+        if !seen.freed.insert((self.client, freed)) {
+            seen.freed_again.insert(self.client, self.rights.world.now());
+        }
+    }
+
+    /// Whether something that this client gave back may wait in more copies than one.
+    fn may_have_copies(&self) -> bool {
+        let again = locked(&self.rights.seen).freed_again.get(&self.client).copied();
+        again.is_some_and(|at| self.rights.world.now().saturating_since(at) < COPIES_WAIT)
+    }
+
     /// A release that was not asked for in a flood is never refused for load (I31).
     fn refused(&self, heard: &Heard, refused: &Refused) {
         let (Some(Subject::Token(token)), Some(refusal)) = (refused.subject, &refused.refusal)
         else {
             return;
         };
-        if !heard.guesses && refusal.limit.starts_with("max_pending") {
+        if !heard.guesses && !self.may_have_copies() && refusal.limit.starts_with("max_pending") {
             let (client, message) = (self.client, &refusal.message);
             locked(&self.rights.seen).broken.push(format!(
                 "I31: the release of token {token} by client {client} was refused for load: {message}"
