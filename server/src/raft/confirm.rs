@@ -3,7 +3,12 @@
 //! No clock decides (never `LeaseRead`), and nothing that openraft keeps about earlier requests: a
 //! round asks the voters itself (`quorum_round.rs`). One round runs at a time; a caller that asks during a
 //! round takes part in the next, because the round under way began before the question.
+//!
+//! A leader that has asked another voter to take over confirms nothing any more in that tenure: openraft
+//! commits nothing for it, and calls of a round would keep the members, who take them for a sign of life,
+//! from electing somebody else.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +33,8 @@ pub(super) struct Confirmer {
     role: watch::Receiver<Role>,
     shared: Arc<Replicated>,
     round: QuorumRound,
+    /// The last tenure in which another voter was asked to take over; 0: none.
+    given_up: AtomicU64,
     /// How long a round may take.
     deadline: Duration,
 }
@@ -84,8 +91,20 @@ impl Confirmer {
         round: QuorumRound,
         deadline: Duration,
     ) -> Self {
-        let (next, wake) = (Mutex::default(), Notify::new());
-        Self { next, wake, seams, role, shared, round, deadline }
+        let (next, wake, given_up) = (Mutex::default(), Notify::new(), AtomicU64::new(0));
+        Self { next, wake, seams, role, shared, round, given_up, deadline }
+    }
+
+    /// Another voter is about to be asked to take over: no round begins any more in that tenure.
+    pub(super) fn give_up(&self, tenure: Tenure) {
+        self.given_up.store(tenure.get(), Ordering::Relaxed);
+    }
+
+    /// The tenure in which questions can be answered, if this node leads.
+    fn tenure(&self) -> Result<Tenure, ProposeError> {
+        let tenure = self.role.borrow().tenure();
+        let kept = |tenure: &Tenure| tenure.get() != self.given_up.load(Ordering::Relaxed);
+        tenure.filter(kept).ok_or_else(|| not_leader(&self.role))
     }
 
     /// See [`Consensus::confirm`](crate::consensus::Consensus::confirm).
@@ -99,9 +118,7 @@ impl Confirmer {
     }
 
     fn join(&self) -> Result<Arc<Turn>, ProposeError> {
-        if self.role.borrow().tenure().is_none() {
-            return Err(not_leader(&self.role));
-        }
+        self.tenure()?;
         let mut next = self.lock();
         if next.closed {
             return Err(ProposeError::ShuttingDown);
@@ -136,9 +153,7 @@ impl Confirmer {
     }
 
     async fn round(&self, calls: &mut Calls) -> Answer {
-        let Some(tenure) = self.role.borrow().tenure() else {
-            return Err(not_leader(&self.role));
-        };
+        let tenure = self.tenure()?;
         let begun = self.seams.clock.now();
         let mut role = self.role.clone();
         // Also when the role will never change again: this node stops.

@@ -8,6 +8,7 @@ use holdfast_seams::Seams;
 use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::watch;
 
+use super::confirm::Confirmer;
 use super::handler::Raft;
 use super::proposer::Proposer;
 use crate::consensus::Role;
@@ -22,7 +23,8 @@ pub(super) enum HandedOver {
     LeadsNoLonger,
     /// It leads on: nobody had caught up in time, and nobody was asked to take over.
     NobodyCaughtUp,
-    /// A voter was asked to take over and had not done so in time. It, or another, still may.
+    /// A voter was asked to take over and had not done so in time. It, or another, will: this node
+    /// confirms and commits nothing any more in its tenure.
     NotInTime,
 }
 
@@ -32,6 +34,7 @@ pub(super) struct HandOver {
     pub(super) raft: Raft,
     pub(super) role: watch::Receiver<Role>,
     pub(super) proposer: Arc<Proposer>,
+    pub(super) confirmer: Arc<Confirmer>,
     pub(super) seams: Seams,
 }
 
@@ -60,13 +63,12 @@ impl HandOver {
     async fn pass_leadership(&self, to: Option<u64>, asked: &AtomicBool) {
         let mut metrics = self.raft.metrics();
         loop {
-            if self.role.borrow().tenure().is_none() {
-                return;
-            }
+            let Some(tenure) = self.role.borrow().tenure() else { return };
             let quiet = self.proposer.in_flight() == 0 && self.proposer.waiting() == 0;
             if let Some(target) = self.successor(to).filter(|_| quiet) {
                 tracing::info!(target, "handing leadership over");
                 asked.store(true, Ordering::Relaxed);
+                self.confirmer.give_up(tenure);
                 if self.raft.trigger().transfer_leader(target).await.is_err() {
                     return;
                 }

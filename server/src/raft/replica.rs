@@ -628,6 +628,7 @@ impl Ground {
             raft: raft.clone(),
             role: role.clone(),
             proposer: Arc::clone(proposer),
+            confirmer: Arc::clone(confirmer),
             seams: self.seams.clone(),
         };
         Changes {

@@ -344,6 +344,36 @@ async fn a_hand_over_moves_leadership_at_once_and_loses_nothing() {
     cluster.shutdown().await;
 }
 
+/// openraft gives the leader up once it has asked another to take over, also where nobody was reached.
+/// Questions that go on must not keep the others from an election then (I31).
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_that_reaches_nobody_ends_in_an_election_although_clients_go_on_asking() {
+    let cluster = Cluster::started(3, AS_IT_IS).await;
+    let (old, tenure) = cluster.leader().await;
+    cluster.formed().await;
+    let session = open(cluster.replica(old)).await;
+
+    cluster.network.isolate(old);
+    let handed = cluster.replica(old).hand_over(Duration::from_millis(200)).await;
+    cluster.network.heal();
+    let asks = async {
+        loop {
+            let answer = cluster.replica(old).confirm().await;
+            assert!(answer.is_err(), "a leader that nobody can write by: {answer:?}");
+            cluster.seams.sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let (new, _) = holdfast_seams::select! {
+        () = asks => unreachable!("it goes on"),
+        leader = cluster.leader_after(tenure) => leader,
+    };
+
+    assert!(!handed, "nobody was reached");
+    open(cluster.replica(new)).await;
+    assert!(has_session(cluster.replica(new), session));
+    cluster.shutdown().await;
+}
+
 /// Without pre-vote the one who was away would come back with a higher term and depose a leader
 /// that serves.
 #[tokio::test(start_paused = true)]
