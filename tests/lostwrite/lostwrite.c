@@ -21,8 +21,12 @@
 //   LOSTWRITE_KEEP   each write that is not durable survives with this percentage; of the changes
 //                    of names, which a journal keeps in order, the oldest part survives
 //   LOSTWRITE_SEED   for the two choices above
-//   LOSTWRITE_DELAY  a file with a number: every sync takes so many milliseconds; looked at each time,
-//                    0 if it is not there
+//   LOSTWRITE_DISK   a file that says what is wrong with the disk; looked at before each watched call:
+//                      N          every sync takes so many milliseconds; 0, or no file: nothing is wrong
+//                      hang       no watched call comes back until the file says something else
+//                      eio write  every write fails
+//                      eio sync   every sync fails, and makes nothing durable
+//                    The first call that hangs or fails makes a file of that name with `.struck` after it
 //   LOSTWRITE_IGNORE syncs of files whose path ends like this do nothing: the same run as if the
 //                    program had forgotten them
 //
@@ -74,7 +78,7 @@ struct change {
 
 static struct change *newest;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static const char *dir, *trash, *ignored, *delay;
+static const char *dir, *trash, *ignored, *disk;
 static long calls_left = -1; // watched calls until the cut; negative: none is planned
 static unsigned keep, seed = 1;
 static unsigned long trash_count;
@@ -169,6 +173,10 @@ static void remember_data(int fd, off_t at, size_t len)
     change->device = st.st_dev;
     change->inode = st.st_ino;
     change->fd = real_open(link, O_RDWR | O_CLOEXEC);
+    if (change->fd < 0) { // no descriptor left: this change survives
+        free(change);
+        return;
+    }
     change->at = at;
     change->old_size = st.st_size;
     size_t lost = at < st.st_size ? (size_t)(st.st_size - at) : 0;
@@ -319,7 +327,7 @@ __attribute__((constructor)) static void start(void)
     dir = getenv("LOSTWRITE_DIR");
     trash = getenv("LOSTWRITE_TRASH");
     ignored = getenv("LOSTWRITE_IGNORE");
-    delay = getenv("LOSTWRITE_DELAY");
+    disk = getenv("LOSTWRITE_DISK");
     if (getenv("LOSTWRITE_AT")) calls_left = atol(getenv("LOSTWRITE_AT"));
     if (getenv("LOSTWRITE_KEEP")) keep = (unsigned)atoi(getenv("LOSTWRITE_KEEP"));
     if (getenv("LOSTWRITE_SEED")) seed = (unsigned)atoi(getenv("LOSTWRITE_SEED"));
@@ -332,6 +340,47 @@ __attribute__((constructor)) static void start(void)
 }
 
 // ---- the calls ----------------------------------------------------------------------------------
+
+enum call { NAME, WRITE, SYNC };
+
+static void disk_says(char *text, size_t size)
+{
+    int fd = disk ? real_open(disk, O_RDONLY | O_CLOEXEC) : -1;
+    ssize_t n = fd < 0 ? 0 : read(fd, text, size - 1);
+    if (fd >= 0) close(fd);
+    text[n > 0 ? n : 0] = 0;
+}
+
+static void struck(void)
+{
+    char mark[PATH_BYTES];
+    if (snprintf(mark, sizeof mark, "%s.struck", disk) >= PATH_BYTES) return;
+    int fd = real_open(mark, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd >= 0) close(fd);
+}
+
+// What is wrong with the disk holds up the caller, and nobody else: called without the lock. -1 with
+// errno if the call fails.
+static int reach_disk(enum call call)
+{
+    char text[16];
+    disk_says(text, sizeof text);
+    if (!strncmp(text, "hang", 4)) {
+        struck();
+        while (!strncmp(text, "hang", 4)) {
+            usleep(20000);
+            disk_says(text, sizeof text);
+        }
+    }
+    const char *fails = call == WRITE ? "eio write" : "eio sync";
+    if (call != NAME && !strncmp(text, fails, strlen(fails))) {
+        struck();
+        errno = EIO;
+        return -1;
+    }
+    if (call == SYNC && atoi(text) > 0) usleep((useconds_t)atoi(text) * 1000);
+    return 0;
+}
 
 static void enter(void)
 {
@@ -350,6 +399,7 @@ ssize_t pwrite64(int fd, const void *bytes, size_t len, off_t at)
 {
     char path[PATH_BYTES];
     if (!watched_fd(fd, path)) return real_pwrite(fd, bytes, len, at);
+    if (reach_disk(WRITE)) return -1;
     enter();
     if (len) remember_data(fd, at, len);
     ssize_t result = real_pwrite(fd, bytes, len, at);
@@ -371,6 +421,7 @@ ssize_t write(int fd, const void *bytes, size_t len)
 {
     char path[PATH_BYTES];
     if (fd < 3 || !watched_fd(fd, path)) return real_write(fd, bytes, len);
+    if (reach_disk(WRITE)) return -1;
     enter();
     if (len) remember_data(fd, write_position(fd), len);
     ssize_t result = real_write(fd, bytes, len);
@@ -384,6 +435,7 @@ ssize_t writev(int fd, const struct iovec *parts, int count)
     if (fd < 3 || !watched_fd(fd, path)) return real_writev(fd, parts, count);
     size_t len = 0;
     for (int i = 0; i < count; i++) len += parts[i].iov_len;
+    if (reach_disk(WRITE)) return -1;
     enter();
     if (len) remember_data(fd, write_position(fd), len);
     ssize_t result = real_writev(fd, parts, count);
@@ -395,6 +447,7 @@ int ftruncate64(int fd, off_t size)
 {
     char path[PATH_BYTES];
     if (!watched_fd(fd, path)) return real_ftruncate(fd, size);
+    if (reach_disk(WRITE)) return -1;
     enter();
     remember_data(fd, size, 0);
     int result = real_ftruncate(fd, size);
@@ -413,23 +466,11 @@ static int is_ignored(const char *path)
     return m && n >= m && !strcmp(path + n - m, ignored);
 }
 
-// A slow disk holds up who waits for it, and nobody else: called without the lock.
-static void take_time(void)
-{
-    char text[16];
-    int fd = delay ? real_open(delay, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0) return;
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    text[n > 0 ? n : 0] = 0;
-    if (atoi(text) > 0) usleep((useconds_t)atoi(text) * 1000);
-}
-
 static int sync_with(int (*real)(int), int fd)
 {
     char path[PATH_BYTES];
     if (!watched_fd(fd, path)) return real(fd);
-    take_time();
+    if (reach_disk(SYNC)) return -1;
     enter();
     int result = 0;
     if (!is_ignored(path)) {
@@ -465,6 +506,7 @@ static int open_watched(int at, const char *name, int flags, mode_t mode)
     if (dir && name) arm(name);
     if (!watched_path(at, name, path) || !(flags & (O_CREAT | O_TRUNC)))
         return real_openat(at, name, flags, mode);
+    reach_disk(NAME);
     enter();
     int existed = !access(path, F_OK);
     int fd = real_openat(at, name, flags & ~O_TRUNC, mode);
@@ -518,6 +560,7 @@ int rename(const char *from, const char *to)
     char old[PATH_BYTES], new[PATH_BYTES];
     if (!watched_path(AT_FDCWD, from, old) || !watched_path(AT_FDCWD, to, new))
         return real_rename(from, to);
+    reach_disk(NAME);
     enter();
     struct change *change = name_change(RENAMED, new);
     if (change) {
@@ -533,6 +576,7 @@ int rename(const char *from, const char *to)
 
 static int remove_watched(const char *path, int folder)
 {
+    reach_disk(NAME);
     enter();
     struct change *change = name_change(REMOVED, path);
     if (change && !folder) save(change, path);
@@ -568,6 +612,7 @@ int mkdir(const char *name, mode_t mode)
 {
     char path[PATH_BYTES];
     if (!watched_path(AT_FDCWD, name, path)) return real_mkdir(name, mode);
+    reach_disk(NAME);
     enter();
     int result = real_mkdir(name, mode);
     struct change *change = result ? NULL : name_change(CREATED, path);

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`stage`] | nodes, client processes, the network between them, what the harness holds |
 //! | [`kind`], [`faults`] | what can go wrong, how it is done and undone |
+//! | [`hold`] | packets held back on connections that live |
 //! | [`schedule`] | when which fault comes |
 //! | [`workload`], [`clients`] | what the clients do, in processes of their own |
 //! | [`pulse`], [`progress`] | what is seen while it runs |
@@ -18,6 +19,7 @@ pub mod clients;
 pub mod ending;
 pub mod faults;
 pub mod figures;
+pub mod hold;
 pub mod kind;
 pub mod net;
 pub mod progress;

@@ -48,7 +48,7 @@ pub async fn end(mut stage: Stage, schedule: &mut Schedule) -> Ending {
     let mut violations = std::mem::take(&mut stage.wrong);
     violations.extend(stage.clients.finish().await);
     violations.extend(serves_every_lock(&stage).await);
-    schedule.note_leaders(&stage);
+    schedule.note_what_was_seen(&stage);
     let leader = stage.cluster.leader().await;
     violations.extend(other_members(&stage).await);
     let Stage { cluster, witness, clients, folder, .. } = stage;

@@ -1,9 +1,12 @@
 //! What a fault does, and how it is undone.
 
+mod answers;
 mod clocks;
 mod crew;
 mod damage;
 mod disks;
+mod failing;
+mod limits;
 mod lines;
 mod processes;
 
@@ -16,9 +19,13 @@ pub use lines::LineRelays;
 use super::kind::Kind;
 use super::net::Rule;
 use super::stage::Stage;
+use answers::Answers;
 use crew::Change;
 use damage::Damaged;
+use failing::Ill;
+use limits::Lowered;
 use lines::Detour;
+use processes::Turns;
 
 /// Something that is broken until it is undone.
 #[derive(Debug)]
@@ -42,10 +49,14 @@ enum Undo {
     Thaw(usize),
     /// A frozen client process goes on.
     ThawClient(usize),
+    /// A slowed node gets all of its time again.
+    GoOnAtOnce(Turns),
     /// Rules of the network are lifted.
     Lift(Vec<Rule>),
     /// What is sent to a node goes straight to it again.
     Straighten(Detour),
+    /// What was held back is delivered.
+    Deliver(Answers),
     /// The relays before these nodes pass everything on again, at once.
     Mend(Vec<usize>),
     /// A node's wall clock goes back to where it was.
@@ -56,6 +67,10 @@ enum Undo {
     Empty(usize),
     /// A node's disk is as quick as before.
     Quicken(usize),
+    /// A disk that hangs or fails is looked at until it is over, and then mended.
+    LookAtDisk(Ill),
+    /// A limit of a node's process is as high as before.
+    Raise(Lowered),
     /// A node that refuses its damaged folder gets it back as it was.
     Restore(Damaged),
     /// A change of the members, or of who leads them, goes on to its end.
@@ -77,6 +92,10 @@ pub async fn begin(stage: &mut Stage, kind: Kind) -> Option<Broken> {
         Kind::StopNode => processes::stop_a_follower(stage),
         Kind::StopLeader => processes::stop_the_leader(stage),
         Kind::StopClient => Some(processes::stop_a_client(stage)),
+        Kind::LongStop => processes::stop_for_long(stage),
+        Kind::SlowNode => processes::slow_down(stage),
+        Kind::NoDescriptors => limits::no_descriptors(stage),
+        Kind::LittleMemory => limits::little_memory(stage),
         Kind::PowerNode => processes::cut_power(stage, 1).await,
         Kind::PowerMinority => {
             let minority = stage.minority();
@@ -90,15 +109,20 @@ pub async fn begin(stage: &mut Stage, kind: Kind) -> Option<Broken> {
         Kind::SplitMajority => Some(lines::split_the_majority(stage)),
         Kind::SplitLeader => lines::split_the_leader(stage),
         Kind::SplitRing => Some(lines::split_into_a_ring(stage)),
+        Kind::SplitClient => lines::split_a_client(stage),
         Kind::OneWay => lines::one_way(stage),
         Kind::Loss => lines::lose(stage),
         Kind::Reset => lines::reset(stage).await,
         Kind::Rate => lines::throttle(stage),
         Kind::Delay => lines::delay(stage).await,
+        Kind::HoldAnswers => answers::hold(stage),
         Kind::ClockStep => clocks::step(stage),
         Kind::ClockRate => clocks::rate(stage),
         Kind::FullDisk => disks::fill(stage),
         Kind::SlowDisk => disks::slow(stage),
+        Kind::CrawlingDisk => disks::crawl(stage),
+        Kind::HungDisk => failing::hang(stage),
+        Kind::FailedWrite => failing::fail(stage),
         Kind::Damage => damage::flip_a_bit(stage),
         Kind::AddMember => crew::add(stage),
         Kind::RemoveMember => crew::remove_a_follower(stage),
@@ -115,13 +139,17 @@ pub fn undo(stage: &mut Stage, broken: Broken) -> Option<Broken> {
         Undo::Start(nodes) => processes::start(stage, &nodes),
         Undo::Thaw(node) => processes::thaw(stage, node),
         Undo::ThawClient(client) => processes::thaw_client(stage, client),
+        Undo::GoOnAtOnce(turns) => processes::go_on(stage, turns),
         Undo::Lift(rules) => lines::lift(rules),
         Undo::Straighten(detour) => detour.straighten(),
+        Undo::Deliver(answers) => return answers::deliver(stage, answers, broken.note),
         Undo::Mend(nodes) => lines::mend(stage, &nodes),
         Undo::StepBack(node) => clocks::step_back(stage, node),
         Undo::SetRight(node) => clocks::set_right(stage, node),
         Undo::Empty(node) => disks::empty(stage, node),
         Undo::Quicken(node) => disks::quicken(stage, node),
+        Undo::LookAtDisk(ill) => return failing::look(stage, ill, broken.note),
+        Undo::Raise(lowered) => return limits::raise(stage, lowered, broken.note),
         Undo::Restore(damaged) => return damage::restore(stage, damaged),
         Undo::GoOn(change) => return crew::go_on(stage, change, broken.note),
     }

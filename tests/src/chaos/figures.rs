@@ -1,6 +1,7 @@
 //! What a run measured, from its histories and what the harness saw, and the table of it.
 
 mod expiries;
+mod held;
 mod lateness;
 mod service;
 mod silence;
@@ -13,6 +14,7 @@ use super::kind::Kind;
 use super::schedule::Observed;
 use crate::check::{Report, Tally};
 use crate::history::{LostCause, Record, What};
+use held::HeldAll;
 use lateness::Late;
 use service::Service;
 
@@ -37,6 +39,10 @@ pub struct Figures {
     pub silences_ms: Vec<u64>,
     /// How late the locks of killed clients passed on.
     late: Vec<Late>,
+    /// What was held back.
+    pub held: HeldAll,
+    /// What came of faults that may come to one or another thing, and how often.
+    pub outcomes: BTreeMap<(Kind, String), usize>,
     /// How late sessions were expired, milliseconds, in order.
     pub expiries_ms: Vec<u64>,
 }
@@ -56,6 +62,8 @@ impl Figures {
             changes_of_leader: observed.tenures.len().saturating_sub(1),
             holds_lost: history.iter().filter(lost).count(),
             silences_ms: silence::after_kills(history, observed),
+            held: HeldAll::of(observed),
+            outcomes: observed.outcomes.clone(),
             expiries_ms: expiries::in_logs(logs),
             late: lateness::of_killed_clients(history, observed),
         }
@@ -93,7 +101,12 @@ impl Figures {
             (kind.name(), format!("{} times, {}", service.spans, service.told()))
         };
         rows.extend(self.faults.iter().map(fault));
+        let outcome = |((kind, what), times): (&(Kind, String), &usize)| {
+            (format!("{}: {what}", kind.name()), format!("{times} times"))
+        };
+        rows.extend(self.outcomes.iter().map(outcome));
         rows.extend([
+            row("held back", self.held.told()),
             row("changes of leader", self.changes_of_leader.to_string()),
             row("expiries", expiries::told(&self.expiries_ms)),
             row("holds lost with their lease", self.holds_lost.to_string()),

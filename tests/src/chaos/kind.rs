@@ -17,6 +17,15 @@ pub enum Kind {
     StopLeader,
     /// A client process is frozen and goes on.
     StopClient,
+    /// A node or a client process is frozen for longer than any lease of the clients, and goes on.
+    LongStop,
+    /// A node runs for a tenth or a hundredth of each 200 ms.
+    SlowNode,
+    /// A node has as many open files as it may have.
+    NoDescriptors,
+    /// A node gets no more memory than it has, or starts with less than it had: it goes on, or ends
+    /// because it cannot.
+    LittleMemory,
     /// A minority that does not lead is cut off from all other nodes.
     SplitMinority,
     /// No two nodes reach each other: there is no majority.
@@ -26,6 +35,8 @@ pub enum Kind {
     /// Nodes reach only their neighbours in a ring; of three, two reach each other by none but the
     /// third.
     SplitRing,
+    /// A client process reaches one node and no other, for longer than its leases.
+    SplitClient,
     /// One node is not heard by another, which it hears.
     OneWay,
     /// A node or a client loses 5 to 50 % of the packets sent to it.
@@ -36,6 +47,9 @@ pub enum Kind {
     Rate,
     /// What is sent to a node and what it answers is late by up to 400 ms, each time by another time.
     Delay,
+    /// What nodes send to the leader, or the leader to them, or all of them to a client process, is held
+    /// back while their connections live, and comes late: after an election, or after a lease.
+    HoldAnswers,
     /// A node's wall clock jumps by up to a day, and back.
     ClockStep,
     /// A node's clocks all go wrong by up to 4 %.
@@ -44,6 +58,13 @@ pub enum Kind {
     FullDisk,
     /// Each sync of a node's disk takes 10 to 400 ms.
     SlowDisk,
+    /// Each sync of a node's disk takes 10 or 100 times as long as usual, for long.
+    CrawlingDisk,
+    /// A node's disk hangs for 5 to 40 s and goes on. A node that waits longer than `disk_stall_ms` ends
+    /// by itself.
+    HungDisk,
+    /// A node's writes, or its syncs, fail (EIO): it ends by itself at the first.
+    FailedWrite,
     /// A bit of a dead node's log is flipped: the node refuses to start with it, or has lost nothing.
     /// One that refuses gets its folder back as it was; nothing ran on it meanwhile.
     Damage,
@@ -79,6 +100,18 @@ pub enum Takes {
     Majority,
 }
 
+/// What only one fault at a time may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sole {
+    /// Who the members are: they change one by one.
+    Members,
+    /// The file that says what is wrong with a disk says one thing.
+    DiskFile,
+    /// The way of what a host sends: where a detour translates ports, packets that are sent on late
+    /// would be translated twice.
+    WayOut,
+}
+
 /// What a kind of fault takes from the machine it runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
@@ -88,6 +121,8 @@ pub enum Need {
     NetworkOrRelay,
     /// A network namespace for each program.
     Network,
+    /// The same, and a device that leads packets to the harness.
+    Tun,
     /// A library that shows a process another clock.
     Clocks,
     /// A small disk for each node.
@@ -114,7 +149,14 @@ impl Kind {
             | Self::StopNode
             | Self::StopLeader
             | Self::StopClient
+            | Self::LongStop
+            | Self::SlowNode
+            | Self::NoDescriptors
+            | Self::LittleMemory
             | Self::SlowDisk
+            | Self::CrawlingDisk
+            | Self::HungDisk
+            | Self::FailedWrite
             | Self::Damage
             | Self::PowerNode
             | Self::PowerMinority
@@ -127,9 +169,13 @@ impl Kind {
             Self::SplitMinority | Self::SplitMajority | Self::Reset | Self::Delay => {
                 Need::NetworkOrRelay
             }
-            Self::SplitLeader | Self::SplitRing | Self::OneWay | Self::Loss | Self::Rate => {
-                Need::Network
-            }
+            Self::SplitLeader
+            | Self::SplitRing
+            | Self::SplitClient
+            | Self::OneWay
+            | Self::Loss
+            | Self::Rate => Need::Network,
+            Self::HoldAnswers => Need::Tun,
             Self::ClockStep | Self::ClockRate => Need::Clocks,
             Self::FullDisk => Need::Disks,
         }
@@ -140,6 +186,7 @@ impl Kind {
         match self {
             Self::KillClient
             | Self::StopClient
+            | Self::SplitClient
             | Self::Loss
             | Self::Reset
             | Self::Rate
@@ -154,9 +201,17 @@ impl Kind {
             | Self::KillLeader
             | Self::StopNode
             | Self::StopLeader
+            | Self::LongStop
+            | Self::SlowNode
+            | Self::NoDescriptors
+            | Self::LittleMemory
             | Self::SplitLeader
             | Self::SplitRing
             | Self::OneWay
+            | Self::HoldAnswers
+            | Self::CrawlingDisk
+            | Self::HungDisk
+            | Self::FailedWrite
             | Self::ClockRate
             | Self::FullDisk
             | Self::Damage
@@ -167,8 +222,17 @@ impl Kind {
         }
     }
 
-    /// Whether it changes who the members are: one change at a time.
-    pub fn changes_members(self) -> bool {
-        matches!(self, Self::AddMember | Self::RemoveMember | Self::RemoveLeader | Self::WipeNode)
+    /// What it needs for itself: no other fault that needs the same begins meanwhile.
+    pub fn sole(self) -> Option<Sole> {
+        match self {
+            Self::AddMember | Self::RemoveMember | Self::RemoveLeader | Self::WipeNode => {
+                Some(Sole::Members)
+            }
+            Self::SlowDisk | Self::CrawlingDisk | Self::HungDisk | Self::FailedWrite => {
+                Some(Sole::DiskFile)
+            }
+            Self::Delay | Self::HoldAnswers => Some(Sole::WayOut),
+            _ => None,
+        }
     }
 }

@@ -166,6 +166,27 @@ impl Host {
         Ok(self.rule("iptables", &[&["-w", "-t", "nat", "-D"][..], &what].concat()))
     }
 
+    /// Brings a device of this host up.
+    ///
+    /// # Errors
+    ///
+    /// [`NetError`].
+    pub fn raise(&self, device: &str) -> Result<(), NetError> {
+        call(Some(self), "ip", &["link", "set", device, "up"])
+    }
+
+    /// Leads what it sends to `other` through `device`.
+    ///
+    /// # Errors
+    ///
+    /// [`NetError`].
+    pub fn lead_through(self: &Arc<Self>, other: &Self, device: &str) -> Result<Rule, NetError> {
+        let (own, other) = (self.address.to_string(), other.address.to_string());
+        let route = [&*other, "dev", device, "src", &own];
+        call(Some(self), "ip", &[&["route", "add"][..], &route].concat())?;
+        Ok(self.rule("ip", &[&["route", "delete"][..], &route].concat()))
+    }
+
     fn filter(self: &Arc<Self>, what: &[&str]) -> Result<Rule, NetError> {
         call(Some(self), "iptables", &[&["-w", "-A", "INPUT"][..], what].concat())?;
         Ok(self.rule("iptables", &[&["-w", "-D", "INPUT"][..], what].concat()))

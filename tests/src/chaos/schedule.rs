@@ -1,5 +1,6 @@
 //! When which fault comes, and when it is over.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use holdfast_seams::{Moment, Seams};
@@ -8,7 +9,7 @@ use super::faults::{self, Broken};
 use super::kind::{Kind, Takes};
 use super::progress::Progress;
 use super::pulse::Tenure;
-use super::stage::Stage;
+use super::stage::{HeldBack, Stage};
 use crate::draw::Draw;
 
 /// At most so many faults at a time, each of another kind.
@@ -43,6 +44,10 @@ pub struct Observed {
     pub tenures: Vec<Tenure>,
     /// Spans without anybody who led and served.
     pub leaderless: Vec<(u64, u64)>,
+    /// What was held back.
+    pub held: Vec<HeldBack>,
+    /// What came of faults that may come to one or another thing, and how often.
+    pub outcomes: BTreeMap<(Kind, String), usize>,
     /// When faults came and went, and nothing else.
     pub chaos: (u64, u64),
 }
@@ -105,7 +110,7 @@ impl Schedule {
         }
     }
 
-    /// Each kind is there once at a time, the members change one by one, and a majority is left unless
+    /// Each kind is there once at a time, so is what it needs for itself, and a majority is left unless
     /// the fault is meant to leave none.
     fn may_begin(&self, kind: Kind, stage: &Stage) -> bool {
         let minority = stage.minority();
@@ -118,7 +123,7 @@ impl Schedule {
         let others = self.under_way.iter().map(|(other, ..)| *other);
         let alone = others
             .clone()
-            .all(|other| other != kind && !(other.changes_members() && kind.changes_members()));
+            .all(|other| other != kind && (kind.sole().is_none() || other.sole() != kind.sole()));
         let down: usize = others.map(taken).sum();
         alone && (taken(kind) == 0 || down + taken(kind) <= minority)
     }
@@ -145,13 +150,15 @@ impl Schedule {
     }
 
     async fn undo_all(&mut self, stage: &mut Stage) {
+        stage.is_ending = true;
         let give_up = self.seams.clock.now() + UNDONE_WITHIN;
+        for fault in std::mem::take(&mut self.under_way) {
+            self.undo(stage, fault);
+        }
         while !self.under_way.is_empty() {
             let left: Vec<&Broken> = self.under_way.iter().map(|(_, broken, ..)| broken).collect();
             assert!(self.seams.clock.now() < give_up, "never undone: {left:?}");
-            for fault in std::mem::take(&mut self.under_way) {
-                self.undo(stage, fault);
-            }
+            self.undo_what_is_due(stage);
             self.seams.sleep(TICK).await;
         }
     }
@@ -169,8 +176,10 @@ impl Schedule {
         self.observed.faults.push(Span { kind, from_ns, until_ns });
     }
 
-    /// What was seen, with what `stage` saw of leaders.
-    pub fn note_leaders(&mut self, stage: &Stage) {
+    /// Adds what `stage` saw of leaders and of what came of the faults.
+    pub fn note_what_was_seen(&mut self, stage: &Stage) {
+        self.observed.held.clone_from(&stage.held);
+        self.observed.outcomes.clone_from(&stage.outcomes);
         self.observed.tenures = stage.pulse.tenures();
         self.observed.leaderless = stage.pulse.leaderless();
     }

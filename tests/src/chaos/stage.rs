@@ -1,7 +1,7 @@
 //! What the faults of a run act on: nodes and client processes, each on a host of its own where
 //! that can be had, and what the harness itself holds meanwhile.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use holdfast_seams::Seams;
 use super::Options;
 use super::clients::{Clients, Given};
 use super::faults::{Clock, LineRelays, set_wall_clock};
+use super::hold::TUN;
 use super::kind::{Kind, Need};
 use super::net::{self, Host};
 use super::pulse::Pulse;
@@ -47,6 +48,21 @@ const FAKETIME: [&str; 2] = [
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
 ];
 
+/// Packets that were held back by one fault.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HeldBack {
+    /// From when on.
+    pub from_ns: u64,
+    /// When the last ones were delivered.
+    pub until_ns: u64,
+    /// How many.
+    pub packets: u64,
+    /// Live connections that they belonged to.
+    pub connections: usize,
+    /// Those of them that lived when the packets were delivered.
+    pub lived: usize,
+}
+
 /// Everything a run is made of.
 #[derive(Debug)]
 pub struct Stage {
@@ -72,6 +88,12 @@ pub struct Stage {
     pub busy: BTreeSet<usize>,
     /// What was seen to be wrong besides what the histories show.
     pub wrong: Vec<String>,
+    /// The run is over: what is undone now goes on no longer.
+    pub is_ending: bool,
+    /// What was held back and delivered.
+    pub held: Vec<HeldBack>,
+    /// What came of faults that may come to one or another thing, and how often.
+    pub outcomes: BTreeMap<(Kind, String), usize>,
     /// The fenced resource.
     pub resource: Served,
     /// What was acknowledged before the first fault.
@@ -132,6 +154,9 @@ impl Stage {
             small_disks,
             busy: BTreeSet::new(),
             wrong: Vec::new(),
+            is_ending: false,
+            held: Vec::new(),
+            outcomes: BTreeMap::new(),
             resource,
             witness,
             folder: folder.to_path_buf(),
@@ -146,7 +171,8 @@ impl Stage {
     /// Why not.
     pub fn can(&self, kind: Kind) -> Result<(), &'static str> {
         match kind.needs() {
-            Need::Network if self.hosts.is_none() => Err("needs a network of its own"),
+            Need::Network | Need::Tun if self.hosts.is_none() => Err("needs a network of its own"),
+            Need::Tun if !Path::new(TUN).exists() => Err("needs /dev/net/tun (modprobe tun)"),
             Need::Clocks if self.faketime.is_none() => Err("needs libfaketime"),
             Need::Disks if !self.small_disks => Err("needs a small disk for each node"),
             _ => Ok(()),
@@ -212,6 +238,27 @@ impl Stage {
     /// The leader, if no fault has it in hand.
     pub fn idle_leader(&self) -> Option<usize> {
         self.pulse.leader().filter(|leader| !self.busy.contains(leader))
+    }
+
+    /// The leader in half of the cases, else any of these nodes.
+    pub fn leader_or_other(&mut self, nodes: &[usize]) -> Option<usize> {
+        let leader = self.pulse.leader().filter(|leader| nodes.contains(leader));
+        let wanted = self.draw.below(2) == 0;
+        leader.filter(|_| wanted).or_else(|| self.draw.one_of(nodes))
+    }
+
+    /// The same, of the nodes that no fault has in hand.
+    pub fn idle_leader_or_other(&mut self) -> Option<usize> {
+        let mut idle = self.idle_nodes();
+        // One that has just ended by itself is found by the next look at all processes.
+        idle.retain(|node| self.cluster.runs(*node));
+        self.leader_or_other(&idle)
+    }
+
+    /// Counts what came of a fault, and writes it down.
+    pub fn came_of(&mut self, kind: Kind, what: &str) {
+        self.note(&format!("{}: {what}", kind.name()));
+        *self.outcomes.entry((kind, what.to_owned())).or_default() += 1;
     }
 
     /// A node that no fault has in hand and that does not lead.

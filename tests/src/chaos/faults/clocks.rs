@@ -39,8 +39,8 @@ impl Clock {
                 vec![("FAKETIME", format!("+0 x{whole}.{part:03}"))]
             }
         };
-        let delay = super::disks::delay_file(folder, node).display().to_string();
-        let others = [("NO_FAKE_STAT", "1".to_owned()), ("LOSTWRITE_DELAY", delay)];
+        let disk = super::disks::disk_file(folder, node).display().to_string();
+        let others = [("NO_FAKE_STAT", "1".to_owned()), ("LOSTWRITE_DISK", disk)];
         clock.into_iter().chain(others).map(owned).collect()
     }
 }

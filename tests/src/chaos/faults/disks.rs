@@ -14,10 +14,12 @@ use crate::chaos::stage::Stage;
 const DISK_EXITS: [i32; 2] = [73, 74];
 /// Left on a disk that is filled to below the reserve.
 const LEFT_BYTES: u64 = 8 << 20;
+/// What a sync of a disk takes that is well.
+const USUAL_SYNC_MS: u64 = 10;
 
-/// The file that says how long each sync of a node's machine takes.
-pub(super) fn delay_file(folder: &Path, node: usize) -> PathBuf {
-    folder.join(format!("sync-delay-{}", node + 1))
+/// The file that says what is wrong with the disk of a node's machine.
+pub(super) fn disk_file(folder: &Path, node: usize) -> PathBuf {
+    folder.join(format!("ill-disk-{}", node + 1))
 }
 
 fn ballast(disk: &Path) -> PathBuf {
@@ -58,12 +60,23 @@ pub(super) fn slow(stage: &mut Stage) -> Option<Broken> {
     let idle = stage.idle_nodes();
     let node = stage.draw.one_of(&idle)?;
     let millis = stage.draw.between(10, 400);
-    std::fs::write(delay_file(&stage.folder, node), format!("{millis}\n")).unwrap();
     let lasts = Duration::from_millis(stage.draw.between(2_000, 10_000));
+    Some(sync_within(stage, node, millis, lasts))
+}
+
+pub(super) fn crawl(stage: &mut Stage) -> Option<Broken> {
+    let node = stage.idle_leader_or_other()?;
+    let millis = USUAL_SYNC_MS * stage.draw.one_of(&[10, 100])?;
+    let lasts = Duration::from_millis(stage.draw.between(10_000, 30_000));
+    Some(sync_within(stage, node, millis, lasts))
+}
+
+fn sync_within(stage: &Stage, node: usize, millis: u64, lasts: Duration) -> Broken {
+    std::fs::write(disk_file(&stage.folder, node), format!("{millis}\n")).unwrap();
     let what = format!("{}: {millis} ms", stage.name(node));
-    Some(Broken::new(what, lasts, Undo::Quicken(node)))
+    Broken::new(what, lasts, Undo::Quicken(node))
 }
 
 pub(super) fn quicken(stage: &Stage, node: usize) {
-    std::fs::write(delay_file(&stage.folder, node), "0\n").unwrap();
+    std::fs::write(disk_file(&stage.folder, node), "0\n").unwrap();
 }

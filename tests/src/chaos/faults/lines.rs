@@ -105,6 +105,30 @@ pub(super) fn split_the_leader(stage: &mut Stage) -> Option<Broken> {
     Some(split(stage, &pairs(&[leader], &others), note))
 }
 
+/// No other node hears this one.
+pub(super) fn unheard(stage: &Stage, node: usize) -> Vec<Rule> {
+    let Some(hosts) = &stage.hosts else { return Vec::new() };
+    let mut others = stage.members();
+    others.retain(|other| *other != node);
+    all(others.into_iter().map(|other| hosts[other].deaf_to(&hosts[node])))
+}
+
+/// A client process reaches one node and no other, for longer than any lease it has.
+pub(super) fn split_a_client(stage: &mut Stage) -> Option<Broken> {
+    let client = usize::try_from(stage.draw.below(stage.clients.count() as u64)).ok()?;
+    let reached = stage.leader_or_other(&stage.members())?;
+    let lasts = Duration::from_millis(stage.draw.between(5_000, 15_000));
+    let (hosts, host) = (stage.hosts.as_ref()?, stage.clients.host(client)?);
+    let others = stage.members().into_iter().filter(|node| *node != reached);
+    let apart = others.flat_map(|node| {
+        let node = &hosts[node];
+        [node.deaf_to(host), host.deaf_to(node)]
+    });
+    let undo = in_force(apart);
+    let note = format!("client process {client} reaches only {}", stage.name(reached));
+    Some(Broken::new(note, lasts, undo))
+}
+
 pub(super) fn split_into_a_ring(stage: &mut Stage) -> Broken {
     let members = stage.members();
     let count = members.len();

@@ -1,15 +1,28 @@
 //! Processes that are killed, frozen, or lose their power.
 
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill as send_signal};
+use nix::unistd::Pid;
 
 use super::{Broken, Undo};
 use crate::chaos::stage::Stage;
 
+/// A slow node runs for a part of each such while.
+const TURN: Duration = Duration::from_millis(200);
+/// Which part it may be, one in so many.
+const SLOWER_BY: [u32; 2] = [10, 100];
+
 /// How long a dead node stays dead.
 fn dead_for(stage: &mut Stage) -> Duration {
     Duration::from_millis(stage.draw.between(200, 5_000))
+}
+
+/// Longer than any lease of the clients ([`workload`](crate::chaos::workload)).
+fn frozen_for_long(stage: &mut Stage) -> Duration {
+    Duration::from_millis(stage.draw.between(6_000, 20_000))
 }
 
 /// How long something is frozen: mostly about as long as an election, seldom far longer.
@@ -61,6 +74,58 @@ fn stop(stage: &mut Stage, node: usize) -> Broken {
 pub(super) fn thaw(stage: &mut Stage, node: usize) {
     stage.busy.remove(&node);
     stage.cluster.thaw(node);
+}
+
+/// A node or a client process is frozen until every lease that it holds or keeps is over.
+pub(super) fn stop_for_long(stage: &mut Stage) -> Option<Broken> {
+    let mut broken = if stage.draw.below(2) == 0 {
+        let node = stage.idle_leader_or_other()?;
+        stop(stage, node)
+    } else {
+        stop_a_client(stage)
+    };
+    broken.lasts = frozen_for_long(stage);
+    Some(broken)
+}
+
+/// A node that is stopped and goes on in turns.
+#[derive(Debug)]
+pub(super) struct Turns {
+    node: usize,
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+pub(super) fn slow_down(stage: &mut Stage) -> Option<Broken> {
+    let node = stage.idle_leader_or_other()?;
+    let part = stage.draw.one_of(&SLOWER_BY)?;
+    stage.busy.insert(node);
+    let pid = stage.cluster.pid(node);
+    let (stop, stopped) = mpsc::channel();
+    let thread = std::thread::spawn(move || take_turns(pid, TURN / part, &stopped));
+    let lasts = Duration::from_millis(stage.draw.between(10_000, 20_000));
+    let note = format!("{}: by {part}", stage.name(node));
+    Some(Broken::new(note, lasts, Undo::GoOnAtOnce(Turns { node, stop, thread })))
+}
+
+/// The process is reaped by nobody while a fault has it in hand, so its id stays its own.
+fn take_turns(pid: Pid, runs: Duration, stopped: &Receiver<()>) {
+    for (signal, length) in
+        [(Signal::SIGSTOP, TURN.saturating_sub(runs)), (Signal::SIGCONT, runs)].into_iter().cycle()
+    {
+        send_signal(pid, signal).unwrap();
+        if stopped.recv_timeout(length) != Err(RecvTimeoutError::Timeout) {
+            break;
+        }
+    }
+    send_signal(pid, Signal::SIGCONT).unwrap();
+}
+
+pub(super) fn go_on(stage: &mut Stage, turns: Turns) {
+    let Turns { node, stop, thread } = turns;
+    drop(stop);
+    thread.join().expect("signals can be sent to a child");
+    stage.busy.remove(&node);
 }
 
 fn a_client(stage: &mut Stage) -> usize {

@@ -1,0 +1,185 @@
+//! Disks that hang, or fail what is asked of them: a node has to end by itself, with the code for it,
+//! within a stated time (`disk_stall_ms`), and has lost nothing when it is started again.
+//!
+//! Until it is over, a look a few times a second says how far it is.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use holdfast_seams::{Moment, Seams};
+
+use super::disks::disk_file;
+use super::{Broken, Undo};
+use crate::chaos::kind::Kind;
+use crate::chaos::stage::Stage;
+
+/// What a node exits with whose disk hangs (`server/src/exit.rs`).
+const HANGS: i32 = 75;
+/// What one exits with for which a write failed, also while it opened its folder.
+const FAILED: [i32; 2] = [73, 74];
+/// How long a disk may hang, as the nodes have it (`disk_stall_ms`).
+const STALLS_AFTER: Duration = Duration::from_secs(10);
+/// What a node counts are ten looks, a tenth of that apart: the first comes up to one after the hang
+/// began, and a loaded machine makes each of them late.
+const STALL_SEEN_WITHIN: Duration = Duration::from_secs(5);
+/// No disk that hangs for less ends its node.
+const NO_STALL: Duration = Duration::from_secs(8);
+/// Longest time from a failed write to the end of the node.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+/// A node that writes nothing for so long, because there is no leader, is not struck.
+const WRITES_WITHIN: Duration = Duration::from_secs(20);
+/// A node that was about to end when its disk was mended has ended after this: its last words may take a
+/// second.
+const HAS_ENDED_AFTER: Duration = Duration::from_millis(1_500);
+/// Between two looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// A node whose disk hangs or fails.
+#[derive(Debug)]
+pub(super) struct Ill {
+    node: usize,
+    how: How,
+    /// When it is over if the node still runs.
+    until: Moment,
+    /// When the first call was seen to hang or to have failed.
+    struck: Option<Moment>,
+    /// The disk is well again.
+    is_healed: bool,
+    /// How the node has ended, if it has.
+    ended: Option<ExitStatus>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Hangs,
+    Fails,
+}
+
+pub(super) fn hang(stage: &mut Stage) -> Option<Broken> {
+    let node = stage.idle_leader_or_other()?;
+    let lasts = Duration::from_millis(stage.draw.between(5_000, 40_000));
+    let note = format!("{}: for {} ms", stage.name(node), lasts.as_millis());
+    Some(Ill::begin(stage, node, How::Hangs, "hang", lasts, note))
+}
+
+pub(super) fn fail(stage: &mut Stage) -> Option<Broken> {
+    let node = stage.idle_leader_or_other()?;
+    let what = if stage.draw.below(2) == 0 { "eio write" } else { "eio sync" };
+    let note = format!("{}: {what}", stage.name(node));
+    Some(Ill::begin(stage, node, How::Fails, what, WRITES_WITHIN, note))
+}
+
+/// One look; what comes back is not over yet.
+pub(super) fn look(stage: &mut Stage, mut ill: Ill, note: String) -> Option<Broken> {
+    let now = Seams::system().clock.now();
+    // In this order: a node that has ended was struck before.
+    let ended = ill.ended.is_none().then(|| stage.cluster.exited(ill.node)).flatten();
+    if ill.struck.is_none() && struck(&stage.folder, ill.node).exists() {
+        ill.struck = Some(now);
+    }
+    if let Some(status) = ended {
+        ill.has_ended(stage, status, now);
+    }
+    if ill.is_healed {
+        ill.give_back(stage);
+        return None;
+    }
+    if ill.ended.is_none() {
+        ill.should_have_ended(stage, now);
+    }
+    if !ill.is_over(now) && !stage.is_ending {
+        return Some(Broken::new(note, LOOK_AGAIN, Undo::LookAtDisk(ill)));
+    }
+    std::fs::write(disk_file(&stage.folder, ill.node), "0\n").unwrap();
+    ill.is_healed = true;
+    Some(Broken::new(note, HAS_ENDED_AFTER, Undo::LookAtDisk(ill)))
+}
+
+impl Ill {
+    fn begin(
+        stage: &mut Stage,
+        node: usize,
+        how: How,
+        what: &str,
+        lasts: Duration,
+        note: String,
+    ) -> Broken {
+        stage.busy.insert(node);
+        // It is not there unless a disk was ill before.
+        let _ = std::fs::remove_file(struck(&stage.folder, node));
+        std::fs::write(disk_file(&stage.folder, node), what).unwrap();
+        let until = Seams::system().clock.now() + lasts;
+        let ill = Self { node, how, until, struck: None, is_healed: false, ended: None };
+        Broken::new(note, LOOK_AGAIN, Undo::LookAtDisk(ill))
+    }
+
+    fn kind(&self) -> Kind {
+        match self.how {
+            How::Hangs => Kind::HungDisk,
+            How::Fails => Kind::FailedWrite,
+        }
+    }
+
+    /// How long ago the first call hung or failed.
+    fn struck_for(&self, now: Moment) -> Option<Duration> {
+        Some(now.saturating_since(self.struck?))
+    }
+
+    /// A node may not end for anything else, nor for a hang that is none.
+    fn has_ended(&mut self, stage: &mut Stage, status: ExitStatus, now: Moment) {
+        let code = status.code().unwrap_or_default();
+        let struck_for = self.struck_for(now);
+        let right = match self.how {
+            How::Hangs => code == HANGS && struck_for.is_some_and(|length| length >= NO_STALL),
+            How::Fails => FAILED.contains(&code) && struck_for.is_some(),
+        };
+        if !right {
+            let log = stage.cluster.log(self.node);
+            let last = log.lines().last().unwrap_or_default();
+            let (name, kind) = (stage.name(self.node), self.kind().name());
+            stage.wrong.push(format!(
+                "{kind}: {name} ended with {status}, {struck_for:?} after it was struck: {last}"
+            ));
+        }
+        stage.came_of(self.kind(), &format!("the node ended with {status}"));
+        self.ended = Some(status);
+    }
+
+    /// A node that goes on without its disk counts as alive and is not.
+    fn should_have_ended(&mut self, stage: &mut Stage, now: Moment) {
+        let within = match self.how {
+            How::Hangs => STALLS_AFTER + STALL_SEEN_WITHIN,
+            How::Fails => ENDS_WITHIN,
+        };
+        if self.struck_for(now).is_some_and(|length| length > within) {
+            let (name, kind) = (stage.name(self.node), self.kind().name());
+            stage.wrong.push(format!("{kind}: {name} has not ended within {within:?}"));
+            self.until = now;
+        }
+    }
+
+    fn is_over(&self, now: Moment) -> bool {
+        match self.how {
+            How::Hangs => now >= self.until,
+            How::Fails => self.ended.is_some() || self.struck.is_none() && now >= self.until,
+        }
+    }
+
+    /// Nothing of it is left to be seen.
+    fn give_back(self, stage: &mut Stage) {
+        stage.busy.remove(&self.node);
+        if self.ended.is_some() {
+            stage.cluster.start_node(self.node);
+        } else {
+            let what =
+                if self.struck.is_some() { "the node went on" } else { "nothing was written" };
+            stage.came_of(self.kind(), what);
+        }
+    }
+}
+
+/// The file that the shim makes when the first call hangs or fails.
+fn struck(folder: &Path, node: usize) -> PathBuf {
+    disk_file(folder, node).with_added_extension("struck")
+}
