@@ -13,7 +13,7 @@ use crate::chaos::stage::Stage;
 /// What a node exits with that cannot use its data folder (`server/src/exit.rs`).
 const REFUSED: i32 = 73;
 /// What a node logs only once its folder is open.
-const OPENED: &str = "holdfast_server::node::announce";
+pub(super) const OPENED: &str = "holdfast_server::node::announce";
 /// Between two looks whether the node has opened its folder or refused it.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 

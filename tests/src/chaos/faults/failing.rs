@@ -9,11 +9,14 @@ use std::time::Duration;
 
 use holdfast_seams::{Moment, Seams};
 
+use super::damage::OPENED;
 use super::disks::disk_file;
 use super::{Broken, Undo};
 use crate::chaos::kind::Kind;
 use crate::chaos::stage::Stage;
 
+/// The first line that a node logs.
+const STARTED: &str = "INFO holdfast_server::node: holdfastd ";
 /// What a node exits with whose disk hangs (`server/src/exit.rs`).
 const HANGS: i32 = 75;
 /// What one exits with for which a write failed, also while it opened its folder.
@@ -56,8 +59,10 @@ enum How {
     Fails,
 }
 
+/// Of a node that has opened its folder: the watch over the disk begins with the locked folder, and does not
+/// count the opening of the log, which may rightly take long.
 pub(super) fn hang(stage: &mut Stage) -> Option<Broken> {
-    let node = stage.idle_leader_or_other()?;
+    let node = stage.idle_leader_or_other().filter(|node| has_opened(stage, *node))?;
     let lasts = Duration::from_millis(stage.draw.between(5_000, 40_000));
     let note = format!("{}: for {} ms", stage.name(node), lasts.as_millis());
     Some(Ill::begin(stage, node, How::Hangs, "hang", lasts, note))
@@ -68,6 +73,12 @@ pub(super) fn fail(stage: &mut Stage) -> Option<Broken> {
     let what = if stage.draw.below(2) == 0 { "eio write" } else { "eio sync" };
     let note = format!("{}: {what}", stage.name(node));
     Some(Ill::begin(stage, node, How::Fails, what, WRITES_WITHIN, note))
+}
+
+fn has_opened(stage: &Stage, node: usize) -> bool {
+    let log = stage.cluster.log(node);
+    let started = log.rfind(STARTED).unwrap_or_default();
+    log[started..].contains(OPENED)
 }
 
 /// One look; what comes back is not over yet.
