@@ -39,22 +39,23 @@ pub(super) fn hold(stage: &mut Stage) -> Option<Broken> {
     others.retain(|node| *node != leader);
     let hosts = stage.hosts.clone()?;
     let [leader_host, other_hosts] = [&[leader][..], &others]
-        .map(|nodes| nodes.iter().map(|node| hosts[*node].clone()).collect());
+        .map(|nodes| nodes.iter().map(|node| hosts[*node].clone()).collect::<Vec<_>>());
     let name = stage.name(leader);
     let lasts = held_for(stage);
     let first = Duration::from_millis(stage.draw.between(200, 1_000));
-    let begun = |stage: &mut Stage, from, to, note| begin(stage, from, to, lasts, note);
+    let begun =
+        |stage: &mut Stage, from: &[_], to: &[_], words: &str| begin(stage, from, to, lasts, words);
     Some(match stage.draw.below(5) {
-        0 => begun(stage, other_hosts, leader_host, format!("to {name}")),
-        1 => begun(stage, leader_host, other_hosts, format!("from {name} to the other nodes")),
+        0 => begun(stage, &other_hosts, &leader_host, &format!("to {name}")),
+        1 => begun(stage, &leader_host, &other_hosts, &format!("from {name} to the other nodes")),
         2 => {
             let (client, to) = a_client(stage)?;
-            let all = leader_host.into_iter().chain(other_hosts).collect();
-            begun(stage, all, vec![to], format!("to client process {client}"))
+            let all: Vec<_> = leader_host.into_iter().chain(other_hosts).collect();
+            begun(stage, &all, &[to], &format!("to client process {client}"))
         }
         _ => {
-            let note = format!("to {name}, which then is not heard by the other nodes");
-            let broken = begun(stage, other_hosts, leader_host, note);
+            let words = format!("to {name}, which then is not heard by the other nodes");
+            let broken = begun(stage, &other_hosts, &leader_host, &words);
             and_then_cut(broken, first, Then { leader, lasts: lasts.max(ELECTED_WITHIN) })
         }
     })
@@ -75,10 +76,10 @@ fn a_client(stage: &mut Stage) -> Option<(usize, Arc<Host>)> {
 /// Holds back what is sent from each of the one to each of the other.
 fn begin(
     stage: &mut Stage,
-    from: Vec<Arc<Host>>,
-    to: Vec<Arc<Host>>,
+    from: &[Arc<Host>],
+    to: &[Arc<Host>],
     lasts: Duration,
-    note: String,
+    note: &str,
 ) -> Broken {
     let (lateness, how) = match stage.draw.below(3) {
         0 => (Lateness::EachUpTo(LATE_BY), "each packet late by another time"),
@@ -89,7 +90,7 @@ fn begin(
         .iter()
         .map(|host| {
             let draw = Draw::new(stage.draw.below(u64::MAX));
-            Holding::begin(host, &to, lateness, draw)
+            Holding::begin(host, to, lateness, draw)
                 .unwrap_or_else(|error| panic!("packets cannot be held back: {error}"))
         })
         .collect();

@@ -64,15 +64,15 @@ enum How {
 pub(super) fn hang(stage: &mut Stage) -> Option<Broken> {
     let node = stage.idle_leader_or_other().filter(|node| has_opened(stage, *node))?;
     let lasts = Duration::from_millis(stage.draw.between(5_000, 40_000));
-    let note = format!("{}: for {} ms", stage.name(node), lasts.as_millis());
-    Some(Ill::begin(stage, node, How::Hangs, "hang", lasts, note))
+    let words = format!("{}: for {} ms", stage.name(node), lasts.as_millis());
+    Some(Ill::begin(stage, node, How::Hangs, "hang", lasts, words))
 }
 
 pub(super) fn fail(stage: &mut Stage) -> Option<Broken> {
     let node = stage.idle_leader_or_other()?;
     let what = if stage.draw.below(2) == 0 { "eio write" } else { "eio sync" };
-    let note = format!("{}: {what}", stage.name(node));
-    Some(Ill::begin(stage, node, How::Fails, what, WRITES_WITHIN, note))
+    let words = format!("{}: {what}", stage.name(node));
+    Some(Ill::begin(stage, node, How::Fails, what, WRITES_WITHIN, words))
 }
 
 fn has_opened(stage: &Stage, node: usize) -> bool {
@@ -114,7 +114,7 @@ impl Ill {
         how: How,
         what: &str,
         lasts: Duration,
-        note: String,
+        words: String,
     ) -> Broken {
         stage.busy.insert(node);
         // It is not there unless a disk was ill before.
@@ -122,7 +122,7 @@ impl Ill {
         std::fs::write(disk_file(&stage.folder, node), what).unwrap();
         let until = Seams::system().clock.now() + lasts;
         let ill = Self { node, how, until, struck: None, is_healed: false, ended: None };
-        Broken::new(note, LOOK_AGAIN, Undo::LookAtDisk(ill))
+        Broken::new(words, LOOK_AGAIN, Undo::LookAtDisk(ill))
     }
 
     fn kind(&self) -> Kind {

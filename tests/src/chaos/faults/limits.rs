@@ -28,8 +28,8 @@ pub(super) struct Lowered {
 pub(super) fn no_descriptors(stage: &mut Stage) -> Option<Broken> {
     let node = stage.idle_leader_or_other()?;
     let limit = lowest_free_descriptor(stage, node)?;
-    let note = format!("{}: {limit} descriptors", stage.name(node));
-    lower(stage, node, Kind::NoDescriptors, limit, note)
+    let words = format!("{}: {limit} descriptors", stage.name(node));
+    lower(stage, node, Kind::NoDescriptors, limit, words)
 }
 
 /// A node at work takes little more memory than it has: in half of the cases it has to start, and to
@@ -44,8 +44,8 @@ pub(super) fn little_memory(stage: &mut Stage) -> Option<Broken> {
         stage.cluster.start_node(node);
         stage.draw.between(LEAST_PERCENT, 100)
     };
-    let note = format!("{}: {percent} % of the memory it had", stage.name(node));
-    lower(stage, node, Kind::LittleMemory, (had * percent / 100) << 10, note)
+    let words = format!("{}: {percent} % of the memory it had", stage.name(node));
+    lower(stage, node, Kind::LittleMemory, (had * percent / 100) << 10, words)
 }
 
 /// It is the lowest that would be taken, so with this limit none is.
@@ -53,7 +53,7 @@ fn lowest_free_descriptor(stage: &Stage, node: usize) -> Option<u64> {
     let open = std::fs::read_dir(format!("/proc/{}/fd", stage.cluster.pid(node))).ok()?;
     let open: Vec<u64> =
         open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
-    (0..).find(|number| !open.contains(number))
+    (0..=open.len() as u64).find(|number| !open.contains(number))
 }
 
 fn address_space_kib(stage: &Stage, node: usize) -> Option<u64> {
@@ -63,13 +63,13 @@ fn address_space_kib(stage: &Stage, node: usize) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-fn lower(stage: &mut Stage, node: usize, kind: Kind, limit: u64, note: String) -> Option<Broken> {
+fn lower(stage: &mut Stage, node: usize, kind: Kind, limit: u64, words: String) -> Option<Broken> {
     set(stage, node, kind, Some(limit))?;
     stage.busy.insert(node);
     let logged = stage.cluster.log(node).len();
     let lasts = Duration::from_millis(stage.draw.between(3_000, 15_000));
     let lowered = Lowered { node, kind, logged, is_raised: false };
-    Some(Broken::new(note, lasts, Undo::Raise(lowered)))
+    Some(Broken::new(words, lasts, Undo::Raise(lowered)))
 }
 
 /// Sets the soft limit; `None`: to the hard one. None comes back if the process has ended.

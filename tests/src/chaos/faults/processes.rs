@@ -104,8 +104,8 @@ pub(super) fn slow_down(stage: &mut Stage) -> Option<Broken> {
     let (stop, stopped) = mpsc::channel();
     let thread = std::thread::spawn(move || take_turns(pid, TURN / part, &stopped));
     let lasts = Duration::from_millis(stage.draw.between(10_000, 20_000));
-    let note = format!("{}: by {part}", stage.name(node));
-    Some(Broken::new(note, lasts, Undo::GoOnAtOnce(Turns { node, stop, thread })))
+    let words = format!("{}: by {part}", stage.name(node));
+    Some(Broken::new(words, lasts, Undo::GoOnAtOnce(Turns { node, stop, thread })))
 }
 
 /// The process is reaped by nobody while a fault has it in hand, so its id stays its own.
