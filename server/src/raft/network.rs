@@ -35,6 +35,7 @@ use super::types::{Addresses, Snapshot, Types, Vote};
 use super::wire::{self, Malformed};
 
 type Failure = RPCError<Types>;
+type AppendAnswer = Result<StreamAppendResult<Types>, Failure>;
 
 /// Makes the ways to other members.
 pub(super) struct Network {
@@ -114,17 +115,14 @@ impl Link {
         heard: &Heard,
         target: u64,
         response: Result<proto::AppendResponse, PeerError>,
-    ) -> Result<StreamAppendResult<Types>, Failure> {
+    ) -> AppendAnswer {
         let response = response.map_err(|e| failure(&e))?;
         heard.note_reserve(target, response.below_disk_reserve);
         wire::append_result_from_wire(&response).map_err(malformed)
     }
 
     /// One call for each request, for heartbeats: each with the header, none waiting for another.
-    fn one_by_one<S>(
-        &self,
-        requests: S,
-    ) -> RaftBoxStream<'_, Result<StreamAppendResult<Types>, Failure>>
+    fn one_by_one<S>(&self, requests: S) -> RaftBoxStream<'_, AppendAnswer>
     where
         S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
     {
@@ -143,10 +141,7 @@ impl Link {
         }))
     }
 
-    async fn streamed<S>(
-        &self,
-        mut requests: S,
-    ) -> Result<RaftBoxStream<'_, Result<StreamAppendResult<Types>, Failure>>, Failure>
+    async fn streamed<S>(&self, mut requests: S) -> Result<RaftBoxStream<'_, AppendAnswer>, Failure>
     where
         S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
     {
@@ -173,30 +168,7 @@ impl Link {
         let (heard, target) = (Arc::clone(&self.heard), self.target);
         let responses = opened.map_err(|e| failure(&e))?;
         let answers = responses.map(move |response| Self::answer(&heard, target, response));
-        Ok(self.while_kept(answers.boxed(), floor, matched))
-    }
-
-    /// The answers, until the log is no longer kept for a member that has come no further.
-    fn while_kept<'a>(
-        &'a self,
-        answers: BoxStream<'a, Result<StreamAppendResult<Types>, Failure>>,
-        floor: Floor,
-        matched: Option<u64>,
-    ) -> RaftBoxStream<'a, Result<StreamAppendResult<Types>, Failure>> {
-        let state = Some((answers, floor, matched));
-        Box::pin(stream::unfold(state, move |state| async move {
-            let (mut answers, mut floor, mut matched) = state?;
-            holdfast_seams::select! {
-                answer = answers.next() => {
-                    let answer = answer?;
-                    if let Ok(Ok(upto)) = &answer {
-                        matched = matched.max(upto.as_ref().map(|id| id.index));
-                    }
-                    Some((answer, Some((answers, floor, matched))))
-                }
-                () = floor.raised_above(matched) => Some((Err(self.cut_off()), None)),
-            }
-        }))
+        Ok(while_kept(answers.boxed(), floor, matched, || self.cut_off()))
     }
 
     /// The member gets a snapshot: openraft turns to that once the log it needs is purged.
@@ -209,12 +181,43 @@ impl Link {
     }
 }
 
+/// The answers, until the log is no longer kept for a member that has come no further.
+///
+/// What a stream needs may have been purged before it began, above all while openraft replaces it by a
+/// snapshot. It has requests without entries then, for ever, and as long as there is anything to send
+/// openraft's task does not look whether it should send something else: the log after the snapshot. So
+/// such a stream ends with its first answer, and the task looks. That is no failure: one would undo what
+/// openraft has begun meanwhile.
+fn while_kept<'a>(
+    answers: BoxStream<'a, AppendAnswer>,
+    floor: Floor,
+    matched: Option<u64>,
+    cut_off: impl Fn() -> Failure + OptionalSend + 'a,
+) -> RaftBoxStream<'a, AppendAnswer> {
+    let state = Some((answers, floor, matched, cut_off));
+    Box::pin(stream::unfold(state, move |state| async move {
+        let (mut answers, mut floor, mut matched, cut_off) = state?;
+        holdfast_seams::select! {
+            answer = answers.next() => {
+                let answer = answer?;
+                if let Ok(Ok(upto)) = &answer {
+                    matched = matched.max(upto.as_ref().map(|id| id.index));
+                }
+                let lacks_entries = answer.is_ok() && floor.stands_above(matched);
+                let rest = (!lacks_entries).then_some((answers, floor, matched, cut_off));
+                Some((answer, rest))
+            }
+            () = floor.raised_above(matched) => Some((Err(cut_off()), None)),
+        }
+    }))
+}
+
 impl NetStreamAppend<Types> for Link {
     fn stream_append<S>(
         &mut self,
         input: S,
         _option: RPCOption,
-    ) -> BoxFuture<'_, Result<RaftBoxStream<'_, Result<StreamAppendResult<Types>, Failure>>, Failure>>
+    ) -> BoxFuture<'_, Result<RaftBoxStream<'_, AppendAnswer>, Failure>>
     where
         S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
     {
@@ -389,4 +392,41 @@ fn malformed(error: Malformed) -> Failure {
 
 fn malformed_network(what: &'static str) -> NetworkError<Types> {
     NetworkError::new(&Malformed(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::watch;
+
+    use super::*;
+
+    /// A member that says the same again and again.
+    fn always(upto: u64) -> BoxStream<'static, AppendAnswer> {
+        let upto = wire::log_id_from_wire(&proto::LogId { term: 1, node_id: 1, index: upto });
+        stream::repeat_with(move || Ok(Ok(Some(upto)))).boxed()
+    }
+
+    fn cut_off() -> Failure {
+        failure(&PeerError::Unreachable("cut off".to_owned()))
+    }
+
+    /// What came of at most ten answers, on a stream that has seen this floor.
+    async fn ten(floor: u64, upto: u64) -> Vec<bool> {
+        let raised = watch::Sender::new(Some(floor));
+        let mut floor = Floor::of(&raised);
+        floor.is_above(Some(upto));
+        let answers = while_kept(always(upto), floor, Some(upto), cut_off);
+        answers.map(|answer| answer.is_ok()).take(10).collect().await
+    }
+
+    /// It began when the floor had been raised, and no later raise tells it.
+    #[tokio::test]
+    async fn a_stream_that_lacks_entries_ends_with_its_first_answer_and_without_a_failure() {
+        assert_eq!(ten(20, 19).await, [true]);
+    }
+
+    #[tokio::test]
+    async fn a_stream_whose_entries_are_kept_goes_on() {
+        assert_eq!(ten(20, 20).await, [true; 10]);
+    }
 }

@@ -136,9 +136,19 @@ impl Drop for Underway {
 pub(super) struct Floor(watch::Receiver<Option<u64>>);
 
 impl Floor {
+    #[cfg(test)]
+    pub(super) fn of(floor: &watch::Sender<Option<u64>>) -> Self {
+        Self(floor.subscribe())
+    }
+
     /// Whether a log that matches up to `matched` lacks entries that are no longer kept.
     pub(super) fn is_above(&mut self, matched: Option<u64>) -> bool {
         *self.0.borrow_and_update() > matched
+    }
+
+    /// As [`is_above`](Self::is_above), and a raise that was not waited for still counts.
+    pub(super) fn stands_above(&self, matched: Option<u64>) -> bool {
+        *self.0.borrow() > matched
     }
 
     /// Waits until the floor is raised above `matched`.
