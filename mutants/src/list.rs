@@ -197,6 +197,28 @@ mutants! {
         "a client confirms outcomes that it has not received";
     ResumeForgetsRelease, "resume-forgets-release", "I23, I32",
         "a client that resumes does not send its unanswered releases again";
+    WatchGapBetweenPages, "watch-gap-between-pages", "I23",
+        "what changes while a watch is told its first pages is left out";
+
+    // What two reviews of the code found.
+    ReleaseRefusedForLoad, "release-refused-for-load", "I31",
+        "what frees is weighed as what asks, and refused when much waits";
+    ResumeRenewsAtOnce, "resume-renews-at-once", "§5.1, I31",
+        "a resume renews before its client has taken State";
+    UnmovedOpenedBelieved, "unmoved-opened-believed", "§5.4, I6",
+        "a client counts its lease from an Opened that moved no deadline";
+    StateBelievedByPage, "state-believed-by-page", "I23",
+        "a client takes the first page of State for all of it";
+    FollowerNeverCutOff, "follower-never-cut-off", "I27",
+        "a follower that has an append in hand keeps the leader's whole log";
+    SnapshotHoldsNothing, "snapshot-holds-nothing", "I31",
+        "the log behind a snapshot on its way is purged";
+    DiskHangsForEver, "disk-hangs-for-ever", "I31",
+        "a node whose disk finishes nothing goes on";
+    RoundsAfterHandOver, "rounds-after-hand-over", "I31",
+        "a leader that has handed over asks its quorum on, and keeps the others from an election";
+    FullLeaderStays, "full-leader-stays", "§7, I31",
+        "a leader below its disk reserve does not hand over";
 }
 
 impl fmt::Display for Mutant {

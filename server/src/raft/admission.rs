@@ -24,6 +24,7 @@
 use std::collections::BTreeMap;
 
 use holdfast_core::{Command, SessionId, ValueChange};
+use holdfast_mutants::mutant;
 
 use super::proposer::MAX_BATCH_BYTES;
 use crate::error::ProposeError;
@@ -124,7 +125,11 @@ impl Weight {
     pub(super) fn of(command: &Command) -> Self {
         // What cannot be measured counts as large; the log store has the last word.
         let bytes = borsh::object_length(command).unwrap_or(MAX_BATCH_BYTES);
-        Self { kind: Kind::of(command), session: session_of(command), bytes }
+        let kind = match Kind::of(command) {
+            Kind::Frees if mutant!(ReleaseRefusedForLoad) => Kind::Asks,
+            kind => kind,
+        };
+        Self { kind, session: session_of(command), bytes }
     }
 }
 

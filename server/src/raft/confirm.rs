@@ -103,7 +103,8 @@ impl Confirmer {
     /// The tenure in which questions can be answered, if this node leads.
     fn tenure(&self) -> Result<Tenure, ProposeError> {
         let tenure = self.role.borrow().tenure();
-        let kept = |tenure: &Tenure| tenure.get() != self.given_up.load(Ordering::Relaxed);
+        let given_up = self.given_up.load(Ordering::Relaxed);
+        let kept = |tenure: &Tenure| tenure.get() != given_up || mutant!(RoundsAfterHandOver);
         tenure.filter(kept).ok_or_else(|| not_leader(&self.role))
     }
 

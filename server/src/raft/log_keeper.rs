@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_mutants::mutant;
 use holdfast_seams::{Moment, Seams};
 use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::watch;
@@ -100,7 +101,7 @@ pub(super) struct Follower {
 impl Follower {
     /// The last entry that the member does not need any more; `None` if the log is not kept for it.
     fn needs_after(&self, rules: &Rules, log: &LogMirror, hold: u64) -> Option<u64> {
-        if let Some(sent) = self.sent {
+        if let Some(sent) = self.sent.filter(|_| !mutant!(SnapshotHoldsNothing)) {
             return Some(sent).filter(|_| log.bytes_after(Some(sent)) <= rules.max_bytes);
         }
         let matched = self.matched?;
@@ -253,7 +254,9 @@ impl LogKeeper {
         if let Some(upto) = decision.purge.filter(|upto| Some(*upto) > self.asked.purge) {
             self.asked.purge = Some(upto);
             self.raft.trigger().purge_log(upto).await.ok()?;
-            self.sending.raise_floor(upto);
+            if !mutant!(FollowerNeverCutOff) {
+                self.sending.raise_floor(upto);
+            }
         }
         Some(())
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast_core::{COMMAND_VERSION_OLDEST, Tenure};
+use holdfast_mutants::mutant;
 use holdfast_proto::v1 as proto;
 use holdfast_seams::{Moment, Seams};
 use openraft::async_runtime::watch::WatchReceiver;
@@ -71,7 +72,9 @@ impl Survey {
                 self.ask_members().await;
             }
             self.decide();
-            self.relieve().await;
+            if !mutant!(FullLeaderStays) {
+                self.relieve().await;
+            }
             holdfast_seams::select! {
                 changed = self.role.changed() => if changed.is_err() { return },
                 () = self.seams.sleep(EVERY) => {}

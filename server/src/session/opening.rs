@@ -213,7 +213,7 @@ impl Hub {
         };
         let now_ms = self.registry.now_ms(table);
         let state = if in_pages {
-            pages.next_page(table, now_ms)
+            pages.next_page(table, now_ms, self.registry.settings.state_page_bytes)
         } else {
             let Some(whole) = pages.whole(table, now_ms) else {
                 return Ok(Start::Turned(answers::refused(
@@ -252,7 +252,12 @@ impl Hub {
             return Ok(Some(self.redirect()));
         };
         let renewed = if in_pages {
-            leases.may_be_renewed(session).then_some(()).ok_or(NotResumed::Over)
+            let lives = if mutant!(ResumeRenewsAtOnce) {
+                leases.renew(session, at)
+            } else {
+                leases.may_be_renewed(session)
+            };
+            lives.then_some(()).ok_or(NotResumed::Over)
         } else {
             leases.renew_by_resume(session, ttl_ms, at)
         };

@@ -23,10 +23,6 @@ use prost::Message as _;
 use super::answers::{granted, holders, in_the_way, value_set};
 use super::refusals;
 
-/// Bytes with which a page is full. The largest entry, a set of 64 names with values, has 330 KB, so
-/// no page comes near 1 MiB.
-pub(super) const PAGE_BYTES: usize = 256 << 10;
-
 /// Bytes of a State that goes out whole, at most. Clients that do not know pages, those of 0.1, take
 /// 16 MiB in a message; the rest is for Opened and what is around them.
 pub(super) const WHOLE_BYTES_MAX: usize = 15 << 20;
@@ -72,9 +68,9 @@ impl Pages {
         (self.is_empty() && bytes <= WHOLE_BYTES_MAX).then_some(state)
     }
 
-    /// The next page, with at least one request if any is left.
-    pub(super) fn next_page(&mut self, table: &LockTable, now_ms: u64) -> State {
-        let mut page = self.take(table, now_ms, PAGE_BYTES);
+    /// The next page, full with `page_bytes`, and with at least one request if any is left.
+    pub(super) fn next_page(&mut self, table: &LockTable, now_ms: u64, page_bytes: usize) -> State {
+        let mut page = self.take(table, now_ms, page_bytes.max(1));
         page.more = !self.is_empty();
         page
     }

@@ -85,6 +85,16 @@ pub struct SessionSettings {
     ///
     /// Source: each costs about what an idle stream does; clients that wait a lot have streams.
     pub max_waiting_calls: usize,
+    /// Bytes with which a page of State is full.
+    ///
+    /// 262 144 (256 KiB) in every server: only simulations make it smaller. The largest entry, a set
+    /// of 64 names with values, has 330 KB, so no page comes near 1 MiB.
+    pub state_page_bytes: usize,
+    /// Locks on a page of the state that a watch tells first.
+    ///
+    /// 256 in every server: only simulations make it smaller. It bounds how long the table is held
+    /// for a page.
+    pub watch_page_locks: usize,
     /// How long a stream may take to send its Open, milliseconds.
     ///
     /// Default: 5 000. Minimum: 100. Then it ends with `INVALID_ARGUMENT`.
@@ -107,6 +117,8 @@ impl Default for SessionSettings {
             max_watches: 10_000,
             watch_backlog: 8_192,
             max_waiting_calls: 10_000,
+            state_page_bytes: 256 << 10,
+            watch_page_locks: 256,
             open_within_ms: 5_000,
         }
     }

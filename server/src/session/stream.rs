@@ -97,7 +97,8 @@ impl Hub {
         if let Some(mut pages) = pages {
             while !pages.is_empty() && seat.outbox.wants_page().await {
                 self.consensus.read(&mut |table, _| {
-                    let page = pages.next_page(table, self.registry.now_ms(table));
+                    let page_bytes = self.registry.settings.state_page_bytes;
+                    let page = pages.next_page(table, self.registry.now_ms(table), page_bytes);
                     seat.push_page(pages.index(), page);
                 });
             }

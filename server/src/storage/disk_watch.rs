@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
+use holdfast_mutants::mutant;
 use holdfast_seams::Seams;
 
 use super::disk::{Disk, DiskFile};
@@ -142,7 +143,8 @@ impl Shared {
         let before = state.oldest.filter(|(number, _)| Some(*number) == oldest);
         let looks = before.map_or(1, |(_, looks)| looks + 1);
         state.oldest = oldest.map(|number| (number, looks));
-        let operation = state.running.get(&oldest?).filter(|_| looks >= LOOKS)?;
+        let operation =
+            state.running.get(&oldest?).filter(|_| looks >= LOOKS && !mutant!(DiskHangsForEver))?;
         Some(Fault::new(operation.action, &operation.path, stalled(self.limit)))
     }
 

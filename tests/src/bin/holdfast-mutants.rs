@@ -179,13 +179,14 @@ fn replay(arguments: &Arguments, kept: &[(Mutant, Plan)]) -> Vec<Looked> {
 }
 
 /// The runs of a seed that may have found a mutant: as it is drawn now, and before that as it was drawn
-/// before there was a second stream.
+/// before there was a third stream, or a second.
 fn plans_of(mutant: Mutant, seed: u64) -> Vec<Plan> {
     if let Some(schedule) = schedule_of(mutant) {
         return vec![Plan::of(schedule, seed)];
     }
+    let before = Plan::of_two_streams(seed, Clocks::Within).without_a_large_table();
     let plan = Plan::draw(seed, Clocks::Within).without_a_large_table();
-    vec![plan.clone().first_stream_alone(), plan]
+    vec![before.clone().first_stream_alone(), before, plan]
 }
 
 /// The lives of a file: a line has a mutant, and a seed or the file of a plan beside this one.

@@ -41,8 +41,8 @@ impl Stage<'_> {
         Some(())
     }
 
-    /// No write is finished until it is over; then all are. A node may take itself for dead
-    /// meanwhile.
+    /// No write is finished until it is over; then all are. A node takes itself for dead meanwhile if
+    /// `disk_stall_ms` says so.
     async fn hung_disk(&self, who: Who, lasts: Duration) -> Option<()> {
         let id = self.pick(who)?;
         let disk = self.world.disk(id);
@@ -81,17 +81,18 @@ impl Stage<'_> {
         (network.slowed_chunks() > before).then_some(())
     }
 
-    /// A node opens no file any more, and accepts no connection.
+    /// A node opens no file any more, and accepts no connection. It ends if it needs one, as if it had
+    /// waited for it for long, and for no other reason.
     async fn no_descriptors(&self, who: Who, lasts: Duration) -> Option<()> {
         let id = self.pick(who)?;
         let (disk, host) = (self.world.disk(id), Host::Node(id));
-        lock(&self.starved).insert(id);
+        lock(&self.closed).insert(id);
         disk.refuse_files(true);
         self.world.network().refuse_connections(host, true);
         self.seams.sleep(lasts).await;
         disk.refuse_files(false);
         self.world.network().refuse_connections(host, false);
-        lock(&self.starved).remove(&id);
+        lock(&self.closed).remove(&id);
         self.returns(id).await;
         Some(())
     }
@@ -104,7 +105,9 @@ impl Stage<'_> {
         network.set_decode_limit(host, Some(bytes));
         // A stream begun anew shows everything at once.
         network.break_connections(host);
+        self.begins_to_fail(number);
         self.seams.sleep(lasts).await;
+        self.fails_no_longer(number);
         network.set_decode_limit(host, None);
         (network.too_long() > before).then_some(())
     }

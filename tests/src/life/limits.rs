@@ -17,6 +17,9 @@ pub(super) const ONE_RUN_IN: u64 = 100;
 /// Limits that are drawn for a run are at most so many.
 const AT_ONCE: u64 = 3;
 
+/// The limit on how long a disk may take for anything.
+pub(super) const DISK_STALL: &str = "disk_stall_ms";
+
 /// What the nodes of a run are set to.
 pub(super) struct Sizes<'a> {
     pub(super) replica: &'a mut ReplicaConfig,
@@ -47,7 +50,9 @@ const LIMITS: &[Limit] = &[
     },
     Limit {
         name: "frames_per_second",
-        between: (5, 15),
+        // Not below its minimum: a client that resumes sends what is unanswered in one message, and one
+        // that is beyond the limit is refused whole.
+        between: (10, 15),
         set: |to, value| to.sessions.frames_per_second = u32::try_from(value).unwrap_or(u32::MAX),
     },
     Limit {
@@ -99,6 +104,86 @@ const LIMITS: &[Limit] = &[
     Limit { name: "value_bytes", between: (4_096, 4_096), set: |_, _| () },
 ];
 
+/// Limits that came later, each by itself in one run of so many: drawn from a stream of their own.
+const LATER: &[(u64, Limit)] = &[
+    (
+        6,
+        Limit {
+            name: "max_table_bytes",
+            between: (6_000, 16_000),
+            set: |to, value| to.replica.max_table_bytes = value,
+        },
+    ),
+    (
+        6,
+        Limit {
+            name: "outbox_bytes",
+            between: (1_500, 5_000),
+            set: |to, value| to.sessions.outbox_bytes = value,
+        },
+    ),
+    (
+        8,
+        Limit {
+            name: "max_pending_bytes",
+            between: (300, 2_000),
+            set: |to, value| to.replica.max_pending_bytes = count(value),
+        },
+    ),
+    (
+        6,
+        Limit {
+            name: "max_log_bytes",
+            between: (8_192, 49_152),
+            set: |to, value| to.replica.max_log_bytes = value,
+        },
+    ),
+    // Longer than a disk that is slow, or crawls, takes for a commit.
+    (
+        2,
+        Limit {
+            name: DISK_STALL,
+            between: (6_000, 10_000),
+            set: |to, value| to.replica.disk_stall_ms = value,
+        },
+    ),
+    (
+        4,
+        Limit {
+            name: "state_page_bytes",
+            between: (1, 150),
+            set: |to, value| to.sessions.state_page_bytes = count(value),
+        },
+    ),
+    (
+        6,
+        Limit {
+            name: "watch_page_locks",
+            between: (1, 3),
+            set: |to, value| to.sessions.watch_page_locks = count(value),
+        },
+    ),
+];
+
+/// Those of [`LATER`], each by itself; beside a table that is there from the beginning only what does
+/// not bound how much there may be.
+pub(super) fn draw_later(draw: &mut Draw, beside_a_table: bool) -> BTreeMap<String, u64> {
+    let mut drawn = BTreeMap::new();
+    for (one_in, limit) in LATER {
+        // Drawn whether it is used or not, so that one does not move the others.
+        let (least, most) = limit.between;
+        let (chosen, value) = (draw.below(*one_in) == 0, draw.between(least, most));
+        if chosen && (!beside_a_table || limit.name == DISK_STALL) {
+            drawn.insert(limit.name.to_owned(), value);
+        }
+    }
+    drawn
+}
+
+fn all() -> impl Iterator<Item = &'static Limit> {
+    LIMITS.iter().chain(LATER.iter().map(|(_, limit)| limit))
+}
+
 /// Up to three limits for half of the runs, by name.
 pub(super) fn draw(draw: &mut Draw) -> BTreeMap<String, u64> {
     let mut drawn = BTreeMap::new();
@@ -116,7 +201,7 @@ pub(super) fn draw(draw: &mut Draw) -> BTreeMap<String, u64> {
 
 /// Sets the limits of a run.
 pub(super) fn set(drawn: &BTreeMap<String, u64>, to: &mut Sizes<'_>) {
-    for limit in LIMITS {
+    for limit in all() {
         if let Some(value) = drawn.get(limit.name) {
             (limit.set)(to, *value);
         }
@@ -131,10 +216,22 @@ pub(super) fn sized(
 ) -> ClientPlan {
     const FIRST: usize = 3;
     let limited = |name: &str| place < FIRST && drawn.contains_key(name);
-    client.watches |= limited("max_watches") || limited("watch_backlog");
+    let watched = ["max_watches", "watch_backlog", "outbox_bytes", "watch_page_locks"];
+    client.watches |= watched.iter().any(|name| limited(name));
     // The first may be the one whose clock is beyond the allowance: that is of the library.
     client.calls |= place > 0 && limited("max_waiting_calls");
     client
+}
+
+/// Whether few messages are under way to those who watch, so that they are told over a while.
+pub(super) fn tells_slowly(drawn: &BTreeMap<String, u64>) -> bool {
+    let slow = ["watch_backlog", "outbox_bytes", "watch_page_locks"];
+    slow.iter().any(|name| drawn.contains_key(*name))
+}
+
+/// The same of those who have a session.
+pub(super) fn answers_slowly(drawn: &BTreeMap<String, u64>) -> bool {
+    drawn.contains_key("outbox_bytes")
 }
 
 /// Whether somebody has to ask for more than the product takes from anybody.
@@ -144,5 +241,5 @@ pub(super) fn goes_beyond(drawn: &BTreeMap<String, u64>) -> bool {
 
 /// The names of all limits.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    LIMITS.iter().map(|limit| limit.name)
+    all().map(|limit| limit.name)
 }

@@ -11,6 +11,7 @@ mod fault;
 mod lasting;
 mod ledger;
 mod limits;
+mod looks;
 mod many;
 mod plan;
 mod rogue;

@@ -36,6 +36,15 @@ pub(super) const LARGE: u64 = 100_000;
 /// Entries between two snapshots of one, at least: each is as large as the table.
 pub(super) const LARGE_SNAPSHOT_EVERY: u64 = 640;
 
+/// The same for what came later still: limits of bytes and of time, pages, full leaders.
+const LIMITS_STREAM: u64 = 0x6279_7465_735f_3332;
+/// In one run of so many the disk of a leader is nearly full in the end.
+const FULL_LEADER_ONE_IN: u64 = 10;
+/// In one of so many a client takes no State for longer than its session may outlive that.
+const DEAF_ONE_IN: u64 = 12;
+/// In one of so many the disk of a follower hangs for much of the run.
+const HUNG_FOLLOWER_ONE_IN: u64 = 20;
+
 /// What a seed is turned into for the faults of later kinds.
 const LATER_STREAM: u64 = 0x4c41_5445_5231;
 
@@ -77,6 +86,9 @@ pub struct Plan {
     /// Locks that are held from the beginning, beside those that the clients share.
     #[serde(default)]
     pub table: u64,
+    /// Once all is healed the leader's disk is nearly full: another one has to lead.
+    #[serde(default)]
+    pub full_leader: bool,
 }
 
 /// Settings of the nodes.
@@ -157,6 +169,11 @@ pub enum Clocks {
 impl Plan {
     /// The life of `seed`.
     pub fn draw(seed: u64, clocks: Clocks) -> Self {
+        Self::of_two_streams(seed, clocks).with_later_limits()
+    }
+
+    /// The same as it was before there was a third stream.
+    pub fn of_two_streams(seed: u64, clocks: Clocks) -> Self {
         let mut draw = Draw::new(seed);
         let nodes = match draw.below(20) {
             0..=1 => 1,
@@ -199,6 +216,7 @@ impl Plan {
             schedule: None,
             limits: BTreeMap::new(),
             table: 0,
+            full_leader: false,
         };
         plan.with_lasting()
     }
@@ -221,12 +239,37 @@ impl Plan {
         self
     }
 
+    /// What the third stream of the seed draws.
+    fn with_later_limits(mut self) -> Self {
+        let mut draw = Draw::new(self.seed ^ LIMITS_STREAM);
+        self.full_leader = draw.below(FULL_LEADER_ONE_IN) == 0;
+        self.limits.extend(limits::draw_later(&mut draw, self.table > 0));
+        let deaf = (draw.below(DEAF_ONE_IN) == 0, self.deaf_for_long(&mut draw));
+        let hung = (draw.below(HUNG_FOLLOWER_ONE_IN) == 0, hung_follower(&mut draw));
+        let chosen =
+            [deaf, hung].into_iter().filter_map(|(chosen, strike)| chosen.then_some(strike));
+        self.strikes.extend(chosen);
+        self.strikes.sort_by_key(|strike| strike.at_ms);
+        self
+    }
+
+    /// A client whose decoder takes nothing worth mentioning, for three times its lease and more.
+    fn deaf_for_long(&self, draw: &mut Draw) -> Strike {
+        let number = draw.below(self.clients.len() as u64);
+        let place = usize::try_from(number).unwrap_or(0);
+        let ttl_ms = self.clients.get(place).map_or(0, |client| client.ttl_ms);
+        let (at_ms, bytes) = (draw.below(self.length_ms / 2), 20 + draw.below(20));
+        let lasts_ms = 3 * ttl_ms + 5_000 + draw.below(8_000);
+        Strike { at_ms, lasts_ms, fault: Fault::DecodeLimit(number, bytes) }
+    }
+
     /// The run as it was before there was a second stream.
     #[must_use]
     pub fn first_stream_alone(mut self) -> Self {
         self.strikes.retain(|strike| strike.fault.kind().is_of_the_first_stream());
         self.limits.clear();
         self.table = 0;
+        self.full_leader = false;
         self
     }
 
@@ -399,6 +442,12 @@ fn lasts_ms(draw: &mut Draw, fault: Fault, clients: &[ClientPlan]) -> u64 {
     }
 }
 
+/// So long that the log is longer than it may be.
+fn hung_follower(draw: &mut Draw) -> Strike {
+    let (at_ms, lasts_ms) = (draw.below(20_000), 30_000 + draw.below(20_000));
+    Strike { at_ms, lasts_ms, fault: Fault::HungDisk(Who::Follower) }
+}
+
 /// One of each kind of the second stream in one run of [`LASTING_ONE_IN`].
 fn lasting_strikes(draw: &mut Draw, plan: &Plan) -> Vec<Strike> {
     let first_half = plan.length_ms / 2;
@@ -556,7 +605,7 @@ mod tests {
 
         assert!(plan.strikes.iter().all(|strike| strike.fault.kind().is_of_the_first_stream()));
         assert!(plan.strikes.is_sorted_by_key(|strike| strike.at_ms));
-        assert!(plan.limits.is_empty() && plan.table == 0);
+        assert!(plan.limits.is_empty() && plan.table == 0 && !plan.full_leader);
     }
 
     /// Otherwise no run of a hundred could reach it.

@@ -18,6 +18,7 @@ use super::caller::Board;
 use super::client::{Actor, Calling, Ends, begin_caller, begin_client};
 use super::counts::Counts;
 use super::limits::{self, Sizes};
+use super::looks::Looks;
 use super::plan::{Air, ClientPlan, LARGE, LARGE_SNAPSHOT_EVERY, Plan};
 use super::rogue::Rogue;
 use super::table::Hoarders;
@@ -42,6 +43,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const START_WITHIN: Duration = Duration::from_secs(30);
 /// I31: with a majority connected and nothing broken, somebody leads after so long.
 const LEADER_WITHIN: Duration = Duration::from_secs(30);
+/// The disk reserve of each node.
+const RESERVE_BYTES: u64 = 1 << 20;
+/// Two tries of a leader to hand over, each ten seconds after it began to lead, or tried before.
+const HANDED_OVER_WITHIN: Duration = Duration::from_secs(40);
 
 /// How long the judge leaves a watch to learn of the last change, and a little more.
 const WATCHERS_LEARN_WITHIN: Duration = Duration::from_secs(7);
@@ -76,8 +81,9 @@ pub(super) struct Stage<'a> {
     pub(super) lost: Mutex<BTreeSet<u64>>,
     /// Nodes whose disk is full.
     pub(super) starved: Mutex<BTreeSet<u64>>,
-    /// Ends that were found wrong already.
-    told_ends: Mutex<BTreeSet<(u64, String)>>,
+    /// Nodes that open no file.
+    pub(super) closed: Mutex<BTreeSet<u64>>,
+    pub(super) looks: Mutex<Looks>,
     grants: Arc<AtomicU64>,
     pub(super) ends: Ends,
     /// Those that hold the table that is there from the beginning.
@@ -103,7 +109,8 @@ impl<'a> Stage<'a> {
             crew: tokio::sync::Mutex::default(),
             lost: Mutex::default(),
             starved: Mutex::default(),
-            told_ends: Mutex::default(),
+            closed: Mutex::default(),
+            looks: Mutex::default(),
             grants: Arc::default(),
             ends: Ends::default(),
             hoarders: Mutex::default(),
@@ -158,8 +165,11 @@ impl<'a> Stage<'a> {
     async fn act(&self, earlier: Option<&World<'a>>) {
         let begun = self.seams.clock.now();
         self.begin_table();
-        if self.plan.limits.contains_key("watch_backlog") {
+        if limits::tells_slowly(&self.plan.limits) {
             self.world.network().set_watch_window(1);
+        }
+        if limits::answers_slowly(&self.plan.limits) {
+            self.world.network().set_session_window(1);
         }
         for number in 0..self.plan.clients.len() as u64 {
             self.begin_client(number);
@@ -197,7 +207,7 @@ impl<'a> Stage<'a> {
 
     fn look(&self) {
         self.world.observe();
-        self.look_for_ends();
+        self.look_for_others();
         let Some(leader) = self.world.leader() else { return };
         let term = self.world.replica(leader).and_then(|replica| replica.role().borrow().tenure());
         let now = term.map(|term| (term.get(), leader));
@@ -205,18 +215,6 @@ impl<'a> Stage<'a> {
         if now.is_some() && *leaders != now {
             *leaders = now;
             self.counts().leaders += 1;
-        }
-    }
-
-    /// Nobody ends by itself without a reason that was given to it.
-    fn look_for_ends(&self) {
-        for id in self.world.nodes() {
-            let Some(Ended::Fault(fault)) = self.world.ended(id) else { continue };
-            if !self.may_end_with(id, &fault)
-                && lock(&self.told_ends).insert((id, fault.to_string()))
-            {
-                self.wrong(format!("I16: node {id} ended by itself: {fault}"));
-            }
         }
     }
 
@@ -325,6 +323,9 @@ impl<'a> Stage<'a> {
                 self.wrong(format!("I31: nobody leads within {LEADER_WITHIN:?} after healing"));
                 return;
             }
+            if self.plan.full_leader {
+                self.full_leader_hands_over().await;
+            }
             // Long enough for waits to be granted and keepalives answered.
             self.seams.sleep(Duration::from_secs(5)).await;
             self.nothing_is_stuck();
@@ -336,6 +337,34 @@ impl<'a> Stage<'a> {
             self.watchers_see_it().await;
         };
         self.watched(Box::pin(act)).await;
+    }
+
+    /// A leader whose disk is below its reserve would refuse what takes room for everybody: it hands over,
+    /// where another voter can lead (DESIGN §7). Nothing else is wrong now, so it has time for two tries.
+    async fn full_leader_hands_over(&self) {
+        let Some(full) = self.world.leader() else { return };
+        let voters = self.world.replica(full).and_then(|leader| leader.members().ok());
+        let voters = voters.map_or(0, |known| known.members.iter().filter(|one| one.votes).count());
+        if voters < 2 {
+            return;
+        }
+        let disk = self.world.disk(full);
+        lock(&self.starved).insert(full);
+        disk.set_free_space(Some(RESERVE_BYTES * 3 / 4));
+        let another_leads = async {
+            while self.world.leader().is_none_or(|leader| leader == full) {
+                self.seams.sleep(LOOK_EVERY).await;
+            }
+        };
+        if self.seams.timeout(HANDED_OVER_WITHIN, another_leads).await.is_err() {
+            self.wrong(format!(
+                "I31: node {full} still leads, {HANDED_OVER_WITHIN:?} after its disk went below its \
+                 reserve, with {voters} voters"
+            ));
+        }
+        disk.set_free_space(None);
+        lock(&self.starved).remove(&full);
+        self.returns(full).await;
     }
 
     /// I31: what a client has given back does not stay held because it lives on. None of them wants to
@@ -495,6 +524,9 @@ impl<'a> Stage<'a> {
         counts.snapshots = self.world.taken_over();
         counts.torn_snapshots = self.world.torn_snapshots();
         counts.large_tables = u64::from(self.plan.table >= LARGE);
+        if self.world.log_limit_reached() {
+            self.world.network().reached("max_log_bytes");
+        }
         let reached = self.world.network().limits();
         let ours = limits::names().filter(|name| reached.contains(*name));
         counts.limits = ours.map(|name| (name.to_owned(), 1)).collect();
@@ -560,7 +592,7 @@ fn settings(plan: &Plan, trace: Trace) -> Settings {
         // About two entries of a simulated run for each that the knobs speak of, so that members that
         // lag are cut off and get snapshots.
         max_log_bytes: 512 * (knobs.snapshot_every + knobs.log_kept),
-        reserve_bytes: 1 << 20,
+        reserve_bytes: RESERVE_BYTES,
         disk_stall_ms: 0,
         ..ReplicaConfig::new(0, Vec::new())
     };

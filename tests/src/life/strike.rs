@@ -140,8 +140,9 @@ impl Stage<'_> {
 
     /// A node that was down comes back; that it does not is a violation.
     pub(super) async fn returns(&self, id: u64) {
-        // A full disk is made larger by whoever filled it.
-        if self.has_left(id) || lock(&self.starved).contains(&id) {
+        // A full disk is made larger by whoever filled it, and files are opened again.
+        let cannot = lock(&self.starved).contains(&id) || lock(&self.closed).contains(&id);
+        if self.has_left(id) || cannot {
             return;
         }
         if let Err(ended) = self.bring_back(id).await {

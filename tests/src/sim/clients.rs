@@ -6,6 +6,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{Stream, StreamExt as _};
 use futures_util::{FutureExt as _, TryStreamExt as _};
 use holdfast_proto::v1::server_frame::Body as Told;
+use holdfast_proto::v1::watch_event::Body as News;
 use holdfast_proto::v1::{
     AcquireRequest, AcquireResponse, CancelRequest, CancelResponse, CheckTokenRequest,
     CheckTokenResponse, ClientFrames, CloseSessionRequest, CloseSessionResponse, ImportRequest,
@@ -26,7 +27,7 @@ use tonic::{Request, Response, Status};
 
 use super::connection::{Frame, Reply, pump};
 use super::link::Host;
-use super::network::Network;
+use super::network::{Network, SESSION, WATCH};
 use super::port::{Call, Port};
 use super::rights::Rights;
 
@@ -191,7 +192,7 @@ impl Transport for ClientNetwork {
         async move {
             let node = node_at(&endpoint)?;
             let at = (network.clone(), endpoint.clone());
-            let dialled = network.dial(host, node, "session", |port, frames, answers| {
+            let dialled = network.dial(host, node, SESSION, |port, frames, answers| {
                 serve_session(port, at, frames, answers).boxed()
             });
             let (to_node, incoming) = dialled.await.ok_or_else(|| unreachable(&endpoint))?;
@@ -234,7 +235,7 @@ impl Transport for ClientNetwork {
         async move {
             let node = node_at(&endpoint)?;
             let at = (network.clone(), endpoint.clone());
-            let dialled = network.dial(host, node, "watch", |port, requests, news| {
+            let dialled = network.dial(host, node, WATCH, |port, requests, news| {
                 serve_watch(port, at, requests, news).boxed()
             });
             let (asking, mut incoming) = dialled.await.ok_or_else(|| unreachable(&endpoint))?;
@@ -280,12 +281,16 @@ fn decoded(
     ReceiverStream::new(incoming).scan(false, taken)
 }
 
-/// Notes the limits of size that a client is refused for.
+/// Notes the limits of size that a client is refused for, and that its State comes in pages.
 fn note_limits(network: &Network, frames: &ServerFrames) {
     for body in frames.frames.iter().filter_map(|frame| frame.body.as_ref()) {
         let refusal = match body {
             Told::Refused(refused) => refused.refusal.as_ref(),
             Told::Denied(denied) => denied.refusal.as_ref(),
+            Told::State(state) if state.more => {
+                network.reached("state_page_bytes");
+                None
+            }
             _ => None,
         };
         if let Some(refusal) = refusal {
@@ -302,6 +307,10 @@ fn limit_in(message: &str) -> &str {
         text.contains('_') && text.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase())
     };
     inside.filter(is_name).last().unwrap_or_default()
+}
+
+fn is_synced(told: &WatchResponse) -> bool {
+    told.events.iter().any(|event| matches!(event.body, Some(News::Synced(_))))
 }
 
 /// As the port for clients does it.
@@ -339,7 +348,16 @@ async fn serve_watch(
     match port.calls.watch(Request::new(request)).await {
         Ok(response) => {
             if news.send(Ok(WatchResponse::default())).await.is_ok() {
-                let told = response.into_inner();
+                let (pages, mut synced) = (network.clone(), false);
+                let mut begins = 0_u32;
+                let told = response.into_inner().inspect(move |told| {
+                    // Each page of the state travels by itself.
+                    begins += u32::from(!synced);
+                    synced |= told.as_ref().is_ok_and(is_synced);
+                    if begins > 1 {
+                        pages.reached("watch_page_locks");
+                    }
+                });
                 let told = told.map_err(move |status| {
                     network.reached(limit_in(status.message()));
                     holdfast::told(&endpoint, &status)

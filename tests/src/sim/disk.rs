@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use holdfast_seams::Seams;
 use holdfast_seams::simulated::Process;
+use holdfast_seams::{Moment, Seams};
 use holdfast_server::storage::{Disk, DiskFile, Pace, Step};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -34,6 +34,8 @@ struct Shared {
     hangs: watch::Sender<bool>,
 }
 
+/// A sync that takes no longer is one of a disk that works as it should.
+const WELL_WITHIN: Duration = Duration::from_millis(100);
 /// What the system says of a process that has as many files open as it may.
 const TOO_MANY_OPEN: i32 = 24;
 
@@ -53,6 +55,9 @@ struct State {
     sync_min: Duration,
     sync_max: Duration,
     stuck: bool,
+    /// Steps that wait for a disk that finishes nothing, each with its beginning.
+    held_up: BTreeMap<u64, Moment>,
+    last_held_up: u64,
     ignores_syncs: bool,
     /// No file is opened or made any more.
     refuses_files: bool,
@@ -118,6 +123,8 @@ impl VirtualDisk {
             sync_min: Duration::from_micros(100),
             sync_max: Duration::from_millis(1),
             stuck: false,
+            held_up: BTreeMap::new(),
+            last_held_up: 0,
             ignores_syncs: false,
             refuses_files: false,
             injected: DiskFaults::default(),
@@ -155,6 +162,23 @@ impl VirtualDisk {
     /// Says that it has synced, and has not, from here on.
     pub fn ignore_syncs(&self, ignores: bool) {
         self.lock().ignores_syncs = ignores;
+    }
+
+    /// Since when the oldest of the steps waits that it does not finish for now.
+    pub fn held_up_since(&self) -> Option<Moment> {
+        self.lock().held_up.values().min().copied()
+    }
+
+    /// Whether it finishes nothing for now.
+    pub fn hangs(&self) -> bool {
+        self.lock().stuck || *self.0.hangs.borrow()
+    }
+
+    /// Whether it does what it is asked for, in time.
+    pub fn is_well(&self) -> bool {
+        let state = self.lock();
+        let stalls = state.stuck || *self.0.hangs.borrow();
+        !stalls && !state.refuses_files && state.free.is_none() && state.sync_max <= WELL_WITHIN
     }
 
     /// Writes that a loss of power now could take away.
@@ -242,6 +266,7 @@ impl VirtualDisk {
             older: BTreeMap::new(),
             free: None,
             refuses_files: false,
+            held_up: BTreeMap::new(),
             injected: DiskFaults::default(),
             ..*state
         };
@@ -287,12 +312,17 @@ impl VirtualDisk {
         let disk = self.clone();
         Arc::new(move |step| {
             let wait = disk.step(step);
+            let disk = disk.clone();
             let (world, mut hangs) = (disk.0.world.clone(), disk.0.hangs.subscribe());
             async move {
+                let held_up = (wait.is_none() || *hangs.borrow()).then(|| HeldUp::begin(&disk));
                 // The disk outlives its processes.
                 let _ = hangs.wait_for(|hangs| !*hangs).await;
                 match wait {
-                    Some(length) => world.sleep(length).await,
+                    Some(length) => {
+                        drop(held_up);
+                        world.sleep(length).await;
+                    }
                     None => std::future::pending().await,
                 }
             }
@@ -319,6 +349,29 @@ impl VirtualDisk {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A step that waits for a disk that finishes nothing.
+struct HeldUp {
+    disk: VirtualDisk,
+    number: u64,
+}
+
+impl HeldUp {
+    fn begin(disk: &VirtualDisk) -> Self {
+        let now = disk.0.world.clock.now();
+        let mut state = disk.lock();
+        state.last_held_up += 1;
+        let number = state.last_held_up;
+        state.held_up.insert(number, now);
+        Self { disk: disk.clone(), number }
+    }
+}
+
+impl Drop for HeldUp {
+    fn drop(&mut self) {
+        self.disk.lock().held_up.remove(&self.number);
     }
 }
 

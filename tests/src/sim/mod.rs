@@ -17,6 +17,7 @@ mod clients;
 mod connection;
 mod disk;
 mod link;
+mod logs;
 mod network;
 mod node;
 mod observer;

@@ -31,6 +31,9 @@ const SENT_AGAIN_MAX: Duration = Duration::from_secs(1);
 /// What was kept by somebody in between arrives within so much time after it was let go: calls in any
 /// order, frames of a stream in theirs.
 const LET_GO_WITHIN: Duration = Duration::from_millis(20);
+/// Kinds of connections: of watches, and of sessions.
+pub(super) const WATCH: &str = "watch";
+pub(super) const SESSION: &str = "session";
 /// The second copy of a call comes up to so much later.
 const SECOND_COPY: Duration = Duration::from_secs(3);
 
@@ -80,12 +83,13 @@ struct Short {
     /// Bytes of the longest message that a client's decoder takes.
     decode_limits: BTreeMap<Host, u64>,
     too_long: u64,
+    too_long_for: BTreeMap<Host, u64>,
     /// Clients that take nothing off their lines.
     unread: BTreeSet<Host>,
     /// Limits of size that were reached, by name.
     limits: BTreeSet<String>,
-    /// Messages that are under way to a watcher, at most, and lie at each end.
-    watch_window: Option<usize>,
+    /// Messages that are under way on connections of a kind, at most, and lie at each end.
+    windows: BTreeMap<&'static str, usize>,
 }
 
 /// What becomes of a message.
@@ -138,6 +142,18 @@ impl Network {
     pub fn set_link(&self, from: Host, to: Host, link: Link) {
         self.lock().links.insert((from, to), link);
         self.ring();
+    }
+
+    /// How every link is that was not set by itself.
+    pub fn usual(&self) -> Link {
+        self.lock().usual.clone()
+    }
+
+    /// Whether something that `host` sends, or is sent, is cut off or held back.
+    pub fn is_disturbed(&self, host: Host) -> bool {
+        let state = self.lock();
+        let cut = state.cuts.iter().any(|(from, to)| *from == host || *to == host);
+        cut || state.holds.keys().any(|(from, to, _)| *from == host || *to == host)
     }
 
     /// How messages pass from one host to another now.
@@ -238,6 +254,11 @@ impl Network {
         }
     }
 
+    /// How far messages come to a client now that its decoder fails on: their number so far.
+    pub fn too_long_for(&self, host: Host) -> u64 {
+        self.lock().short.too_long_for.get(&host).copied().unwrap_or(0)
+    }
+
     /// Messages that a decoder failed on.
     pub fn too_long(&self) -> u64 {
         self.lock().short.too_long
@@ -252,7 +273,12 @@ impl Network {
     /// So many messages are under way to a watcher, and lie at each end, from here on: as where the
     /// flow is controlled, so that who is told much is told it over a while.
     pub fn set_watch_window(&self, messages: usize) {
-        self.lock().short.watch_window = Some(messages.max(1));
+        self.lock().short.windows.insert(WATCH, messages.max(1));
+    }
+
+    /// The same of streams of sessions.
+    pub fn set_session_window(&self, messages: usize) {
+        self.lock().short.windows.insert(SESSION, messages.max(1));
     }
 
     /// The limits of size that somebody was refused for, by their names.
@@ -336,6 +362,11 @@ impl Network {
         self.ring();
     }
 
+    /// Whether `host` answers nothing now.
+    pub(super) fn is_silent(&self, host: Host) -> bool {
+        self.lock().silent.contains(&host)
+    }
+
     /// Whether a node has no power.
     pub(super) fn is_dark(&self, node: u64) -> bool {
         let state = self.lock();
@@ -402,7 +433,7 @@ impl Network {
 
     /// How many messages of this kind of connection lie at an end, and are under way.
     pub(super) fn window(&self, kind: &str) -> Option<usize> {
-        self.lock().short.watch_window.filter(|_| kind == "watch")
+        self.lock().short.windows.get(kind).copied()
     }
 
     pub(super) fn accepts(&self, host: Host) -> bool {
@@ -415,6 +446,7 @@ impl Network {
         let limit = state.short.decode_limits.get(&host);
         let takes = limit.is_none_or(|limit| length as u64 <= *limit);
         state.short.too_long += u64::from(!takes);
+        *state.short.too_long_for.entry(host).or_default() += u64::from(!takes);
         takes
     }
 
@@ -426,7 +458,7 @@ impl Network {
     }
 
     /// Notes that a limit of size was reached.
-    pub(super) fn reached(&self, limit: &str) {
+    pub fn reached(&self, limit: &str) {
         if !limit.is_empty() {
             self.lock().short.limits.insert(limit.to_owned());
         }

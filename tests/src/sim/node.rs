@@ -16,6 +16,7 @@ use tokio::sync::{Notify, watch};
 use super::clients::endpoint_of;
 use super::disk::{Mount, VirtualDisk};
 use super::link::Host;
+use super::logs::Logs;
 use super::network::Network;
 use super::observer::Observer;
 use super::peers::NodeNetwork;
@@ -87,6 +88,7 @@ pub(super) struct Start {
     pub(super) network: Network,
     pub(super) observer: Arc<Observer>,
     pub(super) pledges: Arc<Pledges>,
+    pub(super) logs: Arc<Logs>,
     pub(super) number: u64,
 }
 
@@ -210,12 +212,12 @@ impl Life {
         mount: Mount,
         seams: &Seams,
     ) -> Result<(Arc<Replica>, Arc<Hub>), Ended> {
-        let Start { config, sessions, network, observer, .. } = start;
+        let Start { config, sessions, network, observer, logs, .. } = start;
         let (node, patience_ms) = (config.node_id, config.election_max_ms);
         let stalls_after = config.stalls_after();
         let store = self.open_store(node, mount, seams, stalls_after).map_err(Ended::Refused)?;
         let (log, snapshots) = (store.log(), store.snapshots());
-        let peers = NodeNetwork { network: network.clone(), node, seams: seams.clone() };
+        let peers = NodeNetwork { network: network.clone(), node, seams: seams.clone(), logs };
         let store: Arc<dyn ReplicaStore> = Arc::new(store);
         let replica = Replica::start(config, store, Arc::new(peers), seams.clone())
             .await

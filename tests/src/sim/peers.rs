@@ -14,6 +14,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::connection::{Frame, Reply, pump};
 use super::link::Host;
+use super::logs::Logs;
 use super::network::Network;
 use super::port::{Call, Port};
 
@@ -23,6 +24,7 @@ pub(super) struct NodeNetwork {
     pub(super) node: u64,
     /// The process: what it sends on a stream is polled by its own tasks.
     pub(super) seams: Seams,
+    pub(super) logs: Arc<Logs>,
 }
 
 impl PeerNetwork for NodeNetwork {
@@ -32,6 +34,7 @@ impl PeerNetwork for NodeNetwork {
             from: self.node,
             to: member.node_id,
             seams: self.seams.clone(),
+            logs: Arc::clone(&self.logs),
         })
     }
 }
@@ -42,6 +45,7 @@ struct Wire {
     from: u64,
     to: u64,
     seams: Seams,
+    logs: Arc<Logs>,
 }
 
 type Answered<T> = BoxFuture<'static, Result<T, PeerError>>;
@@ -191,7 +195,15 @@ impl Peer for Wire {
     ) -> Answered<proto::SnapshotResponse> {
         let (network, way, seams) =
             (self.network.clone(), (self.from, self.to), self.seams.clone());
-        let hearing = network.clone();
+        let (hearing, logs) = (network.clone(), Arc::clone(&self.logs));
+        let ends = Arc::new(OnceLock::new());
+        let told = Arc::clone(&ends);
+        let chunks = chunks.inspect(move |chunk| {
+            if let Some(upto) = end_of(chunk) {
+                told.get_or_init(|| upto);
+            }
+        });
+        let chunks = chunks.boxed();
         async move {
             let incoming =
                 Self::stream(network, way, seams, "snapshot", chunks, |port, chunks, responses| {
@@ -204,6 +216,9 @@ impl Peer for Wire {
                 });
             let answer = incoming.await?.recv().await.unwrap_or_else(|| Err(unreachable()));
             noted(&hearing, "snapshot", &answer);
+            if let (Ok(_), Some(upto)) = (&answer, ends.get()) {
+                logs.arrived(way.0, way.1, *upto);
+            }
             answer
         }
         .boxed()
@@ -238,6 +253,11 @@ async fn answer_appends(
             let _ = responses.send(Err(error)).await;
         }
     }
+}
+
+/// The last entry in a snapshot, as its first chunk says.
+fn end_of(chunk: &proto::SnapshotChunk) -> Option<u64> {
+    Some(chunk.head.as_ref()?.meta.as_ref()?.last_log_id.as_ref()?.index)
 }
 
 /// Notes why a message was refused.

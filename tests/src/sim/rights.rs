@@ -55,16 +55,20 @@ struct Seen {
     opened: u64,
     /// The releases and cancels that each client sent.
     freed: BTreeSet<(u64, Freed)>,
+    /// When each client last sent a keepalive.
+    signed: BTreeMap<u64, Moment>,
     /// When each client last sent one of them again.
     freed_again: BTreeMap<u64, Moment>,
     broken: Vec<String>,
 }
 
 /// What a client gives back.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Freed {
-    Token(u64),
-    Request(u64),
+    /// Of this grant these locks, or all.
+    Locks(u64, Vec<Vec<u8>>),
+    /// Of this session this request.
+    Request(u64, u64),
 }
 
 impl Rights {
@@ -87,10 +91,20 @@ impl Rights {
         locked(&self.seen).broken.clone()
     }
 
+    /// When `client` last sent what may renew its lease.
+    pub(super) fn signed(&self, client: u64) -> Option<Moment> {
+        locked(&self.seen).signed.get(&client).copied()
+    }
+
+    /// What `client` was told last.
+    pub(super) fn last_of(&self, client: u64) -> Option<Right> {
+        let given = locked(&self.given);
+        given.iter().rfind(|right| right.client == client).copied()
+    }
+
     /// Until when what `client` was told last lets it believe.
     pub(super) fn newest_of(&self, client: u64) -> Option<Moment> {
-        let given = locked(&self.given);
-        given.iter().rfind(|right| right.client == client).map(|right| right.until)
+        self.last_of(client).map(|right| right.until)
     }
 
     /// A new line of `client`, which is `process`.
@@ -130,15 +144,26 @@ impl Line {
         let mut heard = locked(&self.heard);
         for body in frames.frames.iter().filter_map(|frame| frame.body.as_ref()) {
             match body {
-                Ask::Open(_) => heard.open = Some(now),
+                Ask::Open(open) => {
+                    heard.open = Some(now);
+                    // A new session begins with a lease.
+                    if open.resume.is_none() {
+                        locked(&self.rights.seen).signed.insert(self.client, now);
+                    }
+                }
                 Ask::KeepAlive(keepalive) => {
                     heard.keepalives.entry(keepalive.seq).or_insert(now);
+                    locked(&self.rights.seen).signed.insert(self.client, now);
                 }
                 Ask::Release(release) => {
                     heard.guesses |= !heard.tokens.contains(&release.token);
-                    self.frees(Freed::Token(release.token));
+                    let names = release.names.iter().map(|name| name.to_vec()).collect();
+                    self.frees(Freed::Locks(release.token, names));
                 }
-                Ask::Cancel(cancel) => self.frees(Freed::Request(cancel.request_id)),
+                Ask::Cancel(cancel) => {
+                    let session = heard.session.map_or(0, |(session, _)| session);
+                    self.frees(Freed::Request(session, cancel.request_id));
+                }
                 _ => {}
             }
         }

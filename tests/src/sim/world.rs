@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use super::clients::{Calls, ClientNetwork, endpoint_of, label_of};
 use super::disk::VirtualDisk;
 use super::link::Host;
+use super::logs::Logs;
 use super::network::Network;
 use super::node::{Crash, Ended, Life, Parts, Start, member};
 use super::observer::{Expiry, Observer};
@@ -62,6 +63,7 @@ pub struct World<'m> {
     observer: Arc<Observer>,
     rights: Rights,
     pledges: Arc<Pledges>,
+    logs: Arc<Logs>,
     last_id: AtomicU64,
     /// Processes that were killed while they wrote a snapshot.
     torn_snapshots: AtomicU64,
@@ -105,6 +107,8 @@ impl<'m> World<'m> {
 
     fn on(machine: &'m Machine, network: Network, settings: Settings) -> Self {
         let ids: Vec<u64> = (1..=settings.nodes).collect();
+        let clock = machine.world().seams().clock;
+        let logs = Arc::new(Logs::new(clock, &settings.replica));
         let made = Self {
             machine,
             settings,
@@ -114,6 +118,7 @@ impl<'m> World<'m> {
             observer: Arc::new(Observer::new(machine.world().seams().clock)),
             rights: Rights::new(machine.world().seams().clock),
             pledges: Arc::new(Pledges::new(machine.world().seams())),
+            logs,
             last_id: AtomicU64::new(ids.len() as u64),
             torn_snapshots: AtomicU64::new(0),
         };
@@ -220,6 +225,7 @@ impl<'m> World<'m> {
             network: self.network.clone(),
             observer: Arc::clone(&self.observer),
             pledges: Arc::clone(&self.pledges),
+            logs: Arc::clone(&self.logs),
             number: node.lives,
         };
         node.life = Some(Life::begin(&process, start));
@@ -259,6 +265,16 @@ impl<'m> World<'m> {
             life.process.pause();
             self.network.set_silent(Host::Node(id), true);
         }
+    }
+
+    /// Whether a node is paused, or without power.
+    pub fn is_paused(&self, id: u64) -> bool {
+        self.network.is_silent(Host::Node(id))
+    }
+
+    /// Whether some log was larger than its limit for a while.
+    pub fn log_limit_reached(&self) -> bool {
+        self.logs.limit_reached()
     }
 
     /// A node goes on where it stood.
@@ -353,6 +369,8 @@ impl<'m> World<'m> {
         for id in self.running() {
             if let (Some(life), Some(parts)) = (self.life(id), self.parts(id)) {
                 self.observer.look(id, life.number, &parts);
+                let is_well = !self.is_paused(id) && self.disk(id).is_well();
+                self.logs.look(id, life.number, &parts, is_well);
             }
         }
     }
@@ -363,6 +381,7 @@ impl<'m> World<'m> {
         found.extend(self.network.votes().broken());
         found.extend(self.pledges.broken());
         found.extend(self.rights.broken());
+        found.extend(self.logs.broken());
         found
     }
 
@@ -385,6 +404,17 @@ impl<'m> World<'m> {
     /// never had one.
     pub fn certain_until(&self, number: u64) -> Option<Moment> {
         self.rights.newest_of(number)
+    }
+
+    /// The newest session of client `number` and its lease, and when it was last acknowledged; on the
+    /// true clock.
+    pub fn last_right(&self, number: u64) -> Option<Right> {
+        self.rights.last_of(number)
+    }
+
+    /// When client `number` last sent what may renew its lease, true time.
+    pub fn last_sign_of(&self, number: u64) -> Option<Moment> {
+        self.rights.signed(number)
     }
 
     /// When a token was granted, true time.

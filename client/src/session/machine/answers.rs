@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use holdfast_mutants::mutant;
 use holdfast_proto::v1;
 
 use super::retries::is_for_now;
@@ -89,7 +90,7 @@ impl Machine {
                 self.to_send = self.requests.keys().into_iter().map(Intent::Acquire).collect();
             }
         }
-        if opened.lease_unmoved {
+        if opened.lease_unmoved && !mutant!(UnmovedOpenedBelieved) {
             // What it says of scopes has nothing to do with the session's lease.
             self.cover(sent, &opened.scopes);
             self.alarm();

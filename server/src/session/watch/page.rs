@@ -7,8 +7,6 @@ use holdfast_proto::v1::{LockChange, LockInfo, Synced, WatchEvent};
 
 use super::super::answers::{HOLDERS_SHOWN, holder_of, scope_of, value_of};
 
-/// Locks on a page at most.
-const LOCKS_MAX: usize = 256;
 /// A page ends with the lock that brings its events to this many, or its values to this many
 /// bytes: that bounds how long the table is held for one, but for a lock with more holders, all of
 /// which are told as of one index.
@@ -46,14 +44,14 @@ pub(super) struct Page {
     pub(super) shown: Shown,
 }
 
-/// Reads the page behind `shown`. The last one ends with `Synced`. `now_ms` is the time for
-/// people.
+/// Reads the page of at most `locks_max` locks behind `shown`. The last one ends with `Synced`.
+/// `now_ms` is the time for people.
 pub(super) fn read(
     table: &LockTable,
     index: LogIndex,
     now_ms: u64,
     prefix: &str,
-    shown: &Shown,
+    (shown, locks_max): (&Shown, usize),
 ) -> Page {
     let after = match shown {
         Shown::Nothing => None,
@@ -62,10 +60,10 @@ pub(super) fn read(
     };
     let mut page = Page { events: Vec::new(), shown: shown.clone() };
     let mut value_bytes = 0;
-    for (lock, count) in table.locks_after(prefix, after, LOCKS_MAX).zip(1..) {
+    for (lock, count) in table.locks_after(prefix, after, locks_max).zip(1..) {
         add(&mut page.events, &lock, index, now_ms);
         value_bytes += lock.value.map_or(0, |value| value.bytes.len());
-        let is_full = count == LOCKS_MAX
+        let is_full = count == locks_max
             || page.events.len() >= EVENTS_ENOUGH
             || value_bytes >= VALUE_BYTES_ENOUGH;
         if is_full {

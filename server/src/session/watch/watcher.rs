@@ -3,6 +3,7 @@
 use std::iter::Peekable;
 
 use holdfast_core::{LockTable, LogIndex};
+use holdfast_mutants::mutant;
 use holdfast_proto::v1::{WatchEvent, WatchResponse};
 use prost::Message as _;
 use tokio::sync::mpsc;
@@ -100,7 +101,9 @@ impl Watcher {
         let mark = self.membership.end_of_news()?;
         self.read.get_or_insert_with(|| mark.clone());
         let now_ms = answers::now_ms(table, &*hub.seams().clock);
-        let page = page::read(table, index, now_ms, &self.membership.prefix, &self.shown);
+        let (prefix, locks_max) =
+            (&self.membership.prefix, self.membership.watches.page_locks.max(1));
+        let page = page::read(table, index, now_ms, prefix, (&self.shown, locks_max));
         Some(Read { page, mark })
     }
 
@@ -119,6 +122,9 @@ impl Watcher {
             && bytes < MESSAGE_BYTES_MAX as u64
         {
             let Some(changes) = read.advance() else { break };
+            if mark.is_some() && mutant!(WatchGapBetweenPages) {
+                continue;
+            }
             for change in changes.iter().filter(|change| self.shown.covers(&change.name)) {
                 bytes += change.bytes();
                 events.push(change.event.clone());

@@ -34,6 +34,8 @@ pub(in super::super) struct Watches {
     pub(super) backlog_bytes: u64,
     /// `outbox_bytes_total`, for the changes that somebody still has to be told.
     pub(super) budget: Arc<BytesBudget>,
+    /// `watch_page_locks`.
+    pub(super) page_locks: usize,
     /// `max_watches`.
     limit: usize,
     pub(super) metrics: SessionMetrics,
@@ -92,6 +94,7 @@ impl Watches {
             backlog: settings.watch_backlog as u64,
             backlog_bytes: settings.outbox_bytes,
             budget: BytesBudget::new(settings.outbox_bytes_total, metrics.watch_bytes.clone()),
+            page_locks: settings.watch_page_locks,
             limit: settings.max_watches,
             metrics,
             open: AtomicUsize::new(0),

@@ -1,0 +1,188 @@
+//! What is looked at all the time while a run goes on, because nothing that is written down tells it: nodes
+//! that end by themselves or do not end, and sessions that outlive their clients.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use holdfast_core::SessionId;
+use holdfast_seams::Moment;
+use holdfast_server::consensus::Consensus as _;
+
+use super::limits::DISK_STALL;
+use super::stage::{Stage, lock};
+use crate::sim::{Ended, Host};
+
+/// A node may find that its disk hangs by so much later than its limit and a quarter of it: its clock
+/// may be slow, and it looks ten times within the limit.
+const STALL_FOUND_WITHIN: Duration = Duration::from_secs(1);
+/// A session may outlive its lease by so much more than the TTL by which resumes put its end off: for the
+/// expiry, which has to be committed, and for what was under way.
+const EXPIRED_WITHIN: Duration = Duration::from_secs(3);
+/// What a node says that ends for want of descriptors.
+const NO_DESCRIPTOR: &str = "Too many open files";
+/// A leader that a quorum answered so lately has one.
+const QUORUM_WITHIN_MS: u64 = 1_000;
+
+/// What the looks remember.
+#[derive(Default)]
+pub(super) struct Looks {
+    /// Ends that were found wrong already.
+    told_ends: BTreeSet<(u64, String)>,
+    /// Nodes whose disk finishes nothing, and since when they ran and it did.
+    hung: BTreeMap<u64, Moment>,
+    /// Clients whose decoder fails on long messages.
+    deaf: BTreeMap<u64, Deaf>,
+}
+
+/// A client whose decoder fails on long messages.
+struct Deaf {
+    /// Messages that it had failed on before.
+    failed_before: u64,
+    /// Since when nothing else can keep its session, and who has led since then.
+    calm: Option<(Moment, Leader)>,
+}
+
+/// A node and the term that it leads.
+type Leader = (u64, u64);
+
+impl Stage<'_> {
+    /// Looks at everything once.
+    pub(super) fn look_for_others(&self) {
+        self.look_for_ends();
+        self.look_for_hung_disks();
+        self.look_for_deaf_clients();
+    }
+
+    /// Nobody ends by itself without a reason that was given to it.
+    fn look_for_ends(&self) {
+        for id in self.world.nodes().into_iter().filter(|id| !self.has_left(*id)) {
+            let why = match self.world.ended(id) {
+                Some(Ended::Fault(fault)) if !self.may_end_with(id, &fault) => fault.to_string(),
+                Some(Ended::Storage(why)) => {
+                    let hangs = self.world.disk(id).hangs();
+                    if hangs && why.contains(DISK_STALL) {
+                        self.world.network().reached(DISK_STALL);
+                    }
+                    if hangs || lock(&self.starved).contains(&id) {
+                        continue;
+                    }
+                    why
+                }
+                _ => continue,
+            };
+            // As after a minute of waiting for a descriptor (`server/src/storage/files.rs`).
+            if lock(&self.closed).contains(&id) && why.contains(NO_DESCRIPTOR) {
+                continue;
+            }
+            if lock(&self.looks).told_ends.insert((id, why.clone())) {
+                self.wrong(format!("I16: node {id} ended by itself: {why}"));
+            }
+        }
+    }
+
+    /// A node whose disk finishes nothing for longer than `disk_stall_ms` ends, so that others go on
+    /// (I31). It counts only time in which it runs.
+    fn look_for_hung_disks(&self) {
+        let Some(limit_ms) = self.plan.limits.get(DISK_STALL).copied() else { return };
+        let within = Duration::from_millis(limit_ms) * 5 / 4 + STALL_FOUND_WITHIN;
+        let now = self.seams.clock.now();
+        let mut looks = lock(&self.looks);
+        let mut found = None;
+        for id in self.world.nodes() {
+            let runs = self.world.is_running(id) && !self.world.is_paused(id);
+            let Some(since) = self.world.disk(id).held_up_since().filter(|_| runs) else {
+                looks.hung.remove(&id);
+                continue;
+            };
+            let both = *looks.hung.entry(id).or_insert(now);
+            let hung = now.saturating_since(both.max(since));
+            if hung > within {
+                found = Some((id, hung));
+                looks.hung.remove(&id);
+            }
+        }
+        drop(looks);
+        if let Some((id, hung)) = found {
+            self.wrong(format!("I31: node {id} goes on although its disk has hung for {hung:?}"));
+        }
+    }
+
+    /// The decoder of client `number` fails on long messages from now on.
+    pub(super) fn begins_to_fail(&self, number: u64) {
+        let failed_before = self.world.network().too_long_for(Host::Client(number));
+        lock(&self.looks).deaf.insert(number, Deaf { failed_before, calm: None });
+    }
+
+    /// It takes everything again.
+    pub(super) fn fails_no_longer(&self, number: u64) {
+        lock(&self.looks).deaf.remove(&number);
+    }
+
+    /// A session whose client does not take its State ends with its lease, however often the client
+    /// resumes it (I31). It counts from the last keepalive that left the client, and from when a calm
+    /// began; a resume that is under way puts the end off by a TTL.
+    fn look_for_deaf_clients(&self) {
+        let numbers: Vec<u64> = lock(&self.looks).deaf.keys().copied().collect();
+        for number in numbers {
+            let leader = self.calm_leader(number);
+            let now = self.seams.clock.now();
+            let mut looks = lock(&self.looks);
+            let Some(deaf) = looks.deaf.get_mut(&number) else { continue };
+            let since = match (deaf.calm, leader) {
+                (Some((since, before)), Some(leader)) if before == leader => since,
+                _ => now,
+            };
+            deaf.calm = leader.map(|leader| (since, leader));
+            let failed = self.world.network().too_long_for(Host::Client(number));
+            let has_failed = failed > deaf.failed_before;
+            drop(looks);
+            let Some((leader, _)) = leader.filter(|_| has_failed) else { continue };
+            self.look_for_deaf(number, leader, since, now);
+        }
+    }
+
+    fn look_for_deaf(&self, number: u64, leader: u64, since: Moment, now: Moment) {
+        let Some(right) = self.world.last_right(number) else { return };
+        let Some(signed) = self.world.last_sign_of(number) else { return };
+        let place = usize::try_from(number).unwrap_or(0) % self.plan.clients.len();
+        let ttl = Duration::from_millis(self.plan.clients[place].ttl_ms);
+        // Twice the lease, on a clock that is slow by a tenth at most.
+        let within = ttl * 22 / 10 + EXPIRED_WITHIN;
+        let lasted = now.saturating_since(since.max(signed).max(right.at));
+        if lasted <= within {
+            return;
+        }
+        let mut is_open = false;
+        if let Some(replica) = self.world.replica(leader) {
+            replica.read(&mut |table, _| {
+                is_open = table.session(SessionId::new(right.session)).is_some();
+            });
+        }
+        if is_open {
+            self.fails_no_longer(number);
+            self.wrong(format!(
+                "I31: session {} of client {number} is open {lasted:?} after anything that could \
+                 renew its lease of {ttl:?}: the client does not take its State",
+                right.session
+            ));
+        }
+    }
+
+    /// Who leads, if nothing but its client can keep a session just now: a quorum answers, more than half
+    /// of the disks work, its own among them, and nothing holds up what the client sent before.
+    fn calm_leader(&self, client: u64) -> Option<Leader> {
+        let network = self.world.network();
+        let is_quick = network.usual().bytes_per_second.is_none();
+        let calm = is_quick && !network.is_disturbed(Host::Client(client));
+        let leader = self.world.leader().filter(|_| calm)?;
+        let works = |id: &u64| !self.world.is_paused(*id) && self.world.disk(*id).is_well();
+        let working = self.world.running().iter().filter(|id| works(id)).count();
+        if !works(&leader) || working * 2 <= self.world.nodes().len() {
+            return None;
+        }
+        let replica = self.world.replica(leader)?;
+        let tenure = replica.role().borrow().tenure()?;
+        let quorum = replica.status().millis_since_quorum?;
+        (quorum <= QUORUM_WITHIN_MS).then_some((leader, tenure.get()))
+    }
+}
