@@ -196,6 +196,17 @@ impl LockTable {
         })
     }
 
+    /// In how many steps a session can give back all it has: one for each lock that it holds, one for
+    /// each other request that is kept of it. 0 for an unknown session. O(its requests).
+    pub fn steps_to_free(&self, session: SessionId) -> u64 {
+        let steps = |record: &Record| match record {
+            Record::Asked { state: State::Held { part, .. }, .. } => part.len(),
+            Record::Asked { .. } | Record::Wrote { .. } | Record::Spent => 1,
+        };
+        let session = self.sessions.get(session);
+        session.map_or(0, |found| found.records.values().map(steps).sum())
+    }
+
     /// What is kept of one request; `None` if nothing is. O(log n) for each of its locks.
     pub fn request(&self, session: SessionId, request: RequestId) -> Option<RequestView> {
         let record = self.sessions.get(session)?.records.get(&request)?;

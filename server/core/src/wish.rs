@@ -80,6 +80,10 @@ impl Part {
         self.0 == 0
     }
 
+    pub(crate) fn len(self) -> u64 {
+        u64::from(self.0.count_ones())
+    }
+
     pub(crate) fn is_within(self, other: Self) -> bool {
         self.without(other).is_empty()
     }

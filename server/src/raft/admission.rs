@@ -4,7 +4,7 @@
 //!              of all that waits                      of one session
 //!   asks       seven eighths of the limits            a quarter of that
 //!   frees      the last eighth, then one more for     a quarter of that, then the same
-//!              each request that its session has
+//!              each lock and request that its session has
 //!   the        never refused for load
 //!   leader's
 //! ```
@@ -16,8 +16,11 @@
 //!
 //! - What asks: [`Bounds`], less the eighth kept for what frees. One command alone always fits.
 //! - What frees: the kept eighth; then as much as there can be to free, which is one command of at
-//!   most [`FREE_BYTES`] for each request that the table or the queue has of a session, and one more
-//!   for its end. A session that sends more than that repeats itself: the refusal reaches it alone.
+//!   most [`FREE_BYTES`] for each lock that the table says a session holds, for each other request that
+//!   the table or the queue has of it, and one more for its end. A session that sends more than that
+//!   repeats itself: the refusal reaches it alone.
+//! - A value that is cleared or confirmed asks, although it takes no room at the disk: there may be any
+//!   number of them for one lock, and they would take the places of its release.
 //! - The leader's own: one expiry a session, one end of a wait for each call that waits
 //!   (`max_waiting_calls`), one step a scope, one change of limits.
 
@@ -70,12 +73,9 @@ impl Kind {
             Command::CloseSession { .. } | Command::Cancel { .. } | Command::Release { .. } => {
                 Self::Frees
             }
-            Command::SetValue { change, .. } => match change {
-                ValueChange::Clear | ValueChange::Confirm => Self::Frees,
-                ValueChange::Set(_) => Self::Asks,
-            },
             Command::OpenSession { .. }
             | Command::Acquire { .. }
+            | Command::SetValue { .. }
             | Command::Import { .. }
             | Command::Claim { .. }
             | Command::SetScope { .. }
@@ -84,10 +84,15 @@ impl Kind {
     }
 }
 
-/// Whether a command takes no new room at the disk, or gives some back.
+/// Whether a command takes no new room at the disk, or gives some back. To load some of these add like
+/// all.
 pub(super) fn frees(command: &Command) -> bool {
-    // A scope that is removed is granted in no more than before; to load an operator adds like all.
-    Kind::of(command) != Kind::Asks || matches!(command, Command::RemoveScope { .. })
+    match command {
+        // A scope that is removed is granted in no more than before.
+        Command::RemoveScope { .. }
+        | Command::SetValue { change: ValueChange::Clear | ValueChange::Confirm, .. } => true,
+        command => Kind::of(command) != Kind::Asks,
+    }
 }
 
 /// Whose request a command is; `None`: nobody's who has a session.
@@ -205,16 +210,16 @@ impl Admission {
         self.asks.bytes + self.frees.bytes + self.own.bytes
     }
 
-    /// Why a command may not wait; `None`: it may. `requests_of` says how many requests the table
-    /// has of a session.
+    /// Why a command may not wait; `None`: it may. `steps_of` says in how many steps a session can give
+    /// back what the table has of it.
     pub(super) fn refusal(
         &self,
         weight: Weight,
-        requests_of: impl FnOnce(SessionId) -> usize,
+        steps_of: impl FnOnce(SessionId) -> usize,
     ) -> Option<ProposeError> {
         match weight.kind {
             Kind::Asks => self.refusal_of_ask(weight),
-            Kind::Frees => self.refusal_of_free(weight, requests_of),
+            Kind::Frees => self.refusal_of_free(weight, steps_of),
             Kind::Own => None,
         }
     }
@@ -236,7 +241,7 @@ impl Admission {
     fn refusal_of_free(
         &self,
         weight: Weight,
-        requests_of: impl FnOnce(SessionId) -> usize,
+        steps_of: impl FnOnce(SessionId) -> usize,
     ) -> Option<ProposeError> {
         let kept = self.bounds.kept();
         let session = weight.session?;
@@ -246,8 +251,8 @@ impl Admission {
         if fits_in_all && passed.is_none() {
             return None;
         }
-        // As much as it can have to free: each of its requests once, and itself.
-        let to_free = requests_of(session) + own.asks.commands + 1;
+        // As much as it can have to free: each lock and request of it once, and itself.
+        let to_free = steps_of(session).saturating_add(own.asks.commands + 1);
         if own.frees.commands < to_free && weight.bytes <= FREE_BYTES {
             return None;
         }

@@ -22,8 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_core::{
-    Batch, COMMAND_VERSION_OLDEST, Command, LogIndex, Outcome, SessionId, SessionView, Tenure,
-    Witness,
+    Batch, COMMAND_VERSION_OLDEST, Command, LogIndex, Outcome, SessionId, Tenure, Witness,
 };
 use holdfast_seams::{Moment, Seams};
 use openraft::errors::{ClientWriteError, ForwardReason};
@@ -192,9 +191,9 @@ impl Proposer {
 
     fn enqueue(&self, waiting: Waiting) -> Result<(), (Done, ProposeError)> {
         let mut queue = lock(&self.queue);
-        let requests_of = |session| self.requests_of(session);
+        let steps_of = |session| self.steps_to_free(session);
         let refusal = queue.closed_to(&self.role).or_else(|| {
-            let refusal = queue.load.refusal(waiting.weight, requests_of)?;
+            let refusal = queue.load.refusal(waiting.weight, steps_of)?;
             self.metrics.commands_refused.inc();
             Some(refusal)
         });
@@ -205,10 +204,10 @@ impl Proposer {
         Ok(())
     }
 
-    /// How many requests the table has of a session.
-    fn requests_of(&self, session: SessionId) -> usize {
-        let requests = |view: SessionView<'_>| usize::try_from(view.requests).unwrap_or(usize::MAX);
-        self.shared.look(|table, _| table.session(session).map_or(0, requests))
+    /// In how many steps a session can give back what the table has of it.
+    fn steps_to_free(&self, session: SessionId) -> usize {
+        let steps = self.shared.look(|table, _| table.steps_to_free(session));
+        usize::try_from(steps).unwrap_or(usize::MAX)
     }
 
     fn admit(&self, command: &Command) -> Result<Tenure, ProposeError> {

@@ -195,6 +195,57 @@ async fn what_frees_is_never_refused_for_load() {
     cluster.shutdown().await;
 }
 
+/// I31: a set is given back name by name, and values are confirmed meanwhile (seed 1000002586).
+#[tokio::test(start_paused = true)]
+async fn each_lock_of_a_set_can_be_given_back_alone_beside_values_that_are_confirmed() {
+    let cluster = Cluster::started(1, |config| config.max_pending_commands = 16).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+    let session = open(node).await;
+    let names: Vec<LockName> =
+        (0..NAMES_MAX).map(|number| LockName::parse(&format!("set/{number}")).unwrap()).collect();
+    let done_below = RequestId::new(0);
+    let wanted = Command::Acquire {
+        session,
+        done_below,
+        request: RequestId::new(1),
+        items: names.iter().cloned().map(Item::exclusive).collect(),
+        need: Need::All,
+        wait: false,
+    };
+    let held = outcome(submit(node, wanted).await.unwrap());
+    let Ok(Answer::Acquired { state: Acquired::Granted { token, .. }, .. }) = held else {
+        panic!("not granted: {held:?}")
+    };
+
+    let confirm = |number: u64| Command::SetValue {
+        session,
+        done_below,
+        request: RequestId::new(2 + number),
+        token,
+        lock: names[0].clone(),
+        change: ValueChange::Confirm,
+    };
+    let confirmed: Vec<_> = (0..40).map(|number| submit(node, confirm(number))).collect();
+    let release = |name: &LockName| Command::Release {
+        session,
+        done_below,
+        token,
+        locks: vec![name.clone()],
+    };
+    let released: Vec<_> = names.iter().map(|name| submit(node, release(name))).collect();
+
+    for told in released {
+        let told = told.await.unwrap();
+        assert!(told.as_ref().is_ok_and(|done| done.outcome.is_ok()), "{told:?}");
+    }
+    for told in confirmed {
+        let told = told.await.unwrap();
+        assert!(matches!(told, Ok(_) | Err(ProposeError::SessionOverloaded { .. })), "{told:?}");
+    }
+    cluster.shutdown().await;
+}
+
 /// Four that send as much as they can leave room for the fifth, for acquires and releases.
 #[tokio::test(start_paused = true)]
 async fn one_session_cannot_fill_the_queue() {
