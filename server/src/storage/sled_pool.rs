@@ -11,7 +11,8 @@
 //! - [`LEFT`] threads go on serving the queue: one writes, one is there for what the first may wait
 //!   for (sled truncates its file on the pool, too).
 //! - Nothing can wait for ever on a thread that is kept out: one of those looks every
-//!   [`LOOK_EVERY`], and when a commit has made no progress since, all of them go back for good.
+//!   [`LOOK_EVERY`], and when a commit has made no progress since, all of them go back for good. So
+//!   they do when none is left to keep out, because the system refused sled some of its threads.
 
 use std::future::Future;
 use std::pin::pin;
@@ -83,11 +84,16 @@ impl Idlers {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
             let mut attempts = 0;
-            while self.lock().idle < POOL - LEFT && attempts < ATTEMPTS {
+            while self.wants_more() && attempts < ATTEMPTS {
                 self.take_one_out(tree);
                 attempts += 1;
             }
         });
+    }
+
+    fn wants_more(&self) -> bool {
+        let state = self.lock();
+        state.idle < POOL - LEFT && !state.dismissed
     }
 
     /// Has some thread of the pool wake us, which keeps it here. Returns when it is, or when it was
@@ -97,9 +103,24 @@ impl Idlers {
         let waker = Waker::from(Arc::clone(self));
         let flushed = pin!(tree.flush_async());
         if flushed.poll(&mut Context::from_waker(&waker)).is_pending() {
-            let waiting = |state: &mut State| state.idle == idle && !state.dismissed;
-            drop(self.changed.wait_while(self.lock(), waiting));
+            self.wait_for_one_more_than(idle);
         }
+    }
+
+    /// A pool that does not come has fewer threads than it should, and all of those are here: they go back.
+    fn wait_for_one_more_than(&self, idle: usize) {
+        let waiting = |state: &mut State| state.idle == idle && !state.dismissed;
+        let waited = self.changed.wait_timeout_while(self.lock(), self.look_every, waiting);
+        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            self.dismiss(&mut state);
+            tracing::warn!(idle, "sled has fewer threads than it starts; it has all of them back");
+        }
+    }
+
+    fn dismiss(&self, state: &mut State) {
+        state.dismissed = true;
+        self.changed.notify_all();
     }
 
     /// To be held while sled works on a commit.
@@ -131,8 +152,7 @@ impl Idlers {
             self.changed.wait_timeout_while(state, self.look_every, |state| !state.dismissed);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if state.commits.stand_still_since(before) {
-            state.dismissed = true;
-            self.changed.notify_all();
+            self.dismiss(&mut state);
             let within = self.look_every;
             tracing::warn!(?within, "a commit makes no progress; sled has all its threads back");
         }
@@ -175,6 +195,26 @@ mod tests {
         drop(underway);
 
         assert_eq!(idlers.lock().idle, 0);
+    }
+
+    /// As when the system refused sled threads: it has two, and both are kept out.
+    #[test]
+    fn a_pool_with_fewer_threads_than_it_starts_has_all_of_them_back() {
+        let idlers = Idlers::new(Duration::from_millis(20));
+        let threads: Vec<_> = (0..LEFT)
+            .map(|_| {
+                let waker = Waker::from(Arc::clone(&idlers));
+                thread::spawn(move || waker.wake())
+            })
+            .collect();
+        drop(idlers.changed.wait_while(idlers.lock(), |state| state.idle < LEFT));
+
+        idlers.wait_for_one_more_than(LEFT);
+
+        for thread in threads {
+            thread.join().expect("it goes back");
+        }
+        assert!(!idlers.wants_more());
     }
 
     #[test]
