@@ -3,7 +3,7 @@
 //! no two clients are safe at once (I1, I3, I9, I10, I12, I15, I19, I23, I31, I32).
 
 use holdfast_tests::check::Report;
-use holdfast_tests::cluster::Setup;
+use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::run::Run;
 use holdfast_tests::traffic::Plan;
 
@@ -157,4 +157,24 @@ async fn a_single_node_without_power_loses_nothing_acknowledged() {
     }
 
     assert_enough(&run.heal_and_judge().await, 600);
+}
+
+/// L1 of the safety review: nothing else would end it, and its supervisor would call it started.
+#[tokio::test]
+async fn a_node_whose_disk_hangs_when_it_starts_ends_by_itself_and_says_where() {
+    const DISK_HANGS: i32 = 75;
+    let setup = Setup::nodes(1).with_power_cuts().node("disk_stall_ms", 1_000);
+    let mut cluster = Cluster::start(&setup).await;
+    cluster.kill(0);
+    let disk = cluster.folder().join("disk-is");
+    std::fs::write(&disk, "hang").unwrap();
+    cluster.set_variables(0, vec![("LOSTWRITE_DISK".to_owned(), disk.display().to_string())]);
+
+    cluster.start_node(0);
+    let status = cluster.wait_for_exit(0).await;
+
+    let log = cluster.log(0);
+    let last = log.lines().last().unwrap_or_default();
+    assert_eq!(status.code(), Some(DISK_HANGS), "{last}");
+    assert!(last.contains("cannot create and lock ") && last.contains("1000 ms"), "{last}");
 }

@@ -11,6 +11,8 @@
 //!   nobody holds its lock while at the disk.
 //! - It counts its own looks and no clock. So a machine or process that was suspended does not take
 //!   the time it slept for a hang of its disk.
+//! - While a thread waits for a descriptor nothing is counted: that has an end of its own (`files.rs`),
+//!   and the disk is well.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,10 +26,13 @@ use holdfast_seams::Seams;
 
 use super::disk::{Disk, DiskFile};
 use super::error::{Fault, OnFault};
+use super::files::waits_for_descriptor;
 
 /// An operation that is found running at so many looks in a row is a fault; the limit has as many
 /// looks.
 const LOOKS: u32 = 10;
+/// What reads and syncs as much as there is, all of it one operation, may take so many times the limit.
+const PATIENCE: u32 = 60;
 
 /// Watches every operation that is entered. Cheap to clone.
 #[derive(Clone)]
@@ -35,6 +40,8 @@ pub(super) struct DiskWatch(Option<Arc<Shared>>);
 
 struct Shared {
     limit: Duration,
+    /// Whether something else than the disk is waited for.
+    is_excused: fn() -> bool,
     on_fault: OnFault,
     state: Mutex<State>,
 }
@@ -51,6 +58,8 @@ struct State {
 struct Operation {
     action: &'static str,
     path: PathBuf,
+    /// How many times the limit it may take.
+    patience: u32,
 }
 
 /// An operation under way; leaving it out of scope ends it.
@@ -68,7 +77,7 @@ impl DiskWatch {
     ///
     /// As from the system, if no thread can be had.
     pub(super) fn on_a_thread(limit: Duration, on_fault: OnFault) -> io::Result<Self> {
-        let (watch, shared) = Self::new(limit, on_fault);
+        let (watch, shared) = Self::new(limit, waits_for_descriptor, on_fault);
         let looks = move || {
             loop {
                 thread::sleep(limit / LOOKS);
@@ -83,7 +92,17 @@ impl DiskWatch {
 
     /// As [`on_a_thread`](Self::on_a_thread), as a task of a simulated process.
     pub(super) fn as_a_task(limit: Duration, on_fault: OnFault, seams: &Seams) -> Self {
-        let (watch, shared) = Self::new(limit, on_fault);
+        // A simulated disk waits for no descriptor.
+        Self::as_a_task_unless(limit, || false, on_fault, seams)
+    }
+
+    fn as_a_task_unless(
+        limit: Duration,
+        is_excused: fn() -> bool,
+        on_fault: OnFault,
+        seams: &Seams,
+    ) -> Self {
+        let (watch, shared) = Self::new(limit, is_excused, on_fault);
         let clock = seams.clone();
         let looks = async move {
             loop {
@@ -97,15 +116,26 @@ impl DiskWatch {
         watch
     }
 
-    fn new(limit: Duration, on_fault: OnFault) -> (Self, Weak<Shared>) {
-        let shared = Arc::new(Shared { limit, on_fault, state: Mutex::default() });
+    fn new(limit: Duration, is_excused: fn() -> bool, on_fault: OnFault) -> (Self, Weak<Shared>) {
+        let shared = Arc::new(Shared { limit, is_excused, on_fault, state: Mutex::default() });
         let weak = Arc::downgrade(&shared);
         (Self(Some(shared)), weak)
     }
 
     /// Enters an operation, before it begins.
     pub(super) fn enter(&self, action: &'static str, path: &Path) -> Watched<'_> {
-        Watched(self.0.as_ref().map(|shared| (&**shared, shared.enter(action, path))))
+        self.enter_for(action, path, 1)
+    }
+
+    /// Enters an operation that may take [`PATIENCE`] times the limit. One that began later is not
+    /// looked at until it is over.
+    pub(super) fn enter_patiently(&self, action: &'static str, path: &Path) -> Watched<'_> {
+        self.enter_for(action, path, PATIENCE)
+    }
+
+    fn enter_for(&self, action: &'static str, path: &Path, patience: u32) -> Watched<'_> {
+        let entered = |shared: &Shared| shared.enter(action, path, patience);
+        Watched(self.0.as_ref().map(|shared| (&**shared, entered(shared))))
     }
 }
 
@@ -129,23 +159,29 @@ fn look(shared: &Weak<Shared>) -> bool {
 }
 
 impl Shared {
-    fn enter(&self, action: &'static str, path: &Path) -> u64 {
+    fn enter(&self, action: &'static str, path: &Path, patience: u32) -> u64 {
         let mut state = self.lock();
         state.next += 1;
         let number = state.next;
-        state.running.insert(number, Operation { action, path: path.to_owned() });
+        let path = path.to_owned();
+        state.running.insert(number, Operation { action, path, patience });
         number
     }
 
     fn look(&self) -> Option<Fault> {
         let mut state = self.lock();
+        if (self.is_excused)() {
+            state.oldest = None;
+            return None;
+        }
         let oldest = state.running.first_key_value().map(|(number, _)| *number);
         let before = state.oldest.filter(|(number, _)| Some(*number) == oldest);
         let looks = before.map_or(1, |(_, looks)| looks + 1);
         state.oldest = oldest.map(|number| (number, looks));
-        let operation =
-            state.running.get(&oldest?).filter(|_| looks >= LOOKS && !mutant!(DiskHangsForEver))?;
-        Some(Fault::new(operation.action, &operation.path, stalled(self.limit)))
+        let operation = state.running.get(&oldest?)?;
+        let hangs = looks >= LOOKS * operation.patience && !mutant!(DiskHangsForEver);
+        let stalled = || stalled(self.limit, operation.patience);
+        hangs.then(|| Fault::new(operation.action, &operation.path, stalled()))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -153,12 +189,13 @@ impl Shared {
     }
 }
 
-fn stalled(limit: Duration) -> io::Error {
+fn stalled(limit: Duration, patience: u32) -> io::Error {
+    let waited = limit.as_millis() * u128::from(patience);
+    let times = if patience == 1 { String::new() } else { format!("{patience} times ") };
     let words = format!(
-        "the disk has not finished it for {} ms (disk_stall_ms). Nothing acknowledged is lost. Look \
-         at the disk or volume behind this path (dmesg, the hypervisor, the network it is reached \
-         by); when it answers again, start the node again, or let the service manager do it",
-        limit.as_millis()
+        "the disk has not finished it for {waited} ms ({times}disk_stall_ms). Nothing acknowledged is \
+         lost. Look at the disk or volume behind this path (dmesg, the hypervisor, the network it is \
+         reached by); when it answers again, start the node again, or let the service manager do it",
     );
     io::Error::new(io::ErrorKind::TimedOut, words)
 }
@@ -265,7 +302,7 @@ impl DiskFile for WatchedFile {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use holdfast_seams::simulated;
 
@@ -274,6 +311,10 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(8);
 
     fn watched() -> (DiskWatch, Arc<AtomicUsize>, Seams) {
+        watched_unless(|| false)
+    }
+
+    fn watched_unless(is_excused: fn() -> bool) -> (DiskWatch, Arc<AtomicUsize>, Seams) {
         let seams = simulated::seams(1, 0);
         let faults = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&faults);
@@ -282,7 +323,7 @@ mod tests {
             assert!(fault.to_string().starts_with("cannot sync /data/sled: "), "{fault}");
             counted.fetch_add(1, Ordering::Relaxed);
         });
-        (DiskWatch::as_a_task(LIMIT, on_fault, &seams), faults, seams)
+        (DiskWatch::as_a_task_unless(LIMIT, is_excused, on_fault, &seams), faults, seams)
     }
 
     #[tokio::test(start_paused = true)]
@@ -311,6 +352,31 @@ mod tests {
 
         let _hangs = watch.enter("sync", Path::new("/data/sled"));
         seams.sleep(LIMIT * 5 / 4).await;
+        assert_eq!(faults.load(Ordering::Relaxed), 1);
+    }
+
+    /// R3 of the safety review: a process out of descriptors has no hung disk.
+    #[tokio::test(start_paused = true)]
+    async fn waiting_for_a_descriptor_does_not_count() {
+        static WAITS: AtomicBool = AtomicBool::new(true);
+        let (watch, faults, seams) = watched_unless(|| WAITS.load(Ordering::Relaxed));
+        let _opens = watch.enter("sync", Path::new("/data/sled"));
+
+        seams.sleep(LIMIT * 6).await;
+        assert_eq!(faults.load(Ordering::Relaxed), 0);
+        WAITS.store(false, Ordering::Relaxed);
+        seams.sleep(LIMIT * 5 / 4).await;
+        assert_eq!(faults.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_reads_all_there_is_has_sixty_times_the_limit() {
+        let (watch, faults, seams) = watched();
+        let _hangs = watch.enter_patiently("sync", Path::new("/data/sled"));
+
+        seams.sleep(LIMIT * 59).await;
+        assert_eq!(faults.load(Ordering::Relaxed), 0);
+        seams.sleep(LIMIT * 2).await;
         assert_eq!(faults.load(Ordering::Relaxed), 1);
     }
 }

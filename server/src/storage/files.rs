@@ -4,6 +4,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -35,7 +36,19 @@ pub(super) fn is_want_of_descriptors(error: &io::Error) -> bool {
 ///
 /// As from the system.
 pub(super) fn with_descriptors<T>(open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    with_pauses(open, thread::sleep)
+    with_pauses(open, |pause| {
+        WAITING.fetch_add(1, Ordering::Relaxed);
+        thread::sleep(pause);
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    })
+}
+
+/// Threads of this process that wait for a descriptor.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether some thread waits for a descriptor: what does not end may be that, and no fault of the disk.
+pub(super) fn waits_for_descriptor() -> bool {
+    WAITING.load(Ordering::Relaxed) > 0
 }
 
 fn with_pauses<T>(

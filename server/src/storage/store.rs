@@ -108,13 +108,15 @@ impl Store {
     /// ([`Stage::Fresh`](super::Stage::Fresh)), and an old copy of a whole folder looks like the
     /// folder. Whoever forms or joins a cluster decides on the stage (I22).
     pub fn open(folder: &Path, options: StoreOptions) -> Result<Self, OpenError> {
-        create_folders(folder).map_err(|e| open_error("create", folder, e))?;
-        let lock = lock_folder(folder)?;
         let watch = watch_thread(folder, &options)?;
+        let lock = claim_folder(folder, &watch)?;
         let disk: Arc<dyn Disk> =
             Arc::new(WatchedDisk { disk: Arc::new(SystemDisk), watch: watch.clone() });
         let guard = Arc::new(open_guard(&*disk, folder, &options)?);
-        let (writer, mirror) = open_sled(folder, &guard, lock)?;
+        let (writer, mirror) = {
+            let _watched = watch.enter_patiently("open the log in", folder);
+            open_sled(folder, &guard, lock)?
+        };
         let counters = writer.counters();
         let opened = Opened { disk, folder, guard, mirror, counters, watch: watch.clone() };
         opened.assemble(options.on_fault, |on_fault| {
@@ -161,8 +163,7 @@ impl Store {
         folder: &Path,
         options: StoreOptions,
     ) -> Result<LogStore, OpenError> {
-        create_folders(folder).map_err(|e| open_error("create", folder, e))?;
-        let lock = lock_folder(folder)?;
+        let lock = claim_folder(folder, &DiskWatch::none())?;
         let guard = Arc::new(open_guard(&SystemDisk, folder, &options)?);
         let (writer, mirror) = open_sled(folder, &guard, lock)?;
         let io = SledLog::start(writer, options.on_fault, DiskWatch::none())
@@ -334,6 +335,13 @@ impl Drop for FolderLock {
     fn drop(&mut self) {
         drop(self.0.unlock());
     }
+}
+
+/// Makes the folder if there is none, and takes it for this process.
+fn claim_folder(folder: &Path, watch: &DiskWatch) -> Result<FolderLock, OpenError> {
+    let _watched = watch.enter("create and lock", folder);
+    create_folders(folder).map_err(|e| open_error("create", folder, e))?;
+    lock_folder(folder)
 }
 
 /// Takes the folder for this process and writes the process id for whoever comes second.

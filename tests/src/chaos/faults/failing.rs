@@ -59,8 +59,7 @@ enum How {
     Fails,
 }
 
-/// Of a node that has opened its folder: the watch over the disk begins with the locked folder, and does not
-/// count the opening of the log, which may rightly take long.
+/// Of a node that has opened its folder: reading the log may rightly take 60 times `disk_stall_ms`.
 pub(super) fn hang(stage: &mut Stage) -> Option<Broken> {
     let node = stage.idle_leader_or_other().filter(|node| has_opened(stage, *node))?;
     let lasts = Duration::from_millis(stage.draw.between(5_000, 40_000));
