@@ -206,7 +206,9 @@ settings! {
     /// more would have to be kept gets a snapshot instead.
     ///
     /// Default: 268435456 (256 MiB). Bounds: 1048576 (1 MiB) to 68719476736 (64 GiB). What is logged
-    /// while a snapshot is sent and installed has to fit, or that follower needs another one.
+    /// while a snapshot is sent and installed has to fit, or that follower needs another one. After an
+    /// election a member that answers nothing may keep what is logged in ten seconds more, until its
+    /// connection counts as dead.
     ///
     /// Source: the log of three minutes at full rate; a snapshot of ten million holds takes two.
     max_log_bytes: u64 = 256 << 20, "HOLDFAST_MAX_LOG_BYTES";
@@ -215,7 +217,8 @@ settings! {
     /// the node ends with code 75, milliseconds.
     ///
     /// Default: 10000. Bounds: 1000 to 600000. A node whose disk hangs takes part in nothing, and the
-    /// others do not know: ended, it is a dead node, and its leadership moves.
+    /// others do not know: ended, it is a dead node, and its leadership moves. Reading the log at the
+    /// start is one operation, and may take 60 times as long.
     ///
     /// Source: the default lease; healthy disks and volumes stall for up to seconds.
     disk_stall_ms: u64 = 10_000, "HOLDFAST_DISK_STALL_MS";
@@ -305,9 +308,11 @@ settings! {
     /// Default: 8192. Bounds: 16 to 1000000.
     outbox_frames: u64 = 8_192, "HOLDFAST_OUTBOX_FRAMES";
 
-    /// How many frames one stream may send in a second.
+    /// How many frames one stream may send in a second; at least twice `max_requests_per_session`.
     ///
-    /// Default: 50000. Bounds: 10 to 10000000.
+    /// Default: 50000. Bounds: 128 to 10000000.
+    ///
+    /// Source: a client that comes back sends again, at once, all that was not answered.
     frames_per_second: u64 = 50_000, "HOLDFAST_FRAMES_PER_SECOND";
 }
 

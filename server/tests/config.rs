@@ -197,6 +197,11 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
             &["max_table_bytes = 1048575", "from 1048576 to 1099511627776"],
         ),
         ("[cluster]\noutbox_frames = 1", &["outbox_frames = 1", "from 16 to"]),
+        ("[cluster]\nframes_per_second = 127", &["frames_per_second = 127", "from 128 to"]),
+        (
+            "[cluster]\nmax_requests_per_session = 25001",
+            &["frames_per_second = 50000 (default)", "at least 50002", "max_requests_per_session"],
+        ),
         ("[fallback]\nholdms = 4", &["unknown key `holdms`", "hold_ms in [fallback]"]),
         ("[fallback]\nhold_ms = 999", &["hold_ms = 999", "from 1000 to"]),
         (

@@ -14,6 +14,11 @@ use crate::members::MEMBERS_MAX;
 /// How many heartbeats fit into the shortest election time-out, at least: fewer, and two lost
 /// packets depose a leader.
 const HEARTBEATS_PER_ELECTION: u64 = 3;
+/// A client that comes back sends all that was not answered at once, and what it asked for and gave
+/// back meanwhile: with fewer frames a second its stream ends each time, and its locks stay held.
+const FRAMES_PER_REQUEST: u64 = 2;
+/// What a client puts into one message, twice.
+const FRAMES_LEAST: u64 = 128;
 
 impl Config {
     /// Checks raw settings; `origin` tells who said what, for the message.
@@ -118,7 +123,11 @@ impl Check<'_> {
         self.within("max_value_bytes", cluster.max_value_bytes, 0..=16 << 30)?;
         self.within("max_table_bytes", cluster.max_table_bytes, 1 << 20..=1 << 40)?;
         self.within("outbox_frames", cluster.outbox_frames, 16..=1_000_000)?;
-        self.within("frames_per_second", cluster.frames_per_second, 10..=10_000_000)
+        self.within("frames_per_second", cluster.frames_per_second, FRAMES_LEAST..=10_000_000)?;
+        let least = cluster.max_requests_per_session * FRAMES_PER_REQUEST;
+        let why = "twice max_requests_per_session: a client that comes back sends all that was not \
+                   answered at once";
+        self.at_least("frames_per_second", cluster.frames_per_second, least, why)
     }
 
     fn fallback(&self, fallback: &FallbackConfig) -> Result<(), ConfigError> {
