@@ -22,6 +22,11 @@ const EXPIRED_WITHIN: Duration = Duration::from_secs(3);
 const NO_DESCRIPTOR: &str = "Too many open files";
 /// A leader that a quorum answered so lately has one.
 const QUORUM_WITHIN_MS: u64 = 1_000;
+/// A client that resumes without end and takes nothing fails again within this long, as long as its leader
+/// has a quorum for each resume. Where answers of the members take a second, it has none for most, and its
+/// lease clock stands still, although some answer is always younger than [`QUORUM_WITHIN_MS`] (seeds
+/// 1000002018, 1000002345).
+const FAILS_AGAIN_WITHIN: Duration = Duration::from_millis(1_500);
 
 /// What the looks remember.
 #[derive(Default)]
@@ -38,6 +43,8 @@ pub(super) struct Looks {
 struct Deaf {
     /// Messages that it had failed on before.
     failed_before: u64,
+    /// Messages that it has failed on by now, and when it failed last.
+    failed: (u64, Moment),
     /// Since when nothing else can keep its session, and who has led since then.
     calm: Option<(Moment, Leader)>,
 }
@@ -110,7 +117,8 @@ impl Stage<'_> {
     /// The decoder of client `number` fails on long messages from now on.
     pub(super) fn begins_to_fail(&self, number: u64) {
         let failed_before = self.world.network().too_long_for(Host::Client(number));
-        lock(&self.looks).deaf.insert(number, Deaf { failed_before, calm: None });
+        let failed = (failed_before, self.seams.clock.now());
+        lock(&self.looks).deaf.insert(number, Deaf { failed_before, failed, calm: None });
     }
 
     /// It takes everything again.
@@ -124,16 +132,20 @@ impl Stage<'_> {
     fn look_for_deaf_clients(&self) {
         let numbers: Vec<u64> = lock(&self.looks).deaf.keys().copied().collect();
         for number in numbers {
-            let leader = self.calm_leader(number);
+            let failed = self.world.network().too_long_for(Host::Client(number));
             let now = self.seams.clock.now();
             let mut looks = lock(&self.looks);
             let Some(deaf) = looks.deaf.get_mut(&number) else { continue };
+            if deaf.failed.0 != failed {
+                deaf.failed = (failed, now);
+            }
+            let resumes = now.saturating_since(deaf.failed.1) <= FAILS_AGAIN_WITHIN;
+            let leader = self.calm_leader(number).filter(|_| resumes);
             let since = match (deaf.calm, leader) {
                 (Some((since, before)), Some(leader)) if before == leader => since,
                 _ => now,
             };
             deaf.calm = leader.map(|leader| (since, leader));
-            let failed = self.world.network().too_long_for(Host::Client(number));
             let has_failed = failed > deaf.failed_before;
             drop(looks);
             let Some((leader, _)) = leader.filter(|_| has_failed) else { continue };

@@ -20,8 +20,10 @@ use holdfast_server::storage::{LogMirror, LogStore};
 use super::node::Parts;
 
 /// How long a purge may take on a node that works: the keeper looks five times a second, the streams of
-/// members that lag end, and the purge is committed. A member that takes all and answers nothing after an
-/// election holds it up until its connection is found dead, up to ten seconds later (seed 920000331).
+/// members that lag end, and the purge is committed. A member to which openraft sent a probe and that answers
+/// nothing holds it up until its connection is found dead, up to ten seconds later (seed 920000331): the
+/// probe has no entries, so its stream does not end at the floor, and openraft counts the entries behind it
+/// as in use.
 const PURGED_WITHIN: Duration = Duration::from_secs(15);
 /// A leader that a quorum answered so lately has one.
 const QUORUM_WITHIN_MS: u64 = 1_000;
