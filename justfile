@@ -58,6 +58,10 @@ bench-milestone *arguments:
 bench-against *arguments:
     tests/benches/against.sh {{ arguments }}
 
+# What ten thousand sessions cost that only stay alive, with the programs of each folder.
+bench-sessions *folders:
+    tests/benches/sessions.sh {{ folders }}
+
 # Benches of the parts (core, judge, log, memory); `just bench --test` only sees that they run.
 bench *arguments:
     cargo bench --locked -p holdfast-tests --bench core --bench judge --bench log_store --bench memory -- {{ arguments }}
