@@ -187,6 +187,23 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
         ("disk_stall_ms = 999", &["disk_stall_ms = 999", "from 1000 to 600000"]),
         ("log_level = \"a=b=c\"", &["log_level = a=b=c"]),
         ("log_format = \"xml\"", &["log_format = \"xml\"", "text"]),
+        ("[fallback]\nholdms = 4", &["unknown key `holdms`", "hold_ms in [fallback]"]),
+        ("[fallback]\nhold_ms = 999", &["hold_ms = 999", "from 1000 to"]),
+        (
+            "[fallback]\ntake_over_ms = 19499",
+            &["take_over_ms = 19499", "holds of 15s (V)", "1.3 times V"],
+        ),
+        ("[fallback]\ndrain_limit_ms = 15001", &["drain_limit_ms = 15001", "from 0 to 15000"]),
+        ("[fallback]\nswitch_every_ms = 86400001", &["switch_every_ms", "from 0 to 86400000"]),
+        ("[fallback]\ncassandra_user = 'a'", &["cassandra_user = a", "cassandra_password_file"]),
+    ];
+    assert_refused(cases);
+}
+
+/// Each line: what the file says, and what the answer must name.
+#[test]
+fn a_setting_of_the_cluster_that_cannot_be_used_gets_an_error_that_names_it() {
+    assert_refused(&[
         ("[cluster]\nttl_max_ms = 86400001", &["ttl_max_ms = 86400001", "from 1000 to 86400000"]),
         ("[cluster]\nttl_default_ms = 0", &["ttl_default_ms = 0", "from 1000"]),
         ("[cluster]\nttl_max_ms = 5000", &["ttl_default_ms = 10000", "ttl_max_ms, which is 5000"]),
@@ -202,16 +219,11 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
             "[cluster]\nmax_requests_per_session = 25001",
             &["frames_per_second = 50000 (default)", "at least 50002", "max_requests_per_session"],
         ),
-        ("[fallback]\nholdms = 4", &["unknown key `holdms`", "hold_ms in [fallback]"]),
-        ("[fallback]\nhold_ms = 999", &["hold_ms = 999", "from 1000 to"]),
-        (
-            "[fallback]\ntake_over_ms = 19499",
-            &["take_over_ms = 19499", "holds of 15s (V)", "1.3 times V"],
-        ),
-        ("[fallback]\ndrain_limit_ms = 15001", &["drain_limit_ms = 15001", "from 0 to 15000"]),
-        ("[fallback]\nswitch_every_ms = 86400001", &["switch_every_ms", "from 0 to 86400000"]),
-        ("[fallback]\ncassandra_user = 'a'", &["cassandra_user = a", "cassandra_password_file"]),
-    ];
+    ]);
+}
+
+#[track_caller]
+fn assert_refused(cases: &[(&str, &[&str])]) {
     for (file, parts) in cases {
         assert_holds(&Question::new().file(file).refused(), parts);
     }
