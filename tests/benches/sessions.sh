@@ -5,7 +5,7 @@
 #   tests/benches/sessions.sh FOLDER...     one after the other; FOLDER has holdfast and holdfastd
 #
 # SESSIONS: thousands of sessions (default 10). Takes about 50 s for each folder. A member has to be allowed as many
-# open files as there are sessions, and 1,400 more.
+# open files as there are sessions, and 1,400 more. Needs curl.
 
 set -euo pipefail
 
@@ -20,7 +20,7 @@ settle=20 measured=10
 
 data="" nodes=() clients=()
 ended() {
-  ((${#nodes[@]} + ${#clients[@]})) && kill -9 "${clients[@]}" "${nodes[@]}" 2>/dev/null
+  ((${#nodes[@]} + ${#clients[@]})) && kill -9 "${clients[@]}" "${nodes[@]}" 2>/dev/null || true
   wait 2>/dev/null
   [[ -z $data ]] || rm -rf "$data"
   data="" nodes=() clients=()

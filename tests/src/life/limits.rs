@@ -50,8 +50,8 @@ const LIMITS: &[Limit] = &[
     },
     Limit {
         name: "frames_per_second",
-        // Not below its minimum: a client that resumes sends what is unanswered in one message, and one
-        // that is beyond the limit is refused whole.
+        // Settings allow no less than 128, because a client that resumes sends what is unanswered at once. The
+        // clients of a run have less than this.
         between: (10, 15),
         set: |to, value| to.sessions.frames_per_second = u32::try_from(value).unwrap_or(u32::MAX),
     },
