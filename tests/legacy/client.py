@@ -36,8 +36,6 @@ RECIPES = {
     "bakery-php": BakeryPhp,
 }
 LOOK_EVERY_S = 0.01
-# What still runs so long after SIGTERM says where it is.
-ENDS_WITHIN_S = 100
 
 
 class History:
@@ -99,42 +97,54 @@ class Client:
             stop.wait(pause_s * random.random())
 
 
+def serve_until_told(target, stop):
+    """Runs `target` on a thread of its own until SIGTERM, and its end."""
+    thread = threading.Thread(target=target)
+    thread.start()
+    print("ready", flush=True)
+    signal.sigwait({signal.SIGTERM})
+    stop.set()
+    thread.join()
+
+
+def work(clients, names, hold_s, pause_s, stop):
+    threads = [threading.Thread(target=client.work, args=(names, hold_s, pause_s, stop)) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def hold(client, name, stop):
+    held, token = client.acquire(name, True, stop)
+    # Who reads "held" may kill this process at once: what it believes is written down by then.
+    safe = client.look(name, held, token)
+    print("held", flush=True)
+    while safe:
+        time.sleep(LOOK_EVERY_S)
+        safe = client.look(name, held, token)
+    print("lost", flush=True)
+
+
 def main():
+    # SIGABRT prints where each thread is: a test sends it to a process that does not end.
+    faulthandler.enable()
+    # A handler in Python runs on the main thread only, and not while that waits for another thread if the kernel gave the signal to a
+    # third one. So no thread takes SIGTERM, the driver's included, and the main thread waits for it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     recipe, points, keyspace, ttl_s, path, first, command, *rest = sys.argv[1:]
     stop = threading.Event()
-
-    def end(*_):
-        stop.set()
-        # Whoever waits for this process gives up after two minutes.
-        faulthandler.dump_traceback_later(ENDS_WITHIN_S)
-
-    signal.signal(signal.SIGTERM, end)
     database, history = Database(points, keyspace), History(path)
     # "Sleep 1", says one seed; "random limited sleep periods", the same; the others leave it open.
     locker = RECIPES[recipe](database, int(ttl_s), lambda: random.uniform(0.02, 0.3))
     if command == "hold":
-        client = Client(locker, history, int(first))
-        held, token = client.acquire(rest[0], True, stop)
-        # Who reads "held" may kill this process at once: what it believes is written down by then.
-        safe = client.look(rest[0], held, token)
-        print("held", flush=True)
-        while safe:
-            time.sleep(LOOK_EVERY_S)
-            safe = client.look(rest[0], held, token)
-        print("lost", flush=True)
+        hold(Client(locker, history, int(first)), rest[0], stop)
     elif command == "house":
-        print("ready", flush=True)
-        keep_house(database, int(ttl_s), stop)
+        serve_until_told(lambda: keep_house(database, int(ttl_s), stop), stop)
     else:
         workers, hold_ms, pause_ms, *names = rest
-        hold_s, pause_s = int(hold_ms) / 1000, int(pause_ms) / 1000
         clients = [Client(locker, history, int(first) + number) for number in range(int(workers))]
-        threads = [threading.Thread(target=client.work, args=(names, hold_s, pause_s, stop)) for client in clients]
-        for thread in threads:
-            thread.start()
-        print("ready", flush=True)
-        for thread in threads:
-            thread.join()
+        serve_until_told(lambda: work(clients, names, int(hold_ms) / 1000, int(pause_ms) / 1000, stop), stop)
 
 
 main()

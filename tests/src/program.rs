@@ -20,6 +20,9 @@ pub struct Program {
     folder: TempDir,
 }
 
+/// How long a program that is aborted may print where it is.
+const ABORT_LIMIT: Duration = Duration::from_secs(10);
+
 /// How a program ended, and what it printed.
 #[derive(Debug)]
 pub struct Ended {
@@ -107,9 +110,13 @@ impl Program {
         }
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until it has ended by itself. One that does not is aborted: a Python then prints where its threads are.
     pub async fn end(mut self, limit: Duration) -> Ended {
         let has_ended = self.ends_within(limit).await;
+        if !has_ended {
+            self.signal(Signal::SIGABRT);
+            self.ends_within(ABORT_LIMIT).await;
+        }
         let said = || format!("{}{}", self.out(), self.printed("err"));
         assert!(has_ended, "it did not end within {limit:?}: {}", said());
         let status = self.child.wait().unwrap();
