@@ -50,9 +50,8 @@ const LIMITS: &[Limit] = &[
     },
     Limit {
         name: "frames_per_second",
-        // Settings allow no less than 128, because a client that resumes sends what is unanswered at once. The
-        // clients of a run have less than this.
-        between: (10, 15),
+        // Settings allow no less than 128: with less than its first message a client that resumes comes no further.
+        between: (128, 140),
         set: |to, value| to.sessions.frames_per_second = u32::try_from(value).unwrap_or(u32::MAX),
     },
     Limit {
@@ -237,6 +236,11 @@ pub(super) fn answers_slowly(drawn: &BTreeMap<String, u64>) -> bool {
 /// Whether somebody has to ask for more than the product takes from anybody.
 pub(super) fn goes_beyond(drawn: &BTreeMap<String, u64>) -> bool {
     ["names_per_request", "value_bytes"].iter().any(|name| drawn.contains_key(*name))
+}
+
+/// More frames in a second than a stream may have, where that is limited; nobody but a flood has so many.
+pub(super) fn flood(drawn: &BTreeMap<String, u64>) -> Option<u64> {
+    drawn.get("frames_per_second").map(|most| most + 1)
 }
 
 /// The names of all limits.

@@ -1,5 +1,5 @@
 //! A client that speaks frames itself and does what the library never would: asks twice, gives back
-//! what others hold, changes values of others, forgets to renew, or renews when it is too late.
+//! what others hold, changes values of others, forgets to renew, renews when it is too late, or floods its stream.
 //!
 //! It takes only names of its own, so its holds are nobody's business; what it does to the others
 //! shows in their histories. What it is told itself it judges on the spot.
@@ -30,6 +30,10 @@ const STEPS: u64 = 60;
 const PAUSE_MS: u64 = 150;
 /// Of so many steps one is put off until the lease may have run out.
 const STEPS_IN_TIME: u64 = 12;
+/// Of so many steps one is a flood, where a stream's frames are limited.
+const STEPS_OF_A_FLOOD: u64 = 20;
+/// Most frames in one message of a client.
+const MESSAGE_FRAMES: usize = 64;
 /// So long after its lease it renews then, milliseconds: about when it is being ended.
 const TOO_LATE_MS: u64 = 300;
 /// Most names of a request, and most bytes of a value.
@@ -50,6 +54,8 @@ pub(super) struct Rogue {
     pub(super) names: u64,
     /// Whether each of its sessions begins with what is larger than anything may be.
     pub(super) excess: bool,
+    /// So many frames end a stream, and it sends them now and then.
+    pub(super) flood: Option<u64>,
     pub(super) stopped: watch::Receiver<bool>,
     /// What it found wrong.
     pub(super) wrong: Arc<Mutex<Vec<String>>>,
@@ -110,10 +116,22 @@ impl Rogue {
             if send(&line.outgoing, asks).await.is_none() {
                 return;
             }
+            self.flood(&line.outgoing, &mut known).await;
             let pause = Duration::from_millis(1 + self.draw.below(PAUSE_MS));
             if !self.listen(&mut line, pause, &mut known).await || *self.stopped.borrow() {
                 return;
             }
+        }
+    }
+
+    /// Now and then more than its stream may have in a second, in messages of the usual size.
+    async fn flood(&mut self, line: &mpsc::Sender<ClientFrames>, known: &mut Known) {
+        let Some(frames) = self.flood.filter(|_| self.draw.below(STEPS_OF_A_FLOOD) == 0) else {
+            return;
+        };
+        let asks: Vec<_> = (0..frames).map(|_| self.renew(known)).collect();
+        for message in asks.chunks(MESSAGE_FRAMES) {
+            let _ = send(line, message.to_vec()).await;
         }
     }
 

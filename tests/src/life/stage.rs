@@ -174,7 +174,8 @@ impl<'a> Stage<'a> {
         for number in 0..self.plan.clients.len() as u64 {
             self.begin_client(number);
         }
-        if self.plan.rogue || limits::goes_beyond(&self.plan.limits) {
+        let limits = &self.plan.limits;
+        if self.plan.rogue || limits::goes_beyond(limits) || limits::flood(limits).is_some() {
             self.begin_rogue();
         }
         if self.plan.imports {
@@ -267,6 +268,7 @@ impl<'a> Stage<'a> {
             label: label_of(ROGUE),
             names: self.plan.names,
             excess: limits::goes_beyond(&self.plan.limits),
+            flood: limits::flood(&self.plan.limits),
             stopped: self.ends.stop.subscribe(),
             wrong: Arc::clone(&self.wrong),
         };
