@@ -47,7 +47,7 @@ migrate-million *arguments:
 
 # Looks for each deliberate bug with the simulator, and says after how many lives it was found.
 mutants *arguments:
-    cargo build --profile simulate --locked -p holdfast-tests --features mutants --bin holdfast-mutants
+    cargo build --profile simulate --locked -p holdfast-tests --bin holdfast-mutants
     ./target/simulate/holdfast-mutants {{ arguments }}
 
 # The cells of the performance milestone, three runs each, beside their targets.

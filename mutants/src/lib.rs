@@ -1,12 +1,10 @@
 //! Deliberate bugs, as switches: the simulator and its judge must find each of them.
 //!
 //! A suite that never fails proves nothing. So the product carries, at each line that upholds a
-//! rule, the one expression that breaks it: `mutant!(ReleaseIgnoresToken)`. In every default build
-//! that is the constant `false`, and nothing of this crate is left. With the feature `on` it asks
-//! whether that mutant is armed in this thread; one simulated life is one thread, so one build
-//! serves for all mutants and any number of lives side by side.
-//!
-//! The feature cannot reach a release: without debug assertions it does not compile.
+//! rule, the one expression that breaks it: `mutant!(ReleaseIgnoresToken)`. In a build with debug
+//! assertions it asks whether that mutant is armed in this thread; one simulated run is one thread, so
+//! the build that all tests use serves for all mutants and any number of runs side by side. In a
+//! release, which has no debug assertions, it is the constant `false`, and nothing of this crate is left.
 //!
 //! ```
 //! use holdfast_mutants::{Mutant, mutant};
@@ -18,37 +16,19 @@
 //! assert_eq!("release-ignores-token".parse(), Ok(Mutant::ReleaseIgnoresToken));
 //! ```
 
-#[cfg(all(feature = "on", not(debug_assertions)))]
-compile_error!("deliberate bugs are never built without debug assertions: leave out `mutants`");
-
 mod list;
 mod rules;
-#[cfg(feature = "on")]
 mod switch;
 
 pub use list::{Mutant, UnknownMutant};
-#[cfg(feature = "on")]
 pub use switch::{arm, is_armed};
 
 /// Whether a mutant, named by its variant of [`Mutant`], is armed in this thread.
 ///
-/// The constant `false` unless the feature `on` is set.
-#[cfg(feature = "on")]
+/// The constant `false` in a build without debug assertions.
 #[macro_export]
 macro_rules! mutant {
     ($variant:ident) => {
         $crate::is_armed($crate::Mutant::$variant)
     };
-}
-
-/// Whether a mutant, named by its variant of [`Mutant`], is armed in this thread.
-///
-/// The constant `false` unless the feature `on` is set.
-#[cfg(not(feature = "on"))]
-#[macro_export]
-macro_rules! mutant {
-    ($variant:ident) => {{
-        const _: $crate::Mutant = $crate::Mutant::$variant;
-        false
-    }};
 }

@@ -1,23 +1,38 @@
 //! Which mutant is armed.
 
-use std::cell::Cell;
-
 use crate::Mutant;
 
+#[cfg(debug_assertions)]
 thread_local! {
-    static ARMED: Cell<Option<Mutant>> = const { Cell::new(None) };
+    static ARMED: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
 }
 
 /// Arms one mutant in this thread, in place of whichever was, or none.
 ///
 /// Everything that runs in this thread from here on has the bug; other threads do not.
+///
+/// # Panics
+///
+/// In a build without debug assertions: no mutant is in it, and a search would find none.
 pub fn arm(mutant: Option<Mutant>) {
+    assert!(cfg!(debug_assertions), "no mutant is in a build without debug assertions");
+    #[cfg(debug_assertions)]
     ARMED.set(mutant);
+    #[cfg(not(debug_assertions))]
+    let _ = mutant;
 }
 
 /// Whether that mutant is armed in this thread. Product code asks with [`mutant!`](crate::mutant).
+#[cfg(debug_assertions)]
 pub fn is_armed(mutant: Mutant) -> bool {
     ARMED.get() == Some(mutant)
+}
+
+/// Whether that mutant is armed: none is in a build without debug assertions.
+#[cfg(not(debug_assertions))]
+#[inline]
+pub const fn is_armed(_: Mutant) -> bool {
+    false
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use holdfast_mutants::Mutant;
 use holdfast_tests::cluster::binary;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
@@ -236,27 +237,56 @@ fn the_core_links_only_what_is_pure() -> Result {
     Ok(())
 }
 
-/// A deliberate bug is compiled in by a feature of that name, which nothing sets but who asks for it
-/// on the command line: no default feature, and no dependency.
+/// Each deliberate bug of the list stands in the product.
 #[test]
-fn no_default_build_has_a_deliberate_bug_in_it() -> Result {
-    for package in packages()? {
-        let name = &package["name"];
-        let features = package["features"].as_object().ok_or("a package without features")?;
-        let reached_from = |feature: &str| {
-            let enabled = features.get(feature).and_then(serde_json::Value::as_array);
-            enabled.into_iter().flatten().filter_map(serde_json::Value::as_str)
+fn every_deliberate_bug_stands_at_a_line_of_the_product() -> Result {
+    let mut product = String::new();
+    for folder in ["server/src", "server/core/src", "client/src"] {
+        for (_, text) in rust_files(folder)? {
+            product.extend(code(&text));
+        }
+    }
+    let stands = |mutant: &&Mutant| product.contains(&format!("mutant!({mutant:?})"));
+    assert_eq!(
+        Mutant::ALL.iter().filter(|mutant| !stands(mutant)).collect::<Vec<_>>(),
+        [] as [&Mutant; 0]
+    );
+    Ok(())
+}
+
+/// Nothing of a deliberate bug is in a release: the switch that arms one is in every program that tests run,
+/// and in none that is shipped.
+#[test]
+#[ignore = "long: builds the programs as they are shipped"]
+fn no_release_has_a_deliberate_bug_in_it() -> Result {
+    /// Of the variable that says which bug is armed, as both ways of mangling have it in its symbol.
+    const SWITCH: &[u8] = b"6switch5ARMED";
+    let built = Command::new(env!("CARGO"))
+        .args([
+            "build",
+            "--release",
+            "--locked",
+            "-p",
+            "holdfast-server",
+            "-p",
+            "holdfast-client",
+            "--bins",
+        ])
+        .current_dir(root())
+        .status()?;
+    assert!(built.success(), "the release does not build");
+    for program in ["holdfastd", "holdfast"] {
+        let tested = binary(program);
+        let shipped = tested.with_file_name("../release").join(program);
+        let has_it = |path: &Path| -> Result<bool> {
+            Ok(fs::read(path)?.windows(SWITCH.len()).any(|bytes| bytes == SWITCH))
         };
-        let switches = |feature: &str| feature.contains("mutants");
-        for (feature, _) in features.iter().filter(|(feature, _)| !switches(feature)) {
-            assert!(!reached_from(feature).any(switches), "{name}: {feature} has mutants in it");
-        }
-        for used in package["dependencies"].as_array().into_iter().flatten() {
-            let asked = used["features"].as_array().into_iter().flatten();
-            let on = |feature: &serde_json::Value| feature == "mutants" || feature == "on";
-            let ours = used["name"].as_str().is_some_and(|used| used.starts_with("holdfast-"));
-            assert!(!ours || !asked.clone().any(on), "{name} switches mutants on in {used}");
-        }
+        assert!(
+            has_it(&tested)?,
+            "{} has no switch: this test looks for nothing",
+            tested.display()
+        );
+        assert!(!has_it(&shipped)?, "{} has deliberate bugs in it", shipped.display());
     }
     Ok(())
 }
