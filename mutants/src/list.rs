@@ -219,6 +219,10 @@ mutants! {
         "a leader that has handed over asks its quorum on, and keeps the others from an election";
     FullLeaderStays, "full-leader-stays", "§7, I31",
         "a leader below its disk reserve does not hand over";
+
+    // What the simulator found.
+    RefusedCopyEndsWait, "refused-copy-ends-wait", "I10",
+        "a client takes the refusal of a copy of its request for the end of its wait";
 }
 
 impl fmt::Display for Mutant {

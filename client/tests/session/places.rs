@@ -125,6 +125,24 @@ async fn an_acquire_sent_again_and_refused_for_a_limit_is_taken_back() {
     assert_eq!(server.cancel().await, id);
 }
 
+/// I10: the copy that was sent first has a place, of which the refusal says nothing (seed 1000006405 of the simulator).
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_waits_keeps_its_place_when_a_copy_of_it_is_refused() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let (_task, outcome) = start(&net, client.lock("jobs"));
+    server.acquire().await;
+    drop(server);
+
+    let mut server = net.accept_resume(Vec::new(), 1).await;
+    let id = server.acquire().await.request_id;
+    server.say(queued(id, 1)).await;
+    server.say(refused(Some(Subject::RequestId(id)), v1::RefusalReason::DiskReserve)).await;
+    server.say(granted(id, 41)).await;
+
+    assert_eq!(outcome.await.unwrap().unwrap().token().get(), 41);
+}
+
 /// DESIGN §10: a claim is a frame of its own kind, and comes again as one.
 #[tokio::test(start_paused = true)]
 async fn a_claim_names_the_owner_each_time_it_is_sent() {
