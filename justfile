@@ -42,7 +42,7 @@ recovery *arguments:
 
 # A million leases from one Cassandra node into one server: seconds, and memory.
 migrate-million *arguments:
-    cargo build --release --locked -p holdfast-tests -p holdfast-server -p holdfast-migrate --features holdfast-tests/cassandra --bins
+    cargo build --release --locked -p holdfast-tests -p holdfast-server -p holdfast-migrate --bins
     ./target/release/holdfast-migrate-million {{ arguments }}
 
 # Looks for each deliberate bug with the simulator, and says after how many lives it was found.

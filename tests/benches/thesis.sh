@@ -25,7 +25,7 @@ if [[ -z ${ROWS:-} ]]; then
 fi
 
 if [[ -z ${BIN:-} ]]; then
-  cargo build --release --locked --workspace --features holdfast-tests/cassandra --bins
+  cargo build --release --locked --workspace --bins
   BIN=target/release
 fi
 

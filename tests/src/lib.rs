@@ -14,29 +14,24 @@
     reason = "a harness that cannot go on fails its test"
 )]
 
-#[cfg(feature = "cassandra")]
 pub mod cassandra;
 pub mod chaos;
 pub mod check;
 pub mod cluster;
 pub mod draw;
-#[cfg(feature = "cassandra")]
 pub mod fallback;
 pub mod fault;
 #[cfg(test)]
 mod fixtures;
 pub mod history;
-#[cfg(feature = "cassandra")]
 pub mod legacy;
 pub mod life;
-#[cfg(feature = "cassandra")]
 pub mod moving;
 #[cfg(test)]
 mod names;
 pub mod namespace;
 pub mod program;
 pub mod python;
-#[cfg(feature = "cassandra")]
 pub mod recipe;
 pub mod remote;
 pub mod resource;
@@ -47,10 +42,8 @@ pub mod sim;
 pub mod standstill;
 pub mod term;
 pub mod thesis;
-#[cfg(feature = "cassandra")]
 pub mod tokens;
 pub mod traffic;
 pub mod wire;
 pub mod witness;
-#[cfg(feature = "cassandra")]
 pub mod worker;
