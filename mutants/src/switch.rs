@@ -10,16 +10,20 @@ thread_local! {
 /// Arms one mutant in this thread, in place of whichever was, or none.
 ///
 /// Everything that runs in this thread from here on has the bug; other threads do not.
+#[cfg(debug_assertions)]
+pub fn arm(mutant: Option<Mutant>) {
+    ARMED.set(mutant);
+}
+
+/// No mutant is in a build without debug assertions.
 ///
 /// # Panics
 ///
-/// In a build without debug assertions: no mutant is in it, and a search would find none.
-pub fn arm(mutant: Option<Mutant>) {
-    assert!(cfg!(debug_assertions), "no mutant is in a build without debug assertions");
-    #[cfg(debug_assertions)]
-    ARMED.set(mutant);
-    #[cfg(not(debug_assertions))]
-    let _ = mutant;
+/// Always: who looks for one there would find none.
+#[cfg(not(debug_assertions))]
+#[allow(clippy::panic, reason = "only the tests of the tests call it")]
+pub fn arm(_: Option<Mutant>) {
+    panic!("no mutant is in a build without debug assertions");
 }
 
 /// Whether that mutant is armed in this thread. Product code asks with [`mutant!`](crate::mutant).
