@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast::compat::{Patience, RemoteGuard, RemoteLocker};
-use holdfast::{Error, GuardState};
+use holdfast::{Error, FencingToken, GuardState};
 use holdfast_seams::Seams;
 
 use crate::history::{Asked, ClientId, Recorder, What};
@@ -18,6 +18,9 @@ pub struct RemoteScribe {
     locker: Arc<dyn RemoteLocker>,
     id: ClientId,
     recorder: Recorder,
+    seams: Seams,
+    /// What the judge reads as the token of a name, if every grant has a fencing token.
+    fenced: Option<fn(FencingToken, &str) -> u64>,
     next_request: Arc<AtomicU64>,
 }
 
@@ -27,7 +30,26 @@ pub type RemoteHeld = Held<RemoteGuard>;
 impl RemoteScribe {
     /// Writes down what `locker` does as client `id`.
     pub fn of(locker: Arc<dyn RemoteLocker>, id: ClientId, recorder: Recorder) -> Self {
-        Self { locker, id, recorder, next_request: Arc::new(AtomicU64::new(1)) }
+        let (seams, next_request) = (Seams::system(), Arc::new(AtomicU64::new(1)));
+        Self { locker, id, recorder, seams, fenced: None, next_request }
+    }
+
+    /// The same of a client that lives on other seams.
+    #[must_use]
+    pub fn on(self, seams: Seams) -> Self {
+        Self { seams, ..self }
+    }
+
+    /// The same client through another locker.
+    #[must_use]
+    pub fn through(&self, locker: Arc<dyn RemoteLocker>) -> Self {
+        Self { locker, ..self.clone() }
+    }
+
+    /// The same of locks that all have fencing tokens; `judged` is what the judge reads as the token of a name.
+    #[must_use]
+    pub fn fenced(self, judged: fn(FencingToken, &str) -> u64) -> Self {
+        Self { fenced: Some(judged), ..self }
     }
 
     fn write(&self, what: What) {
@@ -50,7 +72,13 @@ impl RemoteScribe {
         let items = vec![Asked::exclusive(name)];
         self.write(What::Acquire { request, items, any: None, wait, within_ms });
         match self.locker.acquire(name, patience).await {
-            Ok(guard) => Ok(Held::granted(guard, &self.recorder, self.id, request)),
+            Ok(guard) => {
+                let judged = self.fenced.zip(guard.fencing_token());
+                let judged = judged.map(|(judged, token)| judged(token, name));
+                let token = judged.unwrap_or_else(|| self.recorder.now_ns());
+                let of = (self.id, request);
+                Ok(Held::granted_under(token, guard, (&self.recorder, &self.seams), of))
+            }
             Err(error) => {
                 self.write(match &error {
                     Error::NotGranted { .. } => What::Denied { request },
@@ -64,7 +92,7 @@ impl RemoteScribe {
 
     /// Acquires, holds for `length` and gives back, again and again, until `until` says so.
     pub async fn work(&self, names: &[&str], length: Duration, until: impl Fn() -> bool) {
-        let seams = Seams::system();
+        let seams = &self.seams;
         // Not all at the same one first.
         let mut turn = usize::try_from(self.id.0).unwrap_or_default();
         while !until() {

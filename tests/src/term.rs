@@ -1,9 +1,9 @@
 //! What is had for a term of its own: a lock of a compatibility client, an item of work. Its holder writes down what it is told and
 //! believes of it.
 //!
-//! Not everything of that kind has a token. What the judge reads as one is the instant at which the grant was
+//! Not everything of that kind has a token. What the judge reads as one is then the instant at which the grant was
 //! told, on the clock that all of a run's clients read: what is had by one at a time is told
-//! to one after the other.
+//! to one after the other. A client of locks that all have fencing tokens writes those down.
 
 use std::time::Duration;
 
@@ -32,15 +32,27 @@ pub struct Held<T> {
     had: T,
     id: ClientId,
     recorder: Recorder,
+    seams: Seams,
     token: u64,
 }
 
 impl<T: Term> Held<T> {
     /// Writes down that client `id` was told now that it has it.
     pub(crate) fn granted(had: T, recorder: &Recorder, id: ClientId, request: u64) -> Self {
-        let (token, names, values) = (recorder.now_ns(), vec![had.name()], Vec::new());
+        let token = recorder.now_ns();
+        Self::granted_under(token, had, (recorder, &Seams::system()), (id, request))
+    }
+
+    /// The same under a token of its own, on other seams.
+    pub(crate) fn granted_under(
+        token: u64,
+        had: T,
+        (recorder, seams): (&Recorder, &Seams),
+        (id, request): (ClientId, u64),
+    ) -> Self {
+        let (names, values) = (vec![had.name()], Vec::new());
         recorder.write(id, What::Granted { request, token, names, values });
-        let held = Self { had, id, recorder: recorder.clone(), token };
+        let held = Self { had, id, recorder: recorder.clone(), seams: seams.clone(), token };
         held.note();
         held
     }
@@ -72,7 +84,7 @@ impl<T: Term> Held<T> {
 
     /// Has it for so long, looking now and then.
     pub async fn keep(&self, length: Duration) {
-        let seams = Seams::system();
+        let seams = &self.seams;
         let until = seams.clock.now() + length;
         while seams.clock.now() < until && self.note() {
             let left = until.saturating_since(seams.clock.now());
@@ -86,7 +98,7 @@ impl<T: Term> Held<T> {
         give: impl AsyncFnOnce(T) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.note();
-        let Self { had, id, recorder, token } = self;
+        let Self { had, id, recorder, token, .. } = self;
         recorder.write(id, What::Release { token, names: Vec::new() });
         let answer = give(had).await;
         recorder.write(
@@ -98,5 +110,14 @@ impl<T: Term> Held<T> {
             },
         );
         answer
+    }
+
+    /// Lets it fall, and waits for nothing.
+    pub fn abandon(self) {
+        self.note();
+        let Self { had, id, recorder, token, .. } = self;
+        recorder.write(id, What::Release { token, names: Vec::new() });
+        drop(had);
+        recorder.write(id, What::ReleaseUnknown { token });
     }
 }

@@ -178,15 +178,16 @@ fn replay(arguments: &Arguments, kept: &[(Mutant, Plan)]) -> Vec<Looked> {
     all
 }
 
-/// The runs of a seed that may have found a mutant: as it is drawn now, and before that as it was drawn
-/// before there was a third stream, or a second.
+/// The runs of a seed that may have found a mutant: as it is drawn now, and before that as it was drawn before there were
+/// scopes, a third stream, or a second.
 fn plans_of(mutant: Mutant, seed: u64) -> Vec<Plan> {
     if let Some(schedule) = schedule_of(mutant) {
         return vec![Plan::of(schedule, seed)];
     }
     let before = Plan::of_two_streams(seed, Clocks::Within).without_a_large_table();
+    let without_scopes = Plan::without_scopes(seed, Clocks::Within).without_a_large_table();
     let plan = Plan::draw(seed, Clocks::Within).without_a_large_table();
-    vec![before.clone().first_stream_alone(), before, plan]
+    vec![before.clone().first_stream_alone(), before, without_scopes, plan]
 }
 
 /// The lives of a file: a line has a mutant, and a seed or the file of a plan beside this one.

@@ -129,7 +129,8 @@ pub(super) fn begin_client(
     begin(process, recorder, id, work.all())
 }
 
-fn begin(
+/// Starts `work` as client `id`, in its process.
+pub(super) fn begin(
     process: &Process,
     recorder: &Recorder,
     id: ClientId,

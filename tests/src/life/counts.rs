@@ -45,6 +45,18 @@ pub struct Counts {
     pub refused_stores: u64,
     /// Times that the schedule of a regression life happened.
     pub scheduled: u64,
+    /// Runs with scopes that fall back on Cassandra.
+    #[serde(default)]
+    pub scoped_runs: u64,
+    /// Grants in such scopes by the native store.
+    #[serde(default)]
+    pub scope_grants: u64,
+    /// Grants in such scopes in Cassandra.
+    #[serde(default)]
+    pub fallback_grants: u64,
+    /// Epochs of such scopes in which something was granted.
+    #[serde(default)]
+    pub scope_epochs: u64,
     /// Runs that began with a large table.
     #[serde(default)]
     pub large_tables: u64,
@@ -65,6 +77,10 @@ impl Counts {
             expiries: 40_000,
             lost_writes: 20_000,
             member_changes: 5_000,
+            scoped_runs: 6_000,
+            scope_grants: 200_000,
+            fallback_grants: 20_000,
+            scope_epochs: 20_000,
             large_tables: 20,
             limits: limits::names().map(|name| (name.to_owned(), 20_000 / ONE_RUN_IN)).collect(),
             faults: Kind::every().map(|kind| (kind, 1_000)).collect(),
@@ -91,6 +107,10 @@ impl Counts {
         self.member_changes += other.member_changes;
         self.refused_stores += other.refused_stores;
         self.scheduled += other.scheduled;
+        self.scoped_runs += other.scoped_runs;
+        self.scope_grants += other.scope_grants;
+        self.fallback_grants += other.fallback_grants;
+        self.scope_epochs += other.scope_epochs;
         self.large_tables += other.large_tables;
         for (name, count) in &other.limits {
             *self.limits.entry(name.clone()).or_default() += count;
@@ -127,7 +147,7 @@ impl Counts {
         missing
     }
 
-    fn rows(&self) -> [(&'static str, u64); 18] {
+    fn rows(&self) -> [(&'static str, u64); 22] {
         [
             ("lives", self.lives),
             ("simulated seconds", self.lived_ms / 1_000),
@@ -146,6 +166,10 @@ impl Counts {
             ("membership changes", self.member_changes),
             ("stores refused", self.refused_stores),
             ("schedules happened", self.scheduled),
+            ("runs with scopes", self.scoped_runs),
+            ("grants in scopes", self.scope_grants),
+            ("grants in Cassandra", self.fallback_grants),
+            ("epochs of scopes", self.scope_epochs),
             ("large tables", self.large_tables),
         ]
     }

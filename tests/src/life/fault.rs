@@ -56,6 +56,18 @@ pub enum Way {
     FromClient(u64),
 }
 
+/// Who does not reach Cassandra.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CutOff {
+    /// Whoever leads when it strikes.
+    Leader,
+    /// The clients that lock in scopes.
+    Clients,
+    /// Nodes and clients.
+    Everybody,
+}
+
 /// What happens to a disk's bytes while its node is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -152,6 +164,24 @@ pub enum Fault {
     LongPause(Who),
     /// A client does nothing for longer than the longest lease.
     LongPauseClient(u64),
+    /// All nodes are gone for so long that clients of scopes take over.
+    Outage,
+    /// The clients that lock in scopes reach no node for as long.
+    StoreAway,
+    /// Cassandra is out of reach.
+    TablesAway(CutOff),
+    /// Of a thousand statements so many are applied and not answered, never applied and not answered, applied after
+    /// their client was told that nobody knows, or refused because too few replicas are there.
+    #[expect(missing_docs, reason = "the four say it")]
+    TablesUnsure { answer_lost: u64, request_lost: u64, late: u64, unavailable: u64 },
+    /// Of a thousand statements so many take up to seconds.
+    SlowTables(u64),
+    /// The wall clock of a coordinator is ahead by so many milliseconds.
+    TablesClock(u64, u64),
+    /// A client that locks in scopes does nothing for a time.
+    PauseScopeClient(u64),
+    /// A client that locks in scopes is gone for good; another one comes.
+    KillScopeClient(u64),
 }
 
 /// A fault without what it strikes, for counting.
@@ -199,6 +229,14 @@ pub enum Kind {
     NeverReads,
     LongPause,
     LongPauseClient,
+    Outage,
+    StoreAway,
+    TablesAway,
+    TablesUnsure,
+    SlowTables,
+    TablesClock,
+    PauseScopeClient,
+    KillScopeClient,
 }
 
 impl Kind {
@@ -255,9 +293,21 @@ impl Kind {
         Self::LongPauseClient,
     ];
 
-    /// Both.
+    /// The kinds that only runs with scopes see, where several strike.
+    pub const OF_SCOPES: [Self; 8] = [
+        Self::Outage,
+        Self::StoreAway,
+        Self::TablesAway,
+        Self::TablesUnsure,
+        Self::SlowTables,
+        Self::TablesClock,
+        Self::PauseScopeClient,
+        Self::KillScopeClient,
+    ];
+
+    /// All of them.
     pub fn every() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().chain(Self::LASTING)
+        Self::ALL.into_iter().chain(Self::LASTING).chain(Self::OF_SCOPES)
     }
 
     /// Whether it was there before any other stream of draws than the first.
@@ -331,6 +381,14 @@ impl Fault {
             Self::NeverReads(_) => Kind::NeverReads,
             Self::LongPause(_) => Kind::LongPause,
             Self::LongPauseClient(_) => Kind::LongPauseClient,
+            Self::Outage => Kind::Outage,
+            Self::StoreAway => Kind::StoreAway,
+            Self::TablesAway(_) => Kind::TablesAway,
+            Self::TablesUnsure { .. } => Kind::TablesUnsure,
+            Self::SlowTables(_) => Kind::SlowTables,
+            Self::TablesClock(..) => Kind::TablesClock,
+            Self::PauseScopeClient(_) => Kind::PauseScopeClient,
+            Self::KillScopeClient(_) => Kind::KillScopeClient,
         }
     }
 }

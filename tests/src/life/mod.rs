@@ -16,6 +16,9 @@ mod many;
 mod plan;
 mod rogue;
 mod schedule;
+mod scope_client;
+mod scope_plan;
+mod scope_stage;
 mod shrink;
 mod stage;
 mod strike;
@@ -31,11 +34,12 @@ use holdfast_seams::Seams;
 use holdfast_seams::simulated::Machine;
 
 pub use counts::Counts;
-pub use fault::{Damage, Fault, Kind, Shape, Way, Who};
+pub use fault::{CutOff, Damage, Fault, Kind, Shape, Way, Who};
 pub use ledger::{Ledger, LedgerError};
 pub use many::{Failed, Many, Outcome, live_many};
 pub use plan::{Air, ClientPlan, Clocks, DiskPace, Knobs, Plan, Strike};
 pub use schedule::Schedule;
+pub use scope_plan::{ScopeClientPlan, ScopesPlan};
 pub use shrink::shrink;
 
 use crate::history::Record;

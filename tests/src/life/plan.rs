@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::fault::{Damage, Fault, Kind, Shape, Way, Who};
 use super::limits;
 use super::schedule::Schedule;
+use super::scope_plan::ScopesPlan;
 use crate::draw::Draw;
 use crate::traffic::{self, Mix};
 
@@ -89,6 +90,9 @@ pub struct Plan {
     /// Once all is healed the leader's disk is nearly full: another one has to lead.
     #[serde(default)]
     pub full_leader: bool,
+    /// Scopes that fall back on Cassandra, and who locks in them.
+    #[serde(default)]
+    pub scopes: Option<ScopesPlan>,
 }
 
 /// Settings of the nodes.
@@ -169,6 +173,11 @@ pub enum Clocks {
 impl Plan {
     /// The life of `seed`.
     pub fn draw(seed: u64, clocks: Clocks) -> Self {
+        Self::without_scopes(seed, clocks).with_scopes()
+    }
+
+    /// The same as it was before any run had scopes.
+    pub fn without_scopes(seed: u64, clocks: Clocks) -> Self {
         Self::of_two_streams(seed, clocks).with_later_limits()
     }
 
@@ -217,8 +226,20 @@ impl Plan {
             limits: BTreeMap::new(),
             table: 0,
             full_leader: false,
+            scopes: None,
         };
         plan.with_lasting()
+    }
+
+    /// What the stream of scopes draws. Limits of size are for clients that know of them: no run has both.
+    fn with_scopes(mut self) -> Self {
+        if let Some((scopes, strikes)) = ScopesPlan::draw(self.seed, self.length_ms) {
+            self.scopes = Some(scopes);
+            self.limits.clear();
+            self.strikes.extend(strikes);
+            self.strikes.sort_by_key(|strike| strike.at_ms);
+        }
+        self
     }
 
     /// What the second stream of the seed draws.
@@ -270,6 +291,7 @@ impl Plan {
         self.limits.clear();
         self.table = 0;
         self.full_leader = false;
+        self.scopes = None;
         self
     }
 
@@ -373,7 +395,7 @@ fn small(draw: &mut Draw, below: u64) -> u32 {
     u32::try_from(draw.below(below)).unwrap_or(0)
 }
 
-fn rate(draw: &mut Draw) -> i32 {
+pub(super) fn rate(draw: &mut Draw) -> i32 {
     let offset = draw.below(2 * RATE_WITHIN + 1);
     i32::try_from(offset).unwrap_or(0) - i32::try_from(RATE_WITHIN).unwrap_or(0)
 }
@@ -593,7 +615,7 @@ mod tests {
         for kind in Kind::ALL {
             assert!(drawn(kind) > 400, "{kind}: {} in 2,000 lives", drawn(kind));
         }
-        for kind in Kind::LASTING {
+        for kind in Kind::LASTING.into_iter().chain(Kind::OF_SCOPES) {
             assert!(drawn(kind) > 150, "{kind}: {} in 2,000 lives", drawn(kind));
         }
     }
@@ -610,7 +632,7 @@ mod tests {
 
     /// Otherwise no run of a hundred could reach it.
     #[test]
-    fn each_limit_is_drawn_in_one_run_of_twenty_at_least() {
+    fn each_limit_is_drawn_in_one_run_of_thirty_at_least() {
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
         for seed in 0..2_000 {
             for name in Plan::draw(seed, Clocks::Within).limits.into_keys() {
@@ -620,7 +642,7 @@ mod tests {
 
         for name in limits::names() {
             let count = counts.get(name).copied().unwrap_or(0);
-            assert!(count > 100, "{name}: {count} in 2,000 runs");
+            assert!(count > 66, "{name}: {count} in 2,000 runs");
         }
     }
 

@@ -71,7 +71,8 @@ impl Search {
 
     /// Fewer tasks, simpler wishes, fewer names, a quiet network.
     fn simplify(&mut self, fails: &mut impl FnMut(&Plan) -> bool) {
-        let simpler: [fn(&mut Plan); 8] = [
+        let simpler: [fn(&mut Plan); 9] = [
+            |plan| plan.scopes = None,
             |plan| plan.rogue = false,
             |plan| plan.imports = false,
             |plan| each_client(plan, |client| client.workers = 1),

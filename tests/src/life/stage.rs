@@ -21,6 +21,7 @@ use super::limits::{self, Sizes};
 use super::looks::Looks;
 use super::plan::{Air, ClientPlan, LARGE, LARGE_SNAPSHOT_EVERY, Plan};
 use super::rogue::Rogue;
+use super::scope_plan::ScopesPlan;
 use super::table::Hoarders;
 use crate::check::{Options, check};
 use crate::draw::Draw;
@@ -30,7 +31,7 @@ use crate::sim::{Ended, Expiry, Link, Right, Settings, Trace, World, client_of, 
 use crate::traffic;
 
 /// Who writes what the life itself does.
-const STAGE: ClientId = ClientId(0);
+pub(super) const STAGE: ClientId = ClientId(0);
 /// The number of the client that does what the library never would.
 pub(super) const ROGUE: u64 = 2_000_000;
 /// Clients with this number and above are there for something else than to share locks.
@@ -84,8 +85,10 @@ pub(super) struct Stage<'a> {
     /// Nodes that open no file.
     pub(super) closed: Mutex<BTreeSet<u64>>,
     pub(super) looks: Mutex<Looks>,
-    grants: Arc<AtomicU64>,
+    pub(super) grants: Arc<AtomicU64>,
     pub(super) ends: Ends,
+    /// The epochs in which the native store granted, or could have, by scope.
+    pub(super) native_epochs: Mutex<BTreeSet<(String, u64)>>,
     /// Those that hold the table that is there from the beginning.
     pub(super) hoarders: Mutex<Hoarders>,
 }
@@ -113,6 +116,7 @@ impl<'a> Stage<'a> {
             looks: Mutex::default(),
             grants: Arc::default(),
             ends: Ends::default(),
+            native_epochs: Mutex::default(),
             hoarders: Mutex::default(),
             seams,
         }
@@ -181,11 +185,13 @@ impl<'a> Stage<'a> {
         if self.plan.imports {
             self.begin_imports();
         }
+        self.begin_scopes();
         let strikes =
             self.plan.strikes.iter().map(|strike| self.strike(begun, strike).boxed_local());
         let end = self.seams.sleep(self.plan.length()).boxed_local();
         let schedule = self.act_schedule(earlier).boxed_local();
-        let acts: Vec<LocalBoxFuture<'_, ()>> = strikes.chain([end, schedule]).collect();
+        let scopes = self.set_scopes().boxed_local();
+        let acts: Vec<LocalBoxFuture<'_, ()>> = strikes.chain([end, schedule, scopes]).collect();
         self.watched(join_all(acts)).await;
         let lived = self.seams.clock.now().saturating_since(begun);
         self.counts().lived_ms = u64::try_from(lived.as_millis()).unwrap_or(0);
@@ -208,6 +214,7 @@ impl<'a> Stage<'a> {
 
     fn look(&self) {
         self.world.observe();
+        self.look_at_scopes();
         self.look_for_others();
         let Some(leader) = self.world.leader() else { return };
         let term = self.world.replica(leader).and_then(|replica| replica.role().borrow().tenure());
@@ -291,6 +298,7 @@ impl<'a> Stage<'a> {
     /// Every fault is over: nothing is cut off, slow, full, paused or down.
     async fn heal(&self) {
         self.world.network().heal();
+        self.world.keyspace().heal();
         self.world.network().set_usual(usual(&self.plan.air));
         for id in self.world.nodes() {
             self.world.resume(id);
@@ -333,6 +341,7 @@ impl<'a> Stage<'a> {
             self.nothing_is_stuck();
             self.ends.stop.send_replace(true);
             self.everybody_finishes().await;
+            self.scopes_are_served().await;
             self.table_is_given_back().await;
             self.serves_every_name().await;
             self.comes_to_rest().await;
@@ -523,6 +532,7 @@ impl<'a> Stage<'a> {
         counts.writes = report.tally.accepted as u64;
         counts.refused_writes = report.tally.fenced as u64;
         counts.expiries = expiries.len() as u64;
+        self.count_scopes(&history, &mut counts);
         counts.snapshots = self.world.taken_over();
         counts.torn_snapshots = self.world.torn_snapshots();
         counts.large_tables = u64::from(self.plan.table >= LARGE);
@@ -603,7 +613,8 @@ fn settings(plan: &Plan, trace: Trace) -> Settings {
     }
     let mut sessions = SessionSettings::default();
     limits::set(&plan.limits, &mut Sizes { replica: &mut replica, sessions: &mut sessions });
-    Settings { seed: plan.seed, nodes: plan.nodes, replica, sessions, trace }
+    let fallback = plan.scopes.as_ref().map(ScopesPlan::terms).unwrap_or_default();
+    Settings { seed: plan.seed, nodes: plan.nodes, replica, sessions, fallback, trace }
 }
 
 /// A world of one node, as the plan's otherwise.

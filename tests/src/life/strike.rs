@@ -1,12 +1,15 @@
 //! What each fault does to the world, and how it is mended.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast_seams::Moment;
 
+use super::client::Actor;
 use super::fault::{Fault, Shape, Way, Who};
 use super::plan::Strike;
+use super::scope_stage::FIRST as FIRST_OF_SCOPES;
 use super::stage::{Stage, lock, usual};
 use crate::sim::{
     Crash, Cuts, Ended, Hold, Host, Link, Part, VirtualDisk, apart, bridge, one_way, ring,
@@ -80,6 +83,14 @@ impl Stage<'_> {
             | Fault::NeverReads(_)
             | Fault::LongPause(_)
             | Fault::LongPauseClient(_) => self.lasting(fault, lasts).await,
+            Fault::Outage
+            | Fault::StoreAway
+            | Fault::TablesAway(_)
+            | Fault::TablesUnsure { .. }
+            | Fault::SlowTables(_)
+            | Fault::TablesClock(..)
+            | Fault::PauseScopeClient(_)
+            | Fault::KillScopeClient(_) => self.strike_scopes(fault, lasts).await,
         }
     }
 
@@ -265,7 +276,10 @@ impl Stage<'_> {
         self.world.kill_client(number);
         self.seams.sleep(lasts).await;
         let clients = self.plan.clients.len() as u64;
-        let last = lock(&self.actors).keys().next_back().copied().unwrap_or(0);
+        let below = |actors: &BTreeMap<u64, Actor>| {
+            actors.range(..FIRST_OF_SCOPES).next_back().map(|(number, _)| *number)
+        };
+        let last = below(&lock(&self.actors)).unwrap_or(0);
         // The place in the plan stays the same, the number is a new one.
         let next = last + clients - (last % clients) + number % clients;
         self.begin_client(next);
@@ -305,7 +319,7 @@ impl Stage<'_> {
         })
     }
 
-    async fn cut(&self, cuts: Cuts, lasts: Duration) -> Option<()> {
+    pub(super) async fn cut(&self, cuts: Cuts, lasts: Duration) -> Option<()> {
         self.world.network().cut(cuts.clone());
         self.seams.sleep(lasts).await;
         self.world.network().mend(&cuts);

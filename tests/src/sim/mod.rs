@@ -2,8 +2,8 @@
 //!
 //! Everything that decides is the real thing: the core, openraft, the proposer, sessions, the store
 //! with its guard file and snapshots, the client library. Simulated is what lies beneath: the
-//! machine with its processes and clocks (`holdfast_seams::simulated`), the network ([`Network`]) and
-//! the disks ([`VirtualDisk`]).
+//! machine with its processes and clocks (`holdfast_seams::simulated`), the network ([`Network`]),
+//! the disks ([`VirtualDisk`]), and Cassandra ([`Keyspace`]), where scopes fall back on it.
 //!
 //! # Rules
 //!
@@ -16,6 +16,7 @@ mod answers;
 mod clients;
 mod connection;
 mod disk;
+mod keyspace;
 mod link;
 mod logs;
 mod network;
@@ -34,6 +35,7 @@ mod world;
 pub use answers::Answers;
 pub use clients::{Calls, client_of, label_of};
 pub use disk::{Damage, DiskFaults, VirtualDisk};
+pub use keyspace::{COORDINATORS, Keyspace};
 pub use link::{Cuts, Hold, Host, Injected, Link, Part, apart, bridge, one_way, ring};
 pub use network::Network;
 pub use node::{Crash, DATA, Ended, member};

@@ -4,8 +4,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use holdfast_cassandra::database::{Database, Tables};
 use holdfast_seams::simulated::Process;
 use holdfast_seams::{Seams, select};
+use holdfast_server::authority::Terms;
 use holdfast_server::node::Condition;
 use holdfast_server::raft::{Fault, Member, Replica, ReplicaConfig, ReplicaStore};
 use holdfast_server::rpc::lock_calls;
@@ -86,6 +88,8 @@ pub(super) struct Start {
     pub(super) sessions: SessionSettings,
     pub(super) disk: VirtualDisk,
     pub(super) network: Network,
+    /// How it keeps scopes with fallback, if it does.
+    pub(super) fallback: Option<(Terms, Arc<dyn Database>)>,
     pub(super) observer: Arc<Observer>,
     pub(super) pledges: Arc<Pledges>,
     pub(super) logs: Arc<Logs>,
@@ -212,7 +216,7 @@ impl Life {
         mount: Mount,
         seams: &Seams,
     ) -> Result<(Arc<Replica>, Arc<Hub>), Ended> {
-        let Start { config, sessions, network, observer, logs, .. } = start;
+        let Start { config, sessions, network, fallback, observer, logs, .. } = start;
         let (node, patience_ms) = (config.node_id, config.election_max_ms);
         let stalls_after = config.stalls_after();
         let store = self.open_store(node, mount, seams, stalls_after).map_err(Ended::Refused)?;
@@ -225,6 +229,10 @@ impl Life {
         let condition = Arc::new(Condition::new(replica.clone(), patience_ms));
         let tapped = Arc::new(Tapped { replica: replica.clone(), node, observer });
         let hub = Arc::new(Hub::start(tapped, condition.clone(), sessions, seams.clone()));
+        if let Some((terms, database)) = fallback {
+            let tables = Tables::new(database, seams.clock.clone());
+            hub.keep_scopes(Some((terms, Arc::new(tables))));
+        }
         let port = Port {
             seams: seams.clone(),
             peer: replica.peer(),

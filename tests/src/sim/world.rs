@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast::{Builder, Client};
+use holdfast_cassandra::database::Database;
 use holdfast_seams::simulated::{Machine, Process};
 use holdfast_seams::{Moment, Seams, Transport};
+use holdfast_server::authority::Terms;
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::raft::{Replica, ReplicaConfig};
 use holdfast_server::session::SessionSettings;
@@ -15,6 +17,7 @@ use tokio::sync::oneshot;
 
 use super::clients::{Calls, ClientNetwork, endpoint_of, label_of};
 use super::disk::VirtualDisk;
+use super::keyspace::Keyspace;
 use super::link::Host;
 use super::logs::Logs;
 use super::network::Network;
@@ -35,6 +38,8 @@ pub struct Settings {
     pub replica: ReplicaConfig,
     /// Settings of each node's session layer.
     pub sessions: SessionSettings,
+    /// How nodes keep scopes with fallback: one after the other, over nodes and the processes of each. None: not at all.
+    pub fallback: Vec<Terms>,
     /// What passes is written there.
     pub trace: Trace,
 }
@@ -48,7 +53,7 @@ impl Settings {
             ..ReplicaConfig::new(0, Vec::new())
         };
         let (sessions, trace) = (SessionSettings::default(), Trace::default());
-        Self { seed, nodes, replica, sessions, trace }
+        Self { seed, nodes, replica, sessions, fallback: Vec::new(), trace }
     }
 }
 
@@ -58,6 +63,7 @@ pub struct World<'m> {
     machine: &'m Machine,
     settings: Settings,
     network: Network,
+    keyspace: Keyspace,
     nodes: Mutex<BTreeMap<u64, Node>>,
     clients: Mutex<BTreeMap<u64, Process>>,
     observer: Arc<Observer>,
@@ -113,6 +119,7 @@ impl<'m> World<'m> {
             machine,
             settings,
             network,
+            keyspace: Keyspace::new(machine),
             nodes: Mutex::default(),
             clients: Mutex::default(),
             observer: Arc::new(Observer::new(machine.world().seams().clock)),
@@ -162,6 +169,11 @@ impl<'m> World<'m> {
     /// The network.
     pub fn network(&self) -> &Network {
         &self.network
+    }
+
+    /// Cassandra.
+    pub fn keyspace(&self) -> &Keyspace {
+        &self.keyspace
     }
 
     /// What passed so far.
@@ -223,12 +235,20 @@ impl<'m> World<'m> {
             sessions: self.settings.sessions.clone(),
             disk: node.disk.clone(),
             network: self.network.clone(),
+            fallback: self.fallback_of(id, node.lives),
             observer: Arc::clone(&self.observer),
             pledges: Arc::clone(&self.pledges),
             logs: Arc::clone(&self.logs),
             number: node.lives,
         };
         node.life = Some(Life::begin(&process, start));
+    }
+
+    /// How a process of a node keeps its scopes, and the tables as that node reaches them.
+    fn fallback_of(&self, id: u64, life: u64) -> Option<(Terms, Arc<dyn Database>)> {
+        let choices = &self.settings.fallback;
+        let chosen = usize::try_from(id + life).unwrap_or(0) % choices.len().max(1);
+        choices.get(chosen).map(|terms| (*terms, self.keyspace.reached_by(Host::Node(id))))
     }
 
     /// Ends a node's process where it stands. Nothing happens if there is none.
