@@ -101,11 +101,14 @@ impl<T: Term> Held<T> {
         let Self { had, id, recorder, token, .. } = self;
         recorder.write(id, What::Release { token, names: Vec::new() });
         let answer = give(had).await;
+        if let Err(Error::Lost { reason }) = &answer {
+            // What the release itself came to is not said.
+            recorder.write(id, What::Lost { token, cause: cause(*reason) });
+        }
         recorder.write(
             id,
             match &answer {
                 Ok(()) => What::Released { token, names: Vec::new() },
-                Err(Error::Lost { reason }) => What::Lost { token, cause: cause(*reason) },
                 Err(_) => What::ReleaseUnknown { token },
             },
         );
