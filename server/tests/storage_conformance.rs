@@ -403,6 +403,26 @@ fn at_most_one_spare_snapshot_is_kept_and_only_while_it_is_of_use() {
     assert_eq!(store.snapshots().newest().unwrap().last, Some(id(6)));
 }
 
+/// A disk hung while a member built its own: by then a leader has sent two. It is of no use, and no fault either (seed 20475 of
+/// the simulator).
+#[test]
+fn a_snapshot_that_two_newer_ones_have_overtaken_is_read_all_the_same_and_leaves_no_file() {
+    let folder = TempDir::new().unwrap();
+    let store = Store::open(folder.path(), options()).unwrap();
+    let id = |index| LogId { term: 1, node_id: 1, index };
+    let mut slow = store.snapshots().begin(Some(id(2)), bytes::Bytes::new()).unwrap();
+    std::io::Write::write_all(&mut slow, b"body").unwrap();
+    for index in [4, 6] {
+        finish_snapshot(&store, id(index));
+    }
+
+    let (info, reader) = slow.finish_open().unwrap();
+
+    assert_eq!((info.last, &*reader.chunk(0).unwrap()), (Some(id(2)), &b"body"[..]));
+    assert_eq!(store.snapshots().newest().unwrap().last, Some(id(6)));
+    assert_eq!(std::fs::read_dir(folder.path().join("snapshots")).unwrap().count(), 2);
+}
+
 /// What a simulator builds on: it decides when the disk is through, and what a power cut takes.
 #[test]
 fn a_delayed_memory_log_acknowledges_in_order_and_loses_what_was_not_completed() {

@@ -235,9 +235,9 @@ impl Write for DraftOnDisk {
 
 impl SnapshotDraft for DraftOnDisk {
     fn finish(self: Box<Self>) -> io::Result<Arc<dyn KeptSnapshot>> {
-        let info = self.writer.finish()?;
+        // Built while the disk was slow it may be older than two that came from a leader meanwhile, and gone already.
+        let (info, reader) = self.writer.finish_open()?;
         self.snapshots.remove_older(self.purged)?;
-        let reader = self.snapshots.read(&info)?;
         Ok(Arc::new(SnapshotOnDisk { info, reader }))
     }
 }

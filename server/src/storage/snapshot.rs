@@ -173,9 +173,7 @@ impl Snapshots {
             state.newest.clone().filter(|_| state.good.last() == Some(info))
         };
         let file = newest.map_or_else(|| self.disk.open(&info.path), Ok)?;
-        let whole = file.length()?;
-        let start = whole.checked_sub(info.length + TRAILER_BYTES).ok_or_else(cut_off)?;
-        Ok(SnapshotReader { file, start, length: info.length, position: 0 })
+        SnapshotReader::of(file, info.length)
     }
 
     /// Removes the spare snapshot once the log no longer reaches back to it. To be called after a
@@ -287,7 +285,16 @@ impl SnapshotWriter {
     ///
     /// As from the system, or [`io::ErrorKind::InvalidData`] if it did not read back as written.
     /// The fault has been reported; whether the snapshot is there after a restart is unknown.
-    pub fn finish(mut self) -> io::Result<SnapshotInfo> {
+    pub fn finish(self) -> io::Result<SnapshotInfo> {
+        self.finish_open().map(|(info, _)| info)
+    }
+
+    /// The same, and its body to be read: also when newer ones that came meanwhile have replaced the file.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish`](Self::finish).
+    pub fn finish_open(mut self) -> io::Result<(SnapshotInfo, SnapshotReader)> {
         self.info.sha256 = std::mem::take(&mut self.hash).finalize().into();
         let mut trailer = self.info.length.to_be_bytes().to_vec();
         trailer.extend_from_slice(&self.info.sha256);
@@ -295,9 +302,10 @@ impl SnapshotWriter {
         let synced = self.file.flush().and_then(|()| self.file.get_ref().file.sync_all());
         synced.map_err(|e| self.report("sync", e))?;
         let file = self.read_back()?;
+        let reader = SnapshotReader::of(Arc::clone(&file), self.info.length)?;
         let info = self.snapshots.admit(&self.temporary, self.info.clone(), file)?;
         self.finished = true;
-        Ok(info)
+        Ok((info, reader))
     }
 
     /// As [`finish`](Self::finish), for a body received from a peer: refuses one that is not what
@@ -397,6 +405,13 @@ pub struct SnapshotReader {
 }
 
 impl SnapshotReader {
+    /// The body, of so many bytes, of an open file.
+    fn of(file: Arc<dyn DiskFile>, length: u64) -> io::Result<Self> {
+        let whole = file.length()?;
+        let start = whole.checked_sub(length + TRAILER_BYTES).ok_or_else(cut_off)?;
+        Ok(Self { file, start, length, position: 0 })
+    }
+
     /// Length of the body.
     pub fn length(&self) -> u64 {
         self.length
