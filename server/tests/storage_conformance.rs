@@ -12,6 +12,7 @@ mod storage_support;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, mpsc};
 
+use holdfast_server::raft::ReplicaStore;
 use holdfast_server::storage::{
     GROUP_BYTES, LogId, LogMirror, LogStore, MAX_PAYLOAD, MemoryLog, Misuse, Record, Store,
     StoredVote,
@@ -410,15 +411,15 @@ fn a_snapshot_that_two_newer_ones_have_overtaken_is_read_all_the_same_and_leaves
     let folder = TempDir::new().unwrap();
     let store = Store::open(folder.path(), options()).unwrap();
     let id = |index| LogId { term: 1, node_id: 1, index };
-    let mut slow = store.snapshots().begin(Some(id(2)), bytes::Bytes::new()).unwrap();
+    let mut slow = ReplicaStore::begin_snapshot(&store, Some(id(2)), bytes::Bytes::new()).unwrap();
     std::io::Write::write_all(&mut slow, b"body").unwrap();
     for index in [4, 6] {
         finish_snapshot(&store, id(index));
     }
 
-    let (info, reader) = slow.finish_open().unwrap();
+    let kept = slow.finish().unwrap();
 
-    assert_eq!((info.last, &*reader.chunk(0).unwrap()), (Some(id(2)), &b"body"[..]));
+    assert_eq!((kept.last(), &*kept.chunk(0).unwrap()), (Some(id(2)), &b"body"[..]));
     assert_eq!(store.snapshots().newest().unwrap().last, Some(id(6)));
     assert_eq!(std::fs::read_dir(folder.path().join("snapshots")).unwrap().count(), 2);
 }

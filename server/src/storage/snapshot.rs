@@ -294,7 +294,7 @@ impl SnapshotWriter {
     /// # Errors
     ///
     /// As [`finish`](Self::finish).
-    pub fn finish_open(mut self) -> io::Result<(SnapshotInfo, SnapshotReader)> {
+    pub(crate) fn finish_open(mut self) -> io::Result<(SnapshotInfo, SnapshotReader)> {
         self.info.sha256 = std::mem::take(&mut self.hash).finalize().into();
         let mut trailer = self.info.length.to_be_bytes().to_vec();
         trailer.extend_from_slice(&self.info.sha256);

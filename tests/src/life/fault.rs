@@ -56,11 +56,11 @@ pub enum Way {
     FromClient(u64),
 }
 
-/// Who does not reach Cassandra.
+/// The hosts that do not reach Cassandra.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CutOff {
-    /// Whoever leads when it strikes.
+    /// The node that leads when the fault strikes.
     Leader,
     /// The clients that lock in scopes.
     Clients,

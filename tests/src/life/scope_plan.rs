@@ -29,7 +29,7 @@ const DRAIN_LIMIT_MS: u64 = 1_000;
 pub struct ScopesPlan {
     /// W and V, seconds: what the nodes' settings say, one after the other. Each process of a node has the next ones.
     pub settings: Vec<(u64, u64)>,
-    /// Who locks in the scopes.
+    /// The clients that lock in the scopes.
     pub clients: Vec<ScopeClientPlan>,
 }
 
