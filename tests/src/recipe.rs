@@ -15,6 +15,7 @@ use holdfast::compat::{
 };
 use holdfast_seams::{Seams, Task};
 use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use crate::cassandra::{Nodes, Stage};
@@ -33,7 +34,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const STEP_LIMIT: Duration = Duration::from_mins(2);
 
 /// One of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Recipe {
     /// The lease.
     Lease,

@@ -37,13 +37,7 @@ pub struct Held<T> {
 }
 
 impl<T: Term> Held<T> {
-    /// Writes down that client `id` was told now that it has it.
-    pub(crate) fn granted(had: T, recorder: &Recorder, id: ClientId, request: u64) -> Self {
-        let token = recorder.now_ns();
-        Self::granted_under(token, had, (recorder, &Seams::system()), (id, request))
-    }
-
-    /// The same under a token of its own, on other seams.
+    /// Writes down that client `id` was told now that it has it, under what the judge reads as its token.
     pub(crate) fn granted_under(
         token: u64,
         had: T,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use holdfast::compat::{Patience, WorkItem, WorkQueue};
 use holdfast::{Error, GuardState};
+use holdfast_seams::Seams;
 
 use crate::history::{Asked, ClientId, Recorder, What};
 use crate::term::{Held, Term};
@@ -16,6 +17,7 @@ pub struct Worker {
     queue: WorkQueue,
     id: ClientId,
     recorder: Recorder,
+    seams: Seams,
     next_request: AtomicU64,
 }
 
@@ -25,7 +27,14 @@ pub type Had = Held<WorkItem>;
 impl Worker {
     /// Writes down what is done with items of `queue` as client `id`.
     pub fn of(queue: WorkQueue, id: ClientId, recorder: Recorder) -> Self {
-        Self { queue, id, recorder, next_request: AtomicU64::new(1) }
+        let seams = Seams::system();
+        Self { queue, id, recorder, seams, next_request: AtomicU64::new(1) }
+    }
+
+    /// The same of a worker that lives on other seams.
+    #[must_use]
+    pub fn on(self, seams: Seams) -> Self {
+        Self { seams, ..self }
     }
 
     fn write(&self, what: What) {
@@ -42,7 +51,8 @@ impl Worker {
         let request = self.next_request.fetch_add(1, Ordering::Relaxed);
         let items = vec![Asked::exclusive(item.id().to_string())];
         self.write(What::Acquire { request, items, any: None, wait: false, within_ms: None });
-        Ok(Some(Held::granted(item, &self.recorder, self.id, request)))
+        let (token, of) = (self.recorder.now_ns(), (self.id, request));
+        Ok(Some(Held::granted_under(token, item, (&self.recorder, &self.seams), of)))
     }
 
     /// Takes items, has each for `length` and is done with it, until `until` says so.

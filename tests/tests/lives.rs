@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use holdfast_tests::life::{
-    Clocks, Life, Many, Outcome, Plan, Schedule, fresh_seed, live, live_many, live_traced,
+    Clocks, Life, Many, Only, Outcome, Plan, Schedule, fresh_seed, live, live_many, live_traced,
 };
 
 /// What the slice takes, seconds; `HOLDFAST_SIMULATE_SECONDS` says otherwise.
@@ -45,6 +45,7 @@ fn fresh_lives_break_no_invariant() {
         schedule: None,
         first_stream: false,
         large_tables: false,
+        only: Only::Any,
     };
     println!("first seed {}", many.first_seed);
 
@@ -89,6 +90,7 @@ fn a_client_whose_clock_is_slower_than_allowed_is_found_to_believe_too_long() {
         schedule: None,
         first_stream: false,
         large_tables: false,
+        only: Only::Any,
     };
 
     let outcome = live_many(&many, || (), |_, _| ());
@@ -149,6 +151,7 @@ fn lives_in_which_something_was_once_wrong_go_well() {
             // As it was when it was kept.
             first_stream: true,
             large_tables: false,
+            only: Only::Any,
         };
         let outcome = live_many(&once, || (), told);
         assert_eq!(outcome.violations(), 0, "seed {line}");

@@ -9,7 +9,7 @@ use clap::Parser;
 use comfy_table::{Table, presets};
 use holdfast_mutants::{Mutant, arm};
 use holdfast_tests::life::{
-    Clocks, Many, Plan, Schedule, fresh_seed, live, live_many, quiet_panics,
+    Clocks, Many, Only, Plan, Schedule, fresh_seed, live, live_many, quiet_panics,
 };
 
 /// Lives lives with one deliberate bug after another until the judge finds it.
@@ -120,6 +120,7 @@ fn look_for(mutant: Mutant, first_seed: u64, arguments: &Arguments) -> Looked {
         schedule: schedule_of(mutant),
         first_stream: false,
         large_tables: false,
+        only: Only::Any,
     };
     let outcome = live_many(&many, || arm(Some(mutant)), |_, _| ());
     let found = outcome.failed.into_iter().next();

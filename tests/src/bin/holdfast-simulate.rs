@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use holdfast_tests::life::{
-    self, Clocks, Counts, Ledger, LedgerError, Life, Many, Outcome, Plan, Schedule, live_many,
-    shrink,
+    self, Clocks, Counts, Ledger, LedgerError, Life, Many, Only, Outcome, Plan, Schedule,
+    live_many, shrink,
 };
 
 /// Lives whole lives of a cluster, each drawn from one seed, and judges them.
@@ -145,6 +145,7 @@ fn asked_for(arguments: &Arguments, clocks: Clocks, first_seed: u64) -> Many {
         schedule: arguments.schedule,
         first_stream: arguments.first_stream,
         large_tables: !arguments.no_large_tables,
+        only: Only::Any,
     }
 }
 

@@ -57,6 +57,30 @@ pub struct Counts {
     /// Epochs of such scopes in which something was granted.
     #[serde(default)]
     pub scope_epochs: u64,
+    /// Runs with a scope that moves through all modes.
+    #[serde(default)]
+    pub moving_runs: u64,
+    /// Moves of such scopes.
+    #[serde(default)]
+    pub scope_moves: u64,
+    /// Changes of a process' mode in them.
+    #[serde(default)]
+    pub mode_changes: u64,
+    /// Grants in them to processes with modes.
+    #[serde(default)]
+    pub moving_grants: u64,
+    /// Grants in them to old clients.
+    #[serde(default)]
+    pub old_grants: u64,
+    /// Items of work that were enqueued, times that one was had, and of these the times that it had been had before.
+    #[serde(default)]
+    pub work_items: u64,
+    #[serde(default)]
+    #[expect(missing_docs, reason = "the one before says it")]
+    pub work_had: u64,
+    #[serde(default)]
+    #[expect(missing_docs, reason = "the one before says it")]
+    pub work_again: u64,
     /// Runs that began with a large table.
     #[serde(default)]
     pub large_tables: u64,
@@ -111,6 +135,14 @@ impl Counts {
         self.scope_grants += other.scope_grants;
         self.fallback_grants += other.fallback_grants;
         self.scope_epochs += other.scope_epochs;
+        self.moving_runs += other.moving_runs;
+        self.scope_moves += other.scope_moves;
+        self.mode_changes += other.mode_changes;
+        self.moving_grants += other.moving_grants;
+        self.old_grants += other.old_grants;
+        self.work_items += other.work_items;
+        self.work_had += other.work_had;
+        self.work_again += other.work_again;
         self.large_tables += other.large_tables;
         for (name, count) in &other.limits {
             *self.limits.entry(name.clone()).or_default() += count;
@@ -147,7 +179,7 @@ impl Counts {
         missing
     }
 
-    fn rows(&self) -> [(&'static str, u64); 22] {
+    fn rows(&self) -> [(&'static str, u64); 30] {
         [
             ("lives", self.lives),
             ("simulated seconds", self.lived_ms / 1_000),
@@ -170,6 +202,14 @@ impl Counts {
             ("grants in scopes", self.scope_grants),
             ("grants in Cassandra", self.fallback_grants),
             ("epochs of scopes", self.scope_epochs),
+            ("runs with a moving scope", self.moving_runs),
+            ("moves of scopes", self.scope_moves),
+            ("changes of mode", self.mode_changes),
+            ("grants in moving scopes", self.moving_grants),
+            ("grants to old clients", self.old_grants),
+            ("items of work", self.work_items),
+            ("items had", self.work_had),
+            ("items had again", self.work_again),
             ("large tables", self.large_tables),
         ]
     }

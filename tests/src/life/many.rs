@@ -21,6 +21,28 @@ const ENDS_WITHIN: Duration = Duration::from_mins(5);
 /// Between two looks at the lives that are being lived.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// Which plans are lived, of those that the seeds draw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Only {
+    /// All of them.
+    #[default]
+    Any,
+    /// Those with scopes that fall back on Cassandra.
+    WithScopes,
+    /// Those with a scope that moves.
+    WithMoves,
+}
+
+impl Only {
+    fn takes(self, plan: &Plan) -> bool {
+        match self {
+            Self::Any => true,
+            Self::WithScopes => plan.scopes.is_some(),
+            Self::WithMoves => plan.scopes.as_ref().is_some_and(|scopes| scopes.moves.is_some()),
+        }
+    }
+}
+
 /// Which lives, and when to stop.
 #[derive(Clone, Debug)]
 pub struct Many {
@@ -42,6 +64,8 @@ pub struct Many {
     pub first_stream: bool,
     /// Whether a large table is lived as it is drawn; one run with it takes as long as a hundred others.
     pub large_tables: bool,
+    /// The others are left out, and do not count.
+    pub only: Only,
 }
 
 impl Many {
@@ -117,9 +141,13 @@ pub fn live_many(
                 return;
             }
             let seed = many.first_seed.wrapping_add(number);
+            let plan = many.plan(seed);
+            if !many.only.takes(&plan) {
+                continue;
+            }
             let living = living.begin(seed);
             let started = clock.now();
-            let life = live(&many.plan(seed));
+            let life = live(&plan);
             let life = Life { took: clock.now().saturating_since(started), ..life };
             drop(living);
             let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);

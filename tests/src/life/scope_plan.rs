@@ -8,7 +8,9 @@ use holdfast_server::authority::Terms;
 use serde::{Deserialize, Serialize};
 
 use super::fault::{CutOff, Fault, Kind};
+use super::move_plan::MovesPlan;
 use super::plan::{Strike, rate};
+use super::work::WorkPlan;
 use crate::draw::Draw;
 use crate::sim::COORDINATORS;
 
@@ -31,6 +33,12 @@ pub struct ScopesPlan {
     pub settings: Vec<(u64, u64)>,
     /// The clients that lock in the scopes.
     pub clients: Vec<ScopeClientPlan>,
+    /// A scope beside them that moves through all modes.
+    #[serde(default)]
+    pub moves: Option<MovesPlan>,
+    /// A queue of work in the same Cassandra.
+    #[serde(default)]
+    pub work: Option<WorkPlan>,
 }
 
 /// A client that locks in the scopes.
@@ -61,7 +69,8 @@ impl ScopesPlan {
         // In half of the runs all nodes have the same settings, as they should.
         let settings = (0..=2 * draw.below(2)).map(|_| setting(&mut draw)).collect();
         let clients = (0..3 + draw.below(3)).map(|_| ScopeClientPlan::draw(&mut draw)).collect();
-        let plan = Self { settings, clients };
+        let plan =
+            Self { settings, clients, moves: MovesPlan::draw(seed), work: WorkPlan::draw(seed) };
         let strikes = plan.strikes(&mut draw, length_ms);
         Some((plan, strikes))
     }

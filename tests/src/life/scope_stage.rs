@@ -2,6 +2,7 @@
 //! in the end the native store serves every name again.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -13,10 +14,12 @@ use holdfast_server::consensus::{Consensus as _, propose};
 use super::client::{Actor, begin};
 use super::counts::Counts;
 use super::fault::{CutOff, Fault};
+use super::move_stage::{END as MOVERS_END, FIRST as MOVERS};
 use super::scope_client::{NAMES, SCOPES, ScopeClient, epoch_of, judged};
 use super::scope_plan::ScopesPlan;
 use super::stage::{STAGE, Stage, in_history, lock};
-use crate::history::{Record, What};
+use super::work::{END as WORKERS_END, FIRST as WORKERS};
+use crate::history::{ClientId, Record, What};
 use crate::remote::RemoteScribe;
 use crate::sim::{Crash, Host, apart};
 
@@ -31,6 +34,11 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// of a leader that did not make the row what it is, each of which may meet an answer that is late.
 const SERVED_WITHIN: Duration = Duration::from_mins(3);
 
+/// Whether it locks in the scopes that do not move: each of its grants has a token.
+fn is_of_a_scope_client(client: ClientId) -> bool {
+    (in_history(OPERATOR)..in_history(MOVERS)).contains(&client)
+}
+
 impl Stage<'_> {
     fn scopes_plan(&self) -> Option<&ScopesPlan> {
         self.plan.scopes.as_ref()
@@ -39,13 +47,16 @@ impl Stage<'_> {
     /// The scopes are set and opened, and clients begin to lock in them.
     pub(super) fn begin_scopes(&self) {
         let Some(plan) = self.scopes_plan() else { return };
-        let prefixes = NAMES.map(str::to_owned).into();
+        let names = NAMES.map(str::to_owned).into_iter();
+        let prefixes = names.chain(self.moved_name()).chain(self.items_prefix()).collect();
         // Tokens of two names of a scope are in no order in Cassandra: each name is judged by itself.
         self.recorder.write(STAGE, What::Scopes { prefixes });
         self.begin_opening();
         for place in 0..plan.clients.len() as u64 {
             self.begin_scope_client(FIRST + place);
         }
+        self.begin_movers();
+        self.begin_workers();
     }
 
     /// An operator moves each scope to its last stage, as soon as the tables let it.
@@ -75,7 +86,8 @@ impl Stage<'_> {
         if self.scopes_plan().is_none() {
             return;
         }
-        for scope in SCOPES.map(|scope| ScopePrefix::parse(scope).expect("a prefix")) {
+        let scopes = SCOPES.into_iter().chain(self.moving_scope());
+        for scope in scopes.map(|scope| ScopePrefix::parse(scope).expect("a prefix")) {
             loop {
                 let is_set = || {
                     let replica = self.world.replica(self.world.leader()?)?;
@@ -117,9 +129,11 @@ impl Stage<'_> {
             return;
         }
         counts.scoped_runs = 1;
+        self.count_moves(counts);
+        self.count_work(counts);
         let native = lock(&self.native_epochs);
         let mut epochs = BTreeSet::new();
-        for record in history.iter().filter(|record| record.client >= in_history(OPERATOR)) {
+        for record in history.iter().filter(|record| is_of_a_scope_client(record.client)) {
             let What::Granted { token, names, .. } = &record.what else { continue };
             for name in names {
                 let scope = SCOPES.into_iter().find(|scope| name.starts_with(scope));
@@ -158,7 +172,7 @@ impl Stage<'_> {
         lock(&self.actors).insert(number, actor);
     }
 
-    /// The clients that lock in scopes and live.
+    /// The clients that lock in scopes, also in one that moves, or work on items, and live.
     fn scope_clients(&self) -> Vec<u64> {
         self.living_clients().into_iter().filter(|number| *number >= FIRST).collect()
     }
@@ -246,11 +260,22 @@ impl Stage<'_> {
         lock(&self.actors).get(&number)?.dies();
         self.world.kill_client(number);
         self.seams.sleep(lasts).await;
-        let last = lock(&self.actors).keys().next_back().copied().unwrap_or(FIRST) - FIRST;
-        // The place in the plan stays the same, the number is a new one.
-        let place = (number - FIRST) % clients;
-        self.begin_scope_client(FIRST + last + clients - last % clients + place);
+        if number < MOVERS {
+            self.begin_scope_client(self.successor(number, FIRST..MOVERS, clients));
+        } else if number < MOVERS_END {
+            self.begin_mover(self.successor(number, MOVERS..MOVERS_END, self.movers()));
+        } else {
+            self.begin_worker(self.successor(number, WORKERS..WORKERS_END, self.workers()));
+        }
         Some(())
+    }
+
+    /// The number of the client that comes in the place of another one, whose numbers are `of`: a new one, at the same place of the
+    /// plan, which has so many.
+    pub(super) fn successor(&self, number: u64, of: Range<u64>, clients: u64) -> u64 {
+        let first = of.start;
+        let last = lock(&self.actors).range(of).next_back().map_or(0, |(last, _)| last - first);
+        first + last + clients - last % clients + (number - first) % clients
     }
 
     /// A client that comes when all is healed, and knows the native store alone, is granted every name of the scopes (I31).

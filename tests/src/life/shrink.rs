@@ -71,8 +71,11 @@ impl Search {
 
     /// Fewer tasks, simpler wishes, fewer names, a quiet network.
     fn simplify(&mut self, fails: &mut impl FnMut(&Plan) -> bool) {
-        let simpler: [fn(&mut Plan); 9] = [
+        let simpler: [fn(&mut Plan); 10] = [
             |plan| plan.scopes = None,
+            |plan| {
+                plan.scopes.iter_mut().for_each(|scopes| scopes.moves = None);
+            },
             |plan| plan.rogue = false,
             |plan| plan.imports = false,
             |plan| each_client(plan, |client| client.workers = 1),

@@ -19,10 +19,12 @@ use super::client::{Actor, Calling, Ends, begin_caller, begin_client};
 use super::counts::Counts;
 use super::limits::{self, Sizes};
 use super::looks::Looks;
+use super::mover::Moving;
 use super::plan::{Air, ClientPlan, LARGE, LARGE_SNAPSHOT_EVERY, Plan};
 use super::rogue::Rogue;
 use super::scope_plan::ScopesPlan;
 use super::table::Hoarders;
+use super::work::Items;
 use crate::check::{Options, check};
 use crate::draw::Draw;
 use crate::history::{ClientId, Record, Recorder, What, merge};
@@ -74,7 +76,7 @@ pub(super) struct Stage<'a> {
     /// Every client that was ever there, by number.
     pub(super) actors: Mutex<BTreeMap<u64, Actor>>,
     /// What was found wrong by looking, each with its invariant's number.
-    wrong: Arc<Mutex<Vec<String>>>,
+    pub(super) wrong: Arc<Mutex<Vec<String>>>,
     leaders: Mutex<Option<(u64, u64)>>,
     /// One change of the members at a time.
     pub(super) crew: tokio::sync::Mutex<()>,
@@ -89,6 +91,10 @@ pub(super) struct Stage<'a> {
     pub(super) ends: Ends,
     /// The epochs in which the native store granted, or could have, by scope.
     pub(super) native_epochs: Mutex<BTreeSet<(String, u64)>>,
+    /// What everybody in a scope that moves sees of the others.
+    pub(super) moving: Arc<Moving>,
+    /// What all workers know of their items together.
+    pub(super) items: Arc<Items>,
     /// Those that hold the table that is there from the beginning.
     pub(super) hoarders: Mutex<Hoarders>,
 }
@@ -117,6 +123,8 @@ impl<'a> Stage<'a> {
             grants: Arc::default(),
             ends: Ends::default(),
             native_epochs: Mutex::default(),
+            moving: Arc::default(),
+            items: Arc::default(),
             hoarders: Mutex::default(),
             seams,
         }
@@ -191,7 +199,9 @@ impl<'a> Stage<'a> {
         let end = self.seams.sleep(self.plan.length()).boxed_local();
         let schedule = self.act_schedule(earlier).boxed_local();
         let scopes = self.set_scopes().boxed_local();
-        let acts: Vec<LocalBoxFuture<'_, ()>> = strikes.chain([end, schedule, scopes]).collect();
+        let moves = self.operate_moves().boxed_local();
+        let acts: Vec<LocalBoxFuture<'_, ()>> =
+            strikes.chain([end, schedule, scopes, moves]).collect();
         self.watched(join_all(acts)).await;
         let lived = self.seams.clock.now().saturating_since(begun);
         self.counts().lived_ms = u64::try_from(lived.as_millis()).unwrap_or(0);
@@ -342,6 +352,8 @@ impl<'a> Stage<'a> {
             self.ends.stop.send_replace(true);
             self.everybody_finishes().await;
             self.scopes_are_served().await;
+            self.moved_scope_is_served().await;
+            self.work_is_done().await;
             self.table_is_given_back().await;
             self.serves_every_name().await;
             self.comes_to_rest().await;

@@ -1,0 +1,254 @@
+//! A scope that moves through all modes in a simulated run: an operator moves it to and fro, ends old clients in time, and in the end
+//! a process in mode `both` gets its lock.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use holdfast::compat::{
+    Cassandra, Housekeeper, LockerMode, ModesTable, Patience, RemoteLocker as _, ScopeModes,
+    Stage as MoveStage, TokenTables,
+};
+
+use super::client::{Actor, begin};
+use super::counts::Counts;
+use super::move_plan::MovesPlan;
+use super::mover::{MOVED, MOVING, Mover, TTL, start};
+use super::stage::{Stage, in_history, lock};
+use crate::draw::Draw;
+use crate::recipe::Recipe;
+use crate::sim::Host;
+
+/// The number of the first client of a scope that moves. Those that come in the place of others count on.
+pub(super) const FIRST: u64 = 2_400_000;
+/// No client has this number, or one above it.
+pub(super) const END: u64 = 2_500_000;
+/// The operator's number, and the last visitor's.
+const OPERATOR: u64 = 2_290_002;
+const VISITOR: u64 = 2_290_003;
+/// Between two tries of the last visitor, and two sweeps of the housekeeper.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How long the last visitor waits for the scope to come where it may enter, and then for the lock.
+const SERVED_WITHIN: Duration = Duration::from_mins(3);
+/// Once in so many looks the operator turns round.
+const TURNS_ONE_IN: u64 = 8;
+/// At the first and at the last stage it turns round once in so many looks.
+const STAYS: u64 = 3;
+
+impl Stage<'_> {
+    fn moves_plan(&self) -> Option<&MovesPlan> {
+        self.plan.scopes.as_ref()?.moves.as_ref()
+    }
+
+    /// The scopes with fallback beside those that only fall back.
+    pub(super) fn moving_scope(&self) -> Option<&'static str> {
+        self.moves_plan().map(|_| MOVING)
+    }
+
+    /// What is locked in the scope that moves.
+    pub(super) fn moved_name(&self) -> Option<String> {
+        self.moves_plan().map(|_| MOVED.to_owned())
+    }
+
+    /// Clients begin to lock in the scope that moves.
+    pub(super) fn begin_movers(&self) {
+        let Some(plan) = self.moves_plan() else { return };
+        self.moving.onward.store(plan.onward, Ordering::Relaxed);
+        // Every scope begins where old clients are.
+        self.moving.old_may_come.store(true, Ordering::Relaxed);
+        if plan.recipe == Recipe::TokensLwt {
+            self.begin_housekeeper();
+        }
+        for place in 0..plan.clients.len() as u64 {
+            self.begin_mover(FIRST + place);
+        }
+    }
+
+    fn begin_housekeeper(&self) {
+        let process = self.world.client_process(OPERATOR);
+        let (seams, cassandra) = (process.seams(), self.cassandra_of(OPERATOR));
+        let Ok(mut housekeeper) = Housekeeper::new(&cassandra, TokenTables::default(), TTL) else {
+            return self.wrong("the housekeeper of the tokens does not start".to_owned());
+        };
+        let sweeping = async move {
+            loop {
+                // What was not answered is swept the next time.
+                let _ = housekeeper.sweep().await;
+                seams.sleep(AGAIN).await;
+            }
+        };
+        process.seams().spawn("housekeeper", sweeping).detach();
+    }
+
+    /// Cassandra, as the process of that number reaches it.
+    fn cassandra_of(&self, number: u64) -> Cassandra {
+        let tables = self.world.keyspace().reached_by(Host::Client(number));
+        Cassandra::on(tables, self.world.client_process(number).seams())
+    }
+
+    /// Starts a client of the scope that moves: the first, or one in the place of another.
+    pub(super) fn begin_mover(&self, number: u64) {
+        let Some(moves) = self.moves_plan() else { return };
+        let place = usize::try_from(number - FIRST).unwrap_or(0) % moves.clients.len();
+        let plan = moves.clients[place];
+        let process = self.world.client_process(number);
+        process.set_rate(plan.rate);
+        let id = in_history(number);
+        let mover = Mover {
+            builder: self.world.client_builder(number).ttl(Duration::from_secs(3)),
+            tables: self.world.keyspace().reached_by(Host::Client(number)),
+            recipe: plan.mistaken.unwrap_or(moves.recipe),
+            plan,
+            id,
+            recorder: self.recorder.of(process.clone()),
+            seams: process.seams(),
+            seed: self.plan.seed ^ number,
+            moving: self.moving.clone(),
+            grants: self.grants.clone(),
+            stopped: self.ends.stop.subscribe(),
+            wrong: self.wrong.clone(),
+        };
+        let actor: Actor = begin(&process, &self.recorder, id, mover.work());
+        lock(&self.actors).insert(number, actor);
+    }
+
+    /// How many clients the scope that moves has.
+    pub(super) fn movers(&self) -> u64 {
+        self.moves_plan().map_or(0, |plan| plan.clients.len() as u64)
+    }
+
+    /// An operator moves the scope to and fro until the run's faults are over.
+    pub(super) async fn operate_moves(&self) {
+        let Some(plan) = self.moves_plan() else { return };
+        let mut draw = Draw::new(self.plan.seed ^ OPERATOR);
+        let end = self.seams.clock.now() + self.plan.length();
+        let Ok(scope) =
+            ScopeModes::new(&self.cassandra_of(OPERATOR), MOVING, ModesTable::default())
+        else {
+            return self.wrong("no scope can be called as the moving one is".to_owned());
+        };
+        while self.seams.clock.now() < end {
+            self.seams.sleep(Duration::from_millis(draw.below(plan.every_ms))).await;
+            if draw.below(TURNS_ONE_IN) == 0 {
+                self.moving.onward.fetch_xor(true, Ordering::Relaxed);
+            }
+            let left = end.saturating_since(self.seams.clock.now());
+            // Whether a move that was given up was made is seen by the next one.
+            let _ = self.seams.timeout(left, self.move_scope(&scope, draw.below(STAYS))).await;
+        }
+    }
+
+    /// One stage on, or back. Nobody but the operator knows of old clients: none is there while a process may be native.
+    async fn move_scope(&self, scope: &ScopeModes, stays: u64) {
+        let moving = &self.moving;
+        let moved = if moving.onward.load(Ordering::Relaxed) {
+            moving.old_may_come.store(false, Ordering::Relaxed);
+            self.end_old_clients();
+            let Ok(seen) = scope.view().await else { return };
+            if seen.stage == MoveStage::Both && self.old_clients_hold() {
+                return;
+            }
+            scope.advance_from(&seen).await
+        } else {
+            let moved = scope.go_back().await;
+            // At `both` a process that slipped in may be in `native` still.
+            let there = moved.as_ref().is_ok_and(|stage| *stage == MoveStage::Cassandra);
+            if there {
+                moving.old_may_come.store(true, Ordering::Relaxed);
+            }
+            moved
+        };
+        if moved.is_ok() {
+            moving.moves.fetch_add(1, Ordering::Relaxed);
+        } else if let Ok(view) = scope.view().await {
+            // There is nothing beyond: it stays there for a while.
+            match view.stage {
+                MoveStage::Fallback if stays == 0 => moving.onward.store(false, Ordering::Relaxed),
+                MoveStage::Cassandra if stays == 0 => moving.onward.store(true, Ordering::Relaxed),
+                _ => {}
+            }
+        }
+    }
+
+    /// All that live are killed; others come in their place, and wait until they may.
+    fn end_old_clients(&self) {
+        let Some(plan) = self.moves_plan() else { return };
+        let is_old = |number: &u64| {
+            let place = usize::try_from(number - FIRST).unwrap_or(0) % plan.clients.len();
+            plan.clients[place].old
+        };
+        let living = self.living_clients().into_iter();
+        let old: Vec<u64> =
+            living.filter(|number| (FIRST..END).contains(number)).filter(is_old).collect();
+        for number in old {
+            self.replace_mover(number);
+            *lock(&self.moving.old_ended) = Some(self.seams.clock.now());
+        }
+    }
+
+    /// What an old client was promised stands for a TTL after its end.
+    fn old_clients_hold(&self) -> bool {
+        lock(&self.moving.old_ended).is_some_and(|ended| self.seams.clock.now() < ended + TTL)
+    }
+
+    fn replace_mover(&self, number: u64) {
+        if let Some(actor) = lock(&self.actors).get(&number) {
+            actor.dies();
+        }
+        self.world.kill_client(number);
+        self.begin_mover(self.successor(number, FIRST..END, self.movers()));
+    }
+
+    /// What came of the moves.
+    pub(super) fn count_moves(&self, counts: &mut Counts) {
+        if self.moves_plan().is_none() {
+            return;
+        }
+        let of = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        counts.moving_runs = 1;
+        counts.scope_moves = of(&self.moving.moves);
+        counts.mode_changes = of(&self.moving.changes);
+        counts.old_grants = of(&self.moving.old_grants);
+        counts.moving_grants = of(&self.moving.our_grants);
+    }
+
+    /// A process in `both`, which every stage but the last admits, gets the lock when all is healed (I31).
+    pub(super) async fn moved_scope_is_served(&self) {
+        let Some(recipe) = self.moves_plan().map(|plan| plan.recipe) else { return };
+        let process = self.world.client_process(VISITOR);
+        let builder = self.world.client_builder(VISITOR).ttl(Duration::from_secs(10));
+        let (cassandra, seams) = (self.cassandra_of(VISITOR), process.seams());
+        let visit = async move {
+            let client = builder.connect().await.map_err(|error| format!("connect: {error}"))?;
+            let scope = ScopeModes::new(&cassandra, MOVING, ModesTable::default());
+            let scope = scope.map_err(|error| format!("the scope: {error}"))?;
+            let back = async {
+                // Rows of processes that were killed stand for a time.
+                while scope.view().await.is_ok_and(|view| view.stage == MoveStage::Fallback) {
+                    let _ = scope.go_back().await;
+                    seams.sleep(AGAIN).await;
+                }
+            };
+            if seams.timeout(SERVED_WITHIN, back).await.is_err() {
+                return Err("it does not come back from its last stage".to_owned());
+            }
+            let by = (recipe, in_history(VISITOR));
+            let locker = start(&cassandra, client.clone(), by, LockerMode::Both).await;
+            let locker = locker.map_err(|error| format!("enter: {error}"))?;
+            let guard = locker.acquire(MOVED, Patience::AtMost(SERVED_WITHIN)).await;
+            let guard = guard.map_err(|error| format!("acquire: {error}"))?;
+            guard.release().await.map_err(|error| format!("release: {error}"))?;
+            drop(locker);
+            cassandra.settled().await;
+            client.close().await.map_err(|error| format!("close: {error}"))
+        };
+        match self.world.as_client(VISITOR, visit).await {
+            Some(Ok(())) => {}
+            Some(Err(why)) => {
+                self.wrong(format!("I31: the scope that moves is not served in the end: {why}"))
+            }
+            None => {
+                self.wrong("I32: the calls of the moving scope's last visitor never end".to_owned())
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! A queue of work in Cassandra in a simulated run: workers enqueue items and work on them. No item is had twice at once, none comes again
+//! once its removal was answered, and in the end all that were enqueued have been worked on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use holdfast::Error;
+use holdfast::compat::{
+    Cassandra, ItemId, LockerOptions, Patience, WorkItem, WorkQueue, WorkTables,
+};
+use holdfast_seams::Seams;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::client::{Actor, begin};
+use super::counts::Counts;
+use super::plan::rate;
+use super::stage::{Stage, in_history, lock};
+use crate::draw::Draw;
+use crate::history::ClientId;
+use crate::sim::Host;
+use crate::worker::{Had, Worker};
+
+/// What a seed is turned into for this.
+const WORK_STREAM: u64 = 0x574f_524b_4552;
+/// Of so many runs with scopes one has a queue of work.
+const WORK_ONE_IN: u64 = 3;
+/// The number of the first worker. Those that come in the place of others count on.
+pub(super) const FIRST: u64 = 2_500_000;
+/// No worker has this number, or one above it.
+pub(super) const END: u64 = 2_600_000;
+const VISITOR: u64 = 2_290_004;
+/// How far the wall clock of a worker is wrong at most, milliseconds, either way: it changes the order of the items only.
+const WALL_SKEW_MS: u64 = 300_000;
+/// Of items, and by how much wall clocks of coordinators may differ.
+const TTL: Duration = Duration::from_secs(9);
+const MAX_SKEW: Duration = Duration::from_secs(3);
+/// How long the last visitor may take to work on what is left.
+const DONE_WITHIN: Duration = Duration::from_mins(5);
+const PAYLOAD: &str = "what is to be done";
+
+/// A queue of work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkPlan {
+    /// How much faster than true time the clock of each worker is, parts of a million.
+    pub rates: Vec<i32>,
+}
+
+impl WorkPlan {
+    /// What the seed of a run with scopes draws.
+    pub(super) fn draw(seed: u64) -> Option<Self> {
+        let mut draw = Draw::new(seed ^ WORK_STREAM);
+        if draw.below(WORK_ONE_IN) != 0 {
+            return None;
+        }
+        let rates = (0..2 + draw.below(2)).map(|_| rate(&mut draw)).collect();
+        Some(Self { rates })
+    }
+}
+
+/// What all workers of a run know of its items together.
+#[derive(Debug, Default)]
+pub(super) struct Items {
+    /// Those whose enqueue was answered.
+    enqueued: Mutex<BTreeSet<ItemId>>,
+    /// Those that were worked on to the end by a worker that was safe then.
+    worked: Mutex<BTreeSet<ItemId>>,
+    /// Those whose removal was answered.
+    removed: Mutex<BTreeSet<ItemId>>,
+    /// The last attempt of each that was handed out.
+    attempts: Mutex<BTreeMap<ItemId, u32>>,
+    had: AtomicU64,
+    again: AtomicU64,
+}
+
+impl Items {
+    /// An item is handed out; what is wrong with that. (That two have it at once the judge finds.)
+    fn had(&self, item: &WorkItem) -> Option<String> {
+        let (id, attempt) = (item.id(), item.attempt());
+        self.had.fetch_add(1, Ordering::Relaxed);
+        let before = lock(&self.attempts).insert(id.clone(), attempt);
+        if before.is_some() {
+            self.again.fetch_add(1, Ordering::Relaxed);
+        }
+        // An attempt that was written to one replica and never handed out is counted now and then.
+        if before.is_some_and(|before| attempt <= before) {
+            return Some(format!("work: {id} is handed out as attempt {attempt} after {before:?}"));
+        }
+        if lock(&self.removed).contains(id) {
+            return Some(format!("work: {id} comes again after its removal was answered"));
+        }
+        (item.payload() != PAYLOAD).then(|| format!("work: {id} has another payload"))
+    }
+
+    fn left(&self) -> Vec<ItemId> {
+        lock(&self.enqueued).difference(&lock(&self.worked)).cloned().collect()
+    }
+}
+
+/// One worker.
+struct Laborer {
+    queue: WorkQueue,
+    worker: Worker,
+    seams: Seams,
+    draw: Draw,
+    items: Arc<Items>,
+    wrong: Arc<Mutex<Vec<String>>>,
+    stopped: watch::Receiver<bool>,
+}
+
+impl Laborer {
+    /// Enqueues and works until it is told to stop.
+    async fn work(mut self) {
+        while !*self.stopped.borrow() {
+            if self.draw.below(2) == 0
+                && let Ok(id) = self.queue.enqueue(PAYLOAD).await
+            {
+                lock(&self.items.enqueued).insert(id);
+            }
+            let patience = match self.draw.below(3) {
+                0 => Patience::None,
+                _ => Patience::AtMost(Duration::from_millis(self.draw.below(6_000))),
+            };
+            if let Ok(Some(had)) = self.worker.next(patience).await {
+                let longest_ms = if self.draw.below(8) == 0 { 20_000 } else { 1_500 };
+                let length = Duration::from_millis(self.draw.below(longest_ms));
+                self.work_on(had, length).await;
+            }
+            self.seams.sleep(Duration::from_millis(self.draw.below(2_000))).await;
+        }
+    }
+
+    async fn work_on(&mut self, had: Had, length: Duration) {
+        if let Some(wrong) = self.items.had(had.item()) {
+            lock(&self.wrong).push(wrong);
+        }
+        had.keep(length).await;
+        if self.draw.below(8) == 0 {
+            return had.abandon();
+        }
+        let id = had.item().id().clone();
+        if had.item().is_safe() {
+            lock(&self.items.worked).insert(id.clone());
+        }
+        match had.done().await {
+            Ok(()) => {
+                lock(&self.items.removed).insert(id);
+            }
+            Err(Error::OutcomeUnknown { .. } | Error::Lost { .. }) => {}
+            Err(error) => lock(&self.wrong).push(format!("work: {id} cannot be done: {error}")),
+        }
+    }
+}
+
+impl Stage<'_> {
+    fn work_plan(&self) -> Option<&WorkPlan> {
+        self.plan.scopes.as_ref()?.work.as_ref()
+    }
+
+    /// What the ids of items begin with: the first digits of an instant.
+    pub(super) fn items_prefix(&self) -> Option<String> {
+        self.work_plan().map(|_| "0000".to_owned())
+    }
+
+    /// Workers begin.
+    pub(super) fn begin_workers(&self) {
+        for place in 0..self.workers() {
+            self.begin_worker(FIRST + place);
+        }
+    }
+
+    /// How many workers there are.
+    pub(super) fn workers(&self) -> u64 {
+        self.work_plan().map_or(0, |plan| plan.rates.len() as u64)
+    }
+
+    /// Starts a worker: one of the first, or one in the place of another.
+    pub(super) fn begin_worker(&self, number: u64) {
+        let Some(plan) = self.work_plan() else { return };
+        let process = self.world.client_process(number);
+        let place = usize::try_from(number - FIRST).unwrap_or(0) % plan.rates.len();
+        process.set_rate(plan.rates[place]);
+        let Some(mut laborer) = self.laborer(number) else { return };
+        let ahead_ms = laborer.draw.below(2 * WALL_SKEW_MS + 1);
+        let off_ms = |ms: u64| i64::try_from(ms).unwrap_or(0);
+        process.set_wall_skew(off_ms(ahead_ms) - off_ms(WALL_SKEW_MS));
+        let actor: Actor = begin(&process, &self.recorder, in_history(number), laborer.work());
+        lock(&self.actors).insert(number, actor);
+    }
+
+    fn laborer(&self, number: u64) -> Option<Laborer> {
+        let (process, id) = (self.world.client_process(number), in_history(number));
+        let (seams, recorder) = (process.seams(), self.recorder.of(process.clone()));
+        let tables = self.world.keyspace().reached_by(Host::Client(number));
+        let cassandra = Cassandra::on(tables, seams.clone());
+        let queue = match WorkQueue::new(&cassandra, &options(id), WorkTables::default(), "jobs") {
+            Ok(queue) => queue,
+            Err(error) => {
+                self.wrong(format!("work: no queue is made: {error}"));
+                return None;
+            }
+        };
+        Some(Laborer {
+            worker: Worker::of(queue.clone(), id, recorder).on(seams.clone()),
+            queue,
+            seams,
+            draw: Draw::new(self.plan.seed ^ number),
+            items: self.items.clone(),
+            wrong: self.wrong.clone(),
+            stopped: self.ends.stop.subscribe(),
+        })
+    }
+
+    /// What came of the items.
+    pub(super) fn count_work(&self, counts: &mut Counts) {
+        counts.work_items = lock(&self.items.enqueued).len() as u64;
+        counts.work_had = self.items.had.load(Ordering::Relaxed);
+        counts.work_again = self.items.again.load(Ordering::Relaxed);
+    }
+
+    /// A worker that comes when all is healed works on everything that is left: nothing was lost.
+    pub(super) async fn work_is_done(&self) {
+        if self.work_plan().is_none() {
+            return;
+        }
+        let Some(mut last) = self.laborer(VISITOR) else { return };
+        let items = self.items.clone();
+        let working = async move {
+            while !items.left().is_empty() {
+                match last.worker.next(Patience::AtMost(Duration::from_mins(1))).await {
+                    Ok(Some(had)) => last.work_on(had, Duration::from_millis(100)).await,
+                    Ok(None) => {}
+                    Err(error) => lock(&last.wrong).push(format!("work: none is had: {error}")),
+                }
+            }
+        };
+        let done = self.world.as_client(VISITOR, working);
+        if self.seams.timeout(DONE_WITHIN, done).await.is_err() {
+            self.wrong(format!("work: lost: {:?}", self.items.left()));
+        }
+    }
+}
+
+fn options(id: ClientId) -> LockerOptions {
+    LockerOptions::default().service(format!("worker-{}", id.0)).ttl(TTL).max_skew(MAX_SKEW)
+}
