@@ -2,8 +2,8 @@
 //!
 //! Clients of a run write down what they asked, what they were told and what they believed
 //! ([`history`]); one checker judges what they wrote ([`check`]), whoever made the run: real
-//! processes today ([`cluster`], [`fault`], [`wire`], [`traffic`]), a simulator later. `README.md`
-//! beside this folder says which invariant of DESIGN §12 is proven where.
+//! processes ([`cluster`], [`fault`], [`wire`], [`traffic`]) or a simulated run ([`life`]).
+//! `docs/invariants.md` says which test guards which invariant (DESIGN §12).
 //!
 //! What cannot go on fails its test: the harness panics where a product would return an error.
 #![allow(
