@@ -89,7 +89,7 @@ impl GuardState {
 pub(crate) struct HeldLock {
     pub(crate) name: Arc<str>,
     pub(crate) mode: Mode,
-    /// Not given back by itself; falls when its release is queued, and never rises (S3).
+    /// Not given back by itself; falls when its release is queued, and never rises (DESIGN §5.6).
     held: AtomicBool,
     value: Mutex<Option<Value>>,
 }

@@ -6,7 +6,7 @@
 //!   for clock rates and [`DEADLINE_MARGIN`] (I6, DESIGN §5.4).
 //! - A [`Span`] whose deadline was once seen to have passed is over for ever: no later answer
 //!   lengthens it, so nobody reads "safe" after somebody has read "unsafe" (DESIGN §5.6).
-//! - A keepalive's seq is never given out twice (S2).
+//! - A keepalive's seq is never given out twice (DESIGN §5.4).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -227,7 +227,7 @@ impl Lease {
     }
 
     /// Notes a keepalive that is about to be queued: `now` is its send time, so it has to be read
-    /// before (S2, DESIGN §5.4). Returns its seq.
+    /// before (DESIGN §5.4). Returns its seq.
     pub(crate) fn send_keepalive(&mut self, now: Moment) -> u64 {
         let again = if mutant!(SeqSentAgain) { self.unanswered.pop_front() } else { None };
         let seq = again.map_or(self.next_seq, |(seq, _)| seq);

@@ -94,7 +94,7 @@ async fn a_try_that_finds_the_lock_held_names_the_holder() {
     assert_eq!(error.to_string(), "jobs is not granted: held by other:1 for 12 s");
 }
 
-/// DESIGN §5.4, S2: the answer takes three seconds; the deadline is none the later for it.
+/// DESIGN §5.4: the answer takes three seconds; the deadline is none the later for it.
 #[tokio::test(start_paused = true)]
 async fn the_safe_deadline_counts_from_when_the_keepalive_was_sent() {
     let mut net = Net::new();
@@ -376,7 +376,7 @@ async fn a_hold_nobody_here_remembers_is_ended() {
     assert_eq!(server.cancel().await, 8);
 }
 
-/// S3: between the release and its answer a State still shows the hold.
+/// DESIGN §5.6: between the release and its answer a State still shows the hold.
 #[tokio::test(start_paused = true)]
 async fn no_state_revives_a_guard_whose_release_was_queued() {
     let mut net = Net::new();

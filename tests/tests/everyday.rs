@@ -143,7 +143,7 @@ async fn a_value_goes_to_the_next_holder_and_is_suspect_if_the_last_one_died() {
     assert!(next.inspect("import").await.unwrap().is_none(), "no residue (I33)");
 }
 
-/// S3, I12, I23 over a change of leader: parts and values asked while nobody leads are done once.
+/// DESIGN §5.6, I12, I23 over a change of leader: parts and values asked while nobody leads are done once.
 #[tokio::test]
 async fn sets_and_values_outlive_the_leader() {
     let mut cluster = Cluster::start(&Setup::nodes(3)).await;

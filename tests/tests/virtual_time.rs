@@ -261,7 +261,7 @@ fn a_leader_that_crashes_with_an_expiry_not_committed_expires_nobody_wrongly() {
     });
 }
 
-/// S1 of the review of safety. The leader is cut off on connections that live, together with the client
+/// Finding S1 of `docs/reliability.md`. The leader is cut off on connections that live, together with the client
 /// that holds. Answers of the others are on their way to it; they arrive when another leader has given
 /// all sessions a lease, and before anything else does. They say nothing about now: the old leader
 /// acknowledges no keepalive (§5.1), and the client is unsafe before the next one is granted.

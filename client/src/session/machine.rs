@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - A hold is handed out only in a span that is alive, and never again once it was lost or its
-//!   release was queued; no State revives it (S3, I6, DESIGN §5.6).
+//!   release was queued; no State revives it (I6, DESIGN §5.6).
 //! - A hold of names in a scope with fallback is handed out, and is safe, only while authority of its
 //!   token's epoch covers it (DESIGN §10, I24).
 //! - A name of a hold that was given back by itself is no part of it from the moment its release was

@@ -196,7 +196,7 @@ async fn a_name_that_is_not_ours_is_refused_and_gives_back_nothing() {
     server.keep_alive_for(ms(3_000)).await;
 }
 
-/// S3 for a part of a set, and DESIGN §6: one way heals all.
+/// DESIGN §5.6 for a part of a set, and §6: one way heals all.
 #[tokio::test(start_paused = true)]
 async fn a_part_that_the_state_still_shows_is_given_back_again_and_never_revived() {
     let mut net = Net::new();

@@ -43,8 +43,8 @@ pub(super) const MAX_BATCH_COMMANDS: usize = 1_024;
 /// (64 KiB). A command alone takes about half of it at most: 64 names of 512 bytes, or an import.
 pub(super) const MAX_BATCH_BYTES: usize = 60 << 10;
 
-/// Entries on their way at once: while one is synced, the next is replicated. More brought nothing
-/// (`research/spike.md` §3.2).
+/// Entries on their way at once: while one is synced, the next is replicated. Measured with 1 to 16:
+/// more than two bring nothing.
 const IN_FLIGHT: usize = 2;
 
 /// The proposer's bounds.

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// them all before it leads, and commands wait meanwhile.
 const LAG_MAX: u64 = 1_000;
 /// A disk that makes entries durable in less is fast enough, whatever the others do: a sync of a
-/// healthy disk may take this long now and then (`research/reliability.md` §2.1).
+/// healthy disk may take this long now and then (DESIGN §7).
 const SLOW: Duration = Duration::from_millis(100);
 /// A disk is slow beside another one that is so many times as fast. The next leader compares itself
 /// by the same rule, so it does not hand back what it was handed. Times are measured to a factor of

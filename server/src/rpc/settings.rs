@@ -18,7 +18,7 @@ pub struct RpcSettings {
     /// Default: 1 024. Minimum: 1. Past it a client's call waits at the client; one stream carries
     /// a session with all its requests, so more are needed only by proxies.
     ///
-    /// Source: `research/reliability.md` §2.3.
+    /// Source: DESIGN §6; tonic sets no limit by itself.
     pub max_streams_per_connection: u32,
     /// Bytes that may lie unread on one stream.
     ///
@@ -29,7 +29,7 @@ pub struct RpcSettings {
     /// Default: 16 777 216 (16 MiB). Minimum: 4 MiB. Maximum: 2³¹ − 1. h2 ends a connection on
     /// which small frames worth half of it lie unread.
     ///
-    /// Source: `research/reliability.md` §2.3.
+    /// Source: DESIGN §6, traps of h2.
     pub connection_window_bytes: u32,
     /// Largest header list of a request, bytes.
     ///

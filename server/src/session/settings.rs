@@ -48,14 +48,14 @@ pub struct SessionSettings {
     /// Default: 50 000. Minimum: 10. Past it the stream ends with `RESOURCE_EXHAUSTED`; the
     /// session lives on.
     ///
-    /// Source: about what one stream can do on the test machine (`research/spike.md` §3.5).
+    /// Source: about what one stream can do on a test machine of two cores.
     pub frames_per_second: u32,
     /// Streams that a session may be attached to, on this node.
     ///
     /// Default: 100 000. Minimum: 1. Past it an Open ends with `RESOURCE_EXHAUSTED`.
     ///
-    /// Source: as many as the cluster's `max_sessions`; about 32 KiB each with a connection of its
-    /// own (`research/reliability.md` §2.3).
+    /// Source: as many as the cluster's `max_sessions`; measured, about 32 KiB each with a connection
+    /// of its own.
     pub max_attached_streams: usize,
     /// Streams that have not been answered Opened yet.
     ///
@@ -99,7 +99,7 @@ pub struct SessionSettings {
     ///
     /// Default: 5 000. Minimum: 100. Then it ends with `INVALID_ARGUMENT`.
     ///
-    /// Source: `research/reliability.md` §4, threat 17.
+    /// Source: a client that connects and sends nothing must not hold a stream (slow loris).
     pub open_within_ms: u64,
 }
 

@@ -21,10 +21,10 @@
 //!   drawn, in one step. It may be taken any time after the read that allows it, and be over any time.
 //! - Beats, tokens' numbers and fences begin anew with each epoch, so that they tell least.
 //! - Two leaders may have different W in their settings, and clients go by the row's. V is the same for all: when a
-//!   leader may change it is argued in `ARCHITECTURE.md`, and lived in `server/src/authority/tests/lives.rs`.
+//!   leader may change it is argued in DESIGN §10 and in `server/src/authority/changing.rs`.
 //! - There is one scope, with one name in it, and no bound on switches but the last epoch.
 //!
-//! # Where DESIGN §10 had gaps
+//! # Gaps of the first design that this model found
 //!
 //! A hold in Cassandra that was acquired late, after others took over from `draining` and held, could be
 //! extended by a read that had begun before it and showed that `draining`. [`Rule::ReadOfHeld`] mends it.

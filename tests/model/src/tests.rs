@@ -83,7 +83,7 @@ fn a_round_from_before_the_keepalive_does_not_count() {
     is_missed(Rule::RoundAfterReceipt, SMALL);
 }
 
-/// S1 of the review of safety: an answer that was on its way across an election.
+/// Finding S1 of `docs/reliability.md`: an answer that was on its way across an election.
 #[test]
 fn an_answer_to_an_older_question_does_not_count() {
     is_missed(Rule::AnswerToThisRound, LATE);

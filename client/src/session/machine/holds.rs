@@ -63,7 +63,7 @@ impl Machine {
         let Some(request) = self.requests.get_mut(key) else { return };
         let Phase::Held(hold) = &request.phase else { return };
         let token = hold.token;
-        // Unsafe before anything can be queued (S3).
+        // Unsafe before anything can be queued (DESIGN §5.6).
         if !mutant!(ReleaseStaysSafe) {
             hold.safety().end(GuardState::Released);
         }
@@ -106,7 +106,7 @@ impl Machine {
         if let Phase::Held(hold) = &request.phase
             && !mutant!(ReleaseStaysSafe)
         {
-            // As with a whole hold, before anything can be queued (S3).
+            // As with a whole hold, before anything can be queued.
             for name in &names {
                 hold.give_up(name);
             }

@@ -9,7 +9,7 @@ use crate::session::request::{Phase, fail_all};
 impl Machine {
     /// The first frame of a stream that is about to be sent.
     pub(in crate::session) fn open(&mut self) -> v1::ClientFrames {
-        // Read before the frame is queued (S2): the answer renews from here.
+        // Read before the frame is queued (DESIGN §5.4): the answer renews from here.
         let sent = self.clock.now();
         self.stream = Stream::Opening(sent);
         self.arriving = Arriving::default();

@@ -97,8 +97,8 @@ impl Stage {
     }
 }
 
-/// S1: openraft took the answer to an earlier request for one to a later request without entries,
-/// which no member had seen.
+/// Finding S1 of `docs/reliability.md`: openraft took the answer to an earlier request for one to a
+/// later request without entries, which no member had seen.
 #[tokio::test(start_paused = true)]
 async fn a_deposed_leader_is_not_confirmed_by_late_answers_on_its_log_streams() {
     for (first, gap_ms) in [0, 1].into_iter().flat_map(|first| GAPS_MS.map(|gap| (first, gap))) {
