@@ -1,9 +1,10 @@
-//! What the documents and the layering promise, checked: a path or a test they name exists, crates
-//! and modules depend downwards only (DESIGN §3), the sample settings are valid, the README shows
-//! the example that is compiled.
+//! What the documents and the layering promise, checked: a path, a test or a section of the design that
+//! they or the code name exists, each invariant has a row, crates and modules depend downwards only
+//! (DESIGN §3), the sample settings are valid, the README shows the example that is compiled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,16 +14,24 @@ use holdfast_tests::cluster::binary;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
-/// The documents whose paths and test names are checked.
-const DOCUMENTS: [&str; 7] = [
+/// The documents whose paths and test names are checked, besides those in [`DESIGN`].
+const DOCUMENTS: [&str; 9] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "SECURITY.md",
     "tests/README.md",
+    "docs/decisions.md",
     "docs/fault-model.md",
+    "docs/invariants.md",
 ];
+
+/// The folder with the sections that `DESIGN §n` cites.
+const DESIGN: &str = "docs/design";
+
+/// Most bytes of `ARCHITECTURE.md`: a stranger reads it in twenty minutes.
+const ARCHITECTURE_BYTES: usize = 25 * 1024;
 
 /// Every package, by its folder.
 const PACKAGES: [&str; 9] = [
@@ -74,6 +83,30 @@ fn rust_files(folder: &str) -> Result<Vec<(String, String)>> {
     }
     sources.sort();
     Ok(sources)
+}
+
+/// The documents whose paths and test names are checked.
+fn documents() -> Result<Vec<String>> {
+    let design = files(DESIGN)?.into_iter().map(|file| file.to_string_lossy().into_owned());
+    Ok(DOCUMENTS.into_iter().map(str::to_owned).chain(design).collect())
+}
+
+/// Every text of ours that may cite the design or an invariant: path from the root, and text.
+fn texts() -> Result<BTreeMap<String, String>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(root())? {
+        let path = entry?.path();
+        if path.is_file() {
+            paths.push(path.strip_prefix(root())?.to_path_buf());
+        }
+    }
+    for folder in PACKAGES.into_iter().chain(["docs", "deploy"]) {
+        paths.extend(files(folder)?);
+    }
+    let ends = ["md", "proto", "rs", "toml"].map(OsStr::new);
+    paths.retain(|path| path.extension().is_some_and(|end| ends.contains(&end)));
+    let text = |path: PathBuf| Ok((path.to_string_lossy().into_owned(), read(&path)?));
+    paths.into_iter().map(text).collect()
 }
 
 /// The names of all files, with and without what they end in.
@@ -130,15 +163,40 @@ fn looks_like_a_path(span: &str) -> bool {
 fn every_path_named_in_the_documents_exists() -> Result {
     let anywhere = file_names()?;
     let mut missing = Vec::new();
-    for document in DOCUMENTS {
-        let text = read(document)?;
-        let beside = root().join(document).with_file_name("");
+    for document in documents()? {
+        let text = read(&document)?;
+        let beside = root().join(&document).with_file_name("");
         let spans = code_spans(&text).into_iter().filter(|span| looks_like_a_path(span));
         let named = spans.filter(|span| !anywhere.contains(span));
         let lost = named
             .chain(link_targets(&text))
             .filter(|path| !root().join(path).exists() && !beside.join(path).exists());
         missing.extend(lost.map(|path| format!("{document}: {path}")));
+    }
+    assert_eq!(missing, NONE, "named, but not there");
+    Ok(())
+}
+
+/// A path in a comment stands from the root, from the package, or from beside the file. A name without a
+/// folder may be that of any file.
+#[test]
+fn every_path_named_in_a_comment_exists() -> Result {
+    let anywhere = file_names()?;
+    let mut missing = Vec::new();
+    for (file, text) in texts()? {
+        if Path::new(&file).extension() != Some(OsStr::new("rs")) {
+            continue;
+        }
+        let exists = |span: &str| {
+            let mut folders = Path::new(&file).ancestors();
+            anywhere.contains(span) || folders.any(|folder| root().join(folder).join(span).exists())
+        };
+        let comments = text.lines().filter(|line| line.trim_start().starts_with("//"));
+        let named = comments
+            .flat_map(|line| line.split('`').skip(1).step_by(2))
+            .filter(|span| looks_like_a_path(span) && Path::new(span).extension().is_some());
+        let lost = named.filter(|span| !exists(span)).map(|span| format!("{file}: {span}"));
+        missing.extend(lost);
     }
     assert_eq!(missing, NONE, "named, but not there");
     Ok(())
@@ -169,12 +227,118 @@ fn every_test_named_in_the_documents_exists() -> Result {
     let others: BTreeSet<String> = setting_names()?.into_iter().chain(file_names()?).collect();
     let exists = |name: &str| sources.contains(&format!("fn {name}(")) || others.contains(name);
     let mut missing = Vec::new();
-    for document in DOCUMENTS {
-        let named = code_spans(&read(document)?).into_iter().filter(|span| looks_like_a_test(span));
+    for document in documents()? {
+        let named =
+            code_spans(&read(&document)?).into_iter().filter(|span| looks_like_a_test(span));
         missing
             .extend(named.filter(|name| !exists(name)).map(|name| format!("{document}: {name}")));
     }
     assert_eq!(missing, NONE, "named, but not there");
+    Ok(())
+}
+
+/// The number of a section that `text` begins with, empty if there is none, and the rest.
+fn section(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number = text[..end].trim_end_matches('.');
+    (number, &text[number.len()..])
+}
+
+/// The sections that `text` cites: several may follow one `DESIGN`, and of a range the ends count.
+fn cited_sections(text: &str) -> BTreeSet<&str> {
+    let mut cited = BTreeSet::new();
+    for citation in text.split("DESIGN §").skip(1) {
+        let mut next = Some(citation);
+        while let Some((number, rest)) = next.map(section).filter(|(number, _)| !number.is_empty())
+        {
+            cited.insert(number);
+            let joints = [", §", " and §", "–"];
+            next = joints.into_iter().find_map(|joint| rest.strip_prefix(joint));
+        }
+    }
+    cited
+}
+
+/// The sections that have a heading in [`DESIGN`].
+fn design_sections() -> Result<BTreeSet<String>> {
+    let mut sections = BTreeSet::new();
+    for file in files(DESIGN)? {
+        for line in read(&file)?.lines() {
+            let heading = line.strip_prefix("# §").or_else(|| line.strip_prefix("## §"));
+            sections.extend(heading.map(|heading| section(heading).0.to_owned()));
+        }
+    }
+    Ok(sections)
+}
+
+/// The design that the project was started from is not in the repository. What of it the code cites is.
+#[test]
+fn every_cited_section_of_the_design_has_a_heading() -> Result {
+    let sections = design_sections()?;
+    let mut lost = Vec::new();
+    for (path, text) in texts()? {
+        let open = cited_sections(&text).into_iter().filter(|number| !sections.contains(*number));
+        lost.extend(open.map(|number| format!("{path}: §{number}")));
+    }
+    assert_eq!(lost, NONE, "cited, but without a heading in {DESIGN}");
+    Ok(())
+}
+
+/// The table of invariants: the number of each, and its cells behind that.
+fn invariants() -> Result<BTreeMap<usize, Vec<String>>> {
+    let mut rows: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for line in read("docs/invariants.md")?.lines() {
+        let Some(row) = line.strip_prefix("| I").and_then(|row| row.strip_suffix('|')) else {
+            continue;
+        };
+        let (number, cells) = row.split_once('|').ok_or_else(|| format!("no cells: {line}"))?;
+        let cells = cells.split('|').map(|cell| cell.trim().to_owned()).collect();
+        let twice = rows.insert(number.trim().parse::<usize>()?, cells).is_some();
+        assert!(!twice, "I{number} has two rows");
+    }
+    Ok(rows)
+}
+
+/// An invariant keeps its number for ever, so the numbers have no gap, and none is cited that has no row.
+#[test]
+fn every_cited_invariant_has_one_row() -> Result {
+    let rows = invariants()?;
+    assert!(rows.keys().copied().eq(1..=rows.len()), "not one row for each: {:?}", rows.keys());
+    let cited = |word: &str| word.strip_prefix('I')?.parse::<usize>().ok();
+    let mut lost = Vec::new();
+    for (path, text) in texts()? {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+        let open: BTreeSet<_> =
+            words.filter_map(cited).filter(|number| !rows.contains_key(number)).collect();
+        lost.extend(open.into_iter().map(|number| format!("{path}: I{number}")));
+    }
+    assert_eq!(lost, NONE, "cited, but not in docs/invariants.md");
+    Ok(())
+}
+
+/// That what a row names exists, the tests of all documents see to.
+#[test]
+fn every_invariant_names_code_that_upholds_it_and_a_test_that_guards_it() -> Result {
+    for (number, cells) in invariants()? {
+        let [_, upheld, guarded, _] = cells.as_slice() else {
+            return Err(format!("I{number} has {} cells behind its number", cells.len()).into());
+        };
+        if upheld.starts_with("not built") {
+            continue;
+        }
+        let is_file = |span: &String| root().join(span).is_file();
+        let is_test = |span: &String| looks_like_a_test(span) || looks_like_a_path(span);
+        assert!(code_spans(upheld).iter().any(is_file), "I{number} names no code");
+        assert!(code_spans(guarded).iter().any(is_test), "I{number} names no test");
+    }
+    Ok(())
+}
+
+/// What grows belongs into `docs/design`, `docs/decisions.md` or the documentation of a module.
+#[test]
+fn the_tour_of_the_architecture_stays_short() -> Result {
+    let bytes = read("ARCHITECTURE.md")?.len();
+    assert!(bytes < ARCHITECTURE_BYTES, "ARCHITECTURE.md has {bytes} bytes");
     Ok(())
 }
 
