@@ -111,7 +111,7 @@ fn in_whole_millis(length: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    /// DESIGN §10: "W ≥ V·(1 + a) + margin, margin V/5, is checked at start".
+    /// DESIGN §10: W ≥ V·(1 + a) + margin, margin V/5.
     #[test]
     fn a_take_over_that_could_come_before_the_end_of_a_hold_is_refused() {
         let of =
