@@ -65,7 +65,6 @@ mod lease;
 mod operator;
 mod queue_place;
 mod reader;
-mod rules;
 mod safety;
 mod scopes;
 mod session;

@@ -17,11 +17,10 @@
 //! ```
 
 mod list;
-mod rules;
 mod switch;
 
 pub use list::{Mutant, UnknownMutant};
-pub use switch::{arm, is_armed};
+pub use switch::{arm, is_armed, while_armed};
 
 /// Whether a mutant, named by its variant of [`Mutant`], is armed in this thread.
 ///

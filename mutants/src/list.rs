@@ -223,6 +223,71 @@ mutants! {
     // What the simulator found.
     RefusedCopyEndsWait, "refused-copy-ends-wait", "I10",
         "a client takes the refusal of a copy of its request for the end of its wait";
+
+    // Authority over a scope, in the row between both stores: the rules of DESIGN §10, by the names that they have in the model
+    // (`tests/model/src/authority/rule.rs`).
+    CoverFromReceipt, "cover-from-receipt", "CoverFromSendTime, I24",
+        "a client counts the authority over a scope from the receipt of the answer that tells of it";
+    CoverOfAnyEpoch, "cover-of-any-epoch", "CoverOfOwnEpoch, I24",
+        "authority of another epoch than that of its token covers a guard";
+    TakeOverAtOnce, "take-over-at-once", "TakeOverWaits, I24",
+        "a client takes a scope over without waiting W";
+    DrainTakenOverAtOnce, "drain-taken-over-at-once", "DrainTakeOverWaits, I24",
+        "a client takes a scope over that drains without waiting W";
+    WaitFromReadStart, "wait-from-read-start", "WaitFromReadEnd, I24",
+        "a client counts W from the start of the read that showed the row";
+    BeatNotCompared, "beat-not-compared", "BeatCompared, I24",
+        "a client takes a scope over although its leader has written the row in the meantime";
+    UnknownTakeOverCounts, "unknown-take-over-counts", "UnknownTakeOverFails, I24",
+        "a take-over that was not answered counts as done";
+    HoldFromReadEnd, "hold-from-read-end", "HoldFromReadStart, I24",
+        "a hold in Cassandra is safe for V from the end of the read that covers it";
+    ReadOfAnyEpoch, "read-of-any-epoch", "ReadOfOwnEpoch, I24",
+        "a read of a later epoch than that of its token covers a hold in Cassandra";
+    ReadBeforeHoldCounts, "read-before-hold-counts", "ReadOfHeld, I24",
+        "a read that began before a hold in Cassandra covers it";
+    EntryWhileDraining, "entry-while-draining", "NoEntryWhileDraining, I24",
+        "a client asks for locks in Cassandra while the scope drains";
+    NoTakeOverFromDraining, "no-take-over-from-draining", "TakeOverFromDraining, I31",
+        "no client takes over a scope whose leader died while it drained";
+    DurationsOfFirstRow, "durations-of-first-row", "DurationsOfTheRow, I24",
+        "a client goes on with the W and V that it read first";
+    AuthorityFromBumpEnd, "authority-from-bump-end", "AuthorityFromBumpStart, I24",
+        "a leader counts its authority from the end of the bump";
+    UnknownBumpCounts, "unknown-bump-counts", "UnknownBumpFails, I24",
+        "a bump that was not answered counts as done";
+    ReturnAtOnce, "return-at-once", "ReturnWaits, I24",
+        "a leader raises the core's epoch while holds in Cassandra may be safe";
+    ReturnWaitsHalf, "return-waits-half", "ReturnWaitsToTheEnd, I24",
+        "a leader waits for a third of the time that holds in Cassandra may be safe";
+    ReturnWaitFromStart, "return-wait-from-start", "ReturnWaitFromEnd, I24",
+        "a leader counts its wait for holds in Cassandra from when it asked for the change";
+    OnlyReturnerWaits, "only-returner-waits", "AnyLeaderWaits, I24",
+        "a leader that finds the row native, and did not write that, waits for no hold in Cassandra";
+    UnknownReturnCounts, "unknown-return-counts", "UnknownReturnFails, I24",
+        "a return that was not answered counts as done, and its wait from then";
+    RowBelowCore, "row-below-core", "AboveTheCore, I24",
+        "a leader gives a row an epoch that the core has come to already";
+    RowWrittenWithoutQuorum, "row-written-without-quorum", "RoundBeforeWrite, I24",
+        "a leader writes the row without confirming its leadership";
+    RowNotRaised, "row-not-raised", "RowIsRaised, I31",
+        "a native row below the core's epoch stays there";
+    RowWBelowAuthority, "row-w-below-authority", "RowWCoversAuthority, I24",
+        "the row has a shorter W than the leader counts its authority by";
+    ShorterWAtOnce, "shorter-w-at-once", "ShorterWWaits, I24",
+        "a leader shortens the row's W while authority by the longer one may be left";
+    ShorterWBesideOthers, "shorter-w-beside-others", "ShorterWAlone, I24",
+        "a leader shortens the row's W although another leader wrote the row in the meantime";
+    VChangesAnyTime, "v-changes-any-time", "DESIGN §10, I24",
+        "a leader changes the row's V while holds in Cassandra may count by it";
+    ReturnWaitByOwnV, "return-wait-by-own-v", "DESIGN §10, I24",
+        "a leader waits for holds in Cassandra by its own V";
+    RowOfOtherCluster, "row-of-other-cluster", "DESIGN §10, I24",
+        "a leader uses a row that the leaders of another cluster keep";
+
+    // The modes of a scope that moves (`client/src/compat/modes`).
+    TiesNotCompared, "ties-not-compared", "modes, I24",
+        "a process locks by another recipe or cluster than its scope is tied to";
 }
 
 impl fmt::Display for Mutant {

@@ -26,6 +26,23 @@ pub fn arm(_: Option<Mutant>) {
     panic!("no mutant is in a build without debug assertions");
 }
 
+/// Runs `run` with that mutant armed in this thread, and with none after it, also when `run` panics.
+///
+/// # Panics
+///
+/// As [`arm`], in a build without debug assertions.
+pub fn while_armed<T>(mutant: Mutant, run: impl FnOnce() -> T) -> T {
+    struct Disarmed;
+    impl Drop for Disarmed {
+        fn drop(&mut self) {
+            arm(None);
+        }
+    }
+    arm(Some(mutant));
+    let _disarmed = Disarmed;
+    run()
+}
+
 /// Whether that mutant is armed in this thread. Product code asks with [`mutant!`](crate::mutant).
 #[cfg(debug_assertions)]
 pub fn is_armed(mutant: Mutant) -> bool {
@@ -52,6 +69,13 @@ mod tests {
         let elsewhere = std::thread::spawn(|| mutant!(BargingTry)).join();
         assert!(!elsewhere.expect("the thread ends"));
         arm(None);
+        assert!(!mutant!(BargingTry));
+    }
+
+    #[test]
+    fn none_is_armed_after_a_run_that_panicked() {
+        let panics = || while_armed(Mutant::BargingTry, || assert!(!mutant!(BargingTry)));
+        assert!(std::panic::catch_unwind(panics).is_err());
         assert!(!mutant!(BargingTry));
     }
 }

@@ -237,6 +237,24 @@ fn every_test_named_in_the_documents_exists() -> Result {
     Ok(())
 }
 
+/// A mutant without a kept run names the test that shows it.
+#[test]
+fn every_test_that_shows_a_mutant_exists() -> Result {
+    let kept = read("tests/tests/lives/mutants.txt")?;
+    let named = kept.lines().filter_map(|line| line.split_once(" test "));
+    let sources = PACKAGES.map(rust_files).into_iter().collect::<Result<Vec<_>>>()?;
+    let exists = |test: &str| {
+        let declared = format!("fn {test}(");
+        sources.iter().flatten().any(|(_, text)| text.contains(&declared))
+    };
+    let missing: Vec<_> = named
+        .filter(|(_, test)| !exists(test))
+        .map(|(mutant, test)| format!("{mutant}: {test}"))
+        .collect();
+    assert_eq!(missing, NONE, "named, but not there");
+    Ok(())
+}
+
 /// The number of a section that `text` begins with, empty if there is none, and the rest.
 fn section(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

@@ -11,12 +11,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use holdfast_mutants::mutant;
 use holdfast_proto::v1::ScopeAuthority;
 use holdfast_seams::Moment;
 
 use crate::FencingToken;
 use crate::lease::{DEADLINE_MARGIN, Terms};
-use crate::rules::{Rule, lacks};
 
 /// More than this is not counted of an authority that is left: a server that says more is wrong.
 const LEFT_MAX: Duration = Duration::from_hours(24);
@@ -120,7 +120,7 @@ impl Cover {
     }
 
     fn of(self, epoch: u64) -> Covered {
-        let own = epoch == self.epoch || lacks(Rule::CoverOfOwnEpoch);
+        let own = epoch == self.epoch || mutant!(CoverOfAnyEpoch);
         match self.until {
             Some(until) if own => Covered::Until(until),
             _ if epoch < self.epoch => Covered::Over,

@@ -21,9 +21,8 @@
 
 use holdfast_cassandra::authority::{AuthorityRow, Durations};
 use holdfast_core::ScopeState;
+use holdfast_mutants::mutant;
 use holdfast_seams::Moment;
-
-use super::rules::{Rule, lacks};
 
 /// See the module.
 #[derive(Debug)]
@@ -46,7 +45,7 @@ impl Changing {
 
     /// The row had to be read: somebody else may have written it. (`ShorterWAlone`)
     pub(super) fn not_alone(&mut self) {
-        if !lacks(Rule::ShorterWAlone) {
+        if !mutant!(ShorterWBesideOthers) {
             self.alone_since = None;
         }
     }
@@ -55,11 +54,11 @@ impl Changing {
     pub(super) fn in_a_bump(&self, now: Moment, core: ScopeState, row: AuthorityRow) -> Durations {
         let (own, was) = (self.own, row.durations);
         // `VStands`.
-        let may_change_v = row.epoch == core.epoch || lacks(Rule::VStands);
+        let may_change_v = row.epoch == core.epoch || mutant!(VChangesAnyTime);
         let v = if may_change_v { own } else { was };
         let w = if own.take_over_wait() >= was.take_over_wait() {
             // `RowWCoversAuthority`.
-            if lacks(Rule::RowWCoversAuthority) { was } else { own }
+            if mutant!(RowWBelowAuthority) { was } else { own }
         } else if self.longer_is_over(now, was) {
             own
         } else {
@@ -71,6 +70,6 @@ impl Changing {
     /// Whether no authority is left that was counted by a W above the own one. (`ShorterWWaits`)
     fn longer_is_over(&self, now: Moment, longer: Durations) -> bool {
         let over = self.alone_since.map(|since| since + longer.take_over_wait());
-        over.is_some_and(|over| over <= now) || lacks(Rule::ShorterWWaits)
+        over.is_some_and(|over| over <= now) || mutant!(ShorterWAtOnce)
     }
 }

@@ -12,13 +12,13 @@ use holdfast_cassandra::answer_limit::AnswerLimit;
 use holdfast_cassandra::authority::{Authority, AuthorityRow, Change, ClusterTag, Look};
 use holdfast_cassandra::database::{Fault, Tables};
 use holdfast_core::{Command, ScopePrefix, ScopeState, Tenure};
+use holdfast_mutants::mutant;
 use holdfast_seams::{Moment, Seams};
 use tokio::sync::Notify;
 
 use super::board::Board;
 use super::keeper::{Keeper, is_bump};
 use super::leases::Leases;
-use super::rules::{Rule, lacks};
 use super::standing::Standing;
 use super::step::{CoreStep, RowStep};
 use super::terms::Terms;
@@ -229,7 +229,7 @@ impl Driver {
     fn own(&self, look: Look) -> Result<Look, Fault> {
         let kept_by = look.row.and_then(|row| row.cluster);
         match (kept_by, self.cluster) {
-            (Some(theirs), Some(own)) if theirs != own && !lacks(Rule::OwnCluster) => {
+            (Some(theirs), Some(own)) if theirs != own && !mutant!(RowOfOtherCluster) => {
                 Err(Fault::Refused(format!(
                     "table authority: the row of scope {:?} is kept by the cluster {theirs}, and this is {own}: two clusters \
                      cannot serve one scope; give each a keyspace of its own ([fallback] cassandra_keyspace), or remove the \

@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use holdfast_cassandra::authority::{AuthorityRow, Change, EPOCH_MAX, Look, Mode};
 use holdfast_core::ScopeState;
+use holdfast_mutants::mutant;
 use holdfast_seams::Moment;
 
 use super::changing::Changing;
-use super::rules::{Rule, lacks};
 use super::step::{CoreStep, Right, RowStep, Tally, Trouble};
 use super::terms::Terms;
 
@@ -146,7 +146,7 @@ impl Keeper {
         match step {
             // `RoundBeforeWrite`: a leader that is cut off from its peers writes nothing more.
             RowStep::Create(_) | RowStep::Change { .. }
-                if !self.confirmed && !lacks(Rule::RoundBeforeWrite) =>
+                if !self.confirmed && !mutant!(RowWrittenWithoutQuorum) =>
             {
                 RowStep::Confirm
             }
@@ -171,9 +171,7 @@ impl Keeper {
         let to = |to| RowStep::Change { from: row, to };
         match row.mode {
             // `RowIsRaised`: else no authority would ever be of the core's epoch.
-            Mode::Native | Mode::Preparing
-                if row.epoch < core.epoch && !lacks(Rule::RowIsRaised) =>
-            {
+            Mode::Native | Mode::Preparing if row.epoch < core.epoch && !mutant!(RowNotRaised) => {
                 self.next_epoch(now, core, row, row.mode)
             }
             Mode::Native | Mode::Preparing if self.may_retire(now, core, row) => {
@@ -246,7 +244,7 @@ impl Keeper {
         row: AuthorityRow,
         mode: Mode,
     ) -> RowStep {
-        let epoch = match (lacks(Rule::AboveTheCore), row.mode) {
+        let epoch = match (mutant!(RowBelowCore), row.mode) {
             (false, _) => row.epoch.max(core.epoch).saturating_add(1),
             (true, Mode::Native) => core.epoch,
             (true, _) => row.epoch.saturating_add(1),
@@ -334,7 +332,7 @@ impl Keeper {
             self.bumped_at = Some(began);
             self.changing.bumped(ended);
             // `AuthorityFromBumpStart`. By the W of the settings: the row has none that is shorter.
-            let from = if lacks(Rule::AuthorityFromBumpStart) { ended } else { began };
+            let from = if mutant!(AuthorityFromBumpEnd) { ended } else { began };
             let until = from + self.terms.durations.authority();
             self.authority = Some(Right { epoch: to.epoch, until });
         }
@@ -350,7 +348,9 @@ impl Keeper {
         now: Moment,
         core: ScopeState,
     ) {
-        if from.is_some_and(|from| is_believed(from, to)) {
+        let bump = from.is_some_and(|from| is_bump(from, to));
+        let back = from.is_some_and(|from| from.mode == Mode::Draining) && to.mode == Mode::Native;
+        if bump && mutant!(UnknownBumpCounts) || back && mutant!(UnknownReturnCounts) {
             let change = Change::Done { began: now, ended: now };
             return self.written(from, to, change, now, core);
         }
@@ -409,13 +409,13 @@ impl Keeper {
         row: AuthorityRow,
         own: bool,
     ) -> (Moment, Moment) {
-        let by_own = lacks(Rule::ReturnWaitByTheRow);
+        let by_own = mutant!(ReturnWaitByOwnV);
         let wait = if by_own { self.terms.durations } else { row.durations }.return_wait();
-        let until = if lacks(Rule::ReturnWaits) || lacks(Rule::AnyLeaderWaits) && !own {
+        let until = if mutant!(ReturnAtOnce) || mutant!(OnlyReturnerWaits) && !own {
             ended
-        } else if lacks(Rule::ReturnWaitsToTheEnd) {
+        } else if mutant!(ReturnWaitsHalf) {
             ended + wait / 3
-        } else if lacks(Rule::ReturnWaitFromEnd) {
+        } else if mutant!(ReturnWaitFromStart) {
             began + wait
         } else {
             ended + wait
@@ -447,12 +447,6 @@ impl Keeper {
         self.due = owes.then_some(due);
         self.authority = self.authority.filter(|right| serves && right.epoch == row.epoch);
     }
-}
-
-/// Whether a write without an answer is taken for done, where a rule is missing.
-fn is_believed(from: AuthorityRow, to: AuthorityRow) -> bool {
-    let back = from.mode == Mode::Draining && to.mode == Mode::Native;
-    lacks(Rule::UnknownBumpFails) && is_bump(from, to) || lacks(Rule::UnknownReturnFails) && back
 }
 
 /// Whether a write says only that its writer lives: in an epoch in which nobody took over since.

@@ -39,7 +39,6 @@ mod driver;
 mod keeper;
 mod lead;
 mod leases;
-mod rules;
 mod standing;
 mod step;
 mod terms;

@@ -31,7 +31,8 @@ struct Arguments {
     #[arg(long)]
     jobs: Option<usize>,
     /// Live only the lives that found them before: a file of lines `mutant seed`, or `mutant plan.json`
-    /// for a plan beside it. Each must be found by one of its lives; one without any is not found.
+    /// for a plan beside it, or `mutant test NAME` where a test shows what no run was found for. Each must be found by
+    /// one of its lives; one without any line is not found.
     #[arg(long)]
     replay: Option<PathBuf>,
     /// Live this plan alone with each of them: a file as `holdfast-simulate --shrink` prints it.
@@ -47,7 +48,22 @@ struct Looked {
     mutant: Mutant,
     lives: u64,
     took: Duration,
-    found: Option<(u64, String)>,
+    found: Option<Found>,
+}
+
+/// What shows a mutant.
+#[derive(Clone)]
+enum Found {
+    /// The run of a seed, and what was wrong in it.
+    Run(u64, String),
+    /// A test of the package that has the guarded line.
+    Test(String),
+}
+
+/// What a file of kept lines has of a mutant.
+enum Kept {
+    Run(Box<Plan>),
+    Test(String),
 }
 
 fn main() -> ExitCode {
@@ -89,7 +105,7 @@ fn look_for_all(arguments: &Arguments) -> Vec<Looked> {
     for mutant in chosen(arguments) {
         let looked = look_for(mutant, first_seed, arguments);
         println!("{}", line(&looked));
-        if let (Some(path), Some((seed, _))) = (&arguments.keep, &looked.found)
+        if let (Some(path), Some(Found::Run(seed, _))) = (&arguments.keep, &looked.found)
             && let Err(error) = keep(path, mutant, *seed)
         {
             println!("{}: {error}", path.display());
@@ -103,6 +119,17 @@ fn look_for_all(arguments: &Arguments) -> Vec<Looked> {
 fn schedule_of(mutant: Mutant) -> Option<Schedule> {
     // Nobody calls from another cluster otherwise.
     (mutant == Mutant::StrangerAdmitted).then_some(Schedule::OtherLife)
+}
+
+/// The runs in which a mutant can harm anybody.
+fn only_with(mutant: Mutant) -> Only {
+    if mutant >= Mutant::TiesNotCompared {
+        Only::WithMoves
+    } else if mutant >= Mutant::CoverFromReceipt {
+        Only::WithScopes
+    } else {
+        Only::Any
+    }
 }
 
 fn cores() -> usize {
@@ -120,12 +147,12 @@ fn look_for(mutant: Mutant, first_seed: u64, arguments: &Arguments) -> Looked {
         schedule: schedule_of(mutant),
         first_stream: false,
         large_tables: false,
-        only: Only::Any,
+        only: only_with(mutant),
     };
     let outcome = live_many(&many, || arm(Some(mutant)), |_, _| ());
     let found = outcome.failed.into_iter().next();
     let found = found.map(|failed| (failed.seed, failed.violations.into_iter().next()));
-    let found = found.map(|(seed, violation)| (seed, violation.unwrap_or_default()));
+    let found = found.map(|(seed, violation)| Found::Run(seed, violation.unwrap_or_default()));
     Looked { mutant, lives: outcome.counts.lives, took: outcome.took, found }
 }
 
@@ -136,21 +163,28 @@ fn read_plan(path: &Path) -> Result<Plan, Box<dyn std::error::Error>> {
 fn look_once(mutant: Mutant, plan: &Plan) -> Looked {
     arm(Some(mutant));
     let violation = live(plan).violations.into_iter().next();
-    let found = violation.map(|violation| (plan.seed, violation));
+    let found = violation.map(|violation| Found::Run(plan.seed, violation));
     let looked = Looked { mutant, lives: 1, took: Duration::ZERO, found };
     println!("{}", line(&looked));
     looked
 }
 
-/// Every mutant is found by one of the lives that found it before.
-fn replay(arguments: &Arguments, kept: &[(Mutant, Plan)]) -> Vec<Looked> {
+/// Every mutant is found by one of the runs that found it before, or has a test of its own.
+fn replay(arguments: &Arguments, kept: &[(Mutant, Kept)]) -> Vec<Looked> {
     let look = |mutant: Mutant| {
         arm(Some(mutant));
         let mut looked = Looked { mutant, lives: 0, took: Duration::ZERO, found: None };
-        for (_, plan) in kept.iter().filter(|(of, _)| *of == mutant) {
+        for (_, one) in kept.iter().filter(|(of, _)| *of == mutant) {
+            let plan = match one {
+                Kept::Run(plan) => plan,
+                Kept::Test(name) => {
+                    looked.found = Some(Found::Test(name.clone()));
+                    break;
+                }
+            };
             looked.lives += 1;
             if let Some(violation) = live(plan).violations.into_iter().next() {
-                looked.found = Some((plan.seed, violation));
+                looked.found = Some(Found::Run(plan.seed, violation));
                 break;
             }
         }
@@ -185,14 +219,17 @@ fn plans_of(mutant: Mutant, seed: u64) -> Vec<Plan> {
     if let Some(schedule) = schedule_of(mutant) {
         return vec![Plan::of(schedule, seed)];
     }
+    if only_with(mutant) != Only::Any {
+        return vec![Plan::draw(seed, Clocks::Within).without_a_large_table()];
+    }
     let before = Plan::of_two_streams(seed, Clocks::Within).without_a_large_table();
     let without_scopes = Plan::without_scopes(seed, Clocks::Within).without_a_large_table();
     let plan = Plan::draw(seed, Clocks::Within).without_a_large_table();
     vec![before.clone().first_stream_alone(), before, without_scopes, plan]
 }
 
-/// The lives of a file: a line has a mutant, and a seed or the file of a plan beside this one.
-fn kept(path: &Path) -> Result<Vec<(Mutant, Plan)>, Box<dyn std::error::Error>> {
+/// The lines of a file: each has a mutant, and a seed, the file of a plan beside this one, or the name of a test.
+fn kept(path: &Path) -> Result<Vec<(Mutant, Kept)>, Box<dyn std::error::Error>> {
     let text = std::fs::read_to_string(path)?;
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
     let mut all = Vec::new();
@@ -202,11 +239,16 @@ fn kept(path: &Path) -> Result<Vec<(Mutant, Plan)>, Box<dyn std::error::Error>> 
             return Err(format!("'{line}' is not `mutant seed`, nor `mutant plan.json`").into());
         };
         let mutant = name.parse()?;
+        if life == "test" {
+            let test = words.next().ok_or_else(|| format!("'{line}' names no test"))?;
+            all.push((mutant, Kept::Test(test.to_owned())));
+            continue;
+        }
         let plans = match life.parse() {
             Ok(seed) => plans_of(mutant, seed),
             Err(_) => vec![read_plan(&path.with_file_name(life))?],
         };
-        all.extend(plans.into_iter().map(|plan| (mutant, plan)));
+        all.extend(plans.into_iter().map(|plan| (mutant, Kept::Run(Box::new(plan)))));
     }
     Ok(all)
 }
@@ -221,9 +263,10 @@ fn line(looked: &Looked) -> String {
     let Looked { mutant, lives, took, found } = looked;
     let seconds = took.as_secs_f64();
     match found {
-        Some((seed, violation)) => {
+        Some(Found::Run(seed, violation)) => {
             format!("{mutant}: found after {lives} lives, {seconds:.0} s, seed {seed}: {violation}")
         }
+        Some(Found::Test(name)) => format!("{mutant}: shown by the test {name}"),
         None => format!("{mutant}: NOT FOUND in {lives} lives, {seconds:.0} s"),
     }
 }
@@ -234,10 +277,11 @@ fn table(all: &[Looked]) -> Table {
     table.set_header(["mutant", "found after (lives)", "seed", "broke"]);
     for looked in all {
         let (seed, broke) = match &looked.found {
-            Some((seed, violation)) => {
+            Some(Found::Run(seed, violation)) => {
                 let number = violation.split(':').next().unwrap_or_default().to_owned();
                 (seed.to_string(), number)
             }
+            Some(Found::Test(name)) => ("test".to_owned(), name.clone()),
             None => ("-".to_owned(), "not found".to_owned()),
         };
         table.add_row([looked.mutant.to_string(), looked.lives.to_string(), seed, broke]);

@@ -5,9 +5,8 @@
 //! was had: while Cassandra serves or drains nobody of us changes it.
 
 use holdfast_cassandra::authority::{AuthorityRow, Durations, EPOCH_MAX, Look, Mode};
+use holdfast_mutants::mutant;
 use holdfast_seams::Moment;
-
-use crate::rules::{Rule, lacks};
 
 /// See the module.
 #[derive(Debug)]
@@ -56,11 +55,11 @@ impl Course {
     pub(super) fn looked(&mut self, look: &Look) {
         let Some(row) = look.row else { return self.seen = None };
         let before = self.seen.filter(|seen| is_unchanged(seen.row, row));
-        let ended = if lacks(Rule::WaitFromReadEnd) { look.began } else { look.ended };
+        let ended = if mutant!(WaitFromReadStart) { look.began } else { look.ended };
         let since = before.map_or(ended, |seen| seen.since);
-        let began = if lacks(Rule::HoldFromReadStart) { look.ended } else { look.began };
+        let began = if mutant!(HoldFromReadEnd) { look.ended } else { look.began };
         // `DurationsOfTheRow`: and not of one that was read before.
-        let old = self.pace.filter(|_| lacks(Rule::DurationsOfTheRow));
+        let old = self.pace.filter(|_| mutant!(DurationsOfFirstRow));
         let durations = old.unwrap_or(row.durations);
         self.pace = Some(durations);
         self.seen = Some(Seen { row, durations, began, since });
@@ -76,7 +75,7 @@ impl Course {
         let Seen { row, durations, began, .. } = self.seen?;
         let enters = match row.mode {
             Mode::Cassandra => true,
-            Mode::Draining => lacks(Rule::NoEntryWhileDraining),
+            Mode::Draining => mutant!(EntryWhileDraining),
             Mode::Preparing | Mode::Native | Mode::Retired => false,
         };
         enters.then(|| Leave { epoch: row.epoch, until: began + durations.hold() })
@@ -86,7 +85,7 @@ impl Course {
     pub(super) fn covers(&self, epoch: u16) -> Option<Moment> {
         let Seen { row, durations, began, .. } = self.seen?;
         let serves = matches!(row.mode, Mode::Cassandra | Mode::Draining);
-        let extends = row.extends(epoch) || (serves && lacks(Rule::ReadOfOwnEpoch));
+        let extends = row.extends(epoch) || (serves && mutant!(ReadOfAnyEpoch));
         extends.then(|| began + durations.hold())
     }
 
@@ -94,9 +93,9 @@ impl Course {
     pub(super) fn take_over_at(&self) -> Option<Moment> {
         let Seen { row, durations, since, .. } = self.seen?;
         let waits = match row.mode {
-            Mode::Native => !lacks(Rule::TakeOverWaits),
-            Mode::Draining if lacks(Rule::TakeOverFromDraining) => return None,
-            Mode::Draining => !lacks(Rule::DrainTakeOverWaits),
+            Mode::Native => !mutant!(TakeOverAtOnce),
+            Mode::Draining if mutant!(NoTakeOverFromDraining) => return None,
+            Mode::Draining => !mutant!(DrainTakenOverAtOnce),
             Mode::Preparing | Mode::Cassandra | Mode::Retired => return None,
         };
         // An epoch never wraps.
@@ -118,7 +117,7 @@ impl Course {
 fn is_unchanged(before: AuthorityRow, now: AuthorityRow) -> bool {
     before
         == AuthorityRow {
-            beat: if lacks(Rule::BeatCompared) { before.beat } else { now.beat },
+            beat: if mutant!(BeatNotCompared) { before.beat } else { now.beat },
             ..now
         }
 }
@@ -128,7 +127,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::rules::without;
+    use holdfast_mutants::{Mutant, while_armed};
 
     fn at(seconds: u64) -> Moment {
         Moment::from_origin(Duration::from_secs(seconds))
@@ -245,32 +244,32 @@ mod tests {
 
     #[test]
     fn each_of_the_rules_is_missed_when_it_is_broken() {
-        let cases: [(Rule, fn()); 9] = [
+        let cases: [(Mutant, fn()); 9] = [
             (
-                Rule::TakeOverWaits,
+                Mutant::TakeOverAtOnce,
                 w_counts_from_the_end_of_the_first_read_since_which_the_row_stood_still,
             ),
             (
-                Rule::WaitFromReadEnd,
+                Mutant::WaitFromReadStart,
                 w_counts_from_the_end_of_the_first_read_since_which_the_row_stood_still,
             ),
-            (Rule::DrainTakeOverWaits, a_beat_an_epoch_or_another_mode_begins_w_anew),
-            (Rule::TakeOverFromDraining, a_beat_an_epoch_or_another_mode_begins_w_anew),
-            (Rule::BeatCompared, a_beat_an_epoch_or_another_mode_begins_w_anew),
+            (Mutant::DrainTakenOverAtOnce, a_beat_an_epoch_or_another_mode_begins_w_anew),
+            (Mutant::NoTakeOverFromDraining, a_beat_an_epoch_or_another_mode_begins_w_anew),
+            (Mutant::BeatNotCompared, a_beat_an_epoch_or_another_mode_begins_w_anew),
             (
-                Rule::HoldFromReadStart,
+                Mutant::HoldFromReadEnd,
                 locks_are_asked_for_under_cassandra_alone_and_last_from_the_start_of_the_read,
             ),
             (
-                Rule::NoEntryWhileDraining,
+                Mutant::EntryWhileDraining,
                 locks_are_asked_for_under_cassandra_alone_and_last_from_the_start_of_the_read,
             ),
-            (Rule::DurationsOfTheRow, w_and_v_are_those_of_the_row_that_was_read_last),
-            (Rule::ReadOfOwnEpoch, a_read_covers_holds_of_its_own_epoch_or_of_the_one_it_drains),
+            (Mutant::DurationsOfFirstRow, w_and_v_are_those_of_the_row_that_was_read_last),
+            (Mutant::ReadOfAnyEpoch, a_read_covers_holds_of_its_own_epoch_or_of_the_one_it_drains),
         ];
-        for (rule, test) in cases {
-            let run = without(rule, || std::panic::catch_unwind(test));
-            assert!(run.is_err(), "nothing showed that {rule:?} was broken");
+        for (mutant, test) in cases {
+            let run = while_armed(mutant, || std::panic::catch_unwind(test));
+            assert!(run.is_err(), "nothing showed that {mutant} was armed");
         }
     }
 }

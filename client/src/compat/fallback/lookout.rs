@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use holdfast_cassandra::answer_limit::AnswerLimit;
 use holdfast_cassandra::authority::{Authority, AuthorityRow, Change, Look, Mode};
+use holdfast_mutants::mutant;
 use holdfast_seams::{Moment, Rng, Seams, select};
 use tokio::sync::{Notify, watch};
 
 use super::course::{Course, Leave};
 use crate::backoff::Backoff;
 use crate::compat::database::Fault;
-use crate::rules::{Rule, lacks};
 use crate::safety::Safety;
 use crate::{FencingToken, GuardState, LostReason};
 
@@ -174,7 +174,7 @@ impl Lookout {
         let mut state = self.lock();
         state.last_hold += 1;
         let id = state.last_hold;
-        let next = if lacks(Rule::ReadOfHeld) { 0 } else { state.reading + 1 };
+        let next = if mutant!(ReadBeforeHoldCounts) { 0 } else { state.reading + 1 };
         let epoch = u16::try_from(token.epoch()).unwrap_or(u16::MAX);
         state.holds.insert(id, Held { epoch, first_read: next, safety });
         Holding { lookout: self.clone(), id }
@@ -292,7 +292,7 @@ impl Lookout {
     fn settle(&self, to: AuthorityRow, began: Moment, changed: &Result<Change, Fault>) {
         let mut state = self.lock();
         state.course.forget();
-        if changed.is_err() && lacks(Rule::UnknownTakeOverFails) {
+        if changed.is_err() && mutant!(UnknownTakeOverCounts) {
             state.course.looked(&Look { began, ended: began, row: Some(to) });
         }
         "the row was changed, and not read since".clone_into(&mut state.trouble);

@@ -9,7 +9,7 @@
 //!
 //! What true time each process measures is measured on its own clock, which counts suspended time; two clocks are
 //! compared nowhere, and no TTL column decides which store serves. The names in brackets are the rules that a model was
-//! searched for (`tests/model/src/authority/rule.rs`); `client/src/rules.rs` breaks each of them for a test.
+//! searched for (`tests/model/src/authority/rule.rs`); a mutant breaks each of them.
 //!
 //! - **Taking over.** The row is read again and again while somebody waits, and has to show the same, down to the beat,
 //!   for the W that stands in it (`DurationsOfTheRow`), counted from the *end* of the first read that did

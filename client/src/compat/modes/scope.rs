@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use holdfast_mutants::mutant;
 use holdfast_seams::Moment;
 
 use super::{LockerMode, ModesTable, Stage};
@@ -12,7 +13,6 @@ use crate::compat::database::{Conditional, Fault, Row};
 use crate::compat::owner::{Writer, thread_id};
 use crate::compat::statement::{Action, Cells, Ident, Statement, Value};
 use crate::items::invalid;
-use crate::rules::{Rule, lacks};
 use crate::{Error, Result};
 
 /// The longest pause between two attempts to get an answer.
@@ -386,7 +386,7 @@ impl Rows {
 
     /// Whether the scope is tied to what `own` says, which is what a process, or a tool, locks by.
     pub(super) fn check_tie(&self, name: &str, tied: &str, own: &str) -> Result<(), Error> {
-        if tied == own || lacks(Rule::TiesCompared) {
+        if tied == own || mutant!(TiesNotCompared) {
             return Ok(());
         }
         let (scope, table) = (self.scope.escape_debug(), self.table.table.as_str());

@@ -1,12 +1,12 @@
 //! Authority over scopes: what it covers is handed out, what it does not cover any more is lost.
 
+use holdfast_mutants::mutant;
 use holdfast_proto::v1::{self, ScopeAuthority};
 use holdfast_seams::Moment;
 
 use super::{Intent, Machine};
 use crate::hold::Hold;
 use crate::info::Told;
-use crate::rules::{Rule, lacks};
 use crate::session::cover::Covered;
 use crate::session::request::{GivingBack, Key, Phase, Uncovered};
 use crate::{Error, FencingToken, LostReason, Place};
@@ -20,7 +20,7 @@ impl Machine {
 
     /// Takes in what was answered to a keepalive that was sent at `sent`.
     pub(super) fn cover(&mut self, sent: Moment, scopes: &[ScopeAuthority]) {
-        let sent = if lacks(Rule::CoverFromSendTime) { self.clock.now() } else { sent };
+        let sent = if mutant!(CoverFromReceipt) { self.clock.now() } else { sent };
         self.covers.told(sent, scopes, self.lease.terms());
         let ended: Vec<_> = self
             .requests
@@ -164,9 +164,9 @@ mod tests {
 
     use super::*;
     use crate::items::{Need, Wanted};
-    use crate::rules::without;
     use crate::session::machine::{Ask, Wishes};
     use crate::{GuardState, LockItem};
+    use holdfast_mutants::{Mutant, while_armed};
 
     const TTL: Duration = Duration::from_secs(10);
 
@@ -284,11 +284,11 @@ mod tests {
 
     #[test]
     fn each_of_the_rules_is_missed_when_it_is_broken() {
-        let cases: [(Rule, fn()); 2] =
-            [(Rule::CoverFromSendTime, a_slow_answer), (Rule::CoverOfOwnEpoch, another_epoch)];
-        for (rule, scenario) in cases {
-            let run = without(rule, || std::panic::catch_unwind(scenario));
-            assert!(run.is_err(), "nothing showed that {rule:?} was broken");
+        let cases: [(Mutant, fn()); 2] =
+            [(Mutant::CoverFromReceipt, a_slow_answer), (Mutant::CoverOfAnyEpoch, another_epoch)];
+        for (mutant, scenario) in cases {
+            let run = while_armed(mutant, || std::panic::catch_unwind(scenario));
+            assert!(run.is_err(), "nothing showed that {mutant} was armed");
         }
     }
 }

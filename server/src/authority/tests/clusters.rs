@@ -10,9 +10,9 @@ use holdfast_core::Command;
 use holdfast_seams::simulated::Machine;
 
 use super::super::lead::Keepers;
-use super::super::rules::{Rule, without};
 use super::super::terms::Terms;
 use super::world::{Node, Raft, cluster, scope};
+use holdfast_mutants::{Mutant, while_armed};
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -104,7 +104,8 @@ fn of_two_clusters_on_one_row_one_has_authority_and_the_other_says_what_is_wrong
 #[test]
 fn without_the_rule_two_clusters_have_authority_at_once() {
     let found = (0..20).find(|seed| {
-        let ([.., together], _) = without(Rule::OwnCluster, || looks(*seed, Some(of_0_1())));
+        let ([.., together], _) =
+            while_armed(Mutant::RowOfOtherCluster, || looks(*seed, Some(of_0_1())));
         together > 0
     });
     assert!(found.is_some(), "no run finds that the rule is missing");

@@ -7,9 +7,9 @@ use holdfast_core::ScopeState;
 use holdfast_seams::Moment;
 
 use super::super::keeper::Keeper;
-use super::super::rules::{Rule, without};
 use super::super::step::{CoreStep, Right, RowStep, Trouble};
 use super::super::terms::Terms;
+use holdfast_mutants::{Mutant, while_armed};
 
 const FIRST_BEAT: i64 = 77;
 
@@ -437,41 +437,41 @@ fn a_row_that_cannot_be_used_is_told() {
 /// Each rule of a leader, taken away once, and the test that notices.
 #[test]
 fn each_rule_that_is_taken_away_is_noticed() {
-    let table: [(Rule, fn()); 15] = [
-        (Rule::AuthorityFromBumpStart, authority_is_counted_from_the_start_of_the_bump),
-        (Rule::UnknownBumpFails, a_bump_of_unknown_outcome_gives_nothing_whatever_a_read_shows),
+    let table: [(Mutant, fn()); 15] = [
+        (Mutant::AuthorityFromBumpEnd, authority_is_counted_from_the_start_of_the_bump),
+        (Mutant::UnknownBumpCounts, a_bump_of_unknown_outcome_gives_nothing_whatever_a_read_shows),
         (
-            Rule::ReturnWaits,
+            Mutant::ReturnAtOnce,
             a_leader_that_finds_the_row_native_above_the_core_waits_from_the_end_of_its_read,
         ),
         (
-            Rule::ReturnWaitsToTheEnd,
+            Mutant::ReturnWaitsHalf,
             a_leader_that_finds_the_row_native_above_the_core_waits_from_the_end_of_its_read,
         ),
         (
-            Rule::ReturnWaitFromEnd,
+            Mutant::ReturnWaitFromStart,
             a_leader_that_finds_the_row_native_above_the_core_waits_from_the_end_of_its_read,
         ),
         (
-            Rule::AnyLeaderWaits,
+            Mutant::OnlyReturnerWaits,
             a_leader_that_finds_the_row_native_above_the_core_waits_from_the_end_of_its_read,
         ),
-        (Rule::UnknownReturnFails, a_return_of_unknown_outcome_starts_no_wait),
-        (Rule::AboveTheCore, a_row_below_the_core_is_raised_above_it_and_waited_for),
-        (Rule::RoundBeforeWrite, it_reads_first_and_writes_only_after_a_round),
-        (Rule::RowIsRaised, a_row_below_the_core_is_raised_above_it_and_waited_for),
-        (Rule::RowWCoversAuthority, a_w_longer_than_the_rows_stands_in_it_from_the_first_bump_on),
+        (Mutant::UnknownReturnCounts, a_return_of_unknown_outcome_starts_no_wait),
+        (Mutant::RowBelowCore, a_row_below_the_core_is_raised_above_it_and_waited_for),
+        (Mutant::RowWrittenWithoutQuorum, it_reads_first_and_writes_only_after_a_round),
+        (Mutant::RowNotRaised, a_row_below_the_core_is_raised_above_it_and_waited_for),
+        (Mutant::RowWBelowAuthority, a_w_longer_than_the_rows_stands_in_it_from_the_first_bump_on),
         (
-            Rule::ShorterWWaits,
+            Mutant::ShorterWAtOnce,
             a_shorter_w_is_written_when_no_authority_is_left_that_was_counted_by_the_longer_one,
         ),
-        (Rule::ShorterWAlone, a_shorter_w_waits_anew_when_somebody_else_wrote_in_between),
-        (Rule::VStands, v_changes_only_in_the_cores_epoch),
-        (Rule::ReturnWaitByTheRow, a_return_is_waited_for_by_the_v_of_the_row),
+        (Mutant::ShorterWBesideOthers, a_shorter_w_waits_anew_when_somebody_else_wrote_in_between),
+        (Mutant::VChangesAnyTime, v_changes_only_in_the_cores_epoch),
+        (Mutant::ReturnWaitByOwnV, a_return_is_waited_for_by_the_v_of_the_row),
     ];
-    for (rule, test) in table {
+    for (mutant, test) in table {
         test();
-        let run = without(rule, || std::panic::catch_unwind(test));
-        assert!(run.is_err(), "nothing notices that {rule:?} is missing");
+        let run = while_armed(mutant, || std::panic::catch_unwind(test));
+        assert!(run.is_err(), "nothing notices that {mutant} is armed");
     }
 }

@@ -8,8 +8,8 @@ use holdfast_seams::select;
 use super::*;
 use crate::compat::locker::{Patience, RemoteGuard, RemoteLocker};
 use crate::compat::model::Fate;
-use crate::rules::{Rule, without};
 use crate::{Error, GuardState, LostReason};
+use holdfast_mutants::{Mutant, while_armed};
 
 /// Longer than the time between two reads of the row.
 const SLOWLY: Duration = Duration::from_millis(1_500);
@@ -446,13 +446,16 @@ fn a_late_delete_of_a_lease_that_was_given_up_does_not_hit_the_next_one() {
 
 #[test]
 fn each_of_the_rules_of_reading_is_missed_when_it_is_broken() {
-    let cases: [(Rule, fn()); 2] = [
-        (Rule::UnknownTakeOverFails, a_take_over_without_an_answer_gives_nothing),
-        (Rule::ReadOfHeld, a_read_that_began_before_the_lock_was_had_does_not_lengthen_its_hold),
+    let cases: [(Mutant, fn()); 2] = [
+        (Mutant::UnknownTakeOverCounts, a_take_over_without_an_answer_gives_nothing),
+        (
+            Mutant::ReadBeforeHoldCounts,
+            a_read_that_began_before_the_lock_was_had_does_not_lengthen_its_hold,
+        ),
     ];
-    for (rule, test) in cases {
-        let run = without(rule, || std::panic::catch_unwind(test));
-        assert!(run.is_err(), "nothing showed that {rule:?} was broken");
+    for (mutant, test) in cases {
+        let run = while_armed(mutant, || std::panic::catch_unwind(test));
+        assert!(run.is_err(), "nothing showed that {mutant} was armed");
     }
 }
 

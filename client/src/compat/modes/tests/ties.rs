@@ -7,7 +7,7 @@ use crate::compat::model::Fate;
 use crate::compat::owner::Writer;
 use crate::compat::queue::{Queue, QueueTables};
 use crate::compat::statement::{Action, Ident, Statement, Value};
-use crate::rules::{Rule, without};
+use holdfast_mutants::{Mutant, while_armed};
 
 impl World {
     fn builder(&self, process: &Process, recipe: impl RemoteLocker + 'static) -> LockerBuilder {
@@ -58,7 +58,7 @@ fn a_scope_has_one_recipe_and_who_comes_by_another_is_refused_by_name() {
                 \"queue model.lock_main model.lock_queue\"";
     assert!(refused.contains(says), "{refused}");
 
-    let (holders, _) = without(Rule::TiesCompared, holders_on_two_recipes);
+    let (holders, _) = while_armed(Mutant::TiesNotCompared, holders_on_two_recipes);
     assert_eq!(holders, 2, "without the rule");
 }
 
