@@ -64,6 +64,8 @@ pub enum CutOff {
     Leader,
     /// The clients that lock in scopes.
     Clients,
+    /// One of them, by its place among those that live.
+    Client(u64),
     /// Nodes and clients.
     Everybody,
 }

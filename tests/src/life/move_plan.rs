@@ -10,6 +10,8 @@ use crate::recipe::Recipe;
 const MOVES_STREAM: u64 = 0x4d4f_5645_5331;
 /// Of so many runs with scopes one has a scope that moves.
 const MOVES_ONE_IN: u64 = 2;
+/// Of so many of those one stays where it is.
+const STAYS_ONE_IN: u64 = 3;
 /// Of so many of those one has a client that comes by another recipe.
 const MISTAKEN_ONE_IN: u64 = 4;
 
@@ -24,6 +26,9 @@ pub struct MovesPlan {
     pub every_ms: u64,
     /// Whether the operator begins on the way to the store.
     pub onward: bool,
+    /// The operator never moves it: all locks are the recipe's.
+    #[serde(default)]
+    pub stays: bool,
 }
 
 /// A client that locks in a scope that moves.
@@ -51,7 +56,7 @@ impl MovesPlan {
         }
         let recipes: Vec<Recipe> = Recipe::ALL_FORMS.into_iter().chain(Recipe::OLDER).collect();
         let recipe = recipes[usize::try_from(draw.below(recipes.len() as u64)).unwrap_or(0)];
-        let old = 1 + draw.below(2);
+        let old = draw.below(3);
         let mut clients: Vec<MoverPlan> = (0..old + 2 + draw.below(2))
             .map(|place| MoverPlan::draw(&mut draw, place < old))
             .collect();
@@ -62,8 +67,9 @@ impl MovesPlan {
         Some(Self {
             recipe,
             clients,
-            every_ms: 2_000 + draw.below(6_000),
+            every_ms: 800 + draw.below(3_000),
             onward: draw.below(2) == 0,
+            stays: draw.below(STAYS_ONE_IN) == 0,
         })
     }
 }
@@ -73,7 +79,7 @@ impl MoverPlan {
         let hold_ms = 20 + draw.below(2_000);
         Self {
             rate: rate(draw),
-            hold_ms: if draw.below(6) == 0 { 20_000 } else { hold_ms },
+            hold_ms: if draw.below(3) == 0 { 12_000 } else { hold_ms },
             within_ms: 2_000 + draw.below(20_000),
             old,
             mistaken: None,

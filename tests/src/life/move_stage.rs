@@ -118,7 +118,7 @@ impl Stage<'_> {
 
     /// An operator moves the scope to and fro until the run's faults are over.
     pub(super) async fn operate_moves(&self) {
-        let Some(plan) = self.moves_plan() else { return };
+        let Some(plan) = self.moves_plan().filter(|plan| !plan.stays) else { return };
         let mut draw = Draw::new(self.plan.seed ^ OPERATOR);
         let end = self.seams.clock.now() + self.plan.length();
         let Ok(scope) =

@@ -119,9 +119,10 @@ impl ScopesPlan {
         match kind {
             Kind::Outage => Fault::Outage,
             Kind::StoreAway => Fault::StoreAway,
-            Kind::TablesAway => Fault::TablesAway(match draw.below(4) {
+            Kind::TablesAway => Fault::TablesAway(match draw.below(6) {
                 0 => CutOff::Everybody,
                 1 => CutOff::Clients,
+                2..=3 => CutOff::Client(draw.below(2 * self.clients.len() as u64)),
                 _ => CutOff::Leader,
             }),
             Kind::TablesUnsure => Fault::TablesUnsure {

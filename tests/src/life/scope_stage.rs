@@ -248,6 +248,7 @@ impl Stage<'_> {
         Some(match who {
             CutOff::Leader => vec![Host::Node(self.world.leader()?)],
             CutOff::Clients => clients.collect(),
+            CutOff::Client(place) => vec![Host::Client(self.scope_client(place)?)],
             CutOff::Everybody => {
                 clients.chain(self.world.nodes().into_iter().map(Host::Node)).collect()
             }
