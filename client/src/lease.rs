@@ -355,7 +355,7 @@ mod tests {
         let first = lease.send_keepalive(at(1));
         let second = lease.send_keepalive(at(2));
 
-        assert!(first < second, "the first is not answered, and its number is not sent again (S2)");
+        assert!(first < second, "the first is not answered, and its number is not sent again");
         assert_eq!(lease.answered(second), Some(at(2)));
         assert_eq!(lease.answered(first), None);
     }

@@ -317,8 +317,9 @@ settings! {
 }
 
 settings! {
-    /// Where scopes with fallback are served while no server can be reached, and when (DESIGN §10). Must be
-    /// equal on all nodes of a cluster. Clients have no W and V of their own: they go by the scope's row.
+    /// Where scopes with fallback are served while no server can be reached, and when (DESIGN §10). Should be
+    /// equal on all nodes of a cluster; while nodes are restarted with another W or V, one by one, they may differ. Clients have no W and V
+    /// of their own: they go by the scope's row.
     FallbackConfig,
     /// What one source says about [`FallbackConfig`].
     FallbackLayer,
