@@ -108,7 +108,7 @@ mutants! {
     SnapshotWithoutValues, "snapshot-without-values", "I17, I19",
         "a snapshot is read without the values of locks";
     SnapshotForgetsTokens, "snapshot-forgets-tokens", "I3, I17",
-        "the token counter of a snapshot is read as the largest token still in use";
+        "the token counter of a snapshot is read as one less than it was";
 
     // Leases, at the leader.
     ExpiryFromOtherTenure, "expiry-from-other-tenure", "§5.2, I6",

@@ -90,7 +90,8 @@ impl LockTable {
             if mutant!(RetryGoesToEnd)
                 && let Record::Asked { state: State::Waiting { ticket, .. }, .. } = *record
             {
-                return self.queue_anew(who, wish, ticket, events);
+                self.leave_queues(&wish, ticket);
+                return self.enqueue(who, wish, events);
             }
             return self.answer_again(ask.request, &wish, record);
         }
@@ -200,19 +201,6 @@ impl LockTable {
         let waiting = State::Waiting { ticket, since_ms: self.stamp_ms };
         self.record(session, request, Record::Asked { wish, state: waiting });
         Ok(Answer::Acquired { request, state, fresh: true })
-    }
-
-    /// For a mutant: a waiting request loses its places and takes new ones.
-    fn queue_anew(
-        &mut self,
-        who: (SessionId, RequestId),
-        wish: Wish,
-        ticket: Ticket,
-        events: &mut Vec<Event>,
-    ) -> Outcome {
-        self.leave_queues(&wish, ticket);
-        self.pass_on(wish.iter().map(|(name, _)| name), events);
-        self.enqueue(who, wish, events)
     }
 
     fn draw_ticket(&mut self, wish: &Wish) -> Result<Ticket, Rejection> {

@@ -22,7 +22,7 @@ use crate::chain::Chain;
 use crate::check::Violation;
 use crate::counters::Counters;
 use crate::holders::Holder;
-use crate::ids::{FencingToken, LockName, LogIndex, RequestId, ScopePrefix, SessionId, Ticket};
+use crate::ids::{LockName, LogIndex, RequestId, ScopePrefix, SessionId, Ticket};
 use crate::limits::Limits;
 use crate::queue::Waiter;
 use crate::scopes::{ScopeState, Scopes};
@@ -195,7 +195,7 @@ impl LockTable {
         table.restore_queues(waits)?;
         table.restore_put_off();
         if mutant!(SnapshotForgetsTokens) {
-            table.counters.token = table.largest_token_in_use();
+            table.counters.token = table.counters.token.saturating_sub(1);
         }
         Ok(table)
     }
@@ -303,16 +303,6 @@ impl LockTable {
             }
         }
         Ok(())
-    }
-}
-
-impl LockTable {
-    /// For a mutant: what is left of the token counter if it is not kept by itself.
-    fn largest_token_in_use(&self) -> u64 {
-        let holds = self.sessions.iter().filter_map(|(_, session)| session.holds.last_key_value());
-        let held = holds.map(|(&token, _)| token);
-        let wrote = self.values.iter().map(|(_, value)| value.set_by);
-        held.chain(wrote).max().map_or(0, FencingToken::counter)
     }
 }
 

@@ -318,22 +318,16 @@ impl Formation {
             let Ok(hello) = self.hello(member).await else { continue };
             if hello.initialised && self.me.cluster().is_none() {
                 if mutant!(WipedNodeJoins) {
-                    self.take_place_again(&hello).await;
+                    let told = hello.cluster_id.as_deref().unwrap_or_default();
+                    let cluster = ClusterId(told.try_into().unwrap_or_default());
+                    // Tried again with the next look.
+                    let _ = self.promise_self(cluster, hello.incarnation, &self.members).await;
                     return Ok(());
                 }
                 return Err(self.data_gone(member.node_id));
             }
         }
         Ok(())
-    }
-
-    /// For a mutant: this node takes what another one says of its cluster for its own memory.
-    async fn take_place_again(&self, hello: &proto::HelloResponse) {
-        let told = hello.cluster_id.as_deref().and_then(|id| <[u8; 16]>::try_from(id).ok());
-        if let Some(id) = told {
-            // Tried again with the next look.
-            let _ = self.promise_self(ClusterId(id), hello.incarnation, &self.members).await;
-        }
     }
 
     fn data_gone(&self, told_by: u64) -> Fault {
