@@ -1,5 +1,5 @@
-//! What every answer that renews a lease says of scopes: all there are, each with its epoch and what
-//! remains of the authority over it.
+//! What every answer that renews a lease says about scopes: each scope with its epoch and the rest of
+//! the authority over it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,9 +15,9 @@ use super::step::Right;
 ///
 /// # Invariants
 ///
-/// - A scope is here from the entry on that set it, and told from its first authority on: before that
-///   nobody takes it over, and what is held in it goes on as it was.
-/// - Authority is that of the tenure it was had in, and nothing in any other.
+/// - A scope is here from the entry on that set it. Clients learn of it from its first authority on:
+///   before that no client takes it over, and its holds go on as they were.
+/// - Authority counts only in the tenure in which the keeper got it.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     scopes: Mutex<BTreeMap<ScopePrefix, Entry>>,
@@ -36,7 +36,7 @@ impl Board {
         self.scopes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins anew with the scopes of a whole state.
+    /// Starts over with the scopes of a whole state.
     pub(crate) fn restart<'a>(&self, scopes: impl Iterator<Item = ScopeView<'a>>) {
         let entry = |view: ScopeView<'_>| {
             (view.scope.clone(), Entry { state: view.state, authority: None })
@@ -45,7 +45,7 @@ impl Board {
         self.changed.notify_one();
     }
 
-    /// An entry was applied that changed a scope; `None`: it is none any more.
+    /// An entry was applied that changed a scope; `None`: the scope was removed.
     pub(crate) fn applied(&self, scope: &ScopePrefix, now: Option<ScopeState>) {
         let mut scopes = self.lock();
         match now {
@@ -59,15 +59,15 @@ impl Board {
         self.changed.notify_one();
     }
 
-    /// The keeper of that tenure has this authority now.
+    /// Records the authority that the keeper of that tenure has now.
     pub(super) fn publish(&self, scope: &ScopePrefix, tenure: Tenure, right: Option<Right>) {
         if let Some(entry) = self.lock().get_mut(scope) {
             entry.authority = right.map(|right| (tenure, right));
         }
     }
 
-    /// What whoever is answered now is told, by the leader of that tenure: `at` is when what is
-    /// answered came in, or later.
+    /// What an answer sent now by the leader of that tenure says about scopes. `at` is the moment at
+    /// which the answered request arrived, or a later one.
     pub(crate) fn answers(&self, tenure: Tenure, at: Moment) -> Vec<ScopeAuthority> {
         let answer = |(scope, entry): (&ScopePrefix, &Entry)| {
             let own = entry.authority.filter(|(of, _)| *of == tenure).map(|(_, right)| right);
@@ -80,7 +80,7 @@ impl Board {
             Some(ScopeAuthority {
                 scope: scope.as_str().to_owned(),
                 epoch: epoch.into(),
-                // Whole milliseconds, and none that was not there.
+                // Rounded down to whole milliseconds: never more than what remains.
                 remaining_ms: u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX),
             })
         };
@@ -113,7 +113,8 @@ mod tests {
         answers.map(|told| (told.scope, told.epoch, told.remaining_ms)).collect()
     }
 
-    /// A scope without authority is told as well: who does not hear of it would not cap its guards.
+    /// Answers list a scope without authority too: a client that does not learn of it would not cap its
+    /// guards.
     #[test]
     fn every_scope_is_told_also_without_authority() {
         let board = board();
@@ -122,7 +123,7 @@ mod tests {
         assert_eq!(told(&board, 1, second(1)), []);
     }
 
-    /// Whoever holds a name of it would lose it for nothing.
+    /// A client that holds a name of the scope would otherwise lose it for nothing.
     #[test]
     fn a_new_scope_is_told_from_its_first_authority_on() {
         let board = Board::default();

@@ -1,49 +1,52 @@
-//! Which W and V a bump writes: those of the leader's settings, as soon as that harms nobody.
+//! Which W and V a bump writes: those of the leader's settings, as soon as that is safe for all clients.
 //!
-//! Clients go by the row, and have no settings of their own. Leaders have, and may differ: after a change
-//! of the settings they do, for as long as it takes to restart them one by one.
+//! Clients go by the row and have no settings of their own. Leaders have settings, and these may differ:
+//! after a change of the settings they do, for as long as it takes to restart the leaders one by one.
 //!
 //! # Invariants
 //!
-//! - A leader counts its authority by its own W, and the row that a bump of its leaves has no shorter one.
-//! - All authority there is was counted by a W that is no longer than the row's.
-//! - While a hold in Cassandra may be safe, the row has the V that it was counted by.
+//! - A leader counts its authority by its own W, and the row after one of its bumps has no shorter W.
+//! - All existing authority was counted by a W that is no longer than the row's.
+//! - While a hold in Cassandra may be safe, the row has the V by which that hold was counted.
 //!
 //! # Why they hold
 //!
-//! - **A longer W** stands from the bump on that writes it. Whoever waits by the shorter one has read the
-//!   row before, and changes it only if it is still what was read.
-//! - **A shorter W** is written a longer W after the first of the leader's own bumps in a row, each of which
-//!   found what the one before had written. What others had of authority is of bumps before that first one,
-//!   and over; nobody has had any since; and the leader has counted its own by the shorter one throughout.
-//! - **V** changes where row and core are in one epoch. The core came to it when a leader had waited for all
-//!   holds of before, and there are none since: they begin with a take-over, in an epoch above.
+//! - **A longer W** is in force from the bump on that writes it. A client that waits by the shorter W
+//!   has read the row before, and changes it only if it is still what that client read.
+//! - **A shorter W** is written one longer W after the first of the leader's own consecutive bumps, each
+//!   of which found what the one before had written. Other leaders got their authority by bumps before
+//!   that first one, so it is over; no other leader has got any since; and this leader has counted its
+//!   own by the shorter W throughout.
+//! - **V** changes only where row and core are in one epoch. The core came to that epoch after a leader
+//!   had waited for all earlier holds, and there are none since: holds begin with a take-over, in a
+//!   higher epoch.
 
 use holdfast_cassandra::authority::{AuthorityRow, Durations};
 use holdfast_core::ScopeState;
 use holdfast_mutants::mutant;
 use holdfast_seams::Moment;
 
-/// See the module.
+/// Decides which W and V the next bump writes; see the module.
 #[derive(Debug)]
 pub(super) struct Changing {
     own: Durations,
-    /// When the first of the bumps in a row was answered, since which nobody else wrote.
+    /// The end of the first of this leader's consecutive bumps: since then no other process has written
+    /// the row.
     alone_since: Option<Moment>,
 }
 
 impl Changing {
-    /// Nothing is known of who else writes.
+    /// Begins without knowing which other processes write the row.
     pub(super) fn new(own: Durations) -> Self {
         Self { own, alone_since: None }
     }
 
-    /// A bump was answered as applied: it found what this leader knew.
+    /// A bump was answered as applied: the row was as this leader knew it.
     pub(super) fn bumped(&mut self, ended: Moment) {
         self.alone_since.get_or_insert(ended);
     }
 
-    /// The row had to be read: somebody else may have written it. (`ShorterWAlone`)
+    /// The row had to be read: another process may have written it. (`ShorterWAlone`)
     pub(super) fn not_alone(&mut self) {
         if !mutant!(ShorterWBesideOthers) {
             self.alone_since = None;
@@ -67,7 +70,7 @@ impl Changing {
         Durations::of(w, v)
     }
 
-    /// Whether no authority is left that was counted by a W above the own one. (`ShorterWWaits`)
+    /// Whether no authority is left that was counted by a W longer than this leader's. (`ShorterWWaits`)
     fn longer_is_over(&self, now: Moment, longer: Durations) -> bool {
         let over = self.alone_since.map(|since| since + longer.take_over_wait());
         over.is_some_and(|over| over <= now) || mutant!(ShorterWAtOnce)

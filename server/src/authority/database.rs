@@ -1,5 +1,5 @@
-//! Cassandra as the keepers reach it: connected to when it is first asked, so that a server starts and
-//! serves all other names whatever becomes of it.
+//! Cassandra as the keepers reach it. The connection is made with the first statement, so that the
+//! server starts and serves all other names whatever the state of Cassandra.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::config::FallbackConfig;
 /// How long one attempt to connect may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// A keyspace that is opened with the first statement, and with the next one if that failed.
+/// A keyspace that is opened with the first statement, or with the next one if that failed.
 struct Lazy {
     fallback: FallbackConfig,
     opened: Opened,
@@ -26,7 +26,7 @@ struct Lazy {
 
 type Opened = Arc<OnceCell<Arc<dyn Database>>>;
 
-/// What the settings name.
+/// The keyspace that the settings name.
 pub(super) fn of(fallback: &FallbackConfig) -> Arc<dyn Database> {
     Arc::new(Lazy { fallback: fallback.clone(), opened: Arc::default() })
 }
@@ -44,8 +44,10 @@ impl Database for Lazy {
     }
 }
 
-/// Statements are given up sooner than a connection may take: it goes on without them, or a leader that
-/// connects slowly would begin anew with each of them, and never have one.
+/// The shared connection, made by a task of its own if there is none yet.
+///
+/// A statement times out sooner than a connection attempt may. The attempt goes on without it: otherwise
+/// a leader that connects slowly would start over with each statement and never be connected.
 async fn connected(
     opened: Opened,
     open: impl Future<Output = Result<Arc<dyn Database>, Fault>> + Send + 'static,
@@ -56,7 +58,7 @@ async fn connected(
     let (answer, answered) = oneshot::channel();
     let connecting = async move {
         let connected = opened.get_or_try_init(|| open).await.cloned();
-        // Whoever asked may have given up.
+        // The caller may have given up.
         let _ = answer.send(connected);
     };
     Seams::system().spawn("cassandra", connecting).detach();
@@ -73,7 +75,7 @@ async fn open(fallback: &FallbackConfig) -> Result<Arc<dyn Database>, Fault> {
     opened.map_err(|why| Fault::NotDone(why.to_string()))
 }
 
-/// Read anew with each attempt: a password may be changed while the server runs.
+/// The credentials, read again for each attempt: the password may change while the server runs.
 fn credentials(fallback: &FallbackConfig) -> Result<Option<Credentials>, Fault> {
     if fallback.cassandra_user.is_empty() {
         return Ok(None);
@@ -102,7 +104,8 @@ mod tests {
         }
     }
 
-    /// The first statement is given up before there is a connection; the second one has that of the first.
+    /// The first statement is given up before there is a connection; the second one uses the connection
+    /// that the first began.
     #[tokio::test]
     async fn a_connection_goes_on_without_the_statement_that_began_it() {
         let opened = Opened::default();

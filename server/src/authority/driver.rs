@@ -1,7 +1,7 @@
-//! Does what a scope's [`Keeper`] says, and tells it what came of it.
+//! Carries out the steps of a scope's [`Keeper`], and reports the results to it.
 //!
-//! Two loops beside each other: one asks Cassandra, with at most one statement under way; the other
-//! proposes to the core. So a statement that hangs keeps nobody from suspending the scope in time.
+//! Two loops run beside each other: one asks Cassandra, with at most one statement under way; the other
+//! proposes to the core. So a statement that hangs cannot delay the suspension of the scope.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,17 +25,17 @@ use super::terms::Terms;
 use crate::consensus::{Consensus, propose};
 use crate::session::ClusterId;
 
-/// Before a command is proposed again that was refused, or whose fate is unknown.
+/// Pause before a command is proposed again that was refused, or whose outcome is unknown.
 const PROPOSE_AGAIN: Duration = Duration::from_millis(100);
 
 /// One scope in one tenure.
 pub(super) struct Driver {
     scope: ScopePrefix,
-    /// As it was when this began.
+    /// The scope as it was when this driver began.
     begun_with: Option<ScopeState>,
     tenure: Tenure,
     terms: Terms,
-    /// Ours.
+    /// The cluster of this node.
     cluster: Option<ClusterTag>,
     consensus: Arc<dyn Consensus>,
     seams: Seams,
@@ -43,11 +43,11 @@ pub(super) struct Driver {
     leases: Leases,
     board: Arc<Board>,
     keeper: Mutex<Keeper>,
-    /// How long a statement may take that is no bump.
+    /// Limit for the answer to any statement but a bump.
     limit: Mutex<AnswerLimit>,
-    /// Cassandra does not answer, and that was said.
+    /// Cassandra does not answer, and this was logged.
     complained: AtomicBool,
-    /// The other loop learned something.
+    /// Wakes a loop when the other one has learned something.
     row_news: Notify,
     core_news: Notify,
 }
@@ -58,7 +58,7 @@ impl fmt::Debug for Driver {
     }
 }
 
-/// What all scopes of a leader have in common.
+/// What all drivers of a leader share.
 #[derive(Clone)]
 pub(super) struct Shared {
     pub(super) terms: Terms,
@@ -70,14 +70,14 @@ pub(super) struct Shared {
 }
 
 impl Driver {
-    /// Begins to keep a scope that is applied here, in a tenure that has begun.
+    /// Starts to keep a scope that is applied on this node, in a tenure that has begun.
     pub(super) fn new(shared: &Shared, scope: ScopePrefix, tenure: Tenure) -> Self {
         let Shared { terms, cluster, consensus, seams, tables, board } = shared.clone();
         // A node that leads belongs to a cluster.
         let cluster = cluster.cluster_id().and_then(|id| ClusterTag::new(&id));
         let begun_with = state_of(&*consensus, &scope);
         let told_at = seams.clock.now() + with_allowance(longest_ttl(&*consensus));
-        // Positive, and far from its end.
+        // Positive, and far below the largest value.
         let first_beat = i64::try_from(seams.rng.next_u64() >> 2).unwrap_or(0);
         Self {
             row: Authority::new(tables.clone(), seams.clock.clone(), scope.as_str()),
@@ -113,29 +113,29 @@ impl Driver {
         self.seams.clock.now()
     }
 
-    /// The scope as it is applied here; `None`: it was removed, and maybe set again: then it is another
-    /// one, with clients that do not know of it yet.
+    /// The scope as it is applied here. `None`: it was removed, and possibly set again. That is then a
+    /// different scope, whose clients do not know of it yet.
     fn core(&self) -> Option<ScopeState> {
         let state = state_of(&*self.consensus, &self.scope)?;
         let same = |first: ScopeState| !state.fresh || first.fresh && first.epoch == state.epoch;
         self.begun_with.is_some_and(same).then_some(state)
     }
 
-    /// What is to be shown of it.
+    /// The status that is shown to operators and in metrics.
     pub(super) fn standing(&self) -> Standing {
         let (now, core) = (self.now(), self.core());
         let keeper = self.keeper();
         Standing::of(&keeper, now, core)
     }
 
-    /// Keeps the scope until it is removed, or for ever: dropped with its tenure, whatever is under way.
+    /// Keeps the scope until it is removed. Dropped when the tenure ends, whatever is under way.
     pub(super) async fn run(self: Arc<Self>) {
         holdfast_seams::select! {
             () = self.keep_row() => {}
             () = self.keep_core() => {}
         }
         self.board.publish(&self.scope, self.tenure, None);
-        // Whoever leads the keepers sees to what is to be kept now.
+        // The task that follows the node's role decides which scopes are kept now.
         self.board.changed.notify_one();
     }
 
@@ -152,12 +152,12 @@ impl Driver {
         }
     }
 
-    /// Says what follows for whoever is answered from now on.
+    /// Publishes the authority for all answers from now on.
     fn tell(&self) {
         let fresh = self.core().is_some_and(|core| core.fresh);
         let authority = self.keeper().authority();
         self.board.publish(&self.scope, self.tenure, authority);
-        // Clients hear of a scope with its first authority: until then its holds are as they were.
+        // Clients learn of a scope with its first authority: until then its holds are as they were.
         if fresh && authority.is_some() {
             let told_at = self.now() + with_allowance(longest_ttl(&*self.consensus));
             self.keeper().tells_until(told_at);
@@ -225,7 +225,8 @@ impl Driver {
         }
     }
 
-    /// A row that another cluster's leaders keep is not used: with both at it each would have authority. (`OwnCluster`)
+    /// Refuses a row that the leaders of another cluster keep: with both writing it, each would have
+    /// authority. (`OwnCluster`)
     fn own(&self, look: Look) -> Result<Look, Fault> {
         let kept_by = look.row.and_then(|row| row.cluster);
         match (kept_by, self.cluster) {
@@ -241,8 +242,8 @@ impl Driver {
         }
     }
 
-    /// A row of version 0.1 says from the next bump on whose it is: nobody can have taken over since it was read, and the change
-    /// compares that nobody has said so before.
+    /// Adds this cluster's tag to a row of version 0.1 with the next bump. No client can have taken over
+    /// since the row was read, and the change compares that no cluster has set its tag before.
     fn adopted(&self, from: AuthorityRow, to: AuthorityRow) -> AuthorityRow {
         let own = self.cluster.filter(|_| is_bump(from, to));
         AuthorityRow { cluster: to.cluster.or(own), ..to }
@@ -266,8 +267,8 @@ impl Driver {
         }
     }
 
-    /// A bump may take a fourth of W: after two of them that failed there is still time to leave the
-    /// scope to others before anybody has waited for W.
+    /// Runs a bump with a limit of a fourth of W: after two failed bumps there is still time to leave
+    /// the scope to another leader before any client has waited for W.
     async fn within<T>(
         &self,
         limit: Duration,
@@ -279,8 +280,9 @@ impl Driver {
         }
     }
 
-    /// All others compete with whoever reads the row meanwhile: the longer there was no answer, the
-    /// longer the next one may take. In a hurry a leader would lose against 50 readers that are.
+    /// Runs any other statement. These compete with all clients that read the row at the same time: the
+    /// longer there was no answer, the longer the next one may take. With a short limit a leader would
+    /// lose against 50 readers in a hurry.
     async fn patiently<T>(
         &self,
         statement: impl Future<Output = Result<T, Fault>>,
@@ -294,7 +296,7 @@ impl Driver {
         answer
     }
 
-    /// Once for each outage: it is tried again many times a second.
+    /// Warns once for each outage: the statement is tried again many times a second.
     fn complain(&self, what: &str, fault: &Fault) {
         let first = !self.complained.swap(true, Ordering::Relaxed);
         let scope = self.scope.as_str();
@@ -328,13 +330,14 @@ impl Driver {
             tracing::debug!(scope = self.scope.as_str(), ?command, "proposes");
             match propose(&*self.consensus, command).await {
                 Ok(committed) if committed.outcome.is_ok() => self.row_news.notify_one(),
-                // The core is looked at again; what was proposed may still come.
+                // The core is read again; the proposed command may still take effect.
                 Ok(_) | Err(_) => self.seams.sleep(PROPOSE_AGAIN).await,
             }
         }
     }
 
-    /// Lets the row say that nobody takes over any more; `false` if it does not by then.
+    /// Sets the row to retired, so that no client takes over any more; `false` if that is not done by
+    /// `until`.
     pub(super) async fn retire(&self, until: Moment) -> bool {
         self.keeper().retire(until);
         self.row_news.notify_one();
@@ -354,8 +357,8 @@ fn state_of(consensus: &dyn Consensus, scope: &ScopePrefix) -> Option<ScopeState
     state
 }
 
-/// The longest lease of a session that a client keeps: for so long one of them may not have heard of a
-/// scope that was set. An import's session is nobody's.
+/// The longest TTL of all clients' sessions: for that long a client may not have learned of a scope that
+/// was set. The session of an import belongs to no client.
 fn longest_ttl(consensus: &dyn Consensus) -> Duration {
     let mut longest_ms = 0;
     consensus.read(&mut |table, _| {
@@ -367,7 +370,7 @@ fn longest_ttl(consensus: &dyn Consensus) -> Duration {
     Duration::from_millis(longest_ms)
 }
 
-/// By a clock that is ahead of whoever counts the length.
+/// The length as counted by a clock that runs ahead of the client's.
 fn with_allowance(length: Duration) -> Duration {
     length + length / 10
 }

@@ -1,19 +1,19 @@
-//! One scope's authority as its leader keeps it, without I/O: what to do next, and what an answer
-//! means (DESIGN §10).
+//! One scope's authority as its leader keeps it, without I/O: what to do next, and what an answer means
+//! (DESIGN §10).
 //!
-//! It is told what was read, written, confirmed, and when; it says what is to be done to the row and
-//! what to propose to the core. The rules are those of `tests/model/src/authority/rule.rs`, cited by
-//! their names; each line that upholds one says so.
+//! Its inputs are what was read, written and confirmed, and when; its outputs are the next step on the
+//! row and the next command for the core. The rules are those of `tests/model/src/authority/rule.rs`,
+//! cited by their names; each line that upholds one says so.
 //!
 //! # Invariants
 //!
-//! - What is known of the row comes from an answer. After anything else it is read again.
-//! - Authority is had from the start of a bump that was answered as applied, in the epoch that the row
-//!   has, and is over [`Durations::authority`](holdfast_cassandra::authority::Durations::authority) later.
-//! - Whatever raises the core's epoch comes a wait after the row was seen native above it.
-//! - What is written into the row, but for a bump, has an epoch above the row's and the core's, and the
-//!   W and V that it found. Which ones a bump writes is in `changing.rs`.
-//! - Nothing of it outlives the tenure.
+//! - What is known of the row comes from an answer. After anything else the row is read again.
+//! - Authority begins at the start of a bump that was answered as applied, in the epoch of the row, and
+//!   ends [`Durations::authority`](holdfast_cassandra::authority::Durations::authority) later.
+//! - Every rise of the core's epoch comes one wait after the row was seen native above it.
+//! - A write of the row, other than a bump, has an epoch above the row's and the core's, and the W and V
+//!   that it found. Which W and V a bump writes is in `changing.rs`.
+//! - Nothing of a keeper outlives the tenure.
 
 use std::time::Duration;
 
@@ -26,14 +26,14 @@ use super::changing::Changing;
 use super::step::{CoreStep, Right, RowStep, Tally, Trouble};
 use super::terms::Terms;
 
-/// Bumps without an answer as applied, one after the other, after which it yields.
+/// Consecutive bumps without an answer as applied after which the leader yields.
 const FAILED_BUMPS: u8 = 2;
-/// Parts of W after which the row is asked for again that could not be read or changed.
+/// After this fraction of W, a row that could not be read or changed is tried again.
 const RETRY_PARTS: u32 = 40;
-/// Parts of V after which leases in Cassandra are counted again.
+/// After this fraction of V, the leases in Cassandra are counted again.
 const COUNT_PARTS: u32 = 5;
 
-/// A wait for holds in Cassandra to be over, before the core's epoch is raised.
+/// A wait until holds in Cassandra are over, before the core's epoch is raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Due {
     epoch: u16,
@@ -53,9 +53,9 @@ enum Known {
 pub(super) struct Keeper {
     terms: Terms,
     changing: Changing,
-    /// From here on every client knows of the scope.
+    /// From this moment on every client knows of the scope.
     told_at: Moment,
-    /// Of a row that is made anew: so that none is like one that was there before.
+    /// The first beat of a row that is made anew: so that it equals no row that was there before.
     first_beat: i64,
     known: Known,
     authority: Option<Right>,
@@ -65,14 +65,14 @@ pub(super) struct Keeper {
     /// When the last bump was sent that was answered as applied.
     bumped_at: Option<Moment>,
     failed_bumps: u8,
-    /// Before that the row is left alone.
+    /// Until then the row is left alone.
     rest_until: Option<Moment>,
-    /// The row's mode and epoch, and since when they were seen.
+    /// The row's mode and epoch, and when they were first seen.
     seen: Option<(Mode, u16, Moment)>,
-    /// Nobody holds in Cassandra any more.
+    /// No client holds in Cassandra any more.
     drained: bool,
     counted_at: Option<Moment>,
-    /// The scope is about to be removed, until then at the latest.
+    /// The scope is about to be removed, by this moment at the latest.
     retire_until: Option<Moment>,
     trouble: Option<Trouble>,
     tally: Tally,
@@ -102,17 +102,17 @@ impl Keeper {
         }
     }
 
-    /// Some clients may not know of the scope before then.
+    /// Some clients may not know of the scope before `told_at`.
     pub(super) fn tells_until(&mut self, told_at: Moment) {
         self.told_at = self.told_at.max(told_at);
     }
 
-    /// What is left of the authority is the caller's to reckon.
+    /// The last authority; the caller computes what is left of it.
     pub(super) fn authority(&self) -> Option<Right> {
         self.authority
     }
 
-    /// The row as it is known.
+    /// The row as far as it is known.
     pub(super) fn row(&self) -> Option<AuthorityRow> {
         match self.known {
             Known::Row(row) => Some(row),
@@ -120,7 +120,7 @@ impl Keeper {
         }
     }
 
-    /// When the last bump was sent that counts.
+    /// When the last bump was sent that was answered as applied.
     pub(super) fn bumped_at(&self) -> Option<Moment> {
         self.bumped_at
     }
@@ -154,15 +154,15 @@ impl Keeper {
         }
     }
 
-    /// A scope of its own gets its row; one that was served before had one, and what became of its
-    /// holds in Cassandra only that row could tell.
+    /// Makes the row of a fresh scope. A scope that was served before had a row, and only that row could
+    /// tell what became of its holds in Cassandra.
     fn make(&mut self, now: Moment, core: ScopeState) -> RowStep {
         if !core.fresh {
             self.trouble = Some(Trouble::RowGone);
             return self.look_again(now);
         }
         let (mode, epoch, beat) = (Mode::Preparing, core.epoch, self.first_beat);
-        // Whose it is, the driver says.
+        // The driver adds the cluster.
         let (durations, cluster) = (self.terms.durations, None);
         RowStep::Create(AuthorityRow { mode, epoch, beat, durations, cluster })
     }
@@ -170,7 +170,7 @@ impl Keeper {
     fn change(&mut self, now: Moment, core: ScopeState, row: AuthorityRow) -> RowStep {
         let to = |to| RowStep::Change { from: row, to };
         match row.mode {
-            // `RowIsRaised`: else no authority would ever be of the core's epoch.
+            // `RowIsRaised`: otherwise no authority would ever be of the core's epoch.
             Mode::Native | Mode::Preparing if row.epoch < core.epoch && !mutant!(RowNotRaised) => {
                 self.next_epoch(now, core, row, row.mode)
             }
@@ -201,14 +201,15 @@ impl Keeper {
                 if let Some(until) = self.retire_until.filter(|until| now < *until) {
                     return RowStep::Wait(until);
                 }
-                // Nobody can have taken over, nor holds in Cassandra: its epoch need not rise.
+                // No client can have taken over or hold in Cassandra: the epoch need not rise.
                 let (mode, epoch) = (Mode::Preparing, row.epoch.max(core.epoch));
                 to(AuthorityRow { mode, epoch, ..row.bumped() })
             }
         }
     }
 
-    /// A scope that all clients know of, and that is served, may be taken over from now on.
+    /// The mode that a bump writes: native, once all clients know of the scope and it is served. From
+    /// then on it may be taken over.
     fn bumped_mode(&self, now: Moment, core: ScopeState, row: AuthorityRow) -> Mode {
         let served = row.epoch == core.epoch && !core.fresh;
         if served && now >= self.told_at { Mode::Native } else { row.mode }
@@ -216,13 +217,13 @@ impl Keeper {
 
     fn may_retire(&self, now: Moment, core: ScopeState, row: AuthorityRow) -> bool {
         let asked = self.retire_until.is_some_and(|until| now < until);
-        // In another epoch there may be holds in Cassandra still.
+        // In another epoch there may still be holds in Cassandra.
         asked && row.epoch == core.epoch
     }
 
-    /// Nobody new enters meanwhile; holders go on until they are done, or for as long as allowed.
+    /// While draining no client enters; holders go on until they are done, or until the limit.
     fn drain(&mut self, now: Moment, core: ScopeState, row: AuthorityRow) -> RowStep {
-        // Those who could take over go by the row's W.
+        // The clients that could take over go by the row's W.
         let allowed = self.terms.drain_limit.min(row.durations.take_over_wait() / 2);
         let limit = self.seen_since(now) + allowed;
         if self.drained || now >= limit {
@@ -235,8 +236,8 @@ impl Keeper {
         }
     }
 
-    /// `AboveTheCore`: above the row's epoch and the core's, so that every way back to native ends in a
-    /// wait and in `RaiseEpoch`. It never wraps.
+    /// `AboveTheCore`: an epoch above the row's and the core's, so that every way back to native ends in
+    /// a wait and in `RaiseEpoch`. The epoch never wraps.
     fn next_epoch(
         &mut self,
         now: Moment,
@@ -259,7 +260,7 @@ impl Keeper {
         RowStep::Change { from: row, to: AuthorityRow { mode, epoch, beat: 0, ..row } }
     }
 
-    /// What is wrong may be mended by an operator: it is looked at again after a W.
+    /// Reads the row again after one W: an operator may have repaired what is wrong.
     fn look_again(&mut self, now: Moment) -> RowStep {
         let again = now + self.terms.durations.take_over_wait();
         self.rest_until = Some(again);
@@ -279,7 +280,7 @@ impl Keeper {
             return CoreStep::Raise(due.epoch);
         }
         let until = |right: Right| right.until - self.terms.durations.suspend_before();
-        // What is granted under authority of another epoch, or of none, is granted in vain.
+        // A grant under the authority of another epoch, or of none, is never safe.
         let serves = self.authority.filter(|right| right.epoch == core.epoch).map(until);
         match (serves.filter(|until| now < *until), core.suspended) {
             (Some(_), true) => CoreStep::Resume(core.epoch),
@@ -289,7 +290,7 @@ impl Keeper {
         }
     }
 
-    /// A quorum round is over that began after whatever was written before.
+    /// A quorum round has ended that began after all earlier writes.
     pub(super) fn confirmed(&mut self, by_quorum: bool, now: Moment) {
         self.confirmed = by_quorum;
         if !by_quorum {
@@ -297,14 +298,14 @@ impl Keeper {
         }
     }
 
-    /// A write is sent. The round before it is used up.
+    /// A write is sent. It uses up the round before it.
     pub(super) fn writes(&mut self) {
         self.confirmed = false;
     }
 
     /// The row was read.
     pub(super) fn read(&mut self, look: Look, core: ScopeState) {
-        // Whoever wrote it.
+        // Any process may have written it.
         self.changing.not_alone();
         if let Some(row) = look.row {
             self.learn(row, self.waited_from(look.began, look.ended, row, false), core);
@@ -314,7 +315,7 @@ impl Keeper {
         }
     }
 
-    /// A write of the row was answered. What was not applied tells nothing of how the row is.
+    /// A write of the row was answered. If it was not applied, nothing is known of the row.
     pub(super) fn written(
         &mut self,
         from: Option<AuthorityRow>,
@@ -331,14 +332,14 @@ impl Keeper {
             self.failed_bumps = 0;
             self.bumped_at = Some(began);
             self.changing.bumped(ended);
-            // `AuthorityFromBumpStart`. By the W of the settings: the row has none that is shorter.
+            // `AuthorityFromBumpStart`. Counted by the W of the settings: the row has no shorter one.
             let from = if mutant!(AuthorityFromBumpEnd) { ended } else { began };
             let until = from + self.terms.durations.authority();
             self.authority = Some(Right { epoch: to.epoch, until });
         }
     }
 
-    /// A write was not applied, or nobody knows: for who would gain from it, it was not
+    /// A write was not applied, or its outcome is unknown: it never counts in favour of this leader
     /// (`UnknownBumpFails`, `UnknownReturnFails`). A read after it shows the row, and gives nothing
     /// (`ReadSettlesNoBump`, `ReadGivesNoAuthority`): [`Keeper::read`] knows of no bump.
     pub(super) fn not_written(
@@ -359,8 +360,8 @@ impl Keeper {
         if let Some(from) = from.filter(|from| is_bump(*from, to)) {
             self.failed_bumps += 1;
             if self.failed_bumps >= FAILED_BUMPS {
-                // Others may be better off: while it went on trying, its late bumps could keep them
-                // from taking over, and it would have no authority all the same.
+                // Another process may be better off. If this leader went on trying, its late bumps could
+                // keep clients from taking over, and it would have no authority all the same.
                 self.failed_bumps = 0;
                 let theirs = from.durations.take_over_wait().max(to.durations.take_over_wait());
                 self.rest_until = Some(now + theirs);
@@ -368,7 +369,7 @@ impl Keeper {
         }
     }
 
-    /// The row could not be read; `odd`: it is there, and is not to be used.
+    /// The row could not be read; `odd`: it exists, but is not usable.
     pub(super) fn not_read(&mut self, odd: bool, now: Moment) {
         self.known = Known::Nothing;
         if odd {
@@ -377,19 +378,19 @@ impl Keeper {
         self.rest_until = Some(self.a_while_after(now));
     }
 
-    /// Leases in Cassandra were counted, or not: then there may be some.
+    /// The leases in Cassandra were counted; `None`: the count failed, and there may be some.
     pub(super) fn counted(&mut self, held: Option<u64>, now: Moment) {
         self.counted_at = Some(now);
         self.drained = held == Some(0);
     }
 
-    /// The scope is to be removed: nobody takes over from here on, until then.
+    /// The scope is to be removed: until `until` no client takes over.
     pub(super) fn retire(&mut self, until: Moment) {
         self.retire_until = Some(until);
         self.rest_until = None;
     }
 
-    /// Whether the row says that nobody takes over any more.
+    /// Whether the row is retired, so that no client takes over any more.
     pub(super) fn is_retired(&self) -> bool {
         self.row().is_some_and(|row| row.mode == Mode::Retired)
     }
@@ -399,9 +400,9 @@ impl Keeper {
         now + while_
     }
 
-    /// From when a wait counts that what was asked then, and answered then, begins: from its end
-    /// (`ReturnWaitFromEnd`), whoever wrote the row (`AnyLeaderWaits`), and by the V that holds were
-    /// counted by (`ReturnWaitByTheRow`).
+    /// When the wait is over that an answer starts, and the moment at which it starts. It starts at the
+    /// end of the answer (`ReturnWaitFromEnd`), whichever leader wrote the row (`AnyLeaderWaits`), and
+    /// lasts by the V that the holds were counted by (`ReturnWaitByTheRow`).
     fn waited_from(
         &self,
         began: Moment,
@@ -423,7 +424,7 @@ impl Keeper {
         (ended, until)
     }
 
-    /// The row is known, as of `ended` at the latest; what it owes for it is over at `wait_until`.
+    /// The row is known, as of `ended` at the latest; a wait that it requires is over at `wait_until`.
     fn learn(
         &mut self,
         row: AuthorityRow,
@@ -440,7 +441,7 @@ impl Keeper {
             (self.drained, self.counted_at) = (false, None);
         }
         let serves = matches!(row.mode, Mode::Native | Mode::Preparing);
-        // A wait that runs goes on.
+        // A wait that is running goes on.
         let owes = serves && row.epoch > core.epoch;
         let running = self.due.filter(|due| due.epoch == row.epoch);
         let due = running.unwrap_or(Due { epoch: row.epoch, at: wait_until });
@@ -449,7 +450,8 @@ impl Keeper {
     }
 }
 
-/// Whether a write says only that its writer lives: in an epoch in which nobody took over since.
+/// Whether a write shows only that its writer is alive: within an epoch in which no client has taken
+/// over since.
 pub(super) fn is_bump(from: AuthorityRow, to: AuthorityRow) -> bool {
     let serves = |row: AuthorityRow| matches!(row.mode, Mode::Native | Mode::Preparing);
     from.epoch == to.epoch && serves(from) && serves(to)

@@ -1,4 +1,4 @@
-//! The keepers of a node: one for each scope, while it leads.
+//! The keepers of a node: one for each scope, while the node leads.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use crate::session::ClusterId;
 
 /// How long a row may take to be retired, before the scope stays.
 const RETIRE_WITHIN: Duration = Duration::from_secs(8);
-/// Before a scope is suspended again that could not be.
+/// Pause before another attempt to suspend a scope.
 const SUSPEND_AGAIN: Duration = Duration::from_millis(100);
 
 /// Keeps the scopes of one node while it leads.
@@ -31,7 +31,7 @@ pub struct Keepers {
 
 type Drivers = BTreeMap<ScopePrefix, (Arc<Driver>, Task)>;
 
-/// Those of the tenure that is.
+/// The drivers of the current tenure.
 #[derive(Debug, Default)]
 struct Kept(Mutex<Drivers>);
 
@@ -45,7 +45,7 @@ impl Kept {
     }
 }
 
-/// Why a scope's row does not say that it is over. The scope is as it was.
+/// Why a scope's row could not be retired. The scope is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotRetired {
     /// This node has no setting for fallback.
@@ -54,7 +54,7 @@ pub enum NotRetired {
          on every member"
     )]
     NoFallback,
-    /// Nobody keeps the scope here now.
+    /// No keeper has the scope on this node now.
     #[error("nobody keeps the scope {scope} at the moment; ask again")]
     NotKept {
         /// Its prefix.
@@ -68,13 +68,13 @@ pub enum NotRetired {
     RowSays {
         /// Its prefix.
         scope: ScopePrefix,
-        /// What the leader knows of it.
+        /// What the leader knows of the row.
         said: String,
     },
 }
 
 impl Keepers {
-    /// Starts to follow the node's role. Without `fallback` it only suspends the scopes there are.
+    /// Starts to follow the node's role. Without `fallback` it only suspends the existing scopes.
     pub(crate) fn start(
         consensus: Arc<dyn Consensus>,
         board: Arc<Board>,
@@ -97,24 +97,24 @@ impl Keepers {
         Self { seams, kept, has_fallback, _lead: lead }
     }
 
-    /// Whether this node knows where the fallback is.
+    /// Whether this node has settings for fallback.
     pub fn has_fallback(&self) -> bool {
         self.has_fallback
     }
 
-    /// How a scope stands here; `None` if this node does not keep it.
+    /// The status of a scope on this node; `None` if this node does not keep it.
     pub fn standing(&self, scope: &ScopePrefix) -> Option<Standing> {
         self.kept.get(scope).map(|driver| driver.standing())
     }
 
-    /// How every scope stands that this node keeps.
+    /// The status of every scope that this node keeps.
     pub fn standings(&self) -> Vec<(ScopePrefix, Standing)> {
         let kept = self.kept.lock();
         kept.iter().map(|(scope, (driver, _))| (scope.clone(), driver.standing())).collect()
     }
 
-    /// Lets a scope's row say that nobody takes over any more, before the scope is removed. If the scope
-    /// is not removed soon after, the row goes back.
+    /// Sets a scope's row to retired before the scope is removed, so that no client takes over any more.
+    /// If the scope is not removed soon after, the row goes back.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl Lead {
                         open = over => open,
                         () = self.keep(tenure) => false,
                     };
-                    // Their tasks end with them: nothing of a tenure outlives it.
+                    // The drivers' tasks end here: nothing of a tenure outlives it.
                     self.kept.lock().clear();
                     open
                 }
@@ -168,7 +168,7 @@ impl Lead {
         }
     }
 
-    /// Suspends what was left running by the leader before, and keeps every scope there is. Ends never.
+    /// Suspends what the previous leader left running, and keeps every existing scope. Never ends.
     async fn keep(&self, tenure: Tenure) {
         loop {
             let scopes = self.scopes();
@@ -192,7 +192,7 @@ impl Lead {
     /// A driver begins without authority: the first thing it does is to suspend its scope.
     fn match_drivers(&self, shared: &Shared, tenure: Tenure, scopes: &BTreeMap<ScopePrefix, bool>) {
         let mut kept = self.kept.lock();
-        // One that ended saw its scope removed; it may have been set again since.
+        // A driver that ended saw its scope removed; the scope may have been set again since.
         kept.retain(|scope, (_, task)| scopes.contains_key(scope) && !task.is_finished());
         for scope in scopes.keys() {
             kept.entry(scope.clone()).or_insert_with(|| {
@@ -203,7 +203,7 @@ impl Lead {
         }
     }
 
-    /// Nobody has authority over them here.
+    /// Suspends all scopes: on this node there is no authority over them.
     async fn suspend(&self, scopes: &BTreeMap<ScopePrefix, bool>) {
         for scope in scopes.iter().filter(|(_, suspended)| !**suspended).map(|(scope, _)| scope) {
             tracing::warn!(scope = scope.as_str(), "{}", NotRetired::NoFallback);

@@ -1,4 +1,4 @@
-//! Who holds in Cassandra still: what a drain waits for.
+//! Counts the leases in Cassandra that a drain has to wait for.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ impl Leases {
         Self { tables, scope: scope.to_owned() }
     }
 
-    /// How many there are, each as of an instant during the call. While nobody new enters, 0 means that
-    /// there are none any more.
+    /// The number of leases, each counted at some instant during the call. While no client enters, 0
+    /// means that none is left.
     ///
     /// # Errors
     ///

@@ -1,9 +1,10 @@
 //! Scopes with fallback: whether this leader may say that a hold of their names is safe (DESIGN §10).
 //!
-//! One row in Cassandra per scope says which of two stores serves it. The leader bumps its beat; from
-//! the start of a bump that was answered as applied it has authority for 0.8 W, and tells it with every
-//! answer that renews a lease. Clients believe in a hold for no longer than that. A client that cannot
-//! reach the server takes over W after it has read the row, if the beat is still what it was.
+//! One row in Cassandra per scope says which of two stores serves it. The leader bumps the row's beat;
+//! from the start of a bump that was answered as applied it has authority for 0.8 W, and every answer
+//! that renews a lease carries the rest of it. Clients believe in a hold for no longer than that. A
+//! client that cannot reach the server takes over one W after it has read the row, if the beat is still
+//! the same.
 //!
 //! ```text
 //!                    row_step, core_step
@@ -13,23 +14,23 @@
 //!      authority ───────────────────────────▶ board ───▶ KeptAlive, Opened
 //! ```
 //!
-//! The scopes themselves are the core's, replicated, so that no two leaders disagree about a prefix. A
-//! leader without the setting `[fallback]` keeps none: it suspends them, and says that it has no
-//! authority.
+//! The core has the scopes themselves, replicated, so that no two leaders disagree about a prefix. A
+//! leader without the setting `[fallback]` keeps none: it suspends them, and its answers say that it has
+//! no authority.
 //!
 //! # Where this goes further than DESIGN §10
 //!
-//! - A new scope's row is `preparing`: the leader has authority by its bumps as ever, and nobody takes
-//!   over. It is `native` only when every session that was open before has heard of the scope or is
-//!   over: a client that does not know of it would go on to believe its lease alone.
-//! - A scope that is removed leaves its row as `retired`, from which nobody takes over, with the epoch it
-//!   has. Made again, the core's epoch lies above it already.
-//! - A row that is not there is made only for a scope that never had authority. Otherwise it was deleted:
-//!   what holds there are in Cassandra, and under which tokens, nobody can tell.
-//! - The row says W and V, as the leader's settings have them, and clients go by the row: so they cannot
+//! - A new scope's row is `preparing`: the leader gets authority by its bumps as usual, and no client
+//!   takes over. It becomes `native` only when every session that was open before has learned of the
+//!   scope or is over: a client that does not know of the scope would go on to believe its lease alone.
+//! - A scope that is removed leaves its row as `retired`, with its epoch; no client takes over from it.
+//!   When the scope is made again, the core's epoch is above that already.
+//! - A missing row is made only for a scope that never had authority. Otherwise the row was deleted, and
+//!   it is unknown what holds there are in Cassandra, and under which tokens.
+//! - The row holds W and V, taken from the leader's settings, and clients go by the row: so they cannot
 //!   differ from what leaders go by. When a leader may change them is in `changing.rs`.
-//! - The beat of a row that is made begins anywhere, so that a change that was meant for one that was
-//!   deleted does not fit it.
+//! - The beat of a new row begins at a random number, so that a change meant for a deleted row does not
+//!   fit it.
 
 mod board;
 mod changing;

@@ -1,4 +1,4 @@
-//! How a scope stands, for people and for metrics.
+//! The status of a scope, for people and for metrics.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use holdfast_seams::Moment;
 use super::keeper::Keeper;
 use super::step::{Tally, Trouble};
 
-/// How a scope stands at its leader.
+/// The status of a scope at its leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// The row, as the leader knows it; `None` while it does not.
+    /// The row as the leader knows it; `None` while it is unknown.
     pub row: Option<AuthorityRow>,
     /// What is left of the leader's authority, if that is of the scope's epoch.
     pub authority: Option<Duration>,
-    /// Since the last bump was sent that was answered as applied.
+    /// Time since the last bump was sent that was answered as applied.
     pub beat_age: Option<Duration>,
     /// Changes of the row's mode that this leader has seen.
     pub switches: u64,
-    /// Switches that it refuses, because the epochs are used up.
+    /// Switches that it refused, because the epochs are used up.
     pub refused_switches: u64,
-    /// What an operator has to see to.
+    /// What an operator has to repair.
     pub trouble: Option<&'static str>,
 }
 

@@ -1,44 +1,44 @@
-//! What a [`Keeper`](super::keeper::Keeper) says: what is to be done next, what it has, and what is wrong.
+//! The outputs of a [`Keeper`](super::keeper::Keeper): the next steps, the authority, and what is wrong.
 
 use holdfast_cassandra::authority::AuthorityRow;
 use holdfast_seams::Moment;
 
-/// What is to be done to the row next.
+/// The next step on the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RowStep {
-    /// Nothing before that.
+    /// Do nothing before that moment.
     Wait(Moment),
     /// Read it.
     Read,
     /// Ask a quorum whether this node still leads.
     Confirm,
-    /// Make it.
+    /// Make this row.
     Create(AuthorityRow),
-    /// Change it.
+    /// Change the row.
     Change {
-        /// From what is known.
+        /// From this row, the last one known.
         from: AuthorityRow,
-        /// To this.
+        /// To this row.
         to: AuthorityRow,
     },
     /// Count the leases in Cassandra.
     Count,
 }
 
-/// What is to be proposed to the core next.
+/// The next command for the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CoreStep {
-    /// Nothing before that; `None`: before something is learned.
+    /// Propose nothing before that moment; `None`: before something is learned.
     Wait(Option<Moment>),
-    /// That nobody is granted anything.
+    /// Suspend the scope: no request is granted.
     Suspend,
-    /// That who waits is granted, in that epoch.
+    /// Resume the scope in that epoch: waiters are granted.
     Resume(u16),
-    /// That epoch.
+    /// Raise the epoch to this one.
     Raise(u16),
 }
 
-/// A right that belongs to an epoch.
+/// The authority of a leader, for one epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Right {
     pub(super) epoch: u16,
@@ -46,7 +46,7 @@ pub(super) struct Right {
     pub(super) until: Moment,
 }
 
-/// What is wrong, for people and for the alarm.
+/// What is wrong with a scope, for people and for the alarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     /// There is no room for another switch.
@@ -57,11 +57,11 @@ pub(super) enum Trouble {
     RowOdd,
 }
 
-/// What is counted.
+/// Counters of a keeper.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// Changes of the mode that were seen.
+    /// Changes of the row's mode that were seen.
     pub(super) switches: u64,
-    /// Switches that were due and are refused, each once.
+    /// Switches that were due and were refused, each counted once.
     pub(super) refused: u64,
 }

@@ -1,4 +1,4 @@
-//! How long things last for a scope with fallback.
+//! Durations that apply to a scope with fallback.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use holdfast_cassandra::authority::Durations;
 /// How a leader keeps its scopes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// W, V, and what follows from them.
+    /// W, V, and the durations derived from them.
     pub durations: Durations,
-    /// How long holders in Cassandra may go on once nobody new enters: at most half of W, so that
-    /// nobody takes the drain for a dead leader's.
+    /// How long holders in Cassandra may go on once no client enters: at most half of W, so that no
+    /// client takes the drain for that of a dead leader.
     pub drain_limit: Duration,
     /// How long Cassandra serves at least, once it does.
     ///
-    /// A round trip takes three epochs: at one in five minutes the 32,000 there are last for 37 days
-    /// of nothing but switching.
+    /// A round trip takes three epochs: at one in five minutes the 32,000 available epochs last for 37
+    /// days of nothing but switching.
     pub switch_every: Duration,
 }
 
