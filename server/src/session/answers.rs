@@ -1,4 +1,4 @@
-//! What happened, as the client is told: events and outcomes as frames.
+//! Events and outcomes as frames for the client.
 
 use std::collections::BTreeSet;
 
@@ -20,10 +20,10 @@ use super::refusals;
 use crate::consensus::Committed;
 use crate::error::ProposeError;
 
-/// Holders that a frame or an answer names at most: a lock may be shared by any number.
+/// At most so many holders are listed in a frame or an answer: a lock may be shared by any number.
 pub(crate) const HOLDERS_SHOWN: usize = 100;
 
-/// A frame true as of `index`.
+/// A frame that is true as of `index`.
 pub(super) fn frame(index: LogIndex, body: Body) -> ServerFrame {
     ServerFrame { index: index.get(), body: Some(body) }
 }
@@ -32,7 +32,7 @@ pub(super) fn queued(request: RequestId, place: u64, holders: Vec<Holder>) -> Bo
     Body::Queued(Queued { request_id: request.get(), place, holders })
 }
 
-/// A grant: what is held, and the values that go with it.
+/// A grant: what is held, with the values of the locks.
 pub(super) fn granted(
     request: RequestId,
     token: FencingToken,
@@ -61,7 +61,8 @@ pub(super) fn released(
     }
 }
 
-/// As [`released`], where only the question tells which names; none stands for all of the grant.
+/// Like [`released`], but only the request says which names were given back; an empty list means all of
+/// the grant.
 pub(super) fn released_as_asked(
     request: RequestId,
     token: FencingToken,
@@ -95,7 +96,7 @@ fn named_value((lock, value): &(LockName, Value)) -> NamedValue {
     NamedValue { name: bytes_of(lock), value: Some(value_of(value)) }
 }
 
-/// A value as the wire has it.
+/// A value in its form on the wire.
 pub(crate) fn value_of(value: &Value) -> WireValue {
     WireValue {
         value: Bytes::copy_from_slice(&value.bytes),
@@ -104,7 +105,7 @@ pub(crate) fn value_of(value: &Value) -> WireValue {
     }
 }
 
-/// The scope that a lock is in, as the wire has it.
+/// The scope of a lock in its form on the wire.
 pub(crate) fn scope_of(lock: &LockView<'_>) -> Option<LockScope> {
     lock.scope().map(|scope| LockScope {
         prefix: scope.scope.as_str().to_owned(),
@@ -113,7 +114,7 @@ pub(crate) fn scope_of(lock: &LockView<'_>) -> Option<LockScope> {
     })
 }
 
-/// A mode as the wire has it.
+/// A mode in its form on the wire.
 pub(crate) fn mode_of(mode: Mode) -> WireMode {
     match mode {
         Mode::Exclusive => WireMode::Exclusive,
@@ -138,7 +139,7 @@ pub(super) fn lost_reason(cause: LossCause) -> LostReason {
     }
 }
 
-/// A denial, with who holds the lock as far as the table still knows.
+/// A denial, with the lock's holders as far as the table still knows them.
 pub(super) fn denied(
     table: &LockTable,
     now_ms: u64,
@@ -149,7 +150,7 @@ pub(super) fn denied(
     Body::Denied(Denied { request_id: request.get(), refusal })
 }
 
-/// A refusal, with who holds the lock as far as the table still knows.
+/// A refusal, with the lock's holders as far as the table still knows them.
 pub(super) fn refusal(table: &LockTable, now_ms: u64, rejection: &Rejection) -> Refusal {
     let mut refusal = refusals::of_rejection(rejection);
     if let Rejection::LockHeld { lock, token, .. } = rejection {
@@ -166,13 +167,13 @@ pub(super) fn refused(subject: Option<Subject>, refusal: Refusal) -> Body {
     Body::Refused(Refused { refusal: Some(refusal), subject })
 }
 
-/// The leader's wall clock as the table's stamps are to be compared with it: a leader whose clock
-/// lags those before it does not show holds from the future.
+/// The leader's wall clock, fit to be compared with the table's stamps: a leader whose clock lags behind
+/// its predecessors' shows no hold from the future.
 pub(crate) fn now_ms(table: &LockTable, clock: &dyn Clock) -> u64 {
     table.stamp_ms().max(clock.wall_ms())
 }
 
-/// Who holds any of these locks, each grant once and at most [`HOLDERS_SHOWN`], for people;
+/// The holders of any of these locks, each grant once and at most [`HOLDERS_SHOWN`], for people;
 /// `now_ms` is [`now_ms`].
 pub(super) fn holders(table: &LockTable, now_ms: u64, items: &[Item]) -> Vec<Holder> {
     let locks = items.iter().filter_map(|item| table.lock(&item.lock));
@@ -185,7 +186,7 @@ pub(super) fn holders(table: &LockTable, now_ms: u64, items: &[Item]) -> Vec<Hol
         .collect()
 }
 
-/// A holder as the wire has it; `now_ms` is [`now_ms`].
+/// A holder in its form on the wire; `now_ms` is [`now_ms`].
 pub(crate) fn holder_of(holder: &HolderView<'_>, now_ms: u64) -> Holder {
     Holder {
         session_id: holder.grant.session.get(),
@@ -201,8 +202,8 @@ fn holder_unlabelled(session: SessionId, token: FencingToken) -> Holder {
     Holder { session_id: session.get(), token: token.get(), ..Holder::default() }
 }
 
-/// What an outcome says that no event said: refusals, answers to retries, answers to Cancel. The
-/// events of a fresh command have told the rest.
+/// The part of an outcome that no event has reported: refusals, answers to retries, answers to Cancel.
+/// The events of a fresh command have reported the rest.
 ///
 /// `denial_told`: the event of this very denial reached the stream.
 pub(super) fn of_outcome(
@@ -243,7 +244,7 @@ fn of_rejection(subject: Option<Subject>, rejection: &Rejection) -> Body {
     }
 }
 
-/// Who was in the way of a denied request.
+/// The holder that was in the way of a denied request.
 pub(super) fn in_the_way(rejection: &Rejection) -> Option<Holder> {
     match rejection {
         Rejection::LockHeld { holder, token, .. } => Some(holder_unlabelled(*holder, *token)),
@@ -251,7 +252,7 @@ pub(super) fn in_the_way(rejection: &Rejection) -> Option<Holder> {
     }
 }
 
-/// Where a retried request stands.
+/// The state of a retried request.
 fn stands(request: RequestId, state: &Acquired) -> Body {
     match state {
         Acquired::Granted { token, items, values } => {

@@ -1,16 +1,16 @@
-//! Why a unary call did not do what it asked for.
+//! Why a unary call failed.
 
 use holdfast_proto::v1::{Refusal, RefusalReason};
 
 use super::frames::Unfit;
 use super::refusals;
 
-/// Why a call was not answered with what it asked for.
+/// Why a unary call failed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum CallError {
     /// Refused. Nothing was done, unless the refusal says that the outcome is unknown.
     Refused(Refusal),
-    /// This node does not serve it now. Nothing was done, unless the refusal says that the outcome
+    /// This node does not serve the call now. Nothing was done, unless the refusal says that the outcome
     /// is unknown.
     Unavailable {
         /// Why.
@@ -18,7 +18,7 @@ pub(crate) enum CallError {
         /// Where clients reach the leader, if another is known.
         leader: Option<String>,
     },
-    /// The time to wait was over first; the request has ended.
+    /// The wait limit passed first; the request has ended.
     NotInTime(Refusal),
 }
 
@@ -39,7 +39,7 @@ impl From<Unfit> for CallError {
     }
 }
 
-/// A call is not answered here, and did nothing.
+/// This node does not serve the call; nothing was done.
 pub(super) fn unavailable(message: &str, leader: Option<String>) -> CallError {
     let refusal = refusals::refusal(RefusalReason::Unavailable, message);
     CallError::Unavailable { refusal, leader }

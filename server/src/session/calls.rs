@@ -1,8 +1,8 @@
-//! Unary calls: what a stream does with frames, one question and one answer at a time.
+//! Unary calls: the same as the frames of a stream, one request and one answer at a time.
 //!
-//! Each call is read by the same readers as a frame, shows its session's key, and proposes the same
-//! command; there is no second meaning of anything. What it lacks is the stream: a session that
-//! lives by calls is told nothing by itself, and nothing of it ends with a connection.
+//! A call is read by the same functions as a frame, shows its session's key, and proposes the same
+//! command; no request has a second meaning. It only lacks the stream: a session that lives by calls
+//! receives no pushes, and nothing of it ends with a connection.
 
 use std::time::Duration;
 
@@ -33,8 +33,7 @@ impl Hub {
     ///
     /// # Errors
     ///
-    /// [`CallError`]; a session may be open all the same, without anybody who knows its secret: it
-    /// runs out.
+    /// [`CallError`]; a session may be open all the same, but no client knows its secret: it runs out.
     pub(crate) async fn open_session(
         &self,
         asked: &OpenSessionRequest,
@@ -53,9 +52,9 @@ impl Hub {
         Ok(OpenSessionResponse { session: Some(key), cluster_id, ttl_ms, scopes })
     }
 
-    /// Renews a lease, by the rules of DESIGN §5.1: after a quorum round begun after the call came
-    /// in, if the session is alive in the state that was applied then and no expiry of it is under
-    /// way. Until the round is over the session is not due (§5.2). Cancel safe.
+    /// Renews a lease, by the rules of DESIGN §5.1: after a quorum round begun after the call came in,
+    /// if the session is alive in the state that was applied then and no expiry of it is under way. The
+    /// session does not become due before the round is over (§5.2). Cancel safe.
     ///
     /// # Errors
     ///
@@ -77,10 +76,10 @@ impl Hub {
         Ok(KeepAliveResponse { ttl_ms, scopes: self.registry.board.answers(tenure, came_at) })
     }
 
-    /// Asks for locks, and waits for them if the request says so.
+    /// Requests locks, and waits for them if the request says so.
     ///
-    /// Dropping the future leaves the request alone: it waits or holds until it is cancelled or
-    /// its session ends, and the same request id finds it again.
+    /// Dropping the future leaves the request alone: it waits or holds until it is cancelled or its
+    /// session ends, and a call with the same request id finds it again.
     ///
     /// # Errors
     ///
@@ -94,7 +93,8 @@ impl Hub {
         let request = RequestId::new(frame.request_id);
         let reading = read_request(Some(Body::Acquire(frame)))?;
         let key = self.prove(asked.session.as_ref()).await?;
-        // From here on it is told: a grant may come before the answer to the command.
+        // The call is registered before its command is proposed: a grant may come before the command's
+        // answer.
         let call = self.registry.wait_for(key.session, About::Request(request))?;
         let committed = self.ask(&key, asked.done_below, reading).await?;
         let index = committed.index;
@@ -149,8 +149,8 @@ impl Hub {
         let Answer::Released { request, over, .. } = self.answer_of(committed)? else {
             return Err(refusals::odd_answer().into());
         };
-        // The event comes before the answer and says what was given back; unless the tenure ended
-        // in between, which takes nothing back.
+        // The event comes before the answer and lists what was given back; unless the tenure ended in
+        // between, which does not undo the release.
         let released = match call.told().await {
             Told::Released(released) => released,
             _ => answers::released_as_asked(request, token, names, over),
@@ -195,13 +195,13 @@ impl Hub {
     }
 }
 
-/// A call's way to the log and back.
+/// The way of a call to the log and back.
 impl Hub {
-    /// Whose call it is, if the secret is the session's own.
+    /// Returns the key of the call, if the secret is the session's own.
     ///
-    /// A right secret is proof enough as of any state. Before a wrong one is called wrong, a quorum
-    /// round makes sure that the state is no old one: a node that was deposed without knowing it
-    /// has not heard of newer sessions.
+    /// A right secret is proof as of any state. Before a secret is reported as wrong, a quorum round
+    /// makes sure that the state is not an old one: a deposed node that does not know it yet has not
+    /// learned of newer sessions.
     async fn prove(&self, shown: Option<&SessionKey>) -> Result<Key, CallError> {
         let key = read_key(shown)?;
         let tenure = self.serving()?;
@@ -218,7 +218,7 @@ impl Hub {
         ttl_ms
     }
 
-    /// Renews a lease under the table's lock: the session is alive in the state that is applied.
+    /// Renews a lease under the table's lock: the session is alive in the applied state.
     fn renew(&self, tenure: Tenure, key: &Key, came_at: Moment) -> Result<u64, CallError> {
         let mut own = None;
         let mut renewed = None;
@@ -239,7 +239,7 @@ impl Hub {
         }
     }
 
-    /// Proposes what a frame of the session would, and waits for the outcome.
+    /// Proposes the command that the same frame would, and waits for its outcome.
     async fn ask(
         &self,
         key: &Key,
@@ -248,7 +248,7 @@ impl Hub {
     ) -> Result<Committed, CallError> {
         let (session, subject) = (key.session, request.subject());
         let command = request.command(session, RequestId::new(done_below));
-        // Keepalives go another way.
+        // A keepalive never comes here: it is no command.
         let command = command.ok_or_else(refusals::odd_answer)?;
         let registry = self.registry.clone();
         let (tell, told) = oneshot::channel();
@@ -256,7 +256,7 @@ impl Hub {
             if let Some(Subject::RequestId(request)) = subject {
                 registry.told_by_a_call(session, RequestId::new(request));
             }
-            // Nobody waits any more: the command stands all the same.
+            // The caller may have gone; the command stands all the same.
             let _ = tell.send(result);
         };
         self.consensus.submit(command, Box::new(done));
@@ -273,7 +273,7 @@ impl Hub {
         committed.outcome.map_err(refuse)
     }
 
-    /// A refusal of the core, with who holds the lock, where that is the reason.
+    /// A refusal of the core, with the lock's holder where that is the reason.
     fn rejected(&self, rejection: &Rejection) -> Refusal {
         let mut refusal = refusals::of_rejection(rejection);
         self.consensus.read(&mut |table, _| {
@@ -283,7 +283,7 @@ impl Hub {
         refusal
     }
 
-    /// Waits in the queue: until the grant, or `give_up_at`.
+    /// Waits in the queue until the grant, or until `give_up_at`.
     async fn wait(
         &self,
         key: &Key,
@@ -297,7 +297,7 @@ impl Hub {
                 None => std::future::pending().await,
             }
         };
-        // A grant that is here goes before the time, should both come at once.
+        // If grant and deadline come at once, the grant counts.
         let told = holdfast_seams::select! {
             told = call.told() => told,
             () = over => return self.give_up(key, request).await,
@@ -317,8 +317,8 @@ impl Hub {
         }
     }
 
-    /// The time to wait is over: ends the wait, and says so once that is certain. A grant that came
-    /// first stands and is the answer: another call of the same request may have told of it (I6).
+    /// The wait limit has passed: ends the wait, and answers once that is certain. A grant that came
+    /// first stands and is the answer: another call of the same request may have reported it (I6).
     async fn give_up(&self, key: &Key, request: RequestId) -> Result<AcquireResponse, CallError> {
         let stop = Command::StopWaiting { session: key.session, request };
         let committed = self.propose(stop).await?;
@@ -348,7 +348,7 @@ impl Hub {
         if self.registry.tenure() == Some(tenure) { Ok(()) } else { Err(self.leads_no_more()) }
     }
 
-    /// A quorum round begun now confirms that this node still leads in `tenure`.
+    /// Confirms by a quorum round begun now that this node still leads in `tenure`.
     async fn confirm(&self, tenure: Tenure) -> Result<(), CallError> {
         let confirmed = self.consensus.confirm().await.map_err(|error| self.not_applied(&error))?;
         if confirmed.tenure == tenure { Ok(()) } else { Err(self.leads_no_more()) }
@@ -358,7 +358,7 @@ impl Hub {
         unavailable("this node does not lead", self.leader())
     }
 
-    /// What never reached an outcome.
+    /// The error of a command that never reached an outcome.
     pub(super) fn not_applied(&self, error: &ProposeError) -> CallError {
         let refusal = refusals::of_propose_error(error);
         if refusal.reason() != RefusalReason::Unavailable {
@@ -372,7 +372,7 @@ impl Hub {
     }
 }
 
-/// Another call, or another end, came first.
+/// Another call, or another end of the request, came first.
 fn cancelled(request: RequestId) -> CallError {
     let message = format!("request {request} was cancelled while it waited");
     refusals::refusal(RefusalReason::Cancelled, message).into()

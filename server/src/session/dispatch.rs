@@ -1,7 +1,7 @@
-//! Events of the log to the streams, leases and watches they concern.
+//! Delivers the events of the log to the streams, leases and watches that they concern.
 //!
-//! Runs under the table's lock, on every node; where nothing is attached and nothing led, it costs
-//! a look at an empty map. Pushes never wait: a full outbox ends its stream.
+//! Runs under the table's lock, on every node; where no stream is attached and the node does not lead,
+//! it costs a look at an empty map. Pushes never wait: a full outbox ends its stream.
 
 use holdfast_core::{EndCause, Event, Item, LockTable, LogIndex, RequestId, SessionId};
 use holdfast_proto::v1::server_frame::Body;
@@ -11,8 +11,8 @@ use super::registry::{Registry, State};
 use super::waiting::{About, Told};
 use crate::consensus::Listener;
 
-/// Expired sessions of one entry of the log that are logged one by one. A thousand may expire at once,
-/// and this is the thread that serves.
+/// At most so many expired sessions of one entry of the log are logged one by one. A thousand may expire
+/// at once, and this is the thread that serves.
 const EXPIRIES_LOGGED: u64 = 8;
 
 impl Listener for Registry {
@@ -37,8 +37,8 @@ impl Listener for Registry {
         }
     }
 
-    /// Only a node that follows is given a snapshot; should anybody be attached all the same, what
-    /// they were told may be out of date, and a resume tells them the truth.
+    /// Only a follower receives a snapshot. Should a stream be attached all the same, what it was sent
+    /// may be out of date, and a resume corrects that.
     fn restored(&self, index: LogIndex, table: &LockTable) {
         self.note_applied(index);
         self.board.restart(table.scopes());
@@ -74,11 +74,12 @@ impl Registry {
                     answers::denied(table, self.now_ms(table), *request, rejection)
                 });
             }
-            // Streams are told by the answer to the cancel, or by their session's end.
+            // Streams learn of it by the answer to the cancel, or by their session's end.
             Event::Left { session, request, items } => {
                 self.left(state, *session, *request, items);
-                // Calls: who left with its session is told so, and who left because it was granted
-                // elsewhere has been told of the grant, right before this.
+                // Waiting calls: a request that left because its session ended is answered with that
+                // end, and one that left because it was granted elsewhere was answered with the grant
+                // right before this.
                 if table.session(*session).is_some() {
                     state.waiting.tell(*session, About::Request(*request), || Told::Left);
                 }
@@ -97,7 +98,7 @@ impl Registry {
             Event::Contended { session, request, lock, token } => {
                 self.tell(state, index, *session, || answers::contended(*request, *token, lock));
             }
-            // Told by the answer to its change, and to the next holder with the grant.
+            // The answer to the change reports it, and the grant to the next holder.
             Event::ValueChanged { .. } => {}
             // Streams learn of it with the answers to their keepalives.
             Event::ScopeChanged { scope, now } => self.board.applied(scope, *now),
@@ -113,7 +114,7 @@ impl Registry {
         }
     }
 
-    /// A session is over: it has no lease, and its stream ends.
+    /// A session is over: its lease goes and its stream ends.
     fn ended(&self, state: &mut State, index: LogIndex, session: SessionId, cause: EndCause) {
         let now = self.seams.clock.now();
         let late = state.leases.as_mut().and_then(|leases| leases.ended(session, now));
@@ -146,7 +147,7 @@ impl Registry {
         }
     }
 
-    /// Tells the session's stream, if it has one here: only then the frame is made.
+    /// Pushes a frame to the session's stream, if it has one on this node; only then the frame is made.
     fn tell(
         &self,
         state: &State,

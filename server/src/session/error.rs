@@ -1,7 +1,7 @@
 //! Why a session stream ended.
 
-/// Why a stream ended other than by its last frame. It says nothing of the session, which lives
-/// on until its lease runs out.
+/// Why a stream ended other than by its last frame. It says nothing about the session, which lives on
+/// until its lease runs out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// The client broke the protocol; sending the same again will not help.
@@ -23,11 +23,11 @@ pub enum StreamError {
         /// What reached it.
         message: &'static str,
     },
-    /// There is no leader with a quorum here at the moment. What the stream asked for last may
-    /// have happened.
+    /// This node is not a leader with a quorum at the moment. The last request on the stream may have
+    /// taken effect.
     #[error("{message}")]
     Unavailable {
-        /// What was not to be had.
+        /// What was not available.
         message: String,
         /// Where clients reach the leader, if this node knows another.
         leader: Option<String>,

@@ -1,4 +1,4 @@
-//! A replica of one that commits at once, unless a test tells it otherwise.
+//! A replica of one node that commits at once, unless a test holds that back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -32,11 +32,11 @@ pub(crate) struct Fake {
 struct Switches {
     /// Whether a quorum answers.
     quorum: bool,
-    /// How many confirmations, in the order of their asking, are answered; `None`: all.
+    /// How many confirmations, in the order of their requests, are answered; `None`: all.
     confirms: Option<u64>,
     /// Whether commands wait in the log instead of being committed.
     commits_held: bool,
-    /// What a confirmation says, if not what the role says.
+    /// The tenure that a confirmation reports, if it differs from that of the role.
     confirmed_tenure: Option<Tenure>,
 }
 
@@ -72,13 +72,13 @@ impl Fake {
         self.switches.send_modify(|switches| switches.quorum = quorum);
     }
 
-    /// From here on the answer to a confirmation is on its way and does not come.
+    /// From here on the answers to confirmations are held back.
     pub(crate) fn hold_confirms(&self) {
         let asked = self.confirms_asked.load(Ordering::Relaxed);
         self.switches.send_modify(|switches| switches.confirms = Some(asked));
     }
 
-    /// Lets the answer to the first confirmation held back come.
+    /// Releases the answer to the first confirmation that was held back.
     pub(crate) fn let_one_confirm_go(&self) {
         let one_more = |confirms: &mut Option<u64>| *confirms = confirms.map(|count| count + 1);
         self.switches.send_modify(|switches| one_more(&mut switches.confirms));
@@ -105,8 +105,8 @@ impl Fake {
         }
     }
 
-    /// Gives up waiting for what was held back: it may still be committed, and is returned for
-    /// that.
+    /// Stops waiting for what was held back. These commands may still be committed, so they are
+    /// returned.
     pub(crate) fn give_up_held_back(&self) -> Vec<Command> {
         let give_up = |(command, _, done): (Command, Tenure, Done)| {
             done(Err(ProposeError::OutcomeUnknown { waited_ms: 5_000 }));
@@ -115,7 +115,7 @@ impl Fake {
         self.take_held_back().into_iter().map(give_up).collect()
     }
 
-    /// Which sessions expired, and when.
+    /// The sessions that expired, and when.
     pub(crate) fn expired(&self) -> Vec<(SessionId, Moment)> {
         self.expired.lock().unwrap().clone()
     }
@@ -128,7 +128,7 @@ impl Fake {
         std::mem::take(&mut *self.held_back.lock().unwrap())
     }
 
-    /// Commits a command as its own entry, whoever proposed it.
+    /// Commits a command as an entry of its own, whichever client proposed it.
     pub(crate) fn commit(&self, command: Command, tenure: Tenure) -> Committed {
         self.commit_all(vec![command], tenure).remove(0)
     }
@@ -181,7 +181,7 @@ impl Fake {
     }
 }
 
-/// Runs to the end on a thread of its own time, which passes while everybody waits.
+/// Runs to the end on a thread with virtual time, which advances while all tasks wait.
 pub(crate) fn on_virtual_time<T>(run: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_time().start_paused(true).build().unwrap().block_on(run)

@@ -1,4 +1,4 @@
-//! Frames read off the wire: checked once, here, into what the rest can trust.
+//! Frames from the wire, checked once, here, and turned into types that the rest can trust.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,8 +28,8 @@ pub(super) enum Request {
 }
 
 impl Request {
-    /// The command that a request of `session` is, however it came; `None` for a keepalive, which
-    /// is not replicated.
+    /// The command of this request of `session`, whether it came as a frame or a call; `None` for a
+    /// keepalive, which is not replicated.
     pub(super) fn command(self, session: SessionId, done_below: RequestId) -> Option<Command> {
         Some(match self {
             Self::KeepAlive { .. } => return None,
@@ -50,7 +50,7 @@ impl Request {
         })
     }
 
-    /// What an answer to it is about.
+    /// What an answer to this request is about.
     pub(super) fn subject(&self) -> Option<Subject> {
         match *self {
             Self::Acquire { request, .. }
@@ -78,7 +78,7 @@ pub(super) enum Opening {
     },
 }
 
-/// Why a frame was not taken.
+/// Why a frame was not accepted.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Unfit {
     /// The frame is answered with Refused; the stream goes on.
@@ -133,7 +133,7 @@ fn read_fresh(open: &Open) -> Result<Opening, Unfit> {
     Ok(Opening::Fresh { ttl_ms: open.ttl_ms, label })
 }
 
-/// Reads what a session is to be called.
+/// Reads the label of a session.
 ///
 /// # Errors
 ///
@@ -163,7 +163,7 @@ fn read_acquire(frame: &Acquire) -> Result<Request, Unfit> {
     })
 }
 
-/// What is claimed is one lock, held or waited for by one alone.
+/// The lock of a claim, which names one lock, in exclusive mode, and waits.
 fn claimed_lock(items: Vec<Item>, need: Need, wait: bool) -> Result<LockName, Refusal> {
     if let (Ok([Item { lock, mode: Mode::Exclusive }]), Need::All, true) =
         (<[Item; 1]>::try_from(items), need, wait)
@@ -175,11 +175,11 @@ fn claimed_lock(items: Vec<Item>, need: Need, wait: bool) -> Result<LockName, Re
     }
 }
 
-/// Reads what the other store calls an owner.
+/// Reads the owner of a hold as the other store names it.
 ///
 /// # Errors
 ///
-/// A refusal, if it could not be a session's label, or is none.
+/// A refusal, if it is empty or could not be a session's label.
 pub(super) fn read_owner(owner: &str) -> Result<Label, Refusal> {
     let unusable = |problem: String| {
         let message = format!("the owner is not usable: {problem}");
@@ -220,8 +220,8 @@ fn read_items(items: &[v1::Item]) -> Result<Vec<Item>, Refusal> {
     Ok(items)
 }
 
-/// Whoever names a lock in two modes gets words of their own: it is no slip of the pen, and one of
-/// the two would do.
+/// A request that names one lock in two modes gets a message of its own: it is hardly a typing error,
+/// and one of the two modes would do.
 fn each_in_one_mode(items: &[Item]) -> Result<(), Refusal> {
     let mut modes = BTreeMap::new();
     for Item { lock, mode } in items {
@@ -308,7 +308,7 @@ fn read_change(change: Option<&Change>) -> Result<ValueChange, Refusal> {
     }
 }
 
-/// Names the name as far as that is fit to be shown.
+/// Quotes the name as far as it can be shown.
 fn bad_name(name: &[u8], error: &TextError) -> Refusal {
     const SHOWN: usize = 64;
     let shown = name.get(..SHOWN).unwrap_or(name).escape_ascii();
@@ -317,8 +317,8 @@ fn bad_name(name: &[u8], error: &TextError) -> Refusal {
     refusals::refusal(RefusalReason::Invalid, message)
 }
 
-/// Ids run from 1: 0 is what a forgotten field looks like, and above the last there would be no
-/// next one for State to name.
+/// Ids run from 1: 0 is what a forgotten field looks like, and the largest id would leave no next one
+/// for State to name.
 fn read_request_id(id: u64) -> Result<RequestId, Unfit> {
     if id == 0 || id == u64::MAX {
         let message =

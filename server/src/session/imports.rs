@@ -1,4 +1,4 @@
-//! What operators bring in from another store: read, proposed group by group, answered row by row.
+//! Imports by operators from another store: read, proposed group by group, answered row by row.
 
 use std::collections::VecDeque;
 
@@ -25,20 +25,20 @@ const GROUPS_MAX: usize = 1_000;
 /// Most bytes of a group's names and values; a group with more is refused. About half of what an
 /// entry of the log may hold.
 const GROUP_BYTES_MAX: usize = 32 << 10;
-/// Groups on their way at once. Far below what the proposer takes, so that an import never leaves
-/// clients without room.
+/// Groups on their way at once. Far below what the proposer accepts, so that an import always leaves
+/// room for clients.
 const IN_FLIGHT: usize = 256;
 type Pending = oneshot::Receiver<Result<Committed, ProposeError>>;
 
 impl Hub {
-    /// Brings groups in, in their order. The whole call is read before the first is proposed.
+    /// Imports groups in their order. The whole call is read before the first is proposed.
     ///
-    /// Dropping the future leaves what was proposed alone. Asking again is harmless (I25).
+    /// Dropping the future leaves what was proposed alone. Repeating the call is harmless (I25).
     ///
     /// # Errors
     ///
-    /// [`CallError`]: refused, nothing was brought in; or unavailable, some groups may be in. None
-    /// after one that is not: each is proposed after those before it, in the same tenure.
+    /// [`CallError`]: refused, nothing was imported; or unavailable, some groups may be in. No group is
+    /// in after one that is not: each is proposed after those before it, in the same tenure.
     pub(crate) async fn import(&self, asked: &ImportRequest) -> Result<ImportResponse, CallError> {
         let commands = read_groups(&asked.groups)?;
         let tenure = self.serving()?;
@@ -53,7 +53,7 @@ impl Hub {
             if pending.len() >= IN_FLIGHT {
                 groups.extend(self.next_outcome(&mut pending).await?);
             }
-            // What is proposed in a later tenure could overtake what was lost with this one.
+            // A group proposed in a later tenure could overtake groups that were lost with this one.
             self.still_serving(tenure)?;
             pending.push_back((self.submit_import(command), rows));
         }
@@ -66,7 +66,7 @@ impl Hub {
     fn submit_import(&self, command: Command) -> Pending {
         let (tell, told) = oneshot::channel();
         let done = move |result| {
-            // Nobody waits any more: the command stands all the same.
+            // The caller may have gone; the command stands all the same.
             let _ = tell.send(result);
         };
         self.consensus.submit(command, Box::new(done));
@@ -93,7 +93,7 @@ impl Hub {
                 Ok(ImportedGroup { rows: fates.iter().map(fate).collect() })
             }
             Ok(_) => Err(refusals::odd_answer().into()),
-            // The group as a whole: a limit, as a rule.
+            // The whole group was rejected, as a rule because of a limit.
             Err(rejection) => {
                 let refused = WireFate::Refused(refusals::of_rejection(&rejection));
                 Ok(ImportedGroup { rows: vec![ImportFate { fate: Some(refused) }; rows] })
@@ -102,7 +102,7 @@ impl Hub {
     }
 }
 
-/// The commands, each with how many rows it has.
+/// The commands, each with its number of rows.
 fn read_groups(groups: &[ImportGroup]) -> Result<Vec<(Command, usize)>, Refusal> {
     if groups.len() > GROUPS_MAX {
         let found = groups.len();
@@ -135,7 +135,7 @@ fn read_group(group: &ImportGroup) -> Result<(Command, usize), Refusal> {
     Ok((Command::Import { owner, ttl_ms, rows: read }, rows))
 }
 
-/// Says which group it is about.
+/// Adds to the refusal which group it is about.
 fn named(owner: &str, refusal: Refusal) -> Refusal {
     Refusal { message: format!("import for {owner}: {}", refusal.message), ..refusal }
 }

@@ -1,4 +1,4 @@
-//! What comes in on one stream: taken off the transport at once, each frame with the moment it
+//! The incoming frames of one stream: taken off the transport at once, each with the moment at which it
 //! was read.
 
 use std::collections::VecDeque;
@@ -13,11 +13,12 @@ use super::error::StreamError;
 
 /// Frames that may come in before the session is open; a client has no use for more than a few.
 const BACKLOG_MAX: usize = 4_096;
-/// Bytes that these frames may take, beyond their first message: a frame may have 33 KiB, and thousands of
-/// streams may be waiting to be opened. Past either the stream ends with `RESOURCE_EXHAUSTED`.
+/// Bytes that these frames may take, beyond their first message: a frame may have 33 KiB, and thousands
+/// of streams may be waiting to be opened. Beyond either bound the stream ends with
+/// `RESOURCE_EXHAUSTED`.
 const BACKLOG_BYTES_MAX: usize = 256 << 10;
 
-/// A frame and when it was read: the receipt of DESIGN §5.1.
+/// A frame and the moment at which it was read: the receipt of DESIGN §5.1.
 #[derive(Debug)]
 pub(super) struct Received {
     pub(super) frame: ClientFrame,
@@ -29,7 +30,7 @@ pub(super) struct Inbox {
     incoming: BoxStream<'static, Result<ClientFrames, TransportError>>,
     seams: Seams,
     backlog: VecDeque<Received>,
-    /// What came into the backlog since it was last empty, beyond the first message of it.
+    /// Bytes added to the backlog since it was last empty, without its first message.
     backlog_bytes: usize,
     allowance: Allowance,
 }
@@ -44,7 +45,7 @@ impl Inbox {
         Self { incoming, seams, backlog: VecDeque::new(), backlog_bytes: 0, allowance }
     }
 
-    /// The next frame; `None` once the client's side has ended, politely or not. Cancel safe.
+    /// The next frame; `None` once the client's side has ended, in order or by a break. Cancel safe.
     ///
     /// # Errors
     ///
@@ -60,9 +61,8 @@ impl Inbox {
         }
     }
 
-    /// Takes one message off the transport, so that nothing lies unread while the caller is busy
-    /// with something else (DESIGN §6, traps of h2). `false` once the client's side has ended.
-    /// Cancel safe.
+    /// Takes one message off the transport, so that nothing lies unread while the caller is busy with
+    /// something else (DESIGN §6, traps of h2). `false` once the client's side has ended. Cancel safe.
     ///
     /// # Errors
     ///
@@ -70,8 +70,8 @@ impl Inbox {
     pub(super) async fn fill(&mut self) -> Result<bool, StreamError> {
         let message = match self.incoming.next().await {
             Some(Ok(message)) => message,
-            // The decoder's words about bytes that are no message; every other break is as good
-            // as a plain end, from which nothing is concluded.
+            // The decoder's message about bytes that do not decode. Every other break counts as a plain
+            // end, from which nothing is concluded.
             Some(Err(TransportError::Refused { message })) => {
                 return Err(StreamError::Protocol(message));
             }
@@ -93,7 +93,7 @@ impl Inbox {
 }
 
 impl Inbox {
-    /// A message alone is bounded by the port; what is measured are those that pile up.
+    /// The port bounds a single message; this bounds the messages that pile up.
     fn check_bytes(&mut self, message: &ClientFrames) -> Result<(), StreamError> {
         if self.backlog.is_empty() {
             self.backlog_bytes = 0;
@@ -111,7 +111,7 @@ impl Inbox {
     }
 }
 
-/// Frames that may still come: filled at a steady rate, up to one second's worth.
+/// Frames that may still come: refilled at a steady rate, up to one second's worth.
 #[derive(Debug)]
 struct Allowance {
     per_second: u64,

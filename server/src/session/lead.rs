@@ -1,5 +1,5 @@
-//! What a leader does for its sessions, from the start of a tenure to its end: rounds for
-//! keepalives, expiries, places. DESIGN §5.1–5.3 and §5.8; the numbers below are its.
+//! What a leader does for its sessions, from the start of a tenure to its end: quorum rounds for
+//! keepalives, expiries, places. The numbers below are those of DESIGN §5.1–5.3 and §5.8.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,21 +18,21 @@ use super::watch;
 use crate::consensus::{Committed, Consensus, Role};
 use crate::error::ProposeError;
 
-/// Pause after a round that brought no quorum, and before an expiry of unknown fate is proposed
+/// Pause after a round that brought no quorum, and before an expiry of unknown outcome is proposed
 /// again.
 const RETRY: Duration = Duration::from_millis(100);
-/// Between a deadline and its expiry: frames that have arrived are handled first.
+/// Time between a deadline and its expiry, in which frames that have arrived are handled.
 const GRACE: Duration = Duration::from_millis(20);
 /// A sleep that ended later than this after its time means that the node was paused.
 const PAUSED: Duration = Duration::from_millis(100);
-/// The grace after a pause: there may be many frames by then.
+/// The grace after a pause, when many frames may have piled up.
 const GRACE_AFTER_PAUSE: Duration = Duration::from_millis(250);
-/// How often the leader looks whether it was paused itself.
+/// How often the leader checks whether it was paused.
 const PULSE: Duration = Duration::from_millis(250);
-/// A pulse that comes so late tells of a pause that counts: a quarter of the shortest usual lease
-/// (`ttl_min_ms`), which is the time between two of its keepalives.
+/// A pulse this late means a pause that counts: a quarter of the shortest usual lease (`ttl_min_ms`),
+/// which is the time between two keepalives of such a lease.
 const LONG_PAUSE: Duration = Duration::from_millis(250);
-/// For a mutant: a quorum's word that is so old is taken for a new one.
+/// For a mutant: a quorum's answer up to this age is taken for a new one.
 const OLD_CONTACT: Duration = Duration::from_secs(5);
 /// Expiries proposed at once; the rest follow after the next look.
 const EXPIRIES_AT_ONCE: usize = 1_024;
@@ -45,8 +45,8 @@ pub(super) struct Lead {
 }
 
 impl Lead {
-    /// Follows this node's role for ever: serves each tenure while it lasts, and not an instant
-    /// longer than the change is known.
+    /// Follows this node's role without end: serves each tenure while it lasts, and stops as soon as its
+    /// end is known.
     pub(super) async fn run(self) {
         let mut role = self.consensus.role();
         loop {
@@ -67,7 +67,7 @@ impl Lead {
         }
     }
 
-    /// Serves a tenure until the role says that it is over; `false` if no role will come any more.
+    /// Serves a tenure until the role ends it; `false` if no further role will come.
     async fn serve(&self, tenure: Tenure, role: &mut Receiver<Role>) -> bool {
         let over = async { role.wait_for(|now| now.tenure() != Some(tenure)).await.is_ok() };
         let work = async {
@@ -86,12 +86,12 @@ impl Lead {
         }
     }
 
-    /// Starts the leases of a tenure that has applied its own first entry: everybody has a full
-    /// TTL + margin from now (§5.3).
+    /// Starts the leases of a tenure that has applied its own first entry: every session has a full TTL
+    /// + margin from now (§5.3).
     fn begin(&self, tenure: Tenure) {
         self.consensus.read(&mut |table, index| {
             self.registry.note_applied(index);
-            // What was applied before anybody listened was told to nobody.
+            // The board did not receive what was applied before this layer listened.
             self.registry.board.restart(table.scopes());
             let now = self.registry.seams.clock.now();
             self.registry.begin_tenure(tenure, now, &mut table.sessions());
@@ -100,10 +100,10 @@ impl Lead {
         });
     }
 
-    /// Acknowledges keepalives, each after a quorum round begun after it came in (§5.1). One round
-    /// at a time serves all that wait. Ends only with the tenure.
+    /// Acknowledges keepalives, each after a quorum round begun after it came in (§5.1). One round at a
+    /// time serves all that wait. Ends only with the tenure.
     async fn answer_keepalives(&self, tenure: Tenure) {
-        // Only a mutant looks at it.
+        // Only a mutant reads it.
         let mut last_round = Moment::from_origin(Duration::ZERO);
         loop {
             let Some(round) = self.registry.with_leases(tenure, Leases::take_waiting) else {
@@ -129,8 +129,8 @@ impl Lead {
         }
     }
 
-    /// Asks a quorum whether this node still leads in `tenure`. While none answers, the lease
-    /// clock stands still from the moment of the asking (§5.8).
+    /// Asks a quorum whether this node still leads in `tenure`. Without an answer the lease clock stands
+    /// still, counted from the moment of the question (§5.8).
     async fn confirm(&self, tenure: Tenure) -> bool {
         let begun = self.registry.seams.clock.now();
         self.registry.metrics.quorum_rounds.inc();
@@ -145,7 +145,7 @@ impl Lead {
         if self.registry.with_leases(tenure, |leases| leases.stand_still(begun)) == Some(true) {
             tracing::warn!(tenure = tenure.get(), "no quorum answers; the leases stand still");
         }
-        // The expirer has to see to it that the clock goes on again.
+        // The expirer has to make the clock run again.
         self.registry.sooner.notify_one();
         false
     }
@@ -166,11 +166,11 @@ impl Lead {
         });
     }
 
-    /// Takes time in which this node did not run off every lease: a virtual machine that was stopped
-    /// for longer than a TTL, say, and all members with it. No client was heard meanwhile, however
-    /// well it was, so it counts like an outage of the store (§5.8). This makes expiry later only
-    /// (I6). The clock counts suspended time, so a suspended machine is noticed too. Ends only with
-    /// the tenure.
+    /// Leaves the time in which this node did not run out of every lease: for example when a virtual
+    /// machine was stopped for longer than a TTL, and all members with it. The leader received nothing
+    /// meanwhile, even from healthy clients, so the time counts like an outage of the store (§5.8). This
+    /// only makes expiry later (I6). The clock counts suspended time, so a suspended machine is noticed
+    /// too. Ends only with the tenure.
     async fn notice_pauses(&self, tenure: Tenure) {
         let clock = &self.registry.seams.clock;
         loop {
@@ -187,10 +187,9 @@ impl Lead {
         }
     }
 
-    /// Proposes the expiry of sessions whose deadline has passed (§5.2). Ends only with the
-    /// tenure.
+    /// Proposes the expiry of sessions whose deadline has passed (§5.2). Ends only with the tenure.
     async fn expire(&self, tenure: Tenure) {
-        // Only a mutant looks at it.
+        // Only a mutant reads it.
         let by_wall = WallTime::since(&*self.registry.seams.clock);
         loop {
             let now = self.registry.seams.clock.now();
@@ -213,7 +212,7 @@ impl Lead {
         }
     }
 
-    /// Waits until `look` has come and returns it; `None` if something may be due sooner.
+    /// Waits until `look` and returns it; `None` if something may be due sooner.
     async fn woken(&self, look: Option<Moment>) -> Option<Moment> {
         let Some(at) = look else {
             self.registry.sooner.notified().await;
@@ -225,11 +224,11 @@ impl Lead {
         }
     }
 
-    /// Lets the streams handle the frames that have arrived. Returns an instant before which
-    /// everything that had arrived was handled: who was due by then has had its say.
+    /// Lets the streams handle the frames that have arrived. Returns an instant before which everything
+    /// that had arrived was handled: a session that was due by then had its chance to renew.
     ///
-    /// Always waits, not only when a pause was noticed: a pause that ended just before a deadline
-    /// makes no timer late. A timer that is late tells of one, and frames pile up in it (§5.2).
+    /// Always waits, not only after a noticed pause: a pause that ended just before a deadline makes no
+    /// timer late. A late timer means that there was a pause, in which frames piled up (§5.2).
     async fn handle_what_arrived(&self, planned: Moment) -> Moment {
         let clock = &self.registry.seams.clock;
         let mut planned = planned;
@@ -244,8 +243,8 @@ impl Lead {
         }
     }
 
-    /// Ends all watches when no quorum says that this node still leads: what they were told would
-    /// look like the present for as long as nobody said otherwise.
+    /// Ends all watches when no quorum confirms that this node still leads: what the watchers were sent
+    /// would otherwise keep looking like the present.
     async fn vouch_for_watches(&self, tenure: Tenure) {
         let Registry { seams, watches, .. } = &*self.registry;
         loop {
@@ -261,7 +260,7 @@ impl Lead {
         }
     }
 
-    /// Proposes one expiry, in the tenure in which its leader heard the renewals.
+    /// Proposes one expiry, in the tenure in which the leader received the renewals.
     fn propose_expiry(&self, tenure: Tenure, session: SessionId) {
         let registry = self.registry.clone();
         let done = move |result| registry.expiry_ended(tenure, session, &result);
@@ -271,7 +270,7 @@ impl Lead {
     }
 }
 
-/// For a mutant: the present by the wall clock, as far from a monotonic instant as the wall clock has
+/// For a mutant: the present by the wall clock, as an instant: the start plus what the wall clock has
 /// moved since.
 struct WallTime<'a> {
     clock: &'a dyn Clock,
@@ -291,7 +290,7 @@ impl<'a> WallTime<'a> {
 }
 
 impl Registry {
-    /// Notes what became of a proposed expiry.
+    /// Records the outcome of a proposed expiry.
     fn expiry_ended(
         &self,
         tenure: Tenure,
@@ -303,11 +302,11 @@ impl Registry {
             Ok(Committed { outcome: Err(Rejection::OtherTenure { .. }), .. }) => {
                 leases.expiry_refused(session, now);
             }
-            // Over: its event has come before this.
+            // The session is over: its event has come before this.
             Ok(_) => {}
             Err(_) => leases.expiry_unsettled(session),
         });
-        // The expirer may sleep for something later than a further attempt.
+        // The expirer may be asleep beyond the time of the next attempt.
         self.sooner.notify_one();
     }
 }
@@ -322,7 +321,7 @@ pub(super) fn unavailable(error: &ProposeError) -> StreamError {
     StreamError::Unavailable { message: error.to_string(), leader }
 }
 
-/// Where clients find the leader, if it is somebody else.
+/// Where clients reach the leader, if it is another node.
 pub(super) fn leader_of(role: &Role) -> Option<&str> {
     match role {
         Role::Following { leader } => leader.as_ref().map(|leader| leader.advertise.as_str()),

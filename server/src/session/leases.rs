@@ -1,18 +1,18 @@
 //! The leases of one tenure, as its leader keeps them (DESIGN §5.1–5.3, §5.8).
 //!
-//! Around the core's [`LeaseTable`], which knows deadlines but no clock, this adds which
-//! keepalives wait for a quorum round, what became of proposed expiries, and a clock that stands
-//! still while no quorum can be reached: an outage of the store ends no session by itself (§5.8).
+//! Around the core's [`LeaseTable`], which knows deadlines but no clock, this adds the keepalives that
+//! wait for a quorum round, the state of proposed expiries, and a clock that stands still while no
+//! quorum can be reached: an outage of the store ends no session by itself (§5.8).
 //!
 //! # Invariants
 //!
 //! - Exists only in a tenure that has applied an entry of its own; gone with the tenure.
-//! - A session is in the table exactly while it is open in the applied state: the events of each
-//!   entry reach it before anybody can ask (§5.1, "alive in that state").
-//! - A session with a keepalive in `waiting` or in a round carries a mark in the table and is not
-//!   due (§5.2).
-//! - A session is renewed by resumes alone for at most [`UNPROVEN_TTLS`] TTLs: after that only what
-//!   its client sends once it has taken State renews it (I31).
+//! - A session is in the table exactly while it is open in the applied state: the events of each entry
+//!   reach it before any request can (§5.1, "alive in that state").
+//! - A session with a keepalive in `waiting` or in a round carries a mark in the table and is not due
+//!   (§5.2).
+//! - Resumes alone renew a session for at most [`UNPROVEN_TTLS`] TTLs: after that only what its client
+//!   sends once it has taken State renews it (I31).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,9 +26,10 @@ use super::outbox::Outbox;
 
 /// How long resumes renew a session whose client never shows that it has taken State, TTLs.
 ///
-/// This is for clients that do not know pages: their Opened has to renew, for they believe so (I6), and
-/// nothing tells one that reads from one whose decoder gives up. One that reads sends a keepalive a
-/// quarter of its TTL after Open; if it is kept from that, however often its connection breaks, it needs
+/// This is for clients that do not know pages. Their Opened has to renew the lease, because they count
+/// on that (I6), and nothing distinguishes a client that reads from one whose decoder gives up. A client
+/// that reads sends a keepalive a quarter of its TTL after Open. Even if its connection breaks often, it
+/// needs only one stream that lasts a quarter of the TTL within two TTLs.
 /// one stream of a quarter of the TTL in two of them.
 const UNPROVEN_TTLS: u64 = 2;
 
@@ -37,7 +38,7 @@ const UNPROVEN_TTLS: u64 = 2;
 pub(super) enum NotResumed {
     /// The session is over, or its expiry is under way.
     Over,
-    /// Resumes have renewed it for as long as they do; its lease has to run out.
+    /// Resumes have renewed it for as long as they may; its lease has to run out.
     Unproven,
 }
 
@@ -46,7 +47,7 @@ pub(super) enum NotResumed {
 pub(super) struct Heard {
     pub(super) session: SessionId,
     pub(super) seq: u64,
-    /// When it came in.
+    /// The moment of its receipt.
     pub(super) at: Moment,
     /// Where its answer goes.
     pub(super) outbox: Arc<Outbox>,
@@ -60,11 +61,11 @@ pub(super) struct Leases {
     table: LeaseTable,
     /// The newest keepalive of each session that waits for the next round.
     waiting: BTreeMap<SessionId, Heard>,
-    /// Sessions whose expiry was proposed and came back without an outcome.
+    /// Sessions whose expiry was proposed and ended without an outcome.
     unsettled: BTreeSet<SessionId>,
-    /// Sessions that nothing but resumes renewed, and since when, on the lease clock.
+    /// Sessions that only resumes have renewed, and since when, on the lease clock.
     unproven: BTreeMap<SessionId, u64>,
-    /// What the expirer sleeps for.
+    /// The time until which the expirer sleeps.
     alarm_ms: Option<u64>,
 }
 
@@ -91,7 +92,7 @@ impl Leases {
         }
     }
 
-    /// For mutants: goes on in another tenure with the deadlines of this one.
+    /// For mutants: continues in another tenure with the deadlines of this one.
     pub(super) fn go_on_in(
         &mut self,
         tenure: Tenure,
@@ -114,13 +115,12 @@ impl Leases {
         self.tenure
     }
 
-    /// A session was opened: its Open is as good as a keepalive heard now, when its entry was
-    /// applied.
+    /// A session was opened: its Open counts like a keepalive received now, when its entry was applied.
     pub(super) fn opened(&mut self, session: SessionId, ttl_ms: u64, now: Moment) {
         self.table.insert(session, ttl_ms, self.clock.at(now));
     }
 
-    /// A session is over. Tells how long ago its deadline passed.
+    /// A session is over. Returns how long ago its deadline passed.
     pub(super) fn ended(&mut self, session: SessionId, now: Moment) -> Option<Duration> {
         let deadline_ms = self.table.deadline_of(session)?;
         self.table.remove(session);
@@ -130,8 +130,8 @@ impl Leases {
         Some(Duration::from_millis(self.clock.at(now).saturating_sub(deadline_ms)))
     }
 
-    /// A keepalive came in. `false` if it will never be acknowledged: the session is over, or its
-    /// expiry is under way (§5.2).
+    /// Takes a keepalive. `false` if it will never be acknowledged: the session is over, or its expiry
+    /// is under way (§5.2).
     pub(super) fn heard(&mut self, heard: Heard) -> bool {
         let session = heard.session;
         // One mark per session and round: the newest keepalive answers for those before it.
@@ -146,21 +146,22 @@ impl Leases {
         marked
     }
 
-    /// The keepalives for the round that begins now: all of them came in before it (§5.1). Their
+    /// Returns the keepalives for the round that begins now: all of them came in before it (§5.1). Their
     /// marks stay until [`Leases::acknowledge`] or [`Leases::put_back`].
     pub(super) fn take_waiting(&mut self) -> Vec<Heard> {
         std::mem::take(&mut self.waiting).into_values().collect()
     }
 
-    /// A round begun after the keepalive came in confirmed this tenure: renews from its receipt.
-    /// `false`: it must not be acknowledged.
+    /// Renews from the keepalive's receipt: a round begun after it confirmed this tenure. `false`: the
+    /// keepalive must not be acknowledged.
     pub(super) fn acknowledge(&mut self, heard: &Heard) -> bool {
         let renewed = self.renew(heard.session, heard.at);
         self.table.answered(heard.session);
         renewed
     }
 
-    /// A round failed: its keepalives wait for the next one, unless a newer one does already.
+    /// A round failed: its keepalives wait for the next one, unless a newer one of the session waits
+    /// already.
     pub(super) fn put_back(&mut self, round: Vec<Heard>) {
         for heard in round {
             match self.waiting.entry(heard.session) {
@@ -172,13 +173,13 @@ impl Leases {
         }
     }
 
-    /// Renews from something heard at `at` and confirmed since. `false`: the session is over or
-    /// its expiry is under way, and nothing may be acknowledged.
+    /// Renews from a message that was received at `at` and confirmed since. `false`: the session is over
+    /// or its expiry is under way, and nothing may be acknowledged.
     pub(super) fn renew(&mut self, session: SessionId, at: Moment) -> bool {
         self.table.renew(session, self.clock.at(at)).is_ok()
     }
 
-    /// Renews by a resume, from when it came in: its `Opened` acknowledges as `KeptAlive` does.
+    /// Renews by a resume, from its receipt: its `Opened` acknowledges as `KeptAlive` does.
     ///
     /// # Errors
     ///
@@ -210,18 +211,18 @@ impl Leases {
         self.table.may_be_renewed(session).is_ok()
     }
 
-    /// Puts off the session's expiry, by a TTL at most, while a resume or a call shows its secret and
-    /// is not done. `false` if nothing was marked; otherwise [`Leases::let_go`] has to follow.
+    /// Delays the session's expiry, by a TTL at most, while a resume or a call that showed its secret is
+    /// under way. `false` if nothing was marked; otherwise [`Leases::let_go`] has to follow.
     pub(super) fn hold_on(&mut self, session: SessionId) -> bool {
         self.table.put_off(session).is_ok()
     }
 
-    /// Takes back one [`Leases::hold_on`].
+    /// Undoes one [`Leases::hold_on`].
     pub(super) fn let_go(&mut self, session: SessionId) {
         self.table.let_go(session);
     }
 
-    /// No quorum since `begun`: the lease clock stands still from then on (§5.8). `false` if it
+    /// There is no quorum since `begun`: the lease clock stands still from then on (§5.8). `false` if it
     /// stood still already.
     pub(super) fn stand_still(&mut self, begun: Moment) -> bool {
         self.clock.stop(begun)
@@ -232,15 +233,15 @@ impl Leases {
         self.clock.go_on(now);
     }
 
-    /// This node did not run for so long, until now: the lease clock did not either (§5.8).
+    /// This node did not run for this long, until now: the lease clock did not either (§5.8).
     pub(super) fn leave_out(&mut self, paused: Duration) {
         self.clock.leave_out(paused);
     }
 
-    /// When the expirer has to look again; `None` while nothing can become due. `retry` is when to
-    /// ask again for a quorum, or propose again what is unsettled.
+    /// When the expirer has to look again; `None` while nothing can become due. `retry` is when to ask
+    /// again for a quorum, or to propose unsettled expiries again.
     ///
-    /// [`Leases::is_sooner`] tells when something comes before it.
+    /// [`Leases::is_sooner`] reports when something comes before it.
     pub(super) fn next_look(&mut self, retry: Moment) -> Option<Moment> {
         self.alarm_ms = self.table.next_deadline();
         if self.clock.stands_still() || !self.unsettled.is_empty() {
@@ -258,8 +259,8 @@ impl Leases {
         }
     }
 
-    /// The sessions, at most `max`, whose expiry is to be proposed now. From here on nothing of
-    /// them is acknowledged until their fate is known (§5.2).
+    /// The sessions, at most `max`, whose expiry has to be proposed now. From here on nothing of them is
+    /// acknowledged until the outcome is known (§5.2).
     ///
     /// Those proposed before without an outcome come again: only an outcome settles them.
     pub(super) fn begin_expiries(&mut self, now: Moment, max: usize) -> Vec<SessionId> {
@@ -279,8 +280,8 @@ impl Leases {
         self.table.expiry_settled(session, true, self.clock.at(now));
     }
 
-    /// An expiry came back without an outcome. Whether or not it can still be applied, the session
-    /// stays unacknowledged and the expiry is proposed again: its deadline has passed.
+    /// An expiry ended without an outcome. Whether or not it can still be applied, the session gets no
+    /// acknowledgement and the expiry is proposed again: its deadline has passed.
     pub(super) fn expiry_unsettled(&mut self, session: SessionId) {
         if self.table.deadline_of(session).is_some() {
             self.unsettled.insert(session);
@@ -288,11 +289,11 @@ impl Leases {
     }
 }
 
-/// Time that counts for leases: that of the node's clock, without the time in which no quorum
-/// could be reached, or the node did not run.
+/// Time that counts for leases: that of the node's clock, without the time in which no quorum could be
+/// reached, or the node did not run.
 ///
-/// A moment from before such a time lies too early on this clock by as much; what is renewed from
-/// there has a deadline that still is no earlier than that moment and the whole lease (I6).
+/// A moment before such a time is too early on this clock by as much; a lease renewed from there still
+/// ends no earlier than that moment plus the whole lease (I6).
 #[derive(Debug, Default)]
 struct LeaseClock {
     /// Sum of the outages and pauses that are over.
@@ -323,7 +324,7 @@ impl LeaseClock {
         goes
     }
 
-    /// Nothing is left out twice: where the clock stands still the pause is a part of the outage.
+    /// No time is left out twice: while the clock stands still, a pause is part of the outage.
     fn leave_out(&mut self, paused: Duration) {
         if self.stopped_at.is_none() {
             self.stood += paused;

@@ -17,15 +17,15 @@ pub struct SessionMetrics {
     pub outbox_evictions: Counter,
     /// Bytes that lie in the outboxes of all streams.
     pub outbox_bytes: Gauge,
-    /// Bytes of messages of clients that have not arrived whole.
+    /// Bytes of clients' messages that have not arrived completely.
     pub arriving_bytes: Gauge,
     /// Watches that are open.
     pub watches: Gauge,
-    /// Events handed to watchers: state, changes, and the words between them.
+    /// Events sent to watchers: state, changes, and the markers between them.
     pub watch_events: Counter,
     /// Watches cut because they were not read fast enough.
     pub watches_cut: Counter,
-    /// Bytes of the changes that a watch still has to be told.
+    /// Bytes of the changes that still have to be sent to watchers.
     pub watch_bytes: Gauge,
     /// Keepalives that came in.
     pub keepalives: Counter,
@@ -33,7 +33,7 @@ pub struct SessionMetrics {
     pub keepalives_acknowledged: Counter,
     /// Quorum rounds that keepalives or expiries asked for.
     pub quorum_rounds: Counter,
-    /// Those that brought no quorum.
+    /// Quorum rounds that brought no quorum.
     pub quorum_rounds_failed: Counter,
     /// Grants applied on this node, leading or not.
     pub grants: Counter,

@@ -1,8 +1,9 @@
-//! Sessions against streams: who is attached, what they are told, and when a lease ends.
+//! Sessions and their streams: which stream a session is attached to, what it is sent, and when a lease
+//! ends.
 //!
-//! A [`Hub`] serves streams ([`Hub::serve`]), hears of everything applied and, while its node
-//! leads, keeps the leases. It knows a stream only as a [`Pipe`](holdfast_seams::Pipe), replication
-//! only as [`Consensus`], time and randomness only as [`Seams`].
+//! A [`Hub`] serves streams ([`Hub::serve`]), listens to everything applied and, while its node leads,
+//! keeps the leases. It knows a stream only as a [`Pipe`](holdfast_seams::Pipe), replication only as
+//! [`Consensus`], time and randomness only as [`Seams`].
 //!
 //! ```text
 //!            frames                submit                      log
@@ -16,11 +17,11 @@
 //!
 //! # Invariants
 //!
-//! - A stream's end ends nothing else: only the lease decides (DESIGN §6).
-//! - A lease is acknowledged only after a quorum round begun after its keepalive came in, in a
-//!   tenure that has applied an entry of its own, and only while no expiry of the session is under
-//!   way (§5.1, §5.2, I6).
-//! - What a client is told was committed (I4, I23), and is told in the order of the log.
+//! - The end of a stream ends nothing else: only the lease decides (DESIGN §6).
+//! - A lease is acknowledged only after a quorum round begun after its keepalive came in, in a tenure
+//!   that has applied an entry of its own, and only while no expiry of the session is under way (§5.1,
+//!   §5.2, I6).
+//! - What a client is sent was committed (I4, I23), and is sent in the order of the log.
 //! - Nothing waits for a client: a slow one loses its stream, not its session (I27).
 
 pub(crate) mod answers;
@@ -67,7 +68,7 @@ use lead::Lead;
 use registry::Registry;
 use watch::Watches;
 
-/// Which cluster this node belongs to.
+/// The cluster that this node belongs to.
 pub trait ClusterId: Send + Sync + 'static {
     /// The cluster's id; `None` until the node belongs to one.
     fn cluster_id(&self) -> Option<Bytes>;
@@ -85,15 +86,15 @@ pub struct Hub {
     registry: Arc<Registry>,
     consensus: Arc<dyn Consensus>,
     cluster_id: Arc<dyn ClusterId>,
-    /// Of its scopes with fallback, once it keeps them.
+    /// The keepers of this node's scopes with fallback, once started.
     keepers: OnceLock<Keepers>,
-    /// Ends with the hub.
+    /// The leader's task; it ends with the hub.
     _lead: Task,
 }
 
 impl Hub {
-    /// Attaches the session layer to a replica. To be called once per replica, before it serves,
-    /// inside the runtime.
+    /// Attaches the session layer to a replica. Call it once per replica, before it serves, inside the
+    /// runtime.
     pub fn start(
         consensus: Arc<dyn Consensus>,
         cluster_id: Arc<dyn ClusterId>,
@@ -107,8 +108,8 @@ impl Hub {
         Self { registry, consensus, cluster_id, keepers: OnceLock::new(), _lead: lead }
     }
 
-    /// Keeps the scopes with fallback while this node leads; without `fallback`, lets nobody be granted
-    /// anything in them. To be called once, before the node serves, inside the runtime.
+    /// Keeps the scopes with fallback while this node leads; without `fallback`, it suspends them, so
+    /// that nothing in them is granted. Call it once, before the node serves, inside the runtime.
     pub fn keep_scopes(&self, fallback: Option<(Terms, Arc<Tables>)>) {
         let registry = &self.registry;
         let (consensus, board) = (self.consensus.clone(), registry.board.clone());
@@ -116,7 +117,7 @@ impl Hub {
         let _ = self.keepers.set(Keepers::start(consensus, board, cluster, fallback, seams));
     }
 
-    /// Who keeps the scopes here, if anybody does.
+    /// The keepers of the scopes on this node, if they were started.
     pub fn keepers(&self) -> Option<&Keepers> {
         self.keepers.get()
     }
@@ -134,13 +135,13 @@ impl Hub {
         &self.registry.watches
     }
 
-    /// What the layer counts.
+    /// The counters of the session layer.
     pub fn metrics(&self) -> SessionMetrics {
         self.registry.metrics.clone()
     }
 
-    /// Ends every watch, sends every stream away with `GoingAway`, and takes no new one. Returns once all have ended,
-    /// in about a second at most, whether they read or not (I32).
+    /// Ends every watch, sends every stream away with `GoingAway`, and accepts no new one. Returns once
+    /// all have ended, in about a second at most, whether the clients read or not (I32).
     pub async fn shutdown(&self) {
         self.registry.watches.stop(self.leader()).await;
         self.registry.stop(self.leader()).await;

@@ -1,4 +1,4 @@
-//! The first frame of a stream: a session is opened, or taken up again.
+//! The first frame of a stream: it opens a session, or resumes one.
 
 use holdfast_core::{Answer, Command, Label, LockTable, LogIndex, SessionId, Tenure};
 use holdfast_mutants::mutant;
@@ -17,7 +17,7 @@ use super::{Hub, answers, refusals};
 use crate::consensus::propose;
 use crate::error::ProposeError;
 
-/// What came of an Open.
+/// The result of an Open.
 pub(super) enum Start<'a> {
     /// The session is attached to the stream; Opened is in the outbox.
     Attached(Attachment<'a>),
@@ -28,24 +28,24 @@ pub(super) enum Start<'a> {
 /// A session that is attached to a stream.
 pub(super) struct Attachment<'a> {
     pub(super) session: SessionId,
-    /// What is still to be shown of its State.
+    /// The pages of its State that are still to be sent.
     pub(super) pages: Option<Pages>,
     pub(super) taking: Taking<'a>,
 }
 
 /// Whether the client has shown that it takes its State, and what ends once it has.
 pub(super) enum Taking<'a> {
-    /// It has, or there is none to be taken.
+    /// It has, or there is no State to take.
     Done,
-    /// Its resume renewed nothing: its session is not due while it takes State (§5.2), until its
-    /// first keepalive is heard.
+    /// The resume renewed nothing: the session is not due while the client takes State (§5.2), until its
+    /// first keepalive comes in.
     Pages(HeldOn<'a>),
-    /// Its resume renewed the lease. What it sends after this shows that it was right to.
+    /// The resume renewed the lease. What the client sends later shows that this was right.
     Whole { since: Moment },
 }
 
 impl Taking<'_> {
-    /// A keepalive of the session waits for its round: nothing else need hold it on.
+    /// A keepalive of the session waits for its round: the session need not be held on otherwise.
     pub(super) fn keepalive_is_heard(&mut self) {
         match std::mem::replace(self, Self::Done) {
             Self::Pages(held_on) => drop(held_on),
@@ -54,7 +54,7 @@ impl Taking<'_> {
     }
 }
 
-/// A resume: who asks, on which stream, and since when.
+/// A resume: its key, its stream, and when it came in.
 #[derive(Clone, Copy)]
 struct Resume<'a> {
     visit: &'a Visit,
@@ -79,8 +79,8 @@ pub(super) enum NotMade {
     Refused(Refusal),
 }
 
-/// A resume until its client takes State, or the call of a keepalive as it waits for its round: its
-/// session is due a TTL later meanwhile, however many there are (DESIGN §5.2, I31).
+/// Keeps a session from becoming due, for one TTL at most however many there are (DESIGN §5.2, I31): a
+/// resume until its client takes State, or a keepalive call while it waits for its round.
 pub(super) struct HeldOn<'a> {
     registry: &'a Registry,
     tenure: Tenure,
@@ -93,8 +93,8 @@ impl Hub {
     ///
     /// # Errors
     ///
-    /// [`StreamError`]; a fresh session may be open all the same, without anybody who knows its
-    /// secret: it runs out.
+    /// [`StreamError`]; a fresh session may be open all the same, but no client knows its secret: it
+    /// runs out.
     pub(super) async fn open(
         &self,
         visit: &Visit,
@@ -131,7 +131,7 @@ impl Hub {
         ttl_ms: Option<u64>,
         label: Label,
     ) -> Result<Start<'_>, StreamError> {
-        // Asked before the session is made: nobody would ever learn its secret.
+        // Checked before the session is made: otherwise no client would ever learn its secret.
         self.registry.lock().room_to_attach(&self.registry.settings)?;
         let fresh = match self.make_session(ttl_ms, label).await {
             Ok(fresh) => fresh,
@@ -153,12 +153,12 @@ impl Hub {
         Ok(Start::Attached(Attachment { session, pages: None, taking: Taking::Done }))
     }
 
-    /// Opens a session with a secret of its own. Its lease runs if this node still leads in the
-    /// tenure in which it led before: the caller has to look.
+    /// Opens a session with a secret of its own. Its lease runs if this node still leads in the tenure
+    /// in which it led before; the caller has to check that.
     ///
     /// # Errors
     ///
-    /// [`NotMade`]; a session of unknown outcome runs out, because nobody knows its secret.
+    /// [`NotMade`]; a session of unknown outcome runs out, because no client knows its secret.
     pub(super) async fn make_session(
         &self,
         ttl_ms: Option<u64>,
@@ -177,7 +177,7 @@ impl Hub {
         }
     }
 
-    /// Takes a session up: after a quorum round begun after Open came in, if the secret is its own.
+    /// Resumes a session: after a quorum round begun after Open came in, if the secret is its own.
     async fn resume(&self, resume: Resume<'_>) -> Result<Start<'_>, StreamError> {
         let Resume { tenure, key, in_pages, .. } = resume;
         let held_on = self.hold_on(tenure, key);
@@ -196,8 +196,8 @@ impl Hub {
         start
     }
 
-    /// Checks the secret against the applied state and attaches, under the table's lock: no event
-    /// falls between State and what the stream is told after it (I23).
+    /// Checks the secret against the applied state and attaches, under the table's lock: no event falls
+    /// between State and what the stream is sent after it (I23).
     fn take_up<'a>(
         &'a self,
         resume: Resume<'_>,
@@ -237,10 +237,11 @@ impl Hub {
 
     /// Makes the stream the session's; `Some` if it is turned away instead.
     ///
-    /// The Opened of a client that knows pages moves no deadline, neither here nor there: what moves both
-    /// is the keepalive that it sends once it has all of State. So a client that cannot take its State
-    /// loses its session at the deadline that it had (I31). Every other client believes from when it sent
-    /// its Open as soon as it has Opened, which comes with all of State; so there the lease is renewed
+    /// The Opened of a client that knows pages moves no deadline, neither on the leader nor on the
+    /// client: the keepalive moves both that the client sends once it has all of State. So a client that
+    /// cannot take its State loses its session at the deadline that it had (I31). Every other client
+    /// counts its lease from sending its Open as soon as it has Opened, which comes with all of State;
+    /// so the lease is renewed first in that case, or Opened is not sent (§5.1, I6).
     /// first, or Opened is not sent (§5.1, I6).
     fn attach(&self, resume: Resume<'_>, ttl_ms: u64) -> Result<Option<Start<'_>>, StreamError> {
         let Resume { visit, tenure, at, key, in_pages } = resume;
@@ -273,7 +274,7 @@ impl Hub {
         }
     }
 
-    /// Who shows the secret is heard, even before the round is over.
+    /// Delays the expiry of a session whose secret was shown, even before the round is over.
     pub(super) fn hold_on(&self, tenure: Tenure, key: &Key) -> HeldOn<'_> {
         let session = key.session;
         let mut own = false;
@@ -292,7 +293,7 @@ impl Hub {
         Opened { session_id, cluster_id, ttl_ms, scopes, ..Opened::default() }
     }
 
-    /// What whoever is answered now is told of scopes; so late that nothing is counted twice.
+    /// The scopes for an answer that is sent now; read so late that no authority is overstated.
     pub(super) fn scopes(&self, tenure: Tenure) -> Vec<ScopeAuthority> {
         self.registry.board.answers(tenure, self.registry.seams.clock.now())
     }

@@ -1,15 +1,14 @@
-//! What waits to be sent on one stream: bounded, filled without waiting, emptied as fast as the
-//! client reads.
+//! The frames that wait to be sent on one stream: bounded, filled without waiting, emptied as fast as
+//! the client reads.
 //!
 //! # Invariants
 //!
 //! - Never more than its bounds of frames and bytes, one page of State, and one last frame: a slow
 //!   reader costs its own stream and never slows the store (I27).
-//! - Frames leave in the order in which they were pushed; nothing is left out while the stream
-//!   lives.
+//! - Frames leave in the order in which they were pushed; none is left out while the stream lives.
 //! - State leaves whole before any frame that was pushed behind it; a stream that ends first ends
 //!   without those frames (I23).
-//! - The first end stands. What is pushed after it is dropped.
+//! - The first end stands. Frames pushed after it are dropped.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,13 +34,13 @@ const MESSAGE_BYTES_MAX: u64 = 256 << 10;
 /// What a waiting frame takes besides its bytes on the wire.
 const FRAME_OVERHEAD: u64 = size_of::<Waiting>() as u64;
 
-/// How long the last frames of a stream may take to be taken over by the transport.
+/// How long the transport may take to accept the last frames of a stream.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// How a stream ends.
 pub(super) type End = Result<(), StreamError>;
 
-/// What may lie in one outbox.
+/// The bounds of one outbox.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     /// `outbox_frames`.
@@ -55,9 +54,9 @@ pub(super) struct Bounds {
 pub(super) struct Outbox {
     bounds: Bounds,
     queue: Mutex<Queue>,
-    /// Rung at every push and at the end; one permit is kept, so no ring is missed.
+    /// Notified at every push and at the end; one permit is kept, so no notification is missed.
     filled: Notify,
-    /// Rung when a page of State has left, or the stream was ended.
+    /// Notified when a page of State has left, or the stream was ended.
     page_left: Notify,
     /// All outboxes of this node, and this one's number among them.
     all: Arc<Outboxes>,
@@ -66,13 +65,13 @@ pub(super) struct Outbox {
 
 #[derive(Debug)]
 struct Queue {
-    /// Opened, and the page of State that is to be sent next: one message, before all else.
+    /// Opened, and the page of State that is sent next: one message, before all else.
     first: Vec<ServerFrame>,
     first_bytes: u64,
     /// More pages follow: the frames wait for the last of them.
     is_showing: bool,
     frames: VecDeque<Waiting>,
-    /// Of the budget of this node, by what lies in `first` and `frames`.
+    /// The share of this node's budget that `first` and `frames` take.
     taken: Taken,
     end: Option<End>,
 }
@@ -83,7 +82,7 @@ struct Waiting {
     bytes: u64,
 }
 
-/// What the sending side is to do next.
+/// The next step of the sending side.
 enum Next {
     Send(ServerFrames),
     End(End),
@@ -105,8 +104,8 @@ impl Outbox {
         Self { bounds, queue: Mutex::new(queue), filled, page_left, all, number }
     }
 
-    /// Puts a frame behind the others, without waiting. Returns `false` if this frame did not fit
-    /// and therefore ended the stream (I27).
+    /// Puts a frame behind the others, without waiting. Returns `false` if this frame did not fit and
+    /// therefore ended the stream (I27).
     pub(super) fn push(&self, frame: ServerFrame) -> bool {
         let waiting = Waiting::new(frame);
         let mut queue = self.lock();
@@ -117,7 +116,7 @@ impl Outbox {
         let fits = overflow.is_none();
         match overflow {
             None => queue.add(waiting),
-            // A client that reads again resumes and gets State, which is newer than all of these.
+            // A client that reads again resumes and gets State, which is newer than all these frames.
             Some(limit) => queue.cut(limit),
         }
         drop(queue);
@@ -165,12 +164,12 @@ impl Outbox {
         }
     }
 
-    /// Ends the stream once what is queued, and `last`, is sent. Only the first end counts.
+    /// Ends the stream once the queued frames and `last` are sent. Only the first end counts.
     pub(super) fn finish(&self, last: Option<ServerFrame>, end: End) {
         let mut queue = self.lock();
         if queue.end.is_none() {
             if queue.is_showing {
-                // What lies behind a State that never becomes whole means nothing to anybody.
+                // Frames behind a State that never becomes whole have no meaning for a client.
                 queue.clear_frames();
             }
             if let Some(last) = last {
@@ -193,20 +192,19 @@ impl Outbox {
         self.ring();
     }
 
-    /// Whether the stream was ended; nothing it still sends counts.
+    /// Whether the stream was ended; what its client still sends is ignored.
     pub(super) fn is_ended(&self) -> bool {
         self.lock().end.is_some()
     }
 
-    /// What lies in it.
+    /// The bytes in this outbox.
     pub(super) fn bytes(&self) -> u64 {
         self.lock().taken.bytes()
     }
 
-    /// Sends what is pushed until the stream ends or the other end is gone; tells how it ended.
+    /// Sends what is pushed until the stream ends or the other end is gone; returns how it ended.
     ///
-    /// After the end has been decided, a client that does not read has [`LAST_WORDS`] to take the
-    /// rest.
+    /// After the end was decided, a client that does not read has [`LAST_WORDS`] to take the rest.
     pub(super) async fn deliver(&self, seams: &Seams, to: mpsc::Sender<ServerFrames>) -> End {
         loop {
             match self.next() {
@@ -225,7 +223,7 @@ impl Outbox {
         }
     }
 
-    /// Waits for room and sends; `false` if the other end is gone, or did not read to the last.
+    /// Waits for room and sends; `false` if the other end is gone, or did not read to the end.
     async fn hand_over(
         &self,
         seams: &Seams,
@@ -244,8 +242,8 @@ impl Outbox {
         }
     }
 
-    /// Waits until the stream is ended and its last words have had their time. An overflow gives
-    /// none: there the client is known not to read.
+    /// Waits until the stream is ended and its last frames have had their time. An overflow gives them
+    /// none: its client is known not to read.
     async fn given_up(&self, seams: &Seams) {
         while !self.is_ended() {
             self.filled.notified().await;
@@ -290,7 +288,7 @@ impl Drop for Outbox {
 }
 
 impl Bounds {
-    /// Which bound one more frame of `bytes` would pass.
+    /// The bound that one more frame of `bytes` would exceed.
     fn passed_by(self, queue: &Queue, bytes: u64) -> Option<StreamError> {
         const MESSAGE: &str = "the stream was not read fast enough; resume it";
         let Self { frames, bytes: bytes_max } = self;
@@ -313,7 +311,7 @@ impl Queue {
         self.frames.push_back(waiting);
     }
 
-    /// Drops all there is; the stream ends with `limit`, unless it was ended before.
+    /// Drops all frames; the stream ends with `limit`, unless it was ended before.
     fn cut(&mut self, limit: StreamError) {
         self.first.clear();
         self.first_bytes = 0;
@@ -333,7 +331,7 @@ impl Queue {
         ServerFrames { frames: std::mem::take(&mut self.first) }
     }
 
-    /// The next message of frames: at least one, if there is one.
+    /// The next message of frames; empty only if there are none.
     fn take_message(&mut self) -> ServerFrames {
         let (mut frames, mut bytes) = (Vec::new(), 0);
         while let Some(next) = self.frames.front() {

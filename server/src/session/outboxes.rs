@@ -1,16 +1,16 @@
 //! All outboxes of this node, under one budget of bytes.
 //!
-//! Each outbox has bounds of its own. Together they have `outbox_bytes_total`: many streams that
-//! are not read could otherwise hold many times what one may.
+//! Each outbox has bounds of its own. Together they have `outbox_bytes_total`: many unread streams could
+//! otherwise hold many times what one may.
 //!
 //! # Which stream ends when the budget is full
 //!
-//! The largest, one after the other, until a quarter of the budget is free again: not the stream
-//! whose frame happened to be one too many, which may be of a client that reads well. Let *n* be the
-//! number of outboxes that hold anything. When an outbox with *s* bytes ends, none that is left holds
-//! more, and they hold more than ¾ of the budget together, so s > ¾ · budget / n: an outbox within
-//! that share never ends for others' sake. And since each pass frees a quarter of the budget, the
-//! pass over all outboxes is paid for by as many bytes pushed.
+//! The one with the largest outbox, then the next, until a quarter of the budget is free again: not the
+//! stream whose frame happened to be one too many, since its client may read well. Let *n* be the number
+//! of outboxes that hold anything. When an outbox with *s* bytes ends, none that is left holds more, and
+//! they hold more than ¾ of the budget together, so s > ¾ · budget / n: an outbox within that share
+//! never ends because of others. And since each pass frees a quarter of the budget, the pass over all
+//! outboxes is paid for by as many bytes pushed.
 //!
 //! # Invariants
 //!
@@ -33,7 +33,7 @@ pub(super) struct Outboxes {
     all: Mutex<All>,
 }
 
-/// Each by the number of its coming.
+/// The outboxes by number, in the order of their opening.
 #[derive(Debug, Default)]
 struct All {
     last: u64,
@@ -41,7 +41,7 @@ struct All {
 }
 
 impl Outboxes {
-    /// None yet; each will have these bounds.
+    /// No outboxes yet; each will have these bounds.
     pub(super) fn new(bounds: Bounds, budget: Arc<BytesBudget>) -> Arc<Self> {
         Arc::new(Self { bounds, budget, all: Mutex::default() })
     }
@@ -63,7 +63,7 @@ impl Outboxes {
     }
 
     /// Ends the largest outboxes if all together hold more than the budget, until a quarter of it is
-    /// free. Returns how many were ended. To be called after each push, without any outbox locked.
+    /// free. Returns how many were ended. Call it after each push, without any outbox locked.
     pub(super) fn make_room(&self) -> u64 {
         if !self.budget.is_full() {
             return 0;
@@ -80,7 +80,7 @@ impl Outboxes {
         ended
     }
 
-    /// Those that hold anything, the largest first.
+    /// The outboxes that hold anything, the largest first.
     fn by_size(&self) -> Vec<(u64, Arc<Outbox>)> {
         let all: Vec<Arc<Outbox>> =
             self.lock().outboxes.values().filter_map(Weak::upgrade).collect();

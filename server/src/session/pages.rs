@@ -1,14 +1,14 @@
 //! State after a resume: all requests of a session as of one index (I23), whole or in pages.
 //!
-//! What is as of that index is taken at once, under the table's lock: which requests there are, how
-//! far each came, its place and its token. That is cheap, because names are shared with the table.
-//! What is large is read page by page: the holders of what a request waits for, who are shown to
-//! people, and the values of what it holds. A request that holds as it did is the only one that can
-//! have changed these values; of one that does not any more none are shown, for the frame that says
-//! so is on its way.
+//! The part that must be as of that index is copied at once, under the table's lock: which requests
+//! there are, how far each came, its place and its token. That is cheap, because names are shared with
+//! the table. The large part is read page by page: the holders of the locks that a request waits for,
+//! which are shown to people, and the values of the locks that it holds. Only a request that still holds
+//! can have changed these values; for a request that holds no more no values are shown, because the
+//! frame that reports this is on its way.
 //!
 //! So a session with hundreds of megabytes costs this node one page at a time, and the table is never
-//! held for longer than one page takes.
+//! locked for longer than one page takes.
 
 use std::vec;
 
@@ -23,14 +23,14 @@ use prost::Message as _;
 use super::answers::{granted, holders, in_the_way, value_set};
 use super::refusals;
 
-/// Bytes of a State that goes out whole, at most. Clients that do not know pages, those of 0.1, take
-/// 16 MiB in a message; the rest is for Opened and what is around them.
+/// Largest State that is sent whole, bytes. Clients that do not know pages, those of 0.1, accept 16 MiB
+/// in a message; the rest is for Opened and what is around them.
 pub(super) const WHOLE_BYTES_MAX: usize = 15 << 20;
 
 /// What an entry takes besides its own bytes: its tag and its length.
 const ENTRY_OVERHEAD: usize = 8;
 
-/// What is still to be shown of a State.
+/// The part of a State that is still to be sent.
 #[derive(Debug)]
 pub(super) struct Pages {
     session: SessionId,
@@ -44,13 +44,13 @@ impl Pages {
     pub(super) fn of(table: &LockTable, index: LogIndex, session: SessionId) -> Option<Self> {
         let done_below = table.session(session)?.done_below.get();
         let requests: Vec<RequestView> = table.requests(session).collect();
-        // What was seen and is not kept lies below the mark.
+        // A request that was seen and is not kept lies below the mark.
         let above_kept = requests.last().map_or(0, |last| last.request.get().saturating_add(1));
         let next_request_id = above_kept.max(done_below);
         Some(Self { session, index, requests: requests.into_iter(), next_request_id })
     }
 
-    /// What every page is true as of.
+    /// The index that every page is as of.
     pub(super) fn index(&self) -> LogIndex {
         self.index
     }
@@ -60,22 +60,22 @@ impl Pages {
         self.requests.len() == 0
     }
 
-    /// All of it in one; `None` if that takes more than [`WHOLE_BYTES_MAX`]. `table` is the one it was
-    /// made of, unchanged; `now_ms` is [`now_ms`](super::answers::now_ms).
+    /// All of it in one piece; `None` if that takes more than [`WHOLE_BYTES_MAX`]. `table` is the one it
+    /// was made of, unchanged; `now_ms` is [`now_ms`](super::answers::now_ms).
     pub(super) fn whole(&mut self, table: &LockTable, now_ms: u64) -> Option<State> {
         let state = self.take(table, now_ms, WHOLE_BYTES_MAX);
         let bytes: usize = state.requests.iter().map(bytes_of).sum();
         (self.is_empty() && bytes <= WHOLE_BYTES_MAX).then_some(state)
     }
 
-    /// The next page, full with `page_bytes`, and with at least one request if any is left.
+    /// The next page: it ends once it has `page_bytes`, and has at least one request if any is left.
     pub(super) fn next_page(&mut self, table: &LockTable, now_ms: u64, page_bytes: usize) -> State {
         let mut page = self.take(table, now_ms, page_bytes.max(1));
         page.more = !self.is_empty();
         page
     }
 
-    /// Takes requests until they are `enough` bytes.
+    /// Takes requests until they have `enough` bytes.
     fn take(&mut self, table: &LockTable, now_ms: u64, enough: usize) -> State {
         let (mut requests, mut bytes) = (Vec::new(), 0);
         while bytes < enough {
@@ -109,7 +109,7 @@ impl Pages {
         WireRequest { request_id, state: Some(state) }
     }
 
-    /// The values of what the request holds, if it still does.
+    /// The values of the locks that the request holds, if it still holds them.
     fn values(
         &self,
         table: &LockTable,

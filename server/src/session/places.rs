@@ -1,5 +1,5 @@
-//! Telling those who asked how their place in the queue changes: at most once a second, outside
-//! apply, in O(log n) for each of them (DESIGN §6).
+//! Reports changes of a request's place in the queue to the clients that asked for them: at most once a
+//! second, outside apply, in O(log n) for each of them (DESIGN §6).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,7 +19,7 @@ const EVERY: Duration = Duration::from_secs(1);
 
 type Request = (SessionId, RequestId);
 
-/// Which requests want to hear of their place. Known to the node only: a client that resumes asks
+/// The requests whose clients follow their place. Only this node knows them: a client that resumes asks
 /// again.
 #[derive(Debug, Default)]
 pub(super) struct Follows {
@@ -33,21 +33,21 @@ pub(super) struct Follows {
 /// What is followed for one request.
 #[derive(Debug)]
 struct Follow {
-    /// It stands in the queue of each of these.
+    /// The request stands in the queue of each of these.
     locks: Vec<LockName>,
-    /// The place it was told last.
+    /// The place that was reported last.
     last: Option<u64>,
 }
 
 impl Follow {
-    /// Notes the place; `false` if that is what was told last.
+    /// Records the place; `false` if it is the one reported last.
     fn is_news(&mut self, place: u64) -> bool {
         self.last.replace(place) != Some(place)
     }
 }
 
 impl Follows {
-    /// The request wants to hear of its place from here on.
+    /// The client wants to follow the place of this request from here on.
     pub(super) fn follow(&mut self, session: SessionId, request: RequestId, locks: Vec<LockName>) {
         let key = (session, request);
         self.forget(session, request);
@@ -57,14 +57,14 @@ impl Follows {
         self.by_request.insert(key, Follow { locks, last: None });
     }
 
-    /// The request was told its place with Queued.
+    /// Queued has reported this place of the request.
     pub(super) fn told(&mut self, session: SessionId, request: RequestId, place: u64) {
         if let Some(follow) = self.by_request.get_mut(&(session, request)) {
             follow.last = Some(place);
         }
     }
 
-    /// The request waits no more.
+    /// The request no longer waits.
     pub(super) fn forget(&mut self, session: SessionId, request: RequestId) {
         let key = (session, request);
         let Some(follow) = self.by_request.remove(&key) else { return };
@@ -78,7 +78,7 @@ impl Follows {
         }
     }
 
-    /// The session has no stream any more that asked.
+    /// The session has no longer a stream that follows places.
     pub(super) fn forget_session(&mut self, session: SessionId) {
         let range = (session, RequestId::new(0))..=(session, RequestId::new(u64::MAX));
         let requests: Vec<Request> = self.by_request.range(range).map(|(&key, _)| key).collect();
@@ -87,13 +87,13 @@ impl Follows {
         }
     }
 
-    /// Whether nobody follows anything.
+    /// Whether no request is followed.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.by_request.is_empty() && self.by_lock.is_empty() && self.changed.is_empty()
     }
 
-    /// The lock's queue moved; `true` if somebody follows it.
+    /// The lock's queue moved; `true` if a followed request stands in it.
     pub(super) fn moved(&mut self, lock: &LockName) -> bool {
         let followed = self.by_lock.contains_key(lock);
         if followed {
@@ -104,13 +104,14 @@ impl Follows {
 }
 
 impl Lead {
-    /// Tells of changed places, round after round. Runs while a tenure lasts.
+    /// Reports changed places, round after round. Runs while a tenure lasts.
     pub(super) async fn tell_places(&self) {
         loop {
             self.registry.place_changed.notified().await;
             let changed = std::mem::take(&mut self.registry.lock().follows.changed);
             for lock in changed {
-                // One look per lock, so that a long queue holds up apply once and not all at once.
+                // One read for each lock, so that a long queue delays apply only once and not for all
+                // locks together.
                 self.consensus.read(&mut |table, index| {
                     self.registry.tell_moved(table, index, &lock);
                 });
@@ -121,8 +122,8 @@ impl Lead {
 }
 
 impl Registry {
-    /// Tells those who follow a lock; a request for several locks stands where all of its places
-    /// put it together.
+    /// Reports to the clients that follow a lock. The place of a request for several locks is the one
+    /// that results from all its queues.
     fn tell_moved(&self, table: &LockTable, index: LogIndex, lock: &LockName) {
         let mut state = self.lock();
         let State { attached, follows, .. } = &mut *state;

@@ -1,4 +1,4 @@
-//! What proves that a session is the caller's: its id and its secret.
+//! What proves that a session belongs to the caller: its id and its secret.
 
 use holdfast_core::{LockTable, SessionId};
 use holdfast_proto::v1::{Refusal, RefusalReason};
@@ -21,11 +21,11 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Reads a key as it came.
+    /// Reads a key from the wire.
     ///
     /// # Errors
     ///
-    /// A refusal, if the secret has another length than any secret.
+    /// A refusal, if the secret has a length that no secret has.
     pub(super) fn read(session_id: u64, secret: &[u8]) -> Result<Self, Refusal> {
         let read = Secret::try_from(secret).map_err(|_| {
             let found = secret.len();
@@ -35,14 +35,14 @@ impl Key {
         Ok(Self { session: SessionId::new(session_id), secret: read })
     }
 
-    /// The session's TTL, if it is open and the secret is its own. Takes as long for any secret.
+    /// The session's TTL, if it is open and the secret is its own. Takes equally long for every secret.
     pub(super) fn ttl_if_own(&self, table: &LockTable) -> Option<u64> {
         let view = table.session(self.session)?;
         let own: bool = view.secret_hash.ct_eq(&hash_of(&self.secret)).into();
         own.then_some(view.ttl_ms)
     }
 
-    /// One answer for a session that never was, has ended, or is somebody else's.
+    /// One answer for a session that never was, has ended, or belongs to another client.
     pub(super) fn unknown_session(&self) -> Refusal {
         let message = format!(
             "session {} is not open, or this is not its secret; open a new session",
@@ -52,7 +52,7 @@ impl Key {
     }
 }
 
-/// What the log keeps of a secret.
+/// The form in which the log keeps a secret.
 pub(super) fn hash_of(secret: &Secret) -> [u8; 32] {
     Sha256::digest(secret).into()
 }

@@ -1,4 +1,5 @@
-//! Refusals as the client reads them: one table from our reasons to those of the wire.
+//! Refusals in their form on the wire: one table from the reasons of this server to those of the
+//! protocol.
 
 use holdfast_core::{Rejection, SessionId};
 use holdfast_proto::v1::{Refusal, RefusalReason};
@@ -6,22 +7,22 @@ use holdfast_proto::v1::{Refusal, RefusalReason};
 use super::pages::WHOLE_BYTES_MAX;
 use crate::error::ProposeError;
 
-/// When to try again after a limit that others may free, milliseconds.
+/// When to try again after a limit that other clients may free, milliseconds.
 const RETRY_AFTER_LIMIT_MS: u64 = 1_000;
-/// When to try again after this node had too much to do, milliseconds.
+/// When to try again after an overload of this node, milliseconds.
 const RETRY_AFTER_LOAD_MS: u64 = 100;
 
-/// A refusal with nothing but a reason and words.
+/// A refusal with only a reason and a message.
 pub(crate) fn refusal(reason: RefusalReason, message: impl Into<String>) -> Refusal {
     Refusal { reason: reason.into(), message: message.into(), ..Refusal::default() }
 }
 
-/// A limit was reached; trying again makes no sense unless the caller changes something.
+/// A limit was reached; trying again is useless unless the caller changes something.
 pub(crate) fn limit(name: &str, message: impl Into<String>) -> Refusal {
     Refusal { limit: name.to_owned(), ..refusal(RefusalReason::Limit, message) }
 }
 
-/// What the core refused.
+/// The refusal for a rejection by the core.
 pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
     let message = rejection.to_string();
     match rejection {
@@ -52,7 +53,7 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         | Rejection::NameTwice { .. }
         | Rejection::MinAboveNames { .. }
         | Rejection::NoValue { .. }
-        // No client's frame leads to these.
+        // No frame of a client leads to these.
         | Rejection::OtherTenure { .. }
         | Rejection::OtherEpoch { .. }
         | Rejection::EpochNotAbove { .. }
@@ -69,7 +70,7 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
     }
 }
 
-/// A State that a client which does not know pages cannot take. The lease was not renewed.
+/// The State is too large for a client that does not know pages. The lease was not renewed.
 pub(super) fn state_too_large(session: SessionId) -> Refusal {
     let message = format!(
         "what session {session} holds and waits for does not fit into the one message of \
@@ -79,7 +80,7 @@ pub(super) fn state_too_large(session: SessionId) -> Refusal {
     limit("state_bytes", message)
 }
 
-/// A session that nothing but resumes kept alive. The lease was not renewed.
+/// Only resumes kept the session alive. The lease was not renewed.
 pub(super) fn never_taken(session: SessionId) -> Refusal {
     let message = format!(
         "session {session} was resumed for two TTLs, and after no State did its client send anything \
@@ -89,14 +90,14 @@ pub(super) fn never_taken(session: SessionId) -> Refusal {
     limit("resumes_without_a_frame", message)
 }
 
-/// The core answered another question than was asked. Not reached: the match on its answers has to
-/// be complete.
+/// The core's answer does not fit the request. Never reached: the match on its answers has to be
+/// complete.
 pub(crate) fn odd_answer() -> Refusal {
     let message = "the answer is not one to this question; please report this as a fault";
     refusal(RefusalReason::Unspecified, message)
 }
 
-/// What never reached an outcome.
+/// The refusal for a command that never reached an outcome.
 pub(crate) fn of_propose_error(error: &ProposeError) -> Refusal {
     let message = error.to_string();
     let refused = match error {
@@ -116,12 +117,12 @@ pub(crate) fn of_propose_error(error: &ProposeError) -> Refusal {
     Refusal { outcome_unknown: !error.is_certainly_not_applied(), ..refused }
 }
 
-/// This node has too much to do, or the session sends too much at once.
+/// This node is overloaded, or the session sends too much at once.
 fn load(name: &str, message: String) -> Refusal {
     Refusal { retry_after_ms: Some(RETRY_AFTER_LOAD_MS), ..limit(name, message) }
 }
 
-/// A limit that others may free was reached.
+/// A limit was reached that other clients may free.
 pub(crate) fn limit_of_others(name: &str, message: String) -> Refusal {
     Refusal { retry_after_ms: Some(RETRY_AFTER_LIMIT_MS), ..limit(name, message) }
 }

@@ -1,11 +1,11 @@
-//! Who is attached, and which leases run: the state that the streams, the leader's tasks and the
+//! The attached streams and the running leases: the state that the streams, the leader's tasks and the
 //! events of the log share.
 //!
 //! # Locking
 //!
 //! One mutex, held for short, never across an await. It may be taken under the table's lock
-//! ([`Consensus::read`](crate::consensus::Consensus::read), [`Listener`]); so whoever holds it must
-//! neither read the table nor submit a command.
+//! ([`Consensus::read`](crate::consensus::Consensus::read), [`Listener`]); so its holder must neither
+//! read the table nor submit a command.
 //!
 //! [`Listener`]: crate::consensus::Listener
 //!
@@ -13,7 +13,7 @@
 //!
 //! - A session is attached to at most one stream, the newest that showed its secret.
 //! - Streams are attached and leases kept only within a tenure; both go when it ends.
-//! - That a stream ends changes nothing but this registry (DESIGN §6).
+//! - The end of a stream changes nothing but this registry (DESIGN §6).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,7 @@ use super::watch::Watches;
 use crate::authority::Board;
 use crate::bytes_budget::BytesBudget;
 
-/// What a node says that takes nobody in any more.
+/// The message of a node that accepts no client any more.
 const STOPPING: &str = "this node stops";
 
 /// Numbers the streams of this node in the order in which they came.
@@ -53,10 +53,10 @@ pub(super) struct Registry {
     pub(super) seams: Seams,
     pub(super) settings: SessionSettings,
     pub(super) metrics: SessionMetrics,
-    /// Those who watch; they have a lock of their own.
+    /// The watchers; they have a lock of their own.
     pub(super) watches: Arc<Watches>,
     outboxes: Arc<Outboxes>,
-    /// What every answer that renews a lease says of scopes.
+    /// What every answer that renews a lease says about scopes.
     pub(super) board: Arc<Board>,
     /// The last index applied here, or seen with an answer.
     applied: AtomicU64,
@@ -65,7 +65,7 @@ pub(super) struct Registry {
     pub(super) keepalive_waits: Notify,
     /// Something may be due sooner than the expirer knows.
     pub(super) sooner: Notify,
-    /// A place that somebody follows may have changed.
+    /// A followed place may have changed.
     pub(super) place_changed: Notify,
     /// A stream has left.
     left: Notify,
@@ -78,21 +78,21 @@ pub(super) struct State {
     pub(super) attached: BTreeMap<SessionId, Attached>,
     pub(super) follows: Follows,
     pub(super) waiting: Waiting,
-    /// While this node leads.
+    /// `Some` while this node leads.
     pub(super) leases: Option<Leases>,
     last_stream: u64,
-    /// Sessions that the entry at hand has expired.
+    /// Sessions that the current entry has expired.
     pub(super) expired_now: u64,
     /// Set once, when the node stops.
     stopping: Option<Stopping>,
 }
 
-/// A session's stream.
+/// The stream of a session.
 #[derive(Debug)]
 pub(super) struct Attached {
     pub(super) stream: StreamId,
     pub(super) outbox: Arc<Outbox>,
-    /// Denials that the stream was told by their event, and whose outcome is still to come.
+    /// Denials that an event reported to the stream, and whose outcome is still to come.
     pub(super) denied: BTreeSet<RequestId>,
 }
 
@@ -101,7 +101,7 @@ struct Stopping {
     leader: Option<String>,
 }
 
-/// Where a stream is told something; may outlive it, then nothing comes of it.
+/// A handle to push frames to a stream; it may outlive the stream, and then has no effect.
 #[derive(Clone, Debug)]
 pub(super) struct Seat {
     pub(super) registry: Arc<Registry>,
@@ -109,7 +109,7 @@ pub(super) struct Seat {
     pub(super) outbox: Arc<Outbox>,
 }
 
-/// A stream's stay in the registry; it leaves when this is dropped.
+/// The registration of a stream; the stream leaves when this is dropped.
 #[derive(Debug)]
 pub(super) struct Visit {
     pub(super) seat: Seat,
@@ -157,7 +157,7 @@ impl Registry {
         self.applied.fetch_max(index.get(), Ordering::AcqRel);
     }
 
-    /// Takes a new stream in.
+    /// Registers a new stream.
     ///
     /// # Errors
     ///
@@ -184,8 +184,8 @@ impl Registry {
         Ok(Visit { seat, session: OnceLock::new() })
     }
 
-    /// Begins a tenure with the sessions that are open in the applied state. Called under the
-    /// table's lock, so that no event falls between that state and this.
+    /// Begins a tenure with the sessions that are open in the applied state. Call it under the table's
+    /// lock, so that no event falls between that state and this.
     pub(super) fn begin_tenure(
         &self,
         tenure: Tenure,
@@ -203,8 +203,7 @@ impl Registry {
         self.watches.begin_tenure(tenure);
     }
 
-    /// Ends a tenure at once: no lease is kept, every attached stream is sent away, and every watch
-    /// ends.
+    /// Ends a tenure at once: all leases go, every attached stream is sent away, and every watch ends.
     pub(super) fn end_tenure(&self, leader: Option<&str>) {
         self.watches.end_tenure(leader);
         let mut state = self.lock();
@@ -220,7 +219,7 @@ impl Registry {
         self.count_attached(&state);
     }
 
-    /// Looks at the leases of `tenure`; `None` if this node does not lead in it any more.
+    /// Gives access to the leases of `tenure`; `None` if this node does not lead in it any more.
     pub(super) fn with_leases<T>(
         &self,
         tenure: Tenure,
@@ -249,8 +248,8 @@ impl Registry {
         }
     }
 
-    /// A command about a request came to its end. Tells whether this stream was told of its denial
-    /// by the event; if it does not wait, nobody follows its place any more.
+    /// A command about a request has its outcome. Returns whether the event reported the denial to this
+    /// stream; if the request does not wait, its place is not followed any more.
     pub(super) fn settle(
         &self,
         stream: StreamId,
@@ -263,19 +262,20 @@ impl Registry {
             state.follows.forget(session, request);
         }
         let Some(attached) = state.attached.get_mut(&session) else { return false };
-        // Whichever stream asked: no other outcome of it will come.
+        // Whichever stream asked: the request has no other outcome to come.
         attached.denied.remove(&request) && attached.stream == stream
     }
 
-    /// The outcome of a request goes to a call. A stream of the same session, which was told of a
-    /// denial by its event, has no outcome to wait for.
+    /// The outcome of a request goes to a call. A stream of the same session to which the event reported
+    /// the denial has no outcome to wait for.
     pub(super) fn told_by_a_call(&self, session: SessionId, request: RequestId) {
         if let Some(attached) = self.lock().attached.get_mut(&session) {
             attached.denied.remove(&request);
         }
     }
 
-    /// Sends every stream away for good, with `leader` as where to go; waits until all have left.
+    /// Sends every stream away for good, naming `leader` as the node to go to; waits until all have
+    /// left.
     pub(super) async fn stop(&self, leader: Option<String>) {
         let going = Body::GoingAway(GoingAway { leader: leader.clone() });
         let outboxes: Vec<_> = {
@@ -298,7 +298,7 @@ impl Registry {
         self.metrics.attached_streams.set(count);
     }
 
-    /// Puts a frame into an outbox and counts it if that was one too many.
+    /// Puts a frame into an outbox and counts the overflow if it did not fit.
     pub(super) fn push(&self, outbox: &Outbox, index: LogIndex, body: Body) {
         if !outbox.push(frame(index, body)) {
             tracing::info!("a stream was not read fast enough, and is cut");
@@ -323,11 +323,11 @@ fn keeps_deadlines() -> bool {
 }
 
 impl State {
-    /// Whether calls may wait here.
+    /// Whether calls may wait on this node.
     ///
     /// # Errors
     ///
-    /// [`CallError`]: this node stops, or leads no more.
+    /// [`CallError`]: this node stops, or no longer leads.
     pub(super) fn serves(&self) -> Result<(), CallError> {
         if let Some(Stopping { leader }) = &self.stopping {
             return Err(unavailable(STOPPING, leader.clone()));
@@ -370,7 +370,7 @@ impl Seat {
         self.registry.make_room();
     }
 
-    /// The same for a further page.
+    /// Puts a further page of State into the stream's outbox.
     pub(super) fn push_page(&self, index: LogIndex, page: v1::State) {
         let more = page.more;
         self.outbox.push_page(frame(index, Body::State(page)), more);
@@ -387,7 +387,7 @@ impl Visit {
     pub(super) fn may_attach(&self, state: &State, session: SessionId) -> Result<(), StreamError> {
         let Seat { registry, stream, .. } = &self.seat;
         match state.attached.get(&session) {
-            // It came before a stream that was faster through its confirmation.
+            // This stream came before one whose confirmation was faster.
             Some(newer) if newer.stream > *stream => {
                 Err(StreamError::AttachedElsewhere { session: session.get() })
             }
@@ -411,7 +411,7 @@ impl Visit {
             older.outbox.finish(None, end);
             state.follows.forget_session(session);
         }
-        // A stream attaches once in its life.
+        // A stream attaches only once.
         let _ = self.session.set(session);
         registry.count_attached(state);
         Ok(())

@@ -1,4 +1,4 @@
-//! What a node's settings say about sessions and their streams.
+//! The settings of a node for sessions and their streams.
 
 use std::time::Duration;
 

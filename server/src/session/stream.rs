@@ -1,8 +1,8 @@
 //! One stream from its Open to its end.
 //!
-//! Reading and sending are two halves of one task: a read never waits for a write, and what comes
-//! in is taken off the transport at once. Commands are submitted in the order of their frames and
-//! nothing waits for their outcome, which comes back through the outbox.
+//! Reading and sending are two halves of one task: a read never waits for a write, and incoming messages
+//! are taken off the transport at once. Commands are submitted in the order of their frames and nothing
+//! waits for their outcome, which comes back through the outbox.
 
 use holdfast_core::{Acquired, Answer, Command, FencingToken, Item, RequestId, SessionId};
 use holdfast_mutants::mutant;
@@ -23,26 +23,26 @@ use super::{Hub, answers};
 use crate::consensus::Committed;
 use crate::error::ProposeError;
 
-/// A stream whose session is attached.
+/// A stream that has its session attached.
 struct Attended<'a> {
     hub: &'a Hub,
     seat: Seat,
     session: SessionId,
     /// The highest mark of any frame so far.
     done_below: RequestId,
-    /// Whether the client takes what it is sent.
+    /// Whether the client takes the State that it is sent.
     taking: Taking<'a>,
 }
 
 impl Hub {
-    /// Serves one stream to its end. That it ends says nothing of the session.
+    /// Serves one stream to its end, which says nothing about the session.
     ///
-    /// Dropping the future ends the stream without a word.
+    /// Dropping the future ends the stream without a last frame.
     ///
     /// # Errors
     ///
-    /// [`StreamError`]: what the client is to be told when the stream ends. `Ok`: its last frame
-    /// said it, or the client went away.
+    /// [`StreamError`]: what the client receives when the stream ends. `Ok`: its last frame said it, or
+    /// the client went away.
     pub async fn serve(&self, pipe: Pipe<ServerFrames, ClientFrames>) -> Result<(), StreamError> {
         let visit = self.registry.enter()?;
         let outbox = visit.seat.outbox.clone();
@@ -54,7 +54,7 @@ impl Hub {
             outbox.finish(None, end);
             std::future::pending::<()>().await;
         };
-        // Sending goes first: a client that floods its stream is still told what it is told.
+        // Sending goes first: a client that floods its stream still receives its frames.
         holdfast_seams::select! {
             end = outbox.deliver(seams, pipe.outgoing) => end,
             () = reading => Ok(()),
@@ -91,8 +91,8 @@ impl Hub {
         }
     }
 
-    /// Puts the pages of State that are left into the stream's outbox, each once the one before it has
-    /// left. Does not end by itself.
+    /// Puts the remaining pages of State into the stream's outbox, each once the one before it has left.
+    /// Never ends by itself.
     async fn show(&self, seat: &Seat, pages: Option<Pages>) {
         if let Some(mut pages) = pages {
             while !pages.is_empty() && seat.outbox.wants_page().await {
@@ -119,7 +119,7 @@ impl Hub {
 impl Attended<'_> {
     async fn read(mut self, mut inbox: Inbox) -> End {
         while let Some(received) = inbox.next().await? {
-            // Taken over by a newer stream, or sent away: what still comes in does not count.
+            // A newer stream took over, or this one was sent away: what still comes in is ignored.
             if self.seat.outbox.is_ended() {
                 return Ok(());
             }
@@ -131,7 +131,7 @@ impl Attended<'_> {
         Ok(())
     }
 
-    /// Does what a frame asks for, without waiting for it to be done.
+    /// Carries out a frame, without waiting for the outcome.
     fn handle(&mut self, received: Received) -> Result<(), StreamError> {
         let Received { frame, at } = received;
         self.note_sign(at);
@@ -147,7 +147,7 @@ impl Attended<'_> {
         Ok(())
     }
 
-    /// Something came in at `at`. Behind a State that went out whole it shows that the client took it.
+    /// A frame came in at `at`. After a State that went out whole it shows that the client took it.
     fn note_sign(&mut self, at: Moment) {
         if let Taking::Whole { since } = self.taking
             && at > since
@@ -186,7 +186,7 @@ impl Attended<'_> {
         }
     }
 
-    /// For a mutant: tells of a grant before it is committed, under the token that comes next.
+    /// For a mutant: reports a grant before it is committed, under the token that comes next.
     fn push_ghost(&self, request: RequestId, items: &[Item]) {
         self.hub.consensus.read(&mut |table, index| {
             let next = table.counters();
@@ -208,7 +208,7 @@ impl Attended<'_> {
 }
 
 impl Seat {
-    /// Tells the client what its command came to, where no event told it.
+    /// Sends the outcome of a command, where no event reported it.
     fn answer(
         &self,
         session: SessionId,

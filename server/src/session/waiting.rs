@@ -1,15 +1,15 @@
-//! Calls that wait at this node for what becomes of a request or a grant.
+//! Calls that wait on this node for a grant or a release.
 //!
-//! A call is put in before its command is proposed, so that no event falls between the command's
-//! answer and the waiting. Several calls may wait for one request: a client that lost its
-//! connection asks again under the same id, perhaps before the first call is known to be gone.
+//! A call is registered before its command is proposed, so that no event falls between the command's
+//! answer and the wait. Several calls may wait for one request: a client that lost its connection asks
+//! again under the same id, perhaps before the end of the first call is noticed.
 //!
 //! # Invariants
 //!
-//! - Never more calls wait for locks than the limit (I27); each leaves when it was told something,
-//!   or is dropped.
-//! - Calls wait only within a tenure: its end tells them all.
-//! - That a call leaves changes nothing in the table: the request keeps its place.
+//! - Never more calls wait for locks than the limit (I27); each leaves when it gets an answer, or is
+//!   dropped.
+//! - Calls wait only within a tenure: its end answers them all.
+//! - A call that leaves changes nothing in the table: the request keeps its place.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -23,34 +23,34 @@ use super::call_error::CallError;
 use super::refusals;
 use super::registry::{Registry, State};
 
-/// What a call waits to hear of.
+/// What a call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum About {
-    /// Its grant, or its leaving.
+    /// The request's grant, or its leaving the queue.
     Request(RequestId),
-    /// What is given back of it.
+    /// The release of this grant, or of some of its names.
     Grant(FencingToken),
 }
 
-/// What a call is told.
+/// The answer to a waiting call.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Told {
     /// The request holds, as of this index.
     Granted(LogIndex, Granted),
-    /// This was given back of the grant.
+    /// These names of the grant were given back.
     Released(Released),
     /// The request left its queues by a cancel.
     Left,
     /// The session is over.
     SessionOver,
-    /// This node serves it no more. What was asked for stands.
+    /// This node no longer serves the call. What was requested stands.
     Elsewhere {
         /// Where clients reach the leader, if another is known.
         leader: Option<String>,
     },
 }
 
-/// Whose request or grant, which, and which of the calls that wait for it.
+/// The session, its request or grant, and the number of the call that waits for it.
 type Key = (SessionId, About, u64);
 
 /// The calls that wait.
@@ -61,7 +61,7 @@ pub(super) struct Waiting {
     last: u64,
 }
 
-/// A call's place among them; it leaves when this is dropped.
+/// A call's registration; the call leaves when this is dropped.
 #[derive(Debug)]
 pub(super) struct Call {
     registry: Arc<Registry>,
@@ -70,12 +70,12 @@ pub(super) struct Call {
 }
 
 impl Registry {
-    /// Lets a call wait for what becomes of a request or a grant.
+    /// Registers a call for the grant of a request, or for a release.
     ///
     /// # Errors
     ///
-    /// [`CallError`]: the limit is reached, or this node does not serve. The limit is for those
-    /// that wait for a lock; giving one back takes no longer than its command.
+    /// [`CallError`]: the limit is reached, or this node does not serve. The limit is for calls that
+    /// wait for a lock; a release takes no longer than its command.
     pub(super) fn wait_for(
         self: &Arc<Self>,
         session: SessionId,
@@ -106,21 +106,21 @@ impl Registry {
 }
 
 impl Waiting {
-    /// Tells every call that waits for this; `what` is made only if one does.
+    /// Answers every call that waits for this; `what` is made only if there is one.
     pub(super) fn tell(&mut self, session: SessionId, about: About, what: impl Fn() -> Told) {
         if !self.calls.is_empty() {
             self.tell_all((session, about, 0)..=(session, about, u64::MAX), what);
         }
     }
 
-    /// Tells every call of a session that is over.
+    /// Answers every call of a session that is over.
     pub(super) fn session_over(&mut self, session: SessionId) {
         let first = (session, About::Request(RequestId::new(0)), 0);
         let last = (session, About::Grant(FencingToken::from_raw(u64::MAX)), u64::MAX);
         self.tell_all(first..=last, || Told::SessionOver);
     }
 
-    /// Tells every call to go elsewhere.
+    /// Sends every call to another node.
     pub(super) fn elsewhere(&mut self, leader: Option<&str>) {
         for tell in std::mem::take(&mut self.calls).into_values() {
             let _ = tell.send(Told::Elsewhere { leader: leader.map(str::to_owned) });
@@ -129,16 +129,16 @@ impl Waiting {
 
     fn tell_all(&mut self, keys: RangeInclusive<Key>, what: impl Fn() -> Told) {
         for (_, tell) in self.calls.extract_if(keys, |_, _| true) {
-            // Nobody listens any more: the call was dropped.
+            // The receiver is gone if the call was dropped.
             let _ = tell.send(what());
         }
     }
 }
 
 impl Call {
-    /// Waits until it is told. Cancel safe.
+    /// Waits for the answer. Cancel safe.
     pub(super) async fn told(&mut self) -> Told {
-        // The sender goes only with the registry, or after it has told.
+        // The sender is dropped only with the registry, or after it has sent.
         (&mut self.told).await.unwrap_or(Told::Elsewhere { leader: None })
     }
 }

@@ -10,11 +10,11 @@ use holdfast_proto::v1::{HoldLost, Holder, LockChange, ValueChanged, WaiterInfo,
 
 use super::super::answers::{self, mode_of, value_of};
 
-/// Makes a change, if anybody is to be told.
+/// Makes a change; called only if a watcher wants it.
 pub(super) type Make<'a> = &'a dyn Fn() -> WatchEvent;
 
-/// Calls `tell` with each lock that `event` changed, in the order of their names. `table` is the
-/// state as of `index`, after all that this entry of the log changed.
+/// Calls `tell` with each lock that `event` changed, in the order of their names. `table` is the state
+/// as of `index`, after all changes of this entry of the log.
 pub(super) fn each(
     event: &Event,
     index: LogIndex,
@@ -121,7 +121,7 @@ impl<'a> Turn<'a> {
         table.session(self.session).is_some_and(|session| session.imported)
     }
 
-    /// Nothing is kept of a session that has ended.
+    /// The label of the session; empty for one that has ended, of which nothing is kept.
     fn label(&self, table: &LockTable) -> String {
         let session = table.session(self.session);
         session.map(|session| session.label.as_str().to_owned()).unwrap_or_default()

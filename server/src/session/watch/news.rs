@@ -1,9 +1,9 @@
-//! What happened below one prefix, as a chain: written once, read by every watcher of that prefix
-//! at its own pace.
+//! The changes below one prefix, as a chain: written once, read by every watcher of that prefix at its
+//! own pace.
 //!
-//! A link is kept alive by those that have not read it yet, so what everybody has read takes no
-//! memory, and a watcher that does not read holds up nobody. How far behind a watcher may fall is
-//! bounded by the watcher itself (`watch_backlog`).
+//! A link is kept alive by the watchers that have not read it yet. So what all have read takes no
+//! memory, and a watcher that does not read delays no other. Each watcher bounds how far it may fall
+//! behind (`watch_backlog`).
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,12 +13,12 @@ use prost::Message as _;
 
 use crate::bytes_budget::{BytesBudget, Taken};
 
-/// One change of one lock: made once, shared by all who are told.
+/// One change of one lock: made once, shared by all watchers that it is sent to.
 #[derive(Debug)]
 pub(super) struct Change {
     pub(super) name: LockName,
     pub(super) event: WatchEvent,
-    /// What it takes, until nobody has to read it any more.
+    /// Its share of the budget, until no watcher has to read it any more.
     taken: Taken,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct News {
     last: Place,
 }
 
-/// A place in a chain: before it everything was read, behind it lies what is new.
+/// A position in a chain: all changes before it were read, those behind it are new.
 #[derive(Clone, Debug)]
 pub(super) struct Place(Arc<Link>);
 
@@ -68,11 +68,11 @@ impl Length {
     }
 }
 
-/// What one log entry changed.
+/// The changes of one log entry.
 #[derive(Debug)]
 struct Link {
     changes: Vec<Arc<Change>>,
-    /// What the chain has carried up to here.
+    /// The length of the chain up to here.
     told: Length,
     next: OnceLock<Arc<Link>>,
 }
@@ -82,23 +82,23 @@ impl News {
         Self { last: Place(Arc::new(Link::new(Vec::new(), Length::default()))) }
     }
 
-    /// Appends what one log entry changed, in order.
+    /// Appends the changes of one log entry, in order.
     pub(super) fn publish(&mut self, changes: Vec<Arc<Change>>) {
         let told = self.last.told().and(&changes);
         let link = Arc::new(Link::new(changes, told));
-        // Nobody else appends: the place is free.
+        // This is the only writer: the cell is empty.
         let _ = self.last.0.next.set(link.clone());
         self.last = Place(link);
     }
 
-    /// Behind everything that was published so far.
+    /// The position behind everything published so far.
     pub(super) fn end(&self) -> Place {
         self.last.clone()
     }
 }
 
 impl Place {
-    /// What lies before it, from the beginning of the chain.
+    /// The length of the chain before this position.
     pub(super) fn told(&self) -> Length {
         self.0.told
     }
@@ -118,8 +118,8 @@ impl Link {
 }
 
 impl Drop for Link {
-    /// A chain that nobody reads any more goes link by link: each dropping the next by itself
-    /// would use up the stack.
+    /// A chain without readers is dropped link by link in a loop: if each link dropped the next, the
+    /// recursion would use up the stack.
     fn drop(&mut self) {
         let mut next = self.next.take();
         while let Some(mut link) = next.and_then(Arc::into_inner) {

@@ -1,4 +1,4 @@
-//! The state that a watcher is told first, page by page.
+//! The state that a watcher receives first, page by page.
 
 use holdfast_core::{LockName, LockTable, LockView, LogIndex};
 use holdfast_proto::v1::lock_change::What;
@@ -7,13 +7,13 @@ use holdfast_proto::v1::{LockChange, LockInfo, Synced, WatchEvent};
 
 use super::super::answers::{HOLDERS_SHOWN, holder_of, scope_of, value_of};
 
-/// A page ends with the lock that brings its events to this many, or its values to this many
-/// bytes: that bounds how long the table is held for one, but for a lock with more holders, all of
-/// which are told as of one index.
+/// A page ends with the lock that brings its events to this many, or its values to this many bytes: that
+/// bounds how long the table is locked for one page, except for a lock with more holders, all of which
+/// are sent as of one index.
 const EVENTS_ENOUGH: usize = 256;
 const VALUE_BYTES_ENOUGH: usize = 512 << 10;
 
-/// Which locks a watcher was told of: those up to a name, or all.
+/// Which locks a watcher was shown: those up to a name, or all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Shown {
     /// No page was read yet.
@@ -26,7 +26,7 @@ pub(super) enum Shown {
 }
 
 impl Shown {
-    /// Whether a page told what there is of this name: then every change of it since is news.
+    /// Whether a page has shown this name: then every later change of it is news.
     pub(super) fn covers(&self, name: &LockName) -> bool {
         match self {
             Self::Nothing => false,
@@ -36,16 +36,16 @@ impl Shown {
     }
 }
 
-/// A page: the locks behind what was shown before, as of one index.
+/// A page: the locks after those shown before, as of one index.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) events: Vec<WatchEvent>,
-    /// What has been shown with this page.
+    /// What the watcher has seen once it has this page.
     pub(super) shown: Shown,
 }
 
-/// Reads the page of at most `locks_max` locks behind `shown`. The last one ends with `Synced`.
-/// `now_ms` is the time for people.
+/// Reads the page of at most `locks_max` locks after `shown`. The last one ends with `Synced`. `now_ms`
+/// is the time for people.
 pub(super) fn read(
     table: &LockTable,
     index: LogIndex,

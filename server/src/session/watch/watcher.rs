@@ -24,7 +24,7 @@ const MESSAGE_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct Watcher {
     membership: Membership,
     shown: Shown,
-    /// Up to here the news were taken; set by the first page.
+    /// The position up to which the news were taken; set by the first page.
     read: Option<Place>,
 }
 
@@ -37,7 +37,7 @@ struct Read {
 impl Hub {
     /// Begins to watch the locks whose names begin with `prefix`, which is empty or a usable name.
     ///
-    /// What the watch tells holds all that was committed before this was called. Cancel safe.
+    /// The watch reports all that was committed before this call. Cancel safe.
     ///
     /// # Errors
     ///
@@ -50,8 +50,8 @@ impl Hub {
         Ok(Watcher { membership, shown: Shown::default(), read: None })
     }
 
-    /// Tells a watcher the state and then every change, until the other end is gone or the watch
-    /// is ended.
+    /// Sends a watcher the state and then every change, until the other end is gone or the watch is
+    /// ended.
     ///
     /// # Errors
     ///
@@ -72,7 +72,8 @@ impl Hub {
             watcher.shown = page.shown;
         }
         loop {
-            // Taken first: who waits for news is not behind, however much comes at once.
+            // News are taken before the check: a watcher that waits for news is not behind, however many
+            // come at once.
             let news = watcher.take_news(None);
             watcher.check()?;
             if news.is_empty() {
@@ -95,8 +96,8 @@ impl Watcher {
         read
     }
 
-    /// Called under the table's lock, as news are published: what is news and what is shown by
-    /// this page is told apart by the mark.
+    /// Called under the table's lock, under which news are published: the mark separates the news from
+    /// what this page shows.
     fn page(&mut self, hub: &Hub, table: &LockTable, index: LogIndex) -> Option<Read> {
         let mark = self.membership.end_of_news()?;
         self.read.get_or_insert_with(|| mark.clone());
@@ -111,8 +112,7 @@ impl Watcher {
         self.read.as_ref().is_some_and(|read| read.told().changes < mark.told().changes)
     }
 
-    /// Takes about a message of the news, not beyond `mark`; of these only what concerns names that
-    /// were shown.
+    /// Takes about a message of the news, not beyond `mark`, and only changes of names that were shown.
     fn take_news(&mut self, mark: Option<&Place>) -> Vec<WatchEvent> {
         let (mut events, mut bytes) = (Vec::new(), 0);
         let Some(read) = self.read.as_mut() else { return events };
@@ -145,7 +145,7 @@ impl Watcher {
                 room = to.reserve() => room,
                 over = self.over() => return Err(over),
             };
-            // Nobody is there any more: the caller sees to it.
+            // The other end is gone: the caller notices it.
             let Ok(room) = room else { return Ok(()) };
             let message = message(&mut events);
             self.membership.watches.metrics.watch_events.inc_by(message.events.len() as u64);
@@ -162,7 +162,7 @@ impl Watcher {
         }
     }
 
-    /// Waits until the watch is over, and tells why.
+    /// Waits until the watch is over, and returns why.
     async fn over(&mut self) -> StreamError {
         loop {
             if let Err(over) = self.check() {
@@ -193,8 +193,8 @@ impl Watcher {
 }
 
 impl Watches {
-    /// Which limit a watch that is so far behind has passed. All of them name `watch_backlog`: by
-    /// that clients of 0.1 know that they were too slow.
+    /// The limit that a watch this far behind has exceeded. All errors name `watch_backlog`: by that
+    /// clients of 0.1 know that they were too slow.
     fn passed_by(&self, behind: Length) -> Option<StreamError> {
         if behind.changes > self.backlog {
             return Some(StreamError::Limit {
@@ -234,7 +234,7 @@ fn message(events: &mut Peekable<std::vec::IntoIter<WatchEvent>>) -> WatchRespon
     message
 }
 
-/// The group is gone, and did not say why.
+/// The group is gone, and left no reason.
 fn gone() -> StreamError {
     StreamError::Unavailable { message: "the watch was ended; begin it anew".into(), leader: None }
 }

@@ -1,4 +1,4 @@
-//! Who watches what on this node, and the way of a change to them.
+//! The watchers of this node, and the way of a change to them.
 //!
 //! # Locking
 //!
@@ -7,9 +7,9 @@
 //! # Invariants
 //!
 //! - Watches are served only within a tenure; all of them end with it.
-//! - There is a group for a prefix exactly while somebody watches it; an event looks only at the
-//!   prefixes of the names it changed.
-//! - While nobody watches, an applied entry costs one look at a counter.
+//! - There is a group for a prefix exactly while it has a watcher; an event looks only at the prefixes
+//!   of the names it changed.
+//! - While there is no watcher, an applied entry costs one look at a counter.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,20 +26,20 @@ use super::changes;
 use super::news::{Change, Length, News, Place};
 use crate::bytes_budget::BytesBudget;
 
-/// Everything that is watched on this node.
+/// All watches of this node.
 #[derive(Debug)]
 pub(in super::super) struct Watches {
     pub(super) backlog: u64,
     /// `outbox_bytes`.
     pub(super) backlog_bytes: u64,
-    /// `outbox_bytes_total`, for the changes that somebody still has to be told.
+    /// `outbox_bytes_total`, for the changes that still have to be sent to a watcher.
     pub(super) budget: Arc<BytesBudget>,
     /// `watch_page_locks`.
     pub(super) page_locks: usize,
     /// `max_watches`.
     limit: usize,
     pub(super) metrics: SessionMetrics,
-    /// How many watchers there are: the one thing that is looked at while there are none.
+    /// The number of watchers: the only thing that is read while there are none.
     open: AtomicUsize,
     state: Mutex<State>,
     /// A watcher has left.
@@ -58,28 +58,28 @@ struct State {
     stopped: Option<StreamError>,
 }
 
-/// Those who watch one prefix.
+/// The watchers of one prefix.
 #[derive(Debug)]
 struct Group {
-    /// Tells it from earlier groups of the same prefix.
+    /// Distinguishes the group from earlier ones of the same prefix.
     id: u64,
     watchers: usize,
     news: News,
     bell: watch::Sender<Told>,
-    /// Of the entry that is being applied.
+    /// The changes of the entry that is being applied.
     fresh: Vec<Arc<Change>>,
 }
 
-/// What rings a watcher.
+/// The state that wakes a watcher.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Told {
-    /// What was published to its prefix.
+    /// The length of what was published below its prefix.
     pub(super) published: Length,
     /// Why its watch is over.
     pub(super) end: Option<StreamError>,
 }
 
-/// A watcher's place in its group; given back when it is dropped.
+/// A watcher's membership in its group; it ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Membership {
     pub(super) watches: Arc<Watches>,
@@ -107,7 +107,7 @@ impl Watches {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether anybody watches.
+    /// Whether there is a watcher.
     pub(in super::super) fn any(&self) -> bool {
         self.open.load(Ordering::Relaxed) > 0
     }
@@ -145,7 +145,7 @@ impl Watches {
         }
     }
 
-    /// Takes a watcher in, to be told nothing until it has read its first page.
+    /// Registers a watcher, which receives nothing until it has read its first page.
     ///
     /// # Errors
     ///
@@ -179,8 +179,8 @@ impl Watches {
         Ok(Membership { watches: self.clone(), prefix, bell, group })
     }
 
-    /// Brings what an entry of the log changed to those who watch it. Called under the table's
-    /// lock, on every node.
+    /// Delivers the changes of an entry of the log to its watchers. Called under the table's lock, on
+    /// every node.
     pub(in super::super) fn applied(&self, index: LogIndex, events: &[Event], table: &LockTable) {
         if !self.any() {
             return;
@@ -198,16 +198,16 @@ impl Watches {
             }
         }
         if self.budget.is_full() {
-            // Each of them looks whether it is one of those that hold most.
+            // Each watcher checks whether it is one of those that hold most.
             state.groups.values().for_each(|group| group.bell.send_modify(|_| {}));
         }
     }
 
-    /// How far a watch may be behind while all of them together are kept more than the budget, bytes.
+    /// How far a watch may be behind while the changes kept for all watches exceed the budget, bytes.
     ///
-    /// What is kept is kept for somebody who is behind; so once nobody is behind by more than this,
-    /// three quarters of the budget are used at most. A watch that is behind by less never ends for
-    /// others' sake.
+    /// A change is kept only for a watcher that is behind; so once no watcher is behind by more than
+    /// this, at most three quarters of the budget are used. A watch that is behind by less never ends
+    /// because of others.
     pub(super) fn share(&self) -> u64 {
         let watches = self.open.load(Ordering::Relaxed).max(1) as u64;
         self.budget.limit() / 4 * 3 / watches
@@ -232,8 +232,8 @@ impl State {
         (prefix, group)
     }
 
-    /// Notes a change with every group that watches a prefix of its name; names those groups in
-    /// `touched` for which it is the first of this entry.
+    /// Adds a change to every group that watches a prefix of its name; adds to `touched` those groups
+    /// for which it is the first of this entry.
     fn note(
         &mut self,
         name: &LockName,
@@ -264,7 +264,7 @@ impl State {
 
     fn leave(&mut self, prefix: &str, id: u64) {
         let Some(group) = self.groups.get_mut(prefix).filter(|group| group.id == id) else {
-            // It was ended with all others.
+            // The group was ended with all others.
             return;
         };
         group.watchers -= 1;
@@ -307,7 +307,7 @@ impl Group {
 }
 
 impl Membership {
-    /// Behind all news published so far; `None` once the watch is over.
+    /// The position behind all news published so far; `None` once the watch is over.
     pub(super) fn end_of_news(&self) -> Option<Place> {
         let state = self.watches.lock();
         let group = state.groups.get(&self.prefix).filter(|group| group.id == self.group)?;
