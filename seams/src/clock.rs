@@ -1,4 +1,4 @@
-//! What time it is, waiting, and being woken although the executor stalls.
+//! Time, waiting, and alarms that ring even while the executor stalls.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::BoxFuture;
 
-/// An instant on one process's [`Clock`]. Means nothing to any other process.
+/// An instant on one process's [`Clock`]. It has no meaning for any other process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(Duration);
 
@@ -59,24 +59,23 @@ pub trait Clock: Send + Sync + 'static {
     /// The wall clock, Unix milliseconds. For people; decides nothing.
     fn wall_ms(&self) -> u64;
 
-    /// Waits until `at` has come. May come late, never early by the clock it waits on. Cancel
-    /// safe.
+    /// Waits until `at`. May return late, never early by the clock it waits on. Cancel safe.
     fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()>;
 
-    /// A watchdog that calls `on_due` whenever a set instant has come, on a thread of its own:
-    /// also while the executor stalls, and at once after a suspension (DESIGN §5.4). Where the system
-    /// has no thread left, a task of the runtime does it, and is late then.
+    /// A watchdog that calls `on_due` whenever a set instant has come, on a thread of its own: even
+    /// while the executor stalls, and at once after a suspension (DESIGN §5.4). Where the system has no
+    /// thread left, a task of the runtime does it, and is late then.
     ///
     /// `on_due` must be quick and must not block.
     fn watchdog(&self, on_due: Arc<dyn Fn() + Send + Sync>) -> Watchdog;
 }
 
-/// The time was over before the future was done.
+/// The time limit passed before the future was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the time was over")]
 pub struct Elapsed;
 
-/// What stands behind a [`Watchdog`].
+/// The implementation of a [`Watchdog`].
 pub trait WatchdogHandle: Send + Sync {
     /// Watches for `at` from here on, instead of what was set before; `None` watches for nothing.
     fn set(&self, at: Option<Moment>);

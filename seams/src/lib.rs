@@ -1,16 +1,16 @@
 //! The seams of Holdfast: time, tasks, randomness and transport as traits.
 //!
-//! Client and server session code know only what is declared here. [`Seams::system`] puts the
-//! real machine behind it, [`simulated`] a machine in which time is virtual, randomness is seeded
-//! and no socket exists; the same code then runs a whole cluster in one thread, and one seed is
-//! one run.
+//! The session code of client and server knows only what is declared here. [`Seams::system`] implements
+//! it with the real machine, [`simulated`] with a machine in which time is virtual, randomness is seeded
+//! and no socket exists; the same code then runs a whole cluster in one thread, and a seed determines
+//! the run.
 //!
 //! # Invariants
 //!
-//! - [`Clock::now`] counts suspended time. Whatever gives a right, a safe deadline above all, is
-//!   measured on it (DESIGN §5.4).
-//! - Nothing here compares the clocks of two processes; a [`Moment`] means nothing outside the
-//!   process that took it.
+//! - [`Clock::now`] counts suspended time. Every right, a safe deadline above all, is measured on it
+//!   (DESIGN §5.4).
+//! - Nothing here compares the clocks of two processes; a [`Moment`] has no meaning outside the process
+//!   that took it.
 
 mod clock;
 pub mod loopback;
@@ -36,11 +36,11 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Time, tasks and randomness, handed down from `main` or from a test. Cheap to clone.
 #[derive(Clone)]
 pub struct Seams {
-    /// What time it is, and waiting.
+    /// Reads time and waits for it.
     pub clock: Arc<dyn Clock>,
-    /// Starting tasks.
+    /// Starts tasks.
     pub spawn: Arc<dyn Spawn>,
-    /// Drawing random numbers.
+    /// Draws random numbers.
     pub rng: Arc<dyn Rng>,
 }
 
@@ -64,7 +64,7 @@ impl Seams {
     ///
     /// # Errors
     ///
-    /// [`Elapsed`] if the time was over first; the future was dropped where it stood.
+    /// [`Elapsed`] if the limit passed first; the future was dropped where it stood.
     pub async fn timeout<F: Future>(
         &self,
         length: Duration,

@@ -1,5 +1,5 @@
-//! Ports for servers that are started, killed and started again on one machine: what the demo and
-//! the tests need, and nobody else.
+//! Ports for servers that are started, killed and started again on one machine: only for the demo and
+//! the tests.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicU16, Ordering};
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 12_000;
 
-/// A port that nobody listens on; no two calls of one process get the same one.
+/// A port on which no process listens; no two calls of one process get the same one.
 ///
 /// It lies below those that the system gives to outgoing connections (32,768 and up, unless
 /// configured otherwise): a server that comes back must find its own port free.
 ///
 /// # Errors
 ///
-/// The last try's, if none of the ports is free.
+/// That of the last try, if none of the ports is free.
 pub fn free_port() -> std::io::Result<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Programs that run side by side begin in different places.
+    // Programs that run at the same time begin in different places.
     let places = std::process::id().wrapping_mul(97) % u32::from(COUNT);
     let start = u16::try_from(places).unwrap_or(0);
     let mut last = std::io::ErrorKind::AddrInUse.into();

@@ -2,10 +2,10 @@
 
 /// Draws random numbers.
 pub trait Rng: Send + Sync + 'static {
-    /// Fills `bytes`. What the system's implementation gives is fit for secrets.
+    /// Fills `bytes`. The bytes of the system's implementation are fit for secrets.
     fn fill(&self, bytes: &mut [u8]);
 
-    /// A number, any with the same chance.
+    /// A number; all have the same probability.
     fn next_u64(&self) -> u64 {
         let mut bytes = [0; 8];
         self.fill(&mut bytes);

@@ -6,11 +6,11 @@ use crate::BoxFuture;
 
 /// Starts tasks.
 pub trait Spawn: Send + Sync + 'static {
-    /// Starts `future`. `name` is for people who look at a running process.
+    /// Starts `future`. `name` is for people who inspect a running process.
     fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Task;
 }
 
-/// What stands behind a [`Task`].
+/// The implementation of a [`Task`].
 pub trait TaskHandle: Send + Sync {
     /// Ends the task at its next await, if it has not ended.
     fn abort(&self);

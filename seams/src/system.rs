@@ -31,8 +31,8 @@ impl Clock for SystemClock {
     }
 
     fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
-        // tokio's timer stands still while the machine is suspended, so after a suspension it
-        // would be late by its length; what must not be late uses a watchdog.
+        // tokio's timer stands still while the machine is suspended, so after a suspension it would be
+        // late by its length; a deadline that must not be missed uses a watchdog.
         let length = at.saturating_since(self.now());
         Box::pin(tokio::time::sleep(length))
     }
@@ -88,7 +88,7 @@ impl TimerThread {
                 tv_nsec: i64::from(at.subsec_nanos()),
             },
         };
-        // Fails only for a bad descriptor or value, which cannot be here.
+        // Fails only for a bad descriptor or value, which cannot occur here.
         let _ = timerfd_settime(&*self.timer, TimerfdTimerFlags::ABSTIME, &spec);
     }
 
@@ -99,14 +99,14 @@ impl TimerThread {
     }
 }
 
-/// Blocks until the timer rings, again and again, until told to stop.
+/// Blocks until the timer rings, again and again, until it is stopped.
 fn watch(timer: &OwnedFd, stopped: &AtomicBool, on_due: &OnDue) {
     let mut expirations = [0; 8];
     loop {
         match rustix::io::read(timer, &mut expirations) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(_) => {
-                // The timer is of no use any more: what it watched for counts as come.
+                // The timer no longer works: the awaited instant counts as come.
                 on_due();
                 return;
             }
@@ -134,8 +134,9 @@ impl Drop for TimerThread {
     }
 }
 
-/// Where there are no threads or descriptors left: a task, which is late while the executor stalls
-/// or the machine is suspended. Without an executor better an alarm at once and for ever than none.
+/// Used where there are no threads or descriptors left: a task, which is late while the executor stalls
+/// or the machine is suspended. Without an executor the alarm rings at once: a false alarm is better
+/// than none.
 fn without_a_thread(on_due: OnDue) -> Box<dyn WatchdogHandle> {
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => Box::new(TimerTask { on_due, runtime, ringing: Mutex::default() }),
@@ -143,7 +144,7 @@ fn without_a_thread(on_due: OnDue) -> Box<dyn WatchdogHandle> {
     }
 }
 
-/// Rings from a task, never from within `set`: whoever sets it may hold what `on_due` needs.
+/// Rings from a task, never from within `set`: the caller of `set` may hold a lock that `on_due` needs.
 struct TimerTask {
     on_due: OnDue,
     runtime: tokio::runtime::Handle,
@@ -209,8 +210,8 @@ pub(crate) struct SystemRng;
 
 impl Rng for SystemRng {
     fn fill(&self, bytes: &mut [u8]) {
-        // Fails only where the system has no source of randomness at all; secrets made without
-        // one would be worse than a stop.
+        // Fails only where the system has no source of randomness at all; secrets made without one would
+        // be worse than a stop.
         #[expect(clippy::expect_used, reason = "no process can go on without randomness")]
         getrandom::fill(bytes).expect("the system gives no random bytes");
     }
@@ -226,7 +227,7 @@ mod tests {
         SystemClock.now() + Duration::from_millis(20)
     }
 
-    /// As a session does it: what rings takes the lock under which it was set, and sets it anew.
+    /// As in a session: the alarm takes the lock under which it was set, and sets it anew.
     #[tokio::test]
     async fn without_a_thread_it_rings_in_time_and_never_from_within() {
         let rings = Arc::new((Mutex::new(0), AtomicUsize::new(0)));

@@ -1,4 +1,4 @@
-//! How a client reaches a server: a stream of frames each way, and single questions.
+//! How a client reaches a server: a stream of frames each way, and single requests.
 
 use std::fmt;
 
@@ -14,14 +14,14 @@ use crate::BoxFuture;
 
 /// One end of a session stream: frames in, frames out, closed.
 ///
-/// Dropping `outgoing` ends the stream towards the other end. `incoming` ends after its first
-/// error; a plain end says no more than that nothing will come any more (a dead peer looks like a
-/// polite one), so nothing may be concluded from it.
+/// Dropping `outgoing` ends the stream towards the other end. `incoming` ends after its first error; a
+/// plain end only means that nothing more will come (a dead peer looks like one that closed in order),
+/// so nothing may be concluded from it.
 pub struct Pipe<Out, In> {
     /// Towards the other end. Bounded: a full pipe makes the sender wait.
     pub outgoing: mpsc::Sender<Out>,
-    /// From the other end. Drain it at once, always: unread frames can cost the connection
-    /// (DESIGN §6, traps of h2).
+    /// From the other end. Drain it at once, always: unread frames can cost the connection (DESIGN §6,
+    /// traps of h2).
     pub incoming: BoxStream<'static, Result<In, TransportError>>,
 }
 
@@ -31,8 +31,8 @@ impl<Out, In> fmt::Debug for Pipe<Out, In> {
     }
 }
 
-/// What a watch tells. It ends after its first error; a plain end says no more than that nothing
-/// will come any more.
+/// The events of a watch. It ends after its first error; a plain end only means that nothing more will
+/// come.
 pub type Watched = BoxStream<'static, Result<WatchResponse, TransportError>>;
 
 /// Reaches servers. An endpoint is `host:port`, as people write it.
@@ -47,33 +47,33 @@ pub trait Transport: Send + Sync + 'static {
         endpoint: &str,
     ) -> BoxFuture<'static, Result<Pipe<ClientFrames, ServerFrames>, TransportError>>;
 
-    /// Asks for one lock.
+    /// Reads one lock.
     ///
     /// # Errors
     ///
-    /// [`TransportError`]; asking changes nothing.
+    /// [`TransportError`]; the call changes nothing.
     fn inspect(
         &self,
         endpoint: &str,
         request: InspectRequest,
     ) -> BoxFuture<'static, Result<InspectResponse, TransportError>>;
 
-    /// Asks for a page of locks.
+    /// Reads a page of locks.
     ///
     /// # Errors
     ///
-    /// [`TransportError`]; asking changes nothing.
+    /// [`TransportError`]; the call changes nothing.
     fn list(
         &self,
         endpoint: &str,
         request: ListRequest,
     ) -> BoxFuture<'static, Result<ListResponse, TransportError>>;
 
-    /// Asks whether a grant is current.
+    /// Checks whether a grant is current.
     ///
     /// # Errors
     ///
-    /// [`TransportError`]; asking changes nothing.
+    /// [`TransportError`]; the call changes nothing.
     fn check_token(
         &self,
         endpoint: &str,
@@ -91,11 +91,11 @@ pub trait Transport: Send + Sync + 'static {
         request: WatchRequest,
     ) -> BoxFuture<'static, Result<Watched, TransportError>>;
 
-    /// Asks a node who it is and who leads.
+    /// Queries the status of a node: its identity, and the leader.
     ///
     /// # Errors
     ///
-    /// [`TransportError`]; asking changes nothing.
+    /// [`TransportError`]; the call changes nothing.
     fn status(
         &self,
         endpoint: &str,
@@ -109,15 +109,15 @@ pub enum TransportError {
     /// No connection, or it broke.
     #[error("{endpoint} cannot be reached: {detail}")]
     Unreachable {
-        /// Who was called.
+        /// The endpoint that was called.
         endpoint: String,
-        /// What the network said.
+        /// The network's error.
         detail: String,
     },
     /// The node is up, but does not lead or has no quorum. Another may; so may this one later.
     #[error("{message}")]
     Unavailable {
-        /// The node's words.
+        /// The node's message.
         message: String,
         /// Where clients reach the leader, if the node knows.
         leader: Option<String>,
@@ -128,10 +128,10 @@ pub enum TransportError {
     /// This end did not read fast enough. The session lives on.
     #[error("the stream was cut, because it was not read fast enough")]
     TooSlow,
-    /// The server refused the stream or the call: trying the same again will not help.
+    /// The server refused the stream or the call: repeating it will not help.
     #[error("{message}")]
     Refused {
-        /// The node's words.
+        /// The node's message.
         message: String,
     },
 }

@@ -1,12 +1,13 @@
-//! A budget of bytes that many holders share: what a bound on the number of items leaves open.
+//! A budget of bytes that many holders share: it bounds the bytes where a limit on the number of items
+//! does not.
 //!
-//! [`BytesBudget`] only counts. What happens when it is full is for its owner to say, who looks
+//! [`BytesBudget`] only counts. Its owner decides what happens when it is full: the owner checks
 //! ([`BytesBudget::is_full`]) before the bytes are taken, and refuses, or after, and ends what holds
 //! most of them.
 //!
 //! # Invariants
 //!
-//! - What is used is the sum over all [`Taken`]: each gives back what it still has when it is
+//! - The used bytes are the sum over all [`Taken`]: each gives back what it still has when it is
 //!   dropped, so nothing is lost with a task that ends early.
 //! - A holder gives back no more than it has taken.
 
@@ -18,7 +19,7 @@ use prometheus_client::metrics::gauge::Gauge;
 #[derive(Debug)]
 pub(crate) struct BytesBudget {
     limit: u64,
-    /// The count itself, so that the metric is never out of step.
+    /// The count itself, so that the metric always matches it.
     used: Gauge,
 }
 
@@ -30,7 +31,7 @@ pub(crate) struct Taken {
 }
 
 impl BytesBudget {
-    /// A budget of `limit` bytes; what is used of it is shown by `used`.
+    /// A budget of `limit` bytes; `used` shows how much of it is used.
     pub(crate) fn new(limit: u64, used: Gauge) -> Arc<Self> {
         Arc::new(Self { limit, used })
     }
@@ -48,7 +49,7 @@ impl BytesBudget {
         self.used() > self.limit
     }
 
-    /// Nothing, taken by a new holder.
+    /// A new holder that has taken nothing.
     pub(crate) fn nothing(self: &Arc<Self>) -> Taken {
         Taken { budget: self.clone(), bytes: 0 }
     }
@@ -60,7 +61,7 @@ impl Taken {
         self.bytes
     }
 
-    /// Takes `bytes` more, also beyond the limit: the budget's owner sees to what follows.
+    /// Takes `bytes` more, even beyond the limit: the budget's owner acts on that.
     pub(crate) fn add(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         self.budget.used.inc_by(signed(bytes));

@@ -8,8 +8,8 @@
 //! [`NodeConfig`] may differ from node to node. [`ClusterConfig`] and [`FallbackConfig`] must be equal on
 //! all nodes of a cluster; in a file their keys stand in the tables `[cluster]` and `[fallback]`.
 //!
-//! What has the type [`Config`] was checked whole: every number within its bounds, every address
-//! usable, no listener open to the world by mistake.
+//! A [`Config`] was checked completely: every number within its bounds, every address usable, no
+//! listener open to the world by mistake.
 
 mod address;
 mod check;
@@ -399,7 +399,7 @@ pub struct Config {
     pub node: NodeConfig,
     /// What must be equal on all nodes.
     pub cluster: ClusterConfig,
-    /// Where scopes with fallback are served meanwhile, if anywhere.
+    /// Where scopes with fallback are served while no server can be reached, if anywhere.
     pub fallback: FallbackConfig,
     /// This node as the others see it.
     pub own: Member,
@@ -407,7 +407,7 @@ pub struct Config {
     pub has_peers: bool,
 }
 
-/// Why a node cannot run with its settings. Each says which setting and what to do; `holdfastd`
+/// Why a node cannot run with its settings. Each error names the setting and what to do; `holdfastd`
 /// prints it and exits with 78.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -426,7 +426,7 @@ pub enum ConfigError {
         path: PathBuf,
         /// The line, counted from 1.
         line: usize,
-        /// What stands there.
+        /// The text of that line.
         excerpt: String,
         /// What is wrong with it.
         problem: String,
@@ -456,7 +456,7 @@ pub enum ConfigError {
         key: &'static str,
         /// Its value.
         value: String,
-        /// Who said so.
+        /// The source of the value.
         origin: Origin,
         /// Which bound it breaks and what to do.
         problem: String,
@@ -476,7 +476,7 @@ impl FallbackConfig {
         !self.cassandra.is_empty()
     }
 
-    /// W, V, and what follows from them.
+    /// W, V, and the durations derived from them.
     ///
     /// # Errors
     ///

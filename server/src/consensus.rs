@@ -1,7 +1,7 @@
-//! What sessions and calls see of replication: propose, confirm, read.
+//! Replication as sessions and calls see it: propose, confirm, read.
 //!
-//! `raft/` implements [`Consensus`] with openraft. Everything above depends on this trait only, so
-//! that a session can be tested against a replica of one that commits at once.
+//! `raft/` implements [`Consensus`] with openraft. All layers above depend on this trait only, so that a
+//! session can be tested against a replica of one node that commits at once.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,33 +16,33 @@ use crate::error::ProposeError;
 /// A command that was committed and applied on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// The entry it stood in.
+    /// The entry that held the command.
     pub index: LogIndex,
-    /// What the core said, equal on all nodes.
+    /// The outcome of the core, equal on all nodes.
     pub outcome: Outcome,
 }
 
-/// This node led, with a quorum behind it, at an instant after the question was asked.
+/// This node led, with a quorum behind it, at an instant after the call began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Confirmed {
     /// The tenure that was confirmed.
     pub tenure: Tenure,
-    /// Everything that was committed when the question was asked is applied here: a read of the
-    /// table from now on is linearizable (I18).
+    /// Everything that was committed when the call began is applied on this node: a read of the table
+    /// from now on is linearizable (I18).
     pub applied: LogIndex,
 }
 
-/// What this node is in the cluster.
+/// The role of this node in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It serves nobody: it follows, stands for election, has just been elected and not yet
+    /// The node serves no client: it follows, stands for election, has just been elected and not yet
     /// applied an entry of its own tenure, or stops.
     Following {
-        /// Who leads, as far as this node knows.
+        /// The leader, as far as this node knows.
         leader: Option<LeaderHint>,
     },
-    /// It leads and has applied an entry that it proposed itself in this tenure (DESIGN §7). It
-    /// may have lost its quorum since: only [`Consensus::confirm`] tells.
+    /// It leads and has applied an entry that it proposed itself in this tenure (DESIGN §7). It may have
+    /// lost its quorum since: only [`Consensus::confirm`] shows that.
     Leading {
         /// The tenure.
         tenure: Tenure,
@@ -68,12 +68,12 @@ pub struct LeaderHint {
     pub advertise: String,
 }
 
-/// Called with what became of a command. Runs on the node's runtime and must not block.
+/// Called with the outcome of a command. Runs on the node's runtime and must not block.
 pub type Done = Box<dyn FnOnce(Result<Committed, ProposeError>) + Send>;
 
 /// A replica, as the layers above see it.
 pub trait Consensus: Send + Sync + 'static {
-    /// What this node is, and every change of it.
+    /// The role of this node, and every change of it.
     fn role(&self) -> watch::Receiver<Role>;
 
     /// Proposes `command`; `done` is called exactly once, in any case.
@@ -82,20 +82,20 @@ pub trait Consensus: Send + Sync + 'static {
     /// forwarded: a node that does not lead refuses.
     fn submit(&self, command: Command, done: Done);
 
-    /// Confirms by a quorum round begun after this call that this node leads, and waits until what
-    /// was committed before is applied. Callers that ask while a round is under way share the
-    /// next one, however many they are. Cancel safe.
+    /// Confirms by a quorum round begun after this call that this node leads, and waits until what was
+    /// committed before is applied. Callers that come while a round is under way share the next one,
+    /// however many they are. Cancel safe.
     ///
     /// # Errors
     ///
     /// [`ProposeError::NotLeader`] or [`ProposeError::Unavailable`], within a few heartbeats;
-    /// [`ProposeError::ShuttingDown`] of a node that stops. Never because many ask.
+    /// [`ProposeError::ShuttingDown`] of a node that stops. Never because there are many callers.
     fn confirm(&self) -> BoxFuture<'static, Result<Confirmed, ProposeError>>;
 
-    /// Looks at the table as of the index given with it. Quick: it holds up `apply` meanwhile.
+    /// Reads the table as of the index given with it. Quick: it blocks `apply` meanwhile.
     fn read(&self, look: &mut dyn FnMut(&LockTable, LogIndex));
 
-    /// Who hears of what is applied. Set once, before the node starts to serve.
+    /// Sets the listener to what is applied. Called once, before the node starts to serve.
     fn attach(&self, listener: Arc<dyn Listener>);
 }
 
@@ -105,11 +105,11 @@ impl fmt::Debug for dyn Consensus {
     }
 }
 
-/// [`Consensus::submit`] as a future. Dropping it does not take the command back.
+/// [`Consensus::submit`] as a future. Dropping it does not withdraw the command.
 ///
 /// # Errors
 ///
-/// As the command's [`Done`] is told.
+/// Those that the command's [`Done`] receives.
 pub async fn propose(
     consensus: &dyn Consensus,
     command: Command,
@@ -118,27 +118,28 @@ pub async fn propose(
     consensus.submit(
         command,
         Box::new(move |result| {
-            // Nobody waits any more: the command stands all the same.
+            // The caller may have gone; the command stands all the same.
             let _ = tell.send(result);
         }),
     );
     told.await.unwrap_or(Err(ProposeError::ShuttingDown))
 }
 
-/// How long a command waits for members to say that they know its version (I29): a leader that has just begun asks them within
-/// a second or two, and one that comes back is asked every second.
+/// How long a command waits until all members have reported that they know its version (I29): a new
+/// leader asks them within a second or two, and asks a member that comes back every second.
 const KNOWN_WITHIN: Duration = Duration::from_secs(5);
-/// Between two tries meanwhile.
+/// Pause between two tries.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Proposes a command that may be the first of its version in the log: an operator's, who asks as soon as there is a leader, is
-/// not refused for what members say a moment later.
+/// Proposes a command that may be the first of its version in the log. An operator's command right after
+/// an election is thus not refused because members report their versions only a moment later.
 ///
 /// Dropping the future leaves what was proposed alone.
 ///
 /// # Errors
 ///
-/// As of [`propose`]; [`ProposeError::VersionNotKnown`] if a member did not say it within five seconds.
+/// Those of [`propose`]; [`ProposeError::VersionNotKnown`] if a member did not report the version within
+/// five seconds.
 pub(crate) async fn propose_when_known(
     consensus: &dyn Consensus,
     seams: &Seams,
@@ -155,10 +156,10 @@ pub(crate) async fn propose_when_known(
     }
 }
 
-/// Hears of everything that is applied, in order, on every node, leading or not.
+/// Receives everything that is applied, in order, on every node, leading or not.
 pub trait Listener: Send + Sync + 'static {
-    /// The commands of entry `index` were applied and said `events`; `table` is the state after
-    /// it. Called under the table's lock and before the proposers' [`Done`]: quick, no waiting.
+    /// The commands of entry `index` were applied and reported `events`; `table` is the state after it.
+    /// Called under the table's lock and before the proposers' [`Done`]: quick, no waiting.
     fn applied(&self, index: LogIndex, events: &[Event], table: &LockTable);
 
     /// The whole state was replaced by a snapshot as of `index`.

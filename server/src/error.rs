@@ -1,16 +1,16 @@
-//! Why a proposal or a read did not come back, and what is certain then.
+//! Why a proposal or a read failed, and what is certain then.
 
 use holdfast_core::SessionId;
 
 use crate::consensus::LeaderHint;
 
-/// Why a proposal did not come back with an outcome.
+/// Why a proposal ended without an outcome.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {
     /// This node does not lead. Nothing was appended; ask the leader.
     #[error("this node does not lead")]
     NotLeader {
-        /// Who led when this was answered, if that is known.
+        /// The leader when this was answered, if it is known.
         leader: Option<LeaderHint>,
     },
     /// As many commands wait to be proposed as allowed. Nothing was appended.
@@ -37,9 +37,9 @@ pub enum ProposeError {
          send fewer at once"
     )]
     SessionOverloaded {
-        /// Whose.
+        /// The session.
         session: SessionId,
-        /// How many it may have there.
+        /// How many of its commands may wait.
         limit: usize,
     },
     /// The commands of one session that wait take as many bytes as it may have in the queue. Nothing
@@ -49,18 +49,18 @@ pub enum ProposeError {
          max_pending_bytes; send fewer at once"
     )]
     SessionOverloadedBytes {
-        /// Whose.
+        /// The session.
         session: SessionId,
-        /// How many it may have there.
+        /// How many bytes of its commands may wait.
         limit: usize,
     },
-    /// This disk, or that of a majority, is below its reserve; only what frees or ends things is
-    /// proposed. Nothing was appended.
+    /// This node's disk, or those of a majority, are below their reserve; only commands that free or end
+    /// something are proposed. Nothing was appended.
     #[error(
         "the disk reserve (reserve_bytes) is reached; only what frees or ends things is accepted"
     )]
     DiskReserve,
-    /// A member has not said that it knows this version of the command (I29). Nothing was appended.
+    /// A member has not reported that it knows this version of the command (I29). Nothing was appended.
     #[error(
         "no member may be without command version {version}, and one has not said that it knows it: it is down, or of an \
          older build; start or upgrade it, and ask again"
@@ -72,14 +72,14 @@ pub enum ProposeError {
     /// No quorum answered in time. For a read or a confirmation: nothing happened.
     #[error("no quorum answered within {waited_ms} ms")]
     Unavailable {
-        /// How long was waited, milliseconds.
+        /// How long the caller waited, milliseconds.
         waited_ms: u64,
     },
     /// The command was appended but not seen to commit in time, or leadership was lost meanwhile.
     /// It may still take effect.
     #[error("no outcome within {waited_ms} ms; the command may still take effect")]
     OutcomeUnknown {
-        /// How long was waited, milliseconds.
+        /// How long the caller waited, milliseconds.
         waited_ms: u64,
     },
     /// The node stops. The command may have been appended before.

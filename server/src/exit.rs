@@ -26,7 +26,7 @@ Exit codes:
 /// Why the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// It was asked to.
+    /// It was asked to stop.
     Stopped,
     /// The command line cannot be read.
     Usage,
@@ -72,25 +72,25 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Says on standard error why the process ends, after the log lines before it.
+/// Reports on standard error why the process ends, after the log lines before it.
 pub fn say(exit: Exit, why: &dyn Display) -> Exit {
     telemetry::say(&format_args!("holdfastd: {why}"));
     exit
 }
 
-/// Says why and ends the process here and now. Everything that was acknowledged is on disk, so
-/// there is nothing to tidy up.
+/// Reports why and ends the process at once. Everything that was acknowledged is on disk, so there is
+/// nothing to clean up.
 pub fn now(exit: Exit, why: &dyn Display) -> ! {
     std::process::exit(say(exit, why).code().into())
 }
 
-/// As [`now`], also where standard error leads to the disk that hangs: the words have a moment, then
-/// the process ends without them.
+/// Like [`now`], but works even if standard error leads to the disk that hangs: the message has a moment
+/// to be written, then the process ends without it.
 pub fn at_once(exit: Exit, why: String) -> ! {
     let (told, tells) = std::sync::mpsc::channel();
     let says = move || {
         say(exit, &why);
-        // Nobody listens if it took too long.
+        // The receiver is gone if this took too long.
         let _ = told.send(());
     };
     if thread::Builder::new().name("holdfast-words".to_owned()).spawn(says).is_ok() {
@@ -106,13 +106,13 @@ const CATCHES_PANICS: [&str; 2] = ["holdfast-open", "holdfast-log"];
 
 /// From here on a panic ends the process, whatever task it happens in.
 ///
-/// A panic is a bug, and a task that is gone may be one that others wait for in vain: the keeper
-/// of leases, say. A process that ends is started again, and its peers serve meanwhile.
+/// A panic is a bug, and other tasks may wait in vain for the task that is gone: for the keeper of
+/// leases, say. A process that ends is started again, and its peers serve meanwhile.
 pub fn on_panic() {
     panic::set_hook(Box::new(move |panic| {
         let thread = thread::current();
         let name = thread.name().unwrap_or("<unnamed>");
-        // As the usual hook has it, which would wait for a pipe that nobody reads.
+        // The same text as that of the default hook, which would wait for a pipe that no process reads.
         let trace = Backtrace::capture();
         let shown = trace.status() == BacktraceStatus::Captured;
         let trace = if shown { format!("\n{trace}") } else { String::new() };

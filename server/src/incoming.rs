@@ -1,18 +1,18 @@
-//! The connections of one port: as many as it may have, and an accept loop that never spins.
+//! The connections of one port: a bounded number, and an accept loop that never spins.
 //!
 //! tonic's own loop tries again at once when the system has no descriptor left; the connection that
-//! cannot be accepted stays, so it tries for ever, with a whole core. Here such a failure is waited
-//! out, and a port has a bound far below the process's.
+//! cannot be accepted stays, so the loop tries without end and takes a whole core. This loop pauses
+//! after such a failure, and a port has a bound far below the process's.
 //!
 //! # Invariants
 //!
 //! - At most `limit` connections of the port are open. One more is accepted and closed at once, so that
 //!   its client learns it and does not wait in the backlog.
 //! - Between two failed accepts lie at least `FIRST_PAUSE`: however long the system is short of
-//!   descriptors, it is asked at most 100 times a second, and soon 10 times.
+//!   descriptors, the loop tries at most 100 times a second, and soon 10 times.
 //! - A connection gives its place back when it is dropped, in whatever task that is.
 //!
-//! What comes out is a plain stream of connections, to be wrapped before tonic gets it.
+//! The result is a plain stream of connections, to be wrapped before tonic gets it.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -34,26 +34,26 @@ use tonic::transport::server::Connected;
 
 use crate::open_files::Shares;
 
-/// After the first failed accept. It doubles with each further one.
+/// The pause after the first failed accept. It doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause after a failed accept.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// Between two log lines about one port.
+/// Least time between two log lines about one port.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// The one label: which port it is.
+/// The one label: the port.
 type Label = [(&'static str, &'static str); 1];
 
-/// What is counted of the connections of all ports.
+/// The counters for the connections of all ports.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionMetrics {
     /// Connections that are open.
     pub open: Family<Label, Gauge>,
-    /// How many there may be.
+    /// The limit of open connections.
     pub limit: Family<Label, Gauge>,
-    /// Connections that were closed because there were as many as there may be.
+    /// Connections that were closed because the limit was reached.
     pub refused: Family<Label, Counter>,
-    /// Times that the system could not accept a connection, and was given a pause.
+    /// Times that the system could not accept a connection, and the loop paused.
     pub put_off: Family<Label, Counter>,
 }
 
@@ -79,7 +79,7 @@ impl Port {
     }
 }
 
-/// How many connections the ports of a node take, and where they are counted. Cheap to clone.
+/// How many connections the ports of a node accept, and where they are counted. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Admission {
     /// The limits.
@@ -103,7 +103,7 @@ impl Admission {
     }
 }
 
-/// Where connections come from: a listener, or a test.
+/// The source of connections: a listener, or a test.
 pub trait Accept: Send + 'static {
     /// A connection.
     type Connection: Send;
@@ -172,7 +172,7 @@ impl<A: Accept> Incoming<A> {
                         Err(_) => self.refuse(connection),
                     }
                 }
-                // The client left before it was its turn.
+                // The client left before its turn.
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     self.put_off(&error);
@@ -208,12 +208,12 @@ impl<A: Accept> Incoming<A> {
 }
 
 impl Incoming {
-    /// As tonic takes them. It never ends and yields no error.
+    /// The connections in the form that tonic takes. The stream never ends and yields no error.
     pub fn into_stream(self) -> impl Stream<Item = io::Result<Connection<TcpStream>>> + Send {
         stream::unfold(self, async |mut incoming| {
             let (connection, _) = incoming.next().await;
-            // Small frames must not wait for company: each is somebody's turn. A connection that
-            // cannot be told so is one that ends.
+            // Small frames must not wait to be sent together: a client waits for each. A connection that
+            // refuses this option is about to end.
             let _ = connection.stream.set_nodelay(true);
             Some((Ok(connection), incoming))
         })
@@ -240,15 +240,15 @@ impl<A> fmt::Debug for Incoming<A> {
     }
 }
 
-/// Whether an accept failed for reasons of that one connection, which is gone: the next may be tried
-/// at once. Everything else may last, above all the want of descriptors (EMFILE, ENFILE) and of
-/// memory (ENOBUFS, ENOMEM).
+/// Whether an accept failed because of that one connection, which is gone: the next may be tried at
+/// once. Every other failure may last, above all the lack of descriptors (EMFILE, ENFILE) and of memory
+/// (ENOBUFS, ENOMEM).
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
-/// When the next log line may be written, and what it has to tell of.
+/// When the next log line may be written, and how many events it has to report.
 #[derive(Debug, Default)]
 struct Lines {
     last: Option<Moment>,
@@ -256,7 +256,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Notes an event; how many there were since the last line, if another one is due.
+    /// Counts an event; returns how many there were since the last line, if another one is due.
     fn due(&mut self, now: Moment) -> Option<u64> {
         self.untold = self.untold.saturating_add(1);
         if self.last.is_some_and(|last| now < last + LINE_EVERY) {

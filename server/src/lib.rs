@@ -1,6 +1,6 @@
 //! holdfastd: the replicated lock server around the pure core.
 //!
-//! One way through, for every command: `frame → session → proposer → Raft log → core.apply →
+//! There is one way through, for every command: `frame → session → proposer → Raft log → core.apply →
 //! events → dispatch → session streams` (DESIGN §3). Nothing here decides who holds a lock.
 //!
 //! Dependencies point downwards: `rpc` and `http` → `session` → [`authority`] → [`consensus`] ← `raft` →

@@ -1,5 +1,5 @@
-//! The ports of a node: all are claimed before anything else is touched, so that a port in use is
-//! found before the data folder is opened; each begins to listen when its service is there.
+//! The ports of a node: all are claimed before anything else is touched, so that a port in use is found
+//! before the data folder is opened; each begins to listen when its service is ready.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,11 +8,10 @@ use tokio::net::{TcpListener, TcpSocket};
 
 use crate::config::Config;
 
-/// How many connections may wait to be accepted. Every client comes back at once after a change
-/// of leader.
+/// How many connections may wait to be accepted. After a change of leader all clients come back at once.
 const BACKLOG: u32 = 4_096;
 
-/// Why a port cannot be listened on.
+/// Why the node cannot listen on a port.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address} ({key}): {}", hint(source))]
 pub struct ListenError {
@@ -20,7 +19,7 @@ pub struct ListenError {
     pub key: &'static str,
     /// The address.
     pub address: SocketAddr,
-    /// What the system says.
+    /// The system's error.
     pub source: io::Error,
 }
 
@@ -39,8 +38,8 @@ fn hint(source: &io::Error) -> String {
     }
 }
 
-/// A port that is claimed but not listening: connecting to it is refused, as it should be while
-/// nobody can answer.
+/// A port that is claimed but not listening: connections to it are refused, as they should be while no
+/// service can answer.
 #[derive(Debug)]
 pub struct Claim {
     key: &'static str,
@@ -104,7 +103,7 @@ impl Claims {
     ///
     /// # Errors
     ///
-    /// [`ListenError`] names the first that cannot be had.
+    /// [`ListenError`] names the first port that is not available.
     pub fn new(config: &Config) -> Result<Self, ListenError> {
         let node = &config.node;
         let peers = if config.has_peers {

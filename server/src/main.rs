@@ -1,4 +1,4 @@
-//! `holdfastd`: reads the settings, runs the node, says why it ends.
+//! `holdfastd`: reads the settings, runs the node, reports why it ends.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -76,14 +76,14 @@ fn serve(config: &Config) -> Result<(), Exit> {
     result
 }
 
-/// clap's own message, with our exit code; asking for help is no error.
+/// clap's own message, with the exit code of this program; a request for help is no error.
 fn usage(error: &clap::Error) -> Exit {
-    // A closed standard error leaves nowhere to say that it is closed.
+    // A closed standard error leaves no way to report that it is closed.
     let _ = error.print();
     if error.use_stderr() { Exit::Usage } else { Exit::Stopped }
 }
 
 fn print(settings: &Settings) {
-    // Whoever closed the pipe has read enough, as `head` does.
+    // A reader that closed the pipe has read enough, as `head` does.
     let _ = write!(std::io::stdout().lock(), "{settings}");
 }

@@ -1,4 +1,4 @@
-//! Who belongs to the cluster, as the layers above replication see it: asked for and changed.
+//! The members of the cluster, as the layers above replication see them: queried and changed.
 //!
 //! `raft/` implements [`Members`]; the port for clients serves it to operators.
 
@@ -11,11 +11,11 @@ use holdfast_seams::BoxFuture;
 pub use self::error::{MembershipError, MembershipRefusal};
 use crate::storage::ClusterId;
 
-/// Most members, learners among them. More would make every commit wait for more disks, for
-/// nothing: nine voters survive the loss of four.
+/// Most members, learners among them. With more, every commit would wait for more disks, for nothing:
+/// nine voters survive the loss of four.
 pub const MEMBERS_MAX: usize = 9;
 
-/// A member of the cluster: who it is, and where it is reached.
+/// A member of the cluster: its id, and where it is reached.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Member {
     /// Its node id.
@@ -26,7 +26,7 @@ pub struct Member {
     pub peer_advertise: String,
 }
 
-/// A change of the members, or of who leads them, as an operator asks for it.
+/// A change of the members, or of the leader, requested by an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Adds a member that does not vote.
@@ -36,19 +36,19 @@ pub enum Change {
         /// The learner.
         node_id: u64,
     },
-    /// Removes a member, for ever under this id.
+    /// Removes a member; its id is never used again.
     Remove {
         /// The member.
         node_id: u64,
     },
     /// Hands leadership over.
     TransferLeader {
-        /// To whom; `None`: to any voter that has caught up.
+        /// The new leader; `None`: any voter that has caught up.
         to: Option<u64>,
     },
 }
 
-/// Who the members are, and how that changes. Answered by the leader only.
+/// The members, and how they change. Only the leader answers.
 pub trait Members: Send + Sync + 'static {
     /// The members as this node knows them, if it leads. Quick.
     ///
@@ -57,8 +57,8 @@ pub trait Members: Send + Sync + 'static {
     /// [`MembershipError::NotLeader`].
     fn members(&self) -> Result<ClusterStatus, MembershipError>;
 
-    /// Makes a change, one at a time. That it was made before is no error. Ends in time; cancel
-    /// safe: a change that was begun is finished.
+    /// Makes a change, one at a time. Repeating a change is no error. Ends in bounded time; cancel safe:
+    /// a change that was begun is finished.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl fmt::Debug for dyn Members {
 pub struct ClusterStatus {
     /// The cluster.
     pub cluster: Option<ClusterId>,
-    /// Who leads: the node that answers.
+    /// The leader: the node that answers.
     pub leader: u64,
     /// The term it leads in.
     pub term: u64,
@@ -94,23 +94,23 @@ pub struct ClusterStatus {
 /// A member as its leader knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberStatus {
-    /// Who it is and where it is reached.
+    /// Its id and where it is reached.
     pub member: Member,
     /// Whether it votes; a learner does not.
     pub votes: bool,
-    /// Milliseconds since it last acknowledged the leader; 0 for the leader itself. `None` if it
-    /// never did since this leader leads.
+    /// Milliseconds since it last acknowledged the leader; 0 for the leader itself. `None` if it has not
+    /// done so in this leader's tenure.
     pub silent_ms: Option<u64>,
-    /// Whether that was lately enough to count on it.
+    /// Whether that was recent enough to rely on the member.
     pub answers: bool,
     /// The last entry known to be in its log.
     pub last_log: Option<u64>,
-    /// How many of the leader's entries it is short of.
+    /// How many of the leader's entries it lacks.
     pub lag: u64,
     /// The last entry it has applied, as of about a second ago.
     pub applied: Option<u64>,
     /// The last entry in its newest snapshot, as of about a second ago.
     pub snapshot: Option<u64>,
-    /// Its release; `None` if it was not asked yet.
+    /// Its release; `None` if the leader has not asked it yet.
     pub version: Option<String>,
 }

@@ -1,10 +1,10 @@
 //! Everything a node counts, under its public names: the one table.
 //!
-//! Names begin with `holdfast_` and end with their unit; counters end with `_total`. Labels never
-//! hold lock names, labels of sessions or addresses: their number is not bounded by us.
+//! Names begin with `holdfast_` and end with their unit; counters end with `_total`. Labels never hold
+//! lock names, labels of sessions or addresses: the number of those has no bound.
 //!
-//! What is an event is counted where it happens, by the part it happens in; what is a state is
-//! looked at when somebody asks ([`Sample`]), so that nothing has to be kept in step.
+//! An event is counted where it happens, by the part in which it happens; a state is read at each scrape
+//! ([`Sample`]), so that nothing has to be kept in step.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ use crate::incoming::ConnectionMetrics;
 use crate::raft::ReplicationMetrics;
 use crate::session::SessionMetrics;
 
-/// The state of a node at the moment somebody asks.
+/// The state of a node at the moment of a scrape.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Sessions that are open.
@@ -32,15 +32,15 @@ pub struct Sample {
     pub held: u64,
     /// Requests that wait for one.
     pub waiting: u64,
-    /// What the table counts towards the limit of its bytes.
+    /// The bytes of the table that count towards its limit.
     pub table_bytes: u64,
     /// That limit; 0 as long as there is none.
     pub max_table_bytes: u64,
-    /// Index of the entry after which the state hash was last noted.
+    /// Index of the entry after which the state hash was last recorded.
     pub hash_index: u64,
     /// Whether this node leads and serves.
     pub leads: bool,
-    /// Whether it can serve, or show the leader.
+    /// Whether it can serve, or name the leader.
     pub ready: bool,
     /// The Raft term.
     pub term: u64,
@@ -52,13 +52,13 @@ pub struct Sample {
     pub snapshot_index: u64,
     /// Commands that wait to be proposed.
     pub waiting_commands: u64,
-    /// Bytes that they take.
+    /// Bytes of the commands that wait.
     pub waiting_bytes: u64,
     /// Whether the disk is below its reserve.
     pub below_disk_reserve: bool,
     /// Members of the cluster.
     pub members: u64,
-    /// What the log in memory takes, bytes.
+    /// Bytes that the log takes in memory.
     pub log_bytes: u64,
     /// How long appending to the log took lately, the 99th percentile, microseconds.
     pub append_p99_us: u64,
@@ -76,22 +76,22 @@ pub struct Sample {
     pub scopes: Vec<ScopeSample>,
 }
 
-/// A scope with fallback at the moment somebody asks.
+/// A scope with fallback at the moment of a scrape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScopeSample {
-    /// What its names begin with: set by operators, so it may be a label.
+    /// The prefix of its names: operators set it, so it may be a label.
     pub prefix: String,
-    /// As this node has applied it.
+    /// The state that this node has applied.
     pub state: ScopeState,
-    /// How it stands, if this node leads and keeps it.
+    /// Its status, if this node leads and keeps it.
     pub standing: Option<Standing>,
 }
 
 type Look = fn(&Sample) -> u64;
 type ScopeLook = fn(&ScopeSample) -> Option<f64>;
 
-/// Of each scope, with its prefix as label: name, meaning, where it is; nothing is said where this node
-/// does not know. All but the first two are the leader's.
+/// The gauges of each scope, with its prefix as label: name, meaning, source; a gauge is left out where
+/// this node does not know its value. Only the leader has all but the first two.
 const SCOPE_GAUGES: &[(&str, &str, ScopeLook)] = &[
     ("scope_epoch", "Upper part of the tokens of a scope with fallback", |scope| {
         Some(scope.state.epoch.into())
@@ -116,7 +116,7 @@ const SCOPE_GAUGES: &[(&str, &str, ScopeLook)] = &[
 
 type ScopeCount = fn(&Standing) -> u64;
 
-/// What the leader of this tenure has counted of each scope.
+/// The counters of each scope in this leader's tenure.
 const SCOPE_COUNTERS: &[(&str, &str, ScopeCount)] = &[
     ("scope_switches", "Changes of a scope's mode that this leader has seen", |standing| {
         standing.switches
@@ -128,7 +128,7 @@ const SCOPE_COUNTERS: &[(&str, &str, ScopeCount)] = &[
     ),
 ];
 
-/// What can go up and down: name, meaning, where it is in the sample.
+/// Values that go up and down: name, meaning, source in the sample.
 const GAUGES: &[(&str, &str, Look)] = &[
     ("sessions", "Sessions that are open", |sample| sample.sessions),
     ("locks_held", "Requests that hold a lock", |sample| sample.held),
@@ -183,7 +183,7 @@ const GAUGES: &[(&str, &str, Look)] = &[
     ),
 ];
 
-/// What only goes up, and is counted where it cannot be registered.
+/// Values that only go up, and are counted where they cannot be registered.
 const COUNTERS: &[(&str, &str, Look)] = &[
     ("log_syncs", "Flushes of the log, each synced to the disk", |sample| sample.log_syncs),
     ("log_groups", "Groups of entries written to the log", |sample| sample.log_groups),
@@ -197,7 +197,7 @@ const COUNTERS: &[(&str, &str, Look)] = &[
     ),
 ];
 
-/// Where the numbers come from.
+/// The sources of the metrics.
 pub struct Sources {
     /// Counted by the session layer.
     pub sessions: SessionMetrics,
@@ -296,7 +296,7 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
     );
 }
 
-/// Each with the port as label: `clients`, `members` or `admin`.
+/// Adds the counters of connections, each with the port as label: `clients`, `members` or `admin`.
 fn register_connections(registry: &mut Registry, from: &ConnectionMetrics) {
     let ConnectionMetrics { open, limit, refused, put_off } = from.clone();
     registry.register("connections", "Connections to a port that are open", open);
@@ -359,7 +359,7 @@ fn register_replication(registry: &mut Registry, from: &ReplicationMetrics) {
     }
 }
 
-/// Takes one sample for each time somebody asks.
+/// Takes one sample for each scrape.
 struct Sampler(Box<dyn Fn() -> Sample + Send + Sync>);
 
 impl fmt::Debug for Sampler {

@@ -1,23 +1,23 @@
-//! The limit of open files, and what it is shared out to: each connection takes a descriptor, and so
-//! does each file of the store.
+//! The limit of open files, and its parts: each connection takes a descriptor, and so does each file of
+//! the store.
 //!
 //! # Invariants
 //!
-//! - All connections that the ports take together leave [`Shares::reserve`] descriptors. So the store
+//! - All connections that the ports accept together leave [`Shares::reserve`] descriptors. So the store
 //!   opens its files, and this node reaches its members, however many clients connect.
-//! - Clients never take what members need, nor what health checks need.
+//! - Clients never take descriptors that members or health checks need.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Least descriptors for everything that is no connection to a port: the files of the store (log, guard,
-/// lock, two snapshots kept open, one that is written, one that is received), the runtimes, what this
-/// node connects to itself (three connections for each of eight members, and as many anew while old
-/// ones end; Cassandra), and standard input and output.
+/// Fewest descriptors for everything but connections to a port: the files of the store (log, guard,
+/// lock, two snapshots kept open, one being written, one being received), the runtimes, the connections
+/// that this node makes itself (three connections to each of eight members, and as many new ones while
+/// old ones end; Cassandra), and standard input and output.
 const RESERVE_LEAST: u64 = 96;
-/// One descriptor of so many belongs to the reserve where there are many.
+/// Where there are many descriptors, one of so many belongs to the reserve.
 const RESERVE_PART: u64 = 16;
-/// Connections to the port for members: three of each of eight members, and again as many that end
-/// while new ones begin, with room.
+/// Connections to the port for members: three of each of eight members, as many again that end while new
+/// ones begin, and some spare.
 const MEMBERS: u64 = 64;
 /// Connections to the admin port: scrapers and health checks.
 const ADMIN: u64 = 32;
@@ -66,7 +66,7 @@ impl Shares {
     }
 }
 
-/// Raises the limit of open files as far as the system allows this process, shares it out, and says so
+/// Raises the limit of open files as far as the system allows this process, divides it, and logs a line
 /// if it leaves fewer than `wanted` for clients.
 ///
 /// # Errors
@@ -85,7 +85,7 @@ pub fn share_out(wanted: u64) -> Result<Shares, TooFewFiles> {
     Ok(shares)
 }
 
-/// The usual soft limit is 1,024; the hard one is what the operator means.
+/// The usual soft limit is 1,024; the hard limit is the one that the operator intends.
 fn raise_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };

@@ -12,16 +12,16 @@ use tracing_subscriber::util::SubscriberInitExt;
 use self::lines::Lines;
 use crate::config::{LogFormat, NodeConfig, log_filter};
 
-/// What libraries say below a warning is of use only to those who ask for it by name.
+/// Libraries whose lines below a warning only help an operator who asks for them by name.
 const QUIET: [&str; 6] = ["openraft", "sled", "h2", "hyper", "tonic", "tower"];
 
 /// How long the end of the process waits for its last lines to be written.
 const FLUSH_WITHIN: Duration = Duration::from_millis(500);
 
-/// Where lines go once [`init`] was called.
+/// The destination of lines once [`init`] was called.
 static LINES: OnceLock<Lines> = OnceLock::new();
 
-/// Sends log lines to standard error from here on, as the settings say. A second call changes
+/// Sends log lines to standard error from here on, as the settings require. A second call changes
 /// nothing.
 pub fn init(node: &NodeConfig) {
     let Ok(filter) = log_filter(&directives(&node.log_level)) else {
@@ -37,15 +37,15 @@ pub fn init(node: &NodeConfig) {
         .with_env_filter(filter)
         .with_writer(lines)
         .with_ansi(std::io::stderr().is_terminal());
-    // Fails only if log lines go somewhere already, as in a test.
+    // Fails only if log lines have a destination already, as in a test.
     let _ = match node.log_format {
         LogFormat::Text => lines.finish().try_init(),
         LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
     };
 }
 
-/// Says a line on standard error, after those before it. Returns once it is written, or after half a
-/// second: the end of the process must not wait for a pipe that nobody reads.
+/// Writes a line to standard error, after those before it. Returns once it is written, or after half a
+/// second: the end of the process must not wait for a pipe that no process reads.
 #[expect(clippy::print_stderr, reason = "before there is a writer of lines")]
 pub(crate) fn say(line: &dyn Display) {
     match LINES.get() {

@@ -1,15 +1,15 @@
-//! An executor of its own for whole lives of a cluster: many processes, one thread, one seed.
+//! An executor for whole simulated runs of a cluster: many processes, one thread, one seed.
 //!
-//! tokio's paused clock knows one process that never stops. Here there are many: each can be
-//! paused, killed where it stands, and has a clock that runs at a rate of its own.
+//! tokio's paused clock knows one process that never stops. Here there are many: each can be paused,
+//! killed at any point, and has a clock that runs at a rate of its own.
 //!
 //! # Invariants
 //!
-//! - The same seed is the same run, step by step ([`Machine::digest`]). Which task is polled next
-//!   is drawn from those that are ready, kept in order of their ids; so it does not depend on the
-//!   order in which somebody woke them (tokio's watch channel wakes in a random one).
+//! - The same seed is the same run, step by step ([`Machine::digest`]). The next task to be polled is
+//!   drawn from those that are ready, kept in order of their ids; so it does not depend on the order of
+//!   the wake-ups (tokio's watch channel wakes in a random order).
 //! - Time passes only while every task waits.
-//! - Nothing of a process that is paused or dead is polled.
+//! - No task of a paused or dead process is polled.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -26,16 +26,16 @@ use super::process::{Process, ProcessState};
 use super::timers::Timers;
 use crate::BoxFuture;
 
-/// The wall clock at the beginning of every life, Unix milliseconds.
+/// The wall clock at the beginning of every simulated run, Unix milliseconds.
 const WALL_MS: u64 = 1_700_000_000_000;
-/// Polls at one instant after which a life counts as hung.
+/// Polls at one instant after which a run counts as hung.
 const POLLS_AT_ONE_INSTANT: u64 = 5_000_000;
 /// The future given to [`Machine::run`].
 const ROOT: TaskId = TaskId(0);
-/// The process of the network, the disks, and whoever watches.
+/// The process of the network, the disks, and the observers.
 const WORLD: usize = 0;
 
-/// One life: processes and their tasks, on virtual time. Dropping it drops everything in it.
+/// One simulated run: processes and their tasks, on virtual time. Dropping it drops everything in it.
 pub struct Machine(Arc<Shared>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,7 +54,7 @@ pub(super) struct State {
     ready: Vec<TaskId>,
     last_task: u64,
     polls_at_now: u64,
-    /// How long a process takes to look at its clock, nanoseconds.
+    /// How much time one reading of a process's clock takes, nanoseconds.
     look_takes: u64,
     digest: u64,
 }
@@ -62,16 +62,16 @@ pub(super) struct State {
 struct Slot {
     process: usize,
     name: &'static str,
-    /// `None` while it is polled.
+    /// `None` while the task is polled.
     future: Option<BoxFuture<'static, ()>>,
     aborted: bool,
 }
 
-/// What is to be done next.
+/// The next step.
 enum Next {
     Root,
     Poll(TaskId, usize, BoxFuture<'static, ()>),
-    /// Aborted: to be dropped, as the process it belongs to.
+    /// The task was aborted: drop it, as the process it belongs to.
     Drop(usize, BoxFuture<'static, ()>),
 }
 
@@ -81,7 +81,7 @@ thread_local! {
 
 /// The simulated process whose task is being polled on this thread; `None` on a real machine.
 ///
-/// For code that has no seams handed down because a library calls it: openraft's runtime.
+/// For code that receives no seams because a library calls it: openraft's runtime.
 pub fn current() -> Option<Process> {
     CURRENT.with_borrow(Clone::clone)
 }
@@ -102,7 +102,7 @@ impl Drop for Inside {
 }
 
 impl Machine {
-    /// A machine on which nothing runs yet. Everything that is drawn in it comes from `seed`.
+    /// A machine without any task. All random numbers in it come from `seed`.
     pub fn new(seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let world = ProcessState::new("world".to_owned(), 0, rng.random());
@@ -120,13 +120,13 @@ impl Machine {
         }))))
     }
 
-    /// True time, never paused: for the network, the disks, and whoever watches.
+    /// The process on true time, never paused: for the network, the disks, and the observers.
     pub fn world(&self) -> Process {
         Process::new(Arc::clone(&self.0), WORLD)
     }
 
-    /// A new process; it runs. Its clock has an origin of its own, so that comparing clocks of two
-    /// processes shows.
+    /// Starts a new process. Its clock has an origin of its own, so that code that compares the clocks
+    /// of two processes visibly fails.
     pub fn process(&self, name: &str) -> Process {
         let mut state = self.0.lock();
         let (seed, origin) = (state.rng.random(), state.rng.random_range(0..86_400_000_000_000));
@@ -139,8 +139,8 @@ impl Machine {
         Process::new(Arc::clone(&self.0), id)
     }
 
-    /// From now on time passes while a process looks at its clock: two looks show two times, as on a real machine, where work
-    /// between them takes a while. Looks of the world take none.
+    /// From now on time passes while a process reads its clock: two readings show two times, as on a
+    /// real machine, where work between them takes a while. Readings by the world take none.
     ///
     /// Default: zero.
     pub fn set_look_takes(&self, length: Duration) {
@@ -157,12 +157,12 @@ impl Machine {
         self.0.lock().digest
     }
 
-    /// Drives every task until `future`, which runs as the world's, is done.
+    /// Drives every task until `future`, which runs as a task of the world, is done.
     ///
     /// # Panics
     ///
-    /// If a task does; if nothing can ever happen again; if time stands still because some task
-    /// never waits.
+    /// If a task panics; if nothing can ever happen again; if time stands still because some task never
+    /// waits.
     pub fn run<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let root = self.0.waker(ROOT);
@@ -185,7 +185,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Tasks hold the machine and the machine holds the tasks.
+        // Tasks own the machine and the machine owns the tasks: this breaks the cycle.
         let processes = self.0.lock().processes.len();
         (0..processes).rev().for_each(|id| self.0.kill(id));
     }
@@ -231,7 +231,7 @@ impl Shared {
         Some(id)
     }
 
-    /// The task is dropped when its turn comes, not here: whoever calls may hold locks that the
+    /// Aborts a task. It is dropped when its turn comes, not here: the caller may hold locks that the
     /// task's end takes.
     pub(super) fn abort(&self, task: TaskId) {
         let mut state = self.lock();
@@ -245,7 +245,7 @@ impl Shared {
         !self.lock().tasks.contains_key(&task)
     }
 
-    /// Drops every task of a process where it stands, in order of their ids.
+    /// Drops every task of a process at once, in order of their ids.
     pub(super) fn kill(self: &Arc<Self>, process: usize) {
         let mut state = self.lock();
         let Some(killed) = state.processes.get_mut(process) else { return };
@@ -270,7 +270,7 @@ impl Shared {
         drop(future);
     }
 
-    /// Draws what is to be done next; lets time pass if nothing is.
+    /// Draws the next step; lets time pass if there is none.
     fn next(&self) -> Next {
         loop {
             let mut state = self.lock();
@@ -294,7 +294,7 @@ impl Shared {
             slot.future = Some(task);
             return;
         }
-        // Done, or killed while it was polled.
+        // The task is done, or was killed while it was polled.
         state.tasks.remove(&id);
         drop(state);
         drop(task);
@@ -363,7 +363,7 @@ impl State {
         );
     }
 
-    /// Lets time pass until something is due; who waits for it.
+    /// Lets time pass until a timer is due; returns the wakers of those tasks.
     #[expect(clippy::panic, reason = "a life in which nothing can happen would never end")]
     fn advance(&mut self) -> Vec<Waker> {
         let Some(due) = self.timers.next_due() else {
@@ -374,11 +374,11 @@ impl State {
             self.now = due;
             self.polls_at_now = 0;
         }
-        // What became due while somebody looked at a clock is due now.
+        // Timers that became due while a process read a clock are due now.
         self.timers.take_due(self.now)
     }
 
-    /// A process looks at its clock.
+    /// A process reads its clock.
     pub(super) const fn look(&mut self, process: usize) {
         if process != WORLD {
             self.now = self.now.saturating_add(self.look_takes);
@@ -390,14 +390,14 @@ impl State {
     }
 }
 
-/// Keeps `ids` in order, each once.
+/// Inserts `id` into `ids`, which stays in order and has each id once.
 fn insert_in_order(ids: &mut Vec<TaskId>, id: TaskId) {
     if let Err(place) = ids.binary_search(&id) {
         ids.insert(place, id);
     }
 }
 
-/// One step of `SplitMix64` over what came before and what is new.
+/// One step of `SplitMix64` over the digest so far and the new value.
 const fn mix(before: u64, new: u64) -> u64 {
     let mut mixed = (before ^ new).wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

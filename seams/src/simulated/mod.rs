@@ -1,9 +1,9 @@
 //! Machines in which time is virtual, randomness is seeded and no socket exists.
 //!
-//! Two of them. [`Machine`] is for whole lives of a cluster: processes that pause, die and have
-//! clocks of their own, repeatable to the step. [`seams`] is for tests of one component, on a
-//! current-thread tokio runtime with paused time: whenever every task waits, the clock jumps to
-//! the next thing that is due.
+//! There are two. [`Machine`] is for whole simulated runs of a cluster: processes that pause, die and
+//! have clocks of their own, repeatable to the step. [`seams`] is for tests of one component, on a
+//! current-thread tokio runtime with paused time: whenever every task waits, the clock jumps to the next
+//! timer that is due.
 #![expect(
     clippy::disallowed_methods,
     reason = "this is where the seams end: virtual time is tokio's paused clock"
@@ -31,8 +31,8 @@ use crate::{
     BoxFuture, Clock, Moment, Pipe, Rng, Seams, Spawn as _, Task, Watchdog, WatchdogHandle,
 };
 
-/// Seams on virtual time. Call it inside the runtime; its clock begins at one hour, so that
-/// instants before now can be written down.
+/// Seams on virtual time. Call it inside the runtime; its clock begins at one hour, so that instants
+/// before now can be expressed.
 ///
 /// `wall_ms` is what the wall clock shows at that moment, Unix milliseconds.
 pub fn seams(seed: u64, wall_ms: u64) -> Seams {
@@ -127,13 +127,13 @@ thread_local! {
     static DRAWS: RefCell<Option<Arc<dyn Rng>>> = const { RefCell::new(None) };
 }
 
-/// From here on what runs on this thread and has no seams handed down, because a library calls it,
-/// draws from `rng`. For simulations on tokio; a [`Machine`] has it from its processes.
+/// From here on, code on this thread that receives no seams, because a library calls it, draws from
+/// `rng`. For simulations on tokio; under a [`Machine`] the current process provides it.
 pub fn draw_from(rng: Arc<dyn Rng>) {
     DRAWS.set(Some(rng));
 }
 
-/// What such code draws from on this thread; `None`: from the system.
+/// The randomness for such code on this thread; `None`: the system's.
 pub fn draws() -> Option<Arc<dyn Rng>> {
     DRAWS.with_borrow(Clone::clone)
 }

@@ -16,8 +16,7 @@ use super::timers::TimerId;
 use super::{VirtualWatchdog, ring};
 use crate::{BoxFuture, Clock, Moment, Rng, Seams, Spawn, Task, TaskHandle, Watchdog};
 
-/// Every clock shows at least this at the beginning, so that instants before now can be written
-/// down.
+/// Every clock shows at least this at the beginning, so that instants before now can be expressed.
 const ORIGIN_NS: u64 = 3_600_000_000_000;
 /// A rate of one, in parts of a million.
 const MILLION: u64 = 1_000_000;
@@ -34,21 +33,21 @@ pub(super) struct ProcessState {
     name: String,
     life: Life,
     clock: LocalClock,
-    /// What its wall clock shows more or less than the true one, milliseconds.
+    /// Offset of its wall clock from the true one, milliseconds.
     wall_skew_ms: i64,
     rng: StdRng,
 }
 
 enum Life {
     Running,
-    /// With the tasks that became ready meanwhile, in order of their ids.
+    /// Paused, with the tasks that became ready meanwhile, in order of their ids.
     Paused(Vec<TaskId>),
     Dead,
 }
 
 /// A clock that runs at a rate of its own.
 struct LocalClock {
-    /// At this true time it showed `shown`.
+    /// The true time at which it showed `shown`.
     since: u64,
     shown: u64,
     /// How many of its microseconds pass in a true second.
@@ -92,7 +91,7 @@ impl ProcessState {
         matches!(self.life, Life::Dead)
     }
 
-    /// Where tasks go that become ready while it is paused; `None` if it is not.
+    /// Where tasks go that become ready while it is paused; `None` if it is not paused.
     pub(super) fn held_back(&mut self) -> Option<&mut Vec<TaskId>> {
         match &mut self.life {
             Life::Paused(held) => Some(held),
@@ -128,7 +127,7 @@ impl Process {
         Self { shared, id }
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> String {
         self.look(|process, _| process.name.clone())
     }
@@ -142,18 +141,18 @@ impl Process {
         }
     }
 
-    /// Nothing of it happens until it is resumed; its clock goes on. As SIGSTOP, or a suspended
-    /// machine.
+    /// Pauses the process: none of its tasks runs until it is resumed; its clock goes on. As SIGSTOP, or
+    /// a suspended machine.
     pub fn pause(&self) {
         self.shared.lock().pause(self.id);
     }
 
-    /// Lets it go on where it stood; what was due meanwhile is due at once.
+    /// Resumes the process where it stood; timers that became due meanwhile fire at once.
     pub fn resume(&self) {
         self.shared.lock().resume(self.id);
     }
 
-    /// Drops its tasks where they stand. It never runs again.
+    /// Drops its tasks at once. It never runs again.
     pub fn kill(&self) {
         self.shared.kill(self.id);
     }
@@ -164,7 +163,7 @@ impl Process {
     }
 
     /// From now on its clock runs faster than true time by so many parts of a million; slower if
-    /// negative. What waits on it waits for as long by that clock.
+    /// negative. A wait on that clock lasts as long by that clock as before.
     pub fn set_rate(&self, faster_by: i32) {
         let mut state = self.shared.lock();
         let now = state.now;
@@ -177,8 +176,8 @@ impl Process {
         state.timers.move_those_of(self.id, |deadline| clock.when(deadline));
     }
 
-    /// From now on its wall clock shows so much more than the true one, less if negative,
-    /// milliseconds.
+    /// From now on its wall clock is ahead of the true one by so many milliseconds, behind it if
+    /// negative.
     pub fn set_wall_skew(&self, milliseconds: i64) {
         let mut state = self.shared.lock();
         if let Some(process) = state.processes.get_mut(self.id) {
@@ -186,15 +185,14 @@ impl Process {
         }
     }
 
-    /// What the world's clock shows when this process' shows `moment`, if its rate stays what it
-    /// is now.
+    /// What the world's clock shows when this process' clock shows `moment`, if its rate does not
+    /// change.
     pub fn on_the_worlds_clock(&self, moment: Moment) -> Moment {
         let when = self.look(|process, _| process.clock.when(nanos(moment)));
         Moment::from_origin(Duration::from_nanos(ORIGIN_NS.saturating_add(when)))
     }
 
-    /// How much true time passes while its clock shows `length` more, if its rate stays what it is
-    /// now.
+    /// How much true time passes while its clock advances by `length`, if its rate does not change.
     pub fn true_length_of(&self, length: Duration) -> Duration {
         let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
         let per_million = self.look(|process, _| process.clock.per_million);
@@ -280,7 +278,7 @@ impl TaskHandle for SimulatedTask {
 
 struct Sleep {
     process: Process,
-    /// On the process' clock.
+    /// By the process' clock.
     deadline: u64,
     timer: Option<TimerId>,
 }

@@ -1,4 +1,4 @@
-//! What is waited for in virtual time.
+//! Timers in virtual time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::task::Waker;
@@ -6,8 +6,8 @@ use std::task::Waker;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TimerId(u64);
 
-/// Timers by the true time at which they are due. Those of one process move when its clock's rate
-/// does.
+/// Timers by the true time at which they are due. Those of one process move when the rate of its clock
+/// changes.
 #[derive(Default)]
 pub(super) struct Timers {
     last: u64,
@@ -17,7 +17,7 @@ pub(super) struct Timers {
 
 struct Timer {
     process: usize,
-    /// On the clock of its process, nanoseconds.
+    /// By the clock of its process, nanoseconds.
     deadline: u64,
     due: u64,
     waker: Waker,
@@ -33,7 +33,7 @@ impl Timers {
         id
     }
 
-    /// Whether the timer is still waited for; if so it wakes `waker` from now on.
+    /// Whether the timer is still pending; if so it wakes `waker` from now on.
     pub(super) fn rearm(&mut self, id: TimerId, waker: &Waker) -> bool {
         self.armed.get_mut(&id).map(|timer| timer.waker.clone_from(waker)).is_some()
     }
@@ -48,7 +48,7 @@ impl Timers {
         self.queue.first().map(|(due, _)| *due)
     }
 
-    /// Everything that is due at `now`.
+    /// The wakers of all timers that are due at `now`.
     pub(super) fn take_due(&mut self, now: u64) -> Vec<Waker> {
         let mut wakers = Vec::new();
         while let Some((due, id)) = self.queue.first().copied() {
@@ -61,7 +61,8 @@ impl Timers {
         wakers
     }
 
-    /// The clock of `process` changed: `due_at` says when one of its deadlines is due now.
+    /// The clock of `process` changed: `due_at` maps one of its deadlines to the true time at which it
+    /// is due now.
     pub(super) fn move_those_of(&mut self, process: usize, due_at: impl Fn(u64) -> u64) {
         for (id, timer) in &mut self.armed {
             if timer.process == process {

@@ -1,7 +1,7 @@
-//! The admin port: is the process alive, can it serve, what does it count.
+//! The admin port: whether the process is alive, whether it can serve, and its metrics.
 //!
-//! It runs on a runtime and a thread of its own, so that it answers while the node is busy, and
-//! is slow without slowing the node. It changes nothing and shows no lock names.
+//! It runs on a runtime and a thread of its own: it answers while the node is busy, and its own slowness
+//! does not slow the node. It changes nothing and shows no lock names.
 //!
 //! | path | answer |
 //! |---|---|
@@ -25,13 +25,13 @@ use tokio_util::sync::CancellationToken;
 use crate::incoming::{Admission, Incoming, Port};
 use crate::listen::{Claim, ListenError};
 
-/// How long the thread may take to end once it was asked to.
+/// How long the thread may take to end after a request to stop.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 
 /// The media type of `OpenMetrics` text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Whether the node can serve, and why, in words for an operator.
+/// Whether the node can serve, and why, as a text for an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readiness {
     /// Clients that connect here are served or shown the leader.
@@ -45,7 +45,7 @@ pub trait Inspected: Send + Sync + 'static {
     /// Whether the node can serve right now. Quick; called from the admin thread.
     fn readiness(&self) -> Readiness;
 
-    /// Gives `look` what is counted, brought up to date. Quick; called from the admin thread.
+    /// Calls `look` with the metrics, brought up to date. Quick; called from the admin thread.
     fn metrics(&self, look: &mut dyn FnMut(&Registry));
 }
 
@@ -77,7 +77,7 @@ async fn metrics(State(inspected): State<Shared>) -> impl IntoResponse {
     inspected.metrics(&mut |registry| encoded = encode(&mut text, registry));
     match encoded {
         Ok(()) => (StatusCode::OK, [(header::CONTENT_TYPE, OPEN_METRICS)], text),
-        // Writing into a string cannot fail; a metric that cannot be written is a bug to be seen.
+        // Writing into a string cannot fail; a metric that cannot be written is a bug that has to show.
         Err(error) => (
             StatusCode::INTERNAL_SERVER_ERROR,
             [(header::CONTENT_TYPE, "text/plain")],
@@ -98,7 +98,7 @@ impl AdminPort {
     ///
     /// # Errors
     ///
-    /// [`ListenError`], also if the system gives no thread or no event queue.
+    /// [`ListenError`], also if the system provides no thread or no event queue.
     pub fn start(claim: Claim, router: Router, admission: &Admission) -> Result<Self, ListenError> {
         let (key, address) = (claim.key(), claim.address());
         let fail = |source| ListenError { key, address, source };
@@ -116,7 +116,7 @@ impl AdminPort {
             if let Err(error) = runtime.block_on(serve(incoming, router, asked)) {
                 tracing::error!(%error, "the admin port is closed");
             }
-            // Nobody waits if the port was closed by the error above.
+            // The receiver is gone if the port was closed by the error above.
             let _ = end.send(());
         };
         thread.spawn(serve).map_err(fail)?;
@@ -124,7 +124,7 @@ impl AdminPort {
     }
 }
 
-/// Until it is asked to stop; open connections are then dropped where they are.
+/// Serves until the token is cancelled; open connections are then dropped as they are.
 async fn serve(incoming: Incoming, router: Router, stop: CancellationToken) -> io::Result<()> {
     holdfast_seams::select! {
         () = stop.cancelled() => Ok(()),
@@ -135,7 +135,7 @@ async fn serve(incoming: Incoming, router: Router, stop: CancellationToken) -> i
 impl Drop for AdminPort {
     fn drop(&mut self) {
         self.stop.cancel();
-        // If it does not end in time, it ends with the process.
+        // A thread that does not end in time ends with the process.
         let _ = self.ended.recv_timeout(ENDS_WITHIN);
     }
 }

@@ -1,12 +1,12 @@
-//! Tells people, in the log, what becomes of the node.
+//! Reports the node's progress to people, in the log.
 
 use std::sync::Arc;
 
 use crate::consensus::{Consensus, Role};
 use crate::raft::{Forming, Replica};
 
-/// Says whenever it changes whom the first start waits for, and then who leads. Runs until the
-/// replica is gone.
+/// Logs each change of what the first start waits for, and later each change of the leader. Runs until
+/// the replica is gone.
 pub(super) async fn announce(replica: Arc<Replica>) {
     let mut role = replica.role();
     let mut forming = replica.forming();
@@ -25,7 +25,7 @@ pub(super) async fn announce(replica: Arc<Replica>) {
         }
         let role = role.borrow_and_update();
         let leader_is_known = !matches!(*role, Role::Following { leader: None });
-        // At the start everybody knows that nobody leads yet.
+        // At the start there is never a leader: not worth a line.
         if leader_is_known || leader_was_known {
             tell(&replica, &role);
         }

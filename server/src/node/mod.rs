@@ -4,13 +4,13 @@
 //!   ports claimed ─▶ admin port ─▶ data folder ─▶ replica ─▶ sessions ─▶ peers' port ─▶ clients' port
 //! ```
 //!
-//! A failed claim or folder ends the start before anything is promised to anybody. The cluster is
-//! formed in the background: meanwhile the admin port says what is waited for, and clients are told
-//! that there is no leader yet.
+//! A failed claim or folder ends the start before the node has promised anything to a client. The
+//! cluster is formed in the background: meanwhile the admin port reports what the node waits for, and
+//! clients are told that there is no leader yet.
 //!
-//! To stop, the node hands its leadership over, sends every stream away with the new leader's
-//! address, closes its ports and then its folder. Each step has its bound; whatever does not end
-//! in time is left behind, since nothing acknowledged depends on it.
+//! To stop, the node hands its leadership over, sends every stream away with the new leader's address,
+//! closes its ports and then its folder. Each step has a time limit; a part that does not end in time is
+//! left behind, since nothing acknowledged depends on it.
 //!
 //! # Threads
 //!
@@ -48,17 +48,17 @@ use crate::rpc::{BadDescriptors, ClientPort, RpcSettings, client_port};
 use crate::session::Hub;
 use crate::storage::{self, Store, StoreOptions};
 
-/// How long handing the leadership over may take.
+/// How long the hand-over of the leadership may take.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(5);
-/// How long a graceful stop may take in all. Supervisors should wait longer before they kill.
+/// How long a graceful stop may take in total. Supervisors should wait longer before they kill.
 const STOP_WITHIN: Duration = Duration::from_secs(9);
-/// How long threads that still read or write snapshots are waited for after that.
+/// How long the stop then waits for threads that still read or write snapshots.
 const LEFT_BEHIND_WITHIN: Duration = Duration::from_millis(500);
 
-/// Why a node did not start, or does not go on.
+/// Why a node did not start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// A port cannot be had, or was lost. Nothing was changed on disk.
+    /// A port is not available, or was lost. Nothing was changed on disk.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The process may open too few files. Nothing was changed on disk.
@@ -76,15 +76,15 @@ pub enum NodeError {
     /// The build is broken.
     #[error(transparent)]
     Build(#[from] BadDescriptors),
-    /// The operating system refuses what no process can do without.
+    /// The operating system refuses a resource that every process needs.
     #[error("the system gives no {what}: {source}")]
     System {
-        /// What was asked for.
+        /// The resource.
         what: &'static str,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// A port stopped serving although nobody asked it to.
+    /// A port stopped serving without a request to stop.
     #[error("the port for {whom} is gone: {why}")]
     PortLost {
         /// Who connects to it.
@@ -95,7 +95,7 @@ pub enum NodeError {
 }
 
 impl NodeError {
-    /// How the process ends after it.
+    /// The exit code for this error.
     pub const fn exit(&self) -> Exit {
         match self {
             Self::Listen(_) => Exit::Listen,
@@ -115,7 +115,7 @@ impl NodeError {
     }
 }
 
-/// Runs a node until it is asked to stop, by SIGTERM or SIGINT.
+/// Runs a node until SIGTERM or SIGINT asks it to stop.
 ///
 /// # Errors
 ///
@@ -146,9 +146,9 @@ pub fn run(config: &Config) -> Result<(), NodeError> {
     result
 }
 
-/// Opens the data folder. A failed write later on ends the process at once: nothing may be
-/// acknowledged after it, and nothing is lost by not saying goodbye. So does a file for which there is no
-/// descriptor for a minute; but no disk failed then, and a supervisor may start the node again.
+/// Opens the data folder. A later failed write ends the process at once: nothing may be acknowledged
+/// after it, and an end without a goodbye loses nothing. The same happens when a file gets no descriptor
+/// for a minute; but then no disk failed, and a supervisor may start the node again.
 fn open_store(config: &Config, seams: &Seams) -> Result<Store, NodeError> {
     let mut new_store_id = [0; 16];
     seams.rng.fill(&mut new_store_id);
@@ -168,7 +168,7 @@ fn open_store(config: &Config, seams: &Seams) -> Result<Store, NodeError> {
     Ok(Store::open(&config.node.data_dir, options)?)
 }
 
-/// The first lines, for a person who starts it by hand.
+/// Logs the first lines, for an operator who starts the node by hand.
 fn greet(config: &Config) {
     let node = &config.node;
     tracing::info!("holdfastd {}, node {}", env!("CARGO_PKG_VERSION"), node.node_id);
@@ -186,10 +186,10 @@ fn absolute(folder: &Path) -> PathBuf {
 struct Node {
     replica: Arc<Replica>,
     hub: Arc<Hub>,
-    /// For the other members, if there are any, and for clients.
+    /// The port for clients and, if there are other members, the one for them.
     ports: Vec<Port>,
     seams: Seams,
-    /// Keep the health service and the log's readers told; they end with the node.
+    /// The tasks that keep the health service and the log up to date; they end with the node.
     _tellers: [Task; 2],
 }
 
@@ -231,7 +231,7 @@ impl Node {
         Ok(Self { replica, hub, ports, seams, _tellers: [announcer, health] })
     }
 
-    /// Serves until a signal comes, or something fails that the node cannot do without.
+    /// Serves until a signal comes, or a part fails that the node needs.
     async fn serve(&mut self, signals: &mut Signals) -> Result<(), NodeError> {
         let lost = select_all(self.ports.iter_mut().map(|port| Box::pin(port.lost())));
         holdfast_seams::select! {
@@ -260,8 +260,9 @@ impl Node {
         }
     }
 
-    /// Leadership first, so that clients are served elsewhere at once; then the streams, told where
-    /// to go; then the replica, which ends the streams of its peers; then the ports.
+    /// Stops the parts in order. Leadership first, so that clients are served elsewhere at once; then
+    /// the streams, which learn where to go; then the replica, which ends the streams of its peers; then
+    /// the ports.
     async fn take_down(&mut self) {
         if !self.replica.hand_over(HAND_OVER_WITHIN).await {
             tracing::warn!("nobody took the leadership over in time");
@@ -280,7 +281,7 @@ async fn fault_of(replica: &Replica) -> NodeError {
     let mut faults = replica.faults();
     match faults.wait_for(Option::is_some).await.as_deref() {
         Ok(Some(fault)) => fault.clone().into(),
-        // Without a replica nobody reports faults any more.
+        // The replica is gone: no fault will be reported any more.
         _ => std::future::pending().await,
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// Begins to listen, and serves `router` on `port`. To be called inside the runtime.
+    /// Begins to listen, and serves `router` on `port`. Call it inside the runtime.
     ///
     /// # Errors
     ///
@@ -44,20 +44,20 @@ impl Port {
         let task = admission.seams.spawn(whom, async move {
             let served = router.serve_with_incoming_shutdown(incoming, asked).await;
             let why = served.err().map_or_else(|| "it ended".to_owned(), |error| error.to_string());
-            // Nobody listens if the port was dropped meanwhile.
+            // The receiver is gone if the port was dropped meanwhile.
             let _ = tell.send(why);
         });
         Ok(Self { whom, stop, ended, _task: task })
     }
 
-    /// Waits until the port serves no longer although nobody asked it to stop. Cancel safe.
+    /// Waits until the port ends without a request to stop. Cancel safe.
     pub(super) async fn lost(&mut self) -> Result<Infallible, NodeError> {
         let why = (&mut self.ended).await.unwrap_or_else(|_| "its task is gone".to_owned());
         Err(NodeError::PortLost { whom: self.whom, why })
     }
 
-    /// Takes no new connection and waits until all have ended, but not for long: a client that was
-    /// paused answers nothing, and would hold up the stop of the node (I32).
+    /// Accepts no new connection and waits until all have ended, but not for long: a paused client
+    /// answers nothing, and would delay the stop of the node (I32).
     pub(super) async fn close(mut self, seams: &Seams) {
         self.stop.cancel();
         // Ended or not, its connections are dropped with it.

@@ -1,4 +1,4 @@
-//! The node's settings, as each part wants them.
+//! The node's settings in the form that each part needs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,7 @@ pub(super) fn sessions(config: &Config) -> SessionSettings {
     }
 }
 
-/// For the keepers of scopes with fallback; `None` if no fallback was named. Cassandra is asked for nothing
+/// For the keepers of scopes with fallback; `None` if no fallback was named. Cassandra gets no request
 /// before there is a scope.
 pub(super) fn fallback(config: &Config, seams: &Seams) -> Option<(Terms, Arc<Tables>)> {
     let fallback = Some(&config.fallback).filter(|fallback| fallback.is_set())?;

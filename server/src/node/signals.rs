@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: the first asks for a graceful stop, the second for an end at once.
+//! SIGTERM and SIGINT: the first requests a graceful stop, the second ends the process at once.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -12,7 +12,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// To be called inside the runtime.
+    /// Starts to catch the signals. Call it inside the runtime.
     pub(super) fn new() -> Result<Self, NodeError> {
         let listen = |kind| {
             signal(kind).map_err(|source| NodeError::System { what: "signal handler", source })

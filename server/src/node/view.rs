@@ -1,4 +1,4 @@
-//! What a node shows of itself: whether it can serve, and what it counts.
+//! What a node shows of itself: whether it can serve, and its metrics.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use crate::rpc::NodeInfo;
 use crate::session::{ClusterId, Hub};
 use crate::storage::{Counters, free_space};
 
-/// The node as the admin port sees it, from before its parts are there until after they are gone.
+/// The node as the admin port sees it, from before its parts exist until after they are gone.
 #[derive(Debug)]
 pub(super) struct View {
     phase: Mutex<Phase>,
@@ -29,13 +29,13 @@ pub(super) struct View {
 pub(super) enum Phase {
     /// The data folder is being opened and the log read: seconds with a million holds.
     Opening,
-    /// All parts are there.
+    /// All parts are running.
     Running(Arc<Running>),
-    /// It was asked to stop.
+    /// The node was asked to stop.
     Stopping,
 }
 
-/// The parts that are looked at.
+/// The parts that are read for the admin port.
 #[derive(Debug)]
 pub(super) struct Running {
     condition: Arc<Condition>,
@@ -109,17 +109,17 @@ impl Running {
     }
 }
 
-/// Whether a replica can serve, and what it says of itself to those who ask.
+/// Whether a replica can serve, and its answer to Status.
 #[derive(Debug)]
 pub struct Condition {
     replica: Arc<Replica>,
-    /// A quorum or a leader that was not heard for this long is not counted on: by then the others
-    /// have elected somebody else.
+    /// A quorum or a leader that was silent for this long counts as gone: by then the other members have
+    /// elected another leader.
     patience_ms: u64,
 }
 
 impl Condition {
-    /// Of a replica that counts on nobody whom it has not heard for `patience_ms`.
+    /// The condition of a replica that counts members as gone after `patience_ms` of silence.
     pub fn new(replica: Arc<Replica>, patience_ms: u64) -> Self {
         Self { replica, patience_ms }
     }
@@ -134,7 +134,7 @@ impl NodeInfo for Condition {
         let status = self.replica.status();
         let ready = self.readiness().ready;
         let leader = status.leader.as_ref();
-        // Both as of one look, so that members can be compared.
+        // Both from one read, so that members can be compared.
         let (mut applied_index, mut state_hash) = (0, Bytes::new());
         self.replica.read(&mut |table, index| {
             applied_index = index.get();
@@ -191,7 +191,7 @@ fn readiness(status: &ReplicaStatus, role: &Role, patience_ms: u64) -> Readiness
     Readiness { ready, why }
 }
 
-/// Where a [`Sample`] comes from.
+/// The source of a [`Sample`].
 #[derive(Debug)]
 struct Sampler {
     condition: Arc<Condition>,
@@ -221,7 +221,7 @@ impl Sampler {
             log_groups: self.counters.groups(),
             log_groups_purged: self.counters.groups_purged(),
             log_blob_syncs: self.counters.blob_syncs(),
-            // A disk that cannot even be asked has no room that could be counted on.
+            // If the disk cannot be queried, no free space can be relied on.
             free_bytes: free_space(&self.data_folder).unwrap_or(0),
             ..Sample::default()
         };

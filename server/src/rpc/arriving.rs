@@ -1,16 +1,16 @@
-//! Messages of clients that have not arrived whole, and the bytes they take meanwhile.
+//! Clients' messages that have not arrived completely, and the bytes they take meanwhile.
 //!
-//! A decoder keeps the bytes of a message until the last one is there. One message has at most
-//! `max_message_bytes`, but each connection may have a thousand of them under way, and none of them
-//! ever has to end. So they share a budget: [`Measured`] follows the frames of gRPC in the bytes that
-//! its service is sent, and a call that needs more when the budget is full is refused.
+//! A decoder keeps the bytes of a message until the last one has arrived. One message has at most
+//! `max_message_bytes`, but each connection may have a thousand of them under way, and none of them ever
+//! has to end. So they share a budget: [`Measured`] follows the frames of gRPC in the bytes that come in
+//! for its service, and a call that needs more when the budget is full is refused.
 //!
 //! # Invariants
 //!
-//! - What a body has taken is what its decoder keeps: nothing of a message that is whole, everything
-//!   of one that is not. It is given back when the message is whole, or the call is over.
-//! - The first [`FREE`] bytes of a message are never refused: what the library sends arrives also
-//!   while somebody else fills the budget.
+//! - What a body has taken is what its decoder keeps: nothing of a complete message, all bytes of an
+//!   incomplete one. It is given back when the message is complete, or the call is over.
+//! - The first [`FREE`] bytes of a message are never refused: what the library sends arrives even while
+//!   another client fills the budget.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -29,10 +29,11 @@ use super::status;
 use crate::bytes_budget::{BytesBudget, Taken};
 use crate::session::StreamError;
 
-/// Bytes of a message that every call may have under way, whatever others have: what one frame of
-/// HTTP/2 carries.
+/// Bytes of a message that every call may have under way, whatever others have: the content of one
+/// HTTP/2 frame.
 pub(super) const FREE: u64 = 16_384;
-/// What precedes each message: a byte that says whether it is compressed, and four of its length.
+/// The length of the header before each message: a byte that says whether it is compressed, and four of
+/// its length.
 const HEADER: usize = 5;
 
 /// A service whose calls share a budget for messages under way.
@@ -42,7 +43,7 @@ pub(super) struct Measured<S> {
     budget: Arc<BytesBudget>,
 }
 
-/// The bytes of one call.
+/// The body of one call, measured as it comes in.
 struct MeasuredBody {
     body: Body,
     message: Message,
@@ -50,14 +51,14 @@ struct MeasuredBody {
     budget: Arc<BytesBudget>,
 }
 
-/// How far the message under way has come.
+/// How much of the message under way has come in.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Message {
-    /// What is there of its header.
+    /// The bytes of its header that have come in.
     header: [u8; HEADER],
-    /// Bytes of the header that are there.
+    /// Bytes of the header that have come in.
     headed: usize,
-    /// Bytes behind the header that are there.
+    /// Bytes after the header that have come in.
     arrived: u64,
 }
 
@@ -93,7 +94,7 @@ where
 }
 
 impl MeasuredBody {
-    /// Follows what came in; an error if it may not be kept.
+    /// Counts incoming bytes; an error if the decoder may not keep them.
     fn measure(&mut self, data: &[u8]) -> Result<(), Status> {
         self.message.follow(data);
         let (kept, before) = (self.message.kept(), self.taken.bytes());
@@ -144,7 +145,7 @@ impl http_body::Body for MeasuredBody {
 }
 
 impl Message {
-    /// Goes on by what came in, over as many messages as there are in it.
+    /// Advances by the bytes that came in, over as many messages as they contain.
     fn follow(&mut self, mut data: &[u8]) {
         while !data.is_empty() {
             data =
@@ -175,7 +176,7 @@ impl Message {
         u64::from(u32::from_be_bytes([a, b, c, d]))
     }
 
-    /// What a decoder keeps of it.
+    /// The bytes that a decoder keeps of it.
     fn kept(&self) -> u64 {
         self.headed as u64 + self.arrived
     }
@@ -194,7 +195,7 @@ mod tests {
         bytes
     }
 
-    /// However the bytes are cut, what is kept is what has come of the message that is not whole.
+    /// However the bytes are cut, what is kept is what has come in of the incomplete message.
     #[test]
     fn what_is_kept_is_the_message_that_is_not_whole() {
         let all: Vec<u8> = [message(0), message(3), message(1), message(300)].concat();

@@ -1,4 +1,4 @@
-//! `holdfast.v1.ClusterService`: who the members are, for operators.
+//! `holdfast.v1.ClusterService`: the members of the cluster, for operators.
 
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ fn id(node_id: u64) -> Result<u64, Status> {
     Err(invalid(&format!("{node_id} is no node id; they go from 1 to {}", i64::MAX)))
 }
 
-/// An address as the settings take it.
+/// An address in the form that the settings accept.
 fn address(field: &str, text: &str) -> Result<String, Status> {
     match text.parse::<Advertised>() {
         Ok(address) => Ok(address.to_string()),

@@ -1,4 +1,4 @@
-//! `holdfast.v1.LockService`: bytes in, frames to the hub, answers out.
+//! `holdfast.v1.LockService`: bytes come in, frames go to the hub, answers go out.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use super::{NodeInfo, reads, status, watch};
 use crate::session::Hub;
 use crate::session::call_error::CallError;
 
-/// Messages between a stream's outbox and the transport. Few: what waits belongs in the outbox,
-/// where it is counted and travels together.
+/// Messages between a stream's outbox and the transport. Few: waiting frames belong in the outbox, where
+/// they are counted and share messages.
 const MESSAGES_IN_FLIGHT: usize = 4;
 
 /// The service.
@@ -53,7 +53,7 @@ impl LockService for LockApi {
             .boxed();
         let hub = self.hub.clone();
         let serve = async move {
-            // Nobody listens any more: then the client is gone.
+            // The receiver is gone if the client is.
             let _ = tell.send(hub.serve(Pipe { outgoing, incoming }).await);
         };
         // Ends when the client is gone, or the hub ends the stream.
@@ -162,8 +162,8 @@ fn answer<T>(result: Result<T, CallError>) -> Result<Response<T>, Status> {
     result.map(Response::new).map_err(|error| status::of_call_error(&error))
 }
 
-/// A break of the incoming half. What could not be decoded is told apart, because the client is to
-/// be told; everything else ends the stream like a plain end.
+/// An error of the incoming half. A message that could not be decoded has an error of its own, because
+/// the client has to learn that; everything else ends the stream like a plain end.
 fn of_status(status: &Status) -> TransportError {
     let message = status.message().to_owned();
     match status.code() {

@@ -1,13 +1,13 @@
 //! The port for clients: gRPC around the session layer.
 //!
-//! Nothing is decided here: bytes become frames, reads are confirmed and encoded, errors become
-//! codes ([`status`] is the one table). What a port serves is put together by [`client_port`].
+//! This layer decides nothing: bytes become frames, reads are confirmed and encoded, errors become codes
+//! ([`status`] is the one table). [`client_port`] puts together what a port serves.
 //!
 //! # Bounds
 //!
-//! Messages, messages that have not arrived whole, streams per connection and headers are capped by
-//! [`RpcSettings`]; streams of a node and frames of a stream by [`SessionSettings`](crate::session::SessionSettings). Compression is
-//! off.
+//! [`RpcSettings`] caps messages, messages that have not arrived completely, streams per connection and
+//! headers; [`SessionSettings`](crate::session::SessionSettings) caps streams of a node and frames of a
+//! stream. Compression is off.
 
 mod arriving;
 mod cluster_service;
@@ -46,33 +46,33 @@ use cluster_service::ClusterApi;
 use lock_service::LockApi;
 use scope_service::ScopeApi;
 
-/// How often the health service looks whether the node is ready.
+/// How often the health service checks whether the node is ready.
 const HEALTH_EVERY: Duration = Duration::from_millis(250);
 
-/// What a node knows of itself.
+/// What a node knows about itself.
 pub trait NodeInfo: Send + Sync + 'static {
-    /// As the Status call answers it. Quick: it is asked several times a second.
+    /// The answer to the Status call. Quick: it is called several times a second.
     fn status(&self) -> StatusResponse;
 }
 
 /// The port for clients, ready to be served.
 ///
-/// Serve `router` with a listener; keep `health` for as long. To stop, first
-/// [`Hub::shutdown`], which ends the session streams: tonic would wait for them for ever.
+/// Serve `router` with a listener; keep `health` for as long. To stop, first call [`Hub::shutdown`],
+/// which ends the session streams: otherwise tonic would wait for them without end.
 #[derive(Debug)]
 pub struct ClientPort {
     /// `LockService`, `ClusterService`, `ScopeService`, health and reflection.
     pub router: Router,
-    /// Keeps the health service true: SERVING while the node is ready.
+    /// The task that keeps the health service up to date: SERVING while the node is ready.
     pub health: Task,
 }
 
-/// The reflection service could not be made of the descriptors that were built in.
+/// The reflection service could not be built from the descriptors in this binary.
 #[derive(Debug, thiserror::Error)]
 #[error("the built-in descriptors are not usable: {0}")]
 pub struct BadDescriptors(#[from] tonic_reflection::server::Error);
 
-/// Puts the port for clients together. To be called inside the runtime.
+/// Puts the port for clients together. Call it inside the runtime.
 ///
 /// # Errors
 ///
@@ -106,7 +106,7 @@ pub fn client_port(
     Ok(ClientPort { router, health })
 }
 
-/// Every call of the service, with what its streams are made of.
+/// All calls of the service, with the type that its streams consist of.
 pub type LockCalls = Arc<
     dyn LockService<
             SessionStream = BoxStream<'static, Result<ServerFrames, Status>>,

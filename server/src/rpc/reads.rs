@@ -16,19 +16,19 @@ use super::status;
 use crate::session::Hub;
 use crate::session::answers::{HOLDERS_SHOWN, holder_of, mode_of, now_ms, scope_of, value_of};
 
-/// Waiters that Inspect names.
+/// Most waiters that Inspect lists.
 const WAITERS_SHOWN: usize = 100;
-/// Requests that are shown of a session.
+/// Most requests that are shown of a session.
 const REQUESTS_SHOWN: usize = 1_000;
-/// Names that are shown of each of them.
+/// Most names that are shown of each request.
 const NAMES_SHOWN: usize = 100;
-/// Holders that List names of each lock: a page of them stays well below a message's limit.
+/// Most holders that List shows of each lock: a page of them stays well below a message's limit.
 const HOLDERS_LISTED: usize = 4;
-/// Locks on a page of List, if the caller does not say.
+/// Locks on a page of List, if the caller names no number.
 const PAGE_DEFAULT: u32 = 100;
 /// Most locks on a page of List.
 const PAGE_MAX: u32 = 1_000;
-/// What a page token begins with; another layout of tokens will begin otherwise.
+/// The first part of a page token; another layout of tokens will begin otherwise.
 const TOKEN_VERSION: &str = "1";
 
 /// One lock as of a linearizable read.
@@ -64,7 +64,7 @@ pub(super) async fn list(hub: &Hub, request: &ListRequest) -> Result<ListRespons
     let size = page_size(request.page_size)?;
     let after = after(&request.page_token, prefix)?;
     linearizable(hub, |table, index, now_ms| {
-        // One more than a page tells whether there is a next one.
+        // One lock more than a page shows whether there is a next page.
         let mut locks: Vec<LockInfo> = table
             .locks_after(prefix, after.as_ref(), size + 1)
             .map(|lock| info(&lock, HOLDERS_LISTED, now_ms))
@@ -116,7 +116,7 @@ fn session_info(table: &LockTable, found: &SessionView<'_>, now_ms: u64) -> Sess
     }
 }
 
-/// `None` for what neither holds nor waits.
+/// The request as it is shown; `None` if it neither holds nor waits.
 fn session_request(request: &RequestView, now_ms: u64) -> Option<SessionRequest> {
     let (items, since_ms, state) = match &request.state {
         RequestState::Held { token, items, since_ms } => {
@@ -137,7 +137,7 @@ fn session_request(request: &RequestView, now_ms: u64) -> Option<SessionRequest>
     })
 }
 
-/// Whether exactly a grant holds a lock, as of a linearizable read.
+/// Whether exactly this grant holds a lock, as of a linearizable read.
 ///
 /// # Errors
 ///
@@ -156,8 +156,8 @@ pub(super) async fn check_token(
     .await
 }
 
-/// Looks at a state that holds everything that was committed when this was called; the last
-/// argument of `look` is the time for people, Unix milliseconds.
+/// Reads a state that holds everything that was committed when this was called; the last argument of
+/// `look` is the time for people, Unix milliseconds.
 async fn linearizable<T>(
     hub: &Hub,
     look: impl FnOnce(&LockTable, LogIndex, u64) -> T,
@@ -176,7 +176,7 @@ async fn linearizable<T>(
     seen.ok_or_else(|| Status::internal("the table was not read"))
 }
 
-/// A prefix is empty, or what a name may be.
+/// Checks that a prefix is empty or a valid name.
 ///
 /// # Errors
 ///
@@ -198,12 +198,12 @@ fn page_size(asked: Option<u32>) -> Result<usize, Status> {
     Ok(size as usize)
 }
 
-/// The token for the page behind the lock `last`.
+/// The token for the page after the lock `last`.
 pub(super) fn token(last: &str) -> String {
     format!("{TOKEN_VERSION}{}", hex::encode(last))
 }
 
-/// The lock behind which a page begins; `None` for the first page.
+/// The lock after which a page begins; `None` for the first page.
 fn after(token: &str, prefix: &str) -> Result<Option<LockName>, Status> {
     if token.is_empty() {
         return Ok(None);

@@ -25,13 +25,13 @@ impl ScopeApi {
         Self { hub }
     }
 
-    /// Only a leader with a quorum says anything of scopes.
+    /// Only a leader with a quorum answers questions about scopes.
     async fn lead(&self) -> Result<(), Status> {
         let confirmed = self.hub.consensus().confirm().await;
         confirmed.map(drop).map_err(|error| status::of_propose_error(&error))
     }
 
-    /// Who keeps the scopes here, if this node knows where the fallback is.
+    /// The keepers of the scopes, if this node has settings for fallback.
     fn keepers(&self) -> Result<&Keepers, Status> {
         let keepers = self.hub.keepers().filter(|keepers| keepers.has_fallback());
         keepers.ok_or_else(|| refused(&NotRetired::NoFallback))
@@ -73,8 +73,8 @@ impl ScopeService for ScopeApi {
         Ok(Response::new(v1::SetScopeResponse { epoch }))
     }
 
-    /// The row first: once the scope is removed nobody has authority over it, and whoever could take it
-    /// over would hold beside those who hold here.
+    /// Retires the row before it removes the scope: a removed scope has no authority, and a client that
+    /// took it over would hold beside the clients that hold here.
     async fn remove_scope(
         &self,
         request: Request<v1::RemoveScopeRequest>,

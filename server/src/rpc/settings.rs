@@ -1,4 +1,4 @@
-//! What a node's settings say about the port for clients.
+//! The settings of a node for the port for clients.
 
 /// Settings of the port for clients. Per node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -8,10 +8,10 @@ pub struct RpcSettings {
     /// Default: 1 048 576 (1 MiB). Minimum: 65 536. A frame has about 1 KiB at most, and a message
     /// may carry many: a client that re-sends a thousand requests after a resume fits.
     pub max_message_bytes: usize,
-    /// What messages may take that have not arrived whole, of all clients together, bytes.
+    /// Bytes that incomplete messages of all clients together may take.
     ///
-    /// Default: 67 108 864 (64 MiB). Minimum: `max_message_bytes`. Past it a call that has sent more
-    /// than 16 KiB of a message is refused; what has sent less goes on.
+    /// Default: 67 108 864 (64 MiB). Minimum: `max_message_bytes`. Beyond it a call that has sent more
+    /// than 16 KiB of a message is refused; one that has sent less goes on.
     pub arriving_bytes_total: u64,
     /// Streams and calls open at once on one connection.
     ///
@@ -35,7 +35,7 @@ pub struct RpcSettings {
     ///
     /// Default: 16 384. Minimum: 4 096.
     pub max_header_bytes: u32,
-    /// How often an idle connection is asked whether it lives, milliseconds.
+    /// How often an idle connection is checked, milliseconds.
     ///
     /// Default: 5 000. Minimum: 100. A dead connection costs memory only: leases decide.
     pub keepalive_interval_ms: u64,

@@ -1,8 +1,8 @@
-//! The one table from our errors to gRPC codes.
+//! The one table from errors of this server to gRPC codes.
 //!
-//! A call that fails carries its [`Refusal`] as a typed detail beside the code and the words: in
-//! `grpc-status-details-bin`, as gRPC libraries read it. `UNAVAILABLE` carries the metadata
-//! [`LEADER`] where this node knows that another leads.
+//! A call that fails carries its [`Refusal`] as a typed detail beside the code and the message: in
+//! `grpc-status-details-bin`, as gRPC libraries read it. `UNAVAILABLE` carries the metadata [`LEADER`]
+//! where this node knows that another leads.
 
 use futures_util::{Stream, StreamExt, stream};
 use holdfast_core::TextError;
@@ -22,12 +22,12 @@ use crate::session::refusals;
 /// Metadata key: where clients reach the leader.
 pub const LEADER: &str = "holdfast-leader";
 
-/// What a [`Refusal`] is called among the details of a status.
+/// The type name of a [`Refusal`] among the details of a status.
 const REFUSAL_TYPE: &str = "type.googleapis.com/holdfast.v1.Refusal";
-/// The same of a [`ClusterRefusal`].
+/// The type name of a [`ClusterRefusal`].
 const CLUSTER_REFUSAL_TYPE: &str = "type.googleapis.com/holdfast.v1.ClusterRefusal";
 
-/// The code that each reason for a refusal has; the comments of the wire format repeat it.
+/// The code of each reason for a refusal; the comments of the wire format repeat it.
 const fn code_of(reason: RefusalReason) -> Code {
     match reason {
         RefusalReason::Invalid | RefusalReason::TtlOutOfRange => Code::InvalidArgument,
@@ -53,7 +53,7 @@ const fn code_of(reason: RefusalReason) -> Code {
     }
 }
 
-/// How a session stream ends.
+/// The status at the end of a session stream.
 pub fn of_stream_error(error: &StreamError) -> Status {
     let message = error.to_string();
     match error {
@@ -69,7 +69,7 @@ pub fn of_stream_error(error: &StreamError) -> Status {
     }
 }
 
-/// The status a stream ends with; nothing for a plain end.
+/// The status that a stream ends with; nothing for a plain end.
 pub(super) fn last_word<T: Send + 'static>(
     end: oneshot::Receiver<Result<(), StreamError>>,
 ) -> impl Stream<Item = Result<T, Status>> + Send {
@@ -77,14 +77,14 @@ pub(super) fn last_word<T: Send + 'static>(
         match end.await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(Err(of_stream_error(&error))),
-            // The task was taken down with the runtime.
+            // The task was dropped with the runtime.
             Err(_) => Some(Err(Status::cancelled("this node stops"))),
         }
     };
     stream::once(word).filter_map(std::future::ready)
 }
 
-/// Why a call did not do what it asked for.
+/// The status of a call that failed.
 pub(super) fn of_call_error(error: &CallError) -> Status {
     match error {
         CallError::Refused(refusal) => of_refusal(refusal),
@@ -95,7 +95,7 @@ pub(super) fn of_call_error(error: &CallError) -> Status {
     }
 }
 
-/// Why a read was not answered.
+/// The status of a read that was not answered.
 pub fn of_propose_error(error: &ProposeError) -> Status {
     let status = of_refusal(&refusals::of_propose_error(error));
     match error {
@@ -106,7 +106,8 @@ pub fn of_propose_error(error: &ProposeError) -> Status {
     }
 }
 
-/// Why a change of the members was not made, or who they are not told.
+/// The status of a change of the members that was not made, or of a question about them that was not
+/// answered.
 pub(super) fn of_membership_error(error: &MembershipError) -> Status {
     let message = error.to_string();
     match error {
@@ -143,7 +144,7 @@ const fn reason_of(refusal: &MembershipRefusal) -> ClusterRefusalReason {
     }
 }
 
-/// A change that was refused; nothing was changed.
+/// A change of the members was refused; nothing was changed.
 pub(super) fn of_cluster_refusal(reason: ClusterRefusalReason, message: &str) -> Status {
     let code = match reason {
         ClusterRefusalReason::Invalid => Code::InvalidArgument,
@@ -153,17 +154,17 @@ pub(super) fn of_cluster_refusal(reason: ClusterRefusalReason, message: &str) ->
     with_detail(code, message, (CLUSTER_REFUSAL_TYPE, refusal.encode_to_vec()))
 }
 
-/// A text in a request is not usable.
+/// A text in a request is invalid.
 pub fn of_text_error(field: &str, error: &TextError) -> Status {
     invalid(format!("the {field} is not usable: {error}"))
 }
 
-/// Something in a request is not usable.
+/// A field of a request is invalid.
 pub(super) fn invalid(message: String) -> Status {
     of_refusal(&refusals::refusal(RefusalReason::Invalid, message))
 }
 
-/// What was refused, by its reason.
+/// The status of a refusal, by its reason.
 pub(super) fn of_refusal(refusal: &Refusal) -> Status {
     with_details(code_of(refusal.reason()), refusal)
 }
@@ -182,7 +183,7 @@ fn with_detail(code: Code, message: &str, (type_url, value): (&str, Vec<u8>)) ->
 }
 
 fn with_leader(mut status: Status, leader: Option<&str>) -> Status {
-    // An address that is no ASCII cannot travel as metadata; the client then asks around.
+    // An address that is not ASCII cannot travel as metadata; the client then tries its other endpoints.
     if let Some(Ok(leader)) = leader.map(MetadataValue::try_from) {
         status.metadata_mut().insert(LEADER, leader);
     }

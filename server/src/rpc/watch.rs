@@ -1,4 +1,4 @@
-//! `Watch`: one call that goes on telling.
+//! `Watch`: a call with one request and a stream of events.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::{reads, status};
 use crate::session::Hub;
 
 /// Messages between a watcher and the transport. One: what waits belongs in the news, where it is
-/// counted and shared by all who are told.
+/// counted and shared by all watchers.
 const MESSAGES_IN_FLIGHT: usize = 1;
 
 /// Begins a watch, which ends when the client is gone or the hub ends it.
@@ -32,7 +32,7 @@ pub(super) async fn watch(
     let (tell, end) = oneshot::channel();
     let server = hub.clone();
     let serve = async move {
-        // Nobody listens any more: then the client is gone.
+        // The receiver is gone if the client is.
         let _ = tell.send(server.serve_watch(watcher, outgoing).await);
     };
     hub.seams().spawn("watch", serve).detach();
