@@ -1,4 +1,4 @@
-//! Addresses: where a node listens, what it tells others to connect to, who the members are.
+//! Addresses: where a node listens, what it tells others to connect to, and the members.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// An IP address and port to listen on. The port is never 0: nobody could be told which one the
-/// system chose.
+/// An IP address and port to listen on. The port is never 0: other processes could not learn which one
+/// the system chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ListenAddress(SocketAddr);
@@ -18,7 +18,7 @@ impl ListenAddress {
         Self(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port))
     }
 
-    /// The address as the system wants it.
+    /// The address in the system's form.
     pub const fn get(self) -> SocketAddr {
         self.0
     }
@@ -55,7 +55,7 @@ impl fmt::Display for ListenAddress {
 pub struct Advertised(String);
 
 impl Advertised {
-    /// Not said by anybody; [`super::Config`] never holds it.
+    /// Not set by any source; [`super::Config`] never holds it.
     pub(super) const fn unset() -> Self {
         Self(String::new())
     }
@@ -91,8 +91,8 @@ impl FromStr for Advertised {
     }
 }
 
-/// Letters, digits, `-`, `_` and single dots: what resolvers take. No more is checked here; a name
-/// may well be known only after the node has started.
+/// Letters, digits, `-`, `_` and single dots: what resolvers accept. The check stops there; a name may
+/// become known only after the node has started.
 fn is_host_name(host: &str) -> bool {
     host.len() <= 253
         && host.split('.').all(|label| {
@@ -144,7 +144,7 @@ impl fmt::Display for Member {
     }
 }
 
-/// The members of a cluster, by rising id once checked.
+/// The members of a cluster; once checked, by rising id.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Members(pub Vec<Member>);
@@ -167,7 +167,7 @@ impl fmt::Display for Members {
     }
 }
 
-/// Through text, so that a file is checked by the same code as a flag.
+/// Goes through text, so that a file is checked by the same code as a flag.
 macro_rules! through_text {
     ($type:ident) => {
         impl TryFrom<String> for $type {

@@ -11,17 +11,17 @@ use super::{
 };
 use crate::members::MEMBERS_MAX;
 
-/// How many heartbeats fit into the shortest election time-out, at least: fewer, and two lost
-/// packets depose a leader.
+/// How many heartbeats fit into the shortest election time-out, at least: with fewer, two lost packets
+/// depose a leader.
 const HEARTBEATS_PER_ELECTION: u64 = 3;
-/// A client that comes back sends all that was not answered at once, and what it asked for and gave
-/// back meanwhile: with fewer frames a second its stream ends each time, and its locks stay held.
+/// A client that comes back sends at once all requests without an answer, and what it requested and
+/// released meanwhile: with fewer frames a second its stream ends each time, and its locks stay held.
 const FRAMES_PER_REQUEST: u64 = 2;
-/// What a client puts into one message, twice.
+/// Twice the frames that a client puts into one message.
 const FRAMES_LEAST: u64 = 128;
 
 impl Config {
-    /// Checks raw settings; `origin` tells who said what, for the message.
+    /// Checks raw settings; `origin` gives the source of each, for the message.
     pub(super) fn check(
         mut node: NodeConfig,
         mut cluster: ClusterConfig,
@@ -66,7 +66,7 @@ impl Check<'_> {
         Err(self.refuse(key, value, format!("must be from {low} to {high}")))
     }
 
-    /// A lower bound that another setting gives.
+    /// A lower bound that depends on another setting.
     fn at_least(
         &self,
         key: &'static str,
@@ -158,7 +158,7 @@ impl Check<'_> {
         }
     }
 
-    /// This node as the others see it: as `members` says, or as the node's own keys say, and both
+    /// This node as the others see it: as `members` says, or as the node's own keys say; both have to
     /// agree.
     fn own_member(&self, node: &NodeConfig, members: &Members) -> Result<Member, ConfigError> {
         let listed = members.0.iter().find(|member| member.node_id == node.node_id);
@@ -199,7 +199,7 @@ impl Check<'_> {
         }
     }
 
-    /// Puts the members in order of their ids; a cluster of one has itself.
+    /// Sorts the members by id; a cluster of one has itself.
     fn members(&self, members: &mut Members, own: &Member) -> Result<(), ConfigError> {
         if members.0.is_empty() {
             members.0.push(own.clone());
@@ -218,7 +218,7 @@ impl Check<'_> {
         Err(self.refuse("members", zero, "node ids begin at 1".to_owned()))
     }
 
-    /// Who joins has to know somebody to ask.
+    /// A node that joins has to know a member to ask.
     fn join(&self, node: &NodeConfig, members: &Members) -> Result<(), ConfigError> {
         if !node.join || members.0.len() > 1 {
             return Ok(());
@@ -227,8 +227,8 @@ impl Check<'_> {
         Err(self.refuse("join", true, problem.to_owned()))
     }
 
-    /// Nothing is encrypted and nobody is asked who they are yet, so outside loopback everybody
-    /// who can connect can take and release every lock (DESIGN §6).
+    /// Checks that listeners outside loopback are intended. There is no encryption and no authentication
+    /// yet, so every process that can connect can take and release every lock (DESIGN §6).
     fn listeners(&self, node: &NodeConfig, has_peers: bool) -> Result<(), ConfigError> {
         let mut open = vec![("listen", node.listen), ("admin_listen", node.admin_listen)];
         if has_peers {

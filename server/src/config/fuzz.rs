@@ -11,7 +11,7 @@ use holdfast_fuzz::{Outcome, Target, script};
 
 use super::{Overrides, Settings};
 
-/// The kinds of step: the file, and whatever else is one argument each.
+/// The kinds of step: the file; all others are one argument each.
 const FILE: u8 = 0;
 const ARGUMENT: u8 = 1;
 
@@ -23,7 +23,7 @@ fn load(file: &Path, arguments: &[&OsStr]) -> Result<Settings, String> {
     Settings::load(Some(file), overrides, &matches).map_err(|error| error.to_string())
 }
 
-/// The effective settings without where each came from.
+/// The effective settings without the source of each.
 fn values(settings: &Settings) -> String {
     let said = settings.to_string();
     said.lines().flat_map(|line| [line.split("  # ").next().unwrap_or(line), "\n"]).collect()

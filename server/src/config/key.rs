@@ -1,4 +1,4 @@
-//! One list of keys makes everything that has to know them.
+//! One list of keys, from which the code is made that has to know them.
 
 /// Makes, from one list of documented keys:
 ///

@@ -1,4 +1,4 @@
-//! Where settings come from, and how the sources lie on one another.
+//! The sources of settings, and their order of precedence.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{ClusterLayer, Config, ConfigError, FallbackLayer, NodeLayer};
 
-/// Who said what a setting is.
+/// The source of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody.
+    /// No source: the default.
     Default,
     /// The settings file.
     File,
@@ -50,7 +50,7 @@ pub struct Overrides {
 
 type Origins = BTreeMap<&'static str, Origin>;
 
-/// Checked settings, and who said what.
+/// Checked settings, and the source of each.
 #[derive(Clone, Debug)]
 pub struct Settings {
     config: Config,
@@ -58,8 +58,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Puts the sources together: `overrides` as clap read them, with the `matches` they were
-    /// read from, above the file at `file`, above the defaults; and checks the result.
+    /// Combines the sources: `overrides` as clap read them, with the `matches` they were read from, over
+    /// the file at `file`, over the defaults; and checks the result.
     ///
     /// # Errors
     ///
@@ -89,17 +89,18 @@ impl Settings {
         self.config
     }
 
-    /// One line: a setting, its value, who said so.
+    /// One line: a setting, its value, the source.
     fn line(&self, key: &str, table: &toml::Table) -> String {
         let origin = self.origins.get(key).copied().unwrap_or(Origin::Default);
         let value = table.get(key).map(ToString::to_string).unwrap_or_default();
-        // Whether members are named decides about the peer port; nobody named this one.
+        // Whether members are named decides about the peer port; these are the default, so the line is
+        // commented out.
         let unnamed = key == "members" && origin == Origin::Default;
         format!("{}{key} = {value}  # {origin}", if unnamed { "# " } else { "" })
     }
 }
 
-/// The effective settings as a file that gives the same settings, each with where it came from.
+/// The effective settings as a file that gives the same settings, each with its source.
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let node = table_of(&self.config.node)?;
@@ -124,12 +125,12 @@ fn table_of<T: Serialize>(config: &T) -> Result<toml::Table, fmt::Error> {
     toml::Table::try_from(config).map_err(|_| fmt::Error)
 }
 
-/// The table of a file that holds what is equal on all nodes.
+/// The table of a file for settings that are equal on all nodes.
 const CLUSTER_TABLE: &str = "cluster";
-/// The table of a file that says where scopes with fallback are served meanwhile.
+/// The table of a file for scopes with fallback: where they are served while no server can be reached.
 const FALLBACK_TABLE: &str = "fallback";
 
-/// What a file says: the node's keys at the top, the others in tables of their own.
+/// The content of a file: the node's keys at the top, the others in tables of their own.
 #[derive(Default, Deserialize)]
 struct Tables {
     #[serde(default)]
@@ -140,9 +141,9 @@ struct Tables {
 
 type Layers = (NodeLayer, ClusterLayer, FallbackLayer);
 
-/// Keys are checked against the list before values are, so that a misspelt key gets an answer
-/// that names the right one. Each table is read from the text, not from the parsed table, so that
-/// an error can say in which line it stands.
+/// Reads the file. Keys are checked against the list before values are, so that a misspelt key gets an
+/// answer that names the right one. Each table is read from the text, not from the parsed table, so that
+/// an error can name its line.
 fn read_file(path: &Path, origins: &mut Origins) -> Result<Layers, ConfigError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
@@ -180,7 +181,7 @@ fn note_keys(
     Ok(())
 }
 
-/// The setting somebody may have meant, with the table it belongs to.
+/// The setting that the user may have meant, with the table it belongs to.
 fn nearest(key: &str) -> Option<String> {
     let node = NodeLayer::KEYS.iter().map(|known| (*known, " at the top".to_owned()));
     let cluster = ClusterLayer::KEYS.iter().map(|known| (*known, format!(" in [{CLUSTER_TABLE}]")));
@@ -226,7 +227,7 @@ fn malformed(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
     }
 }
 
-/// clap knows which of its values came from the environment.
+/// Records which values came from flags and which from the environment; clap knows.
 fn note_overrides(matches: &ArgMatches, origins: &mut Origins) {
     let others = ClusterLayer::KEYS.iter().chain(FallbackLayer::KEYS);
     for key in NodeLayer::KEYS.iter().chain(others) {

@@ -9,7 +9,7 @@ use super::*;
 
 const FROM: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
-/// Fails with the same error a number of times, then brings one connection for ever.
+/// Fails with the same error a number of times, then yields one connection, and nothing after it.
 struct Failing {
     error: Errno,
     left: u64,
@@ -28,7 +28,7 @@ impl Accept for Failing {
     }
 }
 
-/// The connections of a listener that fails so often, and how often it was asked.
+/// The connections of a listener that fails this often, and a counter of its calls.
 fn failing(
     error: Errno,
     left: u64,
@@ -74,7 +74,7 @@ async fn when_there_are_descriptors_again_the_next_connection_is_accepted_within
     assert_eq!(took, Duration::from_millis(9_750));
 }
 
-/// Each of them is gone with its error.
+/// Each error concerns one connection, which is gone with it.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_left_before_its_turn_holds_up_nobody() {
     let metrics = ConnectionMetrics::default();
@@ -87,7 +87,7 @@ async fn a_client_that_left_before_its_turn_holds_up_nobody() {
     assert_eq!((clock.now(), count(&metrics.put_off)), (since, 0));
 }
 
-/// A port with that many places, and its address.
+/// A port with room for `limit` connections, and its address.
 async fn port(limit: u64, metrics: &ConnectionMetrics) -> (Incoming, SocketAddr) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();

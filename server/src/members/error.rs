@@ -6,37 +6,37 @@ use crate::error::ProposeError;
 
 /// Why a change of the members, or of the leader, was not made.
 ///
-/// Asking again is always harmless: every change is asked for by its end, so one that was made
-/// already is answered as done.
+/// Repeating a change is always harmless: every change is described by its end state, so one that was
+/// made already is answered as done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MembershipError {
     /// This node does not lead, or handed its leadership over so that the leader can do it. Nothing
     /// was changed; ask the leader.
     #[error("this node does not lead; ask the leader")]
     NotLeader {
-        /// Who leads, if that is known.
+        /// The leader, if it is known.
         leader: Option<LeaderHint>,
     },
     /// Another change is not finished: one at a time. Nothing was changed.
     #[error("another change of the members is under way; ask again when it is finished")]
     Busy,
-    /// It is not to be done. Nothing was changed.
+    /// The change is refused. Nothing was changed.
     #[error(transparent)]
     Refused(#[from] MembershipRefusal),
     /// No quorum answered. Nothing was changed.
     #[error("no quorum answered within {waited_ms} ms; nothing was changed")]
     Unavailable {
-        /// How long was waited, milliseconds.
+        /// How long the leader waited, milliseconds.
         waited_ms: u64,
     },
-    /// It was begun and not seen to end in time, or leadership was lost meanwhile. It may still
+    /// The change was begun and not seen to end in time, or leadership was lost meanwhile. It may still
     /// take effect.
     #[error(
         "no outcome within {waited_ms} ms; the change may still take effect, and asking again is \
          harmless"
     )]
     OutcomeUnknown {
-        /// How long was waited, milliseconds.
+        /// How long the leader waited, milliseconds.
         waited_ms: u64,
     },
     /// The node stops. The change may have been begun before.
@@ -56,7 +56,7 @@ impl MembershipError {
         }
     }
 
-    /// Why a question to a quorum, before anything was changed, was not answered.
+    /// The error of a question to a quorum that was not answered before anything was changed.
     pub(crate) fn of_question(error: ProposeError) -> Self {
         match error {
             ProposeError::NotLeader { leader } => Self::NotLeader { leader },
@@ -87,7 +87,7 @@ pub enum MembershipRefusal {
         /// The highest id that was ever a member's.
         highest: u64,
     },
-    /// The id is a member's that has other addresses.
+    /// The id belongs to a member with other addresses.
     #[error(
         "node {} is a member already, at {} for clients and {} for members; remove it first, or \
          ask with these addresses", member.node_id, member.advertise, member.peer_advertise
@@ -101,16 +101,16 @@ pub enum MembershipRefusal {
     AddressTaken {
         /// The address.
         address: String,
-        /// Whose it is.
+        /// The member that has it.
         node_id: u64,
     },
-    /// There are as many members as there may be.
+    /// The limit of members is reached.
     #[error("there are {limit} members, the most there may be; remove one first")]
     TooManyMembers {
         /// The limit.
         limit: usize,
     },
-    /// The node that is to be added does not answer at its address.
+    /// The node to be added does not answer at its address.
     #[error(
         "node {node_id} does not answer at {address}: {why}. Start it with --join, and see that \
          its peer port can be reached from here"
@@ -118,20 +118,20 @@ pub enum MembershipRefusal {
     NotReached {
         /// The node.
         node_id: u64,
-        /// Where it was looked for.
+        /// The address that was tried.
         address: String,
         /// What happened.
         why: String,
     },
-    /// The node that is to be added answers, and does not come.
+    /// The node to be added answers, but does not join.
     #[error("node {node_id} does not join: {why}")]
     DoesNotJoin {
         /// The node.
         node_id: u64,
-        /// Its words.
+        /// Its reason.
         why: String,
     },
-    /// The node that is to be added cannot read what this leader may write (I29).
+    /// The node to be added cannot read what this leader may write (I29).
     #[error(
         "node {node_id} runs release {version}, which knows commands up to version {knows}; this \
          leader writes up to {needed}. Start the node with the leader's release"
@@ -143,7 +143,7 @@ pub enum MembershipRefusal {
         version: String,
         /// The highest command version it knows.
         knows: u32,
-        /// What it has to know.
+        /// The version that it has to know.
         needed: u16,
     },
     /// No member has the id.
@@ -158,13 +158,13 @@ pub enum MembershipRefusal {
         /// The member.
         node_id: u64,
     },
-    /// The member was not heard from lately.
+    /// The member has not answered lately.
     #[error("node {node_id} does not answer; start it, or see why it cannot be reached")]
     Silent {
         /// The member.
         node_id: u64,
     },
-    /// The learner is too far behind to vote: until it has caught up it would only hold up commits.
+    /// The learner is too far behind to vote: until it has caught up it would only delay commits.
     #[error(
         "node {node_id} is {lag} entries behind, and may be at most {bound}; wait until it has \
          caught up (`holdfast cluster status` shows it)"
@@ -174,7 +174,7 @@ pub enum MembershipRefusal {
         node_id: u64,
         /// How far it is behind, entries.
         lag: u64,
-        /// How far it may be.
+        /// How far behind it may be.
         bound: u64,
     },
     /// Without the last voter there is no cluster.
@@ -183,29 +183,29 @@ pub enum MembershipRefusal {
         /// The voter.
         node_id: u64,
     },
-    /// Those who would vote then and answer now are no majority: the cluster would stand still.
+    /// After the change, the voters that answer now would be no majority: the cluster would stand still.
     #[error(
         "of the {voters} voters there would be then, only {answering} answer, and {needed} are \
          needed; bring one back, or remove one that does not answer"
     )]
     NoMajority {
-        /// How many would vote.
+        /// The number of voters after the change.
         voters: usize,
         /// How many of them answer.
         answering: usize,
-        /// How many have to.
+        /// How many have to answer.
         needed: usize,
     },
-    /// Nobody else can lead.
+    /// No other member can lead.
     #[error("there is no other voter that could lead; promote a member first")]
     NobodyElse,
-    /// The one who is to lead had not caught up in time, or nobody had. This node leads on.
+    /// The intended leader had not caught up in time, or no voter had. This node leads on.
     #[error(
         "no voter that could take over had caught up within {waited_ms} ms; this node leads on. \
          Ask again when there is less to do"
     )]
     NobodyCaughtUp {
-        /// How long was waited, milliseconds.
+        /// How long the leader waited, milliseconds.
         waited_ms: u64,
     },
 }

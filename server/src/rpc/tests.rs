@@ -85,7 +85,7 @@ async fn node_of(settings: SessionSettings, rpc: &RpcSettings) -> Node {
         port.router.serve_with_incoming(incoming).await.unwrap();
     };
     let serve = seams.spawn("port", serve);
-    // The hub learns of its role.
+    // The hub learns its role.
     seams.sleep(Duration::from_millis(10)).await;
     Node { fake, hub, info, members, address, _port: (serve, port.health) }
 }
@@ -94,7 +94,7 @@ impl Node {
     async fn channel(&self) -> Channel {
         let endpoint = format!("http://{}", self.address);
         let endpoint = Channel::from_shared(endpoint).unwrap();
-        // The smallest of windows: what a client does not read soon lies at the server.
+        // The smallest window: what a client does not read soon stays at the server.
         endpoint.initial_stream_window_size(65_535).connect().await.unwrap()
     }
 
@@ -207,8 +207,8 @@ async fn bytes_that_do_not_decode_end_the_stream_and_not_the_server() {
     assert!(matches!(next(&mut stream).await, Ok(Body::Opened(_))));
 }
 
-/// I27, over a real connection: the pushes fill the windows and then the outbox. The connection
-/// lives: what was sent can be read, then comes the reason, and another stream works.
+/// I27, over a real connection: the pushes fill the windows and then the outbox. The connection lives:
+/// the client can read what was sent, then comes the reason, and another stream works.
 #[tokio::test]
 async fn ten_thousand_unread_pushes_end_their_stream_by_the_name_of_the_limit() {
     let settings = SessionSettings { outbox_frames: 1_024, ..SessionSettings::default() };
@@ -291,7 +291,7 @@ async fn inspect_shows_holder_and_queue_and_nothing_for_a_free_lock() {
     assert!(status.message().contains("U+000A at byte 1"), "{status:?}");
 }
 
-/// Nothing is written meanwhile; the hold grows older all the same.
+/// Nothing is written meanwhile; the age of the hold grows all the same.
 #[tokio::test]
 async fn inspect_shows_how_long_a_lock_is_held_on_a_store_at_rest() {
     let node = node().await;
@@ -397,7 +397,7 @@ async fn reflection_lists_the_services() {
     assert!(names.contains(&"grpc.health.v1.Health"), "{names:?}");
 }
 
-/// I32: tonic alone would wait for the stream for ever.
+/// I32: tonic alone would wait for the stream without end.
 #[tokio::test]
 async fn shutdown_ends_open_streams_with_going_away_and_cancelled() {
     let node = node().await;

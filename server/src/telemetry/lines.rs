@@ -1,13 +1,13 @@
 //! Log lines on their way to standard error, on a thread of their own.
 //!
-//! Standard error may be a pipe that nobody reads. A thread that writes to it then stands still for as
-//! long as that lasts, and the threads of a node that log are those that serve, keep leases and write
-//! to the disk. So they only put a line into a queue; what does not fit is lost and counted.
+//! Standard error may be a pipe that no process reads. A thread that writes to it then blocks for as
+//! long as that lasts, and the threads of a node that log are those that serve, keep leases and write to
+//! the disk. So they only put a line into a queue; a line that does not fit is lost and counted.
 //!
 //! # Bounds
 //!
-//! [`LINES_MAX`] lines of at most [`LINE_BYTES_MAX`] wait: 16 MiB. One more is lost; how many were is
-//! said as soon as lines are read again.
+//! [`LINES_MAX`] lines of at most [`LINE_BYTES_MAX`] wait: 16 MiB. One more is lost; the number of lost
+//! lines is written as soon as lines are read again.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use tracing_subscriber::fmt::MakeWriter;
 
 const LINES_MAX: usize = 2_048;
-/// What a line has beyond it is cut off.
+/// A longer line is cut off here.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
 enum Message {
@@ -57,10 +57,10 @@ impl Lines {
         }
     }
 
-    /// Waits until what was put in is written, at most for `within`.
+    /// Waits until all lines put in before are written, at most for `within`.
     pub(super) fn flush(&self, within: Duration) {
         let (done, written) = sync_channel(1);
-        // A queue that is full is one that nobody empties.
+        // If the queue is full, no thread empties it.
         if self.queue.try_send(Message::Flush(done)).is_ok() {
             let _ = written.recv_timeout(within);
         }
@@ -69,7 +69,7 @@ impl Lines {
 
 fn write_all(lines: &Receiver<Message>, mut out: impl Write, lost: &AtomicU64) {
     for message in lines {
-        // Nobody is left to be told that nothing can be told.
+        // No output is left to report a failed write to.
         let _ = match message {
             Message::Line(line) => out.write_all(&line).and_then(|()| out.flush()),
             Message::Flush(done) => {
@@ -116,7 +116,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// What was written, once it may be.
+    /// Collects what is written, after the test lets it through.
     struct Pipe {
         open: Receiver<()>,
         is_open: bool,
@@ -150,7 +150,7 @@ mod tests {
         }
         lines.flush(LONG);
         read.send(()).unwrap();
-        // There may be no room for the question at first.
+        // The queue may have no room for the flush at first.
         while written.lock().unwrap().len() < LINES_MAX * 7 {
             lines.flush(LONG);
         }

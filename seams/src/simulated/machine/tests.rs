@@ -21,7 +21,7 @@ fn ticks(process: &Process) -> Arc<AtomicU64> {
     count
 }
 
-/// Keeps something until the task is dropped.
+/// Keeps a value until the task is dropped.
 async fn keep<T>(something: T) {
     std::future::pending::<()>().await;
     drop(something);
@@ -32,7 +32,7 @@ fn wait(machine: &Machine, length: Duration) {
     machine.run(async move { seams.sleep(length).await });
 }
 
-/// Ten tasks that talk over channels, a watch among them, and sleep for times that they draw.
+/// Ten tasks that communicate over channels, a watch among them, and sleep for random times.
 fn busy_life(seed: u64) -> (u64, Vec<u64>) {
     let machine = Machine::new(seed);
     let heard = Arc::new(Mutex::new(Vec::new()));
@@ -64,7 +64,7 @@ fn busy_life(seed: u64) -> (u64, Vec<u64>) {
     (machine.digest(), order)
 }
 
-/// tokio's watch channel wakes its receivers in a random order; it must not show.
+/// tokio's watch channel wakes its receivers in a random order; the run must not depend on it.
 #[test]
 fn the_same_seed_is_the_same_run_step_by_step() {
     let (digest, order) = busy_life(7);
@@ -96,7 +96,7 @@ fn a_paused_process_does_nothing_and_its_clock_goes_on() {
     assert_eq!(process.seams().clock.now().saturating_since(before), 7 * SECOND);
 }
 
-/// Also what it starts in its last moments never runs.
+/// A task that it starts while it is dropped never runs either.
 #[test]
 fn a_killed_process_is_dropped_where_it_stands_and_never_runs_again() {
     struct TellsEnd(Process, Arc<AtomicU64>);
@@ -146,7 +146,7 @@ fn a_process_may_kill_itself() {
     assert!(count.load(Ordering::Relaxed) <= 10);
 }
 
-/// What it waits for already moves with the clock.
+/// Waits that have begun already move with the clock.
 #[test]
 fn a_clock_that_runs_fast_is_ahead_and_wakes_early() {
     let machine = Machine::new(1);
@@ -212,7 +212,7 @@ fn a_process_sees_time_pass_between_two_looks_if_looks_take_any() {
     assert_eq!(look().saturating_since(began), Duration::from_micros(3));
     let clock = world.seams().clock;
     assert_eq!(clock.now(), clock.now());
-    // What became due meanwhile is late, and not forgotten.
+    // A timer that became due meanwhile is late, but not lost.
     let until = look() + Duration::from_micros(10);
     for _ in 0..10 {
         let _ = look();

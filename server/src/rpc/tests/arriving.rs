@@ -1,4 +1,4 @@
-//! Messages that are begun and never ended, over real connections (I27).
+//! Messages that begin and never end, over real connections (I27).
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,7 +10,7 @@ use tower::ServiceExt as _;
 
 use super::*;
 
-/// The first bytes of a message of 900,000, and nothing behind them.
+/// The first bytes of a message of 900,000, and nothing after them.
 struct Begun(Option<Bytes>);
 
 impl Begun {

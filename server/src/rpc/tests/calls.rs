@@ -35,7 +35,7 @@ async fn acquire(client: &mut Client, request: AcquireRequest) -> Result<Granted
     client.acquire(request).await.map(|response| response.into_inner().granted.unwrap())
 }
 
-/// The refusal among the details of a status, which has the same code and words.
+/// The refusal among the details of a status, which has the same code and message.
 fn refusal_of(status: &Status) -> Refusal {
     let details = tonic_types::Status::decode(status.details()).unwrap();
     assert_eq!((details.code, &*details.message), (status.code() as i32, status.message()));
@@ -109,8 +109,7 @@ async fn a_call_to_a_node_that_does_not_lead_names_the_leader_in_its_metadata() 
     assert_refused::<()>(Err(status), Code::Unavailable, RefusalReason::Unavailable);
 }
 
-/// A client that goes away leaves nobody behind who waits for it at the server, and keeps its
-/// place.
+/// A client that goes away leaves no waiting call at the server, and keeps its place.
 #[tokio::test]
 async fn a_call_that_its_client_drops_ends_at_the_server_and_keeps_its_place() {
     let node = node().await;

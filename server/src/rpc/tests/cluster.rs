@@ -16,7 +16,7 @@ use crate::members::{
     Change, ClusterStatus, Member, MemberStatus, Members, MembershipError, MembershipRefusal,
 };
 
-/// Answers as it was told to, and keeps what it was asked for.
+/// Gives the answers that the test sets, and records the requests.
 #[derive(Default)]
 pub(super) struct Operated {
     asked: Mutex<Vec<Change>>,

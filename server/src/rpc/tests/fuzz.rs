@@ -1,6 +1,6 @@
 //! Everything a client can send, as mutated scripts on virtual time over the fake replica.
 //!
-//! Whatever comes, nothing panics, the table is in order, and the node stops when it is asked to
+//! Whatever the script, nothing panics, the table is in order, and the node stops when it is asked to
 //! (I27, I28, I32).
 
 use std::future::Future;
@@ -23,12 +23,12 @@ use tonic::Request;
 use super::*;
 use crate::session::fake::on_virtual_time;
 
-/// Longest a unary call or a shutdown may take, virtual time: longer than any wait of a seed.
+/// Longest a unary call or a shutdown may take, virtual time: longer than any wait in the first scripts.
 const PATIENCE: Duration = Duration::from_mins(10);
 /// Messages of a watch that are read before it is dropped.
 const WATCH_MESSAGES: usize = 4;
 
-/// As much of what was told makes a kind of outcome.
+/// The last so many answers define the kind of an outcome.
 const TOLD_LAST: usize = 3;
 
 /// The kinds of step of a script. 0 and 1: a message on that stream; 2 and 3: that stream's end.
@@ -48,13 +48,13 @@ const IMPORT: u8 = 16;
 const INSPECT_SESSION: u8 = 17;
 const KINDS: u8 = 18;
 
-/// A node under fire.
+/// The node under test.
 struct World {
     seams: Seams,
     hub: Arc<Hub>,
     api: LockApi,
     streams: [Option<Pipe<ClientFrames, ServerFrames>>; 2],
-    /// What was told, without names and numbers.
+    /// The answers, without names and numbers.
     told: Vec<String>,
 }
 
@@ -73,7 +73,7 @@ impl World {
         world
     }
 
-    /// Lets every task do what it can do now.
+    /// Lets every task run until it waits.
     async fn settle(&self) {
         self.seams.sleep(Duration::from_millis(1)).await;
     }
@@ -143,7 +143,7 @@ impl World {
                 other => unreachable!("{other} is no call"),
             }
         };
-        // A wait may be for longer than anybody has the patience for; then the call is dropped.
+        // A wait may be longer than any time limit here; then the call is dropped.
         let told = self.seams.timeout(PATIENCE, calls).await;
         self.told.push(told.unwrap_or_else(|_| "waits".to_owned()));
     }
@@ -180,7 +180,7 @@ impl World {
     }
 }
 
-/// Decodes what is asked, and asks it.
+/// Decodes a request, and makes the call.
 async fn ask<M, T, F>(bytes: &[u8], call: impl FnOnce(Request<M>) -> F) -> Result<T, Status>
 where
     M: Message + Default,
@@ -261,7 +261,7 @@ fn change(request_id: u64, token: u64, name: &'static str, change: Change) -> Se
 /// The first grant of a table of its own.
 const FIRST_TOKEN: u64 = 1;
 
-/// What a fresh world tells whoever opens the first session; the same every time.
+/// The Opened that the first session of a fresh world receives; the same every time.
 fn first_opened() -> Opened {
     on_virtual_time(async {
         let mut world = World::new().await;
@@ -342,7 +342,7 @@ fn no_unary_call_brings_the_node_down() {
     Target::new("unary-calls", [seed.0]).run(play);
 }
 
-/// What comes in, is claimed by a stream and by a call, and runs out.
+/// Imports: brought in, claimed by a stream and by a call, and run out.
 #[test]
 fn no_import_brings_the_node_down() {
     let row = |name: &'static str, has| ImportRow { name: name.into(), has: Some(has) };

@@ -10,7 +10,7 @@ async fn client(node: &Node) -> ScopeServiceClient<Channel> {
     ScopeServiceClient::new(node.channel().await)
 }
 
-/// Without the setting nobody could ever be granted anything in the scope.
+/// Without the setting nothing could ever be granted in the scope.
 #[tokio::test]
 async fn a_scope_is_not_set_where_nobody_knows_of_a_fallback() {
     let node = node().await;

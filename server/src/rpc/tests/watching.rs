@@ -6,7 +6,7 @@ use holdfast_proto::v1::{WatchRequest, WatchResponse, watch_event};
 
 use super::*;
 
-/// What the watch tells next, one event at a time.
+/// The events of the watch, one at a time.
 struct Watched {
     stream: Streaming<WatchResponse>,
     read: VecDeque<watch_event::Body>,
@@ -56,7 +56,7 @@ async fn a_watch_of_a_bad_prefix_is_refused_by_the_rule_it_breaks() {
         assert_eq!(status.code(), Code::InvalidArgument);
         assert!(status.message().contains(words), "{status:?}");
     }
-    // The longest name there may be.
+    // The longest possible name.
     let mut watched = node.watch(&"x".repeat(512)).await.unwrap();
     assert!(matches!(watched.next().await, Ok(watch_event::Body::Synced(_))));
 }
@@ -71,7 +71,7 @@ async fn a_watch_on_a_node_that_does_not_lead_names_the_leader_in_its_metadata()
     assert_eq!(status.metadata().get(status::LEADER).unwrap(), "node-2:7420");
 }
 
-/// I27, over a real connection: what was sent before can be read, then comes the reason.
+/// I27, over a real connection: the client can read what was sent before, then comes the reason.
 #[tokio::test]
 async fn a_watch_that_is_not_read_ends_by_the_name_of_the_limit() {
     let settings = SessionSettings { watch_backlog: 256, ..SessionSettings::default() };

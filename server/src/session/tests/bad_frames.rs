@@ -1,4 +1,4 @@
-//! Every frame that is wrong in one way: what it is told, and that nothing else happens.
+//! Every frame that is wrong in one way: the answer to it, and that nothing else happens.
 
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::set_value::Change;
@@ -6,8 +6,8 @@ use holdfast_proto::v1::{AnyOf, Cancel, Refusal, RefusalReason, Refused};
 
 use super::*;
 
-/// Sends a frame on an open session; it is refused so before anything is proposed, and the stream
-/// goes on.
+/// Sends a frame on an open session: it is refused before anything is proposed, and the stream goes on.
+/// Returns the refusal.
 async fn refusal_of(body: Ask) -> (Option<Subject>, Refusal) {
     let world = World::new().await;
     let (mut client, _) = world.session().await;
@@ -23,7 +23,7 @@ async fn refusal_of(body: Ask) -> (Option<Subject>, Refusal) {
     (subject, refusal.unwrap())
 }
 
-/// Sends a first frame; the stream says one thing and ends.
+/// Sends a first frame; the stream sends one frame and ends.
 async fn answer_to_first(body: Ask) -> (Vec<Body>, Result<(), StreamError>) {
     let world = World::new().await;
     let client = world.connect();
@@ -53,7 +53,7 @@ async fn a_bad_name_is_refused_and_named() {
     }
 }
 
-/// Each way in which a request for several locks can be wrong has words of its own, and is told
+/// Each way in which a request for several locks can be wrong has a message of its own, and is refused
 /// before anything is proposed (I27).
 #[tokio::test(start_paused = true)]
 async fn a_set_is_refused_for_what_is_wrong_with_it_first() {
@@ -242,7 +242,7 @@ async fn a_late_copy_of_a_confirmed_request_is_gone() {
     assert_eq!(refused.refusal.unwrap().reason(), RefusalReason::RequestGone);
 }
 
-/// A frame without a mark of its own travels with the highest the stream has shown.
+/// A frame without a mark of its own travels with the highest mark that the stream has shown.
 #[tokio::test(start_paused = true)]
 async fn the_mark_of_a_keepalive_goes_with_the_next_command() {
     let world = World::new().await;

@@ -9,7 +9,7 @@ use super::*;
 
 const QUARTER: Duration = Duration::from_millis(2_500);
 
-/// I7: a session that lives by calls dies like any other.
+/// I7: a session that lives by calls expires like any other.
 #[tokio::test(start_paused = true)]
 async fn a_client_of_calls_that_dies_loses_its_session_after_its_ttl() {
     let world = World::new().await;
@@ -68,8 +68,8 @@ async fn a_keepalive_call_is_answered_only_after_a_round_of_its_tenure() {
     world.keep_alive(&key).await.unwrap();
 }
 
-/// §5.2: heard before the expiry is proposed, so not due, however long the round takes; a call with
-/// a wrong secret is nothing heard.
+/// §5.2: the call came in before the expiry is proposed, so the session is not due, however long the
+/// round takes; a call with a wrong secret does not count.
 #[tokio::test(start_paused = true)]
 async fn only_a_keepalive_call_with_the_right_secret_keeps_a_session_from_expiring() {
     for (right, survives) in [(true, true), (false, false)] {
@@ -92,7 +92,7 @@ async fn only_a_keepalive_call_with_the_right_secret_keeps_a_session_from_expiri
     }
 }
 
-/// §5.2: from the proposal on nothing is acknowledged until the entry's fate is known.
+/// §5.2: from the proposal on nothing is acknowledged until the entry's outcome is known.
 #[tokio::test(start_paused = true)]
 async fn a_keepalive_call_is_not_answered_while_the_expiry_is_under_way() {
     let world = World::new().await;

@@ -12,7 +12,7 @@ use holdfast_proto::v1::{
 use super::*;
 use crate::session::call_error::CallError;
 
-/// A call that is under way; nobody waits for it once this is dropped, but it goes on.
+/// A call that is under way; the call goes on when this is dropped.
 pub(super) type Answer<T> = oneshot::Receiver<Result<T, CallError>>;
 
 impl World {
@@ -100,7 +100,7 @@ pub(super) fn asked(key: &SessionKey, request_id: u64, name: &str) -> AcquireReq
     AcquireRequest { session, done_below: 0, acquire: Some(acquire), wait_ms: None }
 }
 
-/// What the holder's release is, for the log.
+/// The release by the holder as a command.
 fn release_of(key: &SessionKey, token: u64) -> Command {
     Command::Release {
         session: SessionId::new(key.session_id),
@@ -121,7 +121,7 @@ pub(super) fn refusal<T: std::fmt::Debug>(result: Result<T, CallError>) -> Refus
     }
 }
 
-/// Why the node does not serve the call, and whom it names instead.
+/// The error message of an unavailable node, and the leader that it names.
 pub(super) fn unavailable<T: std::fmt::Debug>(
     result: Result<T, CallError>,
 ) -> (Refusal, Option<String>) {
@@ -202,7 +202,7 @@ async fn a_try_says_who_holds_the_lock_by_name() {
     }
 }
 
-/// DESIGN §4: who serves a unary call keeps its wait limit, and ends the wait when it passes.
+/// DESIGN §4: the server of a unary call keeps its wait limit, and ends the wait when the limit passes.
 #[tokio::test(start_paused = true)]
 async fn a_wait_ends_with_its_limit_and_leaves_the_queue() {
     let world = World::new().await;
@@ -236,8 +236,8 @@ async fn a_grant_that_crosses_the_end_of_a_wait_is_the_answer() {
     world.release(&waiter, granted.token).await.unwrap();
 }
 
-/// I6: a client that lost its first call asks again under the same id, is granted, and believes it.
-/// The first call's limit passes at the server all the same, and takes nothing from it.
+/// I6: a client that lost its first call asks again under the same id, is granted, and relies on it. The
+/// first call's limit passes at the server all the same, and takes nothing from the client.
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_limit_passes_takes_no_grant_that_another_call_told() {
     let world = World::new().await;
@@ -256,7 +256,7 @@ async fn a_call_whose_limit_passes_takes_no_grant_that_another_call_told() {
     world.release(&waiter, granted.token).await.unwrap();
 }
 
-/// The call is put among those that wait before its command is proposed.
+/// The call is registered before its command is proposed.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_comes_before_the_answer_to_its_command_is_heard() {
     let world = World::new().await;
@@ -265,7 +265,7 @@ async fn a_grant_that_comes_before_the_answer_to_its_command_is_heard() {
     world.fake.hold_commits();
     let waits = world.begin_acquire(asked(&waiter, 1, "jobs")).await;
 
-    // Both are committed before the call gets to hear of the first.
+    // Both are committed before the call receives the first outcome.
     world.fake.let_commits_go();
     world.fake.commit(release_of(&holder, held.token), Tenure::new(1));
 
@@ -284,7 +284,7 @@ async fn no_time_to_wait_is_enough_for_a_free_lock_and_any_time_is_taken() {
     assert!(world.told(waits).await.is_ok());
 }
 
-/// It leaves the queue of the other lock, which must not be taken for its end.
+/// The request leaves the queue of the other lock, which does not count as its end.
 #[tokio::test(start_paused = true)]
 async fn a_wait_for_any_of_two_is_granted_the_first_that_is_free() {
     let world = World::new().await;
@@ -378,7 +378,7 @@ async fn a_node_that_stops_ends_every_wait_and_takes_no_new_one() {
     assert!(unavailable(late).0.message.contains("this node stops"));
 }
 
-/// I27: past the limit a call is refused by its name; giving a lock back is not a wait.
+/// I27: beyond the limit a call is refused by the limit's name; a release is no wait.
 #[tokio::test(start_paused = true)]
 async fn more_waits_than_allowed_are_refused_by_the_limit_and_others_go_on() {
     let settings = SessionSettings { max_waiting_calls: 2, ..SessionSettings::default() };
@@ -410,7 +410,7 @@ async fn a_call_without_an_outcome_says_that_it_may_still_take_effect() {
     assert!(unavailable(world.told(call).await).0.outcome_unknown);
 }
 
-/// One answer for all, so that it tells nobody which sessions there are; and nothing is done.
+/// One answer for all of them, so that it does not reveal which sessions exist; and nothing is done.
 #[tokio::test(start_paused = true)]
 async fn a_wrong_secret_and_an_unknown_session_get_the_same_answer_from_every_call() {
     let world = World::new().await;
@@ -450,8 +450,8 @@ async fn a_wrong_secret_and_an_unknown_session_get_the_same_answer_from_every_ca
     assert_eq!(again, held);
 }
 
-/// A node that was deposed without knowing it has not heard of newer sessions: it must not say
-/// that they are over (I18).
+/// A deposed node that does not know it yet has not learned of newer sessions: it must not report that
+/// they are over (I18).
 #[tokio::test(start_paused = true)]
 async fn nobody_is_told_that_a_session_is_unknown_without_a_quorum() {
     let world = World::new().await;
@@ -491,7 +491,7 @@ async fn a_call_that_lacks_something_is_refused_by_its_name() {
     assert_eq!(refused.reason(), RefusalReason::TtlOutOfRange);
 }
 
-/// A stream of the same session hears the pushes; the call gets its answer all the same.
+/// A stream of the same session receives the pushes; the call gets its answer all the same.
 #[tokio::test(start_paused = true)]
 async fn a_session_may_have_a_stream_and_make_calls() {
     let world = World::new().await;
@@ -506,7 +506,7 @@ async fn a_session_may_have_a_stream_and_make_calls() {
     assert_eq!(stream.granted().await, granted);
 }
 
-/// The stream hears of the denial when it happens; later it may ask under the same id itself.
+/// The stream receives the denial when it happens; later it may ask under the same id itself.
 #[tokio::test(start_paused = true)]
 async fn a_try_denied_to_a_call_is_answered_again_on_the_stream() {
     let world = World::new().await;

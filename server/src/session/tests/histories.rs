@@ -10,7 +10,7 @@ const SEEDS: u64 = 30;
 const CLIENTS: u64 = 8;
 const LENGTH: Duration = Duration::from_mins(5);
 
-/// What a client believes: its session is safe until `safe`.
+/// A client and its belief: its session is safe until `safe`.
 struct Believer {
     world: Arc<World>,
     ticket: Ticket,
@@ -20,7 +20,7 @@ struct Believer {
     sent: Vec<Moment>,
     safe: Moment,
     over: bool,
-    /// Sessions that are over, and until when they were believed safe.
+    /// Sessions that are over, and until when the client relied on them.
     past: Vec<(u64, Moment)>,
     acknowledged: u64,
 }
@@ -56,7 +56,7 @@ impl Believer {
             }
             match self.world.draw(12) {
                 0 => self.resume().await,
-                // Silent, for longer than the lease now and then.
+                // Silent, now and then for longer than the lease.
                 1 => self.listen(self.world.draw_length(TTL * 3 / 2)).await,
                 _ => self.keep_alive().await,
             }
@@ -65,7 +65,7 @@ impl Believer {
         self
     }
 
-    /// Opens a new session, as soon as the store lets it.
+    /// Opens a new session, as soon as the store allows it.
     async fn begin_anew(&mut self, until: Moment) {
         self.past.push((self.ticket.session_id, self.safe));
         while self.world.now() < until {
@@ -93,7 +93,7 @@ impl Believer {
         let _ = self.stream.pipe.outgoing.send(ClientFrames { frames }).await;
     }
 
-    /// As a client that knows pages, or as one of 0.1.
+    /// Resumes as a client that knows pages, or as one of 0.1.
     async fn resume(&mut self) {
         self.opened_at = self.world.now();
         self.stream = if self.world.draw(2) == 0 {
@@ -103,7 +103,7 @@ impl Believer {
         };
     }
 
-    /// Takes in what comes in so long; takes the session up again when the stream ends.
+    /// Receives frames for this long; resumes the session when the stream ends.
     async fn listen(&mut self, length: Duration) {
         let until = self.world.now() + length;
         while !self.over && self.world.now() < until {
@@ -136,7 +136,7 @@ impl Believer {
     }
 }
 
-/// What can go wrong with a store, one thing after the other.
+/// The faults of a store, one after the other.
 async fn misfortune(world: Arc<World>, until: Moment) {
     let mut tenure = 1;
     while world.now() < until {
@@ -161,7 +161,7 @@ async fn misfortune(world: Arc<World>, until: Moment) {
     }
 }
 
-/// Commands lie in the log; some come back without an outcome, and are committed after that.
+/// Holds commands back in the log; some end without an outcome, and are committed after that.
 async fn hold_commits(world: &World, tenure: u64) {
     world.fake.hold_commits();
     world.seams.sleep(world.draw_length(TTL)).await;
@@ -173,8 +173,8 @@ async fn hold_commits(world: &World, tenure: u64) {
     world.fake.let_commits_go();
 }
 
-/// The leader is deposed with commands in its log; the next one has some of them, and commits
-/// them before its own first entry.
+/// The leader is deposed with commands in its log; the next one has some of them, and commits them
+/// before its own first entry.
 async fn change_of_leader(world: &World, tenure: u64) {
     world.fake.hold_commits();
     world.seams.sleep(world.draw_length(TTL / 2)).await;
@@ -190,7 +190,7 @@ async fn change_of_leader(world: &World, tenure: u64) {
     world.fake.lead(tenure + 1);
 }
 
-/// How many acknowledgements and expiries the history of one seed had.
+/// Returns how many acknowledgements and expiries the history of one seed had.
 async fn history(seed: u64) -> (u64, usize) {
     let seams = simulated::seams(seed, 1_000_000);
     let world = Arc::new(World::on(seams, SessionSettings::default()).await);
@@ -216,8 +216,8 @@ async fn history(seed: u64) -> (u64, usize) {
     (clients.iter().map(|client| client.acknowledged).sum(), expired.len())
 }
 
-/// I6: whatever happens, no session ends while its client, by the last acknowledgement it got,
-/// still counts on it.
+/// I6: whatever happens, no session ends while its client still relies on it by the last acknowledgement
+/// that it received.
 #[tokio::test(start_paused = true)]
 async fn no_session_expires_before_its_client_gives_it_up() {
     let repeated = std::env::var("HOLDFAST_SEED").ok().map(|seed| seed.parse().unwrap());

@@ -1,4 +1,4 @@
-//! What operators bring in, how it runs out, and how it is claimed.
+//! What operators import, how it runs out, and how it is claimed.
 
 use holdfast_proto::v1::import_fate::Fate;
 use holdfast_proto::v1::import_row::Has;
@@ -91,7 +91,7 @@ async fn what_is_imported_is_held_until_it_is_claimed_and_then_by_the_claimer() 
     assert!(second.granted().await.token > granted.token);
 }
 
-/// I25, §5.3: not before what remained of it, and within the bound after that.
+/// I25, §5.3: not before the rest of its lease is over, and within the bound after that.
 #[tokio::test(start_paused = true)]
 async fn what_nobody_claims_runs_out_when_it_would_have() {
     let world = World::new().await;
@@ -137,7 +137,7 @@ async fn what_was_never_imported_or_is_over_cannot_be_claimed() {
     assert!(again.granted.is_some(), "the same claim again");
 }
 
-/// A session without a secret: nobody can show one.
+/// A session without a secret: no client can show one.
 #[tokio::test(start_paused = true)]
 async fn nobody_acts_for_an_import_but_by_a_claim() {
     let world = World::new().await;
@@ -185,7 +185,7 @@ async fn an_import_that_makes_no_sense_is_refused_before_anything_is_brought_in(
     assert!(matches!(fates[0][0], Fate::Held(_)), "{fates:?}");
 }
 
-/// What is lost with a tenure must not be overtaken by what is proposed in the next.
+/// Groups that are lost with a tenure must not be overtaken by those proposed in the next.
 #[tokio::test(start_paused = true)]
 async fn an_import_ends_with_the_tenure_it_began_in() {
     let world = World::new().await;
@@ -200,7 +200,7 @@ async fn an_import_ends_with_the_tenure_it_began_in() {
     world.seams.spawn("import", import).detach();
     world.settle().await;
 
-    // The same node leads again: what it would propose now comes behind what was lost.
+    // The same node leads again: what it would propose now comes after what was lost.
     world.fake.lead(2);
     world.settle().await;
     world.fake.let_commits_go();

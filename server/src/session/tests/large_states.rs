@@ -1,5 +1,5 @@
-//! A State of many megabytes: it is taken, or the session ends; nobody holds for a client that
-//! never gets it (I31), and nobody believes in a lease that was not renewed (I6).
+//! A State of many megabytes: the client takes it, or the session ends. No session holds locks for a
+//! client that never gets its State (I31), and no client relies on a lease that was not renewed (I6).
 
 use holdfast_core::{Command, LockName, Need, RequestId, SessionId, Tenure, ValueChange};
 use holdfast_proto::v1::request_state::State as Stands;
@@ -8,7 +8,7 @@ use prost::Message as _;
 
 use super::*;
 
-/// What a client takes in one message at most, as the clients of 0.1 have it.
+/// Most bytes that a client of 0.1 takes in a message.
 const CLIENT_TAKES: usize = 16 << 20;
 /// Locks of one set, each with the largest value: an entry of State of 290 KB.
 const NAMES: u64 = 64;
@@ -53,8 +53,8 @@ impl World {
         }
     }
 
-    /// Resumes again and again for `length`, as a client does that takes [`CLIENT_TAKES`] bytes in
-    /// a message. `true` if it came as far as a whole State.
+    /// Resumes again and again for `length`, like a client that takes [`CLIENT_TAKES`] bytes in a
+    /// message. `true` if it received a whole State.
     async fn resumes_for(&self, ticket: &Ticket, length: Duration) -> bool {
         let until = self.seams.clock.now() + length;
         while self.seams.clock.now() < until {
@@ -90,18 +90,18 @@ async fn a_client_that_cannot_take_its_state_does_not_keep_its_session() {
     assert_eq!(world.hub.metrics().expiries.get(), 1, "held for ever by nobody (I31)");
 }
 
-/// What one resume brought until the stream fell silent.
+/// The frames after one resume, until the stream fell silent.
 struct Resumed {
     opened: Opened,
     /// In the order of the pages, with the index of each.
     pages: Vec<(u64, State)>,
-    /// What came behind.
+    /// The frames after the State.
     behind: Vec<Body>,
     largest_message: usize,
 }
 
 impl Client {
-    /// All that comes until the stream is silent for a second.
+    /// Receives until the stream is silent for a second.
     async fn take_state(&mut self) -> Resumed {
         let seams = self.seams.clone();
         let (mut opened, mut pages, mut behind, mut largest_message) = (None, vec![], vec![], 0);
@@ -141,7 +141,7 @@ async fn a_client_of_0_1_is_refused_a_state_it_cannot_take_by_the_limits_name_an
     assert_eq!(world.hub.metrics().expiries.get(), 1, "its lease ran out where it was");
 }
 
-/// The largest State that fits goes out as ever: Opened renews, and both are in one message.
+/// The largest State that fits is sent whole: Opened renews, and both are in one message.
 #[tokio::test(start_paused = true)]
 async fn a_client_of_0_1_gets_a_state_of_many_megabytes_whole() {
     let world = World::new().await;
@@ -187,8 +187,8 @@ async fn a_large_state_comes_whole_in_pages_of_less_than_a_mebibyte_as_of_one_in
     assert_eq!(world.hub.metrics().outbox_bytes.get(), 0, "all has left");
 }
 
-/// A set is given back, by a command of the older stream that was still on its way, while the client
-/// takes the first page (I23).
+/// A command of the older stream that was still on its way releases a set while the client takes the
+/// first page (I23).
 #[tokio::test(start_paused = true)]
 async fn what_happens_while_state_is_sent_comes_behind_its_last_page() {
     let world = World::new().await;
@@ -235,7 +235,7 @@ async fn a_resume_in_pages_renews_only_by_the_keepalive_behind_state() {
     }
 }
 
-/// §5.2 and I31: a session whose client shows the secret is held on, and not for ever.
+/// §5.2 and I31: a session whose client shows the secret is held on, but not without end.
 #[tokio::test(start_paused = true)]
 async fn resumes_without_end_put_an_expiry_off_by_one_ttl_at_most() {
     let world = World::new().await;

@@ -11,7 +11,7 @@ fn expired() -> Body {
     Body::SessionEnded(SessionEnded { reason: LostReason::SessionExpired.into() })
 }
 
-/// How long from now until the client is told that its session expired.
+/// How long from now until the client learns that its session expired.
 async fn until_expired(world: &World, client: &mut Client) -> Duration {
     let before = world.seams.clock.now();
     assert_eq!(client.next().await, expired());
@@ -66,7 +66,7 @@ async fn a_keepalive_renews_from_the_moment_it_came_in() {
     assert_on_time(after + Duration::from_secs(1), TTL + MARGIN);
 }
 
-/// §5.1: a round that began before the keepalive came in says nothing about the time after.
+/// §5.1: a round that began before the keepalive came in proves nothing about the time after.
 #[tokio::test(start_paused = true)]
 async fn a_keepalive_waits_for_a_round_begun_after_it_came_in() {
     let world = World::new().await;
@@ -76,7 +76,7 @@ async fn a_keepalive_waits_for_a_round_begun_after_it_came_in() {
     world.settle().await;
     client.send(keep_alive(2)).await;
     world.settle().await;
-    // The round of the first ends; before the next can end, the quorum is gone.
+    // The round of the first keepalive ends; before the next can end, the quorum is gone.
     world.fake.set_quorum(false);
     world.fake.let_confirms_go();
 
@@ -108,7 +108,7 @@ async fn a_keepalive_is_not_acknowledged_by_a_round_of_another_tenure() {
     client.expect_silence(TTL).await;
 }
 
-/// §5.1: nobody is served before the tenure's own first entry is applied.
+/// §5.1: no client is served before the tenure's own first entry is applied.
 #[tokio::test(start_paused = true)]
 async fn nobody_is_attached_before_the_tenures_own_entry_is_applied() {
     let world = World::new().await;
@@ -140,7 +140,7 @@ async fn a_keepalive_of_a_session_that_ended_meanwhile_is_not_acknowledged() {
     assert_eq!(world.hub.metrics().keepalives_acknowledged.get(), 0);
 }
 
-/// §5.2: the expiry is in the log and not committed yet when the client is heard again.
+/// §5.2: the expiry is in the log and not committed yet when the client's next keepalive comes in.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_acknowledged_while_an_expiry_is_under_way() {
     let world = World::new().await;
@@ -159,8 +159,8 @@ async fn nothing_is_acknowledged_while_an_expiry_is_under_way() {
     assert_eq!(client.next().await, expired());
 }
 
-/// §5.2: nobody knows whether the first entry will still be committed, so nothing but an outcome
-/// lets the session be heard again; the expiry is proposed until there is one.
+/// §5.2: it is unknown whether the first entry will still be committed, so only an outcome lets the
+/// session be acknowledged again; the expiry is proposed until there is one.
 #[tokio::test(start_paused = true)]
 async fn an_expiry_of_unknown_fate_is_proposed_again_and_nothing_acknowledged_meanwhile() {
     let world = World::new().await;
@@ -181,8 +181,8 @@ async fn an_expiry_of_unknown_fate_is_proposed_again_and_nothing_acknowledged_me
     assert_eq!(world.hub.metrics().keepalives_acknowledged.get(), 0);
 }
 
-/// Waits until the expirer has seen the deadline of a session that was heard just now pass, and
-/// asks its quorum whether it may propose.
+/// Waits until the expirer has seen the deadline pass of a session that was renewed just now, and asks
+/// its quorum whether it may propose.
 pub(super) async fn until_expiry_is_confirmed(world: &World) {
     world.seams.sleep(TTL).await;
     world.fake.hold_confirms();
@@ -204,7 +204,8 @@ async fn a_session_whose_keepalive_waits_for_its_round_is_not_expired() {
     assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
 }
 
-/// §5.2: a resume that waits for its round counts as heard; one with a wrong secret does not.
+/// §5.2: a resume that waits for its round keeps its session from becoming due; one with a wrong secret
+/// does not.
 #[tokio::test(start_paused = true)]
 async fn only_a_resume_with_the_right_secret_keeps_a_session_from_expiring() {
     for (right, survives) in [(true, true), (false, false)] {
@@ -227,7 +228,7 @@ async fn only_a_resume_with_the_right_secret_keeps_a_session_from_expiring() {
     }
 }
 
-/// §5.3: the session was heard last just before the old leader died.
+/// §5.3: the session's last keepalive came in just before the old leader died.
 #[tokio::test(start_paused = true)]
 async fn a_new_tenure_gives_every_session_a_full_ttl_and_margin() {
     let world = World::new().await;
@@ -247,7 +248,7 @@ async fn a_new_tenure_gives_every_session_a_full_ttl_and_margin() {
     assert!(matches!(&rest[..], [Body::Refused(_)]));
 }
 
-/// §5.2: what the deposed leader knew of deadlines is worth nothing.
+/// §5.2: the deadlines that the deposed leader knew are void.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_does_not_lead_expires_nobody() {
     let world = World::new().await;
@@ -280,8 +281,8 @@ async fn an_outage_ends_no_session_that_is_heard_all_along() {
     assert!(after > TTL + MARGIN && after < TTL + Duration::from_secs(1), "after {after:?}");
 }
 
-/// §5.8 for a client whose stream broke with the outage: it has left after it what it had left
-/// before it.
+/// §5.8 for a client whose stream broke with the outage: after it the client has as much of its lease
+/// left as before.
 #[tokio::test(start_paused = true)]
 async fn an_outage_takes_nothing_off_the_lease_of_a_client_that_is_away() {
     let world = World::new().await;
@@ -299,8 +300,8 @@ async fn an_outage_takes_nothing_off_the_lease_of_a_client_that_is_away() {
     world.resume(&ticket).await.opened().await;
 }
 
-/// §5.2: the leader stood still past the deadline, and the keepalive sent meanwhile takes a
-/// moment to be read.
+/// §5.2: the leader was paused past the deadline, and the keepalive sent meanwhile takes a moment to be
+/// read.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_was_paused_handles_what_arrived_before_it_expires_anybody() {
     let world = World::new().await;
@@ -313,8 +314,8 @@ async fn a_leader_that_was_paused_handles_what_arrived_before_it_expires_anybody
     assert_eq!(world.hub.metrics().expiries.get(), 0);
 }
 
-/// All members stood still for longer than the lease, as when their machines are copied or suspended:
-/// a session that was well before has as much time left as it had then.
+/// All members were paused for longer than the lease, as when their machines are copied or suspended: a
+/// session that was healthy before has as much time left as it had then.
 #[tokio::test(start_paused = true)]
 async fn a_pause_longer_than_the_lease_takes_nothing_off_it() {
     let world = World::new().await;
@@ -355,8 +356,8 @@ async fn a_pause_that_no_timer_noticed_costs_nobody_its_session() {
     assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
 }
 
-/// The leader is paused while its quorum answers: a session whose deadline passed meanwhile has
-/// not had its say, another whose deadline passed before has.
+/// The leader is paused while its quorum answers: a session whose deadline passed meanwhile had no
+/// chance to renew, another whose deadline passed before had one.
 #[tokio::test(start_paused = true)]
 async fn a_pause_within_the_expirers_own_round_costs_nobody_else_its_session() {
     let world = World::new().await;
@@ -375,7 +376,7 @@ async fn a_pause_within_the_expirers_own_round_costs_nobody_else_its_session() {
     assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
 }
 
-/// Many sessions die at once: all are expired, in time, in more than one go.
+/// Many sessions end at once: all are expired, in time, in more than one batch.
 #[tokio::test(start_paused = true)]
 async fn three_thousand_sessions_that_die_at_once_all_expire_in_time() {
     let world = World::new().await;

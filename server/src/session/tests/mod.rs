@@ -1,4 +1,4 @@
-//! Streams on virtual time, over a replica of one that does what a test wants.
+//! Streams on virtual time, over a replica of one node that the test controls.
 
 mod bad_frames;
 mod call_leases;
@@ -56,7 +56,7 @@ struct Client {
     end: oneshot::Receiver<Result<(), StreamError>>,
 }
 
-/// Who shows it owns the session.
+/// The proof that a session belongs to the client.
 #[derive(Clone)]
 struct Ticket {
     session_id: u64,
@@ -83,7 +83,7 @@ impl World {
         world
     }
 
-    /// Lets every task do what it can do now.
+    /// Lets every task run until it waits.
     async fn settle(&self) {
         self.seams.sleep(Duration::from_millis(1)).await;
     }
@@ -114,14 +114,14 @@ impl World {
         (client, ticket)
     }
 
-    /// The session on a new stream, resumed or not, by a client that knows pages.
+    /// A client that knows pages resumes the session on a new stream; the resume may fail.
     async fn resume_in_pages(&self, ticket: &Ticket) -> Client {
         let client = self.connect_holding(1);
         client.send(in_pages(ticket)).await;
         client
     }
 
-    /// The session on a new stream, resumed or not, by a client of 0.1.
+    /// A client of 0.1 resumes the session on a new stream; the resume may fail.
     async fn resume(&self, ticket: &Ticket) -> Client {
         let client = self.connect();
         client.send(resume(ticket)).await;
@@ -174,7 +174,7 @@ impl Client {
         }
     }
 
-    /// Nothing comes for so long.
+    /// Expects that nothing comes for this long.
     async fn expect_silence(&mut self, length: Duration) {
         let seams = self.seams.clone();
         if let Ok(frame) = seams.timeout(length, self.frame()).await {
@@ -182,7 +182,7 @@ impl Client {
         }
     }
 
-    /// What the rest of the stream says, and how it ends.
+    /// The remaining frames of the stream, and how it ends.
     async fn rest(mut self) -> (Vec<Body>, Result<(), StreamError>) {
         let seams = self.seams.clone();
         let to_the_end = async {

@@ -1,4 +1,4 @@
-//! Moved: to those who asked, at most once a second.
+//! Moved: sent to the clients that asked for it, at most once a second.
 
 use holdfast_proto::v1::Moved;
 
@@ -9,7 +9,7 @@ fn follow(request_id: u64, name: &str) -> Ask {
     Ask::Acquire(Acquire { follow_place: true, ..acquire })
 }
 
-/// One holds; many wait, the last of them follows its place.
+/// One client holds; many wait, and the last of them follows its place.
 async fn queue(world: &World, length: u64) -> (Client, Client, Ticket) {
     let (holder, _) = world.session().await;
     for request in 1..=length {

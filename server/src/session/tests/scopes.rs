@@ -1,5 +1,6 @@
-//! Scopes with fallback: every answer that renews a lease names each of them; who is not granted for a
-//! suspension is told so; who loses a hold with an epoch keeps its session.
+//! Scopes with fallback: every answer that renews a lease names each of them; a client that is not
+//! granted because of a suspension is told so; a client that loses a hold with an epoch keeps its
+//! session.
 
 use std::sync::Arc;
 
@@ -25,7 +26,8 @@ fn kept(seq: u64, scopes: Vec<ScopeAuthority>) -> Body {
     Body::KeptAlive(KeptAlive { seq, scopes })
 }
 
-/// Not before it can be granted in: who holds a name of a new scope would lose it for nothing.
+/// Not before the scope can be granted in: a client that holds a name of a new scope would lose it for
+/// nothing.
 #[tokio::test(start_paused = true)]
 async fn a_client_is_told_of_every_scope_that_was_resumed_once_until_it_is_removed() {
     let world = World::new().await;
@@ -50,7 +52,7 @@ async fn a_client_is_told_of_every_scope_that_was_resumed_once_until_it_is_remov
     assert_eq!(another.next().await, kept(1, Vec::new()));
 }
 
-/// Also one that this node took over as a whole, or applied before it led.
+/// This holds also for a scope that came with a whole state, or was applied before this node led.
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_tells_of_the_scopes_of_before() {
     let world = World::new().await;
@@ -96,8 +98,8 @@ async fn a_hold_lost_with_its_epoch_leaves_the_session_alone() {
     assert_eq!(client.next().await, kept(1, told(4, 0)));
 }
 
-/// With keepers: the row is made, the scope is granted in, and what is left of the authority is told;
-/// without quorum it runs out, and the scope is suspended before it does.
+/// With keepers: the row is made, the scope is granted in, and answers carry the rest of the authority;
+/// without quorum the authority runs out, and the scope is suspended before it does.
 #[test]
 fn a_leader_with_a_fallback_has_authority_over_its_scope_while_a_quorum_answers() {
     let machine = Machine::new(7);
@@ -154,7 +156,7 @@ fn a_leader_with_a_fallback_has_authority_over_its_scope_while_a_quorum_answers(
     machine.run(life);
 }
 
-/// A leader that does not know where the fallback is lets nobody be granted anything.
+/// A leader without settings for fallback grants nothing.
 #[tokio::test(start_paused = true)]
 async fn a_leader_without_a_fallback_suspends_the_scopes_there_are() {
     let world = World::new().await;

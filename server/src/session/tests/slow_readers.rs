@@ -15,7 +15,7 @@ async fn ten_thousand_unread_pushes_cost_the_stream_and_state_heals_the_session(
     let ticket = Ticket { session_id: opened.session_id, secret: opened.secret };
     let (mut other, _) = world.session().await;
 
-    // Ten thousand grants and releases that the client never looks at.
+    // Ten thousand grants and releases that the client never reads.
     let session = SessionId::new(ticket.session_id);
     for round in 0..5_000 {
         let request = RequestId::new(round + 1);
@@ -115,7 +115,7 @@ async fn streams_past_a_limit_are_refused_by_its_name() {
     assert!(matches!(end, Err(StreamError::Limit { limit: "max_unopened_streams", .. })));
 }
 
-/// Names of one set, whose values are as large as they may be.
+/// Names of one set, whose values have the largest size.
 const NAMES: usize = 64;
 
 impl World {
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// A session whose client does not read what comes behind Opened.
+    /// A session whose client reads nothing after Opened.
     async fn unread(&self) -> (Client, Ticket) {
         let mut client = self.connect_holding(1);
         client.send(open(TTL)).await;
@@ -192,8 +192,8 @@ async fn a_few_unread_pushes_of_many_bytes_cost_the_stream() {
     assert!(matches!(end, Err(StreamError::Limit { limit: "outbox_bytes", .. })), "{end:?}");
 }
 
-/// I27: the outboxes are full together, each within its own bounds. The session that is pushed to last ends
-/// nothing of its own: the largest ends.
+/// I27: the outboxes together are full, each within its own bounds. A push to the last session does not
+/// end that session's stream: the largest outbox ends.
 #[tokio::test(start_paused = true)]
 async fn when_all_outboxes_are_full_together_the_largest_end_and_the_small_ones_go_on() {
     let settings = SessionSettings { outbox_bytes_total: 8 << 20, ..SessionSettings::default() };

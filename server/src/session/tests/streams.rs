@@ -1,4 +1,4 @@
-//! Opening, taking up again, and being told.
+//! Streams: opened, resumed, and sent events.
 
 use holdfast_core::{Command, Item, LockName, Need, RequestId, SessionId, Tenure};
 use holdfast_proto::v1::request_state::State as Stands;
@@ -44,7 +44,7 @@ async fn a_session_opens_acquires_and_hands_over() {
     assert!(next.token > held.token);
 }
 
-/// A test asks for a name that is held; it is told by whom, once.
+/// A test asks for a name that is held; the answer names the holder, once.
 #[tokio::test(start_paused = true)]
 async fn a_try_is_denied_once_with_the_holder_and_again_when_it_is_retried() {
     let world = World::new().await;
@@ -110,7 +110,7 @@ async fn a_cancel_says_what_the_request_was() {
     assert_eq!(client.next().await, was(9, cancelled::Was::Unknown));
 }
 
-/// The stream breaks; the session keeps its hold and its place, and is told them (I9, I12, I23).
+/// The stream breaks; the session keeps its hold and its place, and State reports both (I9, I12, I23).
 #[tokio::test(start_paused = true)]
 async fn a_resume_finds_hold_and_place_in_the_first_message() {
     let world = World::new().await;
@@ -144,7 +144,7 @@ async fn a_resume_finds_hold_and_place_in_the_first_message() {
     world.seams.sleep(TTL).await;
 }
 
-/// All that was asked is done and confirmed: nothing is kept of it but the mark.
+/// All requests are done and confirmed: only the mark is kept of them.
 #[tokio::test(start_paused = true)]
 async fn state_names_the_next_id_also_when_no_request_is_kept() {
     let world = World::new().await;
@@ -159,7 +159,7 @@ async fn state_names_the_next_id_also_when_no_request_is_kept() {
     assert_eq!(again.next().await, Body::State(State { next_request_id: 8, ..State::default() }));
 }
 
-/// What was granted while no stream was attached is in State; what comes after comes as events.
+/// Grants while no stream was attached are in State; later grants come as events.
 #[tokio::test(start_paused = true)]
 async fn a_grant_missed_while_away_is_in_state() {
     let world = World::new().await;
@@ -368,7 +368,7 @@ async fn a_resume_without_a_quorum_ends_unavailable() {
     assert!(matches!(end, Err(StreamError::Unavailable { .. })));
 }
 
-/// Frames that a client sends right behind its Open are done in order once it is answered.
+/// Frames that a client sends right after its Open are handled in order once it is answered.
 #[tokio::test(start_paused = true)]
 async fn frames_behind_open_wait_for_the_session() {
     let world = World::new().await;

@@ -1,5 +1,5 @@
-//! Random histories, watched: whatever happens while the pages are read and after, what a watcher
-//! was told is what the table holds, at `Synced` and after every later entry (I4, I23).
+//! Random histories, watched. Whatever happens while the pages are read and later, the watcher's view
+//! equals the table, at `Synced` and after every later entry (I4, I23).
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ struct History {
     /// Next request id of each session that may be open.
     sessions: BTreeMap<u64, u64>,
     truth: BTreeMap<u64, BTreeMap<String, Lock>>,
-    /// Whether locks are only asked for, so that there will be several pages of them.
+    /// Whether locks are only acquired, so that there will be several pages of them.
     filling: bool,
 }
 
@@ -80,13 +80,13 @@ impl History {
     }
 
     fn request_of(&mut self, session: SessionId) -> RequestId {
-        // One that ended in this very entry is refused, whatever it asks.
+        // A session that ended in this very entry is refused, whatever it asks.
         let Some(next) = self.sessions.get_mut(&session.get()) else { return RequestId::new(1) };
         *next += 1;
         RequestId::new(*next - 1)
     }
 
-    /// A tenth of the names is asked for by a quarter of the requests.
+    /// A tenth of the names gets a quarter of the requests.
     fn name(&self) -> LockName {
         let names = if self.draw(4) == 0 { NAMES / 10 } else { NAMES };
         let number = self.draw(names);
@@ -157,7 +157,7 @@ impl History {
     }
 }
 
-/// A watcher and what it knows, judged by the truth.
+/// A watcher and its view, judged by the truth.
 struct Judged {
     prefix: &'static str,
     watching: Watching,
@@ -173,7 +173,7 @@ impl Judged {
         Self { prefix, watching, model: Model::default(), between: 0, compared: 0 }
     }
 
-    /// Takes in some of what there is to be read.
+    /// Receives some of the events that are ready.
     async fn read(&mut self, history: &History, events: u64) {
         for _ in 0..events {
             let Some((index, told)) = self.watching.next_now().await else { return };
@@ -187,7 +187,7 @@ impl Judged {
         }
     }
 
-    /// Everything up to `index` was taken in.
+    /// Compares after everything up to `index` was received.
     fn compare(&mut self, history: &History, index: u64) {
         let below = |(name, _): &(&String, _)| name.starts_with(self.prefix);
         let mut truth = history.truth[&index].iter().filter(below);
@@ -202,7 +202,7 @@ impl Judged {
     }
 }
 
-/// How often watchers were compared, and how many changes they were told between pages.
+/// Returns how often watchers were compared, and how many changes they received between pages.
 async fn history(seed: u64) -> (u64, u64) {
     // Shown if it fails.
     println!("HOLDFAST_SEED={seed}");

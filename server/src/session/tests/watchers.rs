@@ -1,5 +1,5 @@
-//! The watcher's end of a watch, and a model of what a watcher knows: written from the comments of
-//! the protocol, without a look at the server.
+//! The watcher's end of a watch, and a model of a watcher's view: written from the comments of the
+//! protocol, without a look at the server.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ impl World {
         self.watch_holding(prefix, 1).await
     }
 
-    /// A watch whose transport takes so many messages before it pushes back.
+    /// A watch whose transport takes this many messages before it pushes back.
     pub(super) async fn watch_holding(
         &self,
         prefix: &str,
@@ -81,7 +81,7 @@ impl Watching {
         self.read.pop_front().unwrap()
     }
 
-    /// The next event, if one is there or comes without time passing.
+    /// The next event, if there is one or it comes without time passing.
     pub(super) async fn next_now(&mut self) -> Option<(u64, Told)> {
         let seams = self.seams.clone();
         if self.read.is_empty() {
@@ -105,7 +105,7 @@ impl Watching {
         }
     }
 
-    /// What the rest says, and how it ends, within a minute.
+    /// The remaining events, and how the watch ends, within a minute.
     pub(super) async fn rest(mut self) -> (Vec<(u64, Told)>, Result<(), StreamError>) {
         let seams = self.seams.clone();
         let to_the_end = async {
@@ -120,7 +120,7 @@ impl Watching {
     }
 }
 
-/// What is known of one lock.
+/// The view of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lock {
     /// By token: the session, and whether it shares.
@@ -130,7 +130,7 @@ pub(super) struct Lock {
     pub(super) value: Option<(Vec<u8>, u64, bool)>,
 }
 
-/// What a watcher knows.
+/// A watcher's view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Model {
     pub(super) locks: BTreeMap<String, Lock>,
@@ -139,7 +139,7 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Takes an event in. Fails on one that is told twice, or out of order.
+    /// Adds an event. Fails on an event that comes twice, or out of order.
     pub(super) fn take_in(&mut self, index: u64, told: Told) {
         assert!(index >= self.index, "index {index} comes after {}", self.index);
         self.index = index;

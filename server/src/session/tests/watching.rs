@@ -1,4 +1,4 @@
-//! Watchers on virtual time: what they are told, how they end, and that nobody waits for them.
+//! Watchers on virtual time: what they receive, how they end, and that nothing waits for them.
 
 use holdfast_core::{Command, FencingToken, RequestId, SessionId, Tenure, ValueChange};
 use holdfast_core::{Label, LockName, Need};
@@ -12,7 +12,7 @@ use crate::session::watch::ROUND_EVERY;
 
 const TENURE: Tenure = Tenure::new(1);
 
-/// Commands of a test, committed as if somebody had proposed them.
+/// Commands of a test, committed as if a client had proposed them.
 impl World {
     fn commit(&self, command: Command) {
         self.fake.commit(command, TENURE);
@@ -91,9 +91,9 @@ async fn the_state_comes_first_in_the_order_of_names_and_only_below_the_prefix()
     assert_eq!(locks[0].holders[0].label, "holder");
 }
 
-/// Two pages were read and the third was not: what is released of them is told, what is released
-/// behind them is not shown. The names at the edges of the pages are the ones that could be lost,
-/// or told twice.
+/// Two pages were read and the third was not: a release of a lock on them is sent, a release of a lock
+/// after them leaves no trace. The names at the edges of the pages are those that could be lost, or sent
+/// twice.
 #[tokio::test(start_paused = true)]
 async fn what_changes_between_two_pages_is_told_once_up_to_the_edge_of_the_last_one() {
     const PAGE: u64 = 256;
@@ -179,7 +179,7 @@ async fn every_change_is_told_once_and_in_order() {
     watching.expect_silence(Duration::from_mins(1)).await;
 }
 
-/// An observer never sees a part of a set (I14): what one entry changed travels in one message.
+/// An observer never sees a part of a set (I14): the changes of one entry travel in one message.
 #[tokio::test(start_paused = true)]
 async fn a_set_is_told_whole_in_one_message() {
     let world = World::new().await;
@@ -229,8 +229,7 @@ async fn a_lock_with_many_readers_is_told_whole() {
     assert_eq!(model.locks, world.locks(""));
 }
 
-/// I27: it is cut by itself, by the name of the limit; another one misses nothing, and the store
-/// goes on.
+/// I27: the watch is cut, with the name of the limit; another one misses nothing, and the store goes on.
 #[tokio::test(start_paused = true)]
 async fn a_watcher_that_does_not_read_is_cut_and_nobody_else_is() {
     let settings = SessionSettings { watch_backlog: 64, ..SessionSettings::default() };
@@ -260,8 +259,8 @@ async fn a_watcher_that_does_not_read_is_cut_and_nobody_else_is() {
     assert_eq!(end, Err(limit));
 }
 
-/// The limit is one of what lies behind the watcher, not of what happens at once: who reads is
-/// told an entry larger than the backlog.
+/// The limit counts what a watcher has not read, not what happens at once: a watcher that reads receives
+/// an entry larger than the backlog.
 #[tokio::test(start_paused = true)]
 async fn one_entry_larger_than_the_backlog_cuts_nobody_who_reads() {
     let settings = SessionSettings { watch_backlog: 16, ..SessionSettings::default() };
@@ -349,7 +348,7 @@ async fn a_snapshot_that_replaces_the_state_ends_every_watch() {
     assert!(matches!(end, Err(StreamError::Unavailable { .. })), "{end:?}");
 }
 
-/// Nothing else would tell its watchers: a leader that is cut off hears of no other.
+/// No other message would reach its watchers: a leader that is cut off does not learn of another.
 #[tokio::test(start_paused = true)]
 async fn a_leader_without_a_quorum_ends_its_watches() {
     let world = World::new().await;
@@ -400,7 +399,7 @@ async fn a_watcher_that_goes_leaves_nothing_behind() {
 }
 
 impl World {
-    /// Changes the value of a lock of a new session, `times` times, to as large a one as there may be.
+    /// Sets the value of a lock of a new session `times` times, each of the largest size.
     fn change_values(&self, name: &str, times: u64) {
         let session = self.open_session("holder");
         let outcome = self.fake.commit(acquiring(session, 1, name), TENURE).outcome;
@@ -442,8 +441,8 @@ async fn a_watch_that_is_behind_by_many_bytes_is_cut() {
     assert!(matches!(end, Err(StreamError::Limit { limit: "outbox_bytes", .. })), "{end:?}");
 }
 
-/// I27: each is within its own bounds, and together they keep more than the budget. One that is behind
-/// by more than its share ends; that is enough, and the others go on.
+/// I27: each watch is within its own bounds, and together they keep more than the budget. One that is
+/// behind by more than its share ends; that is enough, and the others go on.
 #[tokio::test(start_paused = true)]
 async fn when_watches_keep_too_much_together_one_that_is_far_behind_ends_and_the_others_go_on() {
     let settings = SessionSettings {

@@ -63,7 +63,7 @@ async fn a_waiter_is_told_of_a_hundred_holders_and_no_more() {
     assert_eq!(queued(&mut writer).await.holders.len(), 100);
 }
 
-/// I14, and names in their order whatever order they were asked for in.
+/// I14, and names in their order whatever the order of the request.
 #[tokio::test(start_paused = true)]
 async fn a_set_is_granted_whole_and_given_back_in_parts() {
     let world = World::new().await;
@@ -120,7 +120,8 @@ async fn any_takes_what_is_free_or_says_that_nothing_is() {
     assert_eq!(refusal.unwrap().reason(), RefusalReason::NothingFree);
 }
 
-/// Its best place counts, and those behind it in the other queue move up when it leaves.
+/// The request's best place counts, and the requests behind it in the other queue move up when it
+/// leaves.
 #[tokio::test(start_paused = true)]
 async fn any_of_two_moves_with_its_best_place_and_leaves_the_other_queue() {
     let world = World::new().await;
