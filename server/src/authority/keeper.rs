@@ -400,9 +400,9 @@ impl Keeper {
         now + while_
     }
 
-    /// When the wait is over that an answer starts, and the moment at which it starts. It starts at the
-    /// end of the answer (`ReturnWaitFromEnd`), whichever leader wrote the row (`AnyLeaderWaits`), and
-    /// lasts by the V that the holds were counted by (`ReturnWaitByTheRow`).
+    /// The start and the end of the wait that an answer requires. It starts at the end of the answer
+    /// (`ReturnWaitFromEnd`), whichever leader wrote the row (`AnyLeaderWaits`), and lasts by the V that
+    /// the holds were counted by (`ReturnWaitByTheRow`).
     fn waited_from(
         &self,
         began: Moment,

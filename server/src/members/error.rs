@@ -199,7 +199,7 @@ pub enum MembershipRefusal {
     /// No other member can lead.
     #[error("there is no other voter that could lead; promote a member first")]
     NobodyElse,
-    /// The intended leader had not caught up in time, or no voter had. This node leads on.
+    /// The intended leader had not caught up in time, or no voter had. This node still leads.
     #[error(
         "no voter that could take over had caught up within {waited_ms} ms; this node leads on. \
          Ask again when there is less to do"

@@ -87,7 +87,7 @@ pub enum NodeError {
     /// A port stopped serving without a request to stop.
     #[error("the port for {whom} is gone: {why}")]
     PortLost {
-        /// Who connects to it.
+        /// The kind of peer that connects to it.
         whom: &'static str,
         /// What happened.
         why: String,

@@ -78,8 +78,8 @@ impl Registry {
             Event::Left { session, request, items } => {
                 self.left(state, *session, *request, items);
                 // Waiting calls: a request that left because its session ended is answered with that
-                // end, and one that left because it was granted elsewhere was answered with the grant
-                // right before this.
+                // end, and one that left because another of its locks was granted was answered with
+                // the grant right before this.
                 if table.session(*session).is_some() {
                     state.waiting.tell(*session, About::Request(*request), || Told::Left);
                 }

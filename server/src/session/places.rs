@@ -78,7 +78,7 @@ impl Follows {
         }
     }
 
-    /// The session has no longer a stream that follows places.
+    /// No stream of the session follows places any more.
     pub(super) fn forget_session(&mut self, session: SessionId) {
         let range = (session, RequestId::new(0))..=(session, RequestId::new(u64::MAX));
         let requests: Vec<Request> = self.by_request.range(range).map(|(&key, _)| key).collect();

@@ -73,10 +73,10 @@ pub struct SessionSettings {
     pub max_watches: usize,
     /// Changes that a watch may be behind, besides those that the transport has taken over.
     ///
-    /// Default: 8 192. Minimum: 16. Past it the watch ends with `RESOURCE_EXHAUSTED`; begun anew,
-    /// it is told the state.
+    /// Default: 8 192. Minimum: 16. Past it the watch ends with `RESOURCE_EXHAUSTED`; a
+    /// new watch receives the state.
     ///
-    /// Source: as `outbox_frames`; about 2 MiB, shared by all who are behind on one prefix.
+    /// Source: as `outbox_frames`; about 2 MiB, shared by all watchers that are behind on one prefix.
     pub watch_backlog: usize,
     /// Calls that wait for a lock at this node at once (unary Acquire).
     ///
@@ -90,7 +90,7 @@ pub struct SessionSettings {
     /// 262 144 (256 KiB) in every server: only simulations make it smaller. The largest entry, a set
     /// of 64 names with values, has 330 KB, so no page comes near 1 MiB.
     pub state_page_bytes: usize,
-    /// Locks on a page of the state that a watch tells first.
+    /// Locks on a page of the state that a watch sends first.
     ///
     /// 256 in every server: only simulations make it smaller. It bounds how long the table is held
     /// for a page.
