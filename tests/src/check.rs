@@ -1,29 +1,29 @@
-//! The one judge of histories, whoever made them.
+//! The judge of histories, whatever produced them.
 //!
-//! [`check`] reads what the clients of a run wrote and names every invariant of DESIGN §12 that
-//! the run is certain to have broken. It never guesses: a call of unknown outcome may or may not
-//! have taken effect, an interval of belief is drawn no larger than what was written proves, and
-//! where the order of two things is not certain, any order is allowed. So a violation is a bug,
-//! and a run without one proves as much as its [`Tally`] says it looked at.
+//! [`check`] reads what the clients of a run wrote and names every invariant of DESIGN §12 that the run certainly broke. It never guesses:
+//! a call of unknown outcome may or may not have taken effect, an interval of belief is no larger than what the records prove, and where
+//! the order of two things is not certain, any order is allowed. So a violation is a bug, and a run without one proves as much as its
+//! [`Tally`] counts.
 //!
 //! | module | proves |
 //! |---|---|
-//! | [`overlap`](self) | I24: no two safe holds of a name that do not fit, no older token after a newer one |
-//! | `fences` | I1: a resource that refuses older tokens sees no two holders' writes in turns, and refuses nobody who is safe |
-//! | `tokens` | I3: tokens never repeat, and rise over all that happened one after the other |
-//! | `order` | I9: first in, first out, and nobody barges, whatever is asked for |
-//! | `grants` | I14, I23: a set is granted whole, an `any` what it asked for |
-//! | `answers` | I10, I12, I23, I5: answers fit each other and what was asked |
-//! | `holds` | I6, I13, I19: a hold ends by its owner or its lease and by nothing else |
-//! | `rights` | I6: who believes in a hold was told so in time, and whom the store told so, it does not expire |
+//!
+//! | | [`overlap`](self) | I24: no two safe holds of a name conflict, and no older token is safe after a newer one |
+//! | | `fences` | I1: a resource that refuses older tokens sees no interleaved writes of two holders, and refuses no safe holder |
+//! | | `tokens` | I3: tokens never repeat, and rise from each event to every later one |
+//! | | `order` | I9: first in, first out, and no request barges, whatever it asks for |
+//! | | `grants` | I14, I23: a set is granted whole, an `any` gets what it asked for |
+//! | | `answers` | I10, I12, I23, I5: answers agree with each other and with the request |
+//! | | `holds` | I6, I13, I19: a hold ends by its owner or its lease and by nothing else |
+//! | | `rights` | I6: a client believes in a hold only with an acknowledgement in time, and the store expires no session before that ends |
 //! | `expiry` | I6, I7: a lease ends neither before the safe deadline nor later than its bound |
-//! | `replicas` | I8, I16: nodes at one index are in one state, and stamps never go back |
-//! | `survival` | I4, I19: what was acknowledged is in every later state, as it was told |
-//! | `values` | I19, I18, I13: a value is the one that was left, and doubted when it has to be |
-//! | `imports` | I25: what was imported is there once, for as long as it was to be, and for its owner |
-//! | `reads` | I18, I15, I11, I2: what a look shows |
-//! | `watches` | I23, I18, I14, I6, I13, I31: a watch tells every change once and in order, or that it broke |
-//! | `ending` | I31, I32: every call ends, nobody is forgotten, keepalives are answered |
+//! | | `replicas` | I8, I16: nodes at one index are in one state, and stamps never go back |
+//! | | `survival` | I4, I19: whatever was acknowledged is in every later state, as acknowledged |
+//! | | `values` | I19, I18, I13: a value is the one that the last holder left, and is suspect when it has to be |
+//! | | `imports` | I25: an imported row exists once, until its lease ends, and for its owner |
+//! | | `reads` | I18, I15, I11, I2: what a look may show |
+//! | | `watches` | I23, I18, I14, I6, I13, I31: a watch reports every change once and in order, or that it broke |
+//! | | `ending` | I31, I32: every call ends, no client is forgotten, keepalives are answered |
 
 mod answers;
 mod ending;
@@ -56,7 +56,7 @@ use story::Story;
 pub struct Violation {
     /// Its number in DESIGN §12.
     pub invariant: u8,
-    /// Who, what, when: enough to find the records.
+    /// Client, names and times: enough to find the records.
     pub message: String,
 }
 
@@ -66,24 +66,24 @@ impl fmt::Display for Violation {
     }
 }
 
-/// How much a run gave the checker to look at.
+/// How much a run gave the judge to look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Requests asked.
     pub requests: usize,
     /// Requests that were granted.
     pub grants: usize,
-    /// Requests that were acknowledged as waiting before anything else became of them.
+    /// Requests that were acknowledged as waiting before any other answer.
     pub waits: usize,
-    /// Holds of one name with an interval in which they were certainly believed safe.
+    /// Holds of one name that their client certainly believed safe for some interval.
     pub safe_holds: usize,
     /// Requests of unknown outcome.
     pub unknown: usize,
-    /// States after a resume.
+    /// States received after a resume.
     pub states: usize,
-    /// Rows that were imported, as far as somebody was told.
+    /// Imported rows, as far as an answer reported them.
     pub imported: usize,
-    /// Claims of them that were granted.
+    /// Claims of imported rows that were granted.
     pub claimed: usize,
     /// Looks that ended.
     pub reads: usize,
@@ -95,43 +95,43 @@ pub struct Tally {
     pub together: usize,
     /// Grants of all of several names.
     pub sets: usize,
-    /// Grants of whichever names were free.
+    /// Grants of those of several names that were free.
     pub anys: usize,
-    /// Names given back, acknowledged, while others of their grant stayed.
+    /// Names whose release was acknowledged while other names of their grant stayed held.
     pub released_in_part: usize,
     /// Changes of values that were acknowledged.
     pub writes: usize,
-    /// Values that came with a grant, or were looked at during one, and could be only one.
+    /// Values for which only one possibility was left, seen with a grant or by a look during one.
     pub values_seen: usize,
     /// Values that came with a grant and were suspect.
     pub suspects: usize,
-    /// Writes that a resource outside of the store accepted.
+    /// Writes that a resource outside the store accepted.
     pub accepted: usize,
-    /// Acknowledgements of keepalives, of which each gave a client the right to believe.
+    /// Acknowledgements of keepalives, each of which extended a client's right to believe.
     pub acknowledged: usize,
-    /// Sessions that the store was seen to end because their lease had run out.
+    /// Sessions that the store ended because their lease had run out, as observed.
     pub expiries: usize,
-    /// Clients whose lease had to end within its bound, because they were killed.
+    /// Killed clients, whose lease had to end within its bound.
     pub owed_expiries: usize,
-    /// What watches told: locks, changes, breaks.
+    /// Reports of watches: locks, changes, breaks.
     pub watch_news: usize,
-    /// Times that a watch said that it broke, and told the state anew.
+    /// Times that a watch reported a break and sent the state anew.
     pub watches_begun_anew: usize,
-    /// Times that two nodes were seen at the same index.
+    /// Times that two nodes were observed at the same index.
     pub compared: usize,
 }
 
-/// What the checker found.
+/// What the judge found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Everything that is certainly wrong.
     pub violations: Vec<Violation>,
-    /// What was looked at.
+    /// How much was looked at.
     pub tally: Tally,
 }
 
 impl Report {
-    /// The numbers of the invariants broken, each once, in order.
+    /// The numbers of the broken invariants, each once, in order.
     pub fn broken(&self) -> Vec<u8> {
         let mut numbers: Vec<u8> =
             self.violations.iter().map(|violation| violation.invariant).collect();
@@ -151,13 +151,12 @@ impl fmt::Display for Report {
     }
 }
 
-/// What the judge allows.
+/// The tolerances of the judge.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How much later than its own limit a call may end. A loaded machine needs some.
+    /// How far a call may overrun its own limit. A loaded machine needs some grace.
     pub grace: Duration,
-    /// After so long without faults everything has to move again: there is a leader, it has heard
-    /// from everybody, and everybody from it.
+    /// After so long without faults everything has to make progress again: there is a leader, and it exchanges messages with every member.
     pub settle: Duration,
 }
 
@@ -192,12 +191,12 @@ pub fn check(records: &[Record], options: Options) -> Report {
     Report { violations, tally }
 }
 
-/// A violation; short, because every check makes some.
+/// A violation; the name is short because every check uses it.
 fn violation(invariant: u8, message: String) -> Violation {
     Violation { invariant, message }
 }
 
-/// An instant as people read it: seconds with microseconds.
+/// An instant in readable form: seconds with microseconds.
 fn at(ns: u64) -> String {
     format!("{}.{:06} s", ns / 1_000_000_000, ns % 1_000_000_000 / 1_000)
 }

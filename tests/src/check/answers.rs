@@ -1,5 +1,5 @@
-//! I12, I10, I5: what is said about one request fits together, a waiter leaves only for a stated
-//! reason, and nothing is granted to a session that is over.
+//! I12, I10, I5: the answers to one request agree with each other, a waiter leaves only for a
+//! stated reason, and no request of an ended session is granted.
 
 use super::story::{Answer, Request, Story};
 use super::{Violation, at, violation};
@@ -12,8 +12,8 @@ pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
     }
 }
 
-/// I12: one request is granted at most once, under one token, with names that become fewer only by
-/// what its client gives back, and it is not also denied.
+/// I12: one request is granted at most once, under one token; its names become fewer only when its
+/// client gives some back; and it is not also denied.
 fn same_answer(story: &Story, request: &Request, violations: &mut Vec<Violation>) {
     let Some(grant) = &request.granted else { return };
     for (told_ns, answer) in &request.answers {
@@ -68,8 +68,8 @@ fn leaves_for_a_reason(story: &Story, request: &Request, violations: &mut Vec<Vi
     }
 }
 
-/// Whether the session may have ended by `now_ns`: it was closed, said to be over, or its lease
-/// is not known to be certain any more.
+/// Whether the session may have ended by `now_ns`: its client closed it, an answer reported its
+/// end, or its lease is no longer known to be certain.
 fn session_may_be_over(story: &Story, request: &Request, now_ns: u64) -> bool {
     story.clients.get(&request.client).is_none_or(|client| {
         client.closed_ns.is_some()
@@ -78,7 +78,7 @@ fn session_may_be_over(story: &Story, request: &Request, now_ns: u64) -> bool {
     })
 }
 
-/// I5: no grant after the client was told that its session is over.
+/// I5: no grant after the client learned that its session is over.
 fn alive(story: &Story, request: &Request, violations: &mut Vec<Violation>) {
     let ended = story.clients.get(&request.client).and_then(|client| client.ended_ns);
     let (Some(ended), Some(grant)) = (ended, &request.granted) else { return };

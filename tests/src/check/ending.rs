@@ -1,5 +1,5 @@
-//! I32, I31: every call ends, within its own limit, in a run that was healed nobody is forgotten,
-//! and while nothing is broken keepalives are answered.
+//! I32, I31: every call ends within its own limit, no client of a healed run is forgotten, and
+//! keepalives are answered while no fault is active.
 
 use super::story::{Hold, Over, Request, Story};
 use super::{Options, Violation, at, violation};
@@ -17,7 +17,7 @@ pub(super) fn check(story: &Story, options: Options, violations: &mut Vec<Violat
     }
 }
 
-/// I31: a client that lives keeps its lease while nothing is broken and everything has settled.
+/// I31: a live client keeps its lease while no fault is active and everything has settled.
 fn keepalive_without_answer(
     story: &Story,
     options: Options,
@@ -44,7 +44,7 @@ fn keepalive_without_answer(
     }
 }
 
-/// I32: a call with a limit ends by then, whatever is broken.
+/// I32: a call with a limit ends by then, whatever fault is active.
 fn late(request: &Request, grace_ns: u64, violations: &mut Vec<Violation>) {
     let (Some(limit), Some(ended)) = (request.limit_ns, request.ended_ns) else { return };
     if ended > limit.saturating_add(grace_ns) {
@@ -60,7 +60,7 @@ fn late(request: &Request, grace_ns: u64, violations: &mut Vec<Violation>) {
     }
 }
 
-/// I31: after healing, a request without an answer belongs to a client that is no more.
+/// I31: after healing, only requests of clients that are gone may lack an answer.
 fn forgotten(story: &Story, request: &Request, violations: &mut Vec<Violation>) {
     if request.ended_ns.is_some()
         || is_gone(story, request.client)
@@ -95,7 +95,7 @@ fn release_without_answer(story: &Story, hold: &Hold, violations: &mut Vec<Viola
     }
 }
 
-/// Whether nothing more can be expected of the client.
+/// Whether no further record can be expected of the client.
 fn is_gone(story: &Story, client: crate::history::ClientId) -> bool {
     story.clients.get(&client).is_some_and(|client| {
         client.killed_ns.is_some() || client.closed_ns.is_some() || client.ended_ns.is_some()

@@ -2,9 +2,9 @@
 //! bound of DESIGN §5.3.
 //!
 //! The bound counts changes of leader and the time without one. Between two faults it is simpler:
-//! by the time that everything has settled one leader has begun, which gave every session a full
-//! lease, and while nothing is broken none follows it. Of a client that was killed it is certain
-//! that nothing renewed its lease any more.
+//! once everything has settled, one leader has begun and given every session a full lease, and no
+//! other leader follows while no fault is active. After a client was killed, certainly nothing
+//! renews its lease.
 
 use super::story::{Client, Story};
 use super::{Options, Tally, Violation, at, violation};
@@ -42,7 +42,7 @@ pub(super) fn check(
     }
 }
 
-/// I6: some hold of the session was certain beyond its end.
+/// I6: some hold of the session was certain beyond the session's end.
 fn early(story: &Story, violations: &mut Vec<Violation>) {
     for hold in &story.holds {
         let ended = story.facts.expired_holding(hold.client, hold.token, hold.from_ns);
@@ -60,8 +60,8 @@ fn early(story: &Story, violations: &mut Vec<Violation>) {
     }
 }
 
-/// By when a session has to be over that nothing renews any more; `None` if nothing is owed: it
-/// ended otherwise, or there was always something broken.
+/// The deadline by which a session that nothing renews has to be over. `None` if there is no
+/// deadline: it ended otherwise, or some fault was always active.
 fn owed_by_ns(story: &Story, options: Options, id: ClientId, client: &Client) -> Option<u64> {
     let (ttl_ns, killed_ns) = (client.ttl_ns?, client.killed_ns?);
     if client.closed_ns.is_some() || client.ended_ns.is_some() {

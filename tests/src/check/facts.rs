@@ -1,17 +1,17 @@
-//! What was seen beside the clients: faults, expiries, nodes.
+//! What was observed besides the clients' records: faults, expiries, nodes.
 
 use std::collections::BTreeMap;
 
 use crate::history::{ClientId, Record, What};
 
-/// What was seen beside the clients.
+/// What was observed besides the clients' records.
 #[derive(Default)]
 pub(super) struct Facts {
-    /// When nothing was broken: from, until. The last one has no end if the run ended healed.
+    /// When no fault was active: from, until. The last span has no end if the run ended healed.
     pub(super) healthy: Vec<(u64, Option<u64>)>,
     /// The sessions of each client that the store ended, in order.
     pub(super) expired: BTreeMap<ClientId, Vec<Expired>>,
-    /// How far nodes were seen to have come, in order.
+    /// How far nodes were observed to have applied the log, in order.
     pub(super) applied: Vec<Applied>,
     /// What the names of each scope begin with.
     pub(super) scopes: Vec<String>,
@@ -22,13 +22,13 @@ pub(super) struct Facts {
 /// A session that the store ended.
 pub(super) struct Expired {
     at_ns: u64,
-    /// What it was ever granted; `None`: whatever its client had.
+    /// Every token that it was ever granted; `None`: all that its client had.
     tokens: Option<Vec<u64>>,
-    /// Its number at the store, if that was seen.
+    /// Its number at the store, if that was observed.
     session: Option<u64>,
 }
 
-/// A node at an index.
+/// A node at an index of the log.
 pub(super) struct Applied {
     pub(super) node: u64,
     pub(super) index: u64,
@@ -61,24 +61,24 @@ impl Facts {
         }
     }
 
-    /// From here on nothing was broken; `None` if something was at the end.
+    /// The instant since which no fault was active; `None` if one was active at the end.
     pub(super) fn healed_ns(&self) -> Option<u64> {
         self.healthy.last().and_then(|(from, end)| end.is_none().then_some(*from))
     }
 
-    /// Whether nothing was broken from `from_ns` to `until_ns`.
+    /// Whether no fault was active from `from_ns` to `until_ns`.
     pub(super) fn healthy_between(&self, from_ns: u64, until_ns: u64) -> bool {
         let after = self.healthy.partition_point(|(from, _)| *from <= from_ns);
         let window = after.checked_sub(1).map(|at| self.healthy[at]);
         window.is_some_and(|(_, end)| end.is_none_or(|end| end >= until_ns))
     }
 
-    /// When a session of `client` was ended, the first time after `from_ns`.
+    /// The first time after `from_ns` at which the store ended a session of `client`.
     pub(super) fn expired_after(&self, client: ClientId, from_ns: u64) -> Option<u64> {
         self.ended_after(client, from_ns).map(|ended| ended.at_ns).next()
     }
 
-    /// When the session was ended that was granted `token` before `from_ns`.
+    /// When the store ended the session that was granted `token` before `from_ns`.
     pub(super) fn expired_holding(
         &self,
         client: ClientId,
@@ -101,12 +101,12 @@ impl Facts {
         ended[ended.partition_point(|ended| ended.at_ns <= from_ns)..].iter()
     }
 
-    /// The scope that a name is in: its prefix; of names in none, the same nothing.
+    /// The scope of a name: its prefix; `None` for every name in no scope.
     pub(super) fn scope_of(&self, name: &str) -> Option<&str> {
         self.scopes.iter().map(String::as_str).find(|prefix| name.starts_with(prefix))
     }
 
-    /// Whether somebody watched the store, and so would have seen sessions end.
+    /// Whether the store was observed, so that the end of sessions would have been recorded.
     pub(super) fn watched(&self) -> bool {
         !self.applied.is_empty() || !self.expired.is_empty()
     }

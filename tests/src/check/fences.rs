@@ -1,7 +1,8 @@
 //! I1: a resource that refuses tokens lower than the largest it has seen never accepts interleaved
-//! writes of two holders: each write is its token's own client's, and once a newer grant's write
-//! was accepted no older one's is. And it refuses nobody who is safe: if it did, the holder of a
-//! newer grant had written while the older one was still good.
+//! writes of two holders: each write comes from the client that was granted its token, and once it
+//! has accepted a write of a newer grant it accepts none of an older one. Nor does it refuse a safe
+//! holder: such a refusal would mean that the holder of a newer grant wrote while the older grant
+//! was still good.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +34,7 @@ fn refused_while_safe(story: &Story, fence: &Fence, newer: u64) -> Option<String
     was_safe.then(|| format!("was refused, when it was safe: token {newer} had written"))
 }
 
-/// A token says who writes; here it does not.
+/// A token identifies the writer; here another client wrote with it.
 fn not_its_own(story: &Story, fence: &Fence) -> Option<String> {
     let held = story.hold(fence.client, fence.token, &fence.name);
     let alone = held.is_some_and(|hold| !hold.shared);

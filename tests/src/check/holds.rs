@@ -1,4 +1,4 @@
-//! I6, I13, I19: a hold ends by its owner, or by its lease, never before its safe deadline, and by
+//! I6, I13, I19: a hold ends by its owner or by its lease, never before its safe deadline, and by
 //! nothing else.
 
 use super::story::{Hold, Over, ReleaseTold, Story};
@@ -16,7 +16,7 @@ pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
     }
 }
 
-/// The store says it is over, while the client's safe deadline has not passed.
+/// The store reports the end of a hold before the client's safe deadline has passed.
 fn told_over(story: &Story, hold: &Hold) -> Option<(u8, String)> {
     let (told_ns, Over::Told(cause)) = hold.over? else { return None };
     let until_ns = hold.until_ns.filter(|until| *until > told_ns)?;
@@ -25,17 +25,17 @@ fn told_over(story: &Story, hold: &Hold) -> Option<(u8, String)> {
         LostCause::Expired => (6, "was expired"),
         LostCause::Gone => (19, "was forgotten"),
         LostCause::Closed if !closed => (13, "was closed by nobody"),
-        // The client's own caution, and its own close, are its own business.
+        // A client may give up early by its own deadline or its own close.
         LostCause::Deadline | LostCause::Closed => return None,
     };
     Some((invariant, format!("{words} at {}, safe until {}", at(told_ns), at(until_ns))))
 }
 
-/// The store says it was given back, and its client did nothing of the kind (I13).
+/// The store reports a release that the client never asked for (I13).
 fn released_by_nobody(hold: &Hold) -> Option<(u8, String)> {
     let (told_ns, ReleaseTold::Released) = hold.release_told? else { return None };
     let given_up = matches!(hold.over, Some((at_ns, Over::GivenUp)) if at_ns <= told_ns);
-    // A client that looked too seldom may have given back what is drawn here as lapsed before.
+    // A client that looked too seldom may have released what is drawn here as lapsed earlier.
     (!given_up && hold.releases == 0)
         .then(|| (13, format!("was released at {}, not by its holder", at(told_ns))))
 }

@@ -1,10 +1,10 @@
-//! I25: an imported row is exactly one hold, or one place in its queue, with its owner, its value and
-//! what remained of its lease; importing it again changes nothing.
+//! I25: an imported row is exactly one hold, or one place in its queue, with its owner, its value and what remained of its lease; importing
+//! it again changes nothing.
 //!
-//! What comes in is a session of its own, so nobody in the history holds it; it shows in what
-//! others are told. Until the row has run out, counted from when the import was asked for and by the
-//! fastest clock, nobody is granted its lock before its owner has claimed it; its owner's claim is
-//! granted, once, with the row's value; and who waited there is granted in the order of there.
+//! An imported row gets a session of its own, which belongs to no client of the history; it shows in the answers that other clients get.
+//! Until the row has run out, counted by the fastest clock from the moment when the import was requested, no other request is granted its
+//! lock before its owner has claimed it. Its owner's claim is granted, once, with the row's value. Imported waiters are granted in the
+//! order that they had in the other store.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::story::{Answer, Grant, Import, Request, Story};
 use super::{Tally, Violation, at, violation};
 use crate::history::{Became, Brought};
 
-/// What a refused claim says, by stream or by call.
+/// The reasons of a refused claim, by stream or by call.
 const NOT_IMPORTED: [&str; 2] = ["not_imported", "failedprecondition"];
 
 pub(super) fn check(story: &Story, tally: &mut Tally, violations: &mut Vec<Violation>) {
@@ -39,7 +39,7 @@ pub(super) fn check(story: &Story, tally: &mut Tally, violations: &mut Vec<Viola
     out_of_order(&rows, &claims, violations);
 }
 
-/// The claims of each name and owner, as they were asked for.
+/// The claims of each name and owner, in the order of the requests.
 type Claims<'a> = BTreeMap<(&'a str, &'a str), Vec<&'a Request>>;
 
 fn claims_of(story: &Story) -> Claims<'_> {
@@ -54,7 +54,7 @@ fn claims_of(story: &Story) -> Claims<'_> {
 
 /// One row of one import.
 struct Row<'a> {
-    /// Which of all imports, in the order in which they were asked for.
+    /// The position of its import among all imports, in the order of the requests.
     place: usize,
     import: &'a Import,
     is: &'a Brought,
@@ -70,18 +70,17 @@ fn rows_of((place, import): (usize, &Import)) -> impl Iterator<Item = Row<'_>> {
 }
 
 impl Row<'_> {
-    /// Whether it certainly came in by this import.
+    /// Whether this import certainly brought it in.
     fn came_in(&self) -> bool {
         matches!(self.became, Some((_, Became::Held(_) | Became::Queued)))
     }
 
-    /// Whether it may have.
+    /// Whether this import may have brought it in.
     fn may_have_come_in(&self) -> bool {
         !matches!(self.became, Some((_, Became::Refused)))
     }
 
-    /// Before this it has certainly not run out: the leader's clock may be fast by the allowance, a
-    /// tenth.
+    /// Before this instant it has certainly not run out. The leader's clock may be fast by the allowance, a tenth.
     fn lasts_until_ns(&self) -> u64 {
         let remaining_ns = self.import.remaining_ns;
         self.import.called_ns.saturating_add(remaining_ns - remaining_ns / 10)
@@ -95,13 +94,13 @@ impl Row<'_> {
     }
 }
 
-/// The only import of a row, if there is no other that may have come in.
+/// The import that brought a row in, if no other import can have done so.
 fn only<'a, 'b>(rows: &'b [Row<'a>]) -> Option<&'b Row<'a>> {
     let mut possible = rows.iter().filter(|row| row.may_have_come_in());
     possible.next().filter(|row| row.came_in()).filter(|_| possible.next().is_none())
 }
 
-/// Somebody who waits in the other store waits for its holder, who may only not have come yet.
+/// A waiter of the other store waits for a holder that may just not have been imported yet.
 fn entered_ahead(rows: &[Row<'_>]) -> Option<String> {
     let row = rows.iter().find(|row| row.is.waits && row.held_under().is_some())?;
     let (told_ns, token) = row.held_under()?;
@@ -131,7 +130,7 @@ fn claimed_too_often(rows: &[Row<'_>], claims: &[&Request]) -> Option<String> {
         .then(|| format!("{granted} claims of it were granted, and it came in {possible} times"))
 }
 
-/// It was there, nobody else claimed it, and yet its owner was told that there is nothing.
+/// The row was there and no other claim was made, and yet the owner's claim was refused as not imported.
 fn not_to_be_claimed(rows: &[Row<'_>], claims: &[&Request]) -> Option<String> {
     claims.iter().enumerate().find_map(|(number, claim)| {
         let refused = |answer: &Answer| {
@@ -164,8 +163,7 @@ fn with_another_value(story: &Story, rows: &[Row<'_>], claims: &[&Request]) -> O
     (!same).then(|| format!("its value {value:?} of token {token} was claimed as {shown:?}"))
 }
 
-/// Somebody else was granted the lock while it was certainly held for its owner, who had not even
-/// asked for it.
+/// Another client was granted the lock while it was certainly held for its owner, and before the owner had even claimed it.
 fn held_by_another(story: &Story, rows: &[Row<'_>], claims: &[&Request]) -> Option<String> {
     let claimed_ns = claims.iter().map(|claim| claim.called_ns).min().unwrap_or(u64::MAX);
     rows.iter().find_map(|row| {
@@ -190,8 +188,7 @@ fn held_by_another(story: &Story, rows: &[Row<'_>], claims: &[&Request]) -> Opti
     })
 }
 
-/// Of two that certainly came in as waiters one after the other, and were both claimed, the first
-/// is granted first.
+/// Of two rows that certainly came in as waiters one after the other, and were both claimed, the first is granted first.
 fn out_of_order(
     rows: &BTreeMap<(&str, &str), Vec<Row<'_>>>,
     claims: &Claims<'_>,

@@ -1,24 +1,26 @@
-//! I9: among requests for one name, who certainly stood in the queue first is granted first.
+//! I9: among requests for one name, the one that certainly entered the queue first is granted
+//! first.
 //!
-//! Certainly first: acknowledged as waiting before the other was even asked for, or entered at a
-//! lower log index. The other is then granted that name neither with a smaller token nor while the
-//! first certainly still waits. That includes requests that would not wait: nobody barges.
+//! Certainly first: it was acknowledged as waiting before the other was even asked for, or it
+//! entered at a lower log index. The other request is then granted that name neither with a smaller
+//! token nor while the first certainly still waits. That includes requests that would not wait: no
+//! request barges.
 //!
 //! The same holds whatever the two ask for. A reader that stands before another reader enters with
-//! it, under the smaller token. A set keeps what comes after it out of each of its names until it
-//! has all of them (DESIGN §4), and an `any` stands in all of its queues until it has one name.
+//! it, under the smaller token. A set keeps later requests out of each of its names until it has
+//! all of them (DESIGN §4), and an `any` stands in all of its queues until it has one name.
 
 use std::collections::BTreeMap;
 
 use super::story::{Answer, Queued, Request, Story};
 use super::{Violation, at, violation};
 
-/// A limit is watched by a timer that may tick in whole milliseconds.
+/// A limit is enforced by a timer that may tick in whole milliseconds.
 const TIMER_NS: u64 = 5_000_000;
 
 pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
     let mut by_name: BTreeMap<&str, Vec<&Request>> = BTreeMap::new();
-    // A claim takes over the place that an import has, and is judged with it.
+    // A claim takes over the place of its import, and is judged with the import.
     for request in story.requests.iter().filter(|request| request.claims.is_none()) {
         for name in request.items.keys() {
             by_name.entry(name).or_default().push(request);
@@ -34,7 +36,7 @@ pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
     }
 }
 
-/// A request and its place in some order: it certainly entered the queue at `entered` (if it is
+/// A request and its position in some order: it certainly entered the queue at `entered` (if it is
 /// known to have waited) and certainly not before `asked`.
 struct Ranked<'a> {
     request: &'a Request,
@@ -62,7 +64,7 @@ fn by_index<'a>(story: &Story, request: &'a Request) -> Option<Ranked<'a>> {
     })
 }
 
-/// Up to when an ungranted request was certainly in the queue; 0 if that is not known at all.
+/// Until when an ungranted request was certainly in the queue; 0 if that is not known at all.
 fn certainly_waits_until(story: &Story, request: &Request) -> u64 {
     let (Some(queued), None) = (request.queued, &request.granted) else { return 0 };
     if may_have_left_unseen(request) {
@@ -80,8 +82,8 @@ fn certainly_waits_until(story: &Story, request: &Request) -> u64 {
         .max(queued.at_ns)
 }
 
-/// Whether it may have been granted another of its names without its client's knowing, and so have
-/// left the queues of the rest.
+/// Whether the store may have granted it another of its names without its client learning of it, so
+/// that it left the other queues.
 fn may_have_left_unseen(request: &Request) -> bool {
     request.any.is_some() && request.items.len() > 1 && !request.is_certainly_ungranted()
 }
@@ -114,8 +116,8 @@ fn shares(name: &str, request: &Request) -> bool {
     request.items.get(name) == Some(&true)
 }
 
-/// Whether it may have been granted without its client's knowing, as a reader: then another reader
-/// that is granted the name stands beside it. Whoever is alone still may not.
+/// Whether the store may have granted it as a reader without its client learning of it: another
+/// reader may then be granted the name beside it. An exclusive request still may not.
 fn may_share_unseen(name: &str, request: &Request) -> bool {
     shares(name, request) && !request.is_certainly_ungranted()
 }
@@ -151,7 +153,7 @@ fn judge(
     longest_waiting: Option<&Ranked<'_>>,
     violations: &mut Vec<Violation>,
 ) {
-    // Of `any` only what it got was taken before somebody else.
+    // Of an `any`, only the names that it got were taken ahead of another request.
     let grant = later.request.granted.as_ref().filter(|grant| grant.names.contains(name));
     let Some(grant) = grant else { return };
     let before = last_granted

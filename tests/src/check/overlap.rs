@@ -1,9 +1,9 @@
-//! I24: at no instant are there two safe holds of one name that do not fit together, and none is
-//! safe with a token below one of that name that was safe before. With it I1 and I6: two holders
-//! that both believe are what an early expiry or a double grant comes to.
+//! I24: no two conflicting holds of one name are safe at the same instant, and no hold is safe with
+//! a token below one of that name that was safe before. I1 and I6 follow: an early expiry or a
+//! double grant shows as two holders that both believe in their hold.
 //!
-//! Readers fit beside readers, in any order of their tokens: one that was told late has been a
-//! reader all along. Whoever is alone fits beside nobody.
+//! Shared holds are compatible with each other, in any order of their tokens: a reader that learned
+//! of its grant late has been a reader all along. An exclusive hold is compatible with none.
 
 use super::story::{Hold, Story};
 use super::{Tally, Violation, at, violation};
@@ -16,7 +16,7 @@ pub(super) fn check(story: &Story, tally: &mut Tally, violations: &mut Vec<Viola
     }
 }
 
-/// `holds` in the order in which they were told.
+/// Checks `holds`, which are in the order in which their clients learned of them.
 fn check_name(name: &str, holds: &[&Hold], tally: &mut Tally, violations: &mut Vec<Violation>) {
     let mut readers = Before::default();
     let mut alone = Before::default();
@@ -43,7 +43,7 @@ fn check_name(name: &str, holds: &[&Hold], tally: &mut Tally, violations: &mut V
     }
 }
 
-/// What is known of the holds of one kind so far.
+/// What is known so far of the holds of one kind.
 #[derive(Default)]
 struct Before<'a> {
     /// The one that was safe for longest.

@@ -1,6 +1,5 @@
-//! I18, I15, I11, I2: a linearizable look shows every hold that certainly held all the while, none
-//! older than one that had been seen and does not fit beside it, nothing of a session that had
-//! ended, holders that fit together, and nobody who waits for a lock that he could have.
+//! I18, I15, I11, I2: a linearizable look shows every hold that certainly held during all of it, no hold older than a conflicting one that
+//! was known before, no hold of an ended session, no conflicting holders, and no waiter for a lock that it could have.
 
 use std::collections::BTreeMap;
 
@@ -37,13 +36,13 @@ pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
     }
 }
 
-/// The holds of one name, in the order in which they were told, with what each look asks of those
-/// told before it: a look is judged without a walk over all of them.
+/// The holds of one name, in the order in which their clients learned of them, with what each look needs of the holds before each: so a
+/// look is judged without a walk over all holds.
 struct Known<'a> {
     holds: Vec<&'a Hold>,
-    /// Up to when any of the holds up to this one was safe.
+    /// Until when any of the holds up to this one was safe.
     safe_end_ns: Vec<u64>,
-    /// The newest of the holds up to this one: of all, and of those that were alone.
+    /// The newest of the holds up to this one: of all, and of the exclusive ones.
     newest: Vec<[Option<&'a Hold>; 2]>,
     by_token: BTreeMap<u64, &'a Hold>,
 }
@@ -74,7 +73,7 @@ impl<'a> Known<'a> {
         known
     }
 
-    /// I18: holds that were safe all the while, and are not shown.
+    /// I18: holds that were safe during all of the look, and are not shown.
     fn left_out(&self, look: &Look, seen: &Seen, found: &mut Vec<(u8, String)>) {
         let told = self.holds.partition_point(|hold| hold.from_ns <= look.called_ns);
         for at in (0..told).rev().take_while(|&at| self.safe_end_ns[at] >= seen.at_ns) {
@@ -86,7 +85,7 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// I18: a holder is shown with a token below one that had been seen, and does not fit beside it.
+    /// I18: the look shows a holder with a token below a conflicting one that was known before.
     fn is_older(&self, look: &Look, seen: &Seen) -> Option<(u8, String)> {
         let told = self.holds.partition_point(|hold| hold.from_ns < look.called_ns);
         let newest = self.newest.get(told.checked_sub(1)?)?;
@@ -96,7 +95,7 @@ impl<'a> Known<'a> {
         newer.map(|newer| (18, format!("{} had been seen before", owner(newer))))
     }
 
-    /// I11: a holder is shown whose session had ended.
+    /// I11: the look shows a holder whose session had ended.
     fn is_over(&self, story: &Story, look: &Look, seen: &Seen, found: &mut Vec<(u8, String)>) {
         for hold in seen.holders.iter().filter_map(|shown| self.by_token.get(&shown.token)) {
             let told = story.clients.get(&hold.client).and_then(|client| client.ended_ns);
@@ -112,22 +111,21 @@ fn owner(hold: &Hold) -> String {
     format!("token {} of {}", hold.token, hold.client)
 }
 
-/// I2: one alone, or any number that share.
+/// I2: one exclusive holder, or any number of shared ones.
 fn unfit(seen: &Seen) -> Option<(u8, String)> {
     let alone = seen.holders.iter().any(|holder| !holder.shared);
     (alone && seen.holders.len() > 1).then(|| (2, "they do not fit together".into()))
 }
 
-/// I15: nobody holds it, and the first in its queue is not granted it. That may only be a set, which
-/// waits for another of its names.
+/// I15: the lock is free, and the first request in its queue is not granted it. Only a set, which waits for another of its names, may do
+/// that.
 fn stuck(look: &Look, seen: &Seen, sets: Option<&Sets>) -> Option<(u8, String)> {
     let free = seen.holders.is_empty() && seen.waiting > 0;
     let by_a_set = sets.is_some_and(|sets| sets.may_have_waited(look.called_ns, seen.at_ns));
     (free && !by_a_set).then(|| (15, format!("it is free, and {} wait for it", seen.waiting)))
 }
 
-/// The sets that ask for one name: when each was asked for, and up to when any up to that one may
-/// have waited.
+/// The sets that ask for one name: when each was asked for, and until when any set up to that one may have waited.
 #[derive(Default)]
 struct Sets(Vec<(u64, u64)>);
 
@@ -140,7 +138,7 @@ impl Sets {
 
 fn waiting_sets(story: &Story) -> BTreeMap<&str, Sets> {
     let mut sets: BTreeMap<&str, Sets> = BTreeMap::new();
-    // Requests stand in the order in which they were asked for.
+    // Requests are in the order in which they were made.
     for request in story.requests.iter().filter(|one| one.any.is_none() && one.items.len() > 1) {
         for name in request.items.keys() {
             let of_name = &mut sets.entry(name).or_default().0;
@@ -151,7 +149,7 @@ fn waiting_sets(story: &Story) -> BTreeMap<&str, Sets> {
     sets
 }
 
-/// When a request certainly waited no more.
+/// The instant from which a request certainly waited no more.
 fn may_wait_until(request: &Request) -> u64 {
     let over = |(told_ns, answer): &(u64, Answer)| match answer {
         Answer::Granted { .. } => Some(*told_ns),

@@ -1,8 +1,8 @@
-//! I6, as DESIGN §5.4 and §5.5 have it: a client believes in its holds no longer than the *send* time
-//! of what was acknowledged gives it, and the store ends no session before that.
+//! I6, as DESIGN §5.4 and §5.5 define it: a client believes in its holds no longer than the *send* time of the acknowledged keepalive
+//! allows, and the store ends no session before that.
 //!
-//! Both need somebody who watches the lines of clients. A session's safe deadline is more than what
-//! its holds show: it counts without a hold, and up to the last acknowledgement, believed or not.
+//! Both checks need an observer on the clients' connections. A session's safe deadline covers more than its holds show: it counts without a
+//! hold, and up to the last acknowledgement, believed or not.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::story::{Client, Right, Story};
 use super::{Tally, Violation, at, violation};
 use crate::history::ClientId;
 
-/// What is lost when an instant of one clock is told on another.
+/// The error when an instant of one clock is converted to another.
 const ROUNDING_NS: u64 = 1_000;
 
 pub(super) fn check(story: &Story, tally: &mut Tally, violations: &mut Vec<Violation>) {
@@ -22,7 +22,7 @@ pub(super) fn check(story: &Story, tally: &mut Tally, violations: &mut Vec<Viola
     }
 }
 
-/// The first belief that nothing gave the right to; it makes the others.
+/// The first belief without an acknowledgement that justifies it; the later ones follow from it.
 fn believed_too_long(id: ClientId, client: &Client) -> Option<Violation> {
     let mut given = client.rights.given.iter().peekable();
     let mut right_ns = 0;
@@ -44,7 +44,7 @@ fn believed_too_long(id: ClientId, client: &Client) -> Option<Violation> {
     None
 }
 
-/// Sessions that were ended although their clients had been told that they are alive for longer.
+/// Sessions that the store ended although it had acknowledged their leases for longer.
 fn expired_too_early(story: &Story, id: ClientId, client: &Client) -> Vec<Violation> {
     let mut latest: BTreeMap<u64, &Right> = BTreeMap::new();
     for right in &client.rights.given {

@@ -1,4 +1,4 @@
-//! A history, retold as requests, holds, states, looks and changes of values.
+//! A history in the form of requests, holds, states, looks and changes of values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,10 +20,10 @@ pub(super) struct Story {
     pub(super) watches: Vec<Watched>,
     pub(super) imports: Vec<Import>,
     pub(super) clients: BTreeMap<ClientId, Client>,
-    /// What was seen beside the clients.
+    /// What was observed besides the clients' records.
     pub(super) facts: Facts,
-    /// What is wrong before any question is asked: things told about what was never asked (I23),
-    /// and beliefs in what was given back or told to be over (I24).
+    /// What is wrong before any check runs: answers about requests that were never made (I23), and beliefs in holds that were given back or
+    /// reported to be over (I24).
     pub(super) contradictions: Vec<Violation>,
     pub(super) request_of: BTreeMap<(ClientId, u64), usize>,
     pub(super) write_of: BTreeMap<(ClientId, u64), usize>,
@@ -36,25 +36,25 @@ pub(super) struct Story {
     pub(super) holds_of: BTreeMap<(ClientId, u64), Vec<usize>>,
 }
 
-/// One acquire by one client, with all that was said about it.
+/// One acquire by one client, with every answer about it.
 pub(super) struct Request {
     pub(super) client: ClientId,
     pub(super) number: u64,
-    /// What it asks for, and whether it would share it.
+    /// The names that it asks for; true: shared.
     pub(super) items: BTreeMap<String, bool>,
-    /// `None`: all of them.
+    /// `None`: all of the names.
     pub(super) any: Option<u32>,
     pub(super) wait: bool,
-    /// Whose import it claims.
+    /// The owner of the import that it claims.
     pub(super) claims: Option<String>,
-    /// When it was asked first.
+    /// When the client first asked.
     pub(super) called_ns: u64,
     /// When its own limit passes.
     pub(super) limit_ns: Option<u64>,
     /// When it was first acknowledged as waiting, before it was granted.
     pub(super) queued: Option<Queued>,
     pub(super) granted: Option<Grant>,
-    /// Everything said about it, in order.
+    /// Every answer about it, in order.
     pub(super) answers: Vec<(u64, Answer)>,
     /// When its client asked to end it.
     pub(super) cancel_ns: Option<u64>,
@@ -63,8 +63,8 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Whether it was certainly never granted. What waited and was denied was given up by its own
-    /// limit: a client that was stopped meanwhile may have been granted it, unseen, and have lost it.
+    /// Whether it was certainly never granted. A request that waited and was denied was given up by its own limit: a client that was
+    /// stopped meanwhile may have missed both the grant and the loss of the hold.
     pub(super) fn is_certainly_ungranted(&self) -> bool {
         self.granted.is_none()
             && self.answers.iter().any(|(_, answer)| match answer {
@@ -73,7 +73,7 @@ impl Request {
             })
     }
 
-    /// Its names, for people.
+    /// Its names, readable.
     pub(super) fn names(&self) -> String {
         let names: Vec<&str> = self.items.keys().map(String::as_str).collect();
         names.join(if self.any.is_some() { "|" } else { "+" })
@@ -84,14 +84,14 @@ impl Request {
     }
 }
 
-/// What was brought in for one owner at once.
+/// The rows that were imported for one owner in one call.
 pub(super) struct Import {
     pub(super) owner: String,
     pub(super) remaining_ns: u64,
     pub(super) rows: Vec<Brought>,
-    /// When it was asked first.
+    /// When the caller first asked.
     pub(super) called_ns: u64,
-    /// When somebody was told what became of each row; `None`: nobody was.
+    /// When an answer reported the result for each row; `None`: there was no answer.
     pub(super) told: Option<(u64, Vec<Became>)>,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct Queued {
     pub(super) index: Option<u64>,
 }
 
-/// The first grant that a request was told.
+/// The first grant that the client of a request learned of.
 pub(super) struct Grant {
     pub(super) at_ns: u64,
     pub(super) token: u64,
@@ -120,11 +120,11 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    /// Whether it says that the request holds nothing and never will.
+    /// Whether it means that the request holds nothing and never will.
     pub(super) fn is_certainly_ungranted(&self) -> bool {
         match self {
             Self::Denied | Self::Refused(_) => true,
-            // What was cancelled may have been held before.
+            // A cancelled request may have been held before.
             Self::Queued
             | Self::Granted { .. }
             | Self::Cancelled
@@ -140,27 +140,27 @@ pub(super) struct Hold {
     pub(super) name: String,
     pub(super) shared: bool,
     pub(super) token: u64,
-    /// When the client was told.
+    /// When the client learned of it.
     pub(super) from_ns: u64,
     /// The value that came with the grant.
     pub(super) value: Option<Shown>,
-    /// Up to when it was certainly believed safe; `None`: not even at once.
+    /// Until when the client certainly believed it safe; `None`: not even at once.
     pub(super) until_ns: Option<u64>,
-    /// When the client itself gave it up, or was told that it is over.
+    /// When the client gave it up, or learned that it is over.
     pub(super) over: Option<(u64, Over)>,
-    /// How often its client asked to give it back.
+    /// How often its client asked to release it.
     pub(super) releases: usize,
-    /// Whether names of the same grant were left when it was given back.
+    /// Whether names of the same grant were left when it was released.
     pub(super) in_part: bool,
-    /// What was said of its release.
+    /// The answer to its release.
     pub(super) release_told: Option<(u64, ReleaseTold)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over {
-    /// Its client gave it back, cancelled it or closed its session.
+    /// Its client released it, cancelled it or closed its session.
     GivenUp,
-    /// The client was told.
+    /// The client was notified.
     Told(LostCause),
     /// Its safe deadline passed without news.
     Lapsed,
@@ -180,7 +180,7 @@ pub(super) struct Write {
     pub(super) name: String,
     pub(super) change: Change,
     pub(super) asked_ns: u64,
-    /// When its fate was told.
+    /// When its outcome became known.
     pub(super) told_ns: Option<u64>,
     pub(super) fate: Fate,
 }
@@ -189,7 +189,7 @@ pub(super) struct Write {
 pub(super) enum Fate {
     /// It took effect.
     Done,
-    /// It certainly did not.
+    /// It certainly did not take effect.
     Refused,
     /// It may have taken effect.
     Unknown,
@@ -209,13 +209,13 @@ pub(super) struct Look {
     pub(super) done: Option<Seen>,
 }
 
-/// What a resource decided on a client's write.
+/// The decision of a resource on a client's write.
 pub(super) struct Fence {
     pub(super) client: ClientId,
     pub(super) at_ns: u64,
     pub(super) token: u64,
     pub(super) name: String,
-    /// The larger token for which it refused; `None`: it accepted.
+    /// The larger token because of which it refused; `None`: it accepted.
     pub(super) refused_for: Option<u64>,
 }
 
@@ -235,17 +235,17 @@ pub(super) struct Client {
     pub(super) killed_ns: Option<u64>,
     pub(super) ended_ns: Option<u64>,
     pub(super) leases: Leases,
-    /// What it said of its leases, and what it was told of them.
+    /// What it reported of its leases, and what it received about them.
     pub(super) rights: Rights,
     pub(super) open_holds: BTreeSet<usize>,
 }
 
-/// What a client believed of its leases, and what gave it the right to.
+/// What a client believed of its leases, and what justified it.
 #[derive(Default)]
 pub(super) struct Rights {
-    /// At an instant the client said that its holds are certain until another.
+    /// (at, until): at the first instant the client reported its holds as certain until the second.
     pub(super) beliefs: Vec<(u64, u64)>,
-    /// Each acknowledgement that it was told.
+    /// Each acknowledgement that it received.
     pub(super) given: Vec<Right>,
 }
 
@@ -256,14 +256,13 @@ pub(super) struct Right {
     pub(super) until_ns: u64,
 }
 
-/// When a client's session was certainly alive: spans in order, each the life of one session as
-/// far as it was written down. Between two of them the session may have run out, and what comes
-/// after may be another one.
+/// When a client's session was certainly alive: spans in order, each the lifetime of one session as far as the records show it. Between two
+/// of them the session may have run out, and the later span may belong to another session.
 #[derive(Default)]
 pub(super) struct Leases(Vec<(u64, u64)>);
 
 impl Leases {
-    /// At `at_ns` the client wrote that its session is certain until `until_ns`.
+    /// At `at_ns` the client recorded that its session is certain until `until_ns`.
     pub(super) fn renewed(&mut self, at_ns: u64, until_ns: u64) {
         match self.0.last_mut() {
             Some((_, until)) if at_ns <= *until => *until = until_ns.max(*until),
@@ -272,23 +271,21 @@ impl Leases {
         }
     }
 
-    /// Up to when the session of the instant `at_ns` was certainly alive; `None` if it is not
-    /// certain even then.
+    /// Until when the session of the instant `at_ns` was certainly alive; `None` if it is not certain even then.
     pub(super) fn certain_until(&self, at_ns: u64) -> Option<u64> {
         let later = self.0.partition_point(|(from, _)| *from <= at_ns);
         let (_, until) = *self.0.get(later.checked_sub(1)?)?;
         (at_ns <= until).then_some(until)
     }
 
-    /// Up to when the newest session was last said to be certain.
+    /// Until when the newest session was last reported as certain.
     pub(super) fn newest_until(&self) -> Option<u64> {
         self.0.last().map(|(_, until)| *until)
     }
 }
 
 impl Client {
-    /// From when on the lease of the session it had at `at_ns` may have run out, for all that is
-    /// known; `None`: it never did.
+    /// From when on the lease of the session at `at_ns` may have run out, as far as is known; `None`: it never did.
     pub(super) fn may_expire_from_ns(&self, at_ns: u64) -> Option<u64> {
         let certain_ns = self.leases.certain_until(at_ns).unwrap_or(0);
         if self.closed_ns.is_some_and(|closed| closed <= certain_ns) && self.ended_ns.is_none() {
@@ -300,7 +297,7 @@ impl Client {
 }
 
 impl Hold {
-    /// Up to when it was certainly believed safe; `from_ns` if never.
+    /// Until when the client certainly believed it safe; `from_ns` if never.
     pub(super) fn safe_end_ns(&self) -> u64 {
         let until = self.until_ns.unwrap_or(self.from_ns);
         self.over.map_or(until, |(at, _)| until.min(at)).max(self.from_ns)
@@ -312,7 +309,7 @@ impl Hold {
 }
 
 impl Story {
-    /// How much there was to look at; what the values gave is counted where they are judged.
+    /// How much there was to look at. What the values gave is counted where they are judged.
     pub(super) fn tally(&self) -> Tally {
         let is_unknown = |request: &&Request| {
             matches!(request.answers.last(), Some((_, Answer::Unknown)) | None)
@@ -360,7 +357,7 @@ impl Story {
         holds.iter().map(|&hold| &self.holds[hold])
     }
 
-    /// The names of which something was imported.
+    /// The names of which a row was imported.
     pub(super) fn imported_names(&self) -> BTreeSet<&str> {
         let rows = self.imports.iter().flat_map(|import| &import.rows);
         rows.map(|row| row.name.as_str()).collect()

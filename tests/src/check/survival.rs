@@ -1,6 +1,5 @@
-//! I4, I19: what was acknowledged, and not ended by its own client, is in every later state of its
-//! session, under the token that was told (I4) and at all (a place: I4, a hold: I19); what was given
-//! back and acknowledged as such is in none.
+//! I4, I19: what was acknowledged, and not ended by its own client, is in every later state of its session, under the acknowledged token
+//! (I4) and at all (a place: I4, a hold: I19). What was released, with an acknowledgement, is in none.
 
 use std::collections::BTreeMap;
 
@@ -81,7 +80,7 @@ fn before(state: &State, at_ns: Option<u64>) -> bool {
     at_ns.is_some_and(|at_ns| at_ns < state.at_ns)
 }
 
-/// Whether the client itself had begun to end the request, or its call was answered otherwise.
+/// Whether the client itself had begun to end the request, or its call got another answer.
 fn ended_by_its_client(story: &Story, state: &State, request: &Request) -> bool {
     let limit = request.granted.is_none() && before(state, request.limit_ns);
     let closed = story.clients.get(&state.client).and_then(|client| client.closed_ns);

@@ -1,4 +1,4 @@
-//! From records to a [`Story`].
+//! Builds a [`Story`] from records.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::violation;
 use super::watches::Watched;
 use crate::history::{ClientId, Kept, LostCause, Record, Shown, What};
 
-/// Refusals that are about a copy of a request and say nothing about the request itself.
+/// Refusals of a copy of a request, which mean nothing for the request itself.
 const ABOUT_A_COPY: [&str; 2] = ["request_gone", "request_reused"];
 
 /// What a request asks for.
@@ -66,7 +66,7 @@ impl Story {
         }
     }
 
-    /// What is not about a request.
+    /// Takes the records that are not about a request.
     fn take_rest(&mut self, record: &Record) {
         let (at_ns, client) = (record.at_ns, record.client);
         match &record.what {
@@ -193,8 +193,8 @@ impl Story {
         let key = (record.client, number);
         if let Some(&known) = self.request_of.get(&key) {
             let request = &mut self.requests[known];
-            // The same again is a retry: the call is open again. Another payload under a used
-            // number is no request at all.
+            // An identical request is a retry, which opens the call again. Another payload under a
+            // used number is no request at all.
             let same = request.items == items && request.any == any && request.wait == wait;
             if same && request.claims == claims && request.granted.is_none() {
                 request.ended_ns = None;
@@ -251,7 +251,7 @@ impl Story {
     fn writing(&mut self, record: &Record) {
         let What::SetValue { request, token, name, change } = &record.what else { return };
         let key = (record.client, *request);
-        // The same again is a retry, and another payload under a used number no change at all.
+        // An identical change is a retry; another payload under a used number is no change at all.
         if self.write_of.contains_key(&key) || self.request_of.contains_key(&key) {
             return;
         }
@@ -299,7 +299,7 @@ impl Story {
         let Some(&known) = self.request_of.get(&(client, number)) else { return };
         let request = &mut self.requests[known];
         if about_a_copy {
-            // The call with the copy is over; the request is as it was.
+            // The call that sent the copy is over; the request is unchanged.
             request.ended_ns = request.ended_ns.or(Some(at_ns));
             return;
         }
@@ -357,7 +357,8 @@ impl Story {
         }
     }
 
-    /// The places of a grant's holds that have one of these names; of all, if none is named.
+    /// The indexes of a grant's holds that have one of these names; of all its holds, if none is
+    /// named.
     fn named(&self, client: ClientId, token: u64, names: &[String]) -> Vec<usize> {
         let mut holds = self.holds_of.get(&(client, token)).cloned().unwrap_or_default();
         holds.retain(|&hold| names.is_empty() || names.contains(&self.holds[hold].name));
@@ -368,7 +369,7 @@ impl Story {
         for index in self.named(client, token, names) {
             let hold = &mut self.holds[index];
             if matches!(hold.release_told, Some((_, ReleaseTold::Released))) && names.is_empty() {
-                // All that are left: this one is not.
+                // No name stands for all that are left; this hold is already released.
                 continue;
             }
             hold.releases += 1;
@@ -390,7 +391,7 @@ impl Story {
         }
     }
 
-    /// Said of a grant; it is about those of its names that were to be given back.
+    /// The answer names a grant; it concerns those of its names whose release was asked for.
     fn release_failed(&mut self, at_ns: u64, client: ClientId, token: u64, told: ReleaseTold) {
         for index in self.named(client, token, &[]) {
             let hold = &mut self.holds[index];
@@ -413,7 +414,7 @@ impl Story {
         self.client(client).open_holds.remove(&hold);
     }
 
-    /// The lease of the session, so all that is held.
+    /// A belief about the lease of the session, so about all its holds.
     fn safe(&mut self, at_ns: u64, client: ClientId, until_ns: u64) {
         let client = self.client(client);
         client.leases.renewed(at_ns, until_ns);
@@ -422,7 +423,7 @@ impl Story {
         self.certain(at_ns, holds, until_ns);
     }
 
-    /// Holds, of which none that is over comes back.
+    /// Extends the belief in these holds; a hold that is over never comes back.
     fn certain(&mut self, at_ns: u64, holds: Vec<usize>, until_ns: u64) {
         let mut lapsed = Vec::new();
         for index in holds {
@@ -442,7 +443,7 @@ impl Story {
         }
     }
 
-    /// The client believes in these names, and in no others of the grant.
+    /// The client believes in these names of the grant, and in no others of it.
     fn seen_safe(&mut self, at_ns: u64, client: ClientId, token: u64, names: &[String]) {
         for index in self.named(client, token, &[]) {
             let hold = &mut self.holds[index];
@@ -465,8 +466,8 @@ impl Story {
         self.believed_beyond_the_deadline(at_ns, client, token);
     }
 
-    /// I6: who says when its deadline is, and at that instant that it is safe, says that the
-    /// deadline lies ahead. What was said at another instant proves nothing: it may have moved.
+    /// I6: a client that reports its deadline and, at the same instant, that it is safe claims that
+    /// the deadline lies ahead. Reports at two instants prove nothing: the deadline may have moved.
     fn believed_beyond_the_deadline(&mut self, at_ns: u64, client: ClientId, token: u64) {
         let said = self.client(client).rights.beliefs.last().copied();
         let over = |(said_ns, until_ns): &(u64, u64)| *said_ns == at_ns && *until_ns <= at_ns;
@@ -516,7 +517,7 @@ impl Story {
         self.states.push(State { client, at_ns, kept, next_request });
     }
 
-    /// Nothing is told about a request that was never asked (I23).
+    /// No answer concerns a request that was never made (I23).
     fn must_be_asked(&mut self, client: ClientId, number: u64, told: &str) {
         let key = (client, number);
         if !self.request_of.contains_key(&key) && !self.write_of.contains_key(&key) {
@@ -525,7 +526,7 @@ impl Story {
         }
     }
 
-    /// Nothing is told about a grant that its client was never given (I23).
+    /// No answer concerns a grant that its client never received (I23).
     fn must_be_told(&mut self, client: ClientId, token: u64, told: &str) {
         if !self.holds_of.contains_key(&(client, token)) {
             let message = format!("{client} was told of token {token} ({told}), never granted");

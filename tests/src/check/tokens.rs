@@ -1,6 +1,6 @@
-//! I3: no token is given out twice, and a grant asked for after another one was seen has the
-//! larger token, whatever the names and whatever happened between. Names in scopes are judged within
-//! each: a scope has an epoch of its own, in either store, and its tokens are in no order with others.
+//! I3: no token is granted twice, and a grant that was requested after another one was seen has the larger token, whatever the names and
+//! whatever happened between. Names in scopes are judged within each scope: a scope has an epoch of its own, in either store, and its
+//! tokens are in no order with others.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
     granted.sort_by_key(|(request, _)| request.called_ns);
     let mut scopes: BTreeMap<Option<&str>, Vec<(&Request, &Grant)>> = BTreeMap::new();
     for (request, grant) in granted {
-        // The store refuses requests for names of several.
+        // The store refuses requests for names of several scopes.
         let scope = grant.names.first().and_then(|name| story.facts.scope_of(name));
         scopes.entry(scope).or_default().push((request, grant));
     }
@@ -43,7 +43,7 @@ fn distinct(granted: &[(&Request, &Grant)], violations: &mut Vec<Violation>) {
     }
 }
 
-/// `by_call` in the order in which they were asked for.
+/// Checks `by_call`, which is in the order of the requests.
 fn rising(by_call: &[(&Request, &Grant)], violations: &mut Vec<Violation>) {
     let mut by_grant: Vec<&(&Request, &Grant)> = by_call.iter().collect();
     by_grant.sort_by_key(|(_, grant)| grant.at_ns);
@@ -55,7 +55,7 @@ fn rising(by_call: &[(&Request, &Grant)], violations: &mut Vec<Violation>) {
                 largest = Some(earlier);
             }
         }
-        // The same token twice is told as such.
+        // A repeated token is reported by another check.
         if let Some((before, kept)) = largest.filter(|(_, kept)| kept.token > grant.token) {
             let message = format!(
                 "token {} of {} for {} was seen at {}; {} asked for {} later and got {}",

@@ -1,11 +1,11 @@
-//! I19, I18, I13: the value that comes with a grant is the one that was left, a look during a hold
-//! shows what its holder had set by then, and only a holder changes a value.
+//! I19, I18, I13: the value that comes with a grant is the one that the last holder left, a look
+//! during a hold shows what its holder had set by then, and only a holder changes a value.
 //!
 //! Only an exclusive holder changes a value, and the exclusive grants of a name follow each other
-//! by their tokens. So the value of a name is followed from token to token, as the set of what it
-//! may be: a change that was acknowledged leaves one possibility, a change of unknown outcome both,
-//! and so does an end of which it is not certain whether it was a clean one. Names are taken to
-//! have no value at the beginning of a run.
+//! by their tokens. So the check follows the value of a name from token to token, as the set of its
+//! possible values: an acknowledged change leaves one possibility, a change of unknown outcome
+//! both, and so does a hold of which it is not certain whether it ended cleanly. Names have no
+//! value at the beginning of a run.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub(super) fn check(story: &Story, tally: &mut Tally, violations: &mut Vec<Viola
     let lost_unseen = lost_unseen_from(story);
     let imported = story.imported_names();
     for (name, mut holds) in story.holds_by_name() {
-        // Its values came from elsewhere, and are judged with the import.
+        // Its values came from the other store, and are judged with the import.
         if imported.contains(name) {
             continue;
         }
@@ -44,7 +44,7 @@ pub(super) fn check(story: &Story, tally: &mut Tally, violations: &mut Vec<Viola
         let mut value = Possible::nothing();
         for hold in holds {
             value.is_seen(hold, lost_unseen_ns <= hold.from_ns, tally, violations);
-            // Nobody changes a value while others share the lock.
+            // No client changes a value while others share the lock.
             let writes = if hold.shared { Vec::new() } else { writes.under(hold) };
             let (from_ns, until_ns) = (hold.from_ns, hold.safe_end_ns());
             let during = looks.partition_point(|(look, _)| look.called_ns < from_ns);
@@ -60,7 +60,7 @@ pub(super) fn check(story: &Story, tally: &mut Tally, violations: &mut Vec<Viola
     }
 }
 
-/// Why a change that was acknowledged was not its client's to make (I13).
+/// Why an acknowledged change was not its client's to make (I13).
 fn not_by_its_holder(story: &Story, write: &Write) -> Option<&'static str> {
     let Some(hold) = story.hold(write.client, write.token, &write.name) else {
         return Some("it was never granted");
@@ -79,8 +79,7 @@ fn not_by_its_holder(story: &Story, write: &Write) -> Option<&'static str> {
     }
 }
 
-/// The changes that may have taken effect, by grant and name, in the order in which they were
-/// asked for.
+/// The changes that may have taken effect, by grant and name, in the order of the requests.
 struct Writes<'a>(BTreeMap<(u64, &'a str), Vec<&'a Write>>);
 
 impl<'a> Writes<'a> {
@@ -98,8 +97,8 @@ impl<'a> Writes<'a> {
     }
 }
 
-/// From when on an exclusive request for a name may have been granted without its client's knowing,
-/// and lost: such a hold changes no value, but its end may have made one suspect.
+/// From when on an exclusive request for a name may have been granted and lost without its client
+/// learning of it. Such a hold changes no value, but its end may have made one suspect.
 fn lost_unseen_from(story: &Story) -> BTreeMap<&str, u64> {
     let mut first: BTreeMap<&str, u64> = BTreeMap::new();
     for request in story.requests.iter().filter(|request| may_be_held_unseen(request)) {
@@ -119,7 +118,7 @@ fn may_be_held_unseen(request: &Request) -> bool {
     request.granted.is_none() && !request.is_certainly_ungranted()
 }
 
-/// A value as the store has it.
+/// A value as the store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Left {
     value: String,
@@ -134,7 +133,7 @@ impl Left {
     }
 }
 
-/// What the value of a name may be; `None`: it has none.
+/// The possible values of a name; `None`: it has none.
 #[derive(Clone)]
 struct Possible(Vec<Option<Left>>);
 
@@ -151,7 +150,7 @@ impl Possible {
         }
     }
 
-    /// A grant showed the value. From here on it is that one.
+    /// A grant showed the value: from here on it is the only possibility.
     fn is_seen(
         &mut self,
         hold: &Hold,
@@ -186,8 +185,8 @@ impl Possible {
         self.0 = vec![shown];
     }
 
-    /// A look that fell into a hold: it shows what the holder had made of the value by then. A
-    /// change that was under way meanwhile may have been made before or after.
+    /// A look during a hold: it shows what the holder had made of the value by then. A change in
+    /// flight during the look may come before it or after it.
     fn is_looked_at(
         &self,
         (look, seen): (&Look, &Seen),
@@ -217,8 +216,8 @@ impl Possible {
         tally.values_seen += usize::from(then.0.len() == 1 && shown.is_some());
     }
 
-    /// What the holder did to it. A change of unknown outcome may also have taken effect after
-    /// those that came later: a copy of it may have been on its way.
+    /// What the holder did to the value. A change of unknown outcome may also have taken effect
+    /// after later changes: a copy of it may have been in flight.
     fn change<'a>(&mut self, writes: impl Iterator<Item = (&'a Write, Fate)> + Clone) {
         for (write, fate) in writes.clone() {
             let changed = self.after(write);
@@ -245,7 +244,7 @@ impl Possible {
         states
     }
 
-    /// The hold is over: what it left is suspect unless it gave the lock back.
+    /// The hold is over: the value that it left is suspect unless the holder released the lock.
     fn end(&mut self, story: &Story, hold: &Hold) {
         let doubt = |state: &Option<Left>| state.clone().map(|left| Left { suspect: true, ..left });
         let suspect: Vec<Option<Left>> = self.0.iter().map(doubt).collect();
@@ -266,7 +265,7 @@ enum Ending {
     Unknown,
 }
 
-/// How a hold ended, of which it is known that it did: a later one of the same name was granted.
+/// How a hold ended that is known to be over because a later one of the same name was granted.
 fn ending(story: &Story, hold: &Hold) -> Ending {
     let client = story.clients.get(&hold.client);
     let killed = client.is_some_and(|client| client.killed_ns.is_some());

@@ -1,16 +1,16 @@
-//! I23, I18, I14, I6, I13, I31: what a watch tells (DESIGN §6: the state, then every change with
-//! its index, no gap). Between two times at which it says that it broke:
+//! I23, I18, I14, I6, I13, I31: what a watch reports (DESIGN §6: the state, then every change with
+//! its index, no gap). Between two breaks that it reports:
 //!
-//! - what it shows first holds all that was certainly held before it was asked (I18);
-//! - its changes come in the order of the log, each once, and fit what was told before: who is
-//!   granted a lock did not hold it and fits beside those who do, who loses it held it, and as many
-//!   wait as came and left (I23);
-//! - no grant that a client was told of is left out between two that it tells, and none is told as
-//!   another one (I23); what was granted together is told under one index (I14);
-//! - it tells of no hold that it is over while its client is certain of it (I6, I13).
+//! - its first state contains all that was certainly held before the watch was asked for (I18);
+//! - its changes come in the order of the log, each once, and agree with what it reported before: a
+//!   request that is granted a lock did not hold it and is compatible with its holders, a request
+//!   that loses a lock held it, and the number of waiters changes by those who came and left (I23);
+//! - no grant that a client received is missing between two that the watch reports, and none is
+//!   reported as another one (I23); what was granted together is reported under one index (I14);
+//! - it reports the end of no hold of which the client is still certain (I6, I13).
 //!
-//! In the end, when nothing is broken and nobody asks for a lock any more, it shows what the last
-//! look at that lock showed (I23), or at least the state anew (I31).
+//! In the end, when no fault is active and no client asks for a lock any more, it shows what the
+//! last look at that lock showed (I23), or at least the state anew (I31).
 
 mod ending;
 mod epoch;
@@ -22,7 +22,7 @@ use super::{Options, Tally, Violation, at, violation};
 use crate::history::{ClientId, News};
 use epoch::Epoch;
 
-/// One watch, with all that it told.
+/// One watch, with all its reports.
 pub(super) struct Watched {
     pub(super) client: ClientId,
     pub(super) prefix: String,
@@ -57,7 +57,7 @@ pub(super) fn check(
     }
 }
 
-/// Goes through all that was told; returns what it was told last.
+/// Goes through all reports; returns the last epoch.
 fn judge<'a>(
     watched: &'a Watched,
     known: &'a Holds<'a>,

@@ -1,45 +1,44 @@
-//! What members answer each other, counted where a regression schedule has to be known to have
-//! happened: acknowledgements that overtake each other, and messages refused by name.
+//! Counts what members answer each other, where a regression schedule must be shown to have
+//! happened: acknowledgements that overtake each other, and messages refused by kind.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Voters of the schedule of openraft #1802.
+/// The followers among the voters of the schedule of openraft #1802.
 const FOLLOWERS: usize = 4;
 
-/// What was answered so far.
+/// The answers so far.
 #[derive(Debug, Default)]
 pub struct Answers(Mutex<Seen>);
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// How far the followers of each leader said they have come.
+    /// How far the followers of each leader acknowledged its log.
     acks: BTreeMap<u64, Acks>,
     crossings: u64,
-    /// Refused because they come from another cluster, by their kind.
+    /// Messages refused because they come from another cluster, by kind.
     strangers: BTreeMap<&'static str, u64>,
 }
 
 /// The acknowledgements to one leader.
 #[derive(Debug, Default)]
 struct Acks {
-    /// How far each is, and the how manieth acknowledgement said so.
+    /// How far each follower is, and the number of the acknowledgement that said so.
     matched: BTreeMap<u64, (u64, u64)>,
     count: u64,
-    /// How far a voter had come that was overtaken by another one, when both were ahead of what a
-    /// quorum had.
+    /// How far a voter had come that another voter overtook while both were ahead of the quorum.
     overtaken: Option<u64>,
 }
 
 impl Answers {
-    /// `follower` told `leader` that it has everything up to `index`.
+    /// `follower` acknowledged to `leader` that it has everything up to `index`.
     pub(super) fn acknowledged(&self, leader: u64, follower: u64, index: u64) {
         let mut seen = self.lock();
         let crossed = seen.acks.entry(leader).or_default().take(follower, index);
         seen.crossings += u64::from(crossed);
     }
 
-    /// A message of this kind was refused with these words.
+    /// A message of this kind was refused with this text.
     pub(super) fn refused(&self, kind: &'static str, why: &str) {
         if why.contains("cluster") {
             *self.lock().strangers.entry(kind).or_default() += 1;
@@ -48,7 +47,7 @@ impl Answers {
 
     /// How often, of five voters, one that was ahead of the quorum was overtaken by another one
     /// ahead of it, and a third one then passed the overtaken one before the quorum had reached it.
-    /// Whoever leads is taken for the last of the five: exact where its disk is slow.
+    /// The leader is taken for the last of the five: exact where its disk is slow.
     pub fn crossings(&self) -> u64 {
         self.lock().crossings
     }
@@ -64,7 +63,7 @@ impl Answers {
 }
 
 impl Acks {
-    /// Says whether this acknowledgement completes a crossing.
+    /// Takes an acknowledgement; true if it completes a crossing.
     fn take(&mut self, follower: u64, index: u64) -> bool {
         let before = self.matched.get(&follower).copied().unwrap_or_default();
         let quorum = self.quorum();
@@ -78,7 +77,7 @@ impl Acks {
             self.overtaken = None;
         }
         if before.0 > quorum {
-            // Of two that are as far, whoever came there first stands before the other.
+            // Of two followers at the same index, the one that came there first counts as ahead.
             let was_ahead = |(other, at): &&(u64, u64)| {
                 *other > before.0 || *other == before.0 && *at < before.1
             };
@@ -88,7 +87,7 @@ impl Acks {
         crossed
     }
 
-    /// What three of the four followers have; `None` until all were heard.
+    /// The index that three of the four followers have; `None` until all four have answered.
     fn quorum(&self) -> Option<u64> {
         let mut matched: Vec<u64> = self.matched.values().map(|(index, _)| *index).collect();
         matched.sort_unstable();

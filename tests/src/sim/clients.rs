@@ -45,21 +45,21 @@ pub(super) struct ClientNetwork {
     pub(super) network: Network,
     pub(super) client: u64,
     pub(super) process: Process,
-    /// Where it is written down what its lines tell it.
+    /// Records what the client's connections promise it.
     pub(super) rights: Rights,
 }
 
-/// Where clients reach a node.
+/// The address under which clients reach a node.
 pub(super) fn endpoint_of(node: u64) -> String {
     format!("node-{node}:7420")
 }
 
-/// What client `number` calls itself to the store.
+/// The label of client `number` at the store.
 pub fn label_of(number: u64) -> String {
     format!("client {number}")
 }
 
-/// Which client calls itself so.
+/// The client with this label.
 pub fn client_of(label: &str) -> Option<u64> {
     label.strip_prefix("client ")?.parse().ok()
 }
@@ -102,7 +102,7 @@ impl ClientNetwork {
         .boxed()
     }
 
-    /// One unary call; `None`: no answer came, and what was asked for may have been done.
+    /// One unary call. `None`: no answer came, and the request may have been applied.
     fn call<Q, A>(
         &self,
         endpoint: &str,
@@ -243,7 +243,7 @@ impl Transport for ClientNetwork {
                 return Err(unreachable(&endpoint));
             }
             match incoming.recv().await {
-                // That it began; what it tells comes behind it.
+                // The first item only says that the stream began; the events follow it.
                 Some(Ok(_)) => Ok(ReceiverStream::new(incoming).boxed()),
                 Some(Err(error)) => Err(error),
                 None => Err(unreachable(&endpoint)),
@@ -257,7 +257,7 @@ impl Transport for ClientNetwork {
     }
 }
 
-/// What a client's decoder makes of what arrives: it fails on what is too long, and reads no further.
+/// A client's decoder: it fails on a message that is too long, and reads no further.
 fn decoded(
     network: Network,
     host: Host,
@@ -281,7 +281,7 @@ fn decoded(
     ReceiverStream::new(incoming).scan(false, taken)
 }
 
-/// Notes the limits of size that a client is refused for, and that its State comes in pages.
+/// Notes which size limits a client's requests were refused for, and that its State comes in pages.
 fn note_limits(network: &Network, frames: &ServerFrames) {
     for body in frames.frames.iter().filter_map(|frame| frame.body.as_ref()) {
         let refusal = match body {
@@ -299,7 +299,7 @@ fn note_limits(network: &Network, frames: &ServerFrames) {
     }
 }
 
-/// The limit that a status names: in brackets, by itself or as `name = value`.
+/// The limit that a status names: in brackets, alone or as `name = value`.
 fn limit_in(message: &str) -> &str {
     let brackets = message.split('(').skip(1);
     let inside = brackets.map(|rest| rest.split([')', ' ']).next().unwrap_or_default());
@@ -313,7 +313,7 @@ fn is_synced(told: &WatchResponse) -> bool {
     told.events.iter().any(|event| matches!(event.body, Some(News::Synced(_))))
 }
 
-/// As the port for clients does it.
+/// Serves a session as the port for clients does.
 async fn serve_session(
     port: Port,
     (network, endpoint): (Network, String),
@@ -325,7 +325,7 @@ async fn serve_session(
     let (tell, end) = oneshot::channel();
     let hub = port.hub.clone();
     let serve = async move {
-        // Nobody listens any more: then the client is gone.
+        // A failure here means that the client is gone.
         let _ = tell.send(hub.serve(Pipe { outgoing, incoming }).await);
     };
     port.seams.spawn("session-stream", serve).detach();
@@ -372,7 +372,7 @@ async fn serve_watch(
     }
 }
 
-/// What a stream of a session that was not ended by its last frame says, as it comes over gRPC.
+/// The error that a stream ends with over gRPC when its session did not end it by its last frame.
 fn last_word(endpoint: &str, error: &StreamError) -> TransportError {
     holdfast::told(endpoint, &of_stream_error(error))
 }

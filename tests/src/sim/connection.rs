@@ -1,8 +1,9 @@
 //! Connections: frames each way, in order, and every way in which they end.
 //!
-//! Each end learns by itself that a connection is over: by the other's reset, if that arrives, or
-//! because its keepalives are not answered. Until then it sends into the void. What was on its way
-//! to an end that was not told yet may still arrive there, also after a newer connection was made.
+//! Each end learns by itself that a connection is over: by the other end's reset, if that arrives,
+//! or because its keepalives are not answered. Until then its frames are lost. Frames under way to
+//! an end that has not yet learned of the end may still arrive there, also after a newer connection
+//! was made.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,28 +20,28 @@ use super::network::{Fate, Network};
 use super::port::Port;
 use super::trace::digest_of;
 
-/// Frames that lie at each end, not taken yet.
+/// Frames that lie at each end, not yet taken.
 const AT_AN_END: usize = 64;
-/// Frames under way in one direction; the sender waits then.
+/// Frames under way in one direction; with more, the sender waits.
 const UNDER_WAY: usize = 256;
-/// How long it takes to find that nobody is there, where nobody says so.
+/// How long a caller takes to find that no host answers, if nothing refuses it.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
-/// Bytes of what opens, refuses or resets a connection.
+/// Bytes of a message that opens, refuses or resets a connection.
 const SMALL: usize = 64;
 
 /// What is sent on a connection.
 pub(super) trait Frame: Send + Sync + 'static {
-    /// As it travels.
+    /// The frame as it travels.
     fn bytes(&self) -> Vec<u8>;
 }
 
 /// What a caller receives.
 pub(super) trait Reply: Frame {
-    /// What its stream ends with when the connection broke.
+    /// The last frame of a stream whose connection broke.
     fn broken() -> Self;
 }
 
-/// One connection, whoever carries it.
+/// One connection, with either kind of frames.
 pub(super) struct Connection {
     id: u64,
     caller: Host,
@@ -53,9 +54,9 @@ pub(super) struct Connection {
 struct Ends {
     caller_told: bool,
     server_told: bool,
-    /// Of what is under way to the server, nothing later arrives.
+    /// Frames to the server arrive until then, and no later ones.
     up_until: Option<Moment>,
-    /// The same to the caller.
+    /// Frames to the caller arrive until then, and no later ones.
     down_until: Option<Moment>,
 }
 
@@ -72,7 +73,7 @@ impl Connection {
         if self.caller == host { self.server } else { self.caller }
     }
 
-    /// What `host` sends on it: questions, or answers.
+    /// What `host` sends on it: requests, or answers.
     fn part_of(&self, host: Host) -> Part {
         if self.caller == host { Part::Asked } else { Part::Answered }
     }
@@ -94,7 +95,8 @@ impl Connection {
 }
 
 impl Network {
-    /// `by` gives a connection up and says so; the other end learns of it if that arrives.
+    /// `by` gives a connection up and sends a reset; the other end learns of it if the reset
+    /// arrives.
     pub(super) fn reset(&self, connection: &Arc<Connection>, by: Host) {
         connection.tell(by);
         let other = connection.other(by);
@@ -105,7 +107,7 @@ impl Network {
                 network.arrive(way, at).await;
                 connection.tell(other);
             }),
-            // Nobody answers its keepalives there any more, whatever else passes.
+            // The keepalives there go unanswered from now on, whatever else passes.
             Fate::Lost => self.spawn("keepalive", async move {
                 network.until_unanswered().await;
                 connection.tell(other);
@@ -113,7 +115,7 @@ impl Network {
         }
     }
 
-    /// Breaks a connection for both; some of what is under way may arrive before each end notices.
+    /// Breaks a connection for both ends; some frames under way may arrive before each end notices.
     pub(super) fn break_off(&self, connection: &Arc<Connection>, within: Duration) {
         let now = self.now();
         let (up, down) = (now + self.some_of(within), now + self.some_of(within));
@@ -130,8 +132,8 @@ impl Network {
         }
     }
 
-    /// Connects to a node. Once that arrives there, `serve` runs as a task of its process. `None`:
-    /// nobody is there, or nothing passes.
+    /// Connects to a node. Once the request arrives there, `serve` runs as a task of its process.
+    /// `None`: no process listens, or nothing passes.
     pub(super) async fn dial<U: Frame, D: Reply>(
         &self,
         caller: Host,
@@ -161,7 +163,7 @@ impl Network {
         Some((outgoing, incoming))
     }
 
-    /// The way there, until it is known whether somebody listens.
+    /// The way to the node, until the caller's request meets a listening process or none.
     async fn reach(&self, caller: Host, server: u64) -> Option<Port> {
         let host = Host::Node(server);
         let at = match self.send(caller, host, SMALL, false) {
@@ -189,7 +191,7 @@ impl Network {
         }
     }
 
-    /// Carries frames both ways until both ends know that it is over.
+    /// Carries frames both ways until both ends know that the connection is over.
     async fn keep(
         self,
         connection: Arc<Connection>,
@@ -222,23 +224,23 @@ struct Way<T> {
     to: Host,
     kind: &'static str,
     flying: VecDeque<(Moment, T)>,
-    /// Frames that are under way at most.
+    /// How many frames are under way at most.
     window: usize,
-    /// The sender has said all it had to say.
+    /// The sender has sent its last frame.
     ended: bool,
 }
 
 /// What happens next in one direction.
 enum Next<T> {
-    /// An end was told something.
+    /// What an end knows has changed.
     Ends,
-    /// The sender says this, or no more.
+    /// The sender sends this frame, or has no more.
     Sent(Option<T>),
     /// The first frame under way has arrived.
     Arrived,
-    /// It is sent again, and arrives then.
+    /// The first frame is sent again, and arrives then.
     Again(Moment),
-    /// The receiver wants no more.
+    /// The receiver wants no more frames.
     Unwanted,
 }
 
@@ -255,7 +257,7 @@ impl<T: Frame> Way<T> {
         Self { network, connection, from, to, kind, flying, window, ended: false }
     }
 
-    /// `last` is what the receiver is given when it is told that the connection broke.
+    /// `last` goes to the receiver when it learns that the connection broke.
     async fn carry(
         mut self,
         mut sent: mpsc::Receiver<T>,
@@ -272,7 +274,7 @@ impl<T: Frame> Way<T> {
             {
                 self.flying.clear();
                 if let Some(last) = last.take() {
-                    // A receiver that takes nothing is not waited for.
+                    // Does not wait for a receiver that takes nothing.
                     let _ = receiver.try_send(last);
                 }
             }
@@ -357,7 +359,7 @@ impl<T: Frame> Way<T> {
 
     fn arrive(&mut self, deliver: Option<&mpsc::Sender<T>>) {
         if let (Some((_, frame)), Some(deliver)) = (self.flying.pop_front(), deliver) {
-            // There was room a moment ago, and nobody else sends.
+            // There was room a moment ago, and nothing else sends.
             let _ = deliver.try_send(frame);
         }
     }
@@ -366,7 +368,7 @@ impl<T: Frame> Way<T> {
         self.flying.iter_mut().for_each(|(at, _)| *at = until.max(*at));
     }
 
-    /// A caller that listens no more resets the connection; a server may go on answering.
+    /// A caller that no longer listens resets the connection; a server may go on answering.
     fn unwanted(&mut self, deliver: &mut Option<mpsc::Sender<T>>) {
         self.flying.clear();
         *deliver = None;
@@ -375,7 +377,7 @@ impl<T: Frame> Way<T> {
         }
     }
 
-    /// The sender was done and all of it arrived. An answer that is complete ends the call.
+    /// The sender was done and all of it arrived. A complete answer ends the call.
     fn say_so(&self) {
         if self.from == self.connection.server {
             self.connection.tell(self.connection.caller);
@@ -395,7 +397,7 @@ async fn closed<T>(deliver: Option<&mpsc::Sender<T>>) {
     }
 }
 
-/// Hands on what `source` has until either end is done.
+/// Forwards what `source` yields until either end is done.
 pub(super) async fn pump<T>(mut source: BoxStream<'static, T>, into: &mpsc::Sender<T>) {
     loop {
         select! {

@@ -1,8 +1,9 @@
-//! The virtual disk of a node: files that outlive processes, and what a crash leaves of them.
+//! The virtual disk of a node: files that outlive processes, and what remains of them after a
+//! crash.
 //!
-//! A write lies in the system's memory until its file is synced; a name until its folder is. A
-//! process that is killed loses nothing of that. With the power it goes: of each file some first
-//! writes survive, and the one behind them in part.
+//! A write lies in the system's memory until its file is synced; a name until its folder is.
+//! Killing a process loses none of that. A loss of power does: of each file the first few writes
+//! survive, and the next one in part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -30,18 +31,18 @@ struct Shared {
     world: Seams,
     trace: Trace,
     state: Mutex<State>,
-    /// Whether no step is finished for now.
+    /// Whether it finishes no step for now.
     hangs: watch::Sender<bool>,
 }
 
-/// A sync that takes no longer is one of a disk that works as it should.
+/// A sync that takes no longer than this counts as one of a healthy disk.
 const WELL_WITHIN: Duration = Duration::from_millis(100);
-/// What the system says of a process that has as many files open as it may.
+/// The system's error for a process that has as many files open as it may.
 const TOO_MANY_OPEN: i32 = 24;
 
 struct State {
     rng: StdRng,
-    /// Raised when the process that had the disk is gone: it writes nothing any more.
+    /// Raised when the process that had the disk is gone, which then writes nothing any more.
     mount: u64,
     folders: BTreeSet<PathBuf>,
     names: BTreeMap<PathBuf, Arc<Mutex<Content>>>,
@@ -55,11 +56,11 @@ struct State {
     sync_min: Duration,
     sync_max: Duration,
     stuck: bool,
-    /// Steps that wait for a disk that finishes nothing, each with its beginning.
+    /// Steps that wait because the disk finishes nothing, each with its beginning.
     held_up: BTreeMap<u64, Moment>,
     last_held_up: u64,
     ignores_syncs: bool,
-    /// No file is opened or made any more.
+    /// Opens and makes no file any more.
     refuses_files: bool,
     injected: DiskFaults,
 }
@@ -71,18 +72,18 @@ type Named = (PathBuf, Option<Arc<Mutex<Content>>>);
 struct Content {
     current: Vec<u8>,
     durable: Vec<u8>,
-    /// Not synced, oldest first.
+    /// Writes that are not synced, oldest first.
     writes: Vec<(usize, Vec<u8>)>,
 }
 
-/// What was done to a disk.
+/// The faults that were injected into a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFaults {
     /// Losses of power.
     pub power_lost: u64,
-    /// Writes that such a loss took away.
+    /// Writes that were lost with the power.
     pub writes_lost: u64,
-    /// Writes of which it left a part.
+    /// Writes of which a part survived.
     pub torn: u64,
     /// Writes refused for want of space.
     pub full: u64,
@@ -93,7 +94,7 @@ pub struct DiskFaults {
 /// How a file is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// One bit of it is another one.
+    /// One bit of it is flipped.
     FlippedBit,
     /// It ends too early.
     Cut,
@@ -109,7 +110,7 @@ impl std::fmt::Debug for VirtualDisk {
 }
 
 impl VirtualDisk {
-    /// An empty disk. What happens to it at random is drawn from `seed`.
+    /// An empty disk. Its random events are drawn from `seed`.
     pub fn new(owner: Host, world: &Process, seed: u64, trace: Trace) -> Self {
         let state = State {
             rng: StdRng::seed_from_u64(seed),
@@ -133,7 +134,7 @@ impl VirtualDisk {
         Self(Arc::new(Shared { owner, world: world.seams(), trace, state, hangs }))
     }
 
-    /// How long a sync takes from here on.
+    /// How long a sync takes from now on.
     pub fn set_pace(&self, sync_min: Duration, sync_max: Duration) {
         let mut state = self.lock();
         (state.sync_min, state.sync_max) = (sync_min, sync_max);
@@ -144,7 +145,7 @@ impl VirtualDisk {
         self.lock().stuck = true;
     }
 
-    /// Finishes no write any more, or, after that, all of them.
+    /// `true`: finishes no write any more; `false`: finishes them all.
     pub fn hang(&self, hangs: bool) {
         self.0.hangs.send_replace(hangs);
     }
@@ -154,17 +155,17 @@ impl VirtualDisk {
         self.lock().refuses_files = refuses;
     }
 
-    /// Takes only so many more bytes; `None`: as many as there are.
+    /// Takes only so many more bytes; `None`: any number.
     pub fn set_free_space(&self, bytes: Option<u64>) {
         self.lock().free = bytes;
     }
 
-    /// Says that it has synced, and has not, from here on.
+    /// Acknowledges syncs without syncing, from now on.
     pub fn ignore_syncs(&self, ignores: bool) {
         self.lock().ignores_syncs = ignores;
     }
 
-    /// Since when the oldest of the steps waits that it does not finish for now.
+    /// Since when the oldest held-up step has waited.
     pub fn held_up_since(&self) -> Option<Moment> {
         self.lock().held_up.values().min().copied()
     }
@@ -174,25 +175,25 @@ impl VirtualDisk {
         self.lock().stuck || *self.0.hangs.borrow()
     }
 
-    /// Whether it does what it is asked for, in time.
+    /// Whether it completes every step, in time.
     pub fn is_well(&self) -> bool {
         let state = self.lock();
         let stalls = state.stuck || *self.0.hangs.borrow();
         !stalls && !state.refuses_files && state.free.is_none() && state.sync_max <= WELL_WITHIN
     }
 
-    /// Writes that a loss of power now could take away.
+    /// The number of writes that a loss of power now could lose.
     pub fn unsynced(&self) -> usize {
         self.lock().names.values().map(|content| lock(content).writes.len()).sum()
     }
 
-    /// Whether a snapshot is on it that is not finished.
+    /// Whether it contains an unfinished snapshot.
     pub fn has_unfinished_snapshot(&self) -> bool {
         let unfinished = |path: &PathBuf| path.extension().is_some_and(|end| end == "tmp");
         self.lock().names.keys().any(unfinished)
     }
 
-    /// What was done to it so far.
+    /// The faults injected so far.
     pub fn injected(&self) -> DiskFaults {
         self.lock().injected
     }
@@ -204,12 +205,12 @@ impl VirtualDisk {
         filled.map(|(path, _)| path.clone()).collect()
     }
 
-    /// Bytes of a file.
+    /// The length of a file, bytes.
     pub fn length(&self, path: &Path) -> usize {
         self.lock().names.get(path).map_or(0, |content| lock(content).current.len())
     }
 
-    /// The disk in the hands of a new process.
+    /// Gives the disk to a new process.
     pub(super) fn mount(&self) -> Mount {
         let mut state = self.lock();
         state.mount += 1;
@@ -218,17 +219,17 @@ impl VirtualDisk {
         Mount { disk: self.clone(), number: state.mount }
     }
 
-    /// Somebody copies every file as it is synced now: such a copy may come back.
+    /// Copies every file as it is synced now: [`Damage::Older`] may bring such a copy back.
     pub fn copy_files(&self) {
         self.lock().copy_files();
     }
 
-    /// The process that had it is gone.
+    /// The process that had the disk is gone.
     pub(super) fn unmount(&self) {
         self.lock().mount += 1;
     }
 
-    /// The power is gone, and with it what was not synced, wholly or in part.
+    /// The power fails, and whatever was not synced is lost, wholly or in part.
     pub(super) fn lose_power(&self) {
         let mut state = self.lock();
         let state = &mut *state;
@@ -245,8 +246,8 @@ impl VirtualDisk {
         }
     }
 
-    /// A disk with what this one would have left if the power went now, if nothing survived of what
-    /// is not synced.
+    /// A disk with what this one would have left if the power failed now and nothing unsynced
+    /// survived.
     pub(super) fn as_after_a_loss_of_power(&self) -> Self {
         let state = self.lock();
         let left = |(path, content): (&PathBuf, &Arc<Mutex<Content>>)| {
@@ -256,7 +257,7 @@ impl VirtualDisk {
         };
         let names: BTreeMap<_, _> = state.durable_names.iter().map(left).collect();
         let left = State {
-            // Nothing happens to it at random.
+            // It has no random events.
             rng: StdRng::seed_from_u64(0),
             mount: 0,
             folders: state.folders.clone(),
@@ -275,8 +276,7 @@ impl VirtualDisk {
         Self(Arc::new(Shared { owner, world, trace, state, hangs }))
     }
 
-    /// Damages a file, to be done while no process has it. Says whether there was anything to
-    /// damage.
+    /// Damages a file while no process has it. Returns whether there was anything to damage.
     pub fn damage(&self, path: &Path, damage: Damage) -> bool {
         let mut state = self.lock();
         let state = &mut *state;
@@ -352,7 +352,7 @@ impl VirtualDisk {
     }
 }
 
-/// A step that waits for a disk that finishes nothing.
+/// A step that waits because the disk finishes nothing.
 struct HeldUp {
     disk: VirtualDisk,
     number: u64,
@@ -405,7 +405,7 @@ impl Content {
         }
     }
 
-    /// Some first writes survive, and of the next one its beginning.
+    /// The first few unsynced writes survive, and the beginning of the next one.
     fn lose_unsynced(&mut self, rng: &mut StdRng, injected: &mut DiskFaults) {
         let writes = std::mem::take(&mut self.writes);
         let whole = rng.random_range(0..=writes.len());

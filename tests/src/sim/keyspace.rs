@@ -1,5 +1,5 @@
-//! Cassandra as a part of the world: a model of the tables, whose coordinators have clocks and faults of their own, and
-//! who reaches them.
+//! Cassandra as a part of the world: a model of the tables, whose coordinators have clocks and faults of their own, and the hosts that
+//! reach them.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,7 +64,7 @@ impl Keyspace {
         self.cut().retain(|host| !hosts.contains(host));
     }
 
-    /// Everybody reaches the tables, every statement is answered at once, and the coordinators' clocks agree.
+    /// Every host reaches the tables, every statement is answered at once, and the coordinators' clocks agree.
     pub fn heal(&self) {
         self.cut().clear();
         self.model.set_odds(Odds::default());
@@ -80,7 +80,7 @@ struct Line {
 }
 
 impl Database for Line {
-    /// A host that is cut off before the answer does not get it: the statement was applied, or was not.
+    /// A host that is cut off before the answer does not receive it: the statement may or may not have been applied.
     fn execute(&self, statement: Statement) -> BoxFuture<'static, Result<Answer, Fault>> {
         let (keyspace, host) = (self.keyspace.clone(), self.host);
         async move {

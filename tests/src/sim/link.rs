@@ -1,9 +1,9 @@
-//! How messages pass from one host to another, and who is cut off from whom.
+//! How messages pass from one host to another, and which hosts are cut off from each other.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Somebody on the network.
+/// A host of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Host {
     /// A node, by its id.
@@ -24,21 +24,21 @@ impl fmt::Display for Host {
 /// One direction between two hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Shortest way of a message.
+    /// Shortest delay of a message.
     pub delay_min: Duration,
-    /// Longest, unless something else holds it up.
+    /// Longest delay, without a spike.
     pub delay_max: Duration,
-    /// Of a million messages, so many take up to [`spike`](Self::spike) longer: later ones overtake
-    /// them where they are not of one stream.
+    /// Out of a million messages, the number that take up to [`spike`](Self::spike) longer: later
+    /// ones overtake them unless both belong to one stream.
     pub spikes_per_million: u32,
-    /// How much longer those take at most.
+    /// The longest additional delay of those.
     pub spike: Duration,
-    /// Of a million messages, so many are lost. A call that is lost is answered by nobody; on a
-    /// stream the loss is a delay, because TCP sends again.
+    /// Out of a million messages, the number that are lost. A lost call gets no answer; on a stream
+    /// the loss is a delay, because TCP sends again.
     pub lost_per_million: u32,
-    /// Of a million calls that may come twice, so many do, the second time late.
+    /// Out of a million calls that may arrive twice, the number that do, the second time late.
     pub twice_per_million: u32,
-    /// How much it carries, bytes a second; `None`: as much as there is.
+    /// Capacity, bytes a second; `None`: unlimited.
     pub bytes_per_second: Option<u64>,
     /// Nothing passes.
     pub cut: bool,
@@ -60,7 +60,7 @@ impl Default for Link {
     }
 }
 
-/// What was done to messages and connections.
+/// The faults that were injected into messages and connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Injected {
     /// Messages that were sent.
@@ -73,41 +73,41 @@ pub struct Injected {
     pub twice: u64,
     /// Messages that met a cut.
     pub cut: u64,
-    /// Messages that were held back on connections that lived, and arrived after it; those of one
+    /// Messages that were held back on live connections, and arrived after the hold; those of one
     /// stream that were held back together count once.
     pub held: u64,
     /// Connections that were broken.
     pub broken: u64,
-    /// Connections of which one end was told nothing.
+    /// Connections of which one end did not learn of the end.
     pub half_open: u64,
-    /// Ends that noticed by their keepalives that the other one is gone.
+    /// Ends that noticed by their keepalives that the other end is gone.
     pub missed: u64,
 }
 
 /// Why messages are held back although their connections live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// Somebody in between keeps them, and lets them go.
+    /// Something in between keeps them, and later lets them go.
     Kept,
-    /// Nothing passes, and the connections outlive it: TCP sends again afterwards.
+    /// Nothing passes, and the connections outlive that: TCP sends again afterwards.
     Outlived,
 }
 
-/// Which part of what travels one way between two hosts.
+/// A part of the traffic one way between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// What the sender asks: on calls and streams that it began.
+    /// What the sender asks: its requests on calls and streams that it began.
     Asked,
-    /// What the sender answers: on those of the receiver.
+    /// What the sender answers on calls and streams that the receiver began.
     Answered,
 }
 
 impl Part {
-    /// All that travels that way.
+    /// All traffic that way.
     pub const ALL: &[Self] = &[Self::Asked, Self::Answered];
 }
 
-/// Who is cut off from whom: pairs (from, to) between which nothing passes.
+/// Pairs (from, to) between which nothing passes.
 pub type Cuts = Vec<(Host, Host)>;
 
 /// Nothing passes between the two sides.
@@ -115,12 +115,12 @@ pub fn apart(one: &[Host], other: &[Host]) -> Cuts {
     one.iter().flat_map(|a| other.iter().flat_map(|b| [(*a, *b), (*b, *a)])).collect()
 }
 
-/// Nothing that `from` send reaches `to`; the other way it passes.
+/// Nothing from `from` reaches `to`; the other way everything passes.
 pub fn one_way(from: &[Host], to: &[Host]) -> Cuts {
     from.iter().flat_map(|from| to.iter().map(|to| (*from, *to))).collect()
 }
 
-/// Each of `hosts` reaches the one before it and the one after it, and no other of them.
+/// Each of `hosts` reaches only its two neighbours in this circle.
 pub fn ring(hosts: &[Host]) -> Cuts {
     let count = hosts.len();
     let neighbours = |a: usize, b: usize| (a + 1) % count == b || (b + 1) % count == a;
@@ -128,7 +128,7 @@ pub fn ring(hosts: &[Host]) -> Cuts {
     all.filter(|(a, b)| a != b && !neighbours(*a, *b)).map(|(a, b)| (hosts[a], hosts[b])).collect()
 }
 
-/// Two halves of `hosts`, which only the first of them reaches both of.
+/// Two halves of `hosts`; only the first host reaches both of them.
 pub fn bridge(hosts: &[Host]) -> Cuts {
     let others = hosts.get(1..).unwrap_or_default();
     let (one, other) = others.split_at(others.len() / 2);

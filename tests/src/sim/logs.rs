@@ -1,12 +1,12 @@
-//! How much of their logs nodes keep, and whether that is enough for those to whom snapshots travel.
+//! How much of their logs nodes keep, and whether that is enough for the members that receive snapshots.
 //!
-//! - What the newest snapshot covers and `max_log_bytes` leaves no room for is purged within
-//!   [`PURGED_WITHIN`], whatever other members do (I27).
-//! - While a snapshot travels, the log behind it stays, as long as that is no more than
-//!   `max_log_bytes`: its member would need another snapshot otherwise, and so on (I31). Looked at when
-//!   the answer to the last of its chunks comes in: the leader has waited for it until then.
+//! - Entries that the newest snapshot covers and that exceed `max_log_bytes` are purged within [`PURGED_WITHIN`], whatever other members do
+//!   (I27).
+//! - While a snapshot travels, the log behind it stays, as long as that is no more than `max_log_bytes`: its member would otherwise need
+//!   another snapshot, and so on (I31). This is checked when the answer to the last of its chunks arrives: the leader has waited for it
+//!   until then.
 //!
-//! Both know what is promised (`server/src/raft/log_keeper.rs`), and nothing of how it is done.
+//! Both checks know what is promised (`server/src/raft/log_keeper.rs`), and nothing of how it is done.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -25,14 +25,14 @@ use super::node::Parts;
 /// probe has no entries, so its stream does not end at the floor, and openraft counts the entries behind it
 /// as in use.
 const PURGED_WITHIN: Duration = Duration::from_secs(15);
-/// A leader that a quorum answered so lately has one.
+/// A leader that a quorum answered this recently has a quorum.
 const QUORUM_WITHIN_MS: u64 = 1_000;
 
-/// Looks at all logs.
+/// Checks all logs.
 pub(super) struct Logs {
     clock: Arc<dyn Clock>,
     max_bytes: u64,
-    /// A purge of fewer entries need not be made.
+    /// The number of entries below which a purge need not be made.
     batch: u64,
     seen: Mutex<Seen>,
 }
@@ -52,7 +52,7 @@ struct Node {
     replica: Weak<Replica>,
     /// Since when a purge is due, and up to where the log was purged then.
     due: Option<(Moment, Option<u64>)>,
-    /// Bytes of the log up to its last entry at each look, counted from some beginning.
+    /// The size of the log up to its last entry at each look, bytes, counted from an arbitrary start.
     grown: BTreeMap<u64, u64>,
 }
 
@@ -62,8 +62,8 @@ impl Logs {
         Self { clock, max_bytes: config.max_log_bytes, batch, seen: Mutex::default() }
     }
 
-    /// Looks at a node whose process runs; `is_well`: neither it nor its disk is held up. A leader that no
-    /// quorum answers learns nothing of what is under way to the members, and its log hardly grows.
+    /// Looks at a node whose process runs. `is_well`: neither the process nor its disk is held up. A leader that no quorum answers learns
+    /// nothing of what is under way to the members, and its log hardly grows.
     pub(super) fn look(&self, id: u64, life: u64, parts: &Parts, is_well: bool) {
         let mut seen = self.lock();
         let anew = || Node {
@@ -100,7 +100,7 @@ impl Logs {
         }
     }
 
-    /// Whether more of the log has to go than is left lying about.
+    /// Whether so much of the log is superfluous that it has to be purged.
     fn due(&self, log: &LogMirror, snapshot: Option<u64>) -> bool {
         let upto = log.last_beyond(self.max_bytes).zip(snapshot);
         let next = purged(log).map_or(0, |purged| purged + 1);
@@ -141,7 +141,7 @@ fn purged(log: &LogMirror) -> Option<u64> {
 
 impl Seen {
     fn wrong(&mut self, what: String) {
-        // One of a kind says it.
+        // One message of each kind is enough.
         let kind = what.split(':').next().unwrap_or_default();
         if !self.broken.iter().any(|broken| broken.starts_with(kind)) {
             self.broken.push(what);
@@ -162,7 +162,7 @@ impl Node {
         replica.status().millis_since_quorum.is_some_and(|millis| millis <= QUORUM_WITHIN_MS)
     }
 
-    /// Notes how large the log is.
+    /// Records how large the log is.
     fn grow(&mut self) {
         let newest = self.grown.last_key_value().map(|(index, bytes)| (*index, *bytes));
         let (last, purged, since) = self.log.look(|log| {
@@ -177,12 +177,12 @@ impl Node {
             {
                 self.grown.insert(last, bytes + since);
             }
-            // Truncated, or purged beyond what was seen.
+            // The log was truncated, or purged beyond what was observed.
             _ => self.grown = BTreeMap::from([(last, 0)]),
         }
     }
 
-    /// At most so many bytes of the log lie behind `index`; `None`: nobody knows.
+    /// An upper bound of the bytes of the log behind `index`; `None`: unknown.
     fn bytes_behind(&self, index: u64) -> Option<u64> {
         let (_, before) = self.grown.range(..=index).next_back()?;
         let (last, newest) = self.grown.last_key_value()?;

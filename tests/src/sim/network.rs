@@ -1,8 +1,7 @@
-//! The virtual network: who is on it, how long messages take, what of them is lost.
+//! The virtual network: the hosts on it, the delay of messages, and their loss.
 //!
-//! Everything here happens on the world's clock and in the world's tasks, whatever the hosts do:
-//! messages arrive at a process that is paused, and wait there. What a message makes a process do is
-//! a task of that process.
+//! Everything here happens on the world's clock and in the world's tasks, whatever the hosts do: messages arrive at a process that is
+//! paused, and wait there. The work that a message causes is a task of the receiving process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -22,19 +21,18 @@ use super::port::Port;
 use super::trace::Trace;
 use super::votes::Votes;
 
-/// Keepalives of a connection come and are missed within so much time.
+/// Keepalives of a connection are due, and count as missed, within at least this time.
 const KEEPALIVE_MIN: Duration = Duration::from_secs(5);
 const KEEPALIVE_MAX: Duration = Duration::from_secs(10);
-/// TCP sends again after about so much time.
+/// TCP sends again after about this time.
 const SENT_AGAIN_MIN: Duration = Duration::from_millis(200);
 const SENT_AGAIN_MAX: Duration = Duration::from_secs(1);
-/// What was kept by somebody in between arrives within so much time after it was let go: calls in any
-/// order, frames of a stream in theirs.
+/// Messages that something in between kept arrive within this time after their release: calls in any order, frames of a stream in theirs.
 const LET_GO_WITHIN: Duration = Duration::from_millis(20);
 /// Kinds of connections: of watches, and of sessions.
 pub(super) const WATCH: &str = "watch";
 pub(super) const SESSION: &str = "session";
-/// The second copy of a call comes up to so much later.
+/// The second copy of a call arrives up to this much later.
 const SECOND_COPY: Duration = Duration::from_secs(3);
 
 /// The network of one run. Cheap to clone.
@@ -44,10 +42,10 @@ pub struct Network(pub(super) Arc<Shared>);
 pub(super) struct Shared {
     pub(super) world: Seams,
     state: Mutex<State>,
-    /// Rung when a link, or what a host is able to do, has changed.
+    /// Notified when a link, or what a host is able to do, has changed.
     changed: watch::Sender<u64>,
     pub(super) trace: Trace,
-    /// What was voted, as the messages say.
+    /// The votes, as the messages show them.
     pub(super) votes: Votes,
     pub(super) answers: Answers,
 }
@@ -64,37 +62,37 @@ struct State {
     connections: BTreeMap<u64, Arc<Connection>>,
     last_connection: u64,
     injected: Injected,
-    /// When a link that carries little is free again.
+    /// When a link of limited capacity is free again.
     busy_until: BTreeMap<(Host, Host), Moment>,
-    /// What some hosts are not able to do.
+    /// The limits imposed on some hosts.
     short: Short,
 }
 
-/// What hosts are short of, and what that did.
+/// The limits imposed on hosts, and their effect.
 #[derive(Default)]
 struct Short {
     /// Bytes a second at which snapshots travel.
     snapshot_rate: Option<u64>,
-    /// When the way of a snapshot is free again.
+    /// When the path of a snapshot is free again.
     snapshots_until: BTreeMap<(Host, Host), Moment>,
     slowed_chunks: u64,
     /// Nodes that accept no connection.
     accept_nothing: BTreeSet<Host>,
-    /// Bytes of the longest message that a client's decoder takes.
+    /// The longest message that a client's decoder takes, bytes.
     decode_limits: BTreeMap<Host, u64>,
     too_long: u64,
     too_long_for: BTreeMap<Host, u64>,
-    /// Clients that take nothing off their lines.
+    /// Clients that read nothing from their connections.
     unread: BTreeSet<Host>,
     /// Limits of size that were reached, by name.
     limits: BTreeSet<String>,
-    /// Messages that are under way on connections of a kind, at most, and lie at each end.
+    /// How many messages at most are under way on connections of a kind, and lie at each end.
     windows: BTreeMap<&'static str, usize>,
 }
 
-/// What becomes of a message.
+/// What happens to a message.
 pub(super) enum Fate {
-    /// It arrives then, and perhaps once more.
+    /// It arrives at the first instant, and again at the second, if any.
     Arrives(Moment, Option<Moment>),
     Lost,
 }
@@ -106,7 +104,7 @@ impl std::fmt::Debug for Network {
 }
 
 impl Network {
-    /// A network without hosts. What happens on it at random is drawn from `seed`.
+    /// A network without hosts. Its random events are drawn from `seed`.
     pub fn new(world: &Process, seed: u64, trace: Trace) -> Self {
         let state = State {
             rng: StdRng::seed_from_u64(seed),
@@ -132,7 +130,7 @@ impl Network {
         }))
     }
 
-    /// How every link is that was not set by itself.
+    /// Sets every link that has no setting of its own.
     pub fn set_usual(&self, link: Link) {
         self.lock().usual = link;
         self.ring();
@@ -144,12 +142,12 @@ impl Network {
         self.ring();
     }
 
-    /// How every link is that was not set by itself.
+    /// The setting of every link that has none of its own.
     pub fn usual(&self) -> Link {
         self.lock().usual.clone()
     }
 
-    /// Whether something that `host` sends, or is sent, is cut off or held back.
+    /// Whether some traffic from or to `host` is cut off or held back.
     pub fn is_disturbed(&self, host: Host) -> bool {
         let state = self.lock();
         let cut = state.cuts.iter().any(|(from, to)| *from == host || *to == host);
@@ -161,7 +159,7 @@ impl Network {
         self.lock().link(from, to)
     }
 
-    /// Nothing passes between these any more. Those cut before stay so.
+    /// Cuts these directions from now on, besides those that are already cut.
     pub fn cut(&self, cuts: Cuts) {
         self.lock().cuts.extend(cuts);
         self.ring();
@@ -177,7 +175,7 @@ impl Network {
         self.ring();
     }
 
-    /// Lets these pass again.
+    /// Lets these directions pass again.
     pub fn mend(&self, cuts: &Cuts) {
         let mut state = self.lock();
         for cut in cuts {
@@ -187,16 +185,16 @@ impl Network {
         self.ring();
     }
 
-    /// These parts of what is sent these ways wait, on calls and on streams, and so does what says
-    /// that a connection is over. They arrive after [`release`](Self::release). Connections live, as
-    /// if their keepalives passed; new ones are not made.
+    /// Holds back these parts of the traffic in these directions, on calls and on streams, together with the messages that report the end
+    /// of a connection. They arrive after [`release`](Self::release). Connections live, as if their keepalives passed; new ones are not
+    /// made.
     pub fn hold(&self, ways: &Cuts, parts: &[Part], hold: Hold) {
         let each = ways.iter().flat_map(|(from, to)| parts.iter().map(|part| (*from, *to, *part)));
         self.lock().holds.extend(each.map(|way| (way, hold)));
         self.ring();
     }
 
-    /// What is held back these ways arrives.
+    /// Whatever is held back in these directions arrives.
     pub fn release(&self, ways: &Cuts, parts: &[Part]) {
         let held = |(from, to, part): &(Host, Host, Part)| {
             !(ways.contains(&(*from, *to)) && parts.contains(part))
@@ -205,8 +203,8 @@ impl Network {
         self.ring();
     }
 
-    /// Every connection between `host` and others breaks. Of what is on its way some may arrive,
-    /// also after newer connections were made.
+    /// Breaks every connection between `host` and others. Of the messages under way some may arrive, also after newer connections were
+    /// made.
     pub fn break_connections(&self, host: Host) {
         for connection in self.connections_of(host) {
             self.lock().injected.broken += 1;
@@ -214,8 +212,7 @@ impl Network {
         }
     }
 
-    /// Every connection between the two is dead, and only `told` is told; the other notices when its
-    /// keepalive is not answered.
+    /// Ends every connection between the two, and only `told` learns of it; the other host notices when its keepalive is not answered.
     pub fn half_open(&self, told: Host, unaware: Host) {
         for connection in self.connections_of(told) {
             if connection.is_between(told, unaware) {
@@ -230,12 +227,12 @@ impl Network {
         }
     }
 
-    /// Snapshots travel at so many bytes a second from here on; `None`: as all else.
+    /// Snapshots travel at this rate from now on; `None`: like all else.
     pub fn set_snapshot_rate(&self, bytes: Option<u64>) {
         self.lock().short.snapshot_rate = bytes;
     }
 
-    /// Parts of snapshots that travelled slowly.
+    /// The number of snapshot chunks that were slowed down.
     pub fn slowed_chunks(&self) -> u64 {
         self.lock().short.slowed_chunks
     }
@@ -245,7 +242,7 @@ impl Network {
         set_member(&mut self.lock().short.accept_nothing, host, refuses);
     }
 
-    /// The decoder of `host` fails on messages of a session that are longer.
+    /// The decoder of `host` fails on longer messages of a session.
     pub fn set_decode_limit(&self, host: Host, bytes: Option<u64>) {
         let mut state = self.lock();
         match bytes {
@@ -254,59 +251,59 @@ impl Network {
         }
     }
 
-    /// How far messages come to a client now that its decoder fails on: their number so far.
+    /// How many messages have come so far that the decoder of this client fails on.
     pub fn too_long_for(&self, host: Host) -> u64 {
         self.lock().short.too_long_for.get(&host).copied().unwrap_or(0)
     }
 
-    /// Messages that a decoder failed on.
+    /// The number of messages that a decoder failed on.
     pub fn too_long(&self) -> u64 {
         self.lock().short.too_long
     }
 
-    /// `host` takes nothing off its lines any more, or does again; they live on.
+    /// `host` reads nothing from its connections any more, or does again; they live on.
     pub fn set_unread(&self, host: Host, unread: bool) {
         set_member(&mut self.lock().short.unread, host, unread);
         self.ring();
     }
 
-    /// So many messages are under way to a watcher, and lie at each end, from here on: as where the
-    /// flow is controlled, so that who is told much is told it over a while.
+    /// Sets how many messages to a watcher are under way, and lie at each end, from now on: as with flow control, so that a client with
+    /// many events receives them over a while.
     pub fn set_watch_window(&self, messages: usize) {
         self.lock().short.windows.insert(WATCH, messages.max(1));
     }
 
-    /// The same of streams of sessions.
+    /// The same for streams of sessions.
     pub fn set_session_window(&self, messages: usize) {
         self.lock().short.windows.insert(SESSION, messages.max(1));
     }
 
-    /// The limits of size that somebody was refused for, by their names.
+    /// The size limits for which some request was refused, by name.
     pub fn limits(&self) -> BTreeSet<String> {
         self.lock().short.limits.clone()
     }
 
-    /// What was done so far.
+    /// The faults injected so far.
     pub fn injected(&self) -> Injected {
         self.lock().injected
     }
 
-    /// What was voted so far, as the messages say.
+    /// The votes so far, as the messages show them.
     pub fn votes(&self) -> &Votes {
         &self.0.votes
     }
 
-    /// What members answered so far.
+    /// The answers of members so far.
     pub fn answers(&self) -> &Answers {
         &self.0.answers
     }
 
-    /// Open connections of a host.
+    /// The number of open connections of a host.
     pub fn connections(&self, host: Host) -> usize {
         self.connections_of(host).len()
     }
 
-    /// A node serves from here on. Connections that an earlier process of it had are reset.
+    /// A node serves from now on. Connections of an earlier process of it are reset.
     pub(super) fn open_port(&self, node: u64, port: Port) {
         let before = self.connections_of(Host::Node(node));
         let mut state = self.lock();
@@ -319,7 +316,7 @@ impl Network {
         self.ring();
     }
 
-    /// The process of `host` is gone, and its system says so to whoever is connected.
+    /// The process of `host` is gone, and its system resets every connection.
     pub(super) fn gone(&self, host: Host) {
         if let Host::Node(id) = host {
             self.lock().ports.remove(&id);
@@ -330,7 +327,7 @@ impl Network {
         self.ring();
     }
 
-    /// `host` is without power: nobody is told anything.
+    /// `host` is without power: its peers learn nothing.
     pub(super) fn dark(&self, host: Host) {
         if let Host::Node(id) = host {
             self.lock().ports.remove(&id);
@@ -342,7 +339,7 @@ impl Network {
         self.ring();
     }
 
-    /// Nobody is on it any more. What it holds would hold it, otherwise.
+    /// Closes the network at the end of a run: it and what it contains would keep each other alive.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         let ports = std::mem::take(&mut state.ports);
@@ -377,7 +374,7 @@ impl Network {
         self.lock().ports.get(&node).cloned()
     }
 
-    /// Sends a message of `length` bytes, if that is worth while: what becomes of it.
+    /// Sends a message of `length` bytes, if it can arrive; returns what happens to it.
     pub(super) fn send(&self, from: Host, to: Host, length: usize, twice: bool) -> Fate {
         let now = self.now();
         let mut state = self.lock();
@@ -399,7 +396,7 @@ impl Network {
         Fate::Arrives(arrives, second)
     }
 
-    /// When a message on a stream arrives: what is lost is sent again. `None` while it is cut off.
+    /// When a message on a stream arrives: a lost one is sent again. `None` while it is cut off.
     pub(super) fn stream_arrival(&self, from: Host, to: Host, length: usize) -> Option<Moment> {
         let now = self.now();
         let mut state = self.lock();
@@ -417,8 +414,7 @@ impl Network {
         Some(arrives + state.between(SENT_AGAIN_MIN, SENT_AGAIN_MAX))
     }
 
-    /// When a part of a snapshot arrives that may arrive at `at`: where they are slow, it waits for
-    /// those before it.
+    /// When a chunk of a snapshot arrives that could arrive at `at`: where snapshots are slow, it waits for the chunks before it.
     pub(super) fn snapshot_arrival(&self, way: (Host, Host), length: usize, at: Moment) -> Moment {
         let now = self.now();
         let mut state = self.lock();
@@ -431,7 +427,7 @@ impl Network {
         at.max(*free)
     }
 
-    /// How many messages of this kind of connection lie at an end, and are under way.
+    /// How many messages on this kind of connection may lie at an end, and be under way.
     pub(super) fn window(&self, kind: &str) -> Option<usize> {
         self.lock().short.windows.get(kind).copied()
     }
@@ -450,7 +446,7 @@ impl Network {
         takes
     }
 
-    /// Waits until `host` takes what has arrived.
+    /// Waits until `host` reads what has arrived.
     pub(super) async fn until_read(&self, host: Host) {
         if self.lock().short.unread.contains(&host) {
             self.until_that(|state| !state.short.unread.contains(&host)).await;
@@ -469,7 +465,7 @@ impl Network {
         self.lock().between(SENT_AGAIN_MIN, SENT_AGAIN_MAX)
     }
 
-    /// A length of time below `bound`.
+    /// A random duration below `bound`.
     pub(super) fn some_of(&self, bound: Duration) -> Duration {
         self.lock().below(bound)
     }
@@ -486,7 +482,7 @@ impl Network {
         self.0.world.clock.sleep_until(at).await;
     }
 
-    /// Waits until a message that takes until `at` arrives, however long it is held back.
+    /// Waits until a message due at `at` arrives, however long it is held back.
     pub(super) async fn arrive(&self, way: (Host, Host, Part), at: Moment) {
         self.until(at).await;
         while let Some(hold) = self.hold_on(way) {
@@ -495,12 +491,12 @@ impl Network {
         }
     }
 
-    /// Whether what is sent that way is held back.
+    /// Whether traffic in that direction is held back.
     pub(super) fn hold_on(&self, way: (Host, Host, Part)) -> Option<Hold> {
         self.lock().holds.get(&way).copied()
     }
 
-    /// Waits until what is held back is let go; how much later it arrives.
+    /// Waits until the traffic held back is released; returns how much later the message arrives.
     pub(super) async fn let_go(&self, way: (Host, Host, Part), hold: Hold) -> Duration {
         self.until_that(|state| !state.holds.contains_key(&way)).await;
         let mut state = self.lock();
@@ -516,7 +512,7 @@ impl Network {
         self.until_that(|state| !state.link(from, to).cut).await;
     }
 
-    /// Waits until `host` has missed keepalives of `other` for as long as it lets them be missed.
+    /// Waits until `host` has missed keepalives of `other` for as long as it tolerates.
     pub(super) async fn until_missed(&self, host: Host, other: Host) {
         let well = move |state: &mut State| state.hears(host, other);
         loop {
@@ -528,7 +524,7 @@ impl Network {
         }
     }
 
-    /// Waits until keepalives that nobody answers have been missed for long enough.
+    /// Waits until unanswered keepalives have been missed for long enough.
     pub(super) async fn until_unanswered(&self) {
         self.0.world.sleep(self.patience()).await;
         self.note_missed();
@@ -610,7 +606,7 @@ impl State {
         link
     }
 
-    /// Whether `host` gets answers to its keepalives from `other`.
+    /// Whether `other` answers the keepalives of `host`.
     fn hears(&self, host: Host, other: Host) -> bool {
         !self.silent.contains(&other) && !self.link(host, other).cut && !self.link(other, host).cut
     }

@@ -1,4 +1,4 @@
-//! A node of the world: its disk, and the process that runs on it now, if one does.
+//! A node of the world: its disk, and the process that runs on it, if any.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,21 +29,21 @@ use super::tree::FileTree;
 
 /// Where a node's data lies on its disk.
 pub const DATA: &str = "/data";
-/// As `holdfastd` hands its leadership over when it stops.
+/// How long `holdfastd` takes at most to hand over its leadership when it stops.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(5);
-/// As `holdfastd` stops in any case.
+/// After this time `holdfastd` stops in any case.
 const STOP_WITHIN: Duration = Duration::from_secs(9);
-/// As `holdfastd` waits for what it leaves behind.
+/// How long `holdfastd` waits for tasks that it leaves behind.
 const LEFT_BEHIND_WITHIN: Duration = Duration::from_millis(500);
 
-/// Why a process of a node is there no more.
+/// Why a process of a node ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// It was killed, or lost its power.
     Killed,
     /// It was asked to stop, and stopped.
     Stopped,
-    /// It did not open its data folder, or did not start on it; why, in its words.
+    /// It did not open its data folder, or did not start on it; with its message.
     Refused(String),
     /// A write or sync failed, and it ended at once, as `holdfastd` does.
     Storage(String),
@@ -51,12 +51,12 @@ pub enum Ended {
     Fault(Fault),
 }
 
-/// How a process ends that is not asked.
+/// How a process ends without being asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
-    /// As by kill -9: what it wrote is there, and its connections are reset.
+    /// As by kill -9: everything that it wrote is there, and its connections are reset.
     Process,
-    /// With the power: what was not synced is lost, and nobody is told.
+    /// With the power: whatever was not synced is lost, and its peers learn nothing.
     Power,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Life {
     stop: Notify,
 }
 
-/// What can be looked at from outside.
+/// The parts that can be observed from outside.
 #[derive(Clone)]
 pub(super) struct Parts {
     pub(super) replica: Arc<Replica>,
@@ -96,13 +96,13 @@ pub(super) struct Start {
     pub(super) number: u64,
 }
 
-/// The member that node `id` is.
+/// The member entry of node `id`.
 pub fn member(id: u64) -> Member {
     Member { node_id: id, advertise: endpoint_of(id), peer_advertise: format!("node-{id}:7421") }
 }
 
 impl Life {
-    /// Starts a process; whether it gets anywhere shows later.
+    /// Starts a process. Whether the start succeeds shows later.
     pub(super) fn begin(process: &Process, start: Start) -> Arc<Self> {
         let host = Host::Node(start.config.node_id);
         start.network.set_silent(host, false);
@@ -159,7 +159,7 @@ impl Life {
     /// Asks it to stop, as by SIGTERM, and waits until it has.
     pub(super) async fn stop(&self) {
         self.stop.notify_one();
-        // The sender is ours.
+        // The sender is a field of this very process.
         let _ = self.ended.subscribe().wait_for(Option::is_some).await;
     }
 
@@ -176,15 +176,15 @@ impl Life {
 
     fn vanish(&self) {
         self.disk.unmount();
-        // Not while the lock is held: what ends may look at it.
+        // Not while the mutex is held: the destructors may lock it.
         let parts = self.locked().take();
         self.process.kill();
         drop(parts);
     }
 
-    /// What the system does with a process that has ended by itself.
+    /// Does what the system does with a process that has ended by itself.
     async fn clean_up(&self) {
-        // The sender is ours.
+        // The sender is a field of this very process.
         let _ = self.ended.subscribe().wait_for(Option::is_some).await;
         if self.process.is_alive() {
             self.network.gone(self.host);
@@ -199,7 +199,7 @@ impl Life {
             Ok((replica, hub)) => {
                 self.started.send_replace(true);
                 let why = self.serve(&replica).await;
-                // What does not end in time is left behind, as in `holdfastd`.
+                // Whatever does not end in time is left behind, as in `holdfastd`.
                 let _ = seams.timeout(STOP_WITHIN, self.take_down(&replica, &hub)).await;
                 drop((replica, hub));
                 seams.sleep(LEFT_BEHIND_WITHIN).await;
@@ -209,7 +209,7 @@ impl Life {
         self.end(ended);
     }
 
-    /// As `holdfastd` starts: folder, replica, sessions, ports.
+    /// Starts like `holdfastd`: folder, replica, sessions, ports.
     async fn start(
         self: &Arc<Self>,
         start: Start,
@@ -275,7 +275,7 @@ impl Life {
         Ok(store)
     }
 
-    /// Until somebody wants it to stop, or it must.
+    /// Serves until it is asked to stop, or has to.
     async fn serve(&self, replica: &Replica) -> Ended {
         let mut faults = replica.faults();
         select! {
@@ -287,7 +287,7 @@ impl Life {
         }
     }
 
-    /// As `holdfastd` is taken down.
+    /// Stops like `holdfastd`.
     async fn take_down(&self, replica: &Replica, hub: &Hub) {
         replica.hand_over(HAND_OVER_WITHIN).await;
         hub.shutdown().await;

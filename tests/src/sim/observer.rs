@@ -1,4 +1,4 @@
-//! What must hold of the nodes at every moment, looked at from outside.
+//! What must hold of the nodes at every moment, observed from outside.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,16 +12,15 @@ use sha2::{Digest as _, Sha256};
 
 use super::node::Parts;
 
-/// State hashes that are remembered, by index.
+/// The number of state hashes that are kept, by index.
 const HASHES: usize = 4_096;
 
 /// Every so many entries the whole content of a table is compared, not only its hash.
 const CONTENT_EVERY: u64 = 32;
-/// A table is looked at after every entry while it has so many sessions and locks; a larger one as
-/// much more rarely.
+/// A table with up to so many sessions and locks is checked after every entry; a larger one is checked as much more rarely.
 const LOOKED_AT_UP_TO: u64 = 512;
 
-/// Compares what nodes show, over all of their lives.
+/// Compares what nodes show, over all their processes.
 pub(super) struct Observer {
     clock: Arc<dyn Clock>,
     seen: Mutex<Seen>,
@@ -29,27 +28,27 @@ pub(super) struct Observer {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Which life of which node led a term.
+    /// The node and process that led each term.
     leaders: BTreeMap<u64, (u64, u64)>,
-    /// The highest term of a life of a node.
+    /// The highest term of each process of a node.
     terms: BTreeMap<(u64, u64), u64>,
-    /// The last vote of a life of a node.
+    /// The last vote of each process of a node.
     votes: BTreeMap<(u64, u64), StoredVote>,
-    /// The state after an index, and which node showed it first.
+    /// The state hash after an index, and which node showed it first.
     hashes: BTreeMap<u64, ([u8; 32], u64)>,
     /// The latest index that was applied anywhere, and the stamp after it.
     stamp: (u64, u64),
     /// The content after an index, and which node showed it first.
     contents: BTreeMap<u64, ([u8; 32], u64)>,
-    /// What the clients of sessions call themselves.
+    /// The labels of the clients of sessions.
     labels: BTreeMap<SessionId, String>,
-    /// The tokens that sessions were granted.
+    /// The tokens that each session was granted.
     granted: BTreeMap<SessionId, BTreeSet<u64>>,
     /// When each token was granted first, true time.
     granted_at: BTreeMap<u64, Moment>,
-    /// Sessions that were expired, as first seen on some node.
+    /// Sessions that were expired, as first observed on some node.
     expired: BTreeMap<SessionId, Expiry>,
-    /// States that were taken over whole from a leader.
+    /// The number of states that were taken over whole from a leader.
     restored: u64,
     violations: Vec<String>,
 }
@@ -59,7 +58,7 @@ struct Seen {
 pub struct Expiry {
     /// True time, when the first node applied it.
     pub at: Moment,
-    /// What its client had called itself.
+    /// The label of its client.
     pub label: String,
     /// Every token that it was ever granted.
     pub tokens: Vec<u64>,
@@ -78,7 +77,7 @@ impl Observer {
         seen.state(index.get(), table.state_hash(), id);
         seen.content(index, table, id);
         seen.stamped(index.get(), table.stamp_ms(), id);
-        // Another one that shows the same hash came to the same state by the same commands.
+        // Another node with the same hash came to the same state by the same commands.
         if seen.showed_first(index.get(), id) {
             seen.checked(index.get(), table, id);
         }
@@ -127,12 +126,12 @@ impl Observer {
         self.lock().granted_at.get(&token).copied()
     }
 
-    /// How many states were taken over from a leader.
+    /// How many states were taken over whole from a leader.
     pub(super) fn taken_over(&self) -> u64 {
         self.lock().restored
     }
 
-    /// Looks at life `life` of node `id`.
+    /// Looks at process `life` of node `id`.
     pub(super) fn look(&self, id: u64, life: u64, parts: &Parts) {
         let mut seen = self.lock();
         let (term, tenure) = (parts.replica.status().term, parts.replica.role().borrow().tenure());
@@ -155,7 +154,7 @@ impl Observer {
     }
 }
 
-/// Every how many entries a table is looked at as a whole.
+/// The interval, in entries, at which a table is checked as a whole.
 fn rarely(table: &LockTable) -> u64 {
     let counts = table.counts();
     1 + (counts.sessions + counts.held + counts.values) / LOOKED_AT_UP_TO
@@ -208,7 +207,7 @@ impl Seen {
         }
     }
 
-    /// I8: the stamp of a later state is no earlier one.
+    /// I8: the stamp never goes back from one state to a later one.
     fn stamped(&mut self, index: u64, stamp_ms: u64, id: u64) {
         let (latest, before_ms) = self.stamp;
         if index <= latest {
@@ -222,8 +221,8 @@ impl Seen {
         self.stamp = (index, stamp_ms);
     }
 
-    /// DESIGN §4: the values of locks that were lost with a lease are suspect. Of those who hold one of them next only an imported
-    /// holder can have vouched for it in the same entry: it brings its value. Who asks does not know its token yet.
+    /// DESIGN §4: the values of locks that were lost with a lease are suspect. Of the next holders of such a lock only an imported one can
+    /// have vouched for it in the same entry: it brings its value. A client that asks does not know its token yet.
     fn doubted(&mut self, index: u64, lost: &Items, since: &[Event], table: &LockTable, id: u64) {
         for item in lost.iter().filter(|item| item.mode == Mode::Exclusive) {
             let value = table.lock(&item.lock).and_then(|lock| lock.value);
@@ -242,7 +241,7 @@ impl Seen {
         }
     }
 
-    /// I2, I11, I15, I33 and the rest of what holds of every state.
+    /// I2, I11, I15, I33 and the other invariants of every state.
     fn checked(&mut self, index: u64, table: &LockTable, id: u64) {
         if index.is_multiple_of(rarely(table))
             && let Err(violation) = table.check()
@@ -251,7 +250,7 @@ impl Seen {
         }
     }
 
-    /// I16, I17: whatever a node came from, a snapshot or the log, it holds the same.
+    /// I16, I17: two nodes hold the same content, whether it came from a snapshot or from the log.
     fn content(&mut self, index: LogIndex, table: &LockTable, id: u64) {
         if !index.get().is_multiple_of(CONTENT_EVERY * rarely(table)) {
             return;

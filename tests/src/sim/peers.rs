@@ -22,7 +22,7 @@ use super::port::{Call, Port};
 pub(super) struct NodeNetwork {
     pub(super) network: Network,
     pub(super) node: u64,
-    /// The process: what it sends on a stream is polled by its own tasks.
+    /// The process: its own tasks poll what it sends on a stream.
     pub(super) seams: Seams,
     pub(super) logs: Arc<Logs>,
 }
@@ -39,7 +39,7 @@ impl PeerNetwork for NodeNetwork {
     }
 }
 
-/// One node's way to another.
+/// One node's connection to another.
 struct Wire {
     network: Network,
     from: u64,
@@ -128,7 +128,7 @@ impl Peer for Wire {
         let (network, voter) = (self.network.clone(), self.to);
         let asked = request.vote.and_then(|vote| Some((vote.term, vote.node_id?)));
         if let Some((term, candidate)) = asked {
-            // Whoever stands has voted for itself.
+            // A candidate has voted for itself.
             network.votes().given(candidate, term, candidate);
         }
         self.ask("vote", true, request, move |port, request| {
@@ -209,7 +209,7 @@ impl Peer for Wire {
                 Self::stream(network, way, seams, "snapshot", chunks, |port, chunks, responses| {
                     async move {
                         let answer = port.peer.install_snapshot(chunks).await;
-                        // Nobody waits for it any more.
+                        // A failure means that the caller waits no more.
                         let _ = responses.send(answer).await;
                     }
                     .boxed()
@@ -225,8 +225,8 @@ impl Peer for Wire {
     }
 }
 
-/// What is answered is a pledge of `member`. All requests of a stream are of one leader; what is
-/// answered to it was asked in the term of its first request or later.
+/// The answers are pledges of `member`. All requests of a stream come from one leader; an answer on
+/// it is given in the term of its first request or later.
 async fn answer_appends(
     port: Port,
     member: u64,
@@ -249,13 +249,13 @@ async fn answer_appends(
             pump(answers.boxed(), &responses).await;
         }
         Err(error) => {
-            // Nobody waits for it any more.
+            // A failure means that the caller waits no more.
             let _ = responses.send(Err(error)).await;
         }
     }
 }
 
-/// The last entry in a snapshot, as its first chunk says.
+/// The last entry in a snapshot, from its first chunk.
 fn end_of(chunk: &proto::SnapshotChunk) -> Option<u64> {
     Some(chunk.head.as_ref()?.meta.as_ref()?.last_log_id.as_ref()?.index)
 }
@@ -267,7 +267,7 @@ fn noted<T>(network: &Network, kind: &'static str, answer: &Result<T, PeerError>
     }
 }
 
-/// The term of whoever asks.
+/// The term of the leader that asks.
 fn term_of(request: &proto::AppendRequest) -> u64 {
     request.vote.as_ref().map_or(0, |vote| vote.term)
 }

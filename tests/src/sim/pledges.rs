@@ -1,8 +1,8 @@
-//! What members said that they keep, held against what their disks would show if the power went.
+//! Compares what members promised to keep with what their disks would show if the power failed.
 //!
-//! A vote given and an append answered with "it is in my log" are pledges: others count on them for
-//! ever. So at the moment at which one is said the disk has it, synced (I19, I20); a process that
-//! starts on a data folder finds all that was pledged from it (I21); and who has lost a folder
+//! A vote and an append answered with "it is in my log" are pledges: other members rely on them for
+//! ever. So when a member makes one, its disk has it, synced (I19, I20); a process that starts on a
+//! data folder finds all that was pledged from it (I21); and a node that has lost its folder
 //! pledges nothing more under that id (I22).
 
 use std::collections::BTreeMap;
@@ -20,11 +20,11 @@ use super::disk::VirtualDisk;
 use super::node::DATA;
 use super::tree::FileTree;
 
-/// A node's disk is read back at most so often for the entries it says it has; for each vote
-/// always.
+/// A node's disk is read back at most so often for the entries that it pledged; for votes, each
+/// time.
 const APPENDS_LOOKED_AT_EVERY: Duration = Duration::from_secs(4);
 
-/// What every member said so far.
+/// The pledges of every member so far.
 pub(super) struct Pledges {
     seams: Seams,
     said: Mutex<Said>,
@@ -36,13 +36,13 @@ struct Said {
     broken: Vec<String>,
 }
 
-/// What one of them said.
+/// The pledges of one member.
 struct Member {
     disk: VirtualDisk,
-    /// Its folder was lost: nothing that it says counts any more.
+    /// Its folder was lost: later answers of it are no pledges.
     wiped: bool,
     vote: Option<StoredVote>,
-    /// The last entry it said it has, and the term of the leader that it told so.
+    /// The last entry that it acknowledged, and the term of the leader that it acknowledged it to.
     has: Option<(u64, LogId)>,
     looked: Option<Moment>,
 }
@@ -53,24 +53,24 @@ impl Pledges {
         Self { seams, said: Mutex::default() }
     }
 
-    /// Node `id` is there, with this disk.
+    /// Node `id` exists, with this disk.
     pub(super) fn stands_on(&self, id: u64, disk: VirtualDisk) {
         let member = Member { disk, wiped: false, vote: None, has: None, looked: None };
         self.lock().members.insert(id, member);
     }
 
-    /// What node `id` had is gone.
+    /// The folder of node `id` is lost.
     pub(super) fn is_wiped(&self, id: u64) {
         if let Some(member) = self.lock().members.get_mut(&id) {
             member.wiped = true;
         }
     }
 
-    /// `voter` says that in `term` it is for `candidate`.
+    /// `voter` votes in `term` for `candidate`.
     pub(super) fn voted(&self, voter: u64, term: u64, candidate: u64) {
         let vote = StoredVote { term, node_id: Some(candidate), committed: false };
         let disk = self.lock().pledges(voter, "votes", |member| {
-            // Of two that contradict each other `votes.rs` tells.
+            // `votes.rs` reports two votes that contradict each other.
             if member.vote.is_none_or(|before| vote.covers(&before)) {
                 member.vote = Some(vote);
             }
@@ -87,7 +87,7 @@ impl Pledges {
         }
     }
 
-    /// `member` answers an append of whoever leads in `term`.
+    /// `member` answers an append of the leader of `term`.
     pub(super) fn answered(&self, member: u64, term: u64, answer: &proto::AppendResponse) {
         let Some(Answer::Matched(proto::Matched { log_id: Some(id), .. })) = &answer.result else {
             return;
@@ -137,7 +137,7 @@ impl Pledges {
         }
     }
 
-    /// What was broken so far.
+    /// The violations so far.
     pub(super) fn broken(&self) -> Vec<String> {
         self.lock().broken.clone()
     }
@@ -146,7 +146,7 @@ impl Pledges {
         self.lock().broken.push(what);
     }
 
-    /// What a start would find if the power went now, and with it all that is not synced.
+    /// The store that a start would find if the power failed now and everything unsynced were lost.
     fn left_on(&self, node_id: u64, disk: &VirtualDisk) -> Result<Store, impl Display + use<>> {
         let mount = disk.as_after_a_loss_of_power().mount();
         let tree = mount.clone();
@@ -169,7 +169,7 @@ impl Pledges {
 }
 
 impl Said {
-    /// Notes a pledge of `member`; its disk, if it may make one.
+    /// Notes a pledge of `member`; returns its disk, if it may make one.
     fn pledges(
         &mut self,
         member: u64,
@@ -189,8 +189,8 @@ impl Said {
     }
 }
 
-/// What a store lacks of what its node told the leader of `term` that it has, in its log or in a
-/// snapshot. A later leader may have replaced it: then the vote is of a later term.
+/// What a store lacks, in its log or in a snapshot, of what its node acknowledged to the leader of
+/// `term`. A later leader may have replaced it: then the vote is of a later term.
 fn lacks(store: &Store, (term, id): (u64, LogId)) -> Option<String> {
     let log = store.log();
     let vote = log.vote();
@@ -209,7 +209,7 @@ fn lacks(store: &Store, (term, id): (u64, LogId)) -> Option<String> {
     (found != Some(id)).then(|| format!("{found:?} stands in its place, and last {last:?}"))
 }
 
-/// For what is only read.
+/// The source for a store that is only read.
 struct Nobody;
 
 impl Spawn for Nobody {

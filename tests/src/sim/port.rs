@@ -1,4 +1,4 @@
-//! Where a node is reached, and calls to it.
+//! The port of a node, and calls to it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,21 +19,21 @@ use super::trace::digest_of;
 /// What a process serves. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Port {
-    /// Its process: what a message makes it do is a task of these.
+    /// Its process: what a message causes is a task of these.
     pub(super) seams: Seams,
     pub(super) peer: Arc<dyn Peer>,
     pub(super) hub: Arc<Hub>,
     pub(super) calls: LockCalls,
-    /// What it says that it keeps is noted there.
+    /// Records the pledges of its node.
     pub(super) pledges: Arc<Pledges>,
 }
 
-/// A call on its way.
+/// A call under way.
 pub(super) struct Call {
     pub(super) from: Host,
     pub(super) to: u64,
     pub(super) kind: &'static str,
-    /// As it travels.
+    /// The request as it travels.
     pub(super) bytes: Vec<u8>,
     /// Whether it may arrive twice.
     pub(super) may_come_twice: bool,
@@ -42,8 +42,8 @@ pub(super) struct Call {
 type Answer<T> = oneshot::Sender<Option<T>>;
 
 impl Network {
-    /// Asks a node. `None`: no answer came, and the caller has noticed that none will. What was
-    /// asked may have been done, once or twice.
+    /// Asks a node. `None`: no answer came, and the caller has noticed that none will. The request
+    /// may have been carried out, once or twice.
     pub(super) async fn ask<T: Frame>(
         &self,
         call: Call,
@@ -92,7 +92,7 @@ impl Network {
                 let work = invoke(port.clone());
                 port.seams.spawn(kind, async move { drop(tell.send(work.await)) }).detach();
                 select! {
-                    // Dropped untold: the process is gone.
+                    // Dropped without an answer: the process is gone.
                     said = told => said.ok(),
                     () = self.until_missed(from, host) => return drop(answer.send(None)),
                 }
@@ -117,7 +117,7 @@ impl Network {
         }
     }
 
-    /// Until the caller knows that nobody is there.
+    /// Waits until the caller knows that nothing listens there.
     async fn refused(&self, from: Host, to: u64) {
         match self.send(Host::Node(to), from, 64, false) {
             Fate::Arrives(at, _) if !self.is_dark(to) => {

@@ -1,13 +1,12 @@
-//! Until when clients may believe in their holds, as what was said on their lines gives it.
+//! Until when clients may believe in their holds, derived from the messages on their connections.
 //!
-//! DESIGN §5.4 once more, beside the client's own reckoning: a keepalive counts from when it was
-//! first sent, an Open likewise, and only if it was acknowledged. What is sent is looked at as it
-//! leaves the client, which is no earlier than the client reads its clock for it; so nobody who
-//! reckons rightly believes for longer than stands here.
+//! This computes DESIGN §5.4 a second time, independently of the client: a keepalive counts from when it was first sent, and so does an
+//! Open, and only if it was acknowledged. A message is recorded when it leaves the client, which is no earlier than the client reads its
+//! clock for it; so a correct client never believes for longer than is computed here.
 //!
-//! And what was refused on those lines that may never be: the release of a grant, because the server
-//! has too much to do (I31). What is sent again after a resume is another matter: the copies of a
-//! session may wait together, and one too many is refused (`server/src/raft/admission.rs`).
+//! It also finds a refusal on those connections that is never allowed: of the release of a grant, because the server is overloaded (I31). A
+//! message that is sent again after a resume is another matter: the copies of a session may wait together, and one too many is refused
+//! (`server/src/raft/admission.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,13 +20,13 @@ use holdfast_proto::v1::{ClientFrames, Refused, ServerFrames};
 use holdfast_seams::simulated::Process;
 use holdfast_seams::{Clock, Moment};
 
-/// Taken off every safe deadline, as DESIGN §5.4 has it.
+/// Subtracted from every safe deadline, as DESIGN §5.4 defines it.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(20);
 
-/// A client was told that its session is alive.
+/// An acknowledgement that the session of a client is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Right {
-    /// When it was told, true time.
+    /// When the client received it, true time.
     pub at: Moment,
     /// The number of the client.
     pub client: u64,
@@ -37,7 +36,7 @@ pub struct Right {
     pub until: Moment,
 }
 
-/// Everything that clients were told. Cheap to clone.
+/// Every acknowledgement that clients received. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Rights {
     world: Arc<dyn Clock>,
@@ -45,29 +44,29 @@ pub(super) struct Rights {
     seen: Arc<Mutex<Seen>>,
 }
 
-/// How long copies of what frees may wait to be proposed: longer than any proposal's deadline.
+/// How long copies of releases and cancels may wait to be proposed: longer than any proposal's deadline.
 const COPIES_WAIT: Duration = Duration::from_secs(15);
 
-/// What else was seen on the lines.
+/// Other observations on the connections.
 #[derive(Default)]
 struct Seen {
-    /// Streams that were answered Opened.
+    /// The number of streams that were answered Opened.
     opened: u64,
     /// The releases and cancels that each client sent.
     freed: BTreeSet<(u64, Freed)>,
     /// When each client last sent a keepalive.
     signed: BTreeMap<u64, Moment>,
-    /// When each client last sent one of them again.
+    /// When each client last sent a release or cancel again.
     freed_again: BTreeMap<u64, Moment>,
     broken: Vec<String>,
 }
 
-/// What a client gives back.
+/// What a client gives back or cancels.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Freed {
-    /// Of this grant these locks, or all.
+    /// These locks of this grant, or all of them.
     Locks(u64, Vec<Vec<u8>>),
-    /// Of this session this request.
+    /// This request of this session.
     Request(u64, u64),
 }
 
@@ -76,7 +75,7 @@ impl Rights {
         Self { world, given: Arc::default(), seen: Arc::default() }
     }
 
-    /// What was given so far, in the order in which it was told.
+    /// The acknowledgements so far, in the order in which they arrived.
     pub(super) fn given(&self) -> Vec<Right> {
         locked(&self.given).clone()
     }
@@ -86,35 +85,35 @@ impl Rights {
         locked(&self.seen).opened
     }
 
-    /// What was refused that may never be.
+    /// The refusals so far that are never allowed.
     pub(super) fn broken(&self) -> Vec<String> {
         locked(&self.seen).broken.clone()
     }
 
-    /// When `client` last sent what may renew its lease.
+    /// When `client` last sent a message that may renew its lease.
     pub(super) fn signed(&self, client: u64) -> Option<Moment> {
         locked(&self.seen).signed.get(&client).copied()
     }
 
-    /// What `client` was told last.
+    /// The last acknowledgement that `client` received.
     pub(super) fn last_of(&self, client: u64) -> Option<Right> {
         let given = locked(&self.given);
         given.iter().rfind(|right| right.client == client).copied()
     }
 
-    /// Until when what `client` was told last lets it believe.
+    /// The instant until which the last acknowledgement lets `client` believe.
     pub(super) fn newest_of(&self, client: u64) -> Option<Moment> {
         self.last_of(client).map(|right| right.until)
     }
 
-    /// A new line of `client`, which is `process`.
+    /// A new connection of `client`, which is `process`.
     pub(super) fn line(&self, client: u64, process: Process) -> Arc<Line> {
         let heard = Mutex::default();
         Arc::new(Line { rights: self.clone(), client, process, heard })
     }
 }
 
-/// One line of a client, from its Open to its end.
+/// One connection of a client, from its Open to its end.
 pub(super) struct Line {
     rights: Rights,
     client: u64,
@@ -124,21 +123,20 @@ pub(super) struct Line {
 
 #[derive(Default)]
 struct Heard {
-    /// When the Open left.
+    /// When the Open left the client.
     open: Option<Moment>,
-    /// When each keepalive left first, by its number.
+    /// When each keepalive first left the client, by its number.
     keepalives: BTreeMap<u64, Moment>,
     /// The session and its lease.
     session: Option<(u64, Duration)>,
-    /// Every grant that the line told of.
+    /// Every token that was granted on this connection.
     tokens: BTreeSet<u64>,
-    /// It gave back what it was never granted: the library does not, and a flood of such releases is
-    /// refused with reason.
+    /// The client released what it was never granted. The library never does; the server may refuse a flood of such releases.
     guesses: bool,
 }
 
 impl Line {
-    /// These leave the client.
+    /// These frames leave the client.
     pub(super) fn asks(&self, frames: &ClientFrames) {
         let now = self.rights.world.now();
         let mut heard = locked(&self.heard);
@@ -169,7 +167,7 @@ impl Line {
         }
     }
 
-    /// The client takes these in.
+    /// These frames reach the client.
     pub(super) fn is_told(&self, frames: &ServerFrames) {
         let mut heard = locked(&self.heard);
         for body in frames.frames.iter().filter_map(|frame| frame.body.as_ref()) {
@@ -193,7 +191,7 @@ impl Line {
                 Told::Refused(refused) => self.refused(&heard, refused),
                 Told::KeptAlive(kept) => {
                     self.acknowledged(&heard, heard.keepalives.get(&kept.seq).copied());
-                    // Whatever was sent before is answered with it.
+                    // The acknowledgement covers everything sent before.
                     heard.keepalives = heard.keepalives.split_off(&kept.seq);
                 }
                 _ => {}
@@ -208,13 +206,13 @@ impl Line {
         }
     }
 
-    /// Whether something that this client gave back may wait in more copies than one.
+    /// Whether several copies of a release or cancel of this client may be waiting.
     fn may_have_copies(&self) -> bool {
         let again = locked(&self.rights.seen).freed_again.get(&self.client).copied();
         again.is_some_and(|at| self.rights.world.now().saturating_since(at) < COPIES_WAIT)
     }
 
-    /// A release that was not asked for in a flood is never refused for load (I31).
+    /// A release outside a flood is never refused for load (I31).
     fn refused(&self, heard: &Heard, refused: &Refused) {
         let (Some(Subject::Token(token)), Some(refusal)) = (refused.subject, &refused.refusal)
         else {
@@ -228,7 +226,7 @@ impl Line {
         }
     }
 
-    /// What left at `sent` is acknowledged; nothing follows from an answer to what was never asked.
+    /// The message that left at `sent` is acknowledged. An answer to a request that was never sent justifies nothing.
     fn acknowledged(&self, heard: &Heard, sent: Option<Moment>) {
         let (Some(sent), Some((session, ttl))) = (sent, heard.session) else { return };
         let certain = ttl.saturating_sub(ttl / 10).saturating_sub(DEADLINE_MARGIN);

@@ -1,5 +1,5 @@
-//! Every step of every replica, seen from outside: what is applied is looked at before the sessions
-//! hear of it.
+//! Observes every step of every replica from outside: applied entries are checked before the
+//! sessions learn of them.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::observer::Observer;
 
-/// A replica whose steps are seen.
+/// A replica whose steps are observed.
 pub(super) struct Tapped {
     pub(super) replica: Arc<dyn Consensus>,
     pub(super) node: u64,

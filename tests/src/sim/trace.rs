@@ -1,4 +1,4 @@
-//! What passed in a run, line by line: equal runs have equal traces.
+//! What happened in a run, line by line: equal runs have equal traces.
 
 use std::fmt::{self, Write as _};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -18,7 +18,7 @@ struct Lines {
 }
 
 impl Trace {
-    /// A trace that keeps its lines, to be read by people. Otherwise only their digest is kept.
+    /// A trace that keeps its lines for reading. Otherwise only their digest is kept.
     pub fn kept() -> Self {
         Self(Arc::new(Mutex::new(Lines { kept: Some(Vec::new()), ..Lines::default() })))
     }

@@ -1,8 +1,7 @@
 //! The log of a simulated node: what sled is on a real machine, in one file of a virtual disk.
 //!
-//! Commits stand one behind the other. Only keys and lengths have a checksum here: values are for
-//! the store's own checksums to judge. Whatever does not fit ends the file, as with sled, and
-//! whoever opens the store has to find out whether something is missing.
+//! Commits follow each other in the file. Only keys and lengths have a checksum here: the store's own checksums verify the values. The
+//! first commit that does not fit ends the file, as with sled, and whatever opens the store has to find out whether something is missing.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +26,7 @@ impl FileTree {
     pub(super) fn open(disk: &dyn Disk, path: &Path) -> io::Result<Self> {
         let old = if disk.exists(path)? { read(&*disk.open(path)?)? } else { Bytes::new() };
         let (values, _) = replay(&old);
-        // What does not fit must not stand behind what is written next; what was replaced is left out.
+        // Bytes that do not fit must not precede new commits; replaced values are left out.
         let live = values.iter().map(|(key, value)| (key.clone(), Some(value.to_vec())));
         let bytes = encode(&live.collect::<Vec<_>>());
         let file = rewrite(disk, path, &bytes)?;
@@ -120,7 +119,7 @@ fn length_of(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).expect("what a store writes is far smaller")
 }
 
-/// What the commits up to the first that does not fit make, and where that begins.
+/// The values up to the first commit that does not fit, and where that commit begins.
 fn replay(bytes: &Bytes) -> (BTreeMap<Vec<u8>, Bytes>, usize) {
     let mut values = BTreeMap::new();
     let mut rest = bytes.clone();

@@ -1,21 +1,21 @@
-//! What nodes voted, as their messages say (I20): what was said cannot be taken back by any crash.
+//! The votes of nodes, as their messages show them (I20): no crash can take back a vote.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Every vote that was given to somebody.
+/// Every vote that a candidate got.
 #[derive(Debug, Default)]
 pub struct Votes(Mutex<Said>);
 
 #[derive(Debug, Default)]
 struct Said {
-    /// Who got the vote, by voter and term.
+    /// The candidate that got the vote, by voter and term.
     given: BTreeMap<(u64, u64), u64>,
     broken: Vec<String>,
 }
 
 impl Votes {
-    /// `voter` said that in `term` it is for `candidate`.
+    /// `voter` voted in `term` for `candidate`.
     pub(super) fn given(&self, voter: u64, term: u64, candidate: u64) {
         let mut said = self.lock();
         let first = *said.given.entry((voter, term)).or_insert(candidate);
@@ -26,7 +26,7 @@ impl Votes {
         }
     }
 
-    /// Two votes of one node in one term, in words; none if all is well.
+    /// Two votes of one node in one term, described; empty if there are none.
     pub fn broken(&self) -> Vec<String> {
         self.lock().broken.clone()
     }

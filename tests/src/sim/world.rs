@@ -30,22 +30,22 @@ use super::trace::Trace;
 /// How a world is made.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What its network and disks do at random is drawn from it.
+    /// The random events of its network and disks are drawn from it.
     pub seed: u64,
-    /// Nodes at the beginning, with ids from 1 on.
+    /// The number of nodes at the beginning, with ids from 1 on.
     pub nodes: u64,
-    /// Settings of each node; its id and the members are put in.
+    /// Settings of each node, apart from its id and the members.
     pub replica: ReplicaConfig,
     /// Settings of each node's session layer.
     pub sessions: SessionSettings,
-    /// How nodes keep scopes with fallback: one after the other, over nodes and the processes of each. None: not at all.
+    /// How nodes keep scopes with fallback: one entry after the other, over nodes and the processes of each. Empty: not at all.
     pub fallback: Vec<Terms>,
-    /// What passes is written there.
+    /// Records what happens.
     pub trace: Trace,
 }
 
 impl Settings {
-    /// So many nodes with their usual settings.
+    /// A world of so many nodes with their usual settings.
     pub fn new(seed: u64, nodes: u64) -> Self {
         let replica = ReplicaConfig {
             reserve_bytes: 1 << 20,
@@ -57,8 +57,8 @@ impl Settings {
     }
 }
 
-/// Everything that lives on one machine. To be used by the future given to [`Machine::run`], not
-/// inside tasks; methods take `&self`, so that several parts of that future can share it.
+/// All nodes and clients on one machine. Use it in the future given to [`Machine::run`], not inside tasks; methods take `&self`, so that
+/// several parts of that future can share it.
 pub struct World<'m> {
     machine: &'m Machine,
     settings: Settings,
@@ -71,7 +71,7 @@ pub struct World<'m> {
     pledges: Arc<Pledges>,
     logs: Arc<Logs>,
     last_id: AtomicU64,
-    /// Processes that were killed while they wrote a snapshot.
+    /// The number of processes that were killed while they wrote a snapshot.
     torn_snapshots: AtomicU64,
 }
 
@@ -81,7 +81,7 @@ struct Node {
     life: Option<Arc<Life>>,
     lives: u64,
     rate: i32,
-    /// It was taken away for ever.
+    /// The node was removed for ever.
     gone: bool,
 }
 
@@ -104,8 +104,8 @@ impl<'m> World<'m> {
         Self::on(machine, network, settings)
     }
 
-    /// Another world on the same network: its nodes have disks of their own, and stand at the same
-    /// addresses as this one's while those do not run.
+    /// Another world on the same network: its nodes have disks of their own, and use the same addresses as this one's while those do not
+    /// run.
     #[must_use]
     pub fn beside(&self, settings: Settings) -> Self {
         Self::on(self.machine, self.network.clone(), settings)
@@ -155,7 +155,7 @@ impl<'m> World<'m> {
     }
 
     fn empty_disk(&self, id: u64) -> VirtualDisk {
-        // Disks differ from each other and from the network.
+        // Disks get seeds that differ from each other and from the network's.
         let seed = self.settings.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(id);
         let trace = self.settings.trace.clone();
         VirtualDisk::new(Host::Node(id), &self.machine.world(), seed, trace)
@@ -176,22 +176,22 @@ impl<'m> World<'m> {
         &self.keyspace
     }
 
-    /// What passed so far.
+    /// The trace so far.
     pub fn trace(&self) -> &Trace {
         &self.settings.trace
     }
 
-    /// Every node there is, running or not.
+    /// Every node, running or not.
     pub fn nodes(&self) -> Vec<u64> {
         self.locked().iter().filter(|(_, node)| !node.gone).map(|(id, _)| *id).collect()
     }
 
-    /// Those that run, and have not ended by themselves.
+    /// Nodes whose process runs, and has not ended by itself.
     pub fn running(&self) -> Vec<u64> {
         self.nodes().into_iter().filter(|id| self.is_running(*id)).collect()
     }
 
-    /// Whether a node's process is there.
+    /// Whether a node's process exists.
     pub fn is_running(&self, id: u64) -> bool {
         self.life(id).is_some_and(|life| life.ended().is_none())
     }
@@ -206,7 +206,7 @@ impl<'m> World<'m> {
         self.locked().get(&id).expect("there is such a node").disk.clone()
     }
 
-    /// A running node's replica, to be looked at, not to be asked for anything.
+    /// A running node's replica, for looking at, not for requests.
     pub fn replica(&self, id: u64) -> Option<Arc<Replica>> {
         Some(self.parts(id)?.replica)
     }
@@ -222,7 +222,7 @@ impl<'m> World<'m> {
         life.until_started().await
     }
 
-    /// Starts a process on a node's disk. One that is there is killed before.
+    /// Starts a process on a node's disk. An existing one is killed first.
     pub fn begin_node(&self, id: u64) {
         self.crash(id, Crash::Process);
         let mut nodes = self.locked();
@@ -251,7 +251,7 @@ impl<'m> World<'m> {
         choices.get(chosen).map(|terms| (*terms, self.keyspace.reached_by(Host::Node(id))))
     }
 
-    /// Ends a node's process where it stands. Nothing happens if there is none.
+    /// Ends a node's process at once. Does nothing if there is none.
     pub fn crash(&self, id: u64, crash: Crash) {
         if let Some(life) = self.life(id).filter(|life| life.ended().is_none()) {
             let torn = self.disk(id).has_unfinished_snapshot();
@@ -265,7 +265,7 @@ impl<'m> World<'m> {
         self.torn_snapshots.load(Ordering::Relaxed)
     }
 
-    /// Everybody loses power at once.
+    /// Every node loses power at once.
     pub fn power_cut(&self) {
         for id in self.nodes() {
             self.crash(id, Crash::Power);
@@ -279,7 +279,7 @@ impl<'m> World<'m> {
         }
     }
 
-    /// A node does nothing until it is resumed; its clock goes on.
+    /// A node does nothing until it is resumed; its clock runs on.
     pub fn pause(&self, id: u64) {
         if let Some(life) = self.life(id) {
             life.process.pause();
@@ -297,7 +297,7 @@ impl<'m> World<'m> {
         self.logs.limit_reached()
     }
 
-    /// A node goes on where it stood.
+    /// A paused node continues.
     pub fn resume(&self, id: u64) {
         if let Some(life) = self.life(id).filter(|life| life.ended().is_none()) {
             life.process.resume();
@@ -305,8 +305,7 @@ impl<'m> World<'m> {
         }
     }
 
-    /// A node's clock, and those of its later processes, run so much faster than true time from
-    /// here on, parts of a million.
+    /// The clock of a node, and of its later processes, runs this much faster than true time from now on, parts per million.
     pub fn set_rate(&self, id: u64, faster_by: i32) {
         let mut nodes = self.locked();
         let node = nodes.get_mut(&id).expect("there is such a node");
@@ -316,15 +315,14 @@ impl<'m> World<'m> {
         }
     }
 
-    /// A node's wall clock shows so much more than the true one, milliseconds.
+    /// A node's wall clock is ahead of the true one by this much, milliseconds.
     pub fn set_wall_skew(&self, id: u64, milliseconds: i64) {
         if let Some(life) = self.life(id) {
             life.process.set_wall_skew(milliseconds);
         }
     }
 
-    /// A new node with an empty disk, under an id that nobody had; it does not run yet. Once it
-    /// does, it waits to be added by the leader.
+    /// A new node with an empty disk, under an id that no node had; it does not run yet. Once it does, it waits until the leader adds it.
     pub fn new_node(&self) -> u64 {
         let mut ids = self.nodes();
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
@@ -333,7 +331,7 @@ impl<'m> World<'m> {
         id
     }
 
-    /// Takes a node away for ever, with its disk. One that runs is killed.
+    /// Removes a node for ever, with its disk. One that runs is killed.
     pub fn remove_node(&self, id: u64) {
         self.crash(id, Crash::Process);
         if let Some(node) = self.locked().get_mut(&id) {
@@ -341,8 +339,8 @@ impl<'m> World<'m> {
         }
     }
 
-    /// The data of a node that does not run is gone; it comes back as one with an empty folder, and
-    /// nobody may let it take its place again (I22).
+    /// The data of a node that does not run is lost. It comes back with an empty folder, and no member may let it take its place again
+    /// (I22).
     pub fn wipe(&self, id: u64) {
         self.crash(id, Crash::Process);
         let disk = self.empty_disk(id);
@@ -352,8 +350,7 @@ impl<'m> World<'m> {
         }
     }
 
-    /// Asks the leader to do something to the members, in a task of its process. `None`: nobody
-    /// leads, or its process was gone meanwhile.
+    /// Asks the leader to change the members, in a task of its process. `None`: no node leads, or its process was gone meanwhile.
     pub async fn ask_leader<T, F>(&self, ask: impl FnOnce(Arc<Replica>) -> F) -> Option<T>
     where
         T: Send + 'static,
@@ -364,14 +361,14 @@ impl<'m> World<'m> {
         in_task_of(&life.process, "operator", ask(replica)).await
     }
 
-    /// Who leads, as far as itself knows; of several, whoever has the latest term.
+    /// The node that considers itself the leader; of several, the one with the latest term.
     pub fn leader(&self) -> Option<u64> {
         let tenure = |id: &u64| self.replica(*id)?.role().borrow().tenure();
         let leading = self.running().into_iter().filter_map(|id| Some((tenure(&id)?, id)));
         leading.max().map(|(_, id)| id)
     }
 
-    /// Waits until somebody leads; `None` if that takes too long.
+    /// Waits until some node leads; `None` if that takes too long.
     pub async fn until_led(&self, within: Duration) -> Option<u64> {
         let seams = self.seams();
         let give_up = seams.clock.now() + within;
@@ -384,7 +381,7 @@ impl<'m> World<'m> {
         None
     }
 
-    /// Looks at every node. What it finds wrong is kept ([`violations`](Self::violations)).
+    /// Looks at every node, and keeps what is wrong ([`violations`](Self::violations)).
     pub fn observe(&self) {
         for id in self.running() {
             if let (Some(life), Some(parts)) = (self.life(id), self.parts(id)) {
@@ -395,7 +392,7 @@ impl<'m> World<'m> {
         }
     }
 
-    /// What was found wrong so far, each with its invariant's number.
+    /// The violations so far, each with its invariant's number.
     pub fn violations(&self) -> Vec<String> {
         let mut found = self.observer.violations();
         found.extend(self.network.votes().broken());
@@ -410,7 +407,7 @@ impl<'m> World<'m> {
         self.observer.expiries()
     }
 
-    /// What clients were told of their leases so far.
+    /// The acknowledgements of leases that clients received so far.
     pub fn rights(&self) -> Vec<Right> {
         self.rights.given()
     }
@@ -454,8 +451,7 @@ impl<'m> World<'m> {
         state
     }
 
-    /// The process of client `number`; it is made when it is first asked for, and anew after it was
-    /// killed.
+    /// The process of client `number`; it is made at the first call, and again after it was killed.
     pub fn client_process(&self, number: u64) -> Process {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let process = clients.entry(number).or_insert_with(|| self.machine.process("client"));
@@ -466,7 +462,7 @@ impl<'m> World<'m> {
         process.clone()
     }
 
-    /// Ends client `number` where it stands.
+    /// Ends client `number` at once.
     pub fn kill_client(&self, number: u64) {
         self.network.gone(Host::Client(number));
         self.client_process(number).kill();
@@ -478,26 +474,25 @@ impl<'m> World<'m> {
         self.client_process(number).pause();
     }
 
-    /// Client `number` goes on where it stood.
+    /// Client `number` continues.
     pub fn resume_client(&self, number: u64) {
         self.network.set_silent(Host::Client(number), false);
         self.client_process(number).resume();
     }
 
-    /// The network as client `number` sees it, and where the nodes are: for what the library would
-    /// never send.
+    /// The network as client `number` sees it, and the addresses of the nodes: for messages that the library would never send.
     pub fn line_of(&self, number: u64) -> (Arc<dyn Transport>, Vec<String>) {
         let transport = self.network_of(number);
         (Arc::new(transport), self.nodes().into_iter().map(endpoint_of).collect())
     }
 
-    /// The unary calls of client `number`, and where the nodes are.
+    /// The unary calls of client `number`, and the addresses of the nodes.
     pub fn calls_of(&self, number: u64) -> (Calls, Vec<String>) {
         let endpoints = self.nodes().into_iter().map(endpoint_of).collect();
         (Calls::of(self.network_of(number)), endpoints)
     }
 
-    /// How client `number` is made; to be connected inside a task of its process.
+    /// The builder of client `number`; connect it inside a task of its process.
     pub fn client_builder(&self, number: u64) -> Builder {
         let endpoints: Vec<String> = self.nodes().into_iter().map(endpoint_of).collect();
         let transport = self.network_of(number);
@@ -524,8 +519,7 @@ impl<'m> World<'m> {
         self.as_client(number, builder.connect()).await.unwrap_or(Err(holdfast::Error::Closed))
     }
 
-    /// Does `work` as client `number`, in a task of its process; `None` if that was killed
-    /// meanwhile.
+    /// Runs `work` as client `number`, in a task of its process; `None` if that was killed meanwhile.
     pub async fn as_client<T: Send + 'static>(
         &self,
         number: u64,
@@ -547,7 +541,7 @@ impl<'m> World<'m> {
     }
 }
 
-/// Does `work` in a task of a process; `None` if that was killed meanwhile.
+/// Runs `work` in a task of a process; `None` if that was killed meanwhile.
 async fn in_task_of<T: Send + 'static>(
     process: &Process,
     name: &'static str,

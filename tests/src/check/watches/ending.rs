@@ -1,4 +1,4 @@
-//! What a watch shows in the end, when nothing is broken and nobody asks for anything any more.
+//! What a watch shows in the end, when no fault is active and no client asks for anything any more.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) fn check(
         if watched.begun_ns < quiet_ns {
             found.push((31, format!("nothing is told at {}, long after healing", at(stopped_ns))));
         }
-        // What was told before `Synced` is not yet the state.
+        // What came before `Synced` is not yet the whole state.
         return;
     }
     for (name, (look, seen)) in last_looks(story, &watched.prefix) {
@@ -58,8 +58,9 @@ fn last_looks<'a>(story: &'a Story, prefix: &str) -> BTreeMap<&'a str, (&'a Look
     looks.filter_map(|look| Some((look.name.as_str(), (look, look.done.as_ref()?)))).collect()
 }
 
-/// Whether nothing can have changed the lock since this look: whoever asked for it last held it
-/// alone, so that all who had asked before were gone, and had given it back before the look.
+/// Whether nothing can have changed the lock since this look: the last client that asked for it
+/// held it exclusively, so that all earlier requests were gone, and had released it before the
+/// look.
 fn is_last_word(story: &Story, look: &Look) -> bool {
     let asked = story.requests.iter().rev().find(|request| request.items.contains_key(&look.name));
     let given_back = |request: &Request| {

@@ -1,4 +1,4 @@
-//! What a watch told between two breaks, taken in as it came.
+//! What a watch reported between two breaks, processed in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::{Holds, at};
 use crate::check::story::Hold;
 use crate::history::{Happened, Holding, News, Shown};
 
-/// One lock as it was told.
+/// One lock as the watch reported it.
 #[derive(Clone, Default)]
 pub(super) struct Lock<'a> {
     pub(super) holders: Vec<Holding>,
@@ -15,7 +15,7 @@ pub(super) struct Lock<'a> {
     changing: Option<Changing>,
 }
 
-/// How the number of those who wait changes under one index.
+/// How the number of waiters changes under one index.
 #[derive(Clone, Copy)]
 struct Changing {
     index: u64,
@@ -26,7 +26,7 @@ struct Changing {
     told: u64,
 }
 
-/// What a watch told between two breaks.
+/// What a watch reported between two breaks.
 pub(super) struct Epoch<'a> {
     prefix: &'a str,
     known: &'a Holds<'a>,
@@ -35,14 +35,14 @@ pub(super) struct Epoch<'a> {
     shown: BTreeSet<&'a str>,
     pub(super) synced: bool,
     index: u64,
-    /// Grants told after the state was complete: under which index, of which names.
+    /// Grants reported after the state was complete: their index and names.
     grants: BTreeMap<u64, (u64, BTreeSet<&'a str>)>,
 }
 
 type Found = Vec<(u8, String)>;
 
 impl<'a> Epoch<'a> {
-    /// A watch that was asked for before anything else happened, at this instant.
+    /// A watch that was asked for at this instant, before any report.
     pub(super) fn begin(prefix: &'a str, known: &'a Holds<'a>, begun_ns: u64) -> Self {
         Self {
             prefix,
@@ -75,12 +75,13 @@ impl<'a> Epoch<'a> {
                 self.index = (*index).max(self.index);
                 self.changed(at_ns, (name, *index), *waiting, what, found);
             }
-            // Another epoch begins: the caller's business.
+            // The caller begins another epoch.
             News::Restarted => {}
         }
     }
 
-    /// I18: the state holds what was certainly held all the while since it was asked for.
+    /// I18: the state contains every hold that certainly held during all the time since the
+    /// request.
     fn is_synced(&mut self, at_ns: u64, found: &mut Found) {
         if std::mem::replace(&mut self.synced, true) {
             found.push((23, format!("the state is complete twice, at {}", at(at_ns))));
@@ -147,7 +148,7 @@ impl<'a> Epoch<'a> {
         self.known.get(name)?.get(&token).copied()
     }
 
-    /// A client was told how it holds it.
+    /// The mode of the hold is the one that its client received.
     fn is_as_told(&self, name: &str, holder: Holding, found: &mut Found) {
         if self.hold(name, holder.token).is_some_and(|hold| hold.shared != holder.shared) {
             let token = holder.token;
@@ -155,8 +156,8 @@ impl<'a> Epoch<'a> {
         }
     }
 
-    /// Nobody takes a hold from a client that is certain of it. One that was told of it when it was
-    /// over may never have been.
+    /// No hold ends while its client is certain of it. A hold of which the client learned only
+    /// after its end may never have been certain.
     fn is_over(&self, at_ns: u64, name: &str, token: u64, what: &Happened, found: &mut Found) {
         let Some(hold) = self.hold(name, token) else { return };
         if hold.was_safe() && hold.safe_end_ns() > at_ns {
@@ -170,15 +171,15 @@ impl<'a> Epoch<'a> {
         }
     }
 
-    /// The watch broke here, or was ended: what it told has to be whole between the first and the
-    /// last grant.
+    /// The watch broke here, or its client stopped it: its reports must be complete between the
+    /// first and the last grant.
     pub(super) fn ends(&self, found: &mut Found) {
         let (Some((&first, _)), Some((&last, _))) =
             (self.grants.first_key_value(), self.grants.last_key_value())
         else {
             return;
         };
-        // The changes of the last index may have been under way.
+        // The changes of the last index may be incomplete.
         let whole = |token: u64| first < token && token < last;
         for (name, holds) in self.known.range(self.prefix..) {
             if !name.starts_with(self.prefix) {
@@ -204,7 +205,7 @@ impl<'a> Epoch<'a> {
         self.are_known(found);
     }
 
-    /// A grant that a client was told of has no names beside those it was told.
+    /// A grant that a client received has no names besides those that the client received.
     fn are_known(&self, found: &mut Found) {
         let mut told: BTreeMap<u64, BTreeSet<&str>> = BTreeMap::new();
         for (name, holds) in self.known {
@@ -225,7 +226,7 @@ impl<'a> Epoch<'a> {
 }
 
 impl Changing {
-    /// Asked when all of its changes were told.
+    /// Called when all changes of the index have been reported.
     fn adds_up(self, name: &str) -> Option<(u8, String)> {
         let Self { index, before, queued, left, granted, told } = self;
         let most = (before + queued).checked_sub(left);
@@ -266,8 +267,8 @@ impl Lock<'_> {
         self.holders.retain(|holder| holder.token != token);
     }
 
-    /// As many wait after an index as before it, and those that came, without those that left. Who
-    /// is granted a lock may have waited for it, or not.
+    /// The number of waiters after an index is the number before it, plus those who came, minus
+    /// those who left. A request that is granted a lock may have waited for it, or not.
     fn counts(&mut self, name: &str, index: u64, waiting: u64, what: &Happened, found: &mut Found) {
         let before = self.waiting;
         let fresh = Changing { index, before, queued: 0, left: 0, granted: 0, told: waiting };
