@@ -1,9 +1,8 @@
-//! A client that has no stream and not our library: it opens a session, keeps it alive, asks, holds
-//! and gives back by unary calls, one question and one answer at a time.
+//! A client without a stream and without our library: it opens a session, keeps it alive, acquires, holds and releases by unary calls, one
+//! request and one answer at a time.
 //!
-//! It believes what the wire format promises such a client, and no more: a hold is certain until
-//! the send time of the last answered keepalive, plus the lease, less a tenth and 20 ms. A call
-//! that ended without an answer is sent again under its number, to whoever leads.
+//! It believes what the wire format promises such a client, and no more: a hold is certain until the send time of the last answered
+//! keepalive, plus the lease, less a tenth and 20 ms. A call that ended without an answer is sent again under its number, to the leader.
 
 mod imports;
 mod session;
@@ -32,17 +31,17 @@ use crate::history::{Asked, Change, ClientId, LostCause, Recorder, Shown, What};
 use crate::traffic::{self, Write};
 use session::Session;
 
-/// Before a call without an answer is sent again.
+/// The pause before a call without an answer is sent again.
 const AGAIN: Duration = Duration::from_millis(50);
-/// How long an answer to anything but a wait is waited for.
+/// The timeout of any call but a wait.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
-/// Between two looks at a hold.
+/// The interval between two checks of a hold.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A client of unary calls.
 pub(super) struct Caller {
     pub(super) line: Line,
-    /// What its sessions call themselves.
+    /// The label of its sessions.
     pub(super) label: String,
     pub(super) id: ClientId,
     pub(super) recorder: Recorder,
@@ -51,26 +50,26 @@ pub(super) struct Caller {
     pub(super) draw: Draw,
     pub(super) grants: Arc<AtomicU64>,
     pub(super) stopped: watch::Receiver<bool>,
-    /// Used once over all of its sessions, so that a history can tell its requests apart.
+    /// Unique over all its sessions, so that a history can tell its requests apart.
     pub(super) next_request: u64,
 }
 
-/// What it asks for.
+/// What one request asks for.
 struct Wish {
     items: Vec<Asked>,
     wait: bool,
-    /// Whose import it claims.
+    /// The owner of the import that it claims.
     owner: Option<String>,
 }
 
-/// What it holds under one token.
+/// What the client holds under one token.
 struct Holding {
     token: u64,
     items: Vec<Asked>,
 }
 
 impl Caller {
-    /// One session after the other, until it is told to stop; the last one it closes.
+    /// Runs one session after the other until the client has to stop; closes the last one.
     pub(super) async fn work(mut self) {
         while let Some(session) = self.next_session().await {
             while session.is_safe() && !*self.stopped.borrow() {
@@ -83,7 +82,7 @@ impl Caller {
         }
     }
 
-    /// `None` once it is told to stop.
+    /// `None` once the client has to stop.
     async fn next_session(&self) -> Option<Session> {
         while !*self.stopped.borrow() {
             let asked = (self.traffic.ttl, self.label.as_str());
@@ -96,7 +95,7 @@ impl Caller {
         None
     }
 
-    /// Closes a session that is not over by itself.
+    /// Closes a session that has not ended by itself.
     async fn leave(&self, session: Session) {
         if session.is_safe() {
             self.write(What::Close);
@@ -113,7 +112,7 @@ impl Caller {
         self.next_request
     }
 
-    /// One lock alone or shared, or two of them whole.
+    /// One lock exclusive or shared, or a set of two.
     fn wish(&mut self) -> Vec<Asked> {
         let first = self.draw.below(self.traffic.names);
         let name = |number: u64| format!("traffic/{number}");
@@ -133,7 +132,7 @@ impl Caller {
         self.get(session, request, Wish { items, wait, owner: None }).await
     }
 
-    /// Asks until there is an answer, its own limit has passed, or its session may be over.
+    /// Asks until there is an answer, the request's own limit has passed, or its session may be over.
     async fn get(&mut self, session: &Session, request: u64, wish: Wish) -> Option<Holding> {
         let until = self.seams.clock.now() + self.traffic.within;
         while session.is_safe() {
@@ -145,7 +144,7 @@ impl Caller {
             match self.acquire(session, (request, &wish), left).await {
                 Ok(granted) => return Some(self.granted(session, request, wish.items, &granted)),
                 Err(status) => match after(&status, request, wish.wait) {
-                    // An earlier call of it had a shorter limit.
+                    // An earlier call of this request had a shorter limit.
                     Some(What::Denied { .. }) if wish.wait && self.seams.clock.now() < until => {
                         self.write(What::Unknown { request });
                         return None;
@@ -162,9 +161,9 @@ impl Caller {
         None
     }
 
-    /// One call, or two. Some give it up early: their place, and what they are granted, stays
-    /// (DESIGN §6). Some have sent one before with a shorter limit, as a proxy does that sends again
-    /// what takes long: what that one's limit ends is the wait, never a grant (I13).
+    /// Makes one call, or two. Some requests are given up early: their place, and their grant, stay (DESIGN §6). Before some, the client
+    /// has sent one with a shorter limit, as a proxy does that retries a slow call: the limit of that call ends the wait, never a grant
+    /// (I13).
     async fn acquire(
         &mut self,
         session: &Session,
@@ -196,7 +195,7 @@ impl Caller {
         answer.granted.ok_or_else(|| Status::internal("an answer without a grant"))
     }
 
-    /// Ends a request whatever its state, and does not let go before that is certain.
+    /// Ends a request whatever its state, and does not return before that is certain.
     async fn give_up(&self, session: &Session, request: u64) {
         self.write(What::Cancel { request });
         self.write(What::Unknown { request });
@@ -235,7 +234,7 @@ impl Caller {
         holding
     }
 
-    /// Writes down what it believes of a hold, and says whether that is that it is safe.
+    /// Records what the client believes of a hold; returns whether it believes that it is safe.
     fn note(&self, session: &Session, holding: &Holding) -> bool {
         let (token, at_ns) = (holding.token, self.recorder.now_ns());
         let safe = session.safe_until();
@@ -296,7 +295,7 @@ impl Caller {
         }
     }
 
-    /// Asks for a change until there is an answer, or the session may be over.
+    /// Asks for a change of a value until there is an answer, or the session may be over.
     async fn set_value(&self, session: &Session, set: &SetValue) -> What {
         let request = set.request_id;
         let mut unanswered = false;
@@ -323,8 +322,7 @@ impl Caller {
         What::Unknown { request }
     }
 
-    /// Gives back until that is answered, or the session may be over. Of several calls the first may
-    /// have done it.
+    /// Releases until there is an answer, or the session may be over. The first of several calls may have done it.
     async fn release(&self, session: &Session, holding: &Holding) {
         let token = holding.token;
         loop {
@@ -367,11 +365,11 @@ fn acquire_of(session: &Session, request_id: u64, wish: &Wish, limit: Duration) 
     }
 }
 
-/// What a status says of a request; `None`: nothing, it has to be asked again.
+/// What a status means for a request; `None`: nothing, the client has to ask again.
 fn after(status: &Status, request: u64, wait: bool) -> Option<What> {
     match status.code() {
         Code::FailedPrecondition if !wait => Some(What::Denied { request }),
-        // Its own limit passed at the node that served it, or at one before.
+        // Its own limit passed at the node that served it, or at an earlier one.
         Code::DeadlineExceeded | Code::Cancelled => Some(What::Denied { request }),
         Code::NotFound => Some(What::SessionLost { request }),
         _ if may_be_asked_again(status) || is_of_one_copy(status) => None,
@@ -379,13 +377,12 @@ fn after(status: &Status, request: u64, wait: bool) -> Option<What> {
     }
 }
 
-/// Whether the same call may find what it asks for elsewhere, or later.
+/// Whether the same call may succeed at another node, or later.
 fn may_be_asked_again(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal)
 }
 
-/// Whether the refusal is of this copy alone: one sent earlier, whose answer was lost, may have been
-/// done, or may still be.
+/// Whether the refusal concerns this copy alone: an earlier copy whose answer was lost may have been applied, or may still be.
 fn is_of_one_copy(status: &Status) -> bool {
     status.code() == Code::ResourceExhausted
 }

@@ -1,4 +1,4 @@
-//! The clients of a life: processes that use the real library.
+//! The clients of a simulated run: processes that use the real library.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,12 +17,12 @@ use crate::scribe::{Scribe, Wish};
 use crate::sim::Calls;
 use crate::traffic::{self, Worker};
 
-/// Between two tries to connect.
+/// The interval between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(200);
-/// How long the last visitor waits for a lock.
+/// How long the final visitor waits for a lock.
 const VISIT: Duration = Duration::from_secs(30);
 
-/// A client as the life sees it.
+/// A client as the run sees it.
 pub(super) struct Actor {
     process: Process,
     id: ClientId,
@@ -41,23 +41,24 @@ impl Actor {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Notes that it is about to be killed.
+    /// Notes that the process is about to be killed.
     pub(super) fn dies(&self) {
         self.recorder.write(self.id, What::Killed);
     }
 }
 
-/// What a client without a stream does.
+/// The work of a client without a stream.
 pub(super) enum Calling {
-    /// It locks, like everybody.
+    /// It locks, like the other clients.
     Locks,
-    /// It brings in what is held in another store.
+    /// It imports holds of another store.
     Imports(Board),
-    /// It claims what was brought in.
+    /// It claims what was imported.
     Claims(Board),
 }
 
-/// Starts a client without a stream in its process, as [`begin_client`] does one of our library.
+/// Starts a client without a stream in its process, as [`begin_client`] does for one of our
+/// library.
 pub(super) fn begin_caller(
     process: &Process,
     ways: (Calls, Vec<String>),
@@ -85,27 +86,27 @@ pub(super) fn begin_caller(
     }
 }
 
-/// What a client's sessions call themselves: who sees them end knows by it whose they were.
+/// The label of a client's sessions: it shows the observer of their end which client they belonged
+/// to.
 fn label_of(ClientId(id): ClientId) -> String {
     format!("client {}", id - 1)
 }
 
-/// What clients are told of the end of a life.
+/// The signals at the end of a run.
 #[derive(Default)]
 pub(super) struct Ends {
-    /// Finish what you are at.
+    /// Finish the work in progress.
     pub(super) stop: watch::Sender<bool>,
-    /// Nobody does anything any more.
+    /// No client does anything any more.
     pub(super) at_rest: watch::Sender<bool>,
 }
 
-/// Some watch all names, some a part of them.
+/// Some clients watch all names, some a part of them.
 fn watched_prefix(client: u64) -> String {
     if client.is_multiple_of(3) { "traffic/0".to_owned() } else { "traffic/".to_owned() }
 }
 
-/// Starts a client in its process: it connects, works until it is told to stop, and closes its
-/// session.
+/// Starts a client in its process: it connects, works until it has to stop, and closes its session.
 pub(super) fn begin_client(
     builder: &Builder,
     process: &Process,
@@ -157,7 +158,7 @@ struct Work {
     watches: Option<String>,
     grants: Arc<AtomicU64>,
     stopped: watch::Receiver<bool>,
-    /// Nobody does anything any more.
+    /// No client does anything any more.
     at_rest: watch::Receiver<bool>,
 }
 
@@ -191,7 +192,7 @@ impl Work {
         scribe.close().await;
     }
 
-    /// Tries until it is told to stop: the cluster may be down.
+    /// Tries until it has to stop: the cluster may be down.
     async fn connected(&self) -> Option<Client> {
         loop {
             if let Ok(client) = self.builder.clone().connect().await {
@@ -205,7 +206,7 @@ impl Work {
     }
 }
 
-/// Asks again what is refused for a limit that others may free.
+/// Repeats a call that was refused for a limit that other clients may make room in.
 async fn patiently<T, F>(seams: &Seams, ask: impl Fn() -> F) -> holdfast::Result<T>
 where
     F: Future<Output = holdfast::Result<T>>,
@@ -223,11 +224,12 @@ where
     }
 }
 
-/// A client that comes when all is over: it looks at every name, takes each, and gives it back.
+/// A client that comes after all others have finished: it looks at every name, acquires each, and
+/// releases it.
 ///
 /// # Errors
 ///
-/// What it did not get, in words.
+/// What it did not get, described.
 pub(super) async fn visit(
     builder: Builder,
     process: Process,
@@ -249,7 +251,7 @@ pub(super) async fn visit(
         held.note();
         scribe.inspect(&name).await.map_err(failed)?;
         held.release().await.map_err(failed)?;
-        // What is true in the end: what watchers were told has to be the same.
+        // The final truth: watches must have reported the same.
         scribe.inspect(&name).await.map_err(failed)?;
     }
     scribe.close().await;

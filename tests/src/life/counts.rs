@@ -1,4 +1,4 @@
-//! What was lived: counted, added up, and compared with what a long run has to reach.
+//! The counts of simulated runs: added up, and compared with what a long run has to reach.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use super::fault::Kind;
 use super::limits::{self, ONE_RUN_IN};
 
-/// What one life saw, or many together.
+/// What one run counted, or many together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Lives.
+    /// Simulated runs.
     pub lives: u64,
     /// True time after the first leader, milliseconds.
     pub lived_ms: u64,
-    /// Times another node began to lead, or the same in another term.
+    /// Times that another node began to lead, or the same in another term.
     pub leaders: u64,
     /// Requests granted.
     pub grants: u64,
@@ -23,17 +23,17 @@ pub struct Counts {
     pub waits: u64,
     /// Requests of unknown outcome.
     pub unknown: u64,
-    /// Writes that resources behind fencing tokens took.
+    /// Writes that resources behind fencing tokens accepted.
     pub writes: u64,
     /// Writes that such resources refused: under an older token than one they had seen.
     pub refused_writes: u64,
-    /// What watchers were told: locks and changes.
+    /// Reports of watches: locks and changes.
     pub watch_news: u64,
-    /// Times that a watch broke and told the state anew.
+    /// Times that a watch broke and sent the state anew.
     pub watches_begun_anew: u64,
     /// Sessions that a leader expired.
     pub expiries: u64,
-    /// Times a node came back without something that it had written and not synced.
+    /// Times that a node restarted without something that it had written and not synced.
     pub lost_writes: u64,
     /// Snapshots that a leader sent and a follower took.
     pub snapshots: u64,
@@ -43,7 +43,7 @@ pub struct Counts {
     pub member_changes: u64,
     /// Damaged stores that refused to open.
     pub refused_stores: u64,
-    /// Times that the schedule of a regression life happened.
+    /// Times that the schedule of a regression run happened.
     pub scheduled: u64,
     /// Runs with scopes that fall back on Cassandra.
     #[serde(default)]
@@ -54,7 +54,7 @@ pub struct Counts {
     /// Grants in such scopes in Cassandra.
     #[serde(default)]
     pub fallback_grants: u64,
-    /// Epochs of such scopes in which something was granted.
+    /// Epochs of such scopes in which a lock was granted.
     #[serde(default)]
     pub scope_epochs: u64,
     /// Runs with a scope that moves through all modes.
@@ -72,7 +72,7 @@ pub struct Counts {
     /// Grants in them to old clients.
     #[serde(default)]
     pub old_grants: u64,
-    /// Items of work that were enqueued, times that one was had, and of these the times that it had been had before.
+    /// Items of work that were enqueued, times that a worker had one, and of these the times that a worker had had it before.
     #[serde(default)]
     pub work_items: u64,
     #[serde(default)]
@@ -87,12 +87,12 @@ pub struct Counts {
     /// Runs in which a limit of size was reached, by its name.
     #[serde(default)]
     pub limits: BTreeMap<String, u64>,
-    /// Faults that struck, by kind; one that found nothing to strike does not count.
+    /// Injected faults, by kind; one that found no target does not count.
     pub faults: BTreeMap<Kind, u64>,
 }
 
 impl Counts {
-    /// What the figures of `docs/reliability.md` rest on.
+    /// The least counts behind the figures of `docs/reliability.md`.
     pub fn of_the_long_run() -> Self {
         Self {
             lives: 20_000,
@@ -112,7 +112,7 @@ impl Counts {
         }
     }
 
-    /// Adds what another life, or others, saw.
+    /// Adds the counts of another run, or of others.
     pub fn add(&mut self, other: &Self) {
         self.lives += other.lives;
         self.lived_ms += other.lived_ms;
@@ -152,12 +152,12 @@ impl Counts {
         }
     }
 
-    /// One more fault of this kind.
+    /// Counts one more fault of this kind.
     pub fn struck(&mut self, kind: Kind) {
         *self.faults.entry(kind).or_default() += 1;
     }
 
-    /// What is missing to `least`, a line each.
+    /// What is missing to reach `least`, a line each.
     pub fn short_of(&self, least: &Self) -> Vec<String> {
         let wanted = least.rows().into_iter().zip(self.rows());
         let mut missing: Vec<String> = wanted

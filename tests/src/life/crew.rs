@@ -1,4 +1,4 @@
-//! Faults that change who the members are: damaged and lost disks, growing, shrinking, handing over.
+//! Faults that change the members: damaged and lost disks, growing, shrinking, handing over.
 
 use std::cmp::Reverse;
 use std::path::PathBuf;
@@ -11,9 +11,9 @@ use super::fault::{Damage, Who};
 use super::stage::{Stage, lock};
 use crate::sim::{self, Crash, Ended, VirtualDisk, World, member};
 
-/// How long one change of the members is tried for.
+/// How long the run tries to make one change of the members.
 const CHANGE_WITHIN: Duration = Duration::from_secs(40);
-/// Between two tries.
+/// The interval between two attempts.
 const ASK_AGAIN: Duration = Duration::from_millis(300);
 /// Most nodes at once.
 const CREW_MAX: usize = 6;
@@ -29,8 +29,7 @@ pub(super) enum Change {
 }
 
 impl Stage<'_> {
-    /// A node is killed, and its disk damaged: it refuses to start, or has lost nothing. If it
-    /// refuses, another one takes its place.
+    /// Kills a node and damages its disk: it refuses to start, or has lost nothing. If it refuses, a new node takes its place.
     pub(super) async fn damage(&self, who: Who, damage: Damage, lasts: Duration) -> Option<()> {
         let _crew = self.crew.try_lock().ok()?;
         let id = self.pick(who).filter(|_| self.may_lose_one())?;
@@ -38,7 +37,7 @@ impl Stage<'_> {
         if damage == Damage::OldFile {
             self.grows_older(&disk, lasts).await?;
         }
-        // Until it is known whether it starts, nobody else's fault brings it back.
+        // Until it is known whether the node starts, no other fault brings it back.
         lock(&self.lost).insert(id);
         self.world.crash(id, Crash::Process);
         let files = self.to_be_damaged(&disk);
@@ -47,7 +46,7 @@ impl Stage<'_> {
             Damage::CutFile => sim::Damage::Cut,
             Damage::OldFile => sim::Damage::Older,
         };
-        // An older copy may be the file as it is: then another one.
+        // An older copy may equal the file: then the next file.
         let damaged = files.iter().any(|file| disk.damage(file, damage));
         self.seams.sleep(lasts).await;
         match self.bring_back(id).await {
@@ -65,8 +64,8 @@ impl Stage<'_> {
         damaged.then_some(())
     }
 
-    /// The copy that is put back later. `None` if the power is cut meanwhile: what tells then that the
-    /// store is older, the guard's hint, is not synced (docs/reliability.md).
+    /// The copy that is put back later. `None` if the power is cut meanwhile: the guard's hint, which shows that the store is older, is not
+    /// synced (docs/reliability.md).
     async fn grows_older(&self, disk: &VirtualDisk, lasts: Duration) -> Option<()> {
         let cuts = || disk.injected().power_lost;
         let before = cuts();
@@ -75,8 +74,7 @@ impl Stage<'_> {
         (cuts() == before).then_some(())
     }
 
-    /// The files of a disk, the one to be damaged first: half of the time the largest, which is the
-    /// log or a snapshot.
+    /// The files of a disk, the one to be damaged first: half of the time the largest, which is the log or a snapshot.
     fn to_be_damaged(&self, disk: &VirtualDisk) -> Vec<PathBuf> {
         let mut files = disk.files();
         let mut draw = self.draw();
@@ -89,8 +87,7 @@ impl Stage<'_> {
         files
     }
 
-    /// A node comes back with an empty disk, under its old id: nobody lets it in (I22). Another one
-    /// takes its place.
+    /// A node comes back with an empty disk, under its old id: no member lets it in (I22). A new node takes its place.
     pub(super) async fn wipe(&self, who: Who, lasts: Duration) -> Option<()> {
         let _crew = self.crew.try_lock().ok()?;
         let id = self.pick(who).filter(|_| self.may_lose_one())?;
@@ -99,14 +96,14 @@ impl Stage<'_> {
         self.world.begin_node(id);
         self.seams.sleep(lasts).await;
         if self.world.is_running(id) {
-            // It reaches nobody who could tell it.
+            // It reaches no member that could tell it to end.
             self.world.crash(id, Crash::Process);
         }
         self.replace(id).await;
         Some(())
     }
 
-    /// Another node joins, learns, and then votes.
+    /// A new node joins, learns, and then votes.
     pub(super) async fn grow(&self, lasts: Duration) -> Option<()> {
         let _crew = self.crew.try_lock().ok()?;
         if self.world.nodes().len() >= CREW_MAX || self.plan.nodes == 1 {
@@ -119,7 +116,7 @@ impl Stage<'_> {
         Some(())
     }
 
-    /// A node leaves for good; if few are left, another one comes first.
+    /// A node leaves for good; if few are left, a new one joins first.
     pub(super) async fn shrink_by(&self, who: Who) -> Option<()> {
         let _crew = self.crew.try_lock().ok()?;
         let id = self.pick(who).filter(|_| self.may_lose_one())?;
@@ -127,7 +124,7 @@ impl Stage<'_> {
             let joined = self.join().await?;
             self.change(Change::Promote(joined)).await.then_some(())?;
         }
-        // From here on it may hear of its removal, also if nobody hears the answer.
+        // From here on the node may learn of its removal, also if the answer gets lost.
         lock(&self.lost).insert(id);
         self.change(Change::Remove(id)).await.then_some(())?;
         let learns = async {
@@ -135,13 +132,13 @@ impl Stage<'_> {
                 self.seams.sleep(ASK_AGAIN).await;
             }
         };
-        // If it is cut off it cannot learn of it.
+        // If it is cut off it cannot learn of its removal.
         let _ = self.seams.timeout(LEARNS_WITHIN, learns).await;
         self.world.remove_node(id);
         Some(())
     }
 
-    /// Leadership is handed over, to whoever has caught up.
+    /// The leader hands leadership over to a voter that has caught up.
     pub(super) async fn transfer(&self) -> Option<()> {
         let asked =
             self.world.ask_leader(|leader| async move { leader.transfer_leader(None).await });
@@ -149,14 +146,13 @@ impl Stage<'_> {
         patience.await.ok()??.ok()
     }
 
-    /// One node may be lost for good while nobody else is, and clients still know somebody.
+    /// Whether a node may be lost for good: only one at a time, and clients still know a member.
     fn may_lose_one(&self) -> bool {
         let known = self.world.nodes().into_iter().filter(|id| *id <= self.plan.nodes);
         self.plan.nodes > 1 && known.count() > 1 && lock(&self.lost).is_empty()
     }
 
-    /// A new node is added in place of `lost`, which is removed. Until both are done, `lost` counts
-    /// as lost: no other is.
+    /// Adds a new node in place of `lost`, and removes that. Until both are done, `lost` counts as lost, and no other node is.
     async fn replace(&self, lost: u64) {
         lock(&self.lost).insert(lost);
         if let Some(joined) = self.join().await {
@@ -183,13 +179,13 @@ impl Stage<'_> {
         if self.change(Change::Add(id)).await {
             return Some(id);
         }
-        // It may still be added: an answer that was lost. Then it is a member that is removed again.
+        // The node may still be added if only the answer was lost. Then it is a member that has to be removed again.
         lock(&self.lost).insert(id);
         self.remove_lost(id).await;
         None
     }
 
-    /// Has the members of the present world changed, and counts it.
+    /// Changes the members of the present world, and counts the change.
     async fn change(&self, change: Change) -> bool {
         let made = until_made(&self.world, change).await;
         if made {
@@ -213,8 +209,7 @@ impl Stage<'_> {
     }
 }
 
-/// Asks whoever leads `world` until the change is made, or cannot be, or for a while: any message
-/// may be lost.
+/// Asks the leader of `world` until the change is made, or cannot be, or the time is over: any message may be lost.
 pub(super) async fn until_made(world: &World<'_>, change: Change) -> bool {
     let seams = world.seams();
     let asks = async {
@@ -231,7 +226,7 @@ pub(super) async fn until_made(world: &World<'_>, change: Change) -> bool {
     seams.timeout(CHANGE_WITHIN, asks).await.unwrap_or(false)
 }
 
-/// Asks whoever leads `world` once.
+/// Asks the leader of `world` once.
 pub(super) async fn ask(world: &World<'_>, change: Change) -> Option<Result<(), MembershipError>> {
     let asked = world.ask_leader(|leader: Arc<Replica>| async move {
         match change {

@@ -1,18 +1,18 @@
-//! What can go wrong in a life.
+//! The faults of a simulated run.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Which node a fault strikes.
+/// The node that a fault is injected into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Who {
-    /// Whoever leads when it strikes.
+    /// The node that leads at that time.
     Leader,
     /// Some node that does not lead then.
     Follower,
-    /// Any node, by its place among those there are.
+    /// Any node, by its position among the existing ones.
     Node(u64),
 }
 
@@ -24,35 +24,35 @@ pub enum Shape {
     LeaderAlone,
     /// The leader with as many others as make a minority.
     LeaderInMinority,
-    /// The same with half of the clients: they reach nobody else.
+    /// The same with half of the clients: they reach no other node.
     LeaderWithClients,
     /// Some follower alone.
     FollowerAlone,
     /// Each node reaches its two neighbours only.
     Ring,
-    /// Two halves that one node reaches both of.
+    /// Two halves; only one node reaches both.
     Bridge,
     /// Every node alone.
     Shattered,
-    /// What the leader sends is lost, what is sent to it arrives.
+    /// Messages from the leader are lost, messages to it arrive.
     LeaderMute,
-    /// What is sent to the leader is lost, what it sends arrives.
+    /// Messages to the leader are lost, messages from it arrive.
     LeaderDeaf,
 }
 
-/// Which way messages are held back.
+/// The direction in which messages are held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Way {
-    /// What other nodes send to the leader: answers to it above all.
+    /// Messages from other nodes to the leader: mostly answers.
     ToLeader,
-    /// What the leader sends to other nodes.
+    /// Messages from the leader to other nodes.
     FromLeader,
     /// Both, one after the other; they begin and end at times of their own.
     LeaderBothWays,
-    /// What nodes send to a client.
+    /// Messages from nodes to a client.
     ToClient(u64),
-    /// What a client sends.
+    /// Messages from a client.
     FromClient(u64),
 }
 
@@ -74,39 +74,37 @@ pub enum CutOff {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Damage {
-    /// One bit of a file is another one.
+    /// One bit of a file is flipped.
     FlippedBit,
     /// A file ends too early.
     CutFile,
-    /// A file is as it was when the fault began.
+    /// A file is replaced by its content at the beginning of the fault.
     OldFile,
 }
 
-/// One thing that goes wrong, for a time.
+/// One fault, for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// A node's process is gone; what it wrote is there.
+    /// A node's process is killed; everything that it wrote is there.
     Kill(Who),
-    /// A node's process is gone, with what it had not synced; if there is something like that within
-    /// a moment, that moment is chosen.
+    /// A node loses its process and all unsynced writes; if there are any within a moment, that moment is chosen.
     Crash(Who),
-    /// All nodes are gone at once, with what they had not synced.
+    /// All nodes lose their processes and all unsynced writes at once.
     PowerCut,
     /// A node is asked to stop, and stops.
     Stop(Who),
     /// A node does nothing for a time.
     Pause(Who),
-    /// A client does nothing for a time, or until its safe deadline has just passed; now and then
-    /// others with it.
+    /// A client does nothing for a time, or until its safe deadline has just passed; now and then others with it.
     PauseClient(u64),
-    /// A client is gone, for good; another one comes.
+    /// A client is killed for good; a new one comes.
     KillClient(u64),
     /// Nodes do not reach each other.
     Partition(Shape),
     /// Messages between nodes, and between nodes and clients, are late and lost.
     Loss,
-    /// Messages are late by times that differ much.
+    /// The delays of messages vary much.
     Delay,
     /// Calls between nodes arrive twice.
     Duplication,
@@ -114,9 +112,9 @@ pub enum Fault {
     SlowLinks,
     /// Every connection of a node breaks at once.
     Break(Who),
-    /// A client's line falls silent: nothing arrives, and nobody is told.
+    /// A client's connection falls silent: nothing arrives, and neither end learns of it.
     Silence(u64),
-    /// What a client sends arrives, what is sent to it does not.
+    /// Messages from a client arrive, messages to it do not.
     DeafClient(u64),
     /// A disk syncs slowly.
     SlowDisk(Who),
@@ -126,67 +124,66 @@ pub enum Fault {
     FullDisk(Who),
     /// A node is killed and its disk damaged.
     Damage(Who, Damage),
-    /// A node's data is gone: it comes back under a new id.
+    /// A node's data is lost: it comes back under a new id.
     Wipe(Who),
-    /// The clocks of all nodes take new rates. Those of clients keep theirs: the deadlines that they
-    /// write down are told on the world's clock by the rate they have then.
+    /// The clocks of all nodes take new rates. Those of clients keep theirs: the deadlines that they record are converted to the world's
+    /// clock by their present rate.
     Rates,
     /// A node's wall clock steps.
     WallStep(Who),
-    /// Another node joins, and learns; then it votes.
+    /// A new node joins, learns, and then votes.
     Grow,
     /// A node leaves for good.
     Shrink(Who),
     /// Leadership is handed over.
     Transfer,
-    /// Messages and answers are held back on connections that live, and arrive after it: of a stream
-    /// in their order, calls in any order.
+    /// Messages and answers are held back on live connections, and arrive afterwards: those of a stream in order, calls in any order.
     HoldBack(Way),
-    /// Nothing passes between a node and the others for seconds. Their connections outlive it, and
-    /// what was written meanwhile is sent again.
+    /// Nothing passes between a node and the others for seconds. Their connections outlive that, and TCP sends again what was written
+    /// meanwhile.
     Retransmission(Who),
     /// Half of the clients reach only the leader, for longer than an election and their leases. The
     /// leader reaches no other node for a part of that; its connections outlive it.
     PartialPartition,
-    /// A disk is slower by a factor, for long.
+    /// A disk is slower by a factor, for a long time.
     CrawlingDisk(Who, u32),
-    /// A disk finishes nothing for a while, up to minutes, and goes on.
+    /// A disk finishes nothing for a while, up to minutes, and then continues.
     HungDisk(Who),
-    /// A node is slower by a factor, for long.
+    /// A node is slower by a factor, for a long time.
     SlowNode(Who, u32),
     /// A follower needs a snapshot, and snapshots travel at so many bytes a second.
     SlowSnapshots(u64),
-    /// A node opens no file any more, and accepts no connection.
+    /// A node can open no file any more, and accepts no connection.
     NoDescriptors(Who),
     /// A client's decoder fails on messages longer than so many bytes.
     DecodeLimit(u64, u64),
-    /// A client takes nothing off its lines, which live on.
+    /// A client reads nothing from its connections, which live on.
     NeverReads(u64),
     /// A node does nothing for longer than the longest lease.
     LongPause(Who),
     /// A client does nothing for longer than the longest lease.
     LongPauseClient(u64),
-    /// All nodes are gone for so long that clients of scopes take over.
+    /// All nodes are down for so long that clients of scopes take over.
     Outage,
     /// The clients that lock in scopes reach no node for as long.
     StoreAway,
     /// Cassandra is out of reach.
     TablesAway(CutOff),
-    /// Of a thousand statements so many are applied and not answered, never applied and not answered, applied after
-    /// their client was told that nobody knows, or refused because too few replicas are there.
+    /// Out of a thousand statements, the number that are applied and not answered, never applied and not answered, applied after their
+    /// client got an unknown outcome, or refused because too few replicas are there.
     #[expect(missing_docs, reason = "the four say it")]
     TablesUnsure { answer_lost: u64, request_lost: u64, late: u64, unavailable: u64 },
-    /// Of a thousand statements so many take up to seconds.
+    /// Out of a thousand statements, the number that take up to seconds.
     SlowTables(u64),
     /// The wall clock of a coordinator is ahead by so many milliseconds.
     TablesClock(u64, u64),
     /// A client that locks in scopes does nothing for a time.
     PauseScopeClient(u64),
-    /// A client that locks in scopes is gone for good; another one comes.
+    /// A client that locks in scopes is killed for good; a new one comes.
     KillScopeClient(u64),
 }
 
-/// A fault without what it strikes, for counting.
+/// A fault without its target, for counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "as of the fault with the same name")]
@@ -277,12 +274,12 @@ impl Kind {
         Self::PartialPartition,
     ];
 
-    /// The last so many of [`ALL`](Self::ALL) came later, and are drawn from a stream of their own:
-    /// what else a seed draws stayed what it was.
+    /// The number of kinds at the end of [`ALL`](Self::ALL) that were added later and are drawn from a stream of their own: so the other
+    /// draws of a seed stay as they were.
     pub(super) const LATER: usize = 3;
 
-    /// The kinds that last, or are beyond what a lease covers: each is drawn by itself, from a stream of
-    /// draws of their own, so that what else a seed draws stays what it was.
+    /// The kinds that last, or are beyond what a lease covers: each is drawn by itself, from a stream of its own draws, so that the other
+    /// draws of a seed stay as they were.
     pub const LASTING: [Self; 9] = [
         Self::CrawlingDisk,
         Self::HungDisk,
@@ -295,7 +292,7 @@ impl Kind {
         Self::LongPauseClient,
     ];
 
-    /// The kinds that only runs with scopes see, where several strike.
+    /// The kinds that only runs with scopes see; each such run gets several.
     pub const OF_SCOPES: [Self; 8] = [
         Self::Outage,
         Self::StoreAway,
@@ -312,7 +309,7 @@ impl Kind {
         Self::ALL.into_iter().chain(Self::LASTING).chain(Self::OF_SCOPES)
     }
 
-    /// Whether it was there before any other stream of draws than the first.
+    /// Whether it belongs to the first stream of draws.
     pub(super) fn is_of_the_first_stream(self) -> bool {
         const FIRST: usize = 28;
         Self::ALL.iter().take(FIRST).any(|kind| *kind == self)

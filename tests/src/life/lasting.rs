@@ -1,8 +1,7 @@
-//! Faults that last, or are beyond what a lease covers: something is slow by a factor, hangs and goes on,
-//! is paused for longer than the longest lease, or takes no more than so much.
+//! Faults that last, or are beyond what a lease covers: a component is slow by a factor, hangs and continues, is paused for longer than the
+//! longest lease, or takes only so much.
 //!
-//! They came later than the others, and are drawn from a stream of their own
-//! ([`Plan::draw`](super::Plan::draw)).
+//! They were added later than the others, and are drawn from a stream of their own ([`Plan::draw`](super::Plan::draw)).
 
 use std::time::Duration;
 
@@ -10,11 +9,11 @@ use super::fault::{Fault, Who};
 use super::stage::{Stage, lock};
 use crate::sim::{Crash, Host};
 
-/// A slow node runs for a part of each such while.
+/// A slow node runs for a part of each such period.
 const TURN: Duration = Duration::from_millis(200);
 
 impl Stage<'_> {
-    /// Strikes with a fault of the second stream; `None` if there was nothing to strike.
+    /// Injects a fault of the second stream; `None` if there was no target.
     pub(super) async fn lasting(&self, fault: Fault, lasts: Duration) -> Option<()> {
         match fault {
             Fault::CrawlingDisk(who, factor) => self.crawling_disk(who, factor, lasts).await,
@@ -30,7 +29,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Each sync takes as much longer as `factor` says.
+    /// Each sync takes longer by `factor`.
     async fn crawling_disk(&self, who: Who, factor: u32, lasts: Duration) -> Option<()> {
         let id = self.pick(who)?;
         let pace = self.plan.disk;
@@ -41,8 +40,8 @@ impl Stage<'_> {
         Some(())
     }
 
-    /// No write is finished until it is over; then all are. A node takes itself for dead meanwhile if
-    /// `disk_stall_ms` says so.
+    /// The disk finishes no write until the fault is over; then it finishes all. A node takes itself for dead meanwhile if `disk_stall_ms`
+    /// demands it.
     async fn hung_disk(&self, who: Who, lasts: Duration) -> Option<()> {
         let id = self.pick(who)?;
         let disk = self.world.disk(id);
@@ -67,7 +66,7 @@ impl Stage<'_> {
         Some(())
     }
 
-    /// A follower is down until it needs a snapshot, and gets it at `bytes` a second.
+    /// A follower is down until it needs a snapshot, and receives it at `bytes` a second.
     async fn slow_snapshots(&self, bytes: u64, lasts: Duration) -> Option<()> {
         let id = self.pick(Who::Follower)?;
         let network = self.world.network();
@@ -81,8 +80,8 @@ impl Stage<'_> {
         (network.slowed_chunks() > before).then_some(())
     }
 
-    /// A node opens no file any more, and accepts no connection. It ends if it needs one, as if it had
-    /// waited for it for long, and for no other reason.
+    /// A node can open no file any more, and accepts no connection. It ends if it needs a file, as if it had waited long for one, and for
+    /// no other reason.
     async fn no_descriptors(&self, who: Who, lasts: Duration) -> Option<()> {
         let id = self.pick(who)?;
         let (disk, host) = (self.world.disk(id), Host::Node(id));
@@ -103,7 +102,7 @@ impl Stage<'_> {
         let (network, host) = (self.world.network(), Host::Client(number));
         let before = network.too_long();
         network.set_decode_limit(host, Some(bytes));
-        // A stream begun anew shows everything at once.
+        // A new stream sends the whole state at once.
         network.break_connections(host);
         self.begins_to_fail(number);
         self.seams.sleep(lasts).await;
@@ -112,7 +111,7 @@ impl Stage<'_> {
         (network.too_long() > before).then_some(())
     }
 
-    /// A client takes nothing off its lines, which live on.
+    /// A client reads nothing from its connections, which live on.
     async fn never_reads(&self, number: u64, lasts: Duration) -> Option<()> {
         self.living(number)?;
         let (network, host) = (self.world.network(), Host::Client(number));

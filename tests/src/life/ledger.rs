@@ -1,4 +1,4 @@
-//! Lives counted over several runs of one program, in a file: a long run that may be interrupted.
+//! Counts of simulated runs over several invocations of one program, in a file: for a long run that may be interrupted.
 
 use std::fs;
 use std::io;
@@ -12,13 +12,13 @@ use super::Life;
 use super::counts::Counts;
 use super::many::{Failed, Many, Outcome, live_many};
 
-/// Lives between two times that the file is written.
+/// The number of runs between two writes of the file.
 const CHUNK: u64 = 100;
 
-/// Why a run cannot go on where another one stopped. Nothing was changed.
+/// Why a long run cannot continue an earlier one. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// Lives of two programs are not of one kind: the figure would stand for neither.
+    /// Runs of two builds, or from two first seeds, are not added up: the figure would stand for neither.
     #[error(
         "{} counts lives of another build, or from another first seed; name another file to begin anew",
         path.display()
@@ -27,7 +27,7 @@ pub enum LedgerError {
         /// The file.
         path: PathBuf,
     },
-    /// It is no such file.
+    /// The file is no ledger.
     #[error("{}: {source}", path.display())]
     Unreadable {
         /// The file.
@@ -35,22 +35,22 @@ pub enum LedgerError {
         /// What is wrong with it.
         source: serde_json::Error,
     },
-    /// What the system said.
+    /// An error of the system.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// What was lived so far, as it stands in the file.
+/// The counts so far, as they are in the file.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Ledger {
     #[serde(skip)]
     path: PathBuf,
-    /// SHA-256 of the program: a figure is of one build.
+    /// SHA-256 of the program: a figure belongs to one build.
     program: String,
     first_seed: u64,
     counts: Counts,
@@ -59,8 +59,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// The ledger at `path`, or a new one that begins with `first_seed()`; `asked` is the first seed
-    /// that was asked for.
+    /// The ledger at `path`, or a new one that begins with `first_seed()`; `asked` is the first seed that the caller asked for.
     ///
     /// # Errors
     ///
@@ -99,18 +98,17 @@ impl Ledger {
         Ok(Self { path: path.to_path_buf(), ..found })
     }
 
-    /// The seed of its first life.
+    /// The seed of its first run.
     pub fn first_seed(&self) -> u64 {
         self.first_seed
     }
 
-    /// Lives on from where it stands until `many.lives` are lived in all, or as `many` says
-    /// otherwise; what was lived is in the file after each hundred. `many.first_seed` does not
-    /// count. `tell` sees each life, `so_far` what came of all after each hundred.
+    /// Continues until `many.lives` runs have been made in all, or until `many` ends it earlier; the file is written after each hundred.
+    /// `many.first_seed` does not count. `tell` sees each run, `so_far` the sums after each hundred.
     ///
     /// # Errors
     ///
-    /// The file could not be written: the lives since it was last written are not in it.
+    /// The file could not be written: the runs since the last write are not in it.
     pub fn live(
         mut self,
         many: &Many,
@@ -150,7 +148,7 @@ impl Ledger {
         Outcome { counts, failed, took: self.took }
     }
 
-    /// Never half: a run that is killed meanwhile leaves the file as it was.
+    /// Writes the file whole: a run that is killed meanwhile leaves it as it was.
     fn save(&self) -> Result<(), LedgerError> {
         let new = self.path.with_extension("new");
         let text = serde_json::to_string_pretty(self)

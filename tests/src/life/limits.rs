@@ -1,8 +1,7 @@
-//! Limits of size as settings of a simulated run, drawn so small that they are reached.
+//! Limits of size as settings of a simulated run, drawn so small that the run reaches them.
 //!
-//! A new limit is one line of [`LIMITS`]: its name as the store says it, what it is drawn from, and
-//! where it is set. The totals then count in how many runs it was reached, and `--demand` asks for
-//! one run in [`ONE_RUN_IN`].
+//! A new limit is one line of [`LIMITS`]: the store's name for it, the range it is drawn from, and where it is set. The totals then count
+//! in how many runs it was reached, and `--demand` asks for one run in [`ONE_RUN_IN`].
 
 use std::collections::BTreeMap;
 
@@ -12,15 +11,15 @@ use holdfast_server::session::SessionSettings;
 use super::plan::ClientPlan;
 use crate::draw::Draw;
 
-/// In so many runs each limit has to be reached once, at least.
+/// Out of so many runs, at least one has to reach each limit.
 pub(super) const ONE_RUN_IN: u64 = 100;
-/// Limits that are drawn for a run are at most so many.
+/// The most limits that are drawn for one run.
 const AT_ONCE: u64 = 3;
 
-/// The limit on how long a disk may take for anything.
+/// The limit on how long a disk may take for any step.
 pub(super) const DISK_STALL: &str = "disk_stall_ms";
 
-/// What the nodes of a run are set to.
+/// The settings of a run's nodes.
 pub(super) struct Sizes<'a> {
     pub(super) replica: &'a mut ReplicaConfig,
     pub(super) sessions: &'a mut SessionSettings,
@@ -28,11 +27,11 @@ pub(super) struct Sizes<'a> {
 
 /// A limit of size.
 struct Limit {
-    /// As the store names it when it is reached.
+    /// The name that the store gives when the limit is reached.
     name: &'static str,
     /// Drawn between these two, both included.
     between: (u64, u64),
-    /// Where it is set; one that the product fixes is set nowhere, and somebody goes beyond it.
+    /// Sets it. For a limit that the product fixes this does nothing, and some client exceeds it.
     set: fn(&mut Sizes<'_>, u64),
 }
 
@@ -40,8 +39,8 @@ fn count(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
-/// Every limit that a run draws. Those that would leave somebody out for good are above the number of
-/// clients: who waits for its turn has to get it.
+/// Every limit that a run draws. Limits that would keep a client out for good are above the number of clients: a client that waits for its
+/// turn has to get it.
 const LIMITS: &[Limit] = &[
     Limit {
         name: "outbox_frames",
@@ -50,7 +49,7 @@ const LIMITS: &[Limit] = &[
     },
     Limit {
         name: "frames_per_second",
-        // Settings allow no less than 128: with less than its first message a client that resumes comes no further.
+        // Settings allow no less than 128: with less than its first message a client that resumes makes no progress.
         between: (128, 140),
         set: |to, value| to.sessions.frames_per_second = u32::try_from(value).unwrap_or(u32::MAX),
     },
@@ -103,7 +102,7 @@ const LIMITS: &[Limit] = &[
     Limit { name: "value_bytes", between: (4_096, 4_096), set: |_, _| () },
 ];
 
-/// Limits that came later, each by itself in one run of so many: drawn from a stream of their own.
+/// Limits that were added later, each in one run of so many, drawn from a stream of their own.
 const LATER: &[(u64, Limit)] = &[
     (
         6,
@@ -137,7 +136,7 @@ const LATER: &[(u64, Limit)] = &[
             set: |to, value| to.replica.max_log_bytes = value,
         },
     ),
-    // Longer than a disk that is slow, or crawls, takes for a commit.
+    // Longer than a slow or crawling disk takes for a commit.
     (
         2,
         Limit {
@@ -164,12 +163,11 @@ const LATER: &[(u64, Limit)] = &[
     ),
 ];
 
-/// Those of [`LATER`], each by itself; beside a table that is there from the beginning only what does
-/// not bound how much there may be.
+/// Draws each of [`LATER`] by itself. With a large table only those that do not bound how much a run may have.
 pub(super) fn draw_later(draw: &mut Draw, beside_a_table: bool) -> BTreeMap<String, u64> {
     let mut drawn = BTreeMap::new();
     for (one_in, limit) in LATER {
-        // Drawn whether it is used or not, so that one does not move the others.
+        // Drawn whether it is used or not, so that one limit does not move the others.
         let (least, most) = limit.between;
         let (chosen, value) = (draw.below(*one_in) == 0, draw.between(least, most));
         if chosen && (!beside_a_table || limit.name == DISK_STALL) {
@@ -207,7 +205,7 @@ pub(super) fn set(drawn: &BTreeMap<String, u64>, to: &mut Sizes<'_>) {
     }
 }
 
-/// A client of a run: where watches or waiting calls are limited the first ones watch, or call.
+/// The plan of a client: where watches or waiting calls are limited, the first clients watch, or call.
 pub(super) fn sized(
     drawn: &BTreeMap<String, u64>,
     place: usize,
@@ -217,28 +215,28 @@ pub(super) fn sized(
     let limited = |name: &str| place < FIRST && drawn.contains_key(name);
     let watched = ["max_watches", "watch_backlog", "outbox_bytes", "watch_page_locks"];
     client.watches |= watched.iter().any(|name| limited(name));
-    // The first may be the one whose clock is beyond the allowance: that is of the library.
+    // The client with place 0 may have the clock beyond the allowance, and has to use the library.
     client.calls |= place > 0 && limited("max_waiting_calls");
     client
 }
 
-/// Whether few messages are under way to those who watch, so that they are told over a while.
+/// Whether few messages to watchers are under way at a time, so that they receive the events over a while.
 pub(super) fn tells_slowly(drawn: &BTreeMap<String, u64>) -> bool {
     let slow = ["watch_backlog", "outbox_bytes", "watch_page_locks"];
     slow.iter().any(|name| drawn.contains_key(*name))
 }
 
-/// The same of those who have a session.
+/// The same for clients with a session.
 pub(super) fn answers_slowly(drawn: &BTreeMap<String, u64>) -> bool {
     drawn.contains_key("outbox_bytes")
 }
 
-/// Whether somebody has to ask for more than the product takes from anybody.
+/// Whether a client has to exceed a fixed limit of the product.
 pub(super) fn goes_beyond(drawn: &BTreeMap<String, u64>) -> bool {
     ["names_per_request", "value_bytes"].iter().any(|name| drawn.contains_key(*name))
 }
 
-/// More frames in a second than a stream may have, where that is limited; nobody but a flood has so many.
+/// More frames in a second than a stream may have, where that is limited; only a flood has so many.
 pub(super) fn flood(drawn: &BTreeMap<String, u64>) -> Option<u64> {
     drawn.get("frames_per_second").map(|most| most + 1)
 }

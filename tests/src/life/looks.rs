@@ -1,5 +1,5 @@
-//! What is looked at all the time while a run goes on, because nothing that is written down tells it: nodes
-//! that end by themselves or do not end, and sessions that outlive their clients.
+//! Checks made all the time during a run, because no record shows the violation: nodes that end by themselves or do not end, and sessions
+//! that outlive their clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,28 +12,27 @@ use super::limits::DISK_STALL;
 use super::stage::{Stage, lock};
 use crate::sim::{Ended, Host};
 
-/// A node may find that its disk hangs by so much later than its limit and a quarter of it: its clock
-/// may be slow, and it looks ten times within the limit.
+/// How much later than its limit and a quarter of it a node may find that its disk hangs: its clock may be slow, and it looks ten times
+/// within the limit.
 const STALL_FOUND_WITHIN: Duration = Duration::from_secs(1);
-/// A session may outlive its lease by so much more than the TTL by which resumes put its end off: for the
-/// expiry, which has to be committed, and for what was under way.
+/// How long a session may outlive its lease, beyond the TTL by which resumes put its end off: time for the expiry, which has to be
+/// committed, and for messages under way.
 const EXPIRED_WITHIN: Duration = Duration::from_secs(3);
-/// What a node says that ends for want of descriptors.
+/// The error of a node that ends because it lacks descriptors.
 const NO_DESCRIPTOR: &str = "Too many open files";
-/// A leader that a quorum answered so lately has one.
+/// A leader that a quorum answered this recently has a quorum.
 const QUORUM_WITHIN_MS: u64 = 1_000;
-/// A client that resumes without end and takes nothing fails again within this long, as long as its leader
-/// has a quorum for each resume. Where answers of the members take a second, it has none for most, and its
-/// lease clock stands still, although some answer is always younger than [`QUORUM_WITHIN_MS`] (seeds
-/// 1000002018, 1000002345).
+/// A client that resumes without end and takes nothing fails again within this time, as long as its leader has a quorum for each resume.
+/// Where answers of the members take a second, the leader has none for most, and its lease clock stands still, although some answer is
+/// always younger than [`QUORUM_WITHIN_MS`] (seeds 1000002018, 1000002345).
 const FAILS_AGAIN_WITHIN: Duration = Duration::from_millis(1_500);
 
-/// What the looks remember.
+/// The state of the checks.
 #[derive(Default)]
 pub(super) struct Looks {
-    /// Ends that were found wrong already.
+    /// Ends that were already reported as wrong.
     told_ends: BTreeSet<(u64, String)>,
-    /// Nodes whose disk finishes nothing, and since when they ran and it did.
+    /// Nodes whose disk finishes nothing, and since when they run with such a disk.
     hung: BTreeMap<u64, Moment>,
     /// Clients whose decoder fails on long messages.
     deaf: BTreeMap<u64, Deaf>,
@@ -41,11 +40,11 @@ pub(super) struct Looks {
 
 /// A client whose decoder fails on long messages.
 struct Deaf {
-    /// Messages that it had failed on before.
+    /// The number of messages that it had failed on before.
     failed_before: u64,
-    /// Messages that it has failed on by now, and when it failed last.
+    /// The number of messages that it has failed on by now, and when it failed last.
     failed: (u64, Moment),
-    /// Since when nothing else can keep its session, and who has led since then.
+    /// Since when nothing else can keep its session, and the leader since then.
     calm: Option<(Moment, Leader)>,
 }
 
@@ -53,14 +52,14 @@ struct Deaf {
 type Leader = (u64, u64);
 
 impl Stage<'_> {
-    /// Looks at everything once.
+    /// Makes every check once.
     pub(super) fn look_for_others(&self) {
         self.look_for_ends();
         self.look_for_hung_disks();
         self.look_for_deaf_clients();
     }
 
-    /// Nobody ends by itself without a reason that was given to it.
+    /// No node ends by itself without a fault that explains it.
     fn look_for_ends(&self) {
         for id in self.world.nodes().into_iter().filter(|id| !self.has_left(*id)) {
             let why = match self.world.ended(id) {
@@ -87,8 +86,8 @@ impl Stage<'_> {
         }
     }
 
-    /// A node whose disk finishes nothing for longer than `disk_stall_ms` ends, so that others go on
-    /// (I31). It counts only time in which it runs.
+    /// A node whose disk finishes nothing for longer than `disk_stall_ms` ends, so that the others can go on (I31). Only time in which it
+    /// runs counts.
     fn look_for_hung_disks(&self) {
         let Some(limit_ms) = self.plan.limits.get(DISK_STALL).copied() else { return };
         let within = Duration::from_millis(limit_ms) * 5 / 4 + STALL_FOUND_WITHIN;
@@ -121,14 +120,13 @@ impl Stage<'_> {
         lock(&self.looks).deaf.insert(number, Deaf { failed_before, failed, calm: None });
     }
 
-    /// It takes everything again.
+    /// The client takes every message again.
     pub(super) fn fails_no_longer(&self, number: u64) {
         lock(&self.looks).deaf.remove(&number);
     }
 
-    /// A session whose client does not take its State ends with its lease, however often the client
-    /// resumes it (I31). It counts from the last keepalive that left the client, and from when a calm
-    /// began; a resume that is under way puts the end off by a TTL.
+    /// A session whose client does not take its State ends with its lease, however often the client resumes it (I31). The time counts from
+    /// the last keepalive that left the client, and from the beginning of a calm; a resume under way puts the end off by a TTL.
     fn look_for_deaf_clients(&self) {
         let numbers: Vec<u64> = lock(&self.looks).deaf.keys().copied().collect();
         for number in numbers {
@@ -180,8 +178,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Who leads, if nothing but its client can keep a session just now: a quorum answers, more than half
-    /// of the disks work, its own among them, and nothing holds up what the client sent before.
+    /// The leader, if nothing but its client can keep a session just now: a quorum answers, more than half of the disks work, the leader's
+    /// among them, and nothing holds up what the client sent before.
     fn calm_leader(&self, client: u64) -> Option<Leader> {
         let network = self.world.network();
         let is_quick = network.usual().bytes_per_second.is_none();

@@ -1,7 +1,7 @@
-//! Whole lives of a cluster, drawn from seeds: what `just simulate` lives.
+//! Simulated runs of a whole cluster, drawn from seeds: what `just simulate` makes.
 //!
-//! A life is drawn as a [`Plan`], lived on a simulated machine, healed at its end, and judged by the
-//! one judge of all runs ([`crate::check`]) and by probes on the state of every node.
+//! A run is drawn as a [`Plan`], made on a simulated machine, healed at its end, and judged by the one judge of all runs ([`crate::check`])
+//! and by probes on the state of every node.
 
 mod caller;
 mod client;
@@ -52,31 +52,31 @@ use crate::history::Record;
 use crate::sim::Trace;
 use stage::Stage;
 
-/// A life that was lived.
+/// A finished run.
 #[derive(Clone, Debug, Default)]
 pub struct Life {
     /// Its seed.
     pub seed: u64,
-    /// What it saw.
+    /// What it counted.
     pub counts: Counts,
-    /// What was wrong, a line each, with the number of the invariant where it is one.
+    /// The violations, a line each, with the number of the invariant where there is one.
     pub violations: Vec<String>,
-    /// Equal for equal lives: every step and everything that passed.
+    /// Equal for equal runs: a digest of every step and everything that passed.
     pub digest: u64,
-    /// What passed, a line each, if it was kept.
+    /// The trace, a line each, if it was kept.
     pub trace: Vec<String>,
-    /// What its clients wrote.
+    /// The records of its clients.
     pub history: Vec<Record>,
-    /// Real time that it took; zero where nobody looked at the clock.
+    /// Real time that it took; zero where the caller did not measure it.
     pub took: Duration,
 }
 
-/// Lives a plan.
+/// Runs a plan.
 pub fn live(plan: &Plan) -> Life {
     live_traced(plan, false)
 }
 
-/// Lives a plan, and keeps what passes if asked to. A panic in it is a violation (I28).
+/// Runs a plan, and keeps the trace if asked to. A panic in the run is a violation (I28).
 pub fn live_traced(plan: &Plan, keep: bool) -> Life {
     quiet_panics();
     let lived = panic::catch_unwind(AssertUnwindSafe(|| {
@@ -103,7 +103,7 @@ pub fn live_traced(plan: &Plan, keep: bool) -> Life {
     }
 }
 
-/// A seed that nobody has lived before.
+/// A random seed, so most likely a new one.
 pub fn fresh_seed() -> u64 {
     // Short enough to be typed.
     Seams::system().rng.next_u64() % 1_000_000_000_000
@@ -113,7 +113,7 @@ thread_local! {
     static LAST_PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// From here on a panic inside a life prints nothing: it becomes a violation, with its place.
+/// From now on a panic inside a run prints nothing: it becomes a violation, with its location.
 pub fn quiet_panics() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {

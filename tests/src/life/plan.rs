@@ -1,6 +1,6 @@
-//! A life as it is drawn from its seed, before anything runs.
+//! A simulated run as it is drawn from its seed, before anything runs.
 //!
-//! A plan is plain data, so that a life that fails can be made shorter by leaving things out.
+//! A plan is plain data, so that a failing run can be made shorter by leaving things out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,83 +14,80 @@ use super::scope_plan::ScopesPlan;
 use crate::draw::Draw;
 use crate::traffic::{self, Mix};
 
-/// How much longer a life is than its faults need, at least: after the last one has ended the store
-/// is still used.
+/// The least length of a run, beyond what its faults need: the store is still used after the last fault has ended.
 const SHORTEST_MS: u64 = 60_000;
-/// Largest rate of a clock above or below true time, parts of a million. A client that runs as
-/// slowly and a server that runs as fast differ by less than the allowance of DESIGN §5.4, a
-/// tenth.
+/// Largest rate of a clock above or below true time, parts per million. A client that is as slow and a server that is as fast differ by
+/// less than the allowance of DESIGN §5.4, a tenth.
 const RATE_WITHIN: u64 = 47_000;
-/// The rate of a client beyond the allowance: it loses more than a tenth on everybody.
+/// The rate of a client beyond the allowance: it loses more than a tenth against every other clock.
 const RATE_BEYOND: i32 = -250_000;
-/// Told apart from the seed itself, this begins the second stream of draws: what came later is drawn
-/// from it, so that all else of an old seed's run stays as it was.
+/// Combined with the seed, this begins the second stream of draws. Later additions draw from it, so that everything else in an old seed's
+/// run stays as it was.
 const LASTING_STREAM: u64 = 0x006c_6174_6572_6b69;
-/// Of so many runs one has a fault of each kind of the second stream.
+/// One run in so many has a fault of each kind of the second stream.
 const LASTING_ONE_IN: u64 = 10;
-/// Of so many runs one begins with a table of some pages, and one with a large one.
-/// A large one takes ten times as long as a usual run, one of some pages twice as long.
+/// One run in so many begins with a table of some pages, and one with a large one. A large one takes ten times as long as a usual run, one
+/// of some pages twice as long.
 const PAGES_ONE_IN: u64 = 24;
 const LARGE_ONE_IN: u64 = 500;
 /// Locks in a large table.
 pub(super) const LARGE: u64 = 100_000;
-/// Entries between two snapshots of one, at least: each is as large as the table.
+/// Least number of entries between two snapshots of a large table: each snapshot is as large as the table.
 pub(super) const LARGE_SNAPSHOT_EVERY: u64 = 640;
 
-/// The same for what came later still: limits of bytes and of time, pages, full leaders.
+/// The same for still later additions: limits of bytes and of time, pages, full leaders.
 const LIMITS_STREAM: u64 = 0x6279_7465_735f_3332;
-/// In one run of so many the disk of a leader is nearly full in the end.
+/// In one run of so many, the disk of a leader is nearly full at the end.
 const FULL_LEADER_ONE_IN: u64 = 10;
-/// In one of so many a client takes no State for longer than its session may outlive that.
+/// In one of so many, a client takes no State for longer than its session may outlive that.
 const DEAF_ONE_IN: u64 = 12;
-/// In one of so many the disk of a follower hangs for much of the run.
+/// In one of so many, the disk of a follower hangs for much of the run.
 const HUNG_FOLLOWER_ONE_IN: u64 = 20;
 
-/// What a seed is turned into for the faults of later kinds.
+/// Combined with a seed for the faults of later kinds.
 const LATER_STREAM: u64 = 0x4c41_5445_5231;
 
-/// One whole life.
+/// One whole simulated run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// What it was drawn from; what happens at random within it comes from here too.
+    /// The seed that it was drawn from; random events within the run come from it too.
     pub seed: u64,
     /// How long the store is used after the first leader, milliseconds of true time.
     pub length_ms: u64,
-    /// Nodes at the beginning.
+    /// The number of nodes at the beginning.
     pub nodes: u64,
     /// Settings of the nodes.
     pub knobs: Knobs,
-    /// How the network is when nothing is wrong with it.
+    /// The network without faults.
     pub air: Air,
-    /// How the disks are when nothing is wrong with them.
+    /// The disks without faults.
     pub disk: DiskPace,
-    /// How much faster than true time each node's clock is, parts of a million; the nodes that come
-    /// later begin again with the first.
+    /// How much faster than true time each node's clock is, parts per million; nodes that come later begin again with the first rate.
     pub node_rates: Vec<i32>,
     /// The clients at the beginning.
     pub clients: Vec<ClientPlan>,
     /// How many names they share.
     pub names: u64,
-    /// Whether somebody is there who speaks frames himself, and does what the library never would.
+    /// Whether there is a client that speaks frames itself, and does what the library never would.
     pub rogue: bool,
-    /// Whether locks are brought in from another store, and claimed.
+    /// Whether locks are imported from another store, and claimed.
     #[serde(default)]
     pub imports: bool,
-    /// What goes wrong, in order.
+    /// The faults, in order.
     pub strikes: Vec<Strike>,
-    /// What once broke openraft, and is to happen over and over beside that.
+    /// A schedule that once broke openraft, made to happen again and again besides the faults.
     #[serde(default)]
     pub schedule: Option<Schedule>,
-    /// Limits of size that are not as usual, by the names that the store has for them.
+    /// Limits of size that differ from the usual ones, by the store's names for them.
     #[serde(default)]
     pub limits: BTreeMap<String, u64>,
-    /// Locks that are held from the beginning, beside those that the clients share.
+    /// Locks that are held from the beginning, besides those that the clients share.
     #[serde(default)]
     pub table: u64,
-    /// Once all is healed the leader's disk is nearly full: another one has to lead.
+    /// Once all is healed the leader's disk is nearly full: another node has to lead.
     #[serde(default)]
     pub full_leader: bool,
-    /// Scopes that fall back on Cassandra, and who locks in them.
+    /// Scopes that fall back on Cassandra, and the clients that lock in them.
     #[serde(default)]
     pub scopes: Option<ScopesPlan>,
 }
@@ -107,16 +104,16 @@ pub struct Knobs {
     pub log_kept: u64,
 }
 
-/// How a link is, in both directions.
+/// The properties of a link, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Air {
-    /// Shortest way of a message, microseconds.
+    /// Shortest delay of a message, microseconds.
     pub delay_min_us: u64,
-    /// Longest.
+    /// Longest delay.
     pub delay_max_us: u64,
-    /// Of a million messages, so many are lost, or late by a retransmission.
+    /// Out of a million messages, the number that are lost, or late by a retransmission.
     pub lost_per_million: u32,
-    /// Of a million calls, so many arrive twice.
+    /// Out of a million calls, the number that arrive twice.
     pub twice_per_million: u32,
 }
 
@@ -133,55 +130,55 @@ pub struct DiskPace {
 pub struct ClientPlan {
     /// Its lease.
     pub ttl_ms: u64,
-    /// How much faster than true time its clock is, parts of a million.
+    /// How much faster than true time its clock is, parts per million.
     pub rate: i32,
-    /// Its tasks that ask for locks.
+    /// The number of its tasks that ask for locks.
     pub workers: u64,
     /// Longest hold, milliseconds.
     pub hold_ms: u64,
     /// The limit of a waiting call, milliseconds.
     pub within_ms: u64,
-    /// Whether it asks for everything there is, or for one lock at a time.
+    /// Whether it makes every kind of request, or asks for one lock at a time.
     pub everything: bool,
-    /// Whether it watches what happens.
+    /// Whether it watches the locks.
     pub watches: bool,
-    /// Whether it does everything by unary calls, without a stream and without our library.
+    /// Whether it uses unary calls only, without a stream and without our library.
     pub calls: bool,
 }
 
-/// One fault, when it begins and how long it lasts.
+/// One fault, with its beginning and its duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Strike {
     /// Milliseconds after the first leader.
     pub at_ms: u64,
-    /// Milliseconds until it is mended, where it is something that lasts.
+    /// Milliseconds until it is mended, if it lasts.
     pub lasts_ms: u64,
-    /// What.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// What kind of lives are lived.
+/// The clocks of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clocks {
     /// Their rates differ by up to the allowance.
     #[default]
     Within,
-    /// One client's clock is slower than the allowance: the judge has to find what comes of it.
+    /// One client's clock is slower than the allowance: the judge has to find the consequences.
     Beyond,
 }
 
 impl Plan {
-    /// The life of `seed`.
+    /// The run of `seed`.
     pub fn draw(seed: u64, clocks: Clocks) -> Self {
         Self::without_scopes(seed, clocks).with_scopes()
     }
 
-    /// The same as it was before any run had scopes.
+    /// The run as it was before runs had scopes.
     pub fn without_scopes(seed: u64, clocks: Clocks) -> Self {
         Self::of_two_streams(seed, clocks).with_later_limits()
     }
 
-    /// The same as it was before there was a third stream.
+    /// The run as it was before there was a third stream.
     pub fn of_two_streams(seed: u64, clocks: Clocks) -> Self {
         let mut draw = Draw::new(seed);
         let nodes = match draw.below(20) {
@@ -231,7 +228,7 @@ impl Plan {
         plan.with_lasting()
     }
 
-    /// What the stream of scopes draws. Limits of size are for clients that know of them: no run has both.
+    /// Adds what the stream of scopes draws. Limits of size are for clients that know of them: no run has both.
     fn with_scopes(mut self) -> Self {
         if let Some((scopes, strikes)) = ScopesPlan::draw(self.seed, self.length_ms) {
             self.scopes = Some(scopes);
@@ -242,7 +239,7 @@ impl Plan {
         self
     }
 
-    /// What the second stream of the seed draws.
+    /// Adds what the second stream of the seed draws.
     fn with_lasting(mut self) -> Self {
         let mut draw = Draw::new(self.seed ^ LASTING_STREAM);
         self.strikes.extend(lasting_strikes(&mut draw, &self));
@@ -254,13 +251,13 @@ impl Plan {
             _ => 0,
         };
         if self.table > 0 {
-            // Those who hold it ask for more than such limits let anybody have.
+            // The clients that hold the table ask for more than such limits allow.
             self.limits.clear();
         }
         self
     }
 
-    /// What the third stream of the seed draws.
+    /// Adds what the third stream of the seed draws.
     fn with_later_limits(mut self) -> Self {
         let mut draw = Draw::new(self.seed ^ LIMITS_STREAM);
         self.full_leader = draw.below(FULL_LEADER_ONE_IN) == 0;
@@ -274,7 +271,7 @@ impl Plan {
         self
     }
 
-    /// A client whose decoder takes nothing worth mentioning, for three times its lease and more.
+    /// A client whose decoder takes next to nothing, for three times its lease and more.
     fn deaf_for_long(&self, draw: &mut Draw) -> Strike {
         let number = draw.below(self.clients.len() as u64);
         let place = usize::try_from(number).unwrap_or(0);
@@ -309,7 +306,7 @@ impl Plan {
         Duration::from_millis(self.length_ms)
     }
 
-    /// What client `number` asks for.
+    /// The traffic of client `number`.
     pub fn traffic(&self, number: u64, client: &ClientPlan) -> traffic::Plan {
         traffic::Plan {
             clients: 1,
@@ -359,7 +356,7 @@ impl DiskPace {
 }
 
 impl ClientPlan {
-    /// One that claims what was brought in from another store.
+    /// A client that claims what was imported from another store.
     pub(super) const fn of_claims() -> Self {
         Self {
             ttl_ms: 4_000,
@@ -381,7 +378,7 @@ impl ClientPlan {
             ttl_ms,
             rate: rate(draw),
             workers: 1 + draw.below(2),
-            // More of those that hold on for longer than a lease would leave little to others.
+            // More clients that hold on for longer than a lease would leave little to the others.
             hold_ms: if draw.below(16) == 0 { 2 * ttl_ms } else { hold_ms },
             within_ms: 2_000 + draw.below(20_000),
             everything: draw.below(3) != 0,
@@ -400,7 +397,7 @@ pub(super) fn rate(draw: &mut Draw) -> i32 {
     i32::try_from(offset).unwrap_or(0) - i32::try_from(RATE_WITHIN).unwrap_or(0)
 }
 
-/// None to two faults of the kinds that came later: each kind as often as one of the others.
+/// None to two faults of the kinds that were added later: each kind as often as one of the others.
 fn later_strikes(seed: u64, knobs: &Knobs, clients: &[ClientPlan], length_ms: u64) -> Vec<Strike> {
     let mut draw = Draw::new(seed ^ LATER_STREAM);
     let (_, later) = Kind::ALL.split_at(Kind::ALL.len() - Kind::LATER);
@@ -414,7 +411,7 @@ fn later_strikes(seed: u64, knobs: &Knobs, clients: &[ClientPlan], length_ms: u6
         .collect()
 }
 
-/// Often longer than an election; a partial partition longer than any lease, too.
+/// Often longer than an election; a partial partition also longer than any lease.
 fn later_lasts_ms(draw: &mut Draw, fault: Fault, knobs: &Knobs, clients: &[ClientPlan]) -> u64 {
     let longest_ttl_ms = clients.iter().map(|client| client.ttl_ms).max().unwrap_or(0);
     match fault {
@@ -427,7 +424,7 @@ fn later_lasts_ms(draw: &mut Draw, fault: Fault, knobs: &Knobs, clients: &[Clien
     }
 }
 
-/// Six to fourteen faults. Some lives see one kind over and over.
+/// Six to fourteen faults. Some runs see one kind over and over.
 fn strikes(draw: &mut Draw, nodes: u64, clients: &[ClientPlan], length_ms: u64) -> Vec<Strike> {
     let count = 6 + draw.below(9);
     let (kinds, _) = Kind::ALL.split_at(Kind::ALL.len() - Kind::LATER);
@@ -447,8 +444,8 @@ fn strikes(draw: &mut Draw, nodes: u64, clients: &[ClientPlan], length_ms: u64) 
     strikes
 }
 
-/// How long a fault lasts. What cuts a client off lasts about as long as its lease in half of the
-/// cases: then something happens when it comes back.
+/// How long a fault lasts. One that cuts a client off lasts about as long as its lease in half of the cases: then its return is of
+/// interest.
 fn lasts_ms(draw: &mut Draw, fault: Fault, clients: &[ClientPlan]) -> u64 {
     let longest_ms = if draw.below(3) == 0 { 9_000 } else { 2_500 };
     let any_ms = 50 + draw.below(longest_ms);
@@ -464,13 +461,13 @@ fn lasts_ms(draw: &mut Draw, fault: Fault, clients: &[ClientPlan]) -> u64 {
     }
 }
 
-/// So long that the log is longer than it may be.
+/// A fault so long that the log grows beyond its limit.
 fn hung_follower(draw: &mut Draw) -> Strike {
     let (at_ms, lasts_ms) = (draw.below(20_000), 30_000 + draw.below(20_000));
     Strike { at_ms, lasts_ms, fault: Fault::HungDisk(Who::Follower) }
 }
 
-/// One of each kind of the second stream in one run of [`LASTING_ONE_IN`].
+/// One fault of each kind of the second stream in one run of [`LASTING_ONE_IN`].
 fn lasting_strikes(draw: &mut Draw, plan: &Plan) -> Vec<Strike> {
     let first_half = plan.length_ms / 2;
     let longest_ttl_ms = plan.clients.iter().map(|client| client.ttl_ms).max().unwrap_or(0);
@@ -480,7 +477,7 @@ fn lasting_strikes(draw: &mut Draw, plan: &Plan) -> Vec<Strike> {
         let (chosen, at_ms) = (draw.below(LASTING_ONE_IN) == 0, draw.below(first_half));
         let fault = fault(draw, kind, plan.clients.len() as u64);
         let lasts_ms = match kind {
-            // Half of the time for minutes.
+            // In half of the cases for minutes.
             Kind::HungDisk if draw.below(2) == 0 => 60_000 + draw.below(60_000),
             Kind::HungDisk => 3_000 + draw.below(17_000),
             Kind::NoDescriptors => 2_000 + draw.below(10_000),
@@ -570,7 +567,7 @@ fn fault(draw: &mut Draw, kind: Kind, clients: u64) -> Fault {
     }
 }
 
-/// The same of the kinds that last.
+/// A fault of a kind that lasts.
 fn lasting_fault(draw: &mut Draw, kind: Kind, clients: u64) -> Fault {
     match kind {
         Kind::CrawlingDisk => Fault::CrawlingDisk(who(draw), factor(draw)),
@@ -620,7 +617,7 @@ mod tests {
         }
     }
 
-    /// What is drawn later moves nothing that was drawn before.
+    /// Later draws move no earlier ones.
     #[test]
     fn a_run_without_the_second_stream_has_the_first_kinds_alone() {
         let plan = Plan::draw(7, Clocks::Within).first_stream_alone();
@@ -630,7 +627,7 @@ mod tests {
         assert!(plan.limits.is_empty() && plan.table == 0 && !plan.full_leader);
     }
 
-    /// Otherwise no run of a hundred could reach it.
+    /// Otherwise not one run in a hundred could reach it.
     #[test]
     fn each_limit_is_drawn_in_one_run_of_thirty_at_least() {
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();

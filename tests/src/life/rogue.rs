@@ -1,8 +1,8 @@
-//! A client that speaks frames itself and does what the library never would: asks twice, gives back
-//! what others hold, changes values of others, forgets to renew, renews when it is too late, or floods its stream.
+//! A client that speaks frames itself and does what the library never would: it asks twice, releases what others hold, changes values of
+//! others, forgets to renew, renews too late, or floods its stream.
 //!
-//! It takes only names of its own, so its holds are nobody's business; what it does to the others
-//! shows in their histories. What it is told itself it judges on the spot.
+//! It acquires only names of its own, so its holds conflict with no other client's; its effect on the others shows in their histories. It
+//! judges the answers to itself on the spot.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -22,24 +22,24 @@ use tokio::sync::{mpsc, watch};
 use super::stage::lock;
 use crate::draw::Draw;
 
-/// Its leases are short: some of them it lets run out.
+/// Its leases are short, because it lets some of them run out.
 const TTL_MS: u64 = 2_000;
 /// Steps of one session.
 const STEPS: u64 = 60;
 /// Longest pause between two steps, milliseconds.
 const PAUSE_MS: u64 = 150;
-/// Of so many steps one is put off until the lease may have run out.
+/// One step in so many is delayed until the lease may have run out.
 const STEPS_IN_TIME: u64 = 12;
-/// Of so many steps one is a flood, where a stream's frames are limited.
+/// One step in so many is a flood, where a stream's frames are limited.
 const STEPS_OF_A_FLOOD: u64 = 20;
 /// Most frames in one message of a client.
 const MESSAGE_FRAMES: usize = 64;
-/// So long after its lease it renews then, milliseconds: about when it is being ended.
+/// In that case it renews this long after the end of its lease, milliseconds: about when the store ends it.
 const TOO_LATE_MS: u64 = 300;
 /// Most names of a request, and most bytes of a value.
 const NAMES_MAX: u64 = 64;
 const VALUE_MAX: usize = 4_096;
-/// How far its guesses at tokens of others are from one of its own.
+/// The distance of its guesses at tokens of others from one of its own.
 const GUESSES: u64 = 12;
 
 /// Everything a rogue needs.
@@ -48,37 +48,37 @@ pub(super) struct Rogue {
     pub(super) endpoints: Vec<String>,
     pub(super) seams: Seams,
     pub(super) draw: Draw,
-    /// What it calls itself.
+    /// Its label.
     pub(super) label: String,
     /// How many names the others share.
     pub(super) names: u64,
-    /// Whether each of its sessions begins with what is larger than anything may be.
+    /// Whether each of its sessions begins with a request larger than any limit.
     pub(super) excess: bool,
-    /// So many frames end a stream, and it sends them now and then.
+    /// This many frames end a stream, and now and then the client sends them.
     pub(super) flood: Option<u64>,
     pub(super) stopped: watch::Receiver<bool>,
-    /// What it found wrong.
+    /// The violations that it found.
     pub(super) wrong: Arc<Mutex<Vec<String>>>,
 }
 
-/// What it was told in one session.
+/// What it learned in one session.
 #[derive(Default)]
 struct Known {
     next_request: u64,
     seq: u64,
-    /// When it was last sure to be heard: with its Open or a keepalive.
+    /// When it last sent its Open or a keepalive.
     renewed: Option<Moment>,
     newest_token: u64,
     tokens: BTreeMap<u64, u64>,
     places: BTreeMap<u64, u64>,
-    /// Changes of values that are nobody's right.
+    /// Changes of values that no client has the right to make.
     stolen: BTreeSet<u64>,
 }
 
 type Line = Pipe<ClientFrames, ServerFrames>;
 
 impl Rogue {
-    /// One session after another until it is told to stop.
+    /// Runs one session after another until it has to stop.
     pub(super) async fn work(mut self) {
         while !*self.stopped.borrow() {
             let node = self.draw.below(self.endpoints.len() as u64);
@@ -124,7 +124,7 @@ impl Rogue {
         }
     }
 
-    /// Now and then more than its stream may have in a second, in messages of the usual size.
+    /// Now and then sends more than its stream may have in a second, in messages of the usual size.
     async fn flood(&mut self, line: &mpsc::Sender<ClientFrames>, known: &mut Known) {
         let Some(frames) = self.flood.filter(|_| self.draw.below(STEPS_OF_A_FLOOD) == 0) else {
             return;
@@ -148,7 +148,7 @@ impl Rogue {
         Ask::KeepAlive(KeepAlive { seq: known.seq })
     }
 
-    /// What it does next.
+    /// Its next step.
     fn step(&mut self, known: &mut Known) -> Vec<Ask> {
         match self.draw.below(8) {
             0..=2 => {
@@ -199,13 +199,13 @@ impl Rogue {
         Ask::Acquire(Acquire { request_id, items, wait: true, ..Acquire::default() })
     }
 
-    /// A token that is somebody else's, most likely.
+    /// A token that most likely belongs to another client.
     fn guess(&mut self, known: &Known) -> u64 {
         let offset = self.draw.below(GUESSES);
         known.newest_token.saturating_add(GUESSES / 2).saturating_sub(offset)
     }
 
-    /// Hears what it is told for a while. Says whether the line still stands.
+    /// Takes answers for a while; returns whether the stream is still open.
     async fn listen(&self, line: &mut Line, pause: Duration, known: &mut Known) -> bool {
         let until = self.seams.clock.now() + pause;
         loop {

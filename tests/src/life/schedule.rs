@@ -1,13 +1,13 @@
-//! Schedules that once broke openraft, made to happen again and again in a life of their own.
+//! Schedules that once broke openraft, made to happen again and again in simulated runs of their own.
 //!
-//! | schedule | what it broke | how it comes about here |
+//! | | schedule | what it broke | how it is produced here |
 //! |---|---|---|
 //! | [`Schedule::UnevenAcks`] | openraft #1802: five voters; of two that are ahead of the quorum one overtakes the other, a third passes both, and entries count as committed that two voters have | two followers are quick, one and the leader are slow, and one loses its connections and catches up in one message; now and then the leader is lost |
-//! | [`Schedule::StaleMembers`] | openraft #1808: a node takes a snapshot over a change of members that it had appended, as leader, and nobody else has; it goes on with these members | the log streams of a leader are dead when it is asked for a change; then it is cut off until the others have changed members and gone past it with a snapshot |
-//! | [`Schedule::OtherLife`] | openraft #1892 and #1894: a log or snapshot of an earlier life of the cluster is taken in | a node of an earlier cluster, at the same address, comes up as the leader of those who are now in another one |
+//! | | [`Schedule::StaleMembers`] | openraft #1808: a node takes a snapshot over a change of members that it had appended, as leader, and no other node has; it goes on with these members | the log streams of a leader are dead when it is asked for a change; then it is cut off until the others have changed members and gone past it with a snapshot |
+//! | | [`Schedule::OtherLife`] | openraft #1892 and #1894: a node takes in a log or snapshot of an earlier cluster | a node of an earlier cluster, at the same address, comes up as the leader of nodes that are now in another one |
 //!
-//! Each is counted where it really happens ([`Counts::scheduled`](super::Counts::scheduled)): a life
-//! in which it does not proves nothing.
+//! Each is counted when it really happens ([`Counts::scheduled`](super::Counts::scheduled)): a run in which it does not happen proves
+//! nothing.
 
 use std::time::Duration;
 
@@ -27,13 +27,13 @@ pub enum Schedule {
     UnevenAcks,
     /// A change of members that only a deposed leader has is covered by a snapshot.
     StaleMembers,
-    /// A node of an earlier life of the cluster comes up among the present ones.
+    /// A node of an earlier cluster comes up among the present ones.
     OtherLife,
 }
 
-/// How long the schedule goes on, before the life does without it.
+/// How long the schedule goes on before the run continues without it.
 const LENGTH_MS: u64 = 45_000;
-/// How long syncs take, milliseconds: of a leader, who is the last of the five,
+/// How long syncs take, milliseconds: of a leader, which is the last of the five,
 const LEADER_MS: (u64, u64) = (100, 160);
 /// of a follower that is ahead,
 const QUICK_MS: (u64, u64) = (1, 40);
@@ -41,25 +41,25 @@ const QUICK_MS: (u64, u64) = (1, 40);
 const SLOW_MS: (u64, u64) = (60, 120);
 /// and of the one that loses its connections.
 const LOST_MS: (u64, u64) = (1, 3);
-/// How often it does before the followers change their parts.
+/// How often it loses them before the followers change their roles.
 const LOSSES_A_ROUND: u64 = 12;
-/// How long others may take to go past what only a leader that is cut off has.
+/// How long the others may take to go past entries that only a cut-off leader has.
 const PASSED_WITHIN: Duration = Duration::from_secs(15);
-/// Between two looks at whether something has come about.
+/// The interval between two checks whether something has happened.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
-/// How long a stranger stays.
+/// How long the node of the earlier cluster stays.
 const STRANGER_STAYS: Duration = Duration::from_secs(5);
-/// Entries of the earlier life, so that it has a snapshot and its log is purged.
+/// Entries of the earlier cluster, so that it has a snapshot and its log is purged.
 const EARLIER_HOLDS: u64 = 60;
 
 impl Plan {
-    /// A life of a schedule, with nothing else going wrong than the schedule needs.
+    /// A run of a schedule, with no other faults than the schedule needs.
     pub fn of(schedule: Schedule, seed: u64) -> Self {
         let mut plan = Self::draw(seed, Clocks::Within).first_stream_alone();
         plan.nodes = if schedule == Schedule::UnevenAcks { 5 } else { 3 };
         plan.length_ms = LENGTH_MS + 5_000;
         (plan.knobs.snapshot_every, plan.knobs.log_kept) = (20, 0);
-        // Work enough for a log that grows all the time.
+        // Enough work for a log that grows all the time.
         for client in &mut plan.clients {
             (client.hold_ms, client.workers) = (client.hold_ms.min(60), 2);
         }
@@ -72,7 +72,7 @@ impl Plan {
     }
 }
 
-/// What was wrongly taken for committed is lost with whoever took it for that.
+/// A write that was wrongly taken for committed is lost with the node that took it for that.
 fn losses_of_the_leader() -> Vec<Strike> {
     let faults = [
         Fault::Partition(Shape::LeaderInMinority),
@@ -86,7 +86,7 @@ fn losses_of_the_leader() -> Vec<Strike> {
 }
 
 impl<'a> Stage<'a> {
-    /// What has to be there before the life begins: for [`Schedule::OtherLife`] an earlier one.
+    /// Prepares what the schedule needs before the run begins: for [`Schedule::OtherLife`] an earlier cluster.
     pub(super) async fn prepare_schedule(&self) -> Option<World<'a>> {
         (self.plan.schedule == Some(Schedule::OtherLife)).then_some(())?;
         let earlier = self.world.beside(super::stage::settings_of_one(self.plan));
@@ -94,7 +94,7 @@ impl<'a> Stage<'a> {
         Some(earlier)
     }
 
-    /// Makes the plan's schedule happen for as long as it is to.
+    /// Makes the plan's schedule happen for its whole time.
     pub(super) async fn act_schedule(&self, earlier: Option<&World<'a>>) {
         let until = self.seams.clock.now() + Duration::from_millis(LENGTH_MS);
         let Some(schedule) = self.plan.schedule else { return };
@@ -107,7 +107,7 @@ impl<'a> Stage<'a> {
         }
         self.counts().scheduled += match schedule {
             Schedule::UnevenAcks => self.world.network().answers().crossings(),
-            // Counted as it happens.
+            // Counted when it happens.
             Schedule::StaleMembers => 0,
             Schedule::OtherLife => {
                 self.world.network().answers().strangers().values().copied().sum()
@@ -120,9 +120,8 @@ impl<'a> Stage<'a> {
 
     // --- openraft #1802
 
-    /// One round: two followers are quick and overtake each other, one is slow, so that for a while
-    /// only those two are ahead; the last one loses its connection again and again, and makes up
-    /// for all it missed in one message.
+    /// One round: two followers are quick and overtake each other, one is slow, so that for a while only those two are ahead; the last one
+    /// loses its connection again and again, and catches up with all it missed in one message.
     async fn change_paces(&self) {
         let Some(leader) = self.world.leader() else { return self.look_again().await };
         let mut followers: Vec<u64> =
@@ -152,8 +151,8 @@ impl<'a> Stage<'a> {
 
     // --- openraft #1808
 
-    /// One round: a leader appends a change of members that nobody else gets, and is cut off until
-    /// the others have other members and have purged their logs beyond it.
+    /// One round: a leader appends a change of members that no other node gets, and is cut off until the others have other members and have
+    /// purged their logs beyond it.
     async fn leave_members_behind(&self) {
         let joined = {
             let _crew = self.crew.lock().await;
@@ -162,7 +161,7 @@ impl<'a> Stage<'a> {
         let (Some(joined), Some(leader)) = (joined, self.world.leader()) else {
             return self.look_again().await;
         };
-        // Whatever becomes of it, it does not stay.
+        // Whatever happens to it, it does not stay a member.
         lock(&self.lost).insert(joined);
         let others: Vec<Host> =
             self.world.nodes().into_iter().filter(|id| *id != leader).map(Host::Node).collect();
@@ -183,11 +182,11 @@ impl<'a> Stage<'a> {
         self.forget(joined).await;
     }
 
-    /// Asks a leader whose log streams are dead to let `joined` vote; the index of the last entry
-    /// of its log as soon as that is in force there.
+    /// Asks a leader whose log streams are dead to let `joined` vote; returns the index of the last entry of its log as soon as that is in
+    /// force there.
     async fn append_alone(&self, leader: u64, others: &[Host], joined: u64) -> Option<u64> {
         for other in others {
-            // Its heartbeats pass: they are calls, not on a stream.
+            // Its heartbeats pass: they are calls, not messages on a stream.
             self.world.network().half_open(*other, Host::Node(leader));
         }
         let replica = self.world.replica(leader)?;
@@ -209,7 +208,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Another leader removes `joined`, and its snapshot lies beyond `index`.
+    /// Waits until another leader has removed `joined`, and its snapshot lies beyond `index`.
     async fn others_go_past(&self, old: u64, joined: u64, index: u64) -> bool {
         let past = async {
             loop {
@@ -229,7 +228,7 @@ impl<'a> Stage<'a> {
         self.seams.timeout(PASSED_WITHIN, past).await.is_ok()
     }
 
-    /// Whether whoever leads knows no such member.
+    /// Whether the leader knows no such member.
     fn removed(&self, id: u64) -> bool {
         let leader = self.world.leader().and_then(|leader| self.world.replica(leader));
         leader.and_then(|leader| leader.members().ok()).is_some_and(|status| {
@@ -237,7 +236,7 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// The node that was cut off takes a snapshot, of whatever leader.
+    /// The node that was cut off takes a snapshot, from any leader.
     async fn catches_up(&self, id: u64, taken: u64) -> bool {
         let caught_up = async {
             while self.world.taken_over() <= taken || !self.is_level(id) {
@@ -247,7 +246,7 @@ impl<'a> Stage<'a> {
         self.seams.timeout(PASSED_WITHIN, caught_up).await.is_ok()
     }
 
-    /// Whether a node has applied what the leader's snapshot holds.
+    /// Whether a node has applied everything in the leader's snapshot.
     fn is_level(&self, id: u64) -> bool {
         let status = |id| self.world.replica(id).map(|replica| replica.status());
         let leader = self.world.leader().and_then(status);
@@ -255,7 +254,7 @@ impl<'a> Stage<'a> {
         leader.zip(node).is_some_and(|(leader, node)| node.applied >= leader.snapshot)
     }
 
-    /// Nobody believes in members that were never agreed on: openraft #1808 itself.
+    /// No node goes on with members that were never committed: openraft #1808 itself.
     async fn has_the_members_of_all(&self, id: u64) {
         let same = || {
             let members = |id| Some(self.world.replica(id)?.status().members);
@@ -272,7 +271,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// The node that was to vote is gone for good, whether it got to or not.
+    /// The node that was to vote is removed for good, whether it became a voter or not.
     async fn forget(&self, joined: u64) {
         let _crew = self.crew.lock().await;
         self.remove_lost(joined).await;
@@ -285,8 +284,8 @@ impl<'a> Stage<'a> {
 
     // --- openraft #1892, #1894
 
-    /// A cluster of one node, with those who will be the others as its learners: it has a snapshot
-    /// and a log that begins behind it. Then all of it stops.
+    /// A cluster of one node, with the other two nodes as its learners: it has a snapshot and a log that begins behind it. Then all of it
+    /// stops.
     async fn live_earlier(&self, earlier: &World<'a>) {
         let number = 3_000_000;
         if earlier.start_node(1).await.is_err() || earlier.until_led(PASSED_WITHIN).await.is_none()
@@ -316,8 +315,8 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// The present node 1 goes down, and the earlier one comes up in its place, where no client
-    /// finds it. It leads its cluster, and calls the others.
+    /// The present node 1 goes down, and the earlier one comes up in its place, where no client finds it. It leads its cluster, and calls
+    /// the others.
     async fn meet(&self, earlier: Option<&World<'a>>) {
         let Some(earlier) = earlier else { return self.look_again().await };
         self.world.crash(1, Crash::Process);

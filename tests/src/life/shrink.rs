@@ -1,14 +1,14 @@
-//! Making a life that fails shorter: leaving things out as long as it fails all the same.
+//! Makes a failing run shorter: leaves things out as long as it still fails.
 
 use super::plan::{ClientPlan, Plan};
 
-/// Time after the last fault that a shorter life still has, milliseconds.
+/// Time after the last fault that a shorter run still has, milliseconds.
 const AFTERWARDS_MS: u64 = 12_000;
 
-/// The smallest plan found that still fails, trying at most `tries` lives.
+/// The smallest plan found that still fails, with at most `tries` runs.
 ///
-/// What is left out changes what the rest of the life draws, so this is a search, not a proof: a
-/// life may fail for a part that was left out.
+/// Leaving something out changes the random draws of the rest of the run, so this is a search, not
+/// a proof: a run may also have failed because of a part that was left out.
 pub fn shrink(plan: Plan, tries: usize, mut fails: impl FnMut(&Plan) -> bool) -> Plan {
     let mut search = Search { best: plan, left: tries };
     loop {
@@ -41,7 +41,7 @@ impl Search {
         failed
     }
 
-    /// Leaves out halves, then quarters, at last single ones.
+    /// Leaves out halves, then quarters, at last single items.
     fn leave_out(
         &mut self,
         fails: &mut impl FnMut(&Plan) -> bool,
@@ -69,7 +69,7 @@ impl Search {
         self.take_if(candidate, fails);
     }
 
-    /// Fewer tasks, simpler wishes, fewer names, a quiet network.
+    /// Fewer tasks, simpler requests, fewer names, a quiet network.
     fn simplify(&mut self, fails: &mut impl FnMut(&Plan) -> bool) {
         let simpler: [fn(&mut Plan); 10] = [
             |plan| plan.scopes = None,
@@ -105,7 +105,7 @@ fn remove_strikes(plan: &mut Plan, from: usize, count: usize) {
     plan.strikes.drain(from..until);
 }
 
-/// One client at least stays.
+/// At least one client stays.
 fn remove_clients(plan: &mut Plan, from: usize, count: usize) {
     let until = (from + count).min(plan.clients.len());
     if until - from < plan.clients.len() {

@@ -1,5 +1,4 @@
-//! A life as it is lived: the world of a plan, its clients, and the acts from the first start to
-//! the last look.
+//! One simulated run: the world of a plan, its clients, and the steps from the first start to the last check.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
@@ -32,29 +31,29 @@ use crate::resource::Resources;
 use crate::sim::{Ended, Expiry, Link, Right, Settings, Trace, World, client_of, label_of};
 use crate::traffic;
 
-/// Who writes what the life itself does.
+/// The client id of records that the run itself writes.
 pub(super) const STAGE: ClientId = ClientId(0);
 /// The number of the client that does what the library never would.
 pub(super) const ROGUE: u64 = 2_000_000;
-/// Clients with this number and above are there for something else than to share locks.
+/// Clients from this number on have another purpose than to share locks.
 const FIRST_HELPER: u64 = 1_000_000;
-/// Nobody who shares locks wants to hold one for so long.
+/// No client that shares locks wants to hold one for so long.
 const STUCK_AFTER: Duration = Duration::from_secs(45);
-/// Between two looks at every node.
+/// The interval between two looks at every node.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long a start may take on a disk that works.
 const START_WITHIN: Duration = Duration::from_secs(30);
-/// I31: with a majority connected and nothing broken, somebody leads after so long.
+/// I31: with a majority connected and no fault active, some node leads after this time.
 const LEADER_WITHIN: Duration = Duration::from_secs(30);
 /// The disk reserve of each node.
 const RESERVE_BYTES: u64 = 1 << 20;
-/// Two tries of a leader to hand over, each ten seconds after it began to lead, or tried before.
+/// Two attempts of a leader to hand over, each ten seconds after it began to lead, or after the attempt before.
 const HANDED_OVER_WITHIN: Duration = Duration::from_secs(40);
 
-/// How long the judge leaves a watch to learn of the last change, and a little more.
+/// How long the judge lets a watch take to learn of the last change, and a little more.
 const WATCHERS_LEARN_WITHIN: Duration = Duration::from_secs(7);
 
-/// What a life leaves to its judges.
+/// What a run leaves to its judge.
 pub(super) struct Lived {
     pub(super) counts: Counts,
     pub(super) violations: Vec<String>,
@@ -63,19 +62,19 @@ pub(super) struct Lived {
     pub(super) history: Vec<Record>,
 }
 
-/// Everybody who takes part.
+/// Everything that takes part in a run.
 pub(super) struct Stage<'a> {
     pub(super) plan: &'a Plan,
     pub(super) world: World<'a>,
     pub(super) seams: Seams,
     pub(super) recorder: Recorder,
-    /// What holders write to.
+    /// The resources that holders write to.
     resources: Resources,
     pub(super) counts: Mutex<Counts>,
     pub(super) draw: Mutex<Draw>,
-    /// Every client that was ever there, by number.
+    /// Every client that ever existed, by number.
     pub(super) actors: Mutex<BTreeMap<u64, Actor>>,
-    /// What was found wrong by looking, each with its invariant's number.
+    /// The violations that were found by looking, each with its invariant's number.
     pub(super) wrong: Arc<Mutex<Vec<String>>>,
     leaders: Mutex<Option<(u64, u64)>>,
     /// One change of the members at a time.
@@ -84,18 +83,18 @@ pub(super) struct Stage<'a> {
     pub(super) lost: Mutex<BTreeSet<u64>>,
     /// Nodes whose disk is full.
     pub(super) starved: Mutex<BTreeSet<u64>>,
-    /// Nodes that open no file.
+    /// Nodes that can open no file.
     pub(super) closed: Mutex<BTreeSet<u64>>,
     pub(super) looks: Mutex<Looks>,
     pub(super) grants: Arc<AtomicU64>,
     pub(super) ends: Ends,
     /// The epochs in which the native store granted, or could have, by scope.
     pub(super) native_epochs: Mutex<BTreeSet<(String, u64)>>,
-    /// What everybody in a scope that moves sees of the others.
+    /// What the processes in a scope that moves see of each other.
     pub(super) moving: Arc<Moving>,
     /// What all workers know of their items together.
     pub(super) items: Arc<Items>,
-    /// Those that hold the table that is there from the beginning.
+    /// The clients that hold the table that is there from the beginning.
     pub(super) hoarders: Mutex<Hoarders>,
 }
 
@@ -130,7 +129,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Lives the whole plan.
+    /// Makes the whole run.
     pub(super) fn live(machine: &'a Machine, plan: &'a Plan, trace: Trace) -> Lived {
         let stage = Self::set(machine, plan, trace);
         machine.run(async {
@@ -144,7 +143,7 @@ impl<'a> Stage<'a> {
         stage.judge(machine)
     }
 
-    /// The nodes start, not all at once, and one of them leads.
+    /// Starts the nodes, not all at once, and waits until one of them leads.
     async fn first_start(&self) -> bool {
         for id in self.world.nodes() {
             self.furnish(id);
@@ -159,21 +158,21 @@ impl<'a> Stage<'a> {
         led
     }
 
-    /// A node's clock and disk are as the plan has them.
+    /// Gives a node the clock and the disk of the plan.
     pub(super) fn furnish(&self, id: u64) {
         let place = usize::try_from(id).unwrap_or(0) % self.plan.node_rates.len().max(1);
         self.world.set_rate(id, self.plan.node_rates.get(place).copied().unwrap_or(0));
         self.usual_pace(id);
     }
 
-    /// The disk is as it usually is.
+    /// Gives the disk its usual pace.
     pub(super) fn usual_pace(&self, id: u64) {
         let pace = self.plan.disk;
         let us = Duration::from_micros;
         self.world.disk(id).set_pace(us(pace.sync_min_us), us(pace.sync_max_us));
     }
 
-    /// Clients work while everything goes wrong that the plan has.
+    /// The clients work while the run injects every fault of the plan.
     async fn act(&self, earlier: Option<&World<'a>>) {
         let begun = self.seams.clock.now();
         self.begin_table();
@@ -207,7 +206,7 @@ impl<'a> Stage<'a> {
         self.counts().lived_ms = u64::try_from(lived.as_millis()).unwrap_or(0);
     }
 
-    /// Looks at every node again and again while something goes on.
+    /// Looks at every node again and again while a future runs.
     pub(super) async fn watched<T>(&self, something: impl Future<Output = T>) -> T {
         holdfast_seams::select! {
             done = something => done,
@@ -236,7 +235,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Client `number`, or whoever comes in its place, begins to work.
+    /// Client `number`, or its replacement, begins to work.
     pub(super) fn begin_client(&self, number: u64) {
         let place = usize::try_from(number).unwrap_or(0) % self.plan.clients.len();
         let plan = limits::sized(&self.plan.limits, place, self.plan.clients[place]);
@@ -255,7 +254,7 @@ impl<'a> Stage<'a> {
         lock(&self.actors).insert(number, actor);
     }
 
-    /// One who brings in what is held in another store, and three who claim it.
+    /// One client that imports holds of another store, and three that claim them.
     fn begin_imports(&self) {
         const FIRST: u64 = 2_100_000;
         let board = Board::default();
@@ -273,7 +272,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Somebody who does what the library never would.
+    /// The client that does what the library never would.
     fn begin_rogue(&self) {
         let process = self.world.client_process(ROGUE);
         let (transport, endpoints) = self.world.line_of(ROGUE);
@@ -292,7 +291,7 @@ impl<'a> Stage<'a> {
         process.seams().spawn("rogue", rogue.work()).detach();
     }
 
-    /// A node runs that should; says why it does not.
+    /// Starts a node that should run; returns why it does not.
     pub(super) async fn bring_back(&self, id: u64) -> Result<(), Ended> {
         if self.world.is_running(id) {
             return Ok(());
@@ -300,12 +299,12 @@ impl<'a> Stage<'a> {
         let started = self.seams.timeout(START_WITHIN, self.world.start_node(id)).await;
         match started {
             Ok(result) => result,
-            // Somebody else's fault holds it up: it is looked at again when all is healed.
+            // Another fault holds it up: it is checked again when all is healed.
             Err(_) => Ok(()),
         }
     }
 
-    /// Every fault is over: nothing is cut off, slow, full, paused or down.
+    /// Ends every fault: nothing is cut off, slow, full, paused or down.
     async fn heal(&self) {
         self.world.network().heal();
         self.world.keyspace().heal();
@@ -362,8 +361,8 @@ impl<'a> Stage<'a> {
         self.watched(Box::pin(act)).await;
     }
 
-    /// A leader whose disk is below its reserve would refuse what takes room for everybody: it hands over,
-    /// where another voter can lead (DESIGN §7). Nothing else is wrong now, so it has time for two tries.
+    /// A leader whose disk is below its reserve would refuse every request that takes room: it hands over to a voter that can lead (DESIGN
+    /// §7). No other fault is active now, so it has time for two attempts.
     async fn full_leader_hands_over(&self) {
         let Some(full) = self.world.leader() else { return };
         let voters = self.world.replica(full).and_then(|leader| leader.members().ok());
@@ -390,8 +389,8 @@ impl<'a> Stage<'a> {
         self.returns(full).await;
     }
 
-    /// I31: what a client has given back does not stay held because it lives on. None of them wants to
-    /// hold on for so long.
+    /// I31: a lock that a client has released does not stay held because the client lives on. None of them wants to hold a lock for so
+    /// long.
     fn nothing_is_stuck(&self) {
         let leader = self.world.leader().and_then(|leader| self.world.replica(leader));
         let Some(leader) = leader else { return };
@@ -439,7 +438,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// A client that comes now is granted every name, and sees it free before.
+    /// A client that comes now sees every name free, and is granted it.
     async fn serves_every_name(&self) {
         let number = 1_000_000;
         let names: Vec<String> = (0..self.plan.names).map(|n| format!("traffic/{n}")).collect();
@@ -469,7 +468,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Who watches learns of the last change, and of nothing more.
+    /// Every watcher learns of the last change, and of nothing more.
     async fn watchers_see_it(&self) {
         let clients = self.plan.clients.iter().enumerate();
         let watches = |(place, plan): (usize, &ClientPlan)| {
@@ -482,7 +481,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// What is not yet as it has to be in the end.
+    /// What has not yet reached its final state.
     fn unrest(&self) -> Option<String> {
         let states: BTreeMap<u64, _> = (self.world.nodes().into_iter())
             .filter(|id| !self.has_left(*id))
@@ -505,7 +504,7 @@ impl<'a> Stage<'a> {
         (left != (0, 0, 0)).then(|| format!("I33: sessions, holds and waits are left: {left:?}"))
     }
 
-    /// I22: everybody knows the same members, wherever it has them from.
+    /// I22: every node knows the same members, whatever its source.
     fn members_differ(&self) -> Option<String> {
         let ids = self.world.nodes().into_iter().filter(|id| !self.has_left(*id));
         let known: BTreeMap<u64, Vec<u64>> = ids
@@ -519,15 +518,15 @@ impl<'a> Stage<'a> {
         differ.then(|| format!("I22: nodes know different members: {known:?}"))
     }
 
-    /// Whether a node is no member any more.
+    /// Whether a node is no longer a member.
     pub(super) fn has_left(&self, id: u64) -> bool {
         lock(&self.lost).contains(&id) || !self.world.nodes().contains(&id)
     }
 
-    /// Judges the history, and puts everything together that was found wrong.
+    /// Judges the history, and collects every violation that was found.
     fn judge(self, machine: &Machine) -> Lived {
         let expiries = self.world.expiries();
-        // What a client was told stands before what it makes of it at that instant.
+        // An acknowledgement stands before what its client concludes from it at that instant.
         let rights = self.world.rights().iter().map(given).collect();
         let expired = expiries.iter().filter_map(told).collect();
         let history = merge(vec![rights, self.recorder.take(), expired]);
@@ -563,7 +562,7 @@ impl<'a> Stage<'a> {
         lock(&self.wrong).push(what);
     }
 
-    /// Something is broken or mended from here on: for people who read the history.
+    /// A fault begins or ends: a note for readers of the history.
     pub(super) fn note(&self, note: &str) {
         self.recorder.write(STAGE, What::Fault { note: note.to_owned() });
     }
@@ -577,7 +576,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// What the judge is told of an expiry. Sessions of nobody in the history are left out.
+/// The judge's record of an expiry. Sessions of no client in the history are left out.
 fn told(expiry: &Expiry) -> Option<Record> {
     let number = client_of(&expiry.label)?;
     let (of, tokens) = (in_history(number), Some(expiry.tokens.clone()));
@@ -585,13 +584,13 @@ fn told(expiry: &Expiry) -> Option<Record> {
     Some(Record { at_ns: nanos(expiry.at), client: STAGE, what })
 }
 
-/// What the judge is told of an acknowledgement.
+/// The judge's record of an acknowledgement.
 fn given(right: &Right) -> Record {
     let what = What::Acknowledged { session: right.session, until_ns: nanos(right.until) };
     Record { at_ns: nanos(right.at), client: in_history(right.client), what }
 }
 
-/// A client by its number. The stage itself is client 0 of the history.
+/// The id of a client by its number. The run itself is client 0 of the history.
 pub(super) fn in_history(number: u64) -> ClientId {
     ClientId(number + 1)
 }
@@ -613,8 +612,7 @@ fn settings(plan: &Plan, trace: Trace) -> Settings {
         propose_deadline_ms: knobs.propose_deadline_ms,
         snapshot_every: knobs.snapshot_every,
         log_kept: knobs.log_kept,
-        // About two entries of a simulated run for each that the knobs speak of, so that members that
-        // lag are cut off and get snapshots.
+        // About two entries of a simulated run for each entry that the knobs count, so that lagging members are cut off and get snapshots.
         max_log_bytes: 512 * (knobs.snapshot_every + knobs.log_kept),
         reserve_bytes: RESERVE_BYTES,
         disk_stall_ms: 0,
@@ -629,12 +627,12 @@ fn settings(plan: &Plan, trace: Trace) -> Settings {
     Settings { seed: plan.seed, nodes: plan.nodes, replica, sessions, fallback, trace }
 }
 
-/// A world of one node, as the plan's otherwise.
+/// A world of one node, with the settings of the plan otherwise.
 pub(super) fn settings_of_one(plan: &Plan) -> Settings {
     Settings { nodes: 1, ..settings(plan, Trace::default()) }
 }
 
-/// How links are when nothing is wrong.
+/// The links without faults.
 pub(super) fn usual(air: &Air) -> Link {
     Link {
         delay_min: Duration::from_micros(air.delay_min_us),

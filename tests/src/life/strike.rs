@@ -15,15 +15,15 @@ use crate::sim::{
     Crash, Cuts, Ended, Hold, Host, Link, Part, VirtualDisk, apart, bridge, one_way, ring,
 };
 
-/// How long a crash waits for a moment at which something is not synced.
+/// How long a crash waits for a moment at which a write is not synced.
 const SOMETHING_UNSYNCED_WITHIN: Duration = Duration::from_millis(500);
 /// How long it waits for a snapshot that is being written.
 const SNAPSHOT_WITHIN: Duration = Duration::from_secs(3);
-/// Largest rate a clock is given, above or below true time: as the plan's.
+/// Largest rate that a clock gets, above or below true time: as in the plan.
 const RATE_WITHIN: u64 = 47_000;
 
 impl Stage<'_> {
-    /// Waits for its time, strikes, and mends what can be mended.
+    /// Waits for its time, injects the fault, and mends what can be mended.
     pub(super) async fn strike(&self, begun: Moment, strike: &Strike) {
         let at = begun + Duration::from_millis(strike.at_ms);
         self.seams.clock.sleep_until(at).await;
@@ -35,7 +35,7 @@ impl Stage<'_> {
         }
     }
 
-    /// `None` if there was nothing to strike.
+    /// `None` if there was no target.
     async fn strikes(&self, fault: Fault, lasts: Duration) -> Option<()> {
         match fault {
             Fault::Kill(who) => self.down(who, Crash::Process, lasts).await,
@@ -94,7 +94,7 @@ impl Stage<'_> {
         }
     }
 
-    /// All links are worse in one way.
+    /// Makes all links worse in one way.
     async fn links_worsen(&self, fault: Fault, lasts: Duration) -> Option<()> {
         match fault {
             Fault::Loss => {
@@ -149,15 +149,15 @@ impl Stage<'_> {
         Some(())
     }
 
-    /// A node that was down comes back; that it does not is a violation.
+    /// A node that was down comes back; a failure to do so is a violation.
     pub(super) async fn returns(&self, id: u64) {
-        // A full disk is made larger by whoever filled it, and files are opened again.
+        // The fault that filled a disk makes it larger again, and the one that closed files opens them again.
         let cannot = lock(&self.starved).contains(&id) || lock(&self.closed).contains(&id);
         if self.has_left(id) || cannot {
             return;
         }
         if let Err(ended) = self.bring_back(id).await {
-            // Somebody else may strike it while it starts.
+            // Another fault may hit it while it starts.
             if !matches!(ended, Ended::Killed | Ended::Stopped | Ended::Storage(_)) {
                 self.wrong(format!("I19: node {id} does not come back: {ended:?}"));
             }
@@ -173,8 +173,8 @@ impl Stage<'_> {
         Some(())
     }
 
-    /// Half of the time a snapshot that is not finished, else whatever was written. If there is none
-    /// within a moment, a loss of power takes nothing.
+    /// Waits for an unfinished snapshot in half of the cases, otherwise for any unsynced write. If there is none within a moment, a loss of
+    /// power loses nothing.
     async fn until_something_unsynced(&self, disk: &VirtualDisk) {
         let in_snapshot = self.draw().below(2) == 0;
         let within = if in_snapshot { SNAPSHOT_WITHIN } else { SOMETHING_UNSYNCED_WITHIN };
@@ -189,7 +189,7 @@ impl Stage<'_> {
         let _ = self.seams.timeout(within, waits).await;
     }
 
-    /// Cuts a node's power, and counts whether that lost something.
+    /// Cuts a node's power, and counts whether that lost a write.
     fn cut_power(&self, id: u64) {
         let lost = || self.world.disk(id).injected().writes_lost;
         let before = lost();
@@ -198,8 +198,8 @@ impl Stage<'_> {
     }
 
     async fn power_cut(&self, lasts: Duration) -> Option<()> {
-        // A disk that is being damaged keeps what its process wrote: with an older store put back the
-        // guard's hint, which is not synced, is all that tells (docs/reliability.md).
+        // A disk that is being damaged keeps what its process wrote: when an older store is put back, only the guard's hint, which is not
+        // synced, shows it (docs/reliability.md).
         for id in self.world.nodes().into_iter().filter(|id| !self.has_left(*id)) {
             self.cut_power(id);
         }
@@ -230,7 +230,7 @@ impl Stage<'_> {
         Some(())
     }
 
-    /// A client, and in half of the cases what else runs on its machine.
+    /// A client, and in half of the cases the other clients on its machine.
     async fn pause_client(&self, number: u64, lasts: Duration) -> Option<()> {
         const MACHINES: u64 = 3;
         self.living(number)?;
@@ -244,8 +244,8 @@ impl Stage<'_> {
         Some(())
     }
 
-    /// One client does nothing for a time; in half of the cases until just after its safe deadline,
-    /// when everything that it finds seems to be as it was (§5.6).
+    /// One client does nothing for a time; in half of the cases until just after its safe deadline, when everything seems to it to be as
+    /// before (§5.6).
     async fn stop_client(&self, number: u64, lasts: Duration) {
         self.world.pause_client(number);
         let (until_late, late) = {
@@ -266,7 +266,7 @@ impl Stage<'_> {
         lock(&self.actors).get(&number).filter(|actor| actor.lives()).map(|_| ())
     }
 
-    /// It is gone for good; a while later another one comes in its place.
+    /// Kills the client for good; a while later a new one comes in its place.
     async fn kill_client(&self, number: u64, lasts: Duration) -> Option<()> {
         {
             let actors = lock(&self.actors);
@@ -280,7 +280,7 @@ impl Stage<'_> {
             actors.range(..FIRST_OF_SCOPES).next_back().map(|(number, _)| *number)
         };
         let last = below(&lock(&self.actors)).unwrap_or(0);
-        // The place in the plan stays the same, the number is a new one.
+        // The place in the plan stays the same; the number is a new one.
         let next = last + clients - (last % clients) + number % clients;
         self.begin_client(next);
         Some(())
@@ -363,8 +363,8 @@ impl Stage<'_> {
         self.world.network().release(ways, Part::ALL);
     }
 
-    /// Answers to `host` are held back first, and a little later all else between it and the others:
-    /// so that answers are under way that it does not know of. They arrive first afterwards.
+    /// Answers to `host` are held back first, and a little later all other traffic between it and the others: so answers are under way that
+    /// it does not know of. They arrive first afterwards.
     async fn hold_both_ways(&self, host: Host, others: &[Host], lasts: Duration) {
         let (before, after) = {
             let mut draw = self.draw();
@@ -392,8 +392,8 @@ impl Stage<'_> {
         (!others.is_empty()).then_some(())
     }
 
-    /// The leader comes back among the others while the clients still reach nobody else. That takes
-    /// an election at least, and no client may have given up by then.
+    /// The leader comes back among the others while the clients still reach no other node. That takes at least an election, and no client
+    /// may have given up by then.
     async fn partial_partition(&self, lasts: Duration) -> Option<()> {
         let (leader, others) = self.leader_and_others()?;
         let clients: Vec<Host> = lock(&self.actors).keys().copied().map(Host::Client).collect();
@@ -406,7 +406,7 @@ impl Stage<'_> {
         Some(())
     }
 
-    /// Every link is another one for a time.
+    /// Changes every link for a time.
     async fn air(&self, lasts: Duration, change: impl FnOnce(&mut Link)) -> Option<()> {
         let mut link = usual(&self.plan.air);
         change(&mut link);
@@ -444,7 +444,7 @@ impl Stage<'_> {
         let id = self.pick(who)?;
         self.world.disk(id).stick();
         self.seams.sleep(lasts).await;
-        // What waits for such a disk ends with the power, or with the process alone.
+        // A task that waits for such a disk ends only with the power, or with the process.
         if self.draw().below(2) == 0 {
             self.cut_power(id);
         } else {

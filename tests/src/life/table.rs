@@ -1,8 +1,7 @@
-//! A table that is large from the beginning: a few clients hold many locks, beside those that the
-//! others share, until all is over.
+//! A table that is large from the beginning: a few clients hold many locks, besides those that the other clients share, until the end of
+//! the run.
 //!
-//! One of some pages lies below the prefix that is watched, and in the history; a large one lies beside
-//! it.
+//! A table of some pages lies below the prefix that is watched, and in the history; a large one lies outside both.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,20 +20,20 @@ const FIRST: u64 = 2_200_000;
 /// Locks of one request, and of one client.
 const OF_A_REQUEST: usize = 64;
 const OF_A_CLIENT: usize = 500 * OF_A_REQUEST;
-/// A table of more locks is not watched: everybody who watches would be told all of it again and again.
+/// A larger table is not watched: every watcher would receive all of it again and again.
 const WATCHED_UP_TO: u64 = 10_000;
-/// Messages under way to somebody who watches it.
+/// Messages under way to one watcher of the table.
 const WATCH_WINDOW: usize = 1;
 /// Their lease: no fault of a run lasts as long.
 const TTL: Duration = Duration::from_mins(10);
-/// How long one request may take, whatever goes wrong meanwhile.
+/// How long one request may take, whatever faults happen meanwhile.
 const WITHIN: Duration = Duration::from_mins(5);
-/// Between two tries to connect.
+/// The interval between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(200);
 /// How long they may take to close their sessions.
 const CLOSED_WITHIN: Duration = Duration::from_mins(2);
 
-/// Those that hold the table.
+/// The clients that hold the table.
 #[derive(Default)]
 pub(super) struct Hoarders {
     all: Vec<Arc<AtomicBool>>,
@@ -51,7 +50,7 @@ struct Hoarding {
 }
 
 impl Stage<'_> {
-    /// Has the table of the plan held.
+    /// Starts the clients that hold the plan's table.
     pub(super) fn begin_table(&self) {
         let size = self.plan.table;
         if size > 0 {
@@ -79,7 +78,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Waits until the table is given back, after the end of all work was said (I32).
+    /// Waits until the table is released, after the signal that ends all work (I32).
     pub(super) async fn table_is_given_back(&self) {
         let is_back = || lock(&self.hoarders).all.iter().all(|done| done.load(Ordering::Relaxed));
         let back = async {

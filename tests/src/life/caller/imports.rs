@@ -1,4 +1,4 @@
-//! Who brings in what is held in another store, and its owners, who come and claim it.
+//! The importer, which imports holds of another store, and their owners, which claim them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -16,13 +16,13 @@ use super::{
 use crate::history::{Asked, Became, Brought, What};
 use crate::life::stage::lock;
 
-/// How often one import is asked for; then its fate is unknown.
+/// How often one import is sent; after that its outcome is unknown.
 const TRIES: u64 = 20;
 
-/// Locks and owners that were brought in, or nearly, for somebody to claim.
+/// Locks and owners that were imported, or nearly, for the claimers.
 pub(in crate::life) type Board = Arc<Mutex<VecDeque<(String, String)>>>;
 
-/// What one owner has.
+/// The rows of one owner.
 struct Group {
     owner: String,
     remaining_ms: u64,
@@ -30,8 +30,8 @@ struct Group {
 }
 
 impl Caller {
-    /// Brings in one lock after the other, each with a holder and two who wait, until it is told to
-    /// stop. Some come in twice; of some a waiter comes first, and has to be turned away.
+    /// Imports one lock after the other, each with a holder and two waiters, until it has to stop.
+    /// Some are imported twice; of some the waiter comes first, and must be refused.
     pub(in crate::life) async fn import(mut self, board: Board) {
         let mut before: Option<Vec<Group>> = None;
         for lock_number in 0_u64.. {
@@ -69,7 +69,7 @@ impl Caller {
         groups.collect()
     }
 
-    /// One call, again until it is answered.
+    /// One import call, repeated until it is answered.
     async fn bring_in(&mut self, groups: &[Group]) {
         let numbers: Vec<u64> = groups.iter().map(|group| self.asks_to_import(group)).collect();
         for _ in 0..TRIES {
@@ -79,7 +79,7 @@ impl Caller {
             });
             match call.await {
                 Ok(answer) => return self.told_of_import(&numbers, answer),
-                // Also one that some member does not know yet (I29).
+                // Also a member that some other member does not know yet (I29).
                 Err(status)
                     if may_be_asked_again(&status)
                         || is_of_one_copy(&status)
@@ -115,8 +115,8 @@ impl Caller {
         }
     }
 
-    /// Claims what is on the board, in some order, holds it and gives it back, until it is told to
-    /// stop. Some of it is claimed again.
+    /// Claims what is on the board, in some order, holds it and releases it, until it has to stop.
+    /// Some of it is claimed again.
     pub(in crate::life) async fn claim_all(mut self, board: Board) {
         while let Some(session) = self.next_session().await {
             while session.is_safe() && !*self.stopped.borrow() {

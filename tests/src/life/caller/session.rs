@@ -1,4 +1,4 @@
-//! A session that lives by calls: where they go, and until when it is certain.
+//! A session kept alive by unary calls: where they go, and until when the session is certain.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,15 +11,15 @@ use super::{AGAIN, ANSWERED_WITHIN};
 use crate::life::stage::lock;
 use crate::sim::Calls;
 
-/// How often the end of a session is asked for; after that it runs out.
+/// How often the client tries to close the session; after that its lease runs out.
 const CLOSE_TRIES: u64 = 3;
 
-/// The way to whoever leads. Cheap to clone; all clones go the same way.
+/// The connection to the leader. Cheap to clone; all clones use the same address.
 #[derive(Clone)]
 pub(in crate::life) struct Line {
     calls: Calls,
     endpoints: Arc<[String]>,
-    /// Where the next call goes: one of them, or whoever led that joined later.
+    /// The address of the next call: one of the endpoints, or of a leader that joined later.
     at: Arc<Mutex<String>>,
     seams: Seams,
 }
@@ -30,8 +30,8 @@ impl Line {
         Self { calls, endpoints: endpoints.into(), at: Arc::new(Mutex::new(at)), seams }
     }
 
-    /// One call, to the node that led when something was last heard. "Unavailable" if no answer
-    /// came in time; what was asked for may have been done.
+    /// One call, to the last known leader. "Unavailable" if no answer came in time; the request may
+    /// have been applied.
     pub(super) async fn ask<A, F>(
         &self,
         within: Duration,
@@ -52,7 +52,7 @@ impl Line {
         answer
     }
 
-    /// To whom a node points that does not lead; otherwise to the next one.
+    /// The leader that a node points to; otherwise the next endpoint.
     fn elsewhere(&self, node: &str, status: &Status) -> String {
         if let TransportError::Unavailable { leader: Some(leader), .. } =
             holdfast::told(node, status)
@@ -81,9 +81,9 @@ struct Belief {
 
 enum State {
     Until(Moment),
-    /// Its deadline passed. For ever, whatever is heard later (DESIGN §5.6).
+    /// Its deadline passed. This is final, whatever is learned later (DESIGN §5.6).
     Over,
-    /// The store said that it does not know it.
+    /// The store reported that it does not know the session.
     Unknown,
 }
 
@@ -100,7 +100,7 @@ impl Belief {
         }
     }
 
-    /// A keepalive sent at that moment was answered. Changes nothing if that came too late.
+    /// A keepalive sent at that moment was answered. Changes nothing if the answer came too late.
     fn renewed(&self, sent: Moment, ttl: Duration) {
         if let Some(until) = self.until() {
             *lock(&self.state) = State::Until(until.max(certain_until(sent, ttl)));
@@ -108,13 +108,14 @@ impl Belief {
     }
 }
 
-/// As the wire format has it: less a tenth for the difference of two clocks, and 20 ms.
+/// As the wire format defines it: less a tenth for the difference of two clocks, and 20 ms.
 fn certain_until(sent: Moment, ttl: Duration) -> Moment {
     sent + (ttl * 9 / 10).saturating_sub(Duration::from_millis(20))
 }
 
 impl Session {
-    /// Opens one with this lease and label; `None` if there was no answer, or it came too late.
+    /// Opens a session with this lease and label; `None` if there was no answer, or it came too
+    /// late.
     pub(super) async fn open(
         line: &Line,
         seams: &Seams,
@@ -153,12 +154,12 @@ impl Session {
         self.safe_until().is_some()
     }
 
-    /// Whether the store said that there is no such session.
+    /// Whether the store reported that there is no such session.
     pub(super) fn is_unknown(&self) -> bool {
         matches!(*lock(&self.belief.state), State::Unknown)
     }
 
-    /// Ends it, if somebody can be reached; otherwise it runs out.
+    /// Ends the session if the leader can be reached; otherwise it runs out.
     pub(super) async fn close(self, line: &Line) {
         for _ in 0..CLOSE_TRIES {
             let asked = CloseSessionRequest { session: Some(self.key.clone()) };
@@ -175,8 +176,8 @@ impl Session {
     }
 }
 
-/// Four times in a lease, and again at once where there is no answer; each with a send time of its
-/// own (DESIGN §5.4).
+/// Sends a keepalive four times in a lease, and again at once where there is no answer; each with a
+/// send time of its own (DESIGN §5.4).
 async fn keep_alive(line: Line, key: SessionKey, ttl: Duration, belief: Arc<Belief>) {
     let mut pause = ttl / 4;
     while belief.until().is_some() {
