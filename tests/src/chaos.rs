@@ -1,19 +1,19 @@
-//! Chaos on real processes: nodes and clients at work for a given time, while faults drawn from a
-//! seed come and go; then everything is mended, and the run is judged.
+//! Chaos on real processes: nodes and clients work for a given time, while faults drawn from a seed
+//! come and go; then every fault is undone, and the run is judged.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`stage`] | nodes, client processes, the network between them, what the harness holds |
-//! | [`kind`], [`faults`] | what can go wrong, how it is done and undone |
-//! | [`hold`] | packets held back on connections that live |
+//! | | [`stage`] | nodes, client processes, the network between them, the harness's own state |
+//! | | [`kind`], [`faults`] | the kinds of faults, how each is injected and undone |
+//! | | [`hold`] | packets held back on live connections |
 //! | [`schedule`] | when which fault comes |
 //! | [`workload`], [`clients`] | what the clients do, in processes of their own |
-//! | [`pulse`], [`progress`] | what is seen while it runs |
-//! | [`ending`] | mended: everything is served, nothing lost, all members agree |
+//! | | [`pulse`], [`progress`] | what is observed while it runs |
+//! | | [`ending`] | no faults left: everything is served, nothing lost, all members agree |
 //! | [`figures`] | what a run measured, and its table |
 //!
-//! A run repeats its choices under the same seed; what the machine does in between it does not.
-//! The histories can be judged again as often as wanted.
+//! A run repeats its choices under the same seed, but not what the machine does in between. Its
+//! histories can be judged again any number of times.
 
 pub mod clients;
 pub mod ending;
@@ -78,17 +78,17 @@ fn nodes(text: &str) -> Result<usize, String> {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// What was measured.
     pub figures: Figures,
-    /// Everything that is certainly wrong.
+    /// Every violation.
     pub violations: Vec<String>,
 }
 
-/// One run, in `folder`, which is there and empty. What people want to know meanwhile is told
-/// through `say`, a line at a time.
+/// Makes one run in `folder`, which exists and is empty. Reports its progress through `say`, a line
+/// at a time.
 ///
 /// The calling thread moves into a network of its own if it can, for the rest of its life.
 ///
@@ -111,7 +111,7 @@ pub async fn run(options: &Options, seed: u64, folder: &Path, say: &dyn Fn(&str)
     Outcome { figures, violations }
 }
 
-/// The kinds asked for, without those that cannot be had here.
+/// The kinds asked for, without those that this machine does not support.
 fn kinds(options: &Options, stage: &Stage, say: &dyn Fn(&str)) -> Vec<Kind> {
     let asked = if options.faults.is_empty() { Kind::all() } else { options.faults.as_slice() };
     let mut kinds = asked.to_vec();

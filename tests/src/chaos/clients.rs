@@ -1,4 +1,4 @@
-//! The client processes of a run: started, killed, frozen, and told to finish.
+//! The client processes of a run: how they are started, killed, frozen, and asked to finish.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,26 +14,26 @@ use super::workload::{FINISHES_WITHIN, IDS};
 use crate::cluster::{binary, spawn};
 use crate::history::{ClientId, Recorder, What};
 
-/// What all client processes are given.
+/// The arguments of all client processes.
 #[derive(Clone, Debug)]
 pub struct Given {
-    /// The nodes.
+    /// The addresses of the nodes.
     pub endpoints: String,
-    /// Where the fenced resource is.
+    /// The address of the fenced resource.
     pub resource: String,
-    /// Where histories and logs go.
+    /// The folder of histories and logs.
     pub folder: PathBuf,
-    /// What they draw from.
+    /// The random seed of their draws.
     pub seed: u64,
 }
 
-/// The client processes, each in its place; killed, by their own ids, when this is dropped.
+/// The client processes, each in its place; dropping this kills them, by their own ids.
 #[derive(Debug)]
 pub struct Clients {
     given: Given,
     places: Vec<Place>,
     histories: Vec<PathBuf>,
-    /// How many processes there have been.
+    /// How many processes were started.
     started: u64,
 }
 
@@ -45,7 +45,7 @@ struct Place {
 }
 
 impl Clients {
-    /// Starts one process for each of these hosts (`None`: where the harness is).
+    /// Starts one process for each of these hosts (`None`: the harness's own).
     pub fn start(given: Given, hosts: Vec<Option<Arc<Host>>>) -> Self {
         let mut clients = Self { given, places: Vec::new(), histories: Vec::new(), started: 0 };
         for host in hosts {
@@ -74,7 +74,7 @@ impl Clients {
         (first, spawn(&mut command, &log))
     }
 
-    /// How many there are.
+    /// The number of processes.
     pub fn count(&self) -> usize {
         self.places.len()
     }
@@ -84,12 +84,12 @@ impl Clients {
         self.places[index].host.as_ref()
     }
 
-    /// The histories of all that there have been.
+    /// The histories of all processes that were ever started.
     pub fn histories(&self) -> &[PathBuf] {
         &self.histories
     }
 
-    /// Sends one of them a signal; one that has ended gets none.
+    /// Sends one of them a signal; one that has ended receives none.
     pub fn signal(&mut self, index: usize, signal: Signal) {
         let child = &mut self.places[index].child;
         if child.try_wait().unwrap().is_none() {
@@ -97,7 +97,7 @@ impl Clients {
         }
     }
 
-    /// SIGKILL to one of them, and another one in its place.
+    /// Sends SIGKILL to one of them, and starts another one in its place.
     pub fn replace(&mut self, index: usize, recorder: &Recorder) {
         let first = self.places[index].first;
         for id in first..first + IDS {
@@ -111,7 +111,7 @@ impl Clients {
         self.places[index] = Place { host, first, child };
     }
 
-    /// Those that have ended by themselves, with what they say of it.
+    /// Those that have ended by themselves, with what they printed.
     pub fn ended(&mut self) -> Vec<String> {
         let mut ended = Vec::new();
         for place in &mut self.places {
@@ -123,7 +123,7 @@ impl Clients {
         ended
     }
 
-    /// Lets all of them finish what they are at. Those that do not in time, or fail, are named.
+    /// Lets all of them finish their work. Returns those that do not in time, or fail.
     pub async fn finish(&mut self) -> Vec<String> {
         let seams = Seams::system();
         for index in 0..self.places.len() {

@@ -1,5 +1,5 @@
-//! The end of a run: nothing is broken any more. The cluster has to come back, serve every lock,
-//! hold all that it acknowledged, and agree on one state.
+//! The end of a run, without faults: the cluster has to come back, serve every lock, hold
+//! everything that it acknowledged, and agree on one state.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -15,23 +15,23 @@ use crate::history::{self, ClientId, Record};
 use crate::scribe::Scribe;
 use crate::wire;
 
-/// How long clients go on once nothing is broken.
+/// How long clients go on after the last fault.
 const GOES_ON: Duration = Duration::from_secs(5);
-/// Who asks for every lock at the end. Client processes begin above.
+/// The client that asks for every lock at the end. Client processes begin above.
 const LAST: ClientId = ClientId(1);
-/// Longest wait for one lock then: the longest lease of a dead client, and time to spare.
+/// Longest wait for one lock at the end: the longest lease of a dead client, and time to spare.
 const SERVED_WITHIN: Duration = Duration::from_mins(1);
-/// Longest time until all members have applied as much.
+/// Longest time until all members have applied the same entries.
 const AGREE_WITHIN: Duration = Duration::from_mins(1);
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Ending {
-    /// Everything that was written down, in order.
+    /// Every record, in order.
     pub history: Vec<Record>,
     /// What each node logged.
     pub logs: Vec<String>,
-    /// What is wrong besides what the judge finds in it.
+    /// The violations besides those that the judge finds in the history.
     pub violations: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ pub async fn end(mut stage: Stage, schedule: &mut Schedule) -> Ending {
     Ending { history: history::merge(parts.collect()), logs, violations }
 }
 
-/// What all nodes logged that there have been.
+/// The logs of all nodes that were ever started.
 fn node_logs(folder: &Path) -> Vec<String> {
     let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
     let of_a_node = |file: &PathBuf| {
@@ -73,8 +73,8 @@ fn node_logs(folder: &Path) -> Vec<String> {
     files.filter(of_a_node).map(|file| std::fs::read_to_string(file).unwrap()).collect()
 }
 
-/// Why the members are not those that were left, if they are not: each of them votes, and none that
-/// was removed is among them (I22).
+/// Why the members are not the expected ones, if they are not: each of them votes, and no removed
+/// node is among them (I22).
 async fn other_members(stage: &Stage) -> Option<String> {
     let left = stage.members().into_iter();
     let mut left: Vec<(u64, bool)> =
@@ -91,7 +91,7 @@ async fn other_members(stage: &Stage) -> Option<String> {
     })
 }
 
-/// Every name that was ever asked for is granted once more.
+/// Every name that a client ever asked for is granted once more.
 async fn serves_every_lock(stage: &Stage) -> Vec<String> {
     let endpoints = stage.cluster.endpoints();
     let ttl = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! What a fault does, and how it is undone.
+//! How each fault is injected and undone.
 
 mod answers;
 mod clocks;
@@ -27,11 +27,11 @@ use limits::Lowered;
 use lines::Detour;
 use processes::Turns;
 
-/// Something that is broken until it is undone.
+/// A fault in force until it is undone.
 #[derive(Debug)]
 #[must_use = "what is broken has to be undone"]
 pub struct Broken {
-    /// What, and to whom.
+    /// The fault and its target.
     pub note: String,
     /// For how long.
     pub lasts: Duration,
@@ -49,17 +49,17 @@ enum Undo {
     Thaw(usize),
     /// A frozen client process goes on.
     ThawClient(usize),
-    /// A slowed node gets all of its time again.
+    /// A slowed node gets all of its processor time again.
     GoOnAtOnce(Turns),
     /// Rules of the network are lifted.
     Lift(Vec<Rule>),
-    /// What is sent to a node goes straight to it again.
+    /// Traffic to a node goes straight to it again.
     Straighten(Detour),
-    /// What was held back is delivered.
+    /// Messages that were held back are delivered.
     Deliver(Answers),
-    /// The relays before these nodes pass everything on again, at once.
+    /// The relays before these nodes forward everything again, at once.
     Mend(Vec<usize>),
-    /// A node's wall clock goes back to where it was.
+    /// A node's wall clock steps back to the right time.
     StepBack(usize),
     /// A node is started again with the right clocks.
     SetRight(usize),
@@ -67,7 +67,7 @@ enum Undo {
     Empty(usize),
     /// A node's disk is as quick as before.
     Quicken(usize),
-    /// A disk that hangs or fails is looked at until it is over, and then mended.
+    /// A disk that hangs or fails is checked until the fault is over, and then mended.
     LookAtDisk(Ill),
     /// A limit of a node's process is as high as before.
     Raise(Lowered),
@@ -83,7 +83,7 @@ impl Broken {
     }
 }
 
-/// Breaks something of this kind; `None` if there is nothing to break right now.
+/// Injects a fault of this kind; `None` if there is no target right now.
 pub async fn begin(stage: &mut Stage, kind: Kind) -> Option<Broken> {
     match kind {
         Kind::KillNode => processes::kill_a_node(stage),
@@ -132,7 +132,7 @@ pub async fn begin(stage: &mut Stage, kind: Kind) -> Option<Broken> {
     }
 }
 
-/// Undoes it. What comes back is not over yet.
+/// Undoes a fault; returns it if it is not over yet.
 pub fn undo(stage: &mut Stage, broken: Broken) -> Option<Broken> {
     match broken.undo {
         Undo::Nothing => {}

@@ -1,4 +1,4 @@
-//! What a run measured, from its histories and what the harness saw, and the table of it.
+//! The measurements of a run, from its histories and the harness's observations, and their table.
 
 mod expiries;
 mod held;
@@ -21,7 +21,7 @@ use service::Service;
 /// Nanoseconds of a millisecond.
 const MS: u64 = 1_000_000;
 
-/// What a run measured.
+/// The measurements of a run.
 #[derive(Clone, Debug)]
 pub struct Figures {
     /// What the judge looked at.
@@ -30,25 +30,25 @@ pub struct Figures {
     pub service: Service,
     /// The faults of each kind, and what was served meanwhile.
     pub faults: BTreeMap<Kind, Service>,
-    /// How often somebody else led, or the same one anew.
+    /// How often another node led, or the same one in a new term.
     pub changes_of_leader: usize,
     /// Holds whose clients learned, by their own clock or from the store, that the lease was over.
     pub holds_lost: usize,
-    /// Times without any grant after a leader was killed while nothing else was broken,
+    /// Times without any grant after a leader was killed while no other fault was active,
     /// milliseconds, in order.
     pub silences_ms: Vec<u64>,
     /// How late the locks of killed clients passed on.
     late: Vec<Late>,
     /// What was held back.
     pub held: HeldAll,
-    /// What came of faults that may come to one or another thing, and how often.
+    /// The results of faults with several possible results, and how often each occurred.
     pub outcomes: BTreeMap<(Kind, String), usize>,
     /// How late sessions were expired, milliseconds, in order.
     pub expiries_ms: Vec<u64>,
 }
 
 impl Figures {
-    /// Of a run that was judged, and what its nodes logged.
+    /// The figures of a run that was judged, and of its nodes' logs.
     pub fn of(history: &[Record], logs: &[String], report: &Report, observed: &Observed) -> Self {
         let (service, faults) = service::of(history, observed);
         let lost = |record: &&Record| {
@@ -69,7 +69,7 @@ impl Figures {
         }
     }
 
-    /// How many faults there were.
+    /// The number of faults.
     pub fn faults(&self) -> usize {
         self.faults.values().map(|service| service.spans).sum()
     }

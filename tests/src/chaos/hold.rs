@@ -1,10 +1,9 @@
 //! Packets held back on their way from a host to others, while their connections live.
 //!
-//! Routes of the host lead what it sends to the others into a TUN device. A thread in the host's
-//! network reads the packets, keeps what carries data, and sends it on late, from a raw socket on the
-//! host's usual device. Acknowledgements without data pass at once: so the other direction of each
-//! connection goes on, and neither end takes the connection for dead. What TCP sends again meanwhile is
-//! kept and delivered too, as a network may.
+//! Routes of the host lead its traffic to the others into a TUN device. A thread in the host's network reads the packets, keeps those that
+//! carry data, and sends them on late, from a raw socket on the host's usual device. Acknowledgements without data pass at once: so the
+//! other direction of each connection goes on, and neither end takes the connection for dead. Packets that TCP sends again meanwhile are
+//! kept and delivered too, as a network may do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -25,15 +24,15 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::net::{Host, Rule};
 use crate::draw::Draw;
 
-/// Where such a device comes from.
+/// The source of such a device.
 pub const TUN: &str = "/dev/net/tun";
 /// The device that leads to the thread.
 const DEVICE: &str = "hold0";
-/// The device to everybody else.
+/// The device to all other hosts.
 const USUAL_DEVICE: &str = "eth0";
-/// More than a packet of either device has.
+/// More than a packet of either device contains.
 const PACKET_BYTES: usize = 2_048;
-/// Between two looks into the device.
+/// The interval between two reads of the device.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// As in `/proc/net/tcp`.
 const ESTABLISHED: &str = "01";
@@ -41,18 +40,18 @@ const ESTABLISHED: &str = "01";
 /// How late packets are.
 #[derive(Clone, Copy, Debug)]
 pub enum Lateness {
-    /// All of them come at the end, in order.
+    /// All of them arrive at the end, in order.
     UntilTheEnd,
-    /// Each of them by a time of its own, at most this long: the order changes.
+    /// Each is delayed by a time of its own, at most this long: the order changes.
     EachUpTo(Duration),
 }
 
-/// What was held.
+/// The packets that were held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Packets with data, those that TCP sent again among them.
+    /// Packets with data, including those that TCP sent again.
     pub packets: u64,
-    /// Connections that they belong to and that the receiver took for live when it began.
+    /// Their connections that the receiver took for live at the beginning.
     pub connections: usize,
     /// Those of them that it still took for live just before the last packets were delivered.
     pub lived: usize,
@@ -67,15 +66,15 @@ pub struct Holding {
     thread: JoinHandle<io::Result<Held>>,
 }
 
-/// What the thread is told.
+/// A command to the thread.
 #[derive(Debug)]
 enum Order {
-    /// Deliver what is held, and hold nothing more.
+    /// Deliver the held packets, and hold no more.
     Deliver(mpsc::SyncSender<()>),
 }
 
 impl Holding {
-    /// Holds back what `host` sends to `others` from here on.
+    /// Holds back the traffic from `host` to `others` from now on.
     ///
     /// # Errors
     ///
@@ -96,7 +95,7 @@ impl Holding {
             held.work(&given)
         });
         if wait.recv().is_err() {
-            // It ended before it was ready.
+            // The thread ended before it was ready.
             return Err(joined(thread).err().unwrap_or_else(|| io::Error::other("it ended")));
         }
         host.raise(DEVICE).map_err(io::Error::other)?;
@@ -105,7 +104,7 @@ impl Holding {
         Ok(Self { routes, orders, thread })
     }
 
-    /// Delivers what is held, and lets everything go the straight way again.
+    /// Delivers the held packets, and lets traffic take its usual path again.
     ///
     /// # Errors
     ///
@@ -113,7 +112,7 @@ impl Holding {
     pub fn deliver(self) -> io::Result<Held> {
         let (done, wait) = mpsc::sync_channel(1);
         if self.orders.send(Order::Deliver(done)).is_ok() {
-            // If it ended, joining it says why.
+            // If the thread ended, joining it shows why.
             let _ = wait.recv();
         }
         for route in self.routes {
@@ -128,7 +127,7 @@ fn joined(thread: JoinHandle<io::Result<Held>>) -> io::Result<Held> {
     thread.join().map_err(|_| io::Error::other("the thread that holds packets panicked"))?
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Packets {
     device: File,
     out: Socket,
@@ -136,12 +135,12 @@ struct Packets {
     lateness: Option<Lateness>,
     draw: Draw,
     clock: Arc<dyn Clock>,
-    /// By when they are due, in the order of their arrival.
+    /// The packets by due time, then in the order of their arrival.
     held: BTreeMap<(Moment, u64), Vec<u8>>,
     count: u64,
-    /// Those that lived when it began.
+    /// The connections that lived when it began.
     before: BTreeSet<Connection>,
-    /// Those of them of which something is held.
+    /// Those of them of which a packet was held.
     connections: BTreeSet<Connection>,
 }
 
@@ -166,7 +165,7 @@ impl Packets {
         })
     }
 
-    /// Until the orders end; by then nothing is led into the device any more.
+    /// Runs until the sender of the orders is gone; by then nothing is routed into the device any more.
     fn work(&mut self, orders: &mpsc::Receiver<Order>) -> io::Result<Held> {
         let mut lived = 0;
         loop {
@@ -241,10 +240,10 @@ impl Packets {
     }
 
     fn send(&self, packet: &[u8]) -> io::Result<()> {
-        // What is no IPv4 was not led here by our routes.
+        // A packet other than IPv4 was not routed here by our routes.
         let Some(to) = destination(packet) else { return Ok(()) };
         match self.out.send_to(packet, &SocketAddrV4::new(to, 0).into()) {
-            // A queue of the device that is full loses packets, as queues do.
+            // A full queue of the device loses packets, as queues do.
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
             sent => sent.map(drop),
         }
@@ -257,15 +256,15 @@ fn live(receivers: &[Arc<Host>]) -> io::Result<BTreeSet<Connection>> {
     Ok(all?.into_iter().flatten().collect())
 }
 
-/// What is looked at of a TCP segment.
+/// The fields of a TCP segment that matter here.
 struct Segment {
     connection: Connection,
-    /// It is more than an acknowledgement.
+    /// It is more than a bare acknowledgement.
     says_something: bool,
 }
 
 impl Segment {
-    /// `None` if it is no whole TCP segment in IPv4.
+    /// `None` if the packet is no whole TCP segment in IPv4.
     fn of(packet: &[u8]) -> Option<Self> {
         const TCP: u8 = 6;
         const SYN_FIN_RST: u8 = 0b111;

@@ -87,7 +87,7 @@ pub enum Kind {
     TransferLeader,
 }
 
-/// How many nodes a kind of fault takes from those that can be a majority.
+/// How many nodes a kind of fault takes away from a possible majority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     /// None, or only for as long as an election.
@@ -96,23 +96,22 @@ pub enum Takes {
     One,
     /// A minority.
     Minority,
-    /// So many that no majority is left; that is what it is for.
+    /// So many that no majority is left; this is the purpose of the fault.
     Majority,
 }
 
-/// What only one fault at a time may use.
+/// A thing that only one fault at a time may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sole {
-    /// Who the members are: they change one by one.
+    /// The set of members: it changes one by one.
     Members,
-    /// The file that says what is wrong with a disk says one thing.
+    /// The file that describes the fault of a disk: it describes one.
     DiskFile,
-    /// The way of what a host sends: where a detour translates ports, packets that are sent on late
-    /// would be translated twice.
+    /// The path of a host's outgoing packets: where a detour translates ports, packets that are sent on late would be translated twice.
     WayOut,
 }
 
-/// What a kind of fault takes from the machine it runs on.
+/// What a kind of fault needs on the machine it runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Nothing but processes.
@@ -135,12 +134,12 @@ impl Kind {
         Self::value_variants()
     }
 
-    /// As it is written on a command line.
+    /// Its name on a command line.
     pub fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// What it takes.
+    /// What it needs.
     pub fn needs(self) -> Need {
         match self {
             Self::KillNode
@@ -181,7 +180,7 @@ impl Kind {
         }
     }
 
-    /// How many nodes cannot help to make a majority while it lasts.
+    /// How many nodes cannot be part of a majority while it lasts.
     pub fn takes(self) -> Takes {
         match self {
             Self::KillClient
@@ -222,7 +221,7 @@ impl Kind {
         }
     }
 
-    /// What it needs for itself: no other fault that needs the same begins meanwhile.
+    /// What it needs for itself: no other fault with the same need begins meanwhile.
     pub fn sole(self) -> Option<Sole> {
         match self {
             Self::AddMember | Self::RemoveMember | Self::RemoveLeader | Self::WipeNode => {

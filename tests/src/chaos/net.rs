@@ -1,7 +1,7 @@
 //! The network of a run: a switch, and behind it a host of its own for every program.
 //!
-//! All of it lies in namespaces of this process ([`crate::namespace`]). Faults are rules at a
-//! host: what it does not take in, and how slowly it sends.
+//! All of it lies in namespaces of this process ([`crate::namespace`]). Faults are rules at a host:
+//! which packets it does not take in, and how slowly it sends.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -12,13 +12,13 @@ use std::sync::Arc;
 use crate::cluster::Place;
 use crate::namespace::Namespace;
 
-/// The programs that a network with faults takes, and where Debian has them.
+/// The programs that a network with faults needs, and the Debian package of each.
 const TOOLS: [(&str, &str); 3] = [("ip", "iproute2"), ("tc", "iproute2"), ("iptables", "iptables")];
 const SWITCH: &str = "switch";
 /// The address of the harness itself. Hosts are numbered below it.
 const HARNESS: u8 = 254;
 
-/// Something that could not be set up, in words for who runs the harness.
+/// A step of the setup that failed, described for the operator of the harness.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {source}")]
 pub struct NetError {
@@ -51,7 +51,7 @@ pub struct Rule {
     lift: Vec<String>,
 }
 
-/// Which of the tools are not on this machine, with the package that has each.
+/// The tools that this machine lacks, with the package of each.
 pub fn missing_tools() -> Vec<(&'static str, &'static str)> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<_> = std::env::split_paths(&path).collect();
@@ -63,7 +63,7 @@ fn address(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, number)
 }
 
-/// The address under which the harness itself is reached.
+/// The address of the harness itself.
 pub fn harness() -> Ipv4Addr {
     address(HARNESS)
 }
@@ -102,7 +102,7 @@ impl Host {
         Ok(Arc::new(host))
     }
 
-    /// Where a node on this host listens: it has every port for itself.
+    /// The listen addresses of a node on this host: it has every port for itself.
     pub fn place(&self) -> Place {
         let [listen, peer_listen, admin_listen] =
             [7420, 7421, 7422].map(|port| format!("{}:{port}", self.address));
@@ -120,7 +120,7 @@ impl Host {
         self.filter(&["-s", &other.address.to_string(), "-j", "DROP"])
     }
 
-    /// Loses so many of a hundred packets sent to it.
+    /// Loses this percentage of the packets sent to it.
     ///
     /// # Errors
     ///
@@ -131,7 +131,7 @@ impl Host {
         self.filter(&[&["-i", "eth0"][..], &random, &["-j", "DROP"]].concat())
     }
 
-    /// Answers whatever comes over a connection by resetting it.
+    /// Answers every packet of a connection with a reset.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ impl Host {
         call(Some(self), "ip", &["link", "set", device, "up"])
     }
 
-    /// Leads what it sends to `other` through `device`.
+    /// Routes its traffic to `other` through `device`.
     ///
     /// # Errors
     ///
@@ -199,7 +199,7 @@ impl Host {
 }
 
 impl Rule {
-    /// Lifts it.
+    /// Lifts the rule.
     ///
     /// # Errors
     ///
@@ -210,11 +210,11 @@ impl Rule {
     }
 }
 
-/// Whether a network can be laid here; leaves the machine's own for one that can be broken.
+/// Leaves the machine's network for one that faults may break, if this machine allows it.
 ///
 /// # Errors
 ///
-/// Why not, in words.
+/// Why not, described.
 pub fn leave_for_an_own_network() -> Result<(), String> {
     let missing = missing_tools();
     if !missing.is_empty() {
@@ -229,7 +229,7 @@ pub fn leave_for_an_own_network() -> Result<(), String> {
     lay_switch().map_err(|error| error.to_string())
 }
 
-/// A folder in memory of this many bytes, seen by this run only.
+/// A folder in memory of this many bytes, visible to this run only.
 ///
 /// # Errors
 ///
@@ -242,7 +242,7 @@ pub fn small_disk(folder: &Path, bytes: u64) -> Result<(), NetError> {
         .map_err(|error| NetError::new(format!("a disk at {}", folder.display()))(error.into()))
 }
 
-/// Runs a program to its end, on `host` or where the harness is.
+/// Runs a program to its end, on `host` or on the harness's.
 fn call(host: Option<&Host>, program: &str, words: &[&str]) -> Result<(), NetError> {
     let what = || format!("{program} {}", words.join(" "));
     let mut command = Command::new(program);

@@ -1,4 +1,4 @@
-//! How far a run is, from what its client processes have written so far.
+//! The progress of a run, from what its client processes have written so far.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::stage::Stage;
 
-/// What a grant looks like in a history.
+/// A grant in a history.
 const GRANTED: &str = "\"what\":\"granted\"";
 
 /// Counts grants in histories that grow.
@@ -18,10 +18,10 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// One line: grants, faults, who leads, what is wrong.
+    /// One line: grants, faults, the leader, violations.
     pub fn line(&mut self, stage: &Stage, faults: usize) -> String {
         for history in stage.clients.histories() {
-            // What cannot be read now is read with the next line.
+            // A history that cannot be read now is read with the next line.
             let _ = self.count(history);
         }
         let leader = stage
@@ -41,7 +41,7 @@ impl Progress {
         file.seek(SeekFrom::Start(*read))?;
         let mut text = String::new();
         file.read_to_string(&mut text)?;
-        // A line that is not whole yet is left for the next time.
+        // An incomplete line is left for the next time.
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         self.grants += text[..whole].matches(GRANTED).count();
         *read += whole as u64;

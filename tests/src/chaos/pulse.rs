@@ -1,4 +1,4 @@
-//! Who leads and in which state the nodes are, asked of all of them a few times a second.
+//! Asks all nodes a few times a second for the leader and for their state.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,39 +12,39 @@ use holdfast_seams::{Seams, Task};
 use crate::history::Recorder;
 use crate::wire::status;
 
-/// Between two rounds of questions.
+/// The interval between two rounds.
 const EVERY: Duration = Duration::from_millis(100);
-/// How many states are remembered, to be compared with those of nodes that lag behind.
+/// How many states are kept, for comparison with those of lagging nodes.
 const REMEMBERED: usize = 10_000;
 /// Longest wait for one answer.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// A leader that was seen.
+/// A leader that was observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tenure {
-    /// Which node, by its place.
+    /// The position of the node.
     pub node: usize,
     /// Its term.
     pub term: u64,
-    /// When it was first seen to lead and serve.
+    /// When it was first observed to lead and serve.
     pub from_ns: u64,
 }
 
-/// What was seen so far.
+/// The observations so far.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     tenures: Vec<Tenure>,
-    /// Who leads now, as far as anybody says.
+    /// The present leader, as far as any node says so.
     leader: Option<usize>,
-    /// Spans without anybody who leads and serves; the last one may still go on.
+    /// Spans without a node that leads and serves; the last one may still go on.
     leaderless: Vec<(u64, Option<u64>)>,
-    /// By index, the state hash of whoever showed it first, and who that was.
+    /// By index: the node that showed it first, and its state hash.
     states: BTreeMap<u64, (u64, Bytes)>,
     /// Nodes that showed another state at the same index.
     differ: Vec<String>,
 }
 
-/// The questions, asked until this is dropped.
+/// The task that asks, until this is dropped.
 #[derive(Debug)]
 pub struct Pulse {
     seen: Arc<Mutex<Seen>>,
@@ -63,12 +63,12 @@ impl Pulse {
         look(&self.seen.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Who leads and serves, by its place.
+    /// The position of the node that leads and serves.
     pub fn leader(&self) -> Option<usize> {
         self.look(|seen| seen.leader)
     }
 
-    /// Nodes that were seen in different states at one index (I16), each time once.
+    /// Nodes that were observed in different states at one index (I16), each time once.
     pub fn take_differences(&self) -> Vec<String> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut seen.differ)
@@ -79,7 +79,7 @@ impl Pulse {
         self.look(|seen| seen.tenures.clone())
     }
 
-    /// The spans in which nobody led and served; one that goes on ends for ever later.
+    /// The spans in which no node led and served; one that goes on has no end yet (`u64::MAX`).
     pub fn leaderless(&self) -> Vec<(u64, u64)> {
         let ended = |&(from, until): &(u64, Option<u64>)| (from, until.unwrap_or(u64::MAX));
         self.look(|seen| seen.leaderless.iter().map(ended).collect())

@@ -1,4 +1,4 @@
-//! When which fault comes, and when it is over.
+//! Decides which fault begins when, and when it is undone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use super::pulse::Tenure;
 use super::stage::{HeldBack, Stage};
 use crate::draw::Draw;
 
-/// At most so many faults at a time, each of another kind.
+/// The largest number of faults at a time, each of another kind.
 const AT_ONCE: usize = 2;
-/// Longest time until everything is undone.
+/// Longest time until every fault is undone.
 const UNDONE_WITHIN: Duration = Duration::from_mins(3);
-/// Between two looks at what is due.
+/// The interval between two checks for what is due.
 const TICK: Duration = Duration::from_millis(50);
-/// Between two lines that say how far the run is.
+/// The interval between two progress lines.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
-/// A kill of the leader that is the only kind of the run waits until somebody else has led for so
-/// long: what is measured then is each kill by itself.
+/// If killing the leader is the only kind of a run, each kill waits until a new node has led for so long: so the run measures each kill by
+/// itself.
 const SETTLED_FOR: Duration = Duration::from_millis(1_500);
 
-/// A fault that was.
+/// A fault that is over.
 #[derive(Clone, Debug)]
 pub struct Span {
     /// Its kind.
@@ -35,20 +35,20 @@ pub struct Span {
     pub until_ns: u64,
 }
 
-/// What was seen of a run besides the histories.
+/// What was observed of a run besides the histories.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// Every fault, in the order in which they were over.
+    /// Every fault, in the order in which they ended.
     pub faults: Vec<Span>,
     /// Every leader.
     pub tenures: Vec<Tenure>,
-    /// Spans without anybody who led and served.
+    /// Spans without a node that led and served.
     pub leaderless: Vec<(u64, u64)>,
-    /// What was held back.
+    /// The packets that were held back.
     pub held: Vec<HeldBack>,
-    /// What came of faults that may come to one or another thing, and how often.
+    /// The results of faults with several possible results, and how often each occurred.
     pub outcomes: BTreeMap<(Kind, String), usize>,
-    /// When faults came and went, and nothing else.
+    /// The time in which faults came and went.
     pub chaos: (u64, u64),
 }
 
@@ -73,7 +73,7 @@ impl Schedule {
         Self { kinds, draw, under_way: Vec::new(), next, observed, seams }
     }
 
-    /// Lets faults come and go until `ends`, then undoes what is left.
+    /// Lets faults come and go until `ends`, then undoes the remaining ones.
     pub async fn work(&mut self, stage: &mut Stage, ends: Moment, say: &dyn Fn(&str)) {
         let mut progress = Progress::default();
         let mut next_line = self.seams.clock.now() + PROGRESS_EVERY;
@@ -110,14 +110,14 @@ impl Schedule {
         }
     }
 
-    /// Each kind is there once at a time, so is what it needs for itself, and a majority is left unless
-    /// the fault is meant to leave none.
+    /// Only one fault of each kind is active at a time, and only one that needs the same thing for itself; a majority is left unless the
+    /// fault is meant to leave none.
     fn may_begin(&self, kind: Kind, stage: &Stage) -> bool {
         let minority = stage.minority();
         let taken = |kind: Kind| match kind.takes() {
             Takes::Nobody => 0,
             Takes::One => 1,
-            // Nobody is taken beside those, either.
+            // No further node is taken besides those.
             Takes::Minority | Takes::Majority => minority,
         };
         let others = self.under_way.iter().map(|(other, ..)| *other);
@@ -128,7 +128,7 @@ impl Schedule {
         alone && (taken(kind) == 0 || down + taken(kind) <= minority)
     }
 
-    /// Where only leaders are killed, one has to be over before the next.
+    /// Where only leaders are killed, one kill has to be over before the next.
     fn is_settled(&self, stage: &Stage) -> bool {
         if self.kinds != [Kind::KillLeader] {
             return true;
@@ -176,7 +176,7 @@ impl Schedule {
         self.observed.faults.push(Span { kind, from_ns, until_ns });
     }
 
-    /// Adds what `stage` saw of leaders and of what came of the faults.
+    /// Adds what `stage` observed of leaders and of the results of the faults.
     pub fn note_what_was_seen(&mut self, stage: &Stage) {
         self.observed.held.clone_from(&stage.held);
         self.observed.outcomes.clone_from(&stage.outcomes);
@@ -184,7 +184,7 @@ impl Schedule {
         self.observed.leaderless = stage.pulse.leaderless();
     }
 
-    /// What was seen.
+    /// The observations.
     pub fn observed(&self) -> &Observed {
         &self.observed
     }

@@ -1,5 +1,5 @@
-//! What the faults of a run act on: nodes and client processes, each on a host of its own where
-//! that can be had, and what the harness itself holds meanwhile.
+//! What the faults of a run act on: nodes and client processes, each on a host of its own where the machine allows it, and what the harness
+//! itself holds meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,9 +22,9 @@ use crate::history::{ClientId, Recorder, What};
 use crate::resource::Served;
 use crate::witness::Witness;
 
-/// Who writes what the harness itself does.
+/// The client id of the harness's own records.
 const HARNESS: ClientId = ClientId(0);
-/// Who is the witness; its waiter has the id after it. Client processes begin far below.
+/// The client id of the witness; its waiter has the next one. Client processes begin far below.
 const WITNESS: u64 = 1_000_000_000;
 /// How many locks the witness holds.
 const WITNESSED: u64 = 20;
@@ -42,7 +42,7 @@ const RESERVE_BYTES: u64 = 16 << 20;
 const FIRST_CLIENT_HOST: u8 = 101;
 /// How many client processes there are.
 const CLIENT_PROCESSES: u8 = 4;
-/// Where Debian has the library that shows a process another clock.
+/// The library that shows a process another clock, where Debian installs it.
 const FAKETIME: [&str; 2] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
@@ -51,61 +51,61 @@ const FAKETIME: [&str; 2] = [
 /// Packets that were held back by one fault.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeldBack {
-    /// From when on.
+    /// The beginning of the fault.
     pub from_ns: u64,
     /// When the last ones were delivered.
     pub until_ns: u64,
-    /// How many.
+    /// The number of packets.
     pub packets: u64,
     /// Live connections that they belonged to.
     pub connections: usize,
-    /// Those of them that lived when the packets were delivered.
+    /// Those of them that still lived when the packets were delivered.
     pub lived: usize,
 }
 
-/// Everything a run is made of.
+/// Everything that a run consists of.
 #[derive(Debug)]
 pub struct Stage {
     /// The nodes.
     pub cluster: Cluster,
     /// The client processes.
     pub clients: Clients,
-    /// Writes down what the harness does.
+    /// Records what the harness does.
     pub recorder: Recorder,
-    /// Who leads.
+    /// Observes the leader and the nodes' states.
     pub pulse: Pulse,
-    /// What the run draws from.
+    /// The source of the run's random draws.
     pub draw: Draw,
     /// The machines' hosts, by the places of their nodes; `None` on loopback.
     pub hosts: Option<Vec<Arc<Host>>>,
-    /// What stands before the machines on loopback.
+    /// The relays before the machines, on loopback.
     pub relays: Vec<LineRelays>,
     /// The library for other clocks, if there is one.
     pub faketime: Option<PathBuf>,
     /// Whether each machine has a disk of its own that can be filled.
     pub small_disks: bool,
-    /// Nodes that a fault has in hand: no other one touches their process, disk or clock.
+    /// Nodes that a fault has in hand: no other fault touches their process, disk or clock.
     pub busy: BTreeSet<usize>,
-    /// What was seen to be wrong besides what the histories show.
+    /// Violations besides those that the histories show.
     pub wrong: Vec<String>,
-    /// The run is over: what is undone now goes on no longer.
+    /// The run is over: a fault that is undone now must not go on.
     pub is_ending: bool,
-    /// What was held back and delivered.
+    /// The packets that were held back and delivered.
     pub held: Vec<HeldBack>,
-    /// What came of faults that may come to one or another thing, and how often.
+    /// The results of faults with several possible results, and how often each occurred.
     pub outcomes: BTreeMap<(Kind, String), usize>,
     /// The fenced resource.
     pub resource: Served,
-    /// What was acknowledged before the first fault.
+    /// The locks and waiter that were acknowledged before the first fault.
     pub witness: Witness,
-    /// Where everything is kept.
+    /// The folder with all files of the run.
     pub folder: PathBuf,
-    /// The highest id that a node was ever given.
+    /// The highest id that a node ever had.
     highest_id: u64,
 }
 
 impl Stage {
-    /// Starts nodes and clients. What this machine lacks is told through `say`.
+    /// Starts nodes and clients. Reports through `say` what this machine lacks.
     pub async fn set(options: &Options, folder: &Path, seed: u64, say: &dyn Fn(&str)) -> Self {
         let machines = options.nodes + SPARE_MACHINES;
         let hosts = own_hosts(machines, say);
@@ -164,7 +164,7 @@ impl Stage {
         }
     }
 
-    /// Whether a kind of fault can be had here.
+    /// Whether this machine supports a kind of fault.
     ///
     /// # Errors
     ///
@@ -179,17 +179,17 @@ impl Stage {
         }
     }
 
-    /// Writes down that something is broken from here on.
+    /// Records that a fault is active from now on.
     pub fn note(&self, note: &str) {
         self.recorder.write(HARNESS, What::Fault { note: note.into() });
     }
 
-    /// Writes down that nothing is broken any more.
+    /// Records that no fault is active any more.
     pub fn note_healed(&self) {
         self.recorder.write(HARNESS, What::Healed);
     }
 
-    /// Nodes that are members, or on their way to become some.
+    /// Nodes that are members, or about to become members.
     pub fn members(&self) -> Vec<usize> {
         self.cluster.members()
     }
@@ -204,8 +204,7 @@ impl Stage {
         (0..self.cluster.nodes().len()).find(|place| !self.members().contains(place))
     }
 
-    /// Puts a node with an id that nobody ever had on the machine of one that is gone, and starts
-    /// it. Gives its id.
+    /// Puts a node with a new id on the machine of one that is gone, and starts it. Returns its id.
     pub fn furnish(&mut self, place: usize) -> u64 {
         self.highest_id += 1;
         self.cluster.prepare_again(place, self.highest_id);
@@ -213,18 +212,18 @@ impl Stage {
         self.highest_id
     }
 
-    /// For changes of the members. Each call ends in time.
+    /// An admin client for changes of the members. Each call ends in time.
     pub fn admin(&self) -> ClusterAdmin {
         let builder = Client::builder().endpoints(&self.cluster.endpoints());
         builder.expect("they are addresses").cluster_admin(CHANGE_WITHIN)
     }
 
-    /// What a node is called.
+    /// The name of a node.
     pub fn name(&self, node: usize) -> String {
         format!("node {}", self.cluster.nodes()[node].id)
     }
 
-    /// What several are called.
+    /// The names of several nodes.
     pub fn names(&self, nodes: &[usize]) -> String {
         let ids: Vec<u64> = nodes.iter().map(|node| self.cluster.nodes()[*node].id).collect();
         format!("nodes {ids:?}")
@@ -240,7 +239,7 @@ impl Stage {
         self.pulse.leader().filter(|leader| !self.busy.contains(leader))
     }
 
-    /// The leader in half of the cases, else any of these nodes.
+    /// The leader in half of the cases, otherwise any of these nodes.
     pub fn leader_or_other(&mut self, nodes: &[usize]) -> Option<usize> {
         let leader = self.pulse.leader().filter(|leader| nodes.contains(leader));
         let wanted = self.draw.below(2) == 0;
@@ -250,12 +249,12 @@ impl Stage {
     /// The same, of the nodes that no fault has in hand.
     pub fn idle_leader_or_other(&mut self) -> Option<usize> {
         let mut idle = self.idle_nodes();
-        // One that has just ended by itself is found by the next look at all processes.
+        // The next check of all processes finds a node that has just ended by itself.
         idle.retain(|node| self.cluster.runs(*node));
         self.leader_or_other(&idle)
     }
 
-    /// Counts what came of a fault, and writes it down.
+    /// Counts the result of a fault, and records it.
     pub fn came_of(&mut self, kind: Kind, what: &str) {
         self.note(&format!("{}: {what}", kind.name()));
         *self.outcomes.entry((kind, what.to_owned())).or_default() += 1;
@@ -269,8 +268,7 @@ impl Stage {
         self.draw.one_of(&idle)
     }
 
-    /// Processes that ended although nothing was done to them are wrong, and come back; so are nodes
-    /// in different states.
+    /// Reports, and restarts, processes that ended although no fault hit them; also reports nodes in different states.
     pub fn watch_processes(&mut self) {
         for node in self.idle_nodes() {
             if let Some(status) = self.cluster.exited(node) {
@@ -339,7 +337,7 @@ async fn setup(
     setup.folder = Some(folder.to_path_buf());
     setup.preload = faketime.into_iter().collect();
     setup = setup.cluster("ttl_max_ms", 24 * 3_600 * 1_000).node("snapshot_every", 2_000);
-    // So little that a machine that was away for a while gets a snapshot.
+    // So small that a machine that was away for a while gets a snapshot.
     setup = setup.node("max_log_bytes", 2 << 20);
     if small_disks {
         setup.node_settings = setup.node_settings.replace("reserve_bytes = 0\n", "");

@@ -1,9 +1,9 @@
-//! What one client process of a run does: many clients of the real library, each of which writes
-//! down what it asks, is told and believes.
+//! The work of one client process of a run: many clients of the real library, each of which records
+//! what it asks, which answers it gets and what it believes.
 //!
-//! A crowd asks for everything there is; a few with a short lease hold for seconds and write to a
-//! fenced resource; a watcher compares what it is told. What a watcher finds wrong ends the
-//! process, which the run takes for a violation.
+//! The clients of the crowd make every kind of request; a few with a short lease hold for seconds
+//! and write to a fenced resource; a watcher checks the reports of its watch. A violation that the
+//! watcher finds ends the process, which the run takes for a violation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::history::{ClientId, Recorder};
 use crate::resource::write_to;
 use crate::traffic::{Held, Mix, Plan, Scribe, Traffic};
 
-/// How many clients of a process are the crowd.
+/// How many clients of a process belong to the crowd.
 const CROWD: u64 = 10;
 /// How many hold for long.
 const HOLDERS: u64 = 4;
@@ -36,19 +36,19 @@ const LONGEST_HOLD_MS: u64 = 3_000;
 /// The limit of a waiting call.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// Longest time in which a process that was told to finish has finished.
+/// Longest time in which a process finishes after it was asked to.
 pub const FINISHES_WITHIN: Duration = Duration::from_mins(1);
 
-/// What a client process is given.
+/// The arguments of a client process.
 #[derive(Clone, Debug)]
 pub struct Work {
-    /// The nodes.
+    /// The addresses of the nodes.
     pub endpoints: String,
     /// The first client's id; [`IDS`] are taken.
     pub first: u64,
-    /// What it draws from.
+    /// The random seed of its draws.
     pub seed: u64,
-    /// Where the fenced resource is.
+    /// The address of the fenced resource.
     pub resource: String,
 }
 
@@ -58,8 +58,8 @@ pub fn names() -> Vec<String> {
     crowd.chain((0..SLOW_NAMES).map(slow_name)).collect()
 }
 
-/// Whether this name is only ever asked for alone: then whoever stands first for it is granted it
-/// as soon as it is free.
+/// Whether this name is only ever asked for alone: then the first request in its queue is granted
+/// it as soon as it is free.
 pub fn is_asked_for_alone(name: &str) -> bool {
     name.starts_with("slow/")
 }
@@ -73,7 +73,7 @@ fn slow_name(number: u64) -> String {
     format!("slow/{number}")
 }
 
-/// Works until `stopped` becomes true, then finishes what it is at and closes its sessions.
+/// Works until `stopped` becomes true, then finishes its work and closes its sessions.
 pub async fn work(work: &Work, recorder: &Recorder, mut stopped: watch::Receiver<bool>) {
     let watching = watch_everything(&work.endpoints);
     let plan = Plan {
@@ -104,7 +104,7 @@ pub async fn work(work: &Work, recorder: &Recorder, mut stopped: watch::Receiver
     drop(watching);
 }
 
-/// Connects one after the other, however long it takes.
+/// Connects one client after the other, however long it takes.
 async fn connect(
     work: &Work,
     ids: impl Iterator<Item = ClientId>,
@@ -125,7 +125,7 @@ async fn connect(
     connected
 }
 
-/// One that holds for long, and writes to the resource while it does.
+/// A client that holds for long, and writes to the resource meanwhile.
 struct Holder {
     scribe: Scribe,
     draw: Draw,
@@ -147,11 +147,11 @@ impl Holder {
 
     async fn hold(&mut self, held: Held, name: &str) {
         for _ in 0..=self.draw.below(4) {
-            // The resource writes down what it decided.
+            // The resource records its decision.
             let _ = write_to(&self.resource, name, held.token(), self.scribe.id()).await;
             held.keep(Duration::from_millis(self.draw.below(LONGEST_HOLD_MS / 4))).await;
         }
-        // Some let it go without waiting for the answer.
+        // Some release without waiting for the answer.
         if self.draw.below(8) == 0 {
             held.drop_guard();
         } else {
@@ -165,7 +165,7 @@ impl Holder {
     }
 }
 
-/// Watches every lock, for as long as the handle lives. A panic in it is the process's end.
+/// Watches every lock, for as long as the handle lives. A panic in it ends the process.
 fn watch_everything(endpoints: &str) -> Task {
     let endpoints = endpoints.to_owned();
     Seams::system().spawn("watcher", async move {
@@ -179,13 +179,13 @@ fn watch_everything(endpoints: &str) -> Task {
                     std::process::exit(1);
                 }
             }
-            // Nobody served it; once more.
+            // No node served it: try again.
             Seams::system().sleep(Duration::from_millis(200)).await;
         }
     })
 }
 
-/// What a watcher was told since the watch last began anew.
+/// The reports of a watch since it last began anew.
 #[derive(Default)]
 struct Told {
     index: u64,

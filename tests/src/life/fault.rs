@@ -142,8 +142,8 @@ pub enum Fault {
     /// Nothing passes between a node and the others for seconds. Their connections outlive that, and TCP sends again what was written
     /// meanwhile.
     Retransmission(Who),
-    /// Half of the clients reach only the leader, for longer than an election and their leases. The
-    /// leader reaches no other node for a part of that; its connections outlive it.
+    /// Half of the clients reach only the leader, for longer than an election and their leases. The leader reaches no other node for
+    /// a part of that; its connections outlive it.
     PartialPartition,
     /// A disk is slower by a factor, for a long time.
     CrawlingDisk(Who, u32),

@@ -1,5 +1,5 @@
-//! Answers, or calls, that are held back on connections that live and come late: after an election,
-//! or after the lease of the client that waits for them.
+//! Answers, or calls, that are held back on live connections and come late: after an election, or
+//! after the lease of the client that waits for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,23 +10,23 @@ use crate::chaos::net::{Host, Rule};
 use crate::chaos::stage::{HeldBack, Stage};
 use crate::draw::Draw;
 
-/// How late packets are at most that are late one by one.
+/// How late a packet is at most when each has a delay of its own.
 const LATE_BY: Duration = Duration::from_secs(4);
-/// Another leader is elected within this time of the last call of the old one, mostly.
+/// Another leader is mostly elected within this time of the last call of the old one.
 const ELECTED_WITHIN: Duration = Duration::from_millis(2_500);
 
-/// What is held back.
+/// The messages that are held back.
 #[derive(Debug)]
 pub(super) struct Answers {
     holdings: Vec<Holding>,
     from_ns: u64,
-    /// Cut off once the calls of the leader have arrived for a while.
+    /// The cut that follows once the calls of the leader have arrived for a while.
     then: Option<Then>,
-    /// What was cut off then.
+    /// The rules of that cut.
     cut: Vec<Rule>,
 }
 
-/// The leader is not heard any more, for so long: another one is elected.
+/// No node receives the leader's messages any more, for so long: another one is elected.
 #[derive(Debug)]
 struct Then {
     leader: usize,
@@ -61,8 +61,8 @@ pub(super) fn hold(stage: &mut Stage) -> Option<Broken> {
     })
 }
 
-/// Mostly so short that a connection between nodes lives: it ends 3 to 6 s after its pings are no
-/// longer answered.
+/// Mostly so short that a connection between nodes lives: it ends 3 to 6 s after its pings go
+/// unanswered.
 fn held_for(stage: &mut Stage) -> Duration {
     let longest = if stage.draw.below(3) == 0 { 8_000 } else { 4_000 };
     Duration::from_millis(stage.draw.between(1_000, longest))
@@ -73,7 +73,7 @@ fn a_client(stage: &mut Stage) -> Option<(usize, Arc<Host>)> {
     Some((client, stage.clients.host(client)?.clone()))
 }
 
-/// Holds back what is sent from each of the one to each of the other.
+/// Holds back the traffic from each host of `from` to each host of `to`.
 fn begin(
     stage: &mut Stage,
     from: &[Arc<Host>],
@@ -106,14 +106,14 @@ fn and_then_cut(mut broken: Broken, first: Duration, then: Then) -> Broken {
     broken
 }
 
-/// Goes on to the cut if there is one, and else delivers.
+/// Goes on to the cut if there is one, and otherwise delivers.
 pub(super) fn deliver(stage: &mut Stage, mut answers: Answers, note: String) -> Option<Broken> {
     if let Some(Then { leader, lasts }) = answers.then.take_if(|_| !stage.is_ending) {
         answers.cut = lines::unheard(stage, leader);
         return Some(Broken::new(note, lasts, Undo::Deliver(answers)));
     }
     let Answers { holdings, from_ns, cut, .. } = answers;
-    // What is held comes before the leader is heard again.
+    // The held messages arrive before the leader is heard again.
     let held: Vec<Held> = holdings
         .into_iter()
         .map(|holding| {

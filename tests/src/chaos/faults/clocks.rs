@@ -1,7 +1,7 @@
 //! Nodes whose clocks are wrong, by libfaketime.
 //!
-//! No node's clock may be read by clients, and none of theirs is changed: safety is promised for
-//! rates within the allowance (DESIGN §5.4), and a wall clock decides nothing at all (I8).
+//! Clients read no node's clock, and no client's clock is changed: safety is promised for rates
+//! within the allowance (DESIGN §5.4), and a wall clock decides nothing at all (I8).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::chaos::stage::Stage;
 
 /// A day, seconds: the farthest that a wall clock jumps.
 const DAY_S: u64 = 86_400;
-/// How wrong the rate of a clock may be, in thousands. The allowance is a tenth, for two clocks.
+/// The rate error of a clock at most, in thousandths. The allowance is a tenth, for two clocks.
 const RATE_ERROR: u64 = 40;
 
-/// The clocks that a node's process is shown.
+/// The clocks that a node's process sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// The machine's; its wall clock can be made to jump.
@@ -24,13 +24,13 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// What libfaketime and the shim of the power cuts find in the environment of the node.
+    /// The environment of the node for libfaketime and for the shim of the power cuts.
     pub fn variables(self, folder: &Path, node: usize) -> Vec<(String, String)> {
         let owned = |(key, value): (&str, String)| (key.to_owned(), value);
         let clock = match self {
             Self::Right => vec![
                 ("FAKETIME_TIMESTAMP_FILE", wall_clock(folder, node).display().to_string()),
-                // Instants are left alone: they cannot go back.
+                // Monotonic clocks are left alone: they cannot go back.
                 ("DONT_FAKE_MONOTONIC", "1".into()),
                 ("FAKETIME_CACHE_DURATION", "1".into()),
             ],
@@ -86,7 +86,7 @@ pub(super) fn set_right(stage: &mut Stage, node: usize) {
     stage.busy.remove(&node);
 }
 
-/// A process cannot be given another clock while it runs.
+/// A process cannot get another clock while it runs.
 fn restart(stage: &mut Stage, node: usize, clock: Clock) {
     stage.cluster.kill(node);
     stage.cluster.set_variables(node, clock.variables(&stage.folder, node));

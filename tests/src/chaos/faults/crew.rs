@@ -12,11 +12,11 @@ use tokio::sync::oneshot;
 use super::{Broken, Undo};
 use crate::chaos::stage::Stage;
 
-/// What a node exits with that was removed from its cluster (`server/src/exit.rs`).
+/// The exit code of a node that was removed from its cluster (`server/src/exit.rs`).
 const REMOVED: i32 = 77;
-/// What one exits with that has lost its data: it may have joined its cluster, or formed it.
+/// The exit codes of a node that has lost its data: it may have joined its cluster, or formed it.
 const REFUSED: [i32; 2] = [73, 78];
-/// Between two looks how far a change is, and between two tries.
+/// The interval between two checks of a change, and between two attempts.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// A change that is under way.
@@ -24,17 +24,18 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 pub(super) struct Change {
     /// The machine.
     place: usize,
-    /// The node on it, also when it is gone.
+    /// The node on it, also when it has ended.
     id: u64,
     steps: VecDeque<Step>,
-    /// What the cluster was asked for, and has not answered yet.
+    /// The request that the cluster has not answered yet.
     asked: Option<Asked>,
 }
 
 /// What has to happen next.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// The node refuses to start, by name: it has lost its data. It had logged so much before.
+    /// The node refuses to start, under its name: it has lost its data. It had logged so much
+    /// before.
     Refuses { logged: usize },
     /// It is removed.
     Remove,
@@ -46,13 +47,13 @@ enum Step {
     Furnish,
     /// The one on the machine becomes a learner.
     Add,
-    /// It gets a vote.
+    /// It becomes a voter.
     Promote,
-    /// Somebody else leads.
+    /// Another node leads.
     Transfer,
 }
 
-/// A question to the cluster.
+/// A request to the cluster.
 #[derive(Debug)]
 struct Asked {
     answer: oneshot::Receiver<Result<(), Error>>,
@@ -67,7 +68,7 @@ impl Asked {
         let (tell, answer) = oneshot::channel();
         let asking = ask(admin);
         let asking = Seams::system().spawn("change", async move {
-            // Nobody waits for it once the run is over.
+            // The receiver is gone once the run is over.
             let _ = tell.send(asking.await);
         });
         Self { answer, _asking: asking }
@@ -126,7 +127,7 @@ pub(super) fn transfer(stage: &mut Stage) -> Broken {
     Change::begin(stage, 0, &[Step::Transfer], "to whoever can")
 }
 
-/// One look at a change; what comes back is not over yet.
+/// Checks a change once; returns it if it is not over yet.
 pub(super) fn go_on(stage: &mut Stage, mut change: Change, note: String) -> Option<Broken> {
     if let Some(&step) = change.steps.front()
         && change.is_done(stage, step)
@@ -164,7 +165,7 @@ impl Change {
                     admin.add_learner(id, &advertise, &peers).await
                 });
                 if added {
-                    // From here on anything may happen to it, as to any other.
+                    // From here on any fault may hit it, as any other node.
                     stage.busy.remove(&self.place);
                 }
                 added
@@ -178,8 +179,8 @@ impl Change {
         }
     }
 
-    /// Asks for it until it is made. What is refused now, as a change too many or because too few
-    /// answer, is not for ever.
+    /// Asks for it until it is made. A refusal now, because of another change or because too few
+    /// members answer, is not final.
     fn is_made<F>(&mut self, stage: &Stage, ask: impl FnOnce(ClusterAdmin) -> F) -> bool
     where
         F: Future<Output = Result<(), Error>> + Send + 'static,
@@ -194,7 +195,7 @@ impl Change {
         }
     }
 
-    /// The answer, once it is there. The next look asks again.
+    /// The answer, once it is there. The next check asks again.
     fn answer<F>(
         &mut self,
         stage: &Stage,

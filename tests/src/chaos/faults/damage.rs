@@ -1,5 +1,5 @@
-//! A store that is damaged while its node is dead (I21): the node says so and does not start, or
-//! nothing that it acknowledged was in the damaged place.
+//! A store that is damaged while its node is dead (I21): either the node reports the damage and
+//! does not start, or the damaged place contained nothing that it had acknowledged.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
@@ -10,11 +10,11 @@ use std::time::Duration;
 use super::{Broken, Undo};
 use crate::chaos::stage::Stage;
 
-/// What a node exits with that cannot use its data folder (`server/src/exit.rs`).
+/// The exit code of a node that cannot use its data folder (`server/src/exit.rs`).
 const REFUSED: i32 = 73;
-/// What a node logs only once its folder is open.
+/// A node logs this only once its folder is open.
 pub(super) const OPENED: &str = "holdfast_server::node::announce";
-/// Between two looks whether the node has opened its folder or refused it.
+/// The interval between two checks whether the node has opened its folder or refused it.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// A node with a damaged folder.
@@ -42,7 +42,7 @@ pub(super) fn flip_a_bit(stage: &mut Stage) -> Option<Broken> {
     Some(Broken::new(what, LOOK_AGAIN, Undo::Restore(Damaged { node, kept, logged })))
 }
 
-/// Flips one bit of the file, where something is written; says of which byte.
+/// Flips one bit of the file, in a place that was written; returns the number of its byte.
 fn flip(file: &Path, draw: u64) -> usize {
     let bytes = std::fs::read(file).unwrap();
     let written: Vec<usize> =

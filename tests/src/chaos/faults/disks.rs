@@ -10,11 +10,11 @@ use nix::sys::statvfs::statvfs;
 use super::{Broken, Undo};
 use crate::chaos::stage::Stage;
 
-/// What a node exits with when its disk fails it (`server/src/exit.rs`).
+/// The exit codes of a node whose disk fails (`server/src/exit.rs`).
 const DISK_EXITS: [i32; 2] = [73, 74];
-/// Left on a disk that is filled to below the reserve.
+/// The space left on a disk that is filled to below the reserve.
 const LEFT_BYTES: u64 = 8 << 20;
-/// What a sync of a disk takes that is well.
+/// How long a sync takes on a healthy disk.
 const USUAL_SYNC_MS: u64 = 10;
 
 /// The file that says what is wrong with the disk of a node's machine.
@@ -36,7 +36,7 @@ pub(super) fn fill(stage: &mut Stage) -> Option<Broken> {
     let file = File::create(ballast(disk)).unwrap();
     let take = i64::try_from(free.saturating_sub(left)).unwrap();
     if take > 0 {
-        // The node may take some of it meanwhile; then it is full with less.
+        // The node may take some of the space meanwhile; then less fills the disk.
         let _ = fallocate(&file, FallocateFlags::empty(), 0, take);
     }
     let lasts = Duration::from_millis(stage.draw.between(2_000, 8_000));

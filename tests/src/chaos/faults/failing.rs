@@ -1,7 +1,7 @@
-//! Disks that hang, or fail what is asked of them: a node has to end by itself, with the code for it,
-//! within a stated time (`disk_stall_ms`), and has lost nothing when it is started again.
+//! Disks that hang, or fail an operation: a node has to end by itself, with the exit code for it, within a stated time (`disk_stall_ms`),
+//! and has lost nothing when it is started again.
 //!
-//! Until it is over, a look a few times a second says how far it is.
+//! Until the fault is over, a check a few times a second follows it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -17,25 +17,24 @@ use crate::chaos::stage::Stage;
 
 /// The first line that a node logs.
 const STARTED: &str = "INFO holdfast_server::node: holdfastd ";
-/// What a node exits with whose disk hangs (`server/src/exit.rs`).
+/// The exit code of a node whose disk hangs (`server/src/exit.rs`).
 const HANGS: i32 = 75;
-/// What one exits with for which a write failed, also while it opened its folder.
+/// The exit codes of a node for which a write failed, also while it opened its folder.
 const FAILED: [i32; 2] = [73, 74];
-/// How long a disk may hang, as the nodes have it (`disk_stall_ms`).
+/// How long a disk may hang, in the setting of the nodes (`disk_stall_ms`).
 const STALLS_AFTER: Duration = Duration::from_secs(10);
-/// What a node counts are ten looks, a tenth of that apart: the first comes up to one after the hang
-/// began, and a loaded machine makes each of them late.
+/// A node counts ten looks, a tenth of that time apart: the first comes up to one interval after the hang began, and a loaded machine makes
+/// each of them late.
 const STALL_SEEN_WITHIN: Duration = Duration::from_secs(5);
-/// No disk that hangs for less ends its node.
+/// No disk that hangs for less than this ends its node.
 const NO_STALL: Duration = Duration::from_secs(8);
 /// Longest time from a failed write to the end of the node.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
-/// A node that writes nothing for so long, because there is no leader, is not struck.
+/// A node that writes nothing for so long, because there is no leader, gets no fault.
 const WRITES_WITHIN: Duration = Duration::from_secs(20);
-/// A node that was about to end when its disk was mended has ended after this: its last words may take a
-/// second.
+/// A node that was about to end when its disk was mended has ended after this: its last log lines may take a second.
 const HAS_ENDED_AFTER: Duration = Duration::from_millis(1_500);
-/// Between two looks.
+/// The interval between two checks.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A node whose disk hangs or fails.
@@ -43,11 +42,11 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 pub(super) struct Ill {
     node: usize,
     how: How,
-    /// When it is over if the node still runs.
+    /// The end of the fault if the node still runs.
     until: Moment,
-    /// When the first call was seen to hang or to have failed.
+    /// When the first call was found to hang or to have failed.
     struck: Option<Moment>,
-    /// The disk is well again.
+    /// The disk works again.
     is_healed: bool,
     /// How the node has ended, if it has.
     ended: Option<ExitStatus>,
@@ -59,7 +58,7 @@ enum How {
     Fails,
 }
 
-/// Of a node that has opened its folder: reading the log may rightly take 60 times `disk_stall_ms`.
+/// For a node that has opened its folder: reading the log may rightly take 60 times `disk_stall_ms`.
 pub(super) fn hang(stage: &mut Stage) -> Option<Broken> {
     let node = stage.idle_leader_or_other().filter(|node| has_opened(stage, *node))?;
     let lasts = Duration::from_millis(stage.draw.between(5_000, 40_000));
@@ -80,10 +79,10 @@ fn has_opened(stage: &Stage, node: usize) -> bool {
     log[started..].contains(OPENED)
 }
 
-/// One look; what comes back is not over yet.
+/// Checks once; returns the fault if it is not over yet.
 pub(super) fn look(stage: &mut Stage, mut ill: Ill, note: String) -> Option<Broken> {
     let now = Seams::system().clock.now();
-    // In this order: a node that has ended was struck before.
+    // In this order: a node that has ended was hit before.
     let ended = ill.ended.is_none().then(|| stage.cluster.exited(ill.node)).flatten();
     if ill.struck.is_none() && struck(&stage.folder, ill.node).exists() {
         ill.struck = Some(now);
@@ -116,7 +115,7 @@ impl Ill {
         words: String,
     ) -> Broken {
         stage.busy.insert(node);
-        // It is not there unless a disk was ill before.
+        // The file exists only if a disk had a fault before.
         let _ = std::fs::remove_file(struck(&stage.folder, node));
         std::fs::write(disk_file(&stage.folder, node), what).unwrap();
         let until = Seams::system().clock.now() + lasts;
@@ -136,7 +135,7 @@ impl Ill {
         Some(now.saturating_since(self.struck?))
     }
 
-    /// A node may not end for anything else, nor for a hang that is none.
+    /// A node may not end for another reason, nor for a stall that is too short.
     fn has_ended(&mut self, stage: &mut Stage, status: ExitStatus, now: Moment) {
         let code = status.code().unwrap_or_default();
         let struck_for = self.struck_for(now);
@@ -176,7 +175,7 @@ impl Ill {
         }
     }
 
-    /// Nothing of it is left to be seen.
+    /// Removes every trace of the fault.
     fn give_back(self, stage: &mut Stage) {
         stage.busy.remove(&self.node);
         if self.ended.is_some() {

@@ -1,4 +1,4 @@
-//! Limits of a node's process, lowered while it runs to what it has.
+//! Limits of a node's process, lowered while it runs to its present use.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use super::{Broken, Undo};
 use crate::chaos::kind::Kind;
 use crate::chaos::stage::Stage;
 
-/// What a node logs when it has no descriptor for a connection.
+/// A node logs this when it has no descriptor for a connection.
 const REFUSED: &str = "no connection could be accepted";
-/// Least memory that a node has to start with, of what it had.
+/// Least memory that a node gets to start with, as a part of what it had.
 const LEAST_PERCENT: u64 = 30;
-/// A process that could not go on has ended so long after its limit was raised.
+/// A process that could not go on has ended this long after its limit was raised.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 
 /// A node with a limit that is too low.
@@ -32,8 +32,7 @@ pub(super) fn no_descriptors(stage: &mut Stage) -> Option<Broken> {
     lower(stage, node, Kind::NoDescriptors, limit, words)
 }
 
-/// A node at work takes little more memory than it has: in half of the cases it has to start, and to
-/// catch up, with less than it had.
+/// A node at work takes little more memory than it has: so in half of the cases it has to start, and to catch up, with less than it had.
 pub(super) fn little_memory(stage: &mut Stage) -> Option<Broken> {
     let node = stage.idle_leader_or_other()?;
     let had = address_space_kib(stage, node)?;
@@ -48,7 +47,7 @@ pub(super) fn little_memory(stage: &mut Stage) -> Option<Broken> {
     lower(stage, node, Kind::LittleMemory, (had * percent / 100) << 10, words)
 }
 
-/// It is the lowest that would be taken, so with this limit none is.
+/// It is the lowest that the system would give out, so with this limit it gives out none.
 fn lowest_free_descriptor(stage: &Stage, node: usize) -> Option<u64> {
     let open = std::fs::read_dir(format!("/proc/{}/fd", stage.cluster.pid(node))).ok()?;
     let open: Vec<u64> =
@@ -72,7 +71,7 @@ fn lower(stage: &mut Stage, node: usize, kind: Kind, limit: u64, words: String) 
     Some(Broken::new(words, lasts, Undo::Raise(lowered)))
 }
 
-/// Sets the soft limit; `None`: to the hard one. None comes back if the process has ended.
+/// Sets the soft limit; `None`: to the hard one. Returns `None` if the process has ended.
 fn set(stage: &Stage, node: usize, kind: Kind, limit: Option<u64>) -> Option<()> {
     let resource = if kind == Kind::NoDescriptors { Resource::Nofile } else { Resource::As };
     // A node has the hard limit of the harness.
@@ -82,13 +81,13 @@ fn set(stage: &Stage, node: usize, kind: Kind, limit: Option<u64>) -> Option<()>
     prlimit(pid, resource, limit).ok().map(drop)
 }
 
-/// Raises the limit, and then looks what has become of the node.
+/// Raises the limit, and then checks the effect on the node.
 pub(super) fn raise(stage: &mut Stage, mut lowered: Lowered, note: String) -> Option<Broken> {
     if lowered.is_raised {
         look(stage, &lowered);
         return None;
     }
-    // A process that has ended needs none.
+    // A process that has ended needs no limit.
     let _ = set(stage, lowered.node, lowered.kind, None);
     lowered.is_raised = true;
     Some(Broken::new(note, ENDS_WITHIN, Undo::Raise(lowered)))
@@ -104,7 +103,7 @@ fn look(stage: &mut Stage, lowered: &Lowered) {
         stage.came_of(kind, &format!("the node went on; {what}"));
         return;
     };
-    // Without descriptors a node waits for some. Without memory no process can go on.
+    // Without descriptors a node waits for one. Without memory no process can go on.
     if kind == Kind::NoDescriptors {
         let last = log.lines().last().unwrap_or_default();
         let (name, kind) = (stage.name(node), kind.name());

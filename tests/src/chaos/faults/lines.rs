@@ -1,7 +1,7 @@
-//! Lines between programs: cut, lossy, slow, reset.
+//! Faults of the connections between programs: cut, lossy, slow, reset.
 //!
-//! On a network of its own the rules of [`crate::chaos::net`] do it; on loopback a relay before
-//! each node's ports does what a relay can.
+//! On a network of its own the rules of [`crate::chaos::net`] inject them; on loopback a relay
+//! before each node's ports does what a relay can.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -17,9 +17,9 @@ use crate::chaos::stage::Stage;
 use crate::cluster::Place;
 use crate::fault::{Delay, Line, Relay};
 
-/// The ports of a node on its own host, and where its relay listens while there is a detour.
+/// The ports of a node on its own host, and those of its relay while there is a detour.
 const PORTS: [(u16, u16); 2] = [(7420, 17_420), (7421, 17_421)];
-/// Long enough that something comes over every busy connection, and is answered with a reset.
+/// Long enough that some packet comes over every busy connection, and is answered with a reset.
 const RESET_FOR: Duration = Duration::from_millis(400);
 
 /// Relays before a node's two ports.
@@ -30,7 +30,7 @@ pub struct LineRelays {
 }
 
 impl LineRelays {
-    /// Puts them before the node, so that it is found behind them.
+    /// Puts the relays before the node, so that clients and nodes connect to them.
     pub async fn before(place: &mut Place) -> Self {
         let clients = Relay::before(&place.listen).await;
         let peers = Relay::before(&place.peer_listen).await;
@@ -44,8 +44,8 @@ fn split_for(stage: &mut Stage) -> Duration {
     Duration::from_millis(stage.draw.between(1_000, 10_000))
 }
 
-/// No two nodes of different groups hear each other. On loopback no node is heard by any other
-/// that is in a group of its own.
+/// No two nodes of different groups receive each other's messages. On loopback no other node
+/// receives those of a node in a group of its own.
 fn split(stage: &mut Stage, apart: &[(usize, usize)], note: String) -> Broken {
     let lasts = split_for(stage);
     let Some(hosts) = &stage.hosts else {
@@ -60,7 +60,7 @@ fn split(stage: &mut Stage, apart: &[(usize, usize)], note: String) -> Broken {
     Broken::new(note, lasts, in_force(rules))
 }
 
-/// The first rule that fails ends the run with its reason: it would test less than it says.
+/// Fails the run at the first rule that fails, with its reason: it would test less than it claims.
 fn in_force(rules: impl IntoIterator<Item = Result<Rule, NetError>>) -> Undo {
     Undo::Lift(all(rules))
 }
@@ -105,7 +105,7 @@ pub(super) fn split_the_leader(stage: &mut Stage) -> Option<Broken> {
     Some(split(stage, &pairs(&[leader], &others), note))
 }
 
-/// No other node hears this one.
+/// No other node receives the messages of this one.
 pub(super) fn unheard(stage: &Stage, node: usize) -> Vec<Rule> {
     let Some(hosts) = &stage.hosts else { return Vec::new() };
     let mut others = stage.members();
@@ -133,7 +133,7 @@ pub(super) fn split_into_a_ring(stage: &mut Stage) -> Broken {
     let members = stage.members();
     let count = members.len();
     let first = usize::try_from(stage.draw.below(count as u64)).unwrap_or(0);
-    // Of three, every two are neighbours.
+    // Of three, each is a neighbour of each other.
     let apart: Vec<(usize, usize)> = if count < 4 {
         vec![(first, (first + 1) % count)]
     } else {
@@ -249,7 +249,7 @@ impl Detour {
         wait.recv().expect("the relays stand");
         let rules = PORTS.iter().map(|&(port, relay)| host.redirect(port, relay));
         let rules = all(rules);
-        // Whoever is connected comes again, through the relay.
+        // Every client and node reconnects, through the relay.
         let reset = all([host.reset()]);
         Seams::system().sleep(RESET_FOR / 2).await;
         lift(reset);

@@ -10,9 +10,9 @@ use nix::unistd::Pid;
 use super::{Broken, Undo};
 use crate::chaos::stage::Stage;
 
-/// A slow node runs for a part of each such while.
+/// A slow node runs for a part of each such period.
 const TURN: Duration = Duration::from_millis(200);
-/// Which part it may be, one in so many.
+/// The part of each period in which it runs, one in so many.
 const SLOWER_BY: [u32; 2] = [10, 100];
 
 /// How long a dead node stays dead.
@@ -25,7 +25,7 @@ fn frozen_for_long(stage: &mut Stage) -> Duration {
     Duration::from_millis(stage.draw.between(6_000, 20_000))
 }
 
-/// How long something is frozen: mostly about as long as an election, seldom far longer.
+/// How long a process is frozen: mostly about as long as an election, seldom far longer.
 fn frozen_for(stage: &mut Stage) -> Duration {
     let longest = if stage.draw.below(4) == 0 { 20_000 } else { 5_000 };
     Duration::from_millis(stage.draw.between(1_000, longest))
@@ -88,7 +88,7 @@ pub(super) fn stop_for_long(stage: &mut Stage) -> Option<Broken> {
     Some(broken)
 }
 
-/// A node that is stopped and goes on in turns.
+/// A node that stops and continues in turns.
 #[derive(Debug)]
 pub(super) struct Turns {
     node: usize,
@@ -108,7 +108,7 @@ pub(super) fn slow_down(stage: &mut Stage) -> Option<Broken> {
     Some(Broken::new(words, lasts, Undo::GoOnAtOnce(Turns { node, stop, thread })))
 }
 
-/// The process is reaped by nobody while a fault has it in hand, so its id stays its own.
+/// Nothing reaps the process while a fault has it in hand, so its id stays its own.
 fn take_turns(pid: Pid, runs: Duration, stopped: &Receiver<()>) {
     for (signal, length) in
         [(Signal::SIGSTOP, TURN.saturating_sub(runs)), (Signal::SIGCONT, runs)].into_iter().cycle()
@@ -148,7 +148,7 @@ pub(super) fn thaw_client(stage: &mut Stage, client: usize) {
     stage.clients.signal(client, Signal::SIGCONT);
 }
 
-/// So many nodes at once lose their power; `None` if not so many are idle.
+/// Cuts the power of so many nodes at once; `None` if not so many are idle.
 pub(super) async fn cut_power(stage: &mut Stage, count: usize) -> Option<Broken> {
     let mut idle = stage.idle_nodes();
     if idle.len() < count {

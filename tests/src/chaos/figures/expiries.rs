@@ -1,7 +1,7 @@
-//! How late sessions were expired after the deadline of the leader that expired them, as the nodes
-//! log it: what its own clock measured (DESIGN §5.2).
+//! How late sessions were expired after the deadline of the leader that expired them, from the logs
+//! of the nodes: as its own clock measured it (DESIGN §5.2).
 
-/// What a node logs of each.
+/// The log line of each expiry.
 const EXPIRED: &str = "a session expired";
 const LATE: &str = "late=";
 
@@ -13,7 +13,7 @@ pub(super) fn in_logs(logs: &[String]) -> Vec<u64> {
     late
 }
 
-/// A length as `Duration` prints it for programmers.
+/// A duration as `Duration`'s debug output prints it.
 fn millis(text: &str) -> Option<u64> {
     let number = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let whole = |number: &str| number.split('.').next()?.parse().ok();
@@ -29,7 +29,7 @@ fn millis(text: &str) -> Option<u64> {
     }
 }
 
-/// As the table shows them.
+/// The line of the table.
 pub(super) fn told(late_ms: &[u64]) -> String {
     let Some(longest) = late_ms.last() else { return "none".into() };
     let at = |hundredths: usize| late_ms[(late_ms.len() - 1) * hundredths / 100];

@@ -1,21 +1,21 @@
-//! What was held back on connections, and what happened meanwhile.
+//! The packets that were held back on connections, and the elections during that.
 
 use super::MS;
 use crate::chaos::schedule::Observed;
 use crate::chaos::stage::HeldBack;
 
-/// Of all faults that held packets back.
+/// The sums over all faults that held packets back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeldAll {
-    /// How many faults.
+    /// The number of faults.
     pub faults: usize,
-    /// How many of them had another leader at their end, or the same one anew.
+    /// How many of them had another leader at their end, or the same one in a new term.
     pub over_elections: usize,
-    /// How many packets.
+    /// The number of packets.
     pub packets: u64,
     /// Live connections that they belonged to.
     pub connections: usize,
-    /// Those of them that lived when the packets were delivered.
+    /// Those of them that still lived when the packets were delivered.
     pub lived: usize,
     /// The shortest and the longest time, milliseconds.
     pub lengths_ms: Option<(u64, u64)>,
@@ -43,7 +43,7 @@ impl HeldAll {
         self.lengths_ms = Some((shortest.min(length), longest.max(length)));
     }
 
-    /// As the table shows it.
+    /// The line of the table.
     pub(super) fn told(&self) -> String {
         let Some((shortest, longest)) = self.lengths_ms else { return "nothing".into() };
         let Self { faults, over_elections, packets, connections, lived, .. } = self;

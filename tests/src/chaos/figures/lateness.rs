@@ -1,7 +1,7 @@
 //! How late the locks of killed clients passed on, against the bound of DESIGN §5.3 (I7).
 //!
-//! Never early is proven by the judge (I6, I24). Late is counted from the end of the lease as the
-//! dead client knew it: the send time of its last acknowledged keepalive plus its TTL.
+//! The judge proves that no lock passes on early (I6, I24). Lateness counts from the end of the lease as the dead client knew it: the send
+//! time of its last acknowledged keepalive plus its TTL.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,14 +12,14 @@ use crate::chaos::schedule::{Observed, Span};
 use crate::chaos::workload;
 use crate::history::{ClientId, Record, What};
 
-/// What a safe deadline falls short of send time plus TTL, beside the allowance (DESIGN §5.4).
+/// How much earlier a safe deadline is than send time plus TTL, besides the allowance (DESIGN §5.4).
 const SAFETY_MS: u64 = 20;
 /// The allowance, in hundredths.
 const ALLOWANCE: u64 = 10;
 /// The margin of DESIGN §5.2.
 const MARGIN_MS: u64 = 50;
-/// A commit, a push, and how long a dead client's last news may have been under way: on a loaded
-/// machine of two cores, under faults that make every commit slow.
+/// A commit, a push, and how long a dead client's last messages may have been under way: on a loaded machine of two cores, under faults
+/// that make every commit slow.
 const GRACE_MS: u64 = 10_000;
 
 /// One lock of one killed client.
@@ -31,7 +31,7 @@ pub(super) struct Late {
     /// What §5.3 allows, without the grace.
     bound_ms: u64,
     changes: u64,
-    /// Nothing was broken meanwhile.
+    /// No other fault was active meanwhile.
     alone: bool,
 }
 
@@ -52,13 +52,13 @@ impl fmt::Display for Late {
     }
 }
 
-/// What is known of a client while the history is gone through.
+/// The state of a client at one point of the history.
 #[derive(Default)]
 struct Client {
     safe_until_ns: u64,
-    /// What it holds alone: by name, the token.
+    /// Its exclusive holds: by name, the token.
     alone: BTreeMap<String, u64>,
-    /// The names that it asked to share, of all its requests.
+    /// The names that it asked to share, by request.
     shared: BTreeMap<u64, Vec<String>>,
 }
 
@@ -69,8 +69,8 @@ struct Orphan {
     lease_end_ns: u64,
 }
 
-/// Every lock that a client held alone when it was killed, and that somebody was granted later. Only
-/// those that nobody asks for together with others: a set may have to wait for something else.
+/// Every lock that a client held alone when it was killed, and that another client was granted later. Only names that no request combines
+/// with others: a set may have to wait for another name.
 pub(super) fn of_killed_clients(history: &[Record], observed: &Observed) -> Vec<Late> {
     let mut clients: BTreeMap<ClientId, Client> = BTreeMap::new();
     let mut orphans: BTreeMap<String, Vec<Orphan>> = BTreeMap::new();
@@ -124,7 +124,7 @@ impl Client {
     }
 }
 
-/// The send time of the last keepalive whose answer was written down, plus the TTL.
+/// The send time of the last keepalive whose answer was recorded, plus the TTL.
 fn lease_end(client: ClientId, safe_until_ns: u64) -> u64 {
     let ttl_ms = u64::try_from(workload::ttl(client).as_millis()).unwrap_or(u64::MAX);
     safe_until_ns + (ttl_ms * ALLOWANCE / 100 + SAFETY_MS) * MS
@@ -150,7 +150,7 @@ fn passed_on(name: &str, orphan: &Orphan, at_ns: u64, observed: &Observed) -> La
     }
 }
 
-/// As the table shows them.
+/// The line of the table.
 pub(super) fn told(late: &[Late]) -> String {
     let most = |late: &mut dyn Iterator<Item = &Late>| late.max_by_key(|late| late.by_ms).cloned();
     let alone: Vec<&Late> = late.iter().filter(|late| late.alone).collect();

@@ -1,5 +1,5 @@
-//! What was served while faults of a kind were under way. Others may have been there at the same
-//! time: it tells which kinds leave so little that they prove little, not what each costs by itself.
+//! What was served while faults of a kind were under way. Other faults may have been active at the same time: so this shows which kinds
+//! leave so little service that they prove little, not what each kind costs by itself.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::history::{Record, What};
 /// What was served during several spans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Service {
-    /// How many spans.
+    /// The number of spans.
     pub spans: usize,
-    /// How long they were together, milliseconds.
+    /// Their total length, milliseconds.
     pub ms: u64,
-    /// For how long of it somebody led and served, milliseconds.
+    /// For how long of it a leader served, milliseconds.
     pub led_ms: u64,
-    /// What was granted in it.
+    /// The grants in it.
     pub grants: usize,
 }
 
@@ -34,7 +34,7 @@ impl Service {
         self.grants += before(until).saturating_sub(before(from));
     }
 
-    /// As the table shows it.
+    /// The line of the table.
     pub(super) fn told(&self) -> String {
         let percent = self.led_ms * 100 / self.ms.max(1);
         let rate = self.grants as u64 * 1_000 / self.ms.max(1);
@@ -43,7 +43,7 @@ impl Service {
     }
 }
 
-/// Of the whole time of the faults, and of each kind.
+/// The service during all faults, and during those of each kind.
 pub(super) fn of(history: &[Record], observed: &Observed) -> (Service, BTreeMap<Kind, Service>) {
     let granted = |record: &&Record| matches!(record.what, What::Granted { .. });
     let grants: Vec<u64> = history.iter().filter(granted).map(|record| record.at_ns).collect();

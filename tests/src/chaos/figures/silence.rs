@@ -1,13 +1,13 @@
-//! How long nobody was granted anything after a leader was killed.
+//! How long no client was granted anything after a leader was killed.
 
 use super::MS;
 use crate::chaos::kind::Kind;
 use crate::chaos::schedule::{Observed, Span};
 use crate::history::{Record, What};
 
-/// A pause that a kill began, begins within this time of it.
+/// A pause that a kill causes begins within this time of it.
 const BEGINS_WITHIN_NS: u64 = 1_000 * MS;
-/// Nothing else was broken from so long before a kill …
+/// No other fault was active from so long before a kill …
 const BEFORE_NS: u64 = 1_000 * MS;
 /// … until so long after it.
 const AFTER_NS: u64 = 5_000 * MS;
@@ -28,7 +28,7 @@ pub(super) fn after_kills(history: &[Record], observed: &Observed) -> Vec<u64> {
 fn is_alone(kill: &Span, faults: &[Span]) -> bool {
     let from = kill.from_ns.saturating_sub(BEFORE_NS);
     let disturbs = |other: &&Span| {
-        // The next kill waits until the one before has settled: it comes after the pause.
+        // The next kill waits until the previous one has settled: it comes after the pause.
         let until =
             if other.kind == Kind::KillLeader { kill.from_ns } else { kill.from_ns + AFTER_NS };
         other.from_ns < until && other.until_ns > from
@@ -37,7 +37,7 @@ fn is_alone(kill: &Span, faults: &[Span]) -> bool {
 }
 
 /// The longest time between two grants that begins at the kill or soon after it: a grant or two of
-/// the dead leader may still be on their way.
+/// the dead leader may still be under way.
 fn pause(grants: &[u64], killed_ns: u64) -> Option<u64> {
     let after = grants.partition_point(|at| *at <= killed_ns);
     let mut begins = killed_ns;
@@ -52,7 +52,7 @@ fn pause(grants: &[u64], killed_ns: u64) -> Option<u64> {
     longest
 }
 
-/// As the table shows them.
+/// The line of the table.
 pub(super) fn told(pauses_ms: &[u64]) -> String {
     let Some(longest) = pauses_ms.last() else { return "not measured".into() };
     let at = |hundredths: usize| pauses_ms[(pauses_ms.len() - 1) * hundredths / 100];
