@@ -1,5 +1,4 @@
-//! Three real Cassandra nodes, by `tests/cassandra/nodes`: those that `tests/run` has started, or a
-//! suite's own.
+//! Three real Cassandra nodes, run by `tests/cassandra/nodes`: those that `tests/run` has started, or a suite's own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,10 +19,10 @@ use crate::history::{ClientId, Recorder};
 use crate::remote::RemoteScribe;
 use crate::run::judge;
 
-/// Where `tests/run` says that nodes run.
+/// The variable in which `tests/run` names its running nodes.
 const RUN: &str = "HOLDFAST_TEST_NODES";
 
-/// Nodes 1 to 3. Those that are a suite's own end when this is dropped.
+/// Nodes 1 to 3. Dropping this ends those that are a suite's own.
 #[derive(Debug)]
 pub struct Nodes {
     run: PathBuf,
@@ -46,7 +45,7 @@ impl Nodes {
         Self::start_own(&["1"]).await
     }
 
-    /// Starts one node of its own that lets in only who logs in (role and password: `cassandra`).
+    /// Starts one node of its own that requires a login (role and password: `cassandra`).
     pub async fn start_one_with_login() -> Self {
         Self::start_own(&["1", "login"]).await
     }
@@ -58,7 +57,7 @@ impl Nodes {
         nodes
     }
 
-    /// An earlier test may have left a node dead, or with a wrong clock. Of tests that begin together one mends.
+    /// An earlier test may have left a node dead, or with a wrong clock. Of tests that begin together one mends them.
     async fn mend(&self) {
         static TURN: Mutex<()> = Mutex::const_new(());
         let _turn = TURN.lock().await;
@@ -91,24 +90,24 @@ impl Nodes {
         self.call("kill", &[&node.to_string()]).await;
     }
 
-    /// Starts a node again, with its data; it is ready when this is done.
+    /// Starts a node again, with its data, and waits until it is ready.
     pub async fn restart(&self, node: u8) {
         self.call("start", &[&node.to_string()]).await;
     }
 
-    /// From now on a node's wall clock is ahead by so much.
+    /// From now on a node's wall clock is ahead by this much.
     pub async fn skew(&self, node: u8, ahead: Duration) {
         self.call("skew", &[&node.to_string(), &ahead.as_millis().to_string()]).await;
-        // The shim looks every 100 ms.
+        // The shim reads its file every 100 ms.
         Seams::system().sleep(Duration::from_millis(200)).await;
     }
 
-    /// A session of the driver, as a user of the library has one.
+    /// A session of the driver, like one of a user of the library.
     pub async fn session(&self) -> Arc<Session> {
         Arc::new(self.builder().await.build().await.unwrap())
     }
 
-    /// The same, of nodes that want a login.
+    /// The same, for nodes that require a login.
     pub async fn session_as(&self, user: &str, password: &str) -> Arc<Session> {
         Arc::new(self.builder().await.user(user, password).build().await.unwrap())
     }
@@ -135,7 +134,7 @@ impl Drop for Nodes {
     fn drop(&mut self) {
         if self.own.is_some() {
             let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("cassandra/nodes");
-            // A failure leaves processes behind, which the next line of the test's output tells.
+            // A failure leaves processes behind; the next line of the test's output reports it.
             let ended = Command::new(script).arg("down").arg(&self.run).status();
             assert!(ended.is_ok_and(|status| status.success()), "the nodes did not end");
         }
@@ -152,32 +151,32 @@ pub struct Stage {
     recorder: Recorder,
 }
 
-/// Tables of the schema, by what they are for.
+/// Tables of the schema, by their purpose.
 pub type Tables = &'static [&'static str];
-/// Of the lease.
+/// The tables of the lease.
 pub const LEASE: Tables = &["leases", "sequences"];
-/// Of the queue.
+/// The tables of the queue.
 pub const QUEUE: Tables = &["lock_queue", "lock_main"];
-/// Of the tokens.
+/// The tables of the tokens.
 pub const TOKENS: Tables = &["tokens", "token_times"];
-/// Of the bakery in the wiki's form.
+/// The tables of the bakery in the wiki's form.
 pub const BAKERY: Tables = &["numbers", "choosing"];
-/// Of the thesis' older recipe; its main rows are where the queue has them.
+/// The tables of the thesis' older recipe; it shares the table of main rows with the queue.
 pub const SHADOW: Tables = &["lock_main", "lock_shadow"];
-/// Of the tokens without LWT.
+/// The tables of the tokens without LWT.
 pub const OPTIMISTIC: Tables = &["optimistic_tokens"];
-/// Of lockers that move.
+/// The table of lockers that move.
 pub const MODES: Tables = &["locker_modes"];
-/// Of scopes that fall back.
+/// The tables of scopes that fall back.
 pub const FALLBACK: Tables = &["authority", "fallback_leases", "fences"];
-/// Of the time service.
+/// The table of the time service.
 pub const TIME: Tables = &["global_time"];
-/// Of the work queues.
+/// The tables of the work queues.
 pub const WORK: Tables =
     &["work_details", "work_choosing", "work_numbers", "work_hours", "work_aside"];
 
 impl Stage {
-    /// Makes the keyspace, and of the schema these tables: each takes three nodes on two cores a third of a second.
+    /// Makes the keyspace, and these tables of the schema: each takes three nodes on two cores a third of a second.
     pub async fn set(keyspace: &'static str, wanted: &[Tables]) -> Self {
         let nodes = Nodes::start().await;
         let points = nodes.contact_points().await;
@@ -194,13 +193,13 @@ impl Stage {
         Self { nodes, points, keyspace, session, recorder }
     }
 
-    /// Makes more tables: those of this layout that are not there.
+    /// Makes the missing tables of this layout.
     pub async fn make(&self, layout: Layout) {
         let schema = Schema::new(self.keyspace, None).named(layout);
         schema.apply(&self.points, None, Duration::from_secs(20)).await.unwrap();
     }
 
-    /// Empties these tables, if anything is in them: emptying takes three nodes long.
+    /// Empties these tables, unless they are empty: emptying takes three nodes a long time.
     pub async fn empty(&self, tables: Tables) {
         for table in tables {
             let table = format!("\"{}\".{table}", self.keyspace);
@@ -212,7 +211,7 @@ impl Stage {
         }
     }
 
-    /// To be killed, started again, skewed.
+    /// The nodes: a test can kill, restart and skew them.
     pub fn nodes(&self) -> &Nodes {
         &self.nodes
     }
@@ -222,7 +221,7 @@ impl Stage {
         &self.points
     }
 
-    /// Its name.
+    /// The name of the keyspace.
     pub fn keyspace(&self) -> &str {
         self.keyspace
     }
@@ -237,12 +236,12 @@ impl Stage {
         &self.recorder
     }
 
-    /// The keyspace for one more client: as far as locks go, a process of its own.
+    /// The keyspace for one more client, which counts as a process of its own for locks.
     pub fn cassandra(&self) -> Cassandra {
         Cassandra::new(self.session.clone(), self.keyspace, SerialScope::Cluster).unwrap()
     }
 
-    /// Clients 1 to `number`, with the locker that `make` makes for the service of each.
+    /// Clients 1 to `number`, each with the locker that `make` makes for its service.
     pub fn clients(
         &self,
         number: u64,
@@ -255,7 +254,7 @@ impl Stage {
         (1..=number).map(client).collect()
     }
 
-    /// `clients` work on `names` while `act` is done; then they are judged.
+    /// Lets `clients` work on `names` while `act` runs; then judges them.
     pub async fn under_load(
         self,
         clients: Vec<RemoteScribe>,

@@ -1,8 +1,8 @@
 //! Real `holdfastd` processes on loopback: started, killed, stopped, frozen, cut off from power.
 //!
-//! A [`Cluster`] owns its processes and its folder. Whatever becomes of the test, they are ended,
-//! by their own ids: on drop, and by the kernel should the test's thread be gone before. After a
-//! failure the folder with settings, data and logs is kept and its path printed.
+//! A [`Cluster`] owns its processes and its folder. However the test ends, they are ended, by their
+//! own ids: on drop, and by the kernel if the test's thread is gone before. After a failure the
+//! folder with settings, data and logs is kept and its path printed.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -23,10 +23,10 @@ use crate::{shim, wire};
 
 /// How long a cluster may take to have a leader that serves.
 const LEADER_WITHIN: Duration = Duration::from_mins(1);
-/// How long a process may take to end after it was told to.
+/// How long a process may take to end after a signal.
 const EXIT_WITHIN: Duration = Duration::from_mins(1);
 
-/// What kind of cluster a test wants.
+/// The cluster that a test needs.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// How many nodes; one is the embedded default with one voter.
@@ -35,31 +35,31 @@ pub struct Setup {
     pub node_settings: String,
     /// Further settings of the whole cluster, lines of TOML.
     pub cluster_settings: String,
-    /// Where scopes fall back, lines of TOML; empty: nowhere.
+    /// The Cassandra that scopes fall back on, lines of TOML; empty: none.
     pub fallback_settings: String,
-    /// Data folders lose what was not synced when the power is cut ([`Cluster::cut_power`]).
+    /// Data folders lose unsynced writes when the power is cut ([`Cluster::cut_power`]).
     pub power: bool,
-    /// Where the nodes are; empty: on loopback.
+    /// The places of the nodes; empty: on loopback.
     pub places: Vec<Place>,
     /// Libraries that each node's process is started with.
     pub preload: Vec<PathBuf>,
-    /// Where settings, data and logs go, and stay; `None`: a folder that is removed unless the test
-    /// fails.
+    /// The folder of settings, data and logs, which is kept; `None`: a folder that is removed
+    /// unless the test fails.
     pub folder: Option<PathBuf>,
 }
 
-/// Where a node listens, and where others find it.
+/// The addresses on which a node listens, and those that others use.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Where clients reach it.
+    /// The address for clients.
     pub listen: String,
-    /// Where its peers reach it.
+    /// The address for its peers.
     pub peer_listen: String,
     /// Its admin port.
     pub admin_listen: String,
-    /// Where clients are told to go.
+    /// The address that clients get from other nodes.
     pub advertise: String,
-    /// Where its peers are told to go.
+    /// The address that its peers use.
     pub peer_advertise: String,
     /// The network it is in, if it is not the harness's own.
     pub namespace: Option<Arc<Namespace>>,
@@ -80,7 +80,7 @@ impl Setup {
     pub fn nodes(nodes: usize) -> Self {
         Self {
             nodes,
-            // The machine's disk may be fuller than a store would like.
+            // The machine's disk may be fuller than a store accepts.
             node_settings: "reserve_bytes = 0\n".into(),
             cluster_settings: String::new(),
             fallback_settings: String::new(),
@@ -105,14 +105,14 @@ impl Setup {
         self
     }
 
-    /// Says where scopes fall back.
+    /// Sets the Cassandra that scopes fall back on.
     #[must_use]
     pub fn with_fallback(mut self, lines: &str) -> Self {
         self.fallback_settings = format!("\n[fallback]\n{lines}");
         self
     }
 
-    /// Lets the power be cut.
+    /// Makes it possible to cut the power.
     #[must_use]
     pub fn with_power_cuts(mut self) -> Self {
         self.power = true;
@@ -132,34 +132,34 @@ pub struct Cluster {
     seams: Seams,
 }
 
-/// One node: its place on disk and on the network, and its process while it has one.
+/// One node: its folder, its addresses, and its process while it has one.
 #[derive(Debug)]
 pub struct Node {
     /// Its node id.
     pub id: u64,
-    /// Where clients reach it.
+    /// The address for clients.
     pub listen: String,
-    /// Where its peers reach it.
+    /// The address for its peers.
     pub peer_listen: String,
     /// Its admin port.
     pub admin_listen: String,
-    /// Where clients are told to go.
+    /// The address that clients get from other nodes.
     pub advertise: String,
     /// Its settings.
     pub config: PathBuf,
-    /// The folder of all that is on its disk.
+    /// The folder of everything on its disk.
     pub disk: PathBuf,
     /// Its data.
     pub data: PathBuf,
-    /// What it prints.
+    /// The file with everything it prints.
     pub log: PathBuf,
     peer_advertise: String,
     namespace: Option<Arc<Namespace>>,
     variables: Vec<(String, String)>,
     child: Option<Child>,
-    /// It waits to be added rather than form a cluster.
+    /// It waits to be added rather than forming a cluster.
     joins: bool,
-    /// It is no member any more: nobody's settings name it, and nothing waits for it.
+    /// It is no longer a member: no settings name it, and nothing waits for it.
     gone: bool,
 }
 
@@ -195,7 +195,7 @@ impl Cluster {
     }
 
     /// Writes the settings of one more node, which waits to be added to the cluster, without
-    /// starting it; says its place. Its settings name all nodes there were so far.
+    /// starting it; returns its place. Its settings name all nodes so far.
     pub fn prepare_joining(&mut self, id: u64) -> usize {
         let place = self.setup.places.get(self.nodes.len()).cloned();
         let place = place.unwrap_or_else(Place::on_loopback);
@@ -205,7 +205,7 @@ impl Cluster {
         index
     }
 
-    /// A node that does not run is no member any more. Its machine stands empty until
+    /// A node that does not run is no longer a member. Its machine stays empty until
     /// [`Cluster::prepare_again`].
     pub fn retire(&mut self, index: usize) {
         let node = &mut self.nodes[index];
@@ -213,9 +213,9 @@ impl Cluster {
         node.gone = true;
     }
 
-    /// The machine of a node that is gone gets another one, with an empty folder and an id of its
-    /// own, which waits to be added. All settings name the members there are now, as operators are
-    /// told to write them.
+    /// Puts a new node on the machine of one that is gone, with an empty folder and an id of its
+    /// own; it waits to be added. All settings name the present members, as the manual tells
+    /// operators to write them.
     pub fn prepare_again(&mut self, index: usize, id: u64) {
         let node = &mut self.nodes[index];
         assert!(node.gone, "node {} is still there", node.id);
@@ -250,7 +250,7 @@ impl Cluster {
         cluster
     }
 
-    /// The nodes, in the order of their ids; elsewhere a node is named by its place in here.
+    /// The nodes, in the order of their ids; other methods name a node by its index here.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
@@ -261,7 +261,7 @@ impl Cluster {
         all.join(",")
     }
 
-    /// Where clients and where peers are told to find a node.
+    /// The addresses of a node for clients and for peers.
     pub fn addresses(&self, index: usize) -> (String, String) {
         let Node { advertise, peer_advertise, .. } = &self.nodes[index];
         (advertise.clone(), peer_advertise.clone())
@@ -295,12 +295,12 @@ impl Cluster {
         node.child = Some(spawn(&mut command, &log));
     }
 
-    /// What a node's process finds in its environment, from its next start on.
+    /// Sets the environment of a node's process, from its next start on.
     pub fn set_variables(&mut self, index: usize, variables: Vec<(String, String)>) {
         self.nodes[index].variables = variables;
     }
 
-    /// SIGKILL, and waits until the process is gone.
+    /// Sends SIGKILL, and waits until the process is gone.
     pub fn kill(&mut self, index: usize) {
         let node = &mut self.nodes[index];
         if let Some(mut child) = node.child.take() {
@@ -310,8 +310,8 @@ impl Cluster {
         }
     }
 
-    /// Cuts these nodes off from power at once: they are gone, with every write that was not
-    /// synced.
+    /// Cuts these nodes off from power at once: their processes are gone, with every write that was
+    /// not synced.
     pub async fn cut_power(&mut self, indexes: &[usize]) {
         assert!(self.power.is_some(), "the cluster was set up without power cuts");
         for &index in indexes {
@@ -338,7 +338,7 @@ impl Cluster {
         self.signal(index, Signal::SIGSTOP);
     }
 
-    /// Lets a frozen node go on.
+    /// Lets a frozen node continue.
     pub fn thaw(&self, index: usize) {
         self.signal(index, Signal::SIGCONT);
     }
@@ -354,7 +354,7 @@ impl Cluster {
         self.nodes[index].child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
     }
 
-    /// How a node's process has ended, if it has; it may then be started again.
+    /// How a node's process has ended, if it has; the node may then be started again.
     pub fn exited(&mut self, index: usize) -> Option<ExitStatus> {
         let node = &mut self.nodes[index];
         let status = node.child.as_mut()?.try_wait().unwrap()?;
@@ -379,17 +379,17 @@ impl Cluster {
         std::fs::read_to_string(&self.nodes[index].log).unwrap_or_default()
     }
 
-    /// What a node says of itself, within a second.
+    /// The status that a node reports, within a second.
     pub async fn status(&self, index: usize) -> Option<StatusResponse> {
         wire::status(&self.nodes[index].listen, Duration::from_secs(1)).await
     }
 
-    /// Waits until a node leads and serves, and says which.
+    /// Waits until a node leads and serves; returns its index.
     pub async fn leader(&self) -> usize {
         self.leader_among(|_| true).await
     }
 
-    /// Waits until a node for which `may` holds leads and serves, and says which.
+    /// Waits until a node for which `may` holds leads and serves; returns its index.
     pub async fn leader_among(&self, may: impl Fn(usize) -> bool) -> usize {
         let clock = &self.seams.clock;
         let give_up = clock.now() + LEADER_WITHIN;
@@ -409,7 +409,7 @@ impl Cluster {
         self.status(index).await.is_some_and(|status| status.ready && status.leader_id == Some(id))
     }
 
-    /// Waits until every node is ready: it leads, or hears a leader that does.
+    /// Waits until every node is ready: it leads, or follows a leader that serves.
     pub async fn all_ready(&self) {
         let clock = &self.seams.clock;
         let give_up = clock.now() + LEADER_WITHIN;
@@ -461,12 +461,12 @@ impl Node {
         }
     }
 
-    /// Its settings, and what it prints.
+    /// The file of its settings, and that of its output.
     fn files(id: u64, folder: &Path) -> (PathBuf, PathBuf) {
         (folder.join(format!("node-{id}.toml")), folder.join(format!("node-{id}.log")))
     }
 
-    /// Where the shim of the power cuts keeps what could be lost.
+    /// The folder in which the shim of the power cuts keeps what could be lost.
     fn trash(&self) -> PathBuf {
         self.data.with_extension("trash")
     }
@@ -532,13 +532,13 @@ pub(crate) fn beside_this_test() -> PathBuf {
     folder
 }
 
-/// Starts a process that ends with the thread that started it, whatever becomes of the test.
+/// Starts a process that ends with the thread that started it, however the test ends.
 pub fn spawn(command: &mut Command, log: &File) -> Child {
     command
         .stdin(Stdio::null())
         .stdout(Stdio::from(log.try_clone().unwrap()))
         .stderr(Stdio::from(log.try_clone().unwrap()));
-    // The harness's own variables are no settings.
+    // The harness's own variables are not settings of the product.
     command.env_remove("HOLDFAST_BIN_DIR");
     end_with_parent(command);
     command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"))
@@ -556,7 +556,7 @@ pub fn end_with_parent(command: &mut Command) {
     }
 }
 
-/// A port that nobody listens on, and that a node finds free when it is started again.
+/// A port on which nothing listens, and that a node finds free when it is started again.
 pub fn free_port() -> u16 {
     holdfast_seams::loopback::free_port().expect("no port below the system's own is free")
 }

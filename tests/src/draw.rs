@@ -1,4 +1,4 @@
-//! Choices that can be repeated.
+//! Repeatable random choices.
 
 /// Small numbers from a seed (`SplitMix64`): the same seed makes the same choices.
 #[derive(Clone, Debug)]

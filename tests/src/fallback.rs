@@ -1,4 +1,4 @@
-//! A scope that falls back on Cassandra, as suites on real servers and nodes have it: short durations, and lockers for it.
+//! A scope that falls back on Cassandra, for suites on real servers and nodes: short durations, and lockers for it.
 
 mod lines;
 mod world;
@@ -14,9 +14,9 @@ use crate::cassandra::{FALLBACK, LEASE, MODES, Tables};
 pub use lines::Lines;
 pub use world::{NAMES, Pauses, Row, SWITCHED_WITHIN, Workers, World};
 
-/// What it needs in Cassandra.
+/// The tables that it needs in Cassandra.
 pub const TABLES: [Tables; 3] = [LEASE, MODES, FALLBACK];
-/// What its names begin with.
+/// The prefix of its names.
 pub const SCOPE: &str = "job/";
 /// How long the authority row stands still before a process takes over.
 pub const W: Duration = Duration::from_secs(4);
@@ -36,12 +36,12 @@ pub fn settings(contact_points: &str, keyspace: &str) -> String {
     )
 }
 
-/// How a process of such a scope falls back, with leases of these times.
+/// The fallback options of a process of such a scope, with leases of these times.
 pub fn options(leases: &LockerOptions) -> FallbackOptions {
     FallbackOptions::default().lease(leases.clone())
 }
 
-/// A process of the scope in mode `fallback`, as far as locks go: with a session of its own at these servers.
+/// A process of the scope in mode `fallback`, as far as locks are concerned: with a session of its own at these servers.
 pub async fn locker(cassandra: &Cassandra, endpoints: &str, options: &LockerOptions) -> Locker {
     let client = Client::connect(endpoints).await.unwrap();
     let recipe = Lease::new(cassandra, options, LeaseTable::default()).unwrap();

@@ -1,4 +1,4 @@
-//! Faults between a client and a node: a relay that can be cut, fall silent, or be slow.
+//! Faults between a client and a node: a relay that can be cut, silent, or slow.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use tokio::sync::{mpsc, watch};
 use crate::cluster::free_port;
 use crate::draw::Draw;
 
-/// What a relay does with what it is given.
+/// What a relay does with the bytes it receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
     /// Passes everything on.
     Open,
-    /// Connections stay, nothing passes: as when a cable is pulled.
+    /// Connections stay, and nothing passes: as when a cable is pulled.
     Silent,
     /// Every connection is broken, and each new one at once.
     Cut,
 }
 
-/// How much later than it came something is passed on: drawn between the two, never overtaking.
+/// How long a relay delays a chunk: drawn between the two; chunks never overtake each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delay {
     /// At least.
@@ -48,7 +48,7 @@ pub struct Relay {
     _accepting: Task,
 }
 
-/// What each connection through a relay looks at.
+/// What each connection through a relay observes.
 #[derive(Clone)]
 struct Watched {
     line: watch::Receiver<Line>,
@@ -56,12 +56,12 @@ struct Watched {
 }
 
 impl Relay {
-    /// Listens on a port of its own on loopback for what is meant for `target`.
+    /// Listens on a port of its own on loopback for connections to `target`.
     pub async fn before(target: &str) -> Self {
         Self::at(format!("127.0.0.1:{}", free_port()), target).await
     }
 
-    /// Listens at `address` for what is meant for `target`.
+    /// Listens at `address` for connections to `target`.
     pub async fn at(address: String, target: &str) -> Self {
         let listener = TcpListener::bind(&address).await.unwrap();
         let (line, watched_line) = watch::channel(Line::Open);
@@ -71,7 +71,7 @@ impl Relay {
         Self { address, line, delay, _accepting: task }
     }
 
-    /// Where clients connect instead of the node.
+    /// The address to which clients connect instead of the node.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -81,7 +81,7 @@ impl Relay {
         self.line.send_replace(line);
     }
 
-    /// Holds up what comes from here on, in both directions.
+    /// Delays whatever comes from now on, in both directions.
     pub fn set_delay(&self, delay: Delay) {
         self.delay.send_replace(delay);
     }
@@ -89,7 +89,7 @@ impl Relay {
     /// Breaks every connection once; new ones pass.
     pub async fn cut_once(&self) {
         self.set(Line::Cut);
-        // Long enough that every copier has seen it.
+        // Long enough for every copier to notice.
         Seams::system().sleep(Duration::from_millis(20)).await;
         self.set(Line::Open);
     }
@@ -111,7 +111,7 @@ async fn accept(listener: TcpListener, target: Arc<str>, watched: Watched) {
     }
 }
 
-/// Copies both ways until one end is done, the line is cut, or the relay is no more.
+/// Copies both ways until one end is done, the line is cut, or the relay is gone.
 async fn carry(near: TcpStream, far: TcpStream, watched: Watched) {
     let _ = (near.set_nodelay(true), far.set_nodelay(true));
     let (near_in, near_out) = near.into_split();
@@ -124,14 +124,14 @@ async fn carry(near: TcpStream, far: TcpStream, watched: Watched) {
     }
 }
 
-/// What came, and when it may go on.
+/// A chunk, and when it may go on.
 type Chunk = (Moment, Vec<u8>);
 
 async fn copy(from: OwnedReadHalf, to: OwnedWriteHalf, watched: Watched) {
     let (sender, receiver) = mpsc::channel(64);
     holdfast_seams::select! {
         () = pass_on(receiver, to, watched.line) => {}
-        // What was taken in is still passed on.
+        // The chunks received so far are still passed on.
         () = async { take_in(from, sender, watched.delay).await; std::future::pending().await } => {}
     }
 }

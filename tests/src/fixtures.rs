@@ -1,8 +1,8 @@
 //! The messages that release 0.1 puts on the wire, kept as bytes in `tests/fixtures/0.1/wire.txt`.
 //!
-//! Every kind of frame and message stands there once, with fixed values, as 0.1 encodes it. A later
-//! release has to decode the same values from these bytes and to encode them as the same bytes: fields
-//! that it adds are unset in them. If a message gets a field, it is unset here too.
+//! Every kind of frame and message is there once, with fixed values, as 0.1 encodes it. A later release has to decode the same values from
+//! these bytes and to encode them as the same bytes: fields that it adds are unset in them. If a message gets a new field, it is unset here
+//! too.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use wire::{client_frame, log_entry, server_frame};
 /// As 0.1 wrote them: one line each, `name: hex`.
 const OF_0_1: &str = include_str!("../fixtures/0.1/wire.txt");
 
-/// One message, and what becomes of its bytes when they are decoded and encoded again.
+/// One message, and the result of decoding and encoding its bytes again.
 struct Line {
     name: &'static str,
     bytes: Vec<u8>,
@@ -163,7 +163,7 @@ fn state() -> wire::State {
     wire::State { requests, next_request_id: 10, ..wire::State::default() }
 }
 
-/// What answers a request, or tells of a session.
+/// Frames that answer a request, or report on a session.
 fn server_frames() -> Vec<Line> {
     use server_frame::Body;
     let reason = wire::LostReason::EpochRaised.into();
@@ -512,7 +512,7 @@ fn peer() -> wire::PeerMember {
     }
 }
 
-/// First start, and what a member says of itself.
+/// First start, and the status that a member reports.
 fn peers_meet() -> Vec<Line> {
     let promise = wire::PromiseRequest {
         cluster_id: CLUSTER.into(),
@@ -550,7 +550,7 @@ fn peers_meet() -> Vec<Line> {
     ]
 }
 
-/// The log on its way.
+/// Messages that carry the log.
 fn peers_append() -> Vec<Line> {
     use log_entry::Payload;
     use wire::append_response::Result;
@@ -585,7 +585,7 @@ fn peers_append() -> Vec<Line> {
     ]
 }
 
-/// Elections, and snapshots on their way.
+/// Elections and snapshots.
 fn peers_elect() -> Vec<Line> {
     let vote = wire::VoteRequest {
         header: header(),

@@ -1,18 +1,16 @@
-//! What the clients of one run asked, were told and believed, with the instant of each.
+//! The history of a run: what its clients asked, received and believed, with the instant of each.
 //!
-//! Every recorder of a run reads the same clock, `CLOCK_BOOTTIME` of one machine (or the virtual
-//! clock of one simulation), so records of several processes can be merged by their instants. A
-//! record is one line of JSON and reaches its file in one write before the client goes on: what a
-//! client that is killed had seen is not lost with it.
+//! Every recorder of a run reads the same clock, `CLOCK_BOOTTIME` of one machine (or the virtual clock of one simulation), so records of
+//! several processes can be merged by their instants. A record is one line of JSON and reaches its file in one write before the client goes
+//! on: so the records of a client that is killed are not lost with it.
 //!
 //! # Rules for recorders
 //!
-//! - What a client *does* is written before it does it; what it is *told* is written after it was
-//!   told. So every interval in which a client may have believed something is drawn too small
-//!   rather than too large, and the checker never accuses the innocent.
+//! - What a client *does* is written before it does it; what it *receives* is written after that. So every interval in which a client may
+//!   have believed something is drawn too small rather than too large, and the judge reports no false violation.
 //! - A call that ended without an outcome is written as [`What::Unknown`], never left out.
-//! - A [`ClientId`] is one client's life: after a restart it is another one. A client that speaks
-//!   frames itself takes a new id for each session.
+//! - A [`ClientId`] stands for one client from start to end: after a restart it has another id. A client that speaks frames itself takes a
+//!   new id for each session.
 
 mod news;
 
@@ -30,7 +28,7 @@ pub use news::{Happened, News};
 
 use crate::shim::ClockRate;
 
-/// One client's life within a run.
+/// One client of a run, from its start to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ClientId(pub u64);
@@ -46,14 +44,14 @@ impl std::fmt::Display for ClientId {
 pub struct Record {
     /// When, nanoseconds of the run's clock.
     pub at_ns: u64,
-    /// Who wrote it.
+    /// The client that the record is about.
     pub client: ClientId,
-    /// What was done, told or believed.
+    /// What it did, received or believed.
     #[serde(flatten)]
     pub what: What,
 }
 
-/// What was done, told or believed.
+/// What a client did, received or believed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum What {
@@ -62,39 +60,38 @@ pub enum What {
         /// Its lease, milliseconds.
         ttl_ms: u64,
     },
-    /// The client asks for one lock or several. Again with the same number: it asks again (I12).
+    /// The client asks for one lock or several. The same number again: it repeats the request (I12).
     Acquire {
         /// The client's number for it, never used for another request.
         request: u64,
-        /// The locks, each with the way in which it is to be held.
+        /// The locks, each with the mode in which it is to be held.
         items: Vec<Asked>,
-        /// `None`: all of them. Otherwise whichever are free, and so many are waited for.
+        /// `None`: all of them. Otherwise those that are free; the request waits for at least so many.
         any: Option<u32>,
-        /// Whether it would wait.
+        /// Whether it waits for its locks.
         wait: bool,
-        /// It gives up after so long, milliseconds; `None`: never.
+        /// Its wait limit, milliseconds; `None`: none.
         within_ms: Option<u64>,
     },
-    /// The client brings in what one owner has in another store. Again with the same number: it
-    /// asks again.
+    /// The client imports what one owner has in another store. The same number again: it repeats the import.
     Import {
         /// The client's number for it, never used for another import.
         import: u64,
-        /// What the other store calls the owner.
+        /// The owner's name in the other store.
         owner: String,
-        /// What is left of its lease there, milliseconds.
+        /// The rest of its lease there, milliseconds.
         remaining_ms: u64,
-        /// What it has.
+        /// The owner's rows.
         rows: Vec<Brought>,
     },
-    /// What became of an import.
+    /// The result of an import.
     Imported {
         /// Its number.
         import: u64,
-        /// Of each row.
+        /// The result for each row.
         fates: Vec<Became>,
     },
-    /// The client asks for what was imported of a lock for an owner: a request like any other.
+    /// The client claims the import of a lock for an owner: a request like any other.
     Claim {
         /// The client's number for it, one of those of its requests.
         request: u64,
@@ -102,14 +99,14 @@ pub enum What {
         name: String,
         /// The owner.
         owner: String,
-        /// It gives up after so long, milliseconds; `None`: never.
+        /// Its wait limit, milliseconds; `None`: none.
         within_ms: Option<u64>,
     },
-    /// The client gives back a grant, or some names of it: from here on they count as unsafe.
+    /// The client releases a grant, or some names of it: from here on they count as unsafe.
     Release {
         /// The grant.
         token: u64,
-        /// These names of it; empty: all that are left.
+        /// These names of it; empty: all that it still holds.
         names: Vec<String>,
     },
     /// The client changes the value of a lock it holds.
@@ -120,10 +117,10 @@ pub enum What {
         token: u64,
         /// The lock.
         name: String,
-        /// How.
+        /// The change.
         change: Change,
     },
-    /// The value is changed, acknowledged.
+    /// The value was changed, acknowledged.
     ValueSet {
         /// The change's number.
         request: u64,
@@ -135,16 +132,16 @@ pub enum What {
     },
     /// The client ends its session.
     Close,
-    /// The request stands in the queue, acknowledged.
+    /// The request is in the queue, acknowledged.
     Queued {
         /// The request.
         request: u64,
-        /// How many stand before it.
+        /// The number of requests before it.
         place: u64,
         /// The log index at which it entered, where the client knows it.
         index: Option<u64>,
     },
-    /// The request holds what it names.
+    /// The request holds these locks.
     Granted {
         /// The request.
         request: u64,
@@ -152,11 +149,11 @@ pub enum What {
         token: u64,
         /// The locks granted.
         names: Vec<String>,
-        /// The values of those that have one.
+        /// The values of those locks that have one.
         values: Vec<Shown>,
     },
-    /// The request ended ungranted, in words that every client knows: somebody else held the lock,
-    /// or its own wait limit passed.
+    /// The request ended ungranted, for one of the reasons that every client knows: another client held the lock, or its own wait limit
+    /// passed.
     Denied {
         /// The request.
         request: u64,
@@ -183,16 +180,16 @@ pub enum What {
         /// The request.
         request: u64,
     },
-    /// The grant was given back, or some names of it.
+    /// The grant was released, or some names of it.
     Released {
         /// The grant.
         token: u64,
-        /// What is over; empty: all of it.
+        /// The released names; empty: all of them.
         names: Vec<String>,
     },
     /// The release was refused: the token is not that of a current hold.
     NotHolder {
-        /// The token named.
+        /// The token of the release.
         token: u64,
     },
     /// The release ended without an outcome.
@@ -204,57 +201,57 @@ pub enum What {
     Lost {
         /// The grant.
         token: u64,
-        /// Why.
+        /// The reason.
         cause: LostCause,
     },
-    /// Somebody waits for what the client holds.
+    /// Another client waits for a lock of this grant.
     Contended {
         /// The grant.
         token: u64,
     },
-    /// The place changed.
+    /// The request's place in the queue changed.
     Moved {
         /// The request.
         request: u64,
         /// The new place.
         place: u64,
     },
-    /// Everything the store knows of the session, as it says after a resume.
+    /// Everything that the store knows of the session, as it reports it after a resume.
     State {
-        /// Every request it named.
+        /// Every request that it named.
         requests: Vec<Kept>,
-        /// It knows of no request with this number or a higher one.
+        /// The store knows of no request with this number or a higher one.
         next_request: u64,
     },
     /// The session is over.
     SessionEnded {
-        /// Why.
+        /// The reason.
         cause: LostCause,
     },
-    /// What the client holds is certain until then, unless it gives it back: by the lease of its session.
+    /// The holds of the client's session are certain until then, unless it releases them: by the lease of the session.
     Safe {
         /// The safe deadline, nanoseconds of the run's clock.
         until_ns: u64,
     },
-    /// What the client holds under this grant is certain until then, unless it gives it back: each of its holds has a lease
-    /// of its own, and perhaps in another store.
+    /// The holds of this grant are certain until then, unless the client releases them: each hold has a lease of its own, perhaps in
+    /// another store.
     SafeGrant {
         /// The grant.
         token: u64,
         /// The safe deadline, nanoseconds of the run's clock.
         until_ns: u64,
     },
-    /// The client looked whether a hold is safe; written with the instant before the look.
+    /// The client checked whether a hold is safe; the record has the instant before the check.
     IsSafe {
         /// The grant.
         token: u64,
-        /// What it saw.
+        /// The result.
         safe: bool,
         /// The locks that the client believes it holds under that grant.
         names: Vec<String>,
     },
-    /// A resource outside of the store refused a write, for it had seen a larger token. Written for
-    /// the client by whoever keeps the resource, at the instant of its decision.
+    /// A resource outside the store refused a write, because it had seen a larger token. The resource writes this for the client, at the
+    /// instant of its decision.
     Fenced {
         /// The grant under which the client wrote.
         token: u64,
@@ -263,8 +260,8 @@ pub enum What {
         /// The token that the resource had seen.
         newest: u64,
     },
-    /// A resource outside of the store accepted the client's write: it had seen no larger token.
-    /// Written for the client by whoever keeps the resource, at the instant of its decision.
+    /// A resource outside the store accepted the client's write: it had seen no larger token. The resource writes this for the client, at
+    /// the instant of its decision.
     Accepted {
         /// The grant under which the client wrote.
         token: u64,
@@ -282,74 +279,70 @@ pub enum What {
     Watch {
         /// The watcher's number for it.
         watch: u64,
-        /// What their names begin with.
+        /// The prefix of their names.
         prefix: String,
     },
-    /// What a watch told.
+    /// A report of a watch.
     WatchTold {
         /// The number of the watch.
         watch: u64,
-        /// What.
+        /// The report.
         news: News,
     },
     /// A watch is over.
     WatchOver {
         /// Its number.
         watch: u64,
-        /// Whether it failed; otherwise its client wanted no more.
+        /// Whether it failed; otherwise its client ended it.
         failed: bool,
     },
     /// What the look showed.
     ReadDone {
         /// The number of the look.
         read: u64,
-        /// Who holds it; empty: nobody.
+        /// Its holders; empty: none.
         holders: Vec<Holding>,
         /// Its value, if it has one.
         value: Option<Shown>,
-        /// How many wait.
+        /// The number of waiters.
         waiting: u64,
     },
-    /// The harness begins to end this client's process: it will write nothing more, and its calls
-    /// never end.
+    /// The harness is about to end this client's process: it writes nothing more, and its calls never end.
     Killed,
-    /// The harness breaks or mends something. For people.
+    /// The harness injects or mends a fault. For readers only.
     Fault {
-        /// What.
+        /// The fault.
         note: String,
     },
-    /// From here on nothing is broken, until the next [`What::Fault`]; if there is none, every call
-    /// has to end.
+    /// From here on no fault is active, until the next [`What::Fault`]; if there is none, every call has to end.
     Healed,
-    /// The store ended a session because its lease had run out. Written by who watches the store,
-    /// when the first node applies it.
+    /// The store ended a session because its lease had run out. The observer of the store writes this when the first node applies it.
     Expired {
-        /// Whose session.
+        /// The client of the session.
         of: ClientId,
-        /// Every token that this session was ever granted: the client may have another session by
-        /// then. `None`: not known, and the client had only one.
+        /// Every token that this session was ever granted: the client may have another session by then. `None`: not known, and the client
+        /// had only one.
         #[serde(default)]
         tokens: Option<Vec<u64>>,
-        /// Which session, as the store numbers it. `None`: not known.
+        /// The session's number at the store. `None`: not known.
         #[serde(default)]
         session: Option<u64>,
     },
-    /// The store has told a client that its session is alive: what was asked by that gives it the
-    /// right to believe in its holds until then (DESIGN §5.4). Written by who watches its line, when
-    /// the client is told.
+    /// The store acknowledged to a client that its session is alive: by the send time of the acknowledged message, the client may believe
+    /// in its holds until then (DESIGN §5.4). The observer of its connection writes this when the client receives it.
     Acknowledged {
-        /// The session, as the store numbers it.
+        /// The session's number at the store.
         session: u64,
         /// The safe deadline that follows, nanoseconds of the run's clock.
         until_ns: u64,
     },
-    /// Names that begin with these are scopes from here on: their tokens are compared within each, and not
-    /// with those of other names. Written by who sets them, before anybody asks for one.
+    /// Names with these prefixes belong to scopes from here on: their tokens are compared within each scope, and not with those of other
+    /// names. The harness writes this before any client asks for one.
     Scopes {
-        /// What the names of each begin with; no two overlap.
+        /// The prefix of each scope; no two overlap.
         prefixes: Vec<String>,
     },
-    /// A node has applied the log up to here. Written by who watches the nodes.
+    /// A node has applied the log up to here. The observer of the nodes writes this.
     Applied {
         /// The node.
         node: u64,
@@ -366,9 +359,9 @@ pub enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LostCause {
-    /// The store says that the lease ran out.
+    /// The store reported that the lease ran out.
     Expired,
-    /// The store says that the session was closed.
+    /// The store reported that the session was closed.
     Closed,
     /// The client's own safe deadline passed.
     Deadline,
@@ -381,17 +374,17 @@ pub enum LostCause {
 pub struct Asked {
     /// Its name.
     pub name: String,
-    /// Beside others that share it; otherwise alone.
+    /// Whether the hold is shared; otherwise it is exclusive.
     pub shared: bool,
 }
 
 impl Asked {
-    /// To be held alone.
+    /// An exclusive hold.
     pub fn exclusive(name: impl Into<String>) -> Self {
         Self { name: name.into(), shared: false }
     }
 
-    /// To be held beside others that share it.
+    /// A shared hold.
     pub fn shared(name: impl Into<String>) -> Self {
         Self { name: name.into(), shared: true }
     }
@@ -408,21 +401,21 @@ pub struct Brought {
     pub value: Option<String>,
 }
 
-/// What became of a row of an import.
+/// The result for a row of an import.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Became {
     /// It holds the lock under this token.
     Held(u64),
-    /// It waits.
+    /// It waits in the queue.
     Queued,
-    /// It was there.
+    /// It was there already.
     Known,
-    /// It did not come in.
+    /// It was refused.
     Refused,
 }
 
-/// What a holder does to a value. Recorders write values that are text.
+/// A holder's change of a value. Recorders write values that are text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
@@ -430,11 +423,11 @@ pub enum Change {
     Set(String),
     /// Removes it.
     Clear,
-    /// Says that it is as it should be.
+    /// Confirms that it is correct.
     Confirm,
 }
 
-/// A value as a client was shown it.
+/// A value as a client saw it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shown {
     /// The lock.
@@ -443,20 +436,20 @@ pub struct Shown {
     pub value: String,
     /// The grant under which it was set.
     pub token: u64,
-    /// Whether it is to be doubted.
+    /// Whether it is suspect.
     pub suspect: bool,
 }
 
-/// A holder as a look showed it.
+/// A holder as a look reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
     /// Its grant.
     pub token: u64,
-    /// How it holds.
+    /// Whether it shares the lock.
     pub shared: bool,
 }
 
-/// One request as the store's state names it.
+/// One request in the store's State.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     /// The request.
@@ -475,7 +468,7 @@ pub enum KeptState {
     Granted {
         /// The grant.
         token: u64,
-        /// What is held.
+        /// The names that are held.
         names: Vec<String>,
     },
     /// Denied, kept for a retry.
@@ -492,19 +485,19 @@ pub enum HistoryError {
     /// The file cannot be used.
     #[error("history {path}: {source}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A line that is not a record, other than a last one that was cut off.
     #[error("history {path}, line {line}: {source}")]
     Line {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The parser's error.
         source: serde_json::Error,
     },
 }
@@ -514,16 +507,16 @@ pub enum HistoryError {
 pub struct Recorder {
     clock: Arc<dyn Clock>,
     sink: Arc<Mutex<Sink>>,
-    /// Whose clock the moments are of that it is given; `None`: of the run's.
+    /// The process to whose clock the given moments belong; `None`: the run's clock.
     writer: Option<Writer>,
 }
 
 /// A process whose clock is not the run's.
 #[derive(Clone)]
 enum Writer {
-    /// Of a simulation, in which the recorder reads the world's clock.
+    /// A simulated process; the recorder reads the world's clock.
     Simulated(Process),
-    /// A real one, and the recorder reads its clock.
+    /// A real process; the recorder reads its clock.
     Rated(ClockRate),
 }
 
@@ -552,19 +545,19 @@ impl Recorder {
         Self { clock, sink: Arc::new(Mutex::new(Sink::Memory(Vec::new()))), writer: None }
     }
 
-    /// The same history, as a simulated process writes it whose clock is not the run's.
+    /// The same history, for a simulated process whose clock is not the run's.
     #[must_use]
     pub fn of(&self, writer: Process) -> Self {
         Self { writer: Some(Writer::Simulated(writer)), ..self.clone() }
     }
 
-    /// The same history, as a process writes it whose clocks, the recorder's among them, run at that rate; `None`: right.
+    /// The same history, for a process whose clocks, including the recorder's, run at that rate; `None`: the right one.
     #[must_use]
     pub fn of_rate(&self, rate: Option<ClockRate>) -> Self {
         Self { writer: rate.map(Writer::Rated), ..self.clone() }
     }
 
-    /// A moment of the writer's clock as the run's clock shows it, nanoseconds.
+    /// A moment of the writer's clock, converted to the run's clock, nanoseconds.
     pub fn ns_of(&self, moment: Moment) -> u64 {
         nanos(match &self.writer {
             None => moment,
@@ -573,7 +566,7 @@ impl Recorder {
         })
     }
 
-    /// A length of time by the writer's clock as the run's clock shows it, whole milliseconds.
+    /// A duration by the writer's clock, converted to the run's clock, whole milliseconds.
     pub fn ms_of(&self, length: Duration) -> u64 {
         let length = match &self.writer {
             None => length,
@@ -587,13 +580,12 @@ impl Recorder {
     ///
     /// # Panics
     ///
-    /// If the file cannot be written: a history with a hole would acquit the guilty.
+    /// If the file cannot be written: a history with a gap could hide a violation.
     pub fn write(&self, client: ClientId, what: What) {
         self.write_at(self.now_ns(), client, what);
     }
 
-    /// Writes one record with an instant that was taken before: for what was true at a look, which
-    /// may have been over when it came to be written down.
+    /// Writes one record with an instant that was taken before: for a fact that held at a check and may be over when it is recorded.
     ///
     /// # Panics
     ///
@@ -615,7 +607,7 @@ impl Recorder {
         })
     }
 
-    /// How many of the records kept so far are such; none for a recorder that writes to a file.
+    /// How many of the records kept so far match; none for a recorder that writes to a file.
     pub fn count(&self, is_such: impl Fn(&What) -> bool) -> usize {
         match &*self.sink.lock().unwrap_or_else(PoisonError::into_inner) {
             Sink::Memory(records) => records.iter().filter(|record| is_such(&record.what)).count(),
@@ -623,7 +615,7 @@ impl Recorder {
         }
     }
 
-    /// A copy of what was kept so far; empty for a recorder that writes to a file.
+    /// A copy of the records so far; empty for a recorder that writes to a file.
     pub fn so_far(&self) -> Vec<Record> {
         match &*self.sink.lock().unwrap_or_else(PoisonError::into_inner) {
             Sink::Memory(records) => records.clone(),
@@ -631,7 +623,7 @@ impl Recorder {
         }
     }
 
-    /// What was kept so far; empty for a recorder that writes to a file.
+    /// Takes the records so far; empty for a recorder that writes to a file.
     pub fn take(&self) -> Vec<Record> {
         match &mut *self.sink.lock().unwrap_or_else(PoisonError::into_inner) {
             Sink::Memory(records) => std::mem::take(records),
@@ -681,8 +673,8 @@ pub fn read(path: &Path) -> Result<Vec<Record>, HistoryError> {
     Ok(records)
 }
 
-/// Brings the records of all recorders of a run into one order, by their instants. Records of one
-/// recorder with the same instant stay in the order in which they were written.
+/// Merges the records of all recorders of a run into one order, by their instants. Records of one recorder with the same instant stay in
+/// the order in which they were written.
 pub fn merge(parts: Vec<Vec<Record>>) -> Vec<Record> {
     let mut records: Vec<Record> = parts.into_iter().flatten().collect();
     records.sort_by_key(|record| record.at_ns);

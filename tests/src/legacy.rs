@@ -1,4 +1,4 @@
-//! Somebody else's clients of the recipes, in Python with the ordinary driver (`tests/legacy`).
+//! Third-party clients of the recipes, in Python with the ordinary driver (`tests/legacy`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::history::{Record, What};
 use crate::python::Python;
 
-/// How often a lock passed from an old client, whose numbers begin with `first_old`, to one of ours, and from one of ours to
-/// an old one.
+/// How often a lock passed from an old client, whose numbers begin with `first_old`, to one of ours, and from one of ours to an old one.
 pub fn passed(records: &[Record], first_old: u64) -> (usize, usize) {
     let mut last = BTreeMap::<&str, bool>::new();
     let (mut to_us, mut to_them) = (0, 0);
@@ -25,13 +24,13 @@ pub fn passed(records: &[Record], first_old: u64) -> (usize, usize) {
     (to_us, to_them)
 }
 
-/// One of their files.
+/// The path of one of their files.
 pub fn script(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("legacy").join(file)
 }
 
-/// The Python that runs them, with the packages they need, made once below the target folder (`temporary` is its `tmp`).
-/// `suite` can be left out where that cannot be had.
+/// The Python that runs them, with the packages they need, made once below the target folder (`temporary` is its `tmp`). A run can leave
+/// out `suite` where that is not available.
 pub fn python(temporary: &str, suite: &str) -> Python {
     let folder = Path::new(temporary).join("legacy-client");
     Python::with(&script("requirements.txt"), &folder).unwrap_or_else(|why| {

@@ -1,11 +1,12 @@
 //! Harness and suites over the whole product.
 //!
-//! Clients of a run write down what they asked, what they were told and what they believed
-//! ([`history`]); one checker judges what they wrote ([`check`]), whoever made the run: real
-//! processes ([`cluster`], [`fault`], [`wire`], [`traffic`]) or a simulated run ([`life`]).
-//! `docs/invariants.md` says which test guards which invariant (DESIGN §12).
+//! Clients of a run record what they asked, received and believed ([`history`]); one judge checks
+//! these records ([`check`]), whichever kind of run made them: real processes ([`cluster`],
+//! [`fault`], [`wire`], [`traffic`]) or a simulated run ([`life`]). `docs/invariants.md` says which
+//! test guards which invariant (DESIGN §12).
 //!
-//! What cannot go on fails its test: the harness panics where a product would return an error.
+//! An error of the harness fails its test: the harness panics where a product would return an
+//! error.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

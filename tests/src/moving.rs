@@ -15,7 +15,7 @@ use crate::recipe::Recipe;
 /// Longer than a move of a few rows takes, with a change of leader in it.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// What is moved from, and the table of modes.
+/// The tables that locks move from, and the table of modes.
 const RECIPES: [Tables; 6] = [LEASE, QUEUE, TOKENS, SHADOW, BAKERY, MODES];
 
 /// Starts `holdfast-migrate --json … COMMAND …`.
@@ -23,7 +23,7 @@ pub fn migrate(stage: &Stage, endpoints: &str, command: &str, arguments: &[&str]
     let place = ["--json", "--contact-points", stage.points()];
     let place = [&place[..], &["--keyspace", stage.keyspace(), command]].concat();
     let servers = ["--endpoints", endpoints];
-    // Planning asks no server.
+    // Planning sends no request to a server.
     let servers = if command == "plan" { &[][..] } else { &servers[..] };
     Program::start("holdfast-migrate", &[&place[..], servers, arguments].concat())
 }
@@ -31,9 +31,9 @@ pub fn migrate(stage: &Stage, endpoints: &str, command: &str, arguments: &[&str]
 /// Both stores.
 #[derive(Debug)]
 pub struct Move {
-    /// The one that is left.
+    /// The store that locks leave.
     pub stage: Stage,
-    /// The one that is gone to.
+    /// The store that they move to.
     pub cluster: Cluster,
 }
 
@@ -48,7 +48,7 @@ impl Move {
         Self::with_servers(Stage::set(keyspace, &RECIPES).await, &Setup::nodes(1)).await
     }
 
-    /// Three of each; the servers' scopes may fall back on the nodes.
+    /// Three of each; the servers' scopes may fall back on the Cassandra nodes.
     pub async fn set_with_fallback(keyspace: &'static str) -> Self {
         let stage = Stage::set(keyspace, &[&RECIPES[..], &[FALLBACK]].concat()).await;
         let settings = fallback::settings(stage.points(), stage.keyspace());
@@ -57,14 +57,14 @@ impl Move {
 
     async fn with_servers(stage: Stage, setup: &Setup) -> Self {
         let moved = Self { stage, cluster: Cluster::start(setup).await };
-        // An earlier run on the same nodes has left a scope somewhere.
+        // An earlier run on the same nodes has left a scope in some mode.
         for tables in RECIPES {
             moved.stage.empty(tables).await;
         }
         moved
     }
 
-    /// Statements, with `k.` for the keyspace.
+    /// Runs statements, with `k.` for the keyspace.
     pub async fn cql(&self, statements: &[&str]) {
         let keyspace = format!("\"{}\".", self.stage.keyspace());
         for statement in statements {
@@ -73,7 +73,7 @@ impl Move {
         }
     }
 
-    /// Owner and rest of the TTL of a lease, if there is one.
+    /// Owner and remaining TTL of a lease, if there is one.
     pub async fn lease(&self, name: &str) -> Option<(String, i32)> {
         let keyspace = self.stage.keyspace();
         let text = format!("SELECT owner, TTL(owner) FROM \"{keyspace}\".leases WHERE name = ?");
@@ -92,7 +92,7 @@ impl Move {
         self.start(command, arguments).end(PATIENCE).await
     }
 
-    /// The same, as it must end with 0; what it told, line by line.
+    /// The same, expecting exit code 0; returns its output, line by line.
     pub async fn done(&self, command: &str, arguments: &[&str]) -> Vec<Value> {
         let ended = self.run(command, arguments).await;
         assert_eq!(
@@ -103,7 +103,7 @@ impl Move {
         ended.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// The same, as it must be refused; what it says.
+    /// The same, expecting a refusal; returns its message.
     pub async fn refused(&self, command: &str, arguments: &[&str]) -> String {
         let ended = self.run(command, arguments).await;
         assert_eq!(ended.code, Some(122), "{command} {arguments:?}: {ended:?}");
@@ -117,12 +117,12 @@ impl Move {
         builder.connect().await.unwrap()
     }
 
-    /// A lock that somebody has, natively.
+    /// The state of a lock that a client holds natively.
     pub async fn native(&self, name: &str) -> LockInfo {
         self.client().await.inspect(name).await.unwrap().unwrap()
     }
 
-    /// A process of a scope, by the lease: its service is `service`, also in its row.
+    /// A process of a scope, with the lease recipe: its service is `service`, also in its row.
     pub async fn process(&self, scope: &str, service: &str, mode: LockerMode) -> Locker {
         let options = LockerOptions::default().service(service);
         let lease = Recipe::Lease.locker(&self.stage.cassandra(), &options);

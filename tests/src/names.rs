@@ -1,9 +1,9 @@
-//! What is a name to one store is a name to the other, so that a lock can move.
+//! A name of one store is a name of the other, so that a lock can move.
 
 use holdfast::compat::check_lock_name;
 use holdfast_core::LockName;
 
-/// Every character there is, and every length about the limit.
+/// Every character, and every length around the limit.
 #[test]
 fn a_locker_on_cassandra_takes_the_names_that_the_server_takes_and_no_others() {
     let agree = |name: &str| {

@@ -1,7 +1,7 @@
 //! Network namespaces of this process: hosts of their own for the programs of a run.
 //!
-//! They have no names. One lives as long as a descriptor of it or a process in it does, so
-//! whatever becomes of a run, nothing of it is left on the machine.
+//! They have no names. A namespace lives as long as a descriptor of it or a process in it does, so
+//! however a run ends, nothing of it is left on the machine.
 
 use std::fs::File;
 use std::io;
@@ -21,9 +21,10 @@ impl Namespace {
     ///
     /// # Errors
     ///
-    /// The system's: it takes rights that not every user has.
+    /// The system's: not every user has the right to make one.
     pub fn new() -> io::Result<Self> {
-        // A thread takes the namespace it makes with it: one that ends at once.
+        // The thread that makes a namespace moves into it: so this is done by one that ends at
+        // once.
         let made = std::thread::spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET)?;
             File::open("/proc/thread-self/ns/net")
@@ -58,19 +59,19 @@ impl Namespace {
         Ok(())
     }
 
-    /// Where it can be named to other programs, while this process lives.
+    /// Its path, for other programs, while this process lives.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()).into()
     }
 }
 
-/// Moves the calling thread into a network and a set of mounts of its own; what it starts from
-/// here on is there too. What is mounted and changed there is seen by nobody else, and gone with
-/// the last of these processes.
+/// Moves the calling thread, with every process that it starts from here on, into a network and a
+/// set of mounts of its own. No other process sees what is mounted and changed there, and it is
+/// gone with the last of these processes.
 ///
 /// # Errors
 ///
-/// The system's: it takes rights that not every user has.
+/// The system's: not every user has the right to do this.
 pub fn leave_the_machines_own() -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)?;
     let nothing = None::<&str>;

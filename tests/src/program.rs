@@ -20,7 +20,7 @@ pub struct Program {
     folder: TempDir,
 }
 
-/// How long a program that is aborted may print where it is.
+/// How long a program that is aborted may take to print its stacks.
 const ABORT_LIMIT: Duration = Duration::from_secs(10);
 
 /// How a program ended, and what it printed.
@@ -91,7 +91,7 @@ impl Program {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits until it has printed a line that begins with `start`, and gives the rest of it.
+    /// Waits until it has printed a line that begins with `start`; returns the rest of the line.
     pub async fn line(&mut self, start: &str, limit: Duration) -> String {
         let seams = Seams::system();
         let give_up = seams.clock.now() + limit;
@@ -141,7 +141,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // A frozen process dies of SIGKILL too; one that has ended is only waited for.
+        // SIGKILL ends a frozen process too; one that has ended is only waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! A Python of a suite's own, with the packages that its clients need: for clients that are not ours.
+//! A Python of a suite's own, with the packages that its clients need: for third-party clients.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,18 +11,18 @@ pub struct Python {
 }
 
 impl Python {
-    /// Makes it in `folder`, unless an earlier run did, with what the file `requirements` names. Of several that ask at once one makes
-    /// it, and the others wait for it.
+    /// Makes it in `folder`, with the packages that the file `requirements` names, unless an earlier run did. Of several concurrent callers
+    /// one makes it, and the others wait for it.
     ///
     /// # Errors
     ///
-    /// One line: what could not be had.
+    /// One line: what could not be made or installed.
     pub fn with(requirements: &Path, folder: &Path) -> Result<Self, String> {
         let wanted = fs::read_to_string(requirements).unwrap();
         let environment = folder.join("python");
         let python = Self { program: environment.join("bin/python") };
         let _turn = turn(&folder.with_extension("lock"))?;
-        // Written last: a run that was cut short begins anew.
+        // Written last, so that an interrupted run begins anew.
         let done = folder.join("requirements.txt");
         if fs::read_to_string(&done).ok().as_ref() != Some(&wanted) {
             let _ = fs::remove_dir_all(folder);
@@ -34,7 +34,7 @@ impl Python {
         Ok(python)
     }
 
-    /// Where it is.
+    /// The path of the interpreter.
     pub fn program(&self) -> &PathBuf {
         &self.program
     }
@@ -45,7 +45,7 @@ impl Python {
     }
 }
 
-/// Waits for every other test and process that has it. It ends with the file.
+/// Waits for every other test and process that has the lock. It ends with the file.
 fn turn(lock: &Path) -> Result<File, String> {
     let file = File::create(lock).and_then(|file| file.lock().map(|()| file));
     file.map_err(|error| format!("{}: {error}", lock.display()))
@@ -55,7 +55,7 @@ fn turn(lock: &Path) -> Result<File, String> {
 ///
 /// # Errors
 ///
-/// One line: the command, and the last line that it said.
+/// One line: the command, and the last line that it printed.
 pub fn run(command: &mut Command) -> Result<(), String> {
     let named = format!("{command:?}");
     let output = command.output().map_err(|error| format!("{named}: {error}"))?;

@@ -1,5 +1,5 @@
-//! The lock recipes as suites on real Cassandra nodes run them: each by its name, clients of one that
-//! write a history together, in this process and in others.
+//! The lock recipes for suites on real Cassandra nodes: each by its name, with clients of one recipe that write a history together, in this
+//! process and in others.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,14 +26,14 @@ use crate::program::Program;
 use crate::remote::RemoteScribe;
 use crate::run::judge;
 
-/// How long a hold of a client that works is.
+/// The length of a working client's hold.
 pub const WORK: Duration = Duration::from_millis(20);
-/// Between two looks at what clients wrote.
+/// The interval between two looks at what clients recorded.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long a process may take to say that it does what it was told, or to end: so long that only one that hangs takes longer.
+/// How long a process may take to confirm a command, or to end: so long that only a hanging process exceeds it.
 const STEP_LIMIT: Duration = Duration::from_mins(2);
 
-/// One of them.
+/// One of the recipes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Recipe {
@@ -43,9 +43,9 @@ pub enum Recipe {
     Queue,
     /// The tokens with LWT.
     TokensLwt,
-    /// The bakery as the wiki has it.
+    /// The bakery in the wiki's form.
     Bakery,
-    /// The bakery as the article on PHP has it, in tables of its own: [`php_tables`].
+    /// The bakery in the form of the article on PHP, in tables of its own: [`php_tables`].
     BakeryPhp,
     /// The older recipe of the thesis.
     Shadow,
@@ -53,20 +53,20 @@ pub enum Recipe {
     TokensOptimistic,
 }
 
-/// Where the bakery in PHP is. Its flags are of another type.
+/// The tables of the bakery in PHP. Its flags are of another type.
 pub fn php_tables() -> BakeryTables {
     BakeryTables::named("numbers_php", "choosing_php", ["key", "column1", "value"])
         .of_form(BakeryForm::Php)
 }
 
 impl Recipe {
-    /// All that suites run side by side on the tables of one keyspace, in one form, in tables of their usual names.
+    /// All recipes that suites run side by side in one keyspace, in one form, in tables of their usual names.
     pub const ALL: [Self; 4] = [Self::Lease, Self::Queue, Self::TokensLwt, Self::Bakery];
     /// The same in all forms. A stage needs [`Recipe::make_tables_of_forms`].
     pub const ALL_FORMS: [Self; 5] =
         [Self::Lease, Self::Queue, Self::TokensLwt, Self::Bakery, Self::BakeryPhp];
-    /// Those that their own seeds gave up, for they promise nobody to get anywhere: they have a suite of their own. The
-    /// shadow has its main rows where the queue has them, so it needs a keyspace without that.
+    /// Those that their own articles gave up, because they do not promise progress: they have a suite of their own. The shadow recipe
+    /// shares the table of main rows with the queue, so it needs a keyspace without the queue.
     pub const OLDER: [Self; 2] = [Self::Shadow, Self::TokensOptimistic];
 
     /// Makes the tables of those forms that have no table of the usual name.
@@ -74,7 +74,7 @@ impl Recipe {
         stage.make(Layout { bakery: php_tables(), ..Layout::default() }).await;
     }
 
-    /// As the command line calls it; and a form that it does not have by default.
+    /// Its name on the command line, with its form where that is not the default.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lease => "lease",
@@ -87,13 +87,13 @@ impl Recipe {
         }
     }
 
-    /// The one of that name.
+    /// The recipe of that name.
     pub fn named(name: &str) -> Option<Self> {
         let all = Self::ALL_FORMS.into_iter().chain(Self::OLDER);
         all.into_iter().find(|recipe| recipe.name() == name)
     }
 
-    /// A locker on the tables of their usual names, or those of the form.
+    /// A locker on the tables of their usual names, or on those of the form.
     pub fn locker(self, cassandra: &Cassandra, options: &LockerOptions) -> Arc<dyn RemoteLocker> {
         let bakery = |tables| Arc::new(Bakery::new(cassandra, options, tables).unwrap());
         match self {
@@ -116,19 +116,19 @@ impl Recipe {
     }
 }
 
-/// How long cells stand, and by how much the nodes' clocks may differ.
+/// The TTL of cells, and by how much the nodes' clocks may differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// How long cells stand.
+    /// The TTL of cells.
     pub ttl: Duration,
     /// By how much the clocks may differ.
     pub skew: Duration,
 }
 
 impl Times {
-    /// So short that a test can wait for the end of it: safe for 4.9 s, renewed every 1.6 s.
+    /// So short that a test can wait for its end: safe for 4.9 s, renewed every 1.6 s.
     pub const SHORT: Self = Self { ttl: Duration::from_secs(9), skew: Duration::from_secs(3) };
-    /// The shortest TTL of production, and as much skew as it allows for.
+    /// The shortest TTL of production, and the largest skew that it allows.
     pub const USUAL: Self = Self { ttl: Duration::from_mins(3), skew: Duration::from_mins(1) };
 }
 
@@ -141,12 +141,12 @@ pub struct Party<'a> {
     recorder: Recorder,
     /// One file for each process.
     histories: TempDir,
-    /// What frees the locks of the dead, where the recipe needs it.
+    /// The task that frees the locks of dead clients, where the recipe needs it.
     _housekeeper: Option<Task>,
 }
 
 impl<'a> Party<'a> {
-    /// Of this recipe; nobody there yet, but a housekeeper of ours where the recipe needs one.
+    /// A party without clients yet, with a housekeeper of ours where the recipe needs one.
     pub fn new(stage: &'a Stage, recipe: Recipe, times: Times) -> Self {
         let housekeeper =
             (recipe == Recipe::TokensLwt).then(|| keep_house(&stage.cassandra(), times.ttl));
@@ -160,22 +160,22 @@ impl<'a> Party<'a> {
         Self { stage, recipe, times, recorder, histories, _housekeeper: None }
     }
 
-    /// One of each recipe: side by side they take no longer than one.
+    /// One party for each recipe: side by side they take no longer than one.
     pub fn of_each(stage: &'a Stage, times: Times) -> Vec<Self> {
         Self::of(stage, &Recipe::ALL, times)
     }
 
-    /// One of each of these.
+    /// One party for each of these.
     pub fn of(stage: &'a Stage, recipes: &[Recipe], times: Times) -> Vec<Self> {
         recipes.iter().map(|recipe| Self::new(stage, *recipe, times)).collect()
     }
 
-    /// What it runs.
+    /// Its recipe.
     pub fn recipe(&self) -> Recipe {
         self.recipe
     }
 
-    /// A locker of its own: as far as locks go, a process.
+    /// A locker of its own: it counts as a process for locks.
     pub fn locker(&self, service: &str) -> Arc<dyn RemoteLocker> {
         let Times { ttl, skew } = self.times;
         let options = LockerOptions::default().service(service).ttl(ttl).max_skew(skew);
@@ -192,19 +192,19 @@ impl<'a> Party<'a> {
         RemoteScribe::of(locker, ClientId(id), self.recorder.clone())
     }
 
-    /// Clients 1 to `number` work until `until` says so.
+    /// Clients 1 to `number` work until `until` returns true.
     pub async fn work(&self, number: u64, names: &[&str], until: &(dyn Fn() -> bool + Sync)) {
         let clients: Vec<_> = (1..=number).map(|id| self.client(id)).collect();
         join_all(clients.iter().map(|client| client.work(names, WORK, until))).await;
     }
 
-    /// How many locks its clients in this process have given back so far.
+    /// How many locks its clients in this process have released so far.
     pub fn given_back(&self) -> usize {
         self.recorder.count(|what| matches!(what, What::Released { .. }))
     }
 
-    /// Lets clients be at work for so long, and then until locks have passed so often from old clients, whose numbers begin with
-    /// `first_old`, to ours and back: on a slow machine that takes longer, and how fast it is nobody asks here.
+    /// Lets clients work for so long, and then until locks have passed so often from old clients, whose numbers begin with `first_old`, to
+    /// ours and back: that takes longer on a slow machine, and this test does not measure speed.
     pub async fn pass_locks(&self, first_old: u64, times: usize, length: Duration) {
         let seams = Seams::system();
         let give_up_at = seams.clock.now() + length + STEP_LIMIT * 2;
@@ -224,7 +224,7 @@ impl<'a> Party<'a> {
         self.start(None, id, self.times.skew.as_secs(), task)
     }
 
-    /// A process of somebody else's client, of which the first thread is client `id`.
+    /// A process of a third-party client, whose first thread is client `id`.
     pub fn foreign(&self, python: &Path, script: &Path, id: u64, task: &[&str]) -> LockProcess {
         let program = Some((python.to_path_buf(), script));
         self.start(program, id, 0, task)
@@ -248,7 +248,7 @@ impl<'a> Party<'a> {
                 Program::start("holdfast-cassandra-holder", &arguments)
             }
             Some((python, script)) => {
-                // -B: nothing is written beside the script.
+                // -B: Python writes nothing beside the script.
                 let arguments = [&["-B", script.to_str().unwrap()], &place[..], &[path, &id], task];
                 Program::start_at(&python, &arguments.concat())
             }
@@ -256,30 +256,30 @@ impl<'a> Party<'a> {
         LockProcess { program, history }
     }
 
-    /// Everything that processes wrote down so far, in order.
+    /// Everything that processes recorded so far, in order.
     pub fn history_of_processes(&self) -> Vec<Record> {
         let files = std::fs::read_dir(self.histories.path()).unwrap();
         merge(files.map(|file| read(&file.unwrap().path()).unwrap()).collect())
     }
 
-    /// Judges all that was written down. A violation is kept, and the test fails.
+    /// Judges all records. A violation is kept, and the test fails.
     pub fn judge(self) -> Report {
         self.judge_and_keep().0
     }
 
-    /// The same, and what was judged.
+    /// The same; also returns the records.
     pub fn judge_and_keep(self) -> (Report, Vec<Record>) {
         let records = self.take_history();
         (judge(vec![records.clone()]), records)
     }
 
-    /// Everything that was written down, in order, not judged yet.
+    /// All records, in order, not judged yet.
     pub fn take_history(self) -> Vec<Record> {
         merge(vec![self.history_of_processes(), self.recorder.take()])
     }
 }
 
-/// Every party's clients work while `act` is done; then all are judged. Each has to have had locks so often.
+/// Every party's clients work while `act` runs; then all are judged. Each must have been granted locks so often.
 #[expect(clippy::print_stdout, reason = "what was measured is shown with the test's output")]
 pub async fn each_under_load(
     stage: &Stage,
@@ -294,7 +294,7 @@ pub async fn each_under_load(
     let working = parties.iter().map(|party| party.work(clients, names, &is_over));
     let acting = async {
         act(stage.nodes()).await;
-        // A slow machine takes longer to show as much.
+        // A slow machine takes longer to reach the number.
         let enough = async {
             while parties.iter().any(|party| party.given_back() < least) {
                 seams.sleep(LOOK_EVERY).await;
@@ -317,14 +317,14 @@ pub fn keep_house(cassandra: &Cassandra, grace: Duration) -> Task {
     let mut housekeeper = Housekeeper::new(cassandra, TokenTables::default(), grace).unwrap();
     Seams::system().spawn("housekeeper", async move {
         loop {
-            // What was not answered is swept the next time.
+            // The next sweep repeats whatever got no answer.
             let _ = housekeeper.sweep().await;
             Seams::system().sleep(grace / 6).await;
         }
     })
 }
 
-/// A process with clients of one recipe, and where their history is.
+/// A process with clients of one recipe, and the file of their history.
 #[derive(Debug)]
 pub struct LockProcess {
     program: Program,
@@ -337,7 +337,7 @@ impl LockProcess {
         self.program.line(line, STEP_LIMIT).await;
     }
 
-    /// Waits until it has asked for a lock, and then some.
+    /// Waits until it has asked for a lock, and a little longer.
     pub async fn waits(&self) {
         let asked = |record: &Record| matches!(record.what, What::Acquire { .. });
         while !self.history.exists() || !read(&self.history).unwrap().iter().any(asked) {
@@ -359,8 +359,8 @@ impl LockProcess {
     }
 }
 
-/// The first record by which a client of ours found its lock gone before the instant until which it was safe. On a slow machine
-/// a holder may be without an answer for so long that it gives up; that is not being robbed.
+/// The first record in which a client of ours found its lock gone before its safe deadline. On a slow machine a holder may be without an
+/// answer for so long that it gives up; that is not a loss to another client.
 pub fn robbed(records: &[Record]) -> Option<&Record> {
     let mut safe_until = BTreeMap::new();
     records.iter().find(|record| match record.what {

@@ -1,5 +1,5 @@
-//! A client of any [`RemoteLocker`] that writes down what it asks, is told and believes, as
-//! [`crate::scribe`] does for the native client. See [`crate::term`] for what the judge reads as a token.
+//! A client of any [`RemoteLocker`] that records what it asks, receives and believes, as [`crate::scribe`] does for the native client. See
+//! [`crate::term`] for what the judge reads as a token.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,14 +12,14 @@ use holdfast_seams::Seams;
 use crate::history::{Asked, ClientId, Recorder, What};
 use crate::term::{Held, Term};
 
-/// One client, and what it writes down.
+/// One client and its recorder.
 #[derive(Clone)]
 pub struct RemoteScribe {
     locker: Arc<dyn RemoteLocker>,
     id: ClientId,
     recorder: Recorder,
     seams: Seams,
-    /// What the judge reads as the token of a name, if every grant has a fencing token.
+    /// The number that the judge reads as the token of a name, if every grant has a fencing token.
     fenced: Option<fn(FencingToken, &str) -> u64>,
     next_request: Arc<AtomicU64>,
 }
@@ -28,13 +28,13 @@ pub struct RemoteScribe {
 pub type RemoteHeld = Held<RemoteGuard>;
 
 impl RemoteScribe {
-    /// Writes down what `locker` does as client `id`.
+    /// Records what `locker` does as client `id`.
     pub fn of(locker: Arc<dyn RemoteLocker>, id: ClientId, recorder: Recorder) -> Self {
         let (seams, next_request) = (Seams::system(), Arc::new(AtomicU64::new(1)));
         Self { locker, id, recorder, seams, fenced: None, next_request }
     }
 
-    /// The same of a client that lives on other seams.
+    /// The same for a client on other seams.
     #[must_use]
     pub fn on(self, seams: Seams) -> Self {
         Self { seams, ..self }
@@ -46,7 +46,7 @@ impl RemoteScribe {
         Self { locker, ..self.clone() }
     }
 
-    /// The same of locks that all have fencing tokens; `judged` is what the judge reads as the token of a name.
+    /// The same for locks that all have fencing tokens; `judged` returns what the judge reads as the token of a name.
     #[must_use]
     pub fn fenced(self, judged: fn(FencingToken, &str) -> u64) -> Self {
         Self { fenced: Some(judged), ..self }
@@ -90,10 +90,10 @@ impl RemoteScribe {
         }
     }
 
-    /// Acquires, holds for `length` and gives back, again and again, until `until` says so.
+    /// Acquires, holds for `length` and releases, again and again, until `until` returns true.
     pub async fn work(&self, names: &[&str], length: Duration, until: impl Fn() -> bool) {
         let seams = &self.seams;
-        // Not all at the same one first.
+        // Not every client begins with the same name.
         let mut turn = usize::try_from(self.id.0).unwrap_or_default();
         while !until() {
             let name = names[turn % names.len()];
@@ -133,7 +133,7 @@ impl Held<RemoteGuard> {
         self.had()
     }
 
-    /// Gives it back and waits for the answer.
+    /// Releases the lock and waits for the answer.
     ///
     /// # Errors
     ///

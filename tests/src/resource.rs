@@ -1,5 +1,5 @@
-//! Resources outside of the store that refuse older tokens (DESIGN §5.7): what holders write to, and
-//! the judge looks at (I1). Kept in memory; [`Served`] is the same for clients of other processes.
+//! Resources outside the store that refuse older tokens (DESIGN §5.7): holders write to them, and the judge checks their decisions (I1).
+//! Kept in memory; [`Served`] is the same for clients of other processes.
 
 mod served;
 
@@ -18,23 +18,21 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// Resources that nobody has written to. What they decide they write into the history, in the
-    /// client's name, at the instant of the decision.
+    /// Resources without writes. They record their decisions in the history, in the client's name, at the instant of the decision.
     pub fn new(recorder: Recorder) -> Self {
         Self { recorder, largest: Arc::default() }
     }
 
-    /// A client writes to the resource `name` under `token`, safe or not any more: the resource
-    /// decides by the token alone.
+    /// A client writes to the resource `name` under `token`, whether its hold is safe or not: the resource decides by the token alone.
     ///
     /// # Errors
     ///
-    /// The larger token for which the write is refused.
+    /// The larger token because of which the write is refused.
     pub fn write(&self, client: ClientId, name: &str, token: u64) -> Result<(), u64> {
         let mut largest = self.largest.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = largest.entry(name.to_owned()).or_default();
         let (name, newest_seen) = (name.to_owned(), *newest);
-        // Under the lock: the history has the decisions in their order.
+        // Under the mutex: the history has the decisions in their order.
         if token < newest_seen {
             self.recorder.write(client, What::Fenced { token, name, newest: newest_seen });
             return Err(newest_seen);

@@ -1,4 +1,4 @@
-//! One run: a cluster, traffic on it, witnesses of what was acknowledged, and the verdict.
+//! One run: a cluster, traffic on it, witnesses of what it acknowledged, and the verdict.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::history::{ClientId, Record, Recorder, What, merge, save};
 use crate::traffic::{Plan, Traffic};
 use crate::witness::Witness;
 
-/// Who writes what the harness itself does.
+/// The client id of the harness's own records.
 const HARNESS: ClientId = ClientId(0);
 /// Longest time from a fault to the grants after it: elections, reconnects, a slow machine.
 const SERVES_WITHIN: Duration = Duration::from_secs(20);
@@ -41,7 +41,7 @@ impl Run {
         run
     }
 
-    /// Writes down that something is broken from here on.
+    /// Records that a fault is active from now on.
     pub fn fault(&self, note: &str) {
         self.recorder.write(HARNESS, What::Fault { note: note.into() });
     }
@@ -58,7 +58,7 @@ impl Run {
         self.witness.look_again(&address).await;
     }
 
-    /// SIGKILL to these nodes.
+    /// Sends SIGKILL to these nodes.
     pub fn kill(&mut self, indexes: &[usize]) {
         self.fault(&format!("kill {indexes:?}"));
         for &index in indexes {
@@ -79,7 +79,7 @@ impl Run {
         }
     }
 
-    /// SIGTERM, waits for the end, which must be a clean one, and starts the node again.
+    /// Sends SIGTERM, waits for the end, which must be a clean one, and starts the node again.
     pub async fn restart(&mut self, index: usize) {
         self.fault(&format!("restart {index}"));
         self.cluster.signal(index, Signal::SIGTERM);
@@ -89,7 +89,7 @@ impl Run {
         self.cluster.all_ready().await;
     }
 
-    /// Nothing is broken any more: every client finishes, everything is handed over, and the
+    /// No fault is active any more: every client finishes, everything is handed over, and the
     /// history is judged.
     pub async fn heal_and_judge(self) -> Report {
         self.recorder.write(HARNESS, What::Healed);

@@ -1,6 +1,6 @@
-//! One client of the real library that writes down what it does, is told and believes.
+//! One client of the real library that records what it does, receives and believes.
 //!
-//! What a [`Scribe`] does goes into the history before it is done, what it is told after.
+//! A [`Scribe`] records an action before it, and an answer after it.
 
 mod watching;
 
@@ -14,7 +14,7 @@ use holdfast_seams::{Moment, Seams};
 
 use crate::history::{Asked, Change, ClientId, Holding, LostCause, Recorder, Shown, What};
 
-/// One client of the library, and what it writes down.
+/// One client of the library and its recorder.
 #[derive(Clone)]
 pub struct Scribe {
     client: Client,
@@ -24,29 +24,29 @@ pub struct Scribe {
     next_request: Arc<AtomicU64>,
 }
 
-/// A hold, and who writes down what becomes of it.
+/// A hold, with the recorder of its fate.
 #[derive(Debug)]
 pub struct Held {
     guard: Guard,
     scribe: Scribe,
 }
 
-/// What is asked for in one request.
+/// What one request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
     /// The locks, each once.
     pub items: Vec<Asked>,
-    /// `None`: all of them. Otherwise whichever are free, and so many are waited for.
+    /// `None`: all of them. Otherwise those that are free; the request waits for at least so many.
     pub any: Option<u32>,
 }
 
 impl Wish {
-    /// One lock, to be held alone.
+    /// One lock, exclusive.
     pub fn exclusive(name: &str) -> Self {
         Self { items: vec![Asked::exclusive(name)], any: None }
     }
 
-    /// One lock, to be held beside others that share it.
+    /// One lock, shared with others.
     pub fn shared(name: &str) -> Self {
         Self { items: vec![Asked::shared(name)], any: None }
     }
@@ -56,7 +56,7 @@ impl Wish {
         Self { items, any: None }
     }
 
-    /// Whichever of these are free; waits until it has `min`.
+    /// Those of these that are free; waits until it has `min`.
     pub fn any(min: u32, items: Vec<Asked>) -> Self {
         Self { items, any: Some(min) }
     }
@@ -101,24 +101,24 @@ impl Scribe {
         Ok(Self::of(client, id, recorder, Seams::system()))
     }
 
-    /// Writes down what `client` does, which lives on these seams.
+    /// Records what `client` does, which runs on these seams.
     pub fn of(client: Client, id: ClientId, recorder: Recorder, seams: Seams) -> Self {
         Self { client, id, recorder, seams, next_request: Arc::new(AtomicU64::new(1)) }
     }
 
-    /// Writes down that the client's session is open with this lease: from here on the judge knows
-    /// what is owed to it, and when it has to be over.
+    /// Records that the client's session is open with this lease: from here on the judge knows what
+    /// the store owes it, and when it has to be over.
     pub fn opened(&self, ttl: Duration) {
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         self.write(What::Opened { ttl_ms });
     }
 
-    /// What it lives on.
+    /// The seams that it runs on.
     pub fn seams(&self) -> &Seams {
         &self.seams
     }
 
-    /// Whose history it writes.
+    /// The id under which it records.
     pub fn id(&self) -> ClientId {
         self.id
     }
@@ -163,7 +163,7 @@ impl Scribe {
         }
     }
 
-    /// Asks for this and waits for it at most so long.
+    /// Asks for these locks and waits at most so long.
     ///
     /// # Errors
     ///
@@ -178,7 +178,7 @@ impl Scribe {
         self.answered(request, answer)
     }
 
-    /// Asks for this and does not wait.
+    /// Asks for these locks and does not wait.
     ///
     /// # Errors
     ///
@@ -189,10 +189,10 @@ impl Scribe {
         self.answered(request, answer)
     }
 
-    /// Asks for this, and drops the call if it is not granted within `patience`.
+    /// Asks for these locks, and drops the call if it is not granted within `patience`.
     pub async fn acquire_or_drop(&self, wish: &Wish, patience: Duration) -> Option<Held> {
         let request = self.asks(wish, true, None);
-        // Boxed, so that it can be dropped after the cancel was written down.
+        // Boxed, so that it can be dropped after the cancel was recorded.
         let mut acquire = Box::pin(wish.of(&self.client, true).into_future());
         let answer = self.seams.timeout(patience, &mut acquire).await;
         if let Ok(answer) = answer {
@@ -204,7 +204,7 @@ impl Scribe {
         None
     }
 
-    /// Asks for the lock `name` alone and waits for it at most so long.
+    /// Asks for the lock `name` exclusively and waits at most so long.
     ///
     /// # Errors
     ///
@@ -213,7 +213,7 @@ impl Scribe {
         self.acquire(&Wish::exclusive(name), within).await
     }
 
-    /// Asks for the lock `name` alone and does not wait.
+    /// Asks for the lock `name` exclusively and does not wait.
     ///
     /// # Errors
     ///
@@ -261,13 +261,13 @@ impl Held {
         &self.guard
     }
 
-    /// The names that are held alone.
+    /// The names that are held exclusively.
     pub fn alone(&self) -> Vec<String> {
         let alone = |name: &String| self.guard.mode_of(name) == Some(Mode::Exclusive);
         names(&self.guard).into_iter().filter(alone).collect()
     }
 
-    /// Writes down what the guard says now, and says whether it is safe.
+    /// Records the guard's state now; returns whether it is safe.
     pub fn note(&self) -> bool {
         let token = self.token();
         let state = *self.guard.state().borrow();
@@ -288,7 +288,7 @@ impl Held {
         safe
     }
 
-    /// Holds for so long, looking now and then, and at the very instant of the safe deadline.
+    /// Holds for so long, checking now and then, and at the very instant of the safe deadline.
     pub async fn keep(&self, length: Duration) {
         let clock = &self.scribe.seams.clock;
         let until = clock.now() + length;
@@ -325,14 +325,14 @@ impl Held {
         };
         self.scribe.write(match &answer {
             Ok(()) => What::ValueSet { request },
-            // Both say that the value is as it was.
+            // Both mean that the value is unchanged.
             Err(Error::Lost { .. }) => What::Refused { request, reason: "lost".into() },
             Err(error) => what_error(request, error),
         });
         answer
     }
 
-    /// Gives back some of the names and waits for the answer.
+    /// Releases some of the names and waits for the answer.
     ///
     /// # Errors
     ///
@@ -346,7 +346,7 @@ impl Held {
         answer
     }
 
-    /// Gives everything back and waits for the answer.
+    /// Releases everything and waits for the answer.
     ///
     /// # Errors
     ///
@@ -401,7 +401,7 @@ fn what_released(token: u64, names: &[String], answer: &Result<(), Error>) -> Wh
     }
 }
 
-/// A guard's reason, as histories have it.
+/// A guard's reason, in the terms of histories.
 pub(crate) fn cause(reason: LostReason) -> LostCause {
     match reason {
         LostReason::SessionExpired => LostCause::Expired,

@@ -1,4 +1,4 @@
-//! Small libraries in C that programs of a run are started with (`LD_PRELOAD`): faults that need no rights on the machine.
+//! Small libraries in C that are loaded into programs of a run (`LD_PRELOAD`): faults that need no rights on the machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ const MILLION: u32 = 1_000_000;
 const RATE: &str = "CLOCK_RATE_PPM";
 const ANCHOR: &str = "CLOCK_RATE_ANCHOR_NS";
 
-/// The library of `source`, a C file in this package; built when there is none of just this text.
+/// The library of `source`, a C file in this package; built unless there is one of exactly this text.
 pub fn built(source: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     let name = source.file_stem().unwrap().to_string_lossy();
@@ -25,7 +25,7 @@ pub fn built(source: &str) -> PathBuf {
     library
 }
 
-/// Others may build the same one now: each has a file of its own until it is whole.
+/// Another process may build the same library now: each has a file of its own until it is whole.
 fn build(source: &Path, library: &Path) {
     let folder = tempfile::tempdir_in(library.parent().unwrap()).unwrap();
     let fresh = folder.path().join("shim.so");
@@ -40,22 +40,22 @@ fn build(source: &Path, library: &Path) {
     std::fs::rename(fresh, library).unwrap();
 }
 
-/// The clocks of a process that runs with `shims/clockrate.c`, against those of the machine.
+/// The clocks of a process that runs with `shims/clockrate.c`, relative to those of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockRate {
-    /// Parts of a million of true time.
+    /// Parts per million of true time.
     ppm: u32,
-    /// When they were right.
+    /// The moment at which they were right.
     anchor: Moment,
 }
 
 impl ClockRate {
-    /// Right now, and so fast from here on.
+    /// Right now, and at this rate from here on.
     pub fn from_now(ppm: u32) -> Self {
         Self { ppm, anchor: Seams::system().clock.now() }
     }
 
-    /// What this process was started with, if its clocks are not the machine's.
+    /// The clock rate that this process was started with, if its clocks are not the machine's.
     pub fn of_this_process() -> Option<Self> {
         let ppm = std::env::var(RATE).ok()?.parse().unwrap();
         let anchor_ns = std::env::var(ANCHOR).unwrap().parse().unwrap();
@@ -63,13 +63,13 @@ impl ClockRate {
         Some(Self { ppm, anchor })
     }
 
-    /// What the shim finds in the environment of a process.
+    /// The environment of a process for the shim.
     pub fn variables(self) -> Vec<(String, String)> {
         let anchor_ns = self.anchor.since_origin().as_nanos();
         vec![(RATE.into(), self.ppm.to_string()), (ANCHOR.into(), anchor_ns.to_string())]
     }
 
-    /// A moment of the process's clock as the machine's shows it. One of before the anchor was right.
+    /// A moment of the process's clock, converted to the machine's. Before the anchor both were equal.
     pub fn true_moment(self, moment: Moment) -> Moment {
         match moment.saturating_since(self.anchor) {
             Duration::ZERO => moment,

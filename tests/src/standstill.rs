@@ -1,4 +1,4 @@
-//! A machine that lets nobody run for a while fails a test that asks for time, and says nothing about what is tested.
+//! Timing assertions are void while the host stalls; such scenarios are repeated. Safety violations never are.
 #![allow(clippy::print_stdout, reason = "a test that is lived anew says so")]
 
 use std::sync::Arc;
@@ -7,28 +7,28 @@ use std::time::Duration;
 
 use holdfast_seams::Seams;
 
-/// How often a scenario is lived at most.
+/// How often a scenario runs at most.
 const TRIES: u32 = 5;
-/// Between two looks at the clock.
+/// The interval between two looks at the clock.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Something took longer than it may where everybody is let run.
+/// Something took longer than it may on a host that does not stall.
 #[derive(Debug)]
 pub struct TooLate(pub String);
 
 impl TooLate {
-    /// An error unless it was `in_time`; `what` says what was too late.
+    /// An error unless it was `in_time`; `what` describes what was too late.
     ///
     /// # Errors
     ///
-    /// It was not.
+    /// [`TooLate`] if it was not.
     pub fn unless(in_time: bool, what: impl FnOnce() -> String) -> Result<(), Self> {
         if in_time { Ok(()) } else { Err(Self(what())) }
     }
 }
 
-/// Lives a scenario. One that was [`TooLate`] while nobody was let run for longer than `borne` is lived anew; the last of
-/// five tries counts in any case. A panic, as of the judge, is never forgiven: standing still is no reason for two holders.
+/// Runs a scenario. One that was [`TooLate`] while the host stalled for longer than `borne` is repeated; the last of five attempts counts
+/// in any case. A panic, for example of the judge, is never forgiven: a stall is no reason for two holders.
 pub async fn given_time(borne: Duration, scenario: impl AsyncFn() -> Result<(), TooLate>) {
     for _ in 1..TRIES {
         let watch = Watch::begin();
@@ -42,7 +42,7 @@ pub async fn given_time(borne: Duration, scenario: impl AsyncFn() -> Result<(), 
     assert!(ended.is_ok(), "{ended:?}");
 }
 
-/// Looks at the clock as long as this lives, in a thread of its own.
+/// Watches the clock as long as this lives, in a thread of its own.
 struct Watch {
     lives: Arc<()>,
     longest: JoinHandle<Duration>,
@@ -66,7 +66,7 @@ impl Watch {
         Self { lives, longest }
     }
 
-    /// How long the thread was not let run at most.
+    /// The longest stall of the thread.
     fn end(self) -> Duration {
         drop(self.lives);
         self.longest.join().expect("it only looks at a clock")
@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// Long enough that the thread is not let run for some of it.
+    /// Long enough that the thread stalls for some of it.
     async fn late() -> Result<(), TooLate> {
         Seams::system().sleep(LOOK_EVERY * 4).await;
         Err(TooLate("it was too late".to_owned()))
@@ -110,7 +110,7 @@ mod tests {
         given_time(Duration::ZERO, late).await;
     }
 
-    /// As the judge does.
+    /// As when the judge fails.
     #[tokio::test]
     #[should_panic(expected = "two holders")]
     async fn a_violation_is_never_forgiven() {

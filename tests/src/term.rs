@@ -1,9 +1,9 @@
-//! What is had for a term of its own: a lock of a compatibility client, an item of work. Its holder writes down what it is told and
+//! Something that one client has for a time: a lock of a compatibility client, an item of work. Its holder records what it receives and
 //! believes of it.
 //!
-//! Not everything of that kind has a token. What the judge reads as one is then the instant at which the grant was
-//! told, on the clock that all of a run's clients read: what is had by one at a time is told
-//! to one after the other. A client of locks that all have fencing tokens writes those down.
+//! Not everything of that kind has a token. What the judge reads as one is then the instant at which the client learned of the grant, on
+//! the clock that all clients of a run read: if only one client at a time has a thing, clients learn of their grants one after the other. A
+//! client of locks that all have fencing tokens records those.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use holdfast_seams::Seams;
 use crate::history::{ClientId, Recorder, What};
 use crate::scribe::cause;
 
-/// How often a holder looks at what it has.
+/// The interval between two checks of a hold.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Something that says itself for how long it is certain.
+/// Something that itself knows how long it is certain.
 pub trait Term {
     /// The lock's name, or the item's.
     fn name(&self) -> String;
-    /// What it says now.
+    /// Its present state.
     fn state(&self) -> GuardState;
     /// Whether it is safe.
     fn is_safe(&self) -> bool;
 }
 
-/// One of them, and who writes down what becomes of it.
+/// One of them, with the recorder of its fate.
 #[derive(Debug)]
 pub struct Held<T> {
     had: T,
@@ -37,7 +37,7 @@ pub struct Held<T> {
 }
 
 impl<T: Term> Held<T> {
-    /// Writes down that client `id` was told now that it has it, under what the judge reads as its token.
+    /// Records that client `id` was granted it now, with the number that the judge reads as its token.
     pub(crate) fn granted_under(
         token: u64,
         had: T,
@@ -51,12 +51,12 @@ impl<T: Term> Held<T> {
         held
     }
 
-    /// It itself.
+    /// The thing itself.
     pub(crate) fn had(&self) -> &T {
         &self.had
     }
 
-    /// Writes down what it says now, and says whether it is safe.
+    /// Records its present state; returns whether it is safe.
     pub fn note(&self) -> bool {
         let (token, recorder) = (self.token, &self.recorder);
         match self.had.state() {
@@ -76,7 +76,7 @@ impl<T: Term> Held<T> {
         safe
     }
 
-    /// Has it for so long, looking now and then.
+    /// Keeps it for so long, checking now and then.
     pub async fn keep(&self, length: Duration) {
         let seams = &self.seams;
         let until = seams.clock.now() + length;
@@ -86,7 +86,7 @@ impl<T: Term> Held<T> {
         }
     }
 
-    /// Gives it back by `give`, and waits for the answer.
+    /// Releases it by `give`, and waits for the answer.
     pub(crate) async fn give_back(
         self,
         give: impl AsyncFnOnce(T) -> Result<(), Error>,
@@ -96,7 +96,7 @@ impl<T: Term> Held<T> {
         recorder.write(id, What::Release { token, names: Vec::new() });
         let answer = give(had).await;
         if let Err(Error::Lost { reason }) = &answer {
-            // What the release itself came to is not said.
+            // Nothing is known of the release itself.
             recorder.write(id, What::Lost { token, cause: cause(*reason) });
         }
         recorder.write(
@@ -109,7 +109,7 @@ impl<T: Term> Held<T> {
         answer
     }
 
-    /// Lets it fall, and waits for nothing.
+    /// Drops it, and waits for nothing.
     pub fn abandon(self) {
         self.note();
         let Self { had, id, recorder, token, .. } = self;

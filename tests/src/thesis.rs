@@ -11,25 +11,25 @@ pub use plot::{Plot, draw};
 pub use row::{Cell, Keys, RowError, STORES, Store, THREADS, cells};
 pub use table::{put_between_marks, tables};
 
-/// What is measured of a cell.
+/// A figure of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
-    /// Locks that were had and given back, each second.
+    /// Locks that were acquired and released, each second.
     Rate,
-    /// Half of all acquires took no longer, milliseconds.
+    /// Half of all acquires took no longer than this, milliseconds.
     Median,
-    /// 99 of 100 acquires took no longer, milliseconds.
+    /// 99 of 100 acquires took no longer than this, milliseconds.
     Slow,
-    /// Jain's index of the threads' grants: 1 if all had as many, 1/n if one had all.
+    /// Jain's index of the threads' grants: 1 if all had the same number, 1/n if one had all.
     Fairness,
-    /// The most grants that one thread had one after the other.
+    /// The most consecutive grants of one thread.
     LongestRun,
-    /// Statements to the database for a lock that is had and given back.
+    /// Statements to the database for one acquire and release.
     Operations,
 }
 
 impl Figure {
-    /// As a key of a row, and by what that is divided.
+    /// Its key in a row, and the divisor of its value.
     fn key(self) -> (&'static str, f64) {
         match self {
             Self::Rate => ("ops_per_s", 1.0),

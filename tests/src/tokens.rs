@@ -1,4 +1,4 @@
-//! The fencing tokens that lockers hand out: they rise for every lock, over everything that happens in a run.
+//! The fencing tokens of lockers: they rise for every lock, over everything that happens in a run.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use holdfast::FencingToken;
 use holdfast::compat::{Patience, RemoteGuard, RemoteLocker};
 use holdfast_seams::Seams;
 
-/// How long what is waited for may take: many times what it should, for a slow machine.
+/// How long an awaited event may take: many times what it should, for a slow machine.
 const COMES_WITHIN: Duration = Duration::from_mins(1);
 
 /// The tokens of a run. One that does not rise fails the test.
@@ -25,7 +25,7 @@ struct Seen {
 }
 
 impl Tokens {
-    /// The same locker, whose tokens are looked at. One that gives none is let be.
+    /// The same locker, with its tokens checked. Guards without a token are ignored.
     pub fn of(&self, locker: Arc<dyn RemoteLocker>) -> Arc<dyn RemoteLocker> {
         Arc::new(Fenced { locker, tokens: self.clone() })
     }
@@ -37,12 +37,12 @@ impl Tokens {
         *seen.by_epoch.entry(token.get() >> 48).or_default() += 1;
     }
 
-    /// How many locks had one so far.
+    /// How many locks had a token so far.
     pub fn locks(&self) -> usize {
         self.0.lock().unwrap().last.len()
     }
 
-    /// The epoch of the last one of this lock.
+    /// The epoch of the last token of this lock.
     pub fn last_epoch(&self, lock_id: &str) -> u64 {
         self.0.lock().unwrap().last[lock_id].get() >> 48
     }
@@ -57,7 +57,7 @@ impl Tokens {
         self.by_epoch().values().sum()
     }
 
-    /// Waits until so many locks were granted in an epoch above `epoch`; says which.
+    /// Waits until so many locks were granted in an epoch above `epoch`; returns that epoch.
     pub async fn above(&self, epoch: u64, number: usize) -> u64 {
         let what = format!("{number} grants above epoch {epoch}");
         self.comes(&what, |by_epoch| {
@@ -90,7 +90,7 @@ impl Tokens {
     }
 }
 
-/// A locker whose tokens are looked at.
+/// A locker whose tokens are checked.
 struct Fenced {
     locker: Arc<dyn RemoteLocker>,
     tokens: Tokens,

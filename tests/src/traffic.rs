@@ -1,4 +1,4 @@
-//! Many clients of the real library at work on a few names, until told to stop.
+//! Many clients of the real library that work on a few names until they have to stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,14 +13,14 @@ use crate::resource::Resources;
 // Traffic is made of these.
 pub use crate::scribe::{Held, Scribe, Wish};
 
-/// How many clients do what.
+/// The number of clients and their work.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How many clients.
+    /// The number of clients.
     pub clients: u64,
     /// The first one's id; the others follow.
     pub first: u64,
-    /// How many names they share.
+    /// The number of names that they share.
     pub names: u64,
     /// Their lease.
     pub ttl: Duration,
@@ -28,21 +28,21 @@ pub struct Plan {
     pub hold: Duration,
     /// The limit of a waiting call.
     pub within: Duration,
-    /// What the run draws from; the same seed makes the same choices per client.
+    /// The random seed of the run; the same seed makes the same choices per client.
     pub seed: u64,
-    /// What the clients ask for.
+    /// The kinds of their requests.
     pub mix: Mix,
-    /// What holders write to under their tokens, if to anything.
+    /// The resources that holders write to under their tokens, if any.
     pub resources: Option<Resources>,
 }
 
-/// What clients ask for.
+/// The kinds of requests that clients make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
-    /// One lock at a time, alone.
+    /// One lock at a time, exclusive.
     Exclusive,
-    /// Everything there is: shared and alone, one and several, all and any, parts given back,
-    /// values set, cleared and confirmed.
+    /// Every kind: shared and exclusive, one and several, all and any, releases of a part, values
+    /// set, cleared and confirmed.
     Everything,
 }
 
@@ -90,7 +90,7 @@ impl Traffic {
         Self::of(plan, scribes)
     }
 
-    /// Sets clients to work that are connected already.
+    /// Sets connected clients to work.
     pub fn of(plan: &Plan, scribes: Vec<Scribe>) -> Self {
         let seams = Seams::system();
         let (stop, stopped) = watch::channel(false);
@@ -130,7 +130,7 @@ impl Traffic {
         }
     }
 
-    /// Lets every client finish what it is at and close its session; all must within `limit`.
+    /// Lets every client finish its work and close its session; all must within `limit`.
     pub async fn finish(self, limit: Duration) {
         self.stop.send_replace(true);
         let give_up = self.seams.clock.now() + limit;
@@ -156,7 +156,7 @@ pub struct Worker {
     stopped: watch::Receiver<bool>,
 }
 
-/// A write to a resource, as often as it is sent.
+/// A write to a resource, which may be sent several times.
 #[derive(Debug)]
 pub struct Write {
     resources: Resources,
@@ -167,7 +167,7 @@ pub struct Write {
 }
 
 impl Write {
-    /// What is written under a hold: to the resource behind each of these locks.
+    /// The writes under a hold: to the resource behind each of these locks.
     pub fn all(
         plan: &Plan,
         seams: &Seams,
@@ -180,12 +180,12 @@ impl Write {
         names.into_iter().map(of).collect()
     }
 
-    /// Arrives at once. Whether it is taken is the resource's business, which writes it down.
+    /// Arrives at once. The resource decides whether it takes the write, and records that.
     pub fn now(&self) {
         let _ = self.resources.write(self.client, &self.name, self.token);
     }
 
-    /// Was on its way for so long, whatever became of the hold.
+    /// Arrives after so long, whatever happened to the hold.
     async fn after(self, delay: Duration) {
         self.seams.sleep(delay).await;
         self.now();
@@ -201,8 +201,8 @@ enum Patience {
 }
 
 impl Worker {
-    /// Worker `number` of a plan: it asks for locks through `scribe`, and counts what it is
-    /// granted, until it is told to stop.
+    /// Worker `number` of a plan: it asks for locks through `scribe`, and counts its grants, until
+    /// it has to stop.
     pub fn new(
         scribe: Scribe,
         plan: &Plan,
@@ -219,7 +219,7 @@ impl Worker {
         }
     }
 
-    /// Asks, holds and gives back until told to stop. The session stays open.
+    /// Asks, holds and releases until it has to stop. The session stays open.
     pub async fn work(mut self) {
         while !*self.stopped.borrow() {
             match self.ask().await {
@@ -259,7 +259,7 @@ impl Worker {
             0..=2 => (Wish::exclusive(&self.name()), patience),
             3..=4 => (Wish::shared(&self.name()), patience),
             5..=6 => (Wish::all(self.several()), patience),
-            // To wait for nothing makes no sense, and not to wait is what 0 says.
+            // A minimum of 0 never waits, so a request with a minimum of 1 always does.
             7..=8 => {
                 let patience = if patience == Patience::None { Patience::Limit } else { patience };
                 (Wish::any(1, self.several()), patience)
@@ -290,14 +290,15 @@ impl Worker {
         let writes = Write::all(&self.plan, self.scribe.seams(), under, held.alone());
         writes.iter().for_each(Write::now);
         held.keep(length).await;
-        // Whoever was stopped meanwhile does not look before it writes on: the resource decides.
+        // A client that was paused meanwhile does not check before it writes on: the resource
+        // decides.
         writes.iter().for_each(Write::now);
         if self.plan.mix == Mix::Everything {
             self.use_values(&held).await;
             self.give_back_some(&held, length).await;
         }
         if self.draw.below(8) == 0 {
-            // A look that fails is a look without an answer.
+            // A failed look is recorded as a look without an answer.
             let _ = self.scribe.inspect(held.guard().name()).await;
         }
         for late in writes {
@@ -311,7 +312,7 @@ impl Worker {
         }
     }
 
-    /// Changes the values of some of the locks that are held alone.
+    /// Changes the values of some of the locks that are held exclusively.
     async fn use_values(&mut self, held: &Held) {
         for name in held.alone() {
             let change = match self.draw.below(8) {
@@ -320,12 +321,12 @@ impl Worker {
                 2..=4 => Change::Set(format!("{} {}", held.token(), self.draw.below(1_000_000))),
                 _ => continue,
             };
-            // A change that fails is written down as such.
+            // A failed change is recorded as such.
             let _ = held.change_value(&name, change).await;
         }
     }
 
-    /// Gives back all but the first of several names, half of the time, and holds on to that one.
+    /// Half of the time releases all but the first of several names, and keeps that one.
     async fn give_back_some(&mut self, held: &Held, length: Duration) {
         let rest: Vec<String> = held.guard().names().skip(1).map(str::to_owned).collect();
         if rest.is_empty() || self.draw.below(2) == 0 {

@@ -1,7 +1,7 @@
-//! A client that speaks frames itself, for what the library would never send.
+//! A client that speaks frames itself, to send what the library would never send.
 //!
-//! [`Wire`] is one stream with nothing behind it: no keepalives, no retries, no reconnect. What it
-//! is told can be written into a history ([`Wire::recorded`]).
+//! [`Wire`] is one stream with nothing behind it: no keepalives, no retries, no reconnect. The
+//! frames can be recorded in a history ([`Wire::recorded`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 ///
-/// What tonic says: nobody listens, or it is no gRPC server.
+/// The error of tonic: no process listens, or it is no gRPC server.
 pub async fn connect(address: &str) -> Result<LockServiceClient<Channel>, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))?
         .connect_timeout(Duration::from_secs(2))
@@ -44,7 +44,7 @@ pub async fn connect(address: &str) -> Result<LockServiceClient<Channel>, tonic:
     endpoint.connect().await.map(LockServiceClient::new)
 }
 
-/// What a node says of itself, if it does within `patience`.
+/// The status that a node reports, if it does within `patience`.
 pub async fn status(address: &str, patience: Duration) -> Option<StatusResponse> {
     let ask = async {
         let mut client = connect(address).await.ok()?;
@@ -53,7 +53,7 @@ pub async fn status(address: &str, patience: Duration) -> Option<StatusResponse>
     Seams::system().timeout(patience, ask).await.ok().flatten()
 }
 
-/// What a client needs to take its session up again.
+/// What a client needs to resume its session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// The session.
@@ -65,7 +65,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// As the Open of a client of 0.1 carries it, which takes State in one frame.
+    /// The Resume of a client of 0.1, which takes State in one frame.
     pub fn resume(&self) -> Resume {
         Resume {
             session_id: self.session,
@@ -93,7 +93,7 @@ impl Wire {
     ///
     /// # Errors
     ///
-    /// The stream's status, or "unavailable" if nobody listens.
+    /// The stream's status, or "unavailable" if no process listens.
     pub async fn dial(address: &str) -> Result<Self, Status> {
         let mut client = connect(address)
             .await
@@ -117,7 +117,7 @@ impl Wire {
         })
     }
 
-    /// From here on everything sent and told is written into a history.
+    /// From here on everything sent and received is recorded in a history.
     #[must_use]
     pub fn recorded(mut self, recorder: Recorder, client: ClientId) -> Self {
         self.notes = Some(Notes::new(recorder, client));
@@ -143,7 +143,7 @@ impl Wire {
         }
     }
 
-    /// Takes a session up again on this stream, and says what State showed.
+    /// Resumes a session on this stream; returns State.
     pub async fn resume(&mut self, ticket: &Ticket) -> State {
         let open = Open { ttl_ms: None, label: String::new(), resume: Some(ticket.resume()) };
         self.send(Ask::Open(open)).await;
@@ -155,7 +155,7 @@ impl Wire {
         .await
     }
 
-    /// Takes the session up on a new stream, which becomes this one.
+    /// Resumes the session on a new stream, which becomes this one.
     pub async fn resume_elsewhere(&mut self, address: &str, ticket: &Ticket) -> State {
         let mut wire = Self::dial(address).await.unwrap();
         let state = wire.resume(ticket).await;
@@ -171,7 +171,7 @@ impl Wire {
         .await
     }
 
-    /// What the next frames say of `done_below`.
+    /// Sets `done_below` of the next frames.
     pub fn set_done_below(&mut self, mark: u64) {
         self.done_below = mark;
     }
@@ -180,7 +180,7 @@ impl Wire {
     pub async fn send(&mut self, ask: Ask) {
         self.note_asked(&ask);
         let frame = ClientFrame { done_below: self.done_below, body: Some(ask) };
-        // A stream that is over says so when it is read.
+        // A stream that is over shows it when it is read.
         let _ = self.outgoing.send(ClientFrames { frames: vec![frame] }).await;
     }
 
@@ -194,7 +194,7 @@ impl Wire {
         self.send(acquire(request_id, name, wait)).await;
     }
 
-    /// Asks for all of these, or with `any` for whichever of them are free.
+    /// Asks for all of these, or with `any` for those of them that are free.
     pub async fn acquire_several(
         &mut self,
         request_id: u64,
@@ -205,18 +205,18 @@ impl Wire {
         self.send(several(request_id, items, any, wait)).await;
     }
 
-    /// Gives back a grant.
+    /// Releases a grant.
     pub async fn release(&mut self, token: u64) {
         self.send(Ask::Release(Release { token, ..Release::default() })).await;
     }
 
-    /// Gives back these names of a grant.
+    /// Releases these names of a grant.
     pub async fn release_names(&mut self, token: u64, names: &[&str]) {
         let names = names.iter().map(|name| name.as_bytes().to_vec().into()).collect();
         self.send(Ask::Release(Release { token, names })).await;
     }
 
-    /// Changes the value of `name`, held under `token`; `None` is a frame that says not how.
+    /// Changes the value of `name`, held under `token`; `None` is a frame without a change.
     pub async fn change_value(
         &mut self,
         request_id: u64,
@@ -249,7 +249,7 @@ impl Wire {
         self.send(Ask::Close(Close {})).await;
     }
 
-    /// The next frame, or how the stream ended (`Ok(None)`: politely).
+    /// The next frame, or how the stream ended (`Ok(None)`: without an error).
     ///
     /// # Errors
     ///
@@ -268,7 +268,7 @@ impl Wire {
         }
     }
 
-    /// Waits for a frame that `pick` takes; others are passed over.
+    /// Waits for a frame that `pick` takes; other frames are skipped.
     pub async fn expect<T>(&mut self, what: &str, pick: impl Fn(&Told) -> Option<T>) -> T {
         let give_up = self.seams.clock.now() + PATIENCE;
         let mut passed = Vec::new();
@@ -287,7 +287,7 @@ impl Wire {
         }
     }
 
-    /// Waits for the grant of `request_id` and gives its token.
+    /// Waits for the grant of `request_id`; returns its token.
     pub async fn granted(&mut self, request_id: u64) -> u64 {
         self.grant(request_id).await.token
     }
@@ -310,7 +310,7 @@ impl Wire {
         .await;
     }
 
-    /// Waits until `request_id` stands in the queue and gives its place.
+    /// Waits until `request_id` is in the queue; returns its place.
     pub async fn queued(&mut self, request_id: u64) -> u64 {
         self.expect("Queued", |told| match told {
             Told::Queued(queued) if queued.request_id == request_id => Some(queued.place),
@@ -319,7 +319,7 @@ impl Wire {
         .await
     }
 
-    /// Waits until the grant was given back.
+    /// Waits until the grant was released.
     pub async fn released(&mut self, token: u64) {
         self.expect("Released", |told| match told {
             Told::Released(released) if released.token == token => Some(()),
@@ -347,7 +347,7 @@ impl Wire {
         .await;
     }
 
-    /// How the stream ends; frames before its end are passed over.
+    /// How the stream ends; frames before its end are skipped.
     pub async fn end(&mut self) -> Option<Status> {
         loop {
             match self.next_within(PATIENCE).await {
@@ -363,7 +363,7 @@ impl Wire {
         notes.asked(ask);
     }
 
-    /// The token under which this stream was last told that a request holds its lock.
+    /// The token under which this stream last reported that a request holds its lock.
     pub fn held(&self, request_id: u64) -> Option<u64> {
         self.held.get(&request_id).copied()
     }
@@ -396,13 +396,13 @@ fn held_in_state(shown: &RequestState) -> Option<(u64, u64)> {
     }
 }
 
-/// An Acquire of one name, alone.
+/// An Acquire of one name, exclusive.
 pub fn acquire(request_id: u64, name: impl AsRef<[u8]>, wait: bool) -> Ask {
     let item = Item { name: name.as_ref().to_vec().into(), ..Item::default() };
     several(request_id, vec![item], None, wait)
 }
 
-/// An Acquire of all of these, or with `any` of whichever of them are free.
+/// An Acquire of all of these, or with `any` of those of them that are free.
 pub fn several(request_id: u64, items: Vec<Item>, any: Option<u32>, wait: bool) -> Ask {
     let any = any.map(|min| AnyOf { min });
     Ask::Acquire(Acquire { request_id, items, wait, any, ..Acquire::default() })

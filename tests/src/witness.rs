@@ -1,5 +1,5 @@
-//! Holds and places that are taken once and must be there after every fault: what was
-//! acknowledged survives (I19).
+//! Holds and places that are taken once and must exist after every fault: what was acknowledged
+//! survives (I19).
 
 use std::time::Duration;
 
@@ -12,12 +12,13 @@ use crate::wire::{Ticket, Wire, item};
 /// Long enough that no test outlasts it.
 const TTL: Duration = Duration::from_mins(2);
 
-/// One session that holds `count` locks alone, one of them with a value, a set of which it gave
-/// one name back, and a lock that it would share; and one that stands second for each of these.
+/// One session that holds `count` locks exclusively, one of them with a value, a set of which it
+/// released one name, and a lock in shared mode; and a second session that waits behind each of
+/// these.
 #[derive(Debug)]
 pub struct Witness {
     recorder: Recorder,
-    /// How many grants the holder has, with as many places behind them.
+    /// The number of the holder's grants; as many requests wait behind them.
     count: u64,
     holder: Member,
     waiter: Member,
@@ -37,7 +38,7 @@ impl Witness {
         Self::take_for(TTL, address, recorder, first, count).await
     }
 
-    /// The same with a lease of this length, which is not renewed but by looking again.
+    /// The same with a lease of this length, which only [`Witness::look_again`] renews.
     pub async fn take_for(
         ttl: Duration,
         address: &str,
@@ -64,10 +65,10 @@ impl Witness {
         Self { recorder: recorder.clone(), count, holder, waiter }
     }
 
-    /// Resumes both sessions at the leader; what State shows goes into the history, where the
-    /// checker compares it with what was acknowledged.
+    /// Resumes both sessions at the leader; State goes into the history, where the judge compares
+    /// it with what was acknowledged.
     pub async fn look_again(&mut self, leader: &str) {
-        // The holder's change of a value is kept for a retry too.
+        // The store also keeps the holder's change of a value for a retry.
         for (member, count) in [(&mut self.holder, self.count + 1), (&mut self.waiter, self.count)]
         {
             let shown = member.resume(leader, &self.recorder).await;
@@ -75,8 +76,8 @@ impl Witness {
         }
     }
 
-    /// Gives everything back: each waiter is granted in turn and gives back too. Then both
-    /// sessions are closed.
+    /// Releases everything: each waiter is granted in turn and releases too. Then both sessions are
+    /// closed.
     pub async fn hand_over(mut self, leader: &str) {
         self.look_again(leader).await;
         for request in 1..=self.count {
@@ -94,8 +95,8 @@ impl Witness {
     }
 }
 
-/// The holder has a set and gives one name of it back; the waiter asks for a set that shares a name
-/// with what is left.
+/// The holder has a set and releases one name of it; the waiter asks for a set that shares a name
+/// with the rest.
 async fn take_a_set(
     holder: &mut Wire,
     waiter: &mut Wire,
@@ -112,7 +113,7 @@ async fn take_a_set(
     waiter.queued(request).await;
 }
 
-/// The holder shares the lock, the waiter would have it alone.
+/// The holder shares the lock, the waiter asks for it exclusively.
 async fn share(holder: &mut Wire, waiter: &mut Wire, request: u64, name: &str) {
     holder.acquire_several(request, vec![item(name, Mode::Shared)], None, true).await;
     holder.granted(request).await;
@@ -127,7 +128,7 @@ impl Member {
         Self { id, ticket, wire }
     }
 
-    /// How many requests wait or hold, as the leader shows them.
+    /// How many requests wait or hold, as the leader's State shows them.
     async fn resume(&mut self, leader: &str, recorder: &Recorder) -> usize {
         // A leader that was just elected may still wait for an entry of its own.
         for _ in 0..50 {

@@ -1,5 +1,5 @@
-//! A worker on a queue of work that writes down what it is told and believes: an item is a lock by the name of its id, held from
-//! when it is handed out until it is done. See [`crate::term`] for what the judge reads as a token.
+//! A worker on a queue of work that records what it receives and believes: an item is a lock by the name of its id, held from its hand-out
+//! until it is done. See [`crate::term`] for what the judge reads as a token.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use holdfast_seams::Seams;
 use crate::history::{Asked, ClientId, Recorder, What};
 use crate::term::{Held, Term};
 
-/// One worker, and what it writes down.
+/// One worker and its recorder.
 #[derive(Debug)]
 pub struct Worker {
     queue: WorkQueue,
@@ -21,17 +21,17 @@ pub struct Worker {
     next_request: AtomicU64,
 }
 
-/// An item that is had.
+/// An item that the worker has.
 pub type Had = Held<WorkItem>;
 
 impl Worker {
-    /// Writes down what is done with items of `queue` as client `id`.
+    /// Records the work on items of `queue` as client `id`.
     pub fn of(queue: WorkQueue, id: ClientId, recorder: Recorder) -> Self {
         let seams = Seams::system();
         Self { queue, id, recorder, seams, next_request: AtomicU64::new(1) }
     }
 
-    /// The same of a worker that lives on other seams.
+    /// The same for a worker on other seams.
     #[must_use]
     pub fn on(self, seams: Seams) -> Self {
         Self { seams, ..self }
@@ -41,7 +41,7 @@ impl Worker {
         self.recorder.write(self.id, what);
     }
 
-    /// Takes the next item. Which one was asked for is known only now.
+    /// Takes the next item. Only now is it known which one that is.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl Worker {
         Ok(Some(Held::granted_under(token, item, (&self.recorder, &self.seams), of)))
     }
 
-    /// Takes items, has each for `length` and is done with it, until `until` says so.
+    /// Takes items, keeps each for `length` and completes it, until `until` returns true.
     pub async fn work(&self, length: Duration, until: impl Fn() -> bool) {
         while !until() {
             if let Ok(Some(had)) = self.next(Patience::AtMost(Duration::from_secs(1))).await {

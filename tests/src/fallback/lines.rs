@@ -20,7 +20,7 @@ impl Lines {
     /// Three servers behind such lines, all open.
     pub async fn start(nodes: &Nodes) -> (Self, Cluster) {
         let mut setup = World::setup(nodes);
-        // The driver learns from the nodes where they listen, and goes there whatever it was told first.
+        // The driver learns the addresses from the nodes, and uses those instead of the ones it was given first.
         setup.preload = vec![shim::built("shims/divert.c")];
         let mut places: Vec<Place> = (0..setup.nodes).map(|_| Place::on_loopback()).collect();
         let of_clients = join_all(places.iter().map(|place| Relay::before(&place.listen))).await;

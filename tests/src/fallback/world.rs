@@ -1,5 +1,5 @@
-//! Servers whose scope falls back on real Cassandra nodes, processes that lock its names, and what they may find out: tokens
-//! that rise, and no two safe holds.
+//! Servers whose scope falls back on real Cassandra nodes, processes that lock its names, and the properties that they check: tokens that
+//! rise, and no two safe holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,43 +19,43 @@ use crate::remote::RemoteScribe;
 use crate::run::judge;
 use crate::tokens::Tokens;
 
-/// What workers lock.
+/// The names that workers lock.
 pub const NAMES: [&str; 3] = ["job/a", "job/b", "job/c"];
-/// From a fault to the first grant of whoever serves then, as `docs/migration.md` says it, and several times that for a
+/// The longest time from a fault to the first grant of the store that serves then, as `docs/migration.md` states it, times several for a
 /// slow machine.
 pub const SWITCHED_WITHIN: Duration = Duration::from_mins(1);
-/// The longest time without a grant of a name when a scope changes its store, as `docs/migration.md` has it, in a machine and
-/// nodes that never stand still: W, what it takes to see that nobody answers, and a round of looks.
+/// The longest time without a grant of a name when a scope changes its store, as `docs/migration.md` states it, on a machine and nodes that
+/// never stall: W, the time to find that no node answers, and a round of checks.
 const PAUSES_FOR: Duration = Duration::from_secs(W.as_secs() + 3);
 /// One statement of unknown outcome may come on top of that.
 const UNKNOWN_FOR: Duration = Duration::from_secs(4);
-/// Between two looks of what finds out whether everything goes on.
+/// The interval between two checks whether everything goes on.
 const LOOKS_EVERY: Duration = Duration::from_millis(100);
-/// How long an operator's question may take.
+/// How long an operator's request may take.
 const ADMIN_LIMIT: Duration = Duration::from_secs(20);
 
-/// What the authority row says.
+/// The authority row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Who serves.
+    /// The store that serves.
     pub mode: String,
-    /// Of the tokens that are given out meanwhile.
+    /// The epoch of the tokens granted meanwhile.
     pub epoch: i64,
-    /// How often the leader said that it lives.
+    /// How often the leader has bumped the row.
     pub beat: i64,
 }
 
-/// Servers whose scope falls back on these nodes, and everything a run needs of them.
+/// Servers whose scope falls back on these nodes, and the rest of what a run needs.
 #[derive(Debug)]
 pub struct World {
-    /// What is fallen back on.
+    /// The nodes that the scope falls back on.
     pub nodes: Nodes,
-    /// What serves as long as it can.
+    /// The servers, which serve as long as they can.
     pub cluster: Cluster,
-    /// What was granted.
+    /// The tokens of all grants.
     pub tokens: Tokens,
     admin: ScopeAdmin,
-    /// Nanoseconds, in all.
+    /// The total time of stalls, nanoseconds.
     stood_still: Arc<AtomicU64>,
     _watching: Task,
 }
@@ -66,14 +66,14 @@ impl World {
         Setup::nodes(3).with_fallback(&settings(nodes.points(), nodes.keyspace()))
     }
 
-    /// With the scope set, served natively, and open to processes that fall back.
+    /// Starts with the scope set, served natively, and open to processes that fall back.
     pub async fn start(keyspace: &'static str) -> Self {
         let nodes = Nodes::set(keyspace, &TABLES).await;
         let cluster = Cluster::start(&Self::setup(&nodes)).await;
         Self::of(nodes, cluster).await
     }
 
-    /// The same of servers that run, and that have [`World::setup`].
+    /// The same for running servers that have [`World::setup`].
     pub async fn of(nodes: Nodes, cluster: Cluster) -> Self {
         let endpoints = cluster.endpoints();
         let admin = Client::builder().endpoints(&endpoints).unwrap().scope_admin(ADMIN_LIMIT);
@@ -93,18 +93,18 @@ impl World {
         world
     }
 
-    /// The scope as its leader has it.
+    /// The scope as its leader reports it.
     pub async fn scope(&self) -> ScopeStatus {
         self.admin.list().await.unwrap().scopes.remove(0)
     }
 
-    /// Waits until the leader knows the row to say so.
+    /// Waits until the leader knows that the row has this mode.
     pub async fn row_is(&self, mode: &str) {
         let is_so = |scope: &ScopeStatus| scope.row.as_ref().is_some_and(|(said, _)| said == mode);
         self.comes_to(is_so, mode).await;
     }
 
-    /// Waits until the scope is served natively after a switch, and nothing is wrong.
+    /// Waits until the scope is served natively after a switch, and reports no problem.
     pub async fn is_well(&self) {
         let is_so = |scope: &ScopeStatus| {
             scope.switches >= 1 && scope.trouble.is_none() && !scope.suspended
@@ -112,7 +112,7 @@ impl World {
         self.comes_to(is_so, "well").await;
     }
 
-    /// Waits until nothing is wrong with the scope.
+    /// Waits until the scope reports no problem.
     pub async fn is_calm(&self) {
         let is_so = |scope: &ScopeStatus| scope.trouble.is_none() && !scope.suspended;
         self.comes_to(is_so, "calm").await;
@@ -128,13 +128,13 @@ impl World {
         assert!(within.is_ok(), "the scope is not {what}: {:?}", self.scope().await);
     }
 
-    /// What the row itself says, whoever leads. It is read without contending with those who decide by it.
+    /// The row itself, whichever node leads. The read does not contend with the processes that decide by the row.
     pub async fn row(&self) -> Row {
         let keyspace = self.nodes.keyspace();
         let text =
             format!("SELECT mode, epoch, beat FROM \"{keyspace}\".authority WHERE scope = ?");
         let read = loop {
-            // Nodes that stood still for a while say so.
+            // Nodes that stall for a while answer with an error.
             if let Ok(read) = self.nodes.session().query_unpaged(text.as_str(), (SCOPE,)).await {
                 break read.into_rows_result().unwrap();
             }
@@ -144,12 +144,12 @@ impl World {
         Row { mode, epoch, beat }
     }
 
-    /// A process of its own, as far as locks go.
+    /// A process of its own, as far as locks are concerned.
     pub async fn enter(&self, id: u64) -> (Locker, RemoteScribe) {
         self.enter_with(id, LockerOptions::default().ttl(secs(9)).max_skew(secs(3))).await
     }
 
-    /// The same with leases of one's own in Cassandra.
+    /// The same with other leases in Cassandra.
     pub async fn enter_with(&self, id: u64, options: LockerOptions) -> (Locker, RemoteScribe) {
         let options = options.service(format!("client-{id}"));
         let endpoints = self.cluster.endpoints();
@@ -164,7 +164,7 @@ impl World {
         Workers(join_all((1..=number).map(|id| self.enter(id))).await)
     }
 
-    /// The epoch in which `client` came to hold `name` for a moment. On a slow machine authority may pass before it gives back.
+    /// The epoch in which `client` held `name` for a moment. On a slow machine authority may pass before it releases.
     pub async fn hold(&self, client: &RemoteScribe, name: &str) -> u64 {
         let held = client.acquire(name, Patience::AtMost(secs(60))).await.unwrap();
         let epoch = self.tokens.last_epoch(name);
@@ -185,7 +185,7 @@ impl World {
         (0..3).for_each(|index| self.cluster.start_node(index));
     }
 
-    /// Judges what was written down here and in `others`.
+    /// Judges the records of this run and of `others`.
     #[expect(clippy::print_stdout, reason = "what was measured is shown with the test's output")]
     pub fn judge(&self, others: Vec<Vec<Record>>) -> Pauses {
         let records = self.nodes.recorder().take();
@@ -200,23 +200,23 @@ impl World {
     }
 }
 
-/// What a run had of time in which nobody was granted a name.
+/// The times without a grant of a name in a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Pauses {
-    /// The longest.
+    /// The longest of them.
     pub longest: Duration,
-    /// For how long in all the machine, or Cassandra, did not answer a plain question.
+    /// The total time in which the machine, or Cassandra, did not answer a plain request.
     pub stood_still: Duration,
 }
 
 impl Pauses {
-    /// Fails the test if one was longer than is documented, and neither machine nor nodes are to blame.
+    /// Fails the test if one was longer than documented, and neither machine nor nodes are to blame.
     pub fn are_as_documented(self) {
         assert!(self.longest <= PAUSES_FOR + UNKNOWN_FOR + self.stood_still, "{self:?}");
     }
 }
 
-/// Counts for how long nothing goes on here: this process is not run, or no node answers a read of one row.
+/// Counts the time of stalls: this process does not run, or no node answers a read of one row.
 fn watch_the_machine(nodes: &Nodes) -> (Arc<AtomicU64>, Task) {
     let stood_still = Arc::new(AtomicU64::new(0));
     let (session, counted) = (nodes.session().clone(), stood_still.clone());
@@ -226,7 +226,7 @@ fn watch_the_machine(nodes: &Nodes) -> (Arc<AtomicU64>, Task) {
         loop {
             let looked = clock.now();
             sleep(LOOKS_EVERY).await;
-            // One that is refused, or of unknown outcome, took its time as well.
+            // A read that is refused, or of unknown outcome, took its time as well.
             let _ = session.query_unpaged(text.as_str(), (SCOPE,)).await;
             let blink = clock.now().saturating_since(looked).saturating_sub(2 * LOOKS_EVERY);
             counted
@@ -240,7 +240,7 @@ fn watch_the_machine(nodes: &Nodes) -> (Arc<AtomicU64>, Task) {
 pub struct Workers(Vec<(Locker, RemoteScribe)>);
 
 impl Workers {
-    /// They work as long as `act` goes on.
+    /// Lets them work as long as `act` goes on.
     pub async fn work_during(&self, act: impl Future<Output = ()>) {
         let stop = AtomicBool::new(false);
         let is_over = || stop.load(Ordering::Relaxed);

@@ -1,27 +1,27 @@
-//! What a watch tells.
+//! The reports of a watch.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Holding, Shown};
 
-/// One thing that a watch told.
+/// One report of a watch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum News {
-    /// It broke: nothing that it told before counts any more, and the state follows anew.
+    /// It broke: earlier reports no longer count, and the state follows anew.
     Restarted,
-    /// A lock as it is.
+    /// The present state of a lock.
     Lock {
         /// Its name.
         name: String,
-        /// Who holds it.
+        /// Its holders.
         holders: Vec<Holding>,
-        /// How many wait for it.
+        /// The number of its waiters.
         waiting: u64,
         /// Its value, if it has one.
         value: Option<Shown>,
     },
-    /// The state is complete: what was not named is free and without a value.
+    /// The state is complete: a lock that was not named is free and without a value.
     Synced,
     /// Something happened to a lock.
     Change {
@@ -29,7 +29,7 @@ pub enum News {
         name: String,
         /// The entry of the log that did it.
         index: u64,
-        /// How many wait after all that this entry changed.
+        /// The number of waiters after all changes of this entry.
         waiting: u64,
         /// What happened.
         what: Happened,
@@ -40,16 +40,16 @@ pub enum News {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Happened {
-    /// One more waits.
+    /// One more request waits.
     Queued,
-    /// One waits no more, without a grant.
+    /// One request waits no more, without a grant.
     Left,
-    /// Somebody holds it.
+    /// A request was granted the lock.
     Granted(Holding),
-    /// Somebody gave it back.
+    /// A holder released it.
     Released(Holding),
-    /// Somebody holds it no more, without having given it back.
+    /// A holder lost it without a release.
     Lost(Holding),
-    /// Its value is another one, or none.
+    /// Its value changed, or was removed.
     Value(Option<Shown>),
 }

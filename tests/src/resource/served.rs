@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::Resources;
 use crate::history::{ClientId, Recorder};
 
-/// Longest wait for the resource: it is not part of what is tested.
+/// Longest wait for the resource: it is not part of the system under test.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Resources at work until this is dropped.
@@ -22,7 +22,7 @@ pub struct Served {
     _accepting: Task,
 }
 
-/// What a resource says to a write.
+/// The answer of a resource to a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// Taken.
@@ -43,7 +43,7 @@ impl Served {
         Self { address, _accepting: task }
     }
 
-    /// Where they are reached.
+    /// The address of the resources.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -76,7 +76,7 @@ fn parse(line: &str) -> Option<(&str, u64, ClientId)> {
     Some((name, token.parse().ok()?, ClientId(client.parse().ok()?)))
 }
 
-/// Writes to the resource at `address`. Cancel safe, but for whether the write was taken.
+/// Writes to the resource at `address`. Cancel safe, except that the write may have been taken.
 pub async fn write_to(address: &str, name: &str, token: u64, client: ClientId) -> Written {
     let ClientId(client) = client;
     let exchange = async {

@@ -1,4 +1,4 @@
-//! A watch of the real library, written down.
+//! A watch of the real library, recorded in a history.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use tokio::sync::watch;
 use super::{Scribe, shown};
 use crate::history::{Happened, Holding, News, What};
 
-/// Before a watch that nobody served is begun again.
+/// The pause before a watch that no node served is begun again.
 const AGAIN: Duration = Duration::from_millis(200);
 
 impl Scribe {
-    /// Watches the locks below `prefix` and writes down all that is told, until `over` is true. A
-    /// watch that fails, because nobody can be reached, is followed by another one.
+    /// Watches the locks below `prefix` and records every report, until `over` is true. A watch
+    /// that fails, because no node can be reached, is followed by another one.
     pub async fn watch(&self, prefix: &str, mut over: watch::Receiver<bool>) {
         while !*over.borrow() {
             let number = self.next_request();
@@ -53,7 +53,7 @@ fn news(event: WatchEvent) -> Option<News> {
             let what = happened(&change.name, change.what)?;
             News::Change { name: change.name, index: change.index, waiting: change.waiting, what }
         }
-        // The library may tell more than this knows of.
+        // The library may report more than this code knows of.
         _ => return None,
     })
 }

@@ -10,7 +10,7 @@ use super::row::find;
 use super::{Cell, Figure, Keys, STORES, THREADS};
 
 const SIZE: (u32, u32) = (900, 520);
-/// A colour for each store, told apart on white by who sees no red or green as well.
+/// A colour for each store, distinct on white also for readers who see no red or green.
 const COLOURS: [RGBColor; STORES.len()] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
@@ -31,7 +31,7 @@ pub struct Plot {
 }
 
 impl Plot {
-    /// All of them.
+    /// All plots.
     pub const ALL: [Self; 5] = [
         Self { file: "one-key-rate.svg", keys: Keys::One, figure: Figure::Rate },
         Self { file: "one-key-p99.svg", keys: Keys::One, figure: Figure::Slow },
@@ -49,7 +49,7 @@ impl Plot {
         THREADS.into_iter().filter_map(point).collect()
     }
 
-    /// From a little below the least to a little above the most.
+    /// The range from a little below the least to a little above the greatest.
     fn heights(&self, cells: &[Cell]) -> Range<f64> {
         let all = STORES.into_iter().flat_map(|store| self.points(cells, store));
         let (least, most) = all
@@ -61,11 +61,11 @@ impl Plot {
     }
 }
 
-/// Draws one.
+/// Draws one plot.
 ///
 /// # Errors
 ///
-/// What the library says; it writes into memory, so none is known.
+/// The library's error; it writes into memory, so none is known.
 pub fn draw(plot: Plot, cells: &[Cell]) -> Result<String, String> {
     let mut svg = String::new();
     let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
@@ -102,7 +102,7 @@ where
         .map_err(failed)?;
     let mut mesh = chart.configure_mesh();
     let threads = |threads: &f64| format!("{threads:.0}");
-    // What is added up to by tenths is no round number.
+    // Values that are summed up in tenths are not round numbers.
     let value = |value: &f64| {
         let shown = format!("{value:.3}");
         shown.trim_end_matches('0').trim_end_matches('.').to_owned()

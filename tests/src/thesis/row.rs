@@ -6,19 +6,19 @@ use serde_json::{Map, Value};
 
 use super::Figure;
 
-/// How many threads there are in the cells of the table.
+/// The numbers of threads in the cells of the table.
 pub const THREADS: [u64; 7] = [1, 2, 5, 10, 20, 50, 100];
 
 /// A lock store, or a recipe, in the order of the columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Store {
-    /// As the table calls it.
+    /// Its name in the table.
     pub name: &'static str,
-    /// What its rows have as `peer`.
+    /// Its `peer` in the rows.
     peer: &'static str,
 }
 
-/// All of them: the older recipe and the newer one of the thesis, then the others, then this project's own store.
+/// All stores: the older recipe and the newer one of the thesis, then the others, then this project's own store.
 pub const STORES: [Store; 7] = [
     Store { name: "shadow", peer: "cassandra-shadow" },
     Store { name: "queue", peer: "cassandra-queue" },
@@ -29,12 +29,12 @@ pub const STORES: [Store; 7] = [
     Store { name: "native", peer: "holdfast" },
 ];
 
-/// What the threads lock.
+/// The keys that the threads lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
-    /// All of them one key.
+    /// All of them lock one key.
     One,
-    /// Each a key of its own.
+    /// Each locks a key of its own.
     Distinct,
 }
 
@@ -47,37 +47,37 @@ impl fmt::Display for Keys {
     }
 }
 
-/// One run: a store, so many threads.
+/// One run: a store with so many threads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
-    /// Whose.
+    /// The store.
     pub store: Store,
-    /// How many.
+    /// The number of threads.
     pub threads: u64,
-    /// Of what; one thread alone stands for both.
+    /// The keys; a run with one thread stands for both.
     keys: Option<Keys>,
     row: Map<String, Value>,
 }
 
-/// Why rows were not read.
+/// Why rows could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RowError {
     /// Not a JSON object.
     #[error("line {line} is no row: {source}")]
     NoRow {
-        /// Which, from 1 on.
+        /// The line, from 1 on.
         line: usize,
-        /// Why.
+        /// The parser's error.
         source: serde_json::Error,
     },
     /// A row of something else.
     #[error("line {line} is of no cell of the table: {key} is {value}")]
     NoCell {
-        /// Which, from 1 on.
+        /// The line, from 1 on.
         line: usize,
-        /// What does not fit.
+        /// The key that does not fit.
         key: &'static str,
-        /// What stands there.
+        /// Its value.
         value: Value,
     },
 }
@@ -122,7 +122,7 @@ impl Cell {
     }
 }
 
-/// The cells in the rows of a file; a later row of a cell takes the place of an earlier one.
+/// The cells in the rows of a file; a later row of a cell replaces an earlier one.
 ///
 /// # Errors
 ///

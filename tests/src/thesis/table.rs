@@ -8,7 +8,7 @@ use super::{Cell, Figure, Keys, STORES, THREADS};
 const BEGIN: &str = "<!-- made by holdfast-thesis-table: begin -->";
 const END: &str = "<!-- made by holdfast-thesis-table: end -->";
 
-/// What a table shows.
+/// The tables, each with its keys and its figure.
 const TABLES: [(Keys, Figure); 9] = [
     (Keys::One, Figure::Rate),
     (Keys::One, Figure::Median),
@@ -42,7 +42,7 @@ pub fn tables(cells: &[Cell]) -> String {
 fn shown(cell: Option<&Cell>, figure: Figure) -> String {
     let Some(value) = cell.and_then(|cell| cell.figure(figure)) else { return "–".into() };
     let errors = cell.map_or(0, Cell::errors);
-    // Whoever was refused had no time to get the lock.
+    // Failed acquires had no time to get the lock.
     let mark = if errors > 0 && figure == Figure::Rate {
         format!(" ({errors} failed)")
     } else {
@@ -51,7 +51,7 @@ fn shown(cell: Option<&Cell>, figure: Figure) -> String {
     format!("{}{mark}", short(figure, value))
 }
 
-/// Three digits; an index has two after the point.
+/// Three digits; an index has two after the decimal point.
 fn short(figure: Figure, value: f64) -> String {
     match figure {
         Figure::Fairness => format!("{value:.2}"),
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(fair, "| 10 | – | 0.89 | – | – | – | – | 1.00 |");
     }
 
-    /// Nobody wrote a figure by hand.
+    /// No figure on the page is typed by hand.
     #[test]
     fn the_page_shows_what_its_rows_say() {
         let page = include_str!("../../../docs/thesis-benchmark.md");

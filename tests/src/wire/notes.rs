@@ -1,4 +1,4 @@
-//! How a wire writes into a history.
+//! Records the frames of a wire in a history.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use holdfast_proto::v1::{
 
 use crate::history::{Asked, Change, ClientId, Kept, KeptState, LostCause, Recorder, Shown, What};
 
-/// How a wire writes into a history.
+/// Records the frames of a wire in a history.
 #[derive(Debug)]
 pub(super) struct Notes {
     recorder: Recorder,
@@ -37,7 +37,7 @@ impl Notes {
         self.recorder.write(self.client, what);
     }
 
-    /// Something is about to be sent.
+    /// Records a frame that is about to be sent.
     pub(super) fn asked(&mut self, ask: &Ask) {
         let what = match ask {
             Ask::Acquire(acquire) => what_is_acquired(acquire),
@@ -59,7 +59,7 @@ impl Notes {
         self.write(what);
     }
 
-    /// Something was told.
+    /// Records a frame that was received.
     pub(super) fn told(&mut self, index: u64, told: &Told) {
         match told {
             Told::Opened(opened) => {
@@ -93,7 +93,7 @@ impl Notes {
         self.write(What::Safe { until_ns });
     }
 
-    /// The state itself, then as news whatever it says that was lost on the way.
+    /// Records the state itself, then as news whatever it contains that was lost on the way.
     fn state(&self, state: &State) {
         let mut requests = Vec::new();
         let mut news = Vec::new();
@@ -154,13 +154,13 @@ fn what_is_changed(change: &SetValue) -> What {
         change: match &change.change {
             Some(Wanted::Value(value)) => Change::Set(text(value)),
             Some(Wanted::Clear(_)) => Change::Clear,
-            // Nothing at all is refused and changes nothing.
+            // A frame without a change is refused and changes nothing.
             Some(Wanted::Confirm(_)) | None => Change::Confirm,
         },
     }
 }
 
-/// `request` is told apart: a grant in State does not name it.
+/// The grant of `request`, which is given separately: a grant in State does not name it.
 fn what_is_granted(request: u64, granted: &Granted) -> What {
     let values = granted.values.iter().filter_map(|named| {
         let value = named.value.as_ref()?;
@@ -216,7 +216,7 @@ fn what_was_refused(subject: Subject, refusal: Option<&Refusal>) -> Option<What>
     }
 }
 
-/// A refusal's reason as histories name it.
+/// A refusal's reason, in the terms of histories.
 fn reason(refusal: &Refusal) -> String {
     refusal.reason().as_str_name().trim_start_matches("REFUSAL_REASON_").to_lowercase()
 }
