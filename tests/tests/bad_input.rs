@@ -42,7 +42,7 @@ async fn pause(ms: u64) {
     Seams::system().sleep(Duration::from_millis(ms)).await;
 }
 
-/// The refusal is of this kind, and its words name these things.
+/// Checks that the refusal is of this kind, and that its message names these things.
 fn assert_refusal(refusal: &Refusal, reason: RefusalReason, words: &[&str]) {
     assert_eq!(refusal.reason(), reason, "{refusal:?}");
     for word in words {
@@ -99,7 +99,7 @@ async fn resume_refused(address: &str, resume: Resume) -> Refusal {
     wire.refused().await
 }
 
-/// Who guesses must not learn from the answer whether the session exists.
+/// A client that guesses must not learn from the answer whether the session exists.
 #[tokio::test]
 async fn a_wrong_secret_and_an_unknown_session_get_the_same_answer() {
     let (_cluster, address) = one_node().await;
@@ -224,7 +224,8 @@ async fn release_refused(wire: &mut Wire, token: u64) -> Refusal {
     .await
 }
 
-/// I13: the copy comes when the lock is somebody else's, and when it is the same session's again.
+/// I13: the copy comes when another client holds the lock, and when the same session holds it
+/// again.
 #[tokio::test]
 async fn a_release_that_comes_twice_or_late_or_from_a_stranger_frees_nothing() {
     let (_cluster, address) = one_node().await;
@@ -262,7 +263,7 @@ async fn holder(address: &str, name: &str) -> Option<u64> {
     look(address, name).await?.holders.first().map(|holder| holder.token)
 }
 
-/// A reader that does not read: the store does not wait for it, and State heals what it missed.
+/// A client that does not read: the store does not wait for it, and State restores what it missed.
 #[tokio::test]
 async fn ten_thousand_unread_pushes_lose_no_hold_and_hold_up_nobody() {
     const PUSHES: u64 = 10_000;
@@ -366,7 +367,7 @@ async fn garbage_on_every_port_ends_nothing_and_nobody() {
         for port in [&node.listen, &node.peer_listen, &node.admin_listen] {
             for bytes in [&garbage, &preface, &b"GET / HTTP/1.1\r\n\r\n".to_vec()] {
                 let mut stream = TcpStream::connect(port).await.unwrap();
-                // The node may hang up before it has read all of it.
+                // The node may close the connection before it has read all of it.
                 let _ = stream.write_all(bytes).await;
             }
         }
@@ -403,7 +404,7 @@ async fn a_port_in_use_is_named() {
     assert!(log.contains(&address) && log.contains("listen"), "{log}");
 }
 
-/// What is acknowledged before is there when the folder is whole again.
+/// What was acknowledged before is there when the folder is whole again.
 #[tokio::test]
 async fn a_damaged_data_folder_is_refused_by_name_and_a_mended_one_has_lost_nothing() {
     let (mut cluster, address) = one_node().await;

@@ -1,4 +1,4 @@
-//! `holdfast bench`: short runs of the workloads, and the row that comparisons are built on.
+//! `holdfast bench`: short runs of the workloads, and the row that comparisons use.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail it by a panic")]
 
 use std::time::Duration;
@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 
 type Row = Map<String, Value>;
 
-/// What every row says of what ran.
+/// The text fields of every row, which describe the run.
 const TEXTS: [&str; 7] = ["peer", "variant", "version", "topology", "durability", "workload", "ts"];
-/// What every row of a closed loop has as a number.
+/// The number fields of every row of a closed loop.
 const FIGURES: [&str; 25] = [
     "n",
     "secs",
@@ -58,7 +58,7 @@ fn number(row: &Row, key: &str) -> f64 {
     row.get(key).and_then(Value::as_f64).unwrap_or_else(|| panic!("no figure {key}: {row:?}"))
 }
 
-/// The row of a closed loop has every figure, and they fit together.
+/// Checks that the row of a closed loop has every figure, and that they agree with each other.
 fn check_loop(row: &Row, shared: bool) {
     let shared_only = ["wait_mean_ms", "jain", "longest_run"];
     for key in FIGURES.iter().filter(|key| shared || !shared_only.contains(key)) {
@@ -84,7 +84,7 @@ async fn one_client_at_one_member_gives_a_whole_row() {
 
 #[tokio::test]
 async fn many_clients_at_three_members_give_a_whole_row() {
-    // Within one second somebody has to be granted something.
+    // Within one second some acquire has to be granted.
     given_time(Duration::from_millis(500), async || {
         let row =
             bench(&["--workload", "W2", "--members", "3", "--clients", "16", "--secs", "1"]).await;

@@ -1,5 +1,5 @@
-//! What only the bakery has, on three real Cassandra nodes: numbers, flags, and who dies with one of them. Both forms, side by side. Its
-//! locks are in `cassandra_scenarios.rs` and `cassandra_legacy.rs` as well.
+//! Properties of the bakery alone, on three real Cassandra nodes: numbers, flags, and clients that die with one of them. Both forms, side
+//! by side. Its locks are in `cassandra_scenarios.rs` and `cassandra_legacy.rs` as well.
 
 #![allow(
     clippy::unwrap_used,
@@ -38,7 +38,7 @@ async fn set(keyspace: &'static str) -> Stage {
     stage
 }
 
-/// Numbers, choosing, and a flag that is up.
+/// The tables of numbers and of choosing, and the value of a flag that is up.
 fn tables(form: Recipe) -> (&'static str, &'static str, &'static str) {
     match form {
         Recipe::BakeryPhp => ("numbers_php", "choosing_php", "true"),
@@ -57,7 +57,7 @@ async fn rows(stage: &Stage, table: &str, lock: &str) -> usize {
     result.into_rows_result().unwrap().rows::<Row>().unwrap().count()
 }
 
-/// Waits until nothing of a lock is left, for less than the usual TTL: what was given up is taken back in the background.
+/// Waits until nothing of a lock is left, for less than the usual TTL: the recipe takes back its cells in the background.
 async fn is_emptied(stage: &Stage, table: &str, lock: &str) {
     let emptied = async {
         while rows(stage, table, lock).await > 0 {
@@ -74,7 +74,7 @@ async fn highest(stage: &Stage, table: &str, lock: &str) -> Option<i64> {
     result.into_rows_result().unwrap().first_row::<(Option<i64>,)>().unwrap().0
 }
 
-/// Does `scenario` with each form at the same time, then judges each.
+/// Runs `scenario` with each form at the same time, then judges each.
 async fn with_each(stage: &Stage, scenario: impl AsyncFn(&Party<'_>)) {
     let parties = Party::of(stage, &FORMS, Times::SHORT);
     join_all(parties.iter().map(|party| scenario(party))).await;
@@ -87,8 +87,8 @@ async fn with_each(stage: &Stage, scenario: impl AsyncFn(&Party<'_>)) {
     }
 }
 
-/// What a client that died between its flag and its number has left: a flag that is up. Who comes then waits until it has
-/// ended, and no longer than the skew and a look after that.
+/// A client that died between its flag and its number has left a flag that is up. A later client waits until the flag has expired, and no
+/// longer than the skew and one look after that.
 #[tokio::test]
 async fn who_died_while_choosing_holds_everybody_up_for_its_ttl_and_no_longer() {
     let stage = set("bakery_chooser").await;
@@ -99,7 +99,7 @@ async fn who_died_while_choosing_holds_everybody_up_for_its_ttl_and_no_longer() 
         cql(&stage, &format!("INSERT INTO k.{choosing} (key, column1, value) VALUES ('job', 'dead', {up}) USING TTL {TTL_S}")).await;
         let [hasty, patient] = [1, 2].map(|id| party.client(id));
         let tried = hasty.acquire("job", Patience::None).await.map(|_held| ());
-        // Whoever is told so within the TTL was told so by the flag.
+        // A refusal within the TTL was caused by the flag.
         if clock.now().saturating_since(before) < secs(TTL_S - 1) {
             assert!(matches!(tried, Err(Error::NotGranted { .. })), "{tried:?}");
         }
@@ -112,8 +112,8 @@ async fn who_died_while_choosing_holds_everybody_up_for_its_ttl_and_no_longer() 
     .await;
 }
 
-/// The holder's process and the first waiter's are killed; the next has it once both numbers have ended, and not while the
-/// holder's is certain: the judge looks at that.
+/// The holder's process and the first waiter's are killed; the next client gets the lock once both numbers have expired, and not while the
+/// holder's hold is certain: the judge checks that.
 #[tokio::test]
 async fn the_numbers_of_a_killed_holder_and_a_killed_waiter_end_with_their_ttl() {
     let stage = set("bakery_killed").await;
@@ -134,7 +134,7 @@ async fn the_numbers_of_a_killed_holder_and_a_killed_waiter_end_with_their_ttl()
     .await;
 }
 
-/// Five draw one after the other while the lock is held for longer than a TTL; they have it in that order.
+/// Five clients draw one after the other while the lock is held for longer than a TTL; they are granted it in that order.
 #[tokio::test]
 async fn who_drew_first_has_it_first_and_keeps_its_number_for_longer_than_a_ttl() {
     const WAITERS: u64 = 5;
@@ -149,7 +149,7 @@ async fn who_drew_first_has_it_first_and_keeps_its_number_for_longer_than_a_ttl(
             }
         };
         let wait = async |id: u64| {
-            // The holder, and those before it.
+            // The holder's number, and those drawn before.
             drawn(id).await;
             let client = party.client(id);
             let guard = client.acquire("job", Patience::Endless).await.unwrap();
@@ -165,7 +165,7 @@ async fn who_drew_first_has_it_first_and_keeps_its_number_for_longer_than_a_ttl(
         };
         let waiting = join_all((1..=WAITERS).map(wait));
         let (last, _) = tokio::join!(holding, waiting);
-        // On a machine that stands still for half a TTL a number has to be drawn again, and the order is another.
+        // If the machine stalls for half a TTL, a client has to draw its number again, and the order changes.
         if last == Some(6) {
             assert_eq!(order.into_inner().unwrap(), [1, 2, 3, 4, 5], "{:?}", party.recipe());
         } else {
@@ -175,14 +175,14 @@ async fn who_drew_first_has_it_first_and_keeps_its_number_for_longer_than_a_ttl(
     .await;
 }
 
-/// Twelve at one lock, in both forms at once.
+/// Twelve clients at one lock, in both forms at once.
 #[tokio::test]
 async fn twelve_who_draw_at_once_are_in_one_at_a_time() {
     let stage = set("bakery_twelve").await;
     let parties = Party::of(&stage, &FORMS, Times::USUAL);
     let clock = Seams::system().clock;
     let began = clock.now();
-    // A slow machine takes longer to show as much.
+    // A slow machine takes longer to reach the number.
     let enough = || parties.iter().all(|party| party.given_back() >= 30);
     let is_over = || {
         let worked = clock.now().saturating_since(began);
@@ -200,7 +200,7 @@ async fn twelve_who_draw_at_once_are_in_one_at_a_time() {
     }
 }
 
-/// Tables of other names, by the command line; and what is not as the recipe has it is refused by name.
+/// Tables of other names, by the command line; tables that do not fit the recipe are refused by name.
 #[tokio::test]
 async fn the_command_line_locks_in_either_form_and_names_what_it_cannot_lock_in() {
     let stage = set("bakery_cli").await;
@@ -234,7 +234,7 @@ async fn the_command_line_locks_in_either_form_and_names_what_it_cannot_lock_in(
     assert!(ended.err.contains("\"odd\" has the number -1, which nobody draws"), "{}", ended.err);
 }
 
-/// A guard has no token, and what it is called is its service.
+/// A guard has no token, and its label is the service.
 #[tokio::test]
 async fn a_guard_says_who_has_it() {
     let stage = set("bakery_guard").await;

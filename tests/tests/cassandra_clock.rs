@@ -1,6 +1,5 @@
-//! The time service on three real Cassandra nodes: replicas as processes, some under wrong clocks, killed
-//! and frozen; an old replica, by the statements of the thesis' listing 8, on the same cell; the order of a
-//! queue with the service and without it; wrong input.
+//! The time service on three real Cassandra nodes: replicas as processes, some under wrong clocks, killed and frozen; an old replica, by
+//! the statements of the thesis' listing 8, on the same cell; the order of a queue with the service and without it; wrong input.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +19,7 @@ use holdfast_tests::program::{Ended, Program, run};
 use holdfast_tests::shim;
 use nix::sys::signal::Signal;
 
-/// How long a process may take to say that it does what it was told, or to end.
+/// How long a process may take to confirm a command, or to end.
 const STEP_LIMIT: Duration = Duration::from_mins(1);
 const SECOND_US: u64 = 1_000_000;
 
@@ -32,7 +31,7 @@ fn wall_us() -> u64 {
     Seams::system().clock.wall_ms() * 1_000
 }
 
-/// `holdfast cassandra` on this stage, by a wall clock that shows so much more.
+/// `holdfast cassandra` on this stage, by a wall clock that is ahead by this much.
 fn start(stage: &Stage, skew_ms: i64, rest: &[&str]) -> Program {
     let place = ["cassandra", "--contact-points", stage.points(), "--keyspace", stage.keyspace()];
     let arguments: Vec<&str> = place.into_iter().chain(rest.iter().copied()).collect();
@@ -44,7 +43,7 @@ fn start(stage: &Stage, skew_ms: i64, rest: &[&str]) -> Program {
     Program::start_in("holdfast", &arguments, &variables)
 }
 
-/// A replica, and where it answers.
+/// A replica and its address.
 struct Replica {
     program: Program,
     endpoint: String,
@@ -62,13 +61,13 @@ impl Replica {
         join_all(skews_ms.iter().map(|skew_ms| Self::start(stage, *skew_ms, &[]))).await
     }
 
-    /// By a client of its own, which has seen no other answer.
+    /// Asks with a new client, which has seen no other answer.
     async fn now_us(&self) -> u64 {
         TimeClient::new(&self.endpoint).unwrap().answer_limit(STEP_LIMIT).now_us().await.unwrap()
     }
 }
 
-/// Until it tells more than `us`.
+/// Waits until the replica's time is past `us`.
 async fn passes(replica: &Replica, us: u64) -> u64 {
     let limit = Seams::system().clock.now() + STEP_LIMIT * 2;
     loop {
@@ -81,7 +80,7 @@ async fn passes(replica: &Replica, us: u64) -> u64 {
     }
 }
 
-/// §6 of the thesis, with our replicas: one is ten minutes ahead (which it may be here), and is killed.
+/// §6 of the thesis, with our replicas: one is ten minutes ahead (which this test allows), and is killed.
 #[tokio::test]
 async fn time_goes_on_over_a_killed_replica_that_was_ahead() {
     let stage = Stage::set("clock_ahead", &[QUEUE, TIME]).await;
@@ -100,7 +99,7 @@ async fn time_goes_on_over_a_killed_replica_that_was_ahead() {
             last = passes(replica, last).await;
         }
     }
-    // Two replicas as well go on at half the rate of a watch: 4 s, and while a machine stands still watches go on.
+    // Two replicas advance at half the rate of a watch as well: 4 s; and while the machine stalls, watches go on.
     let took = clock.now().saturating_since(killed);
     assert!(took < STEP_LIMIT / 3, "the time of the living took {took:?} for two seconds");
     assert!(last > wall_us() + 100 * SECOND_US, "nobody's clock has come so far");
@@ -113,7 +112,7 @@ async fn time_goes_on_over_a_killed_replica_that_was_ahead() {
     }
 }
 
-/// The same with an old replica, which asks nobody how far it may be ahead.
+/// The same with an old replica, which does not check how far ahead it may be.
 #[tokio::test]
 async fn time_goes_on_where_an_old_replica_left_it() {
     let stage = Stage::set("clock_old", &[QUEUE, TIME]).await;
@@ -129,7 +128,7 @@ async fn time_goes_on_where_an_old_replica_left_it() {
     let second = passes(&living[0], first + SECOND_US).await;
     assert!(before < local_time && second > first);
 
-    // A clock that is years ahead is told so, and changes nothing.
+    // A replica whose clock is years ahead gets an error, and changes nothing.
     let mut mad = Replica::start(&stage, 100_000_000_000, &[]).await;
     let said = mad.program.line("this machine's clock is not believed", STEP_LIMIT).await;
     assert!(said.contains("--max-ahead"), "{said}");
@@ -137,8 +136,7 @@ async fn time_goes_on_where_an_old_replica_left_it() {
     assert!(third < wall_us() + 700 * SECOND_US, "{third}");
 }
 
-/// Eight ask any of three replicas, each time as a stranger, while one is killed and started again, and one
-/// stands still.
+/// Eight clients ask any of three replicas, each time as a new client, while one replica is killed and started again, and one is frozen.
 #[tokio::test]
 async fn no_answer_of_any_replica_is_less_than_one_before() {
     let stage = Stage::set("clock_order", &[QUEUE, TIME]).await;
@@ -176,8 +174,8 @@ async fn no_answer_of_any_replica_is_less_than_one_before() {
     assert!(answers.load(Ordering::SeqCst) > 100);
 }
 
-/// The seed's scenario, an hour instead of a second: `a` waits, `b` comes later with a clock that is
-/// behind. Who is first.
+/// The article's scenario, with an hour instead of a second: `a` waits, `b` comes later with a clock that is behind. Returns the order in
+/// which they are granted.
 async fn order(stage: &Stage, lock: &str, by: Option<&Replica>) -> String {
     let service = by.map(|replica| ["--time-service", replica.endpoint.as_str()]);
     let service = service.as_ref().map_or(&[][..], |service| &service[..]);
@@ -206,7 +204,7 @@ async fn order(stage: &Stage, lock: &str, by: Option<&Replica>) -> String {
     std::fs::read_to_string(file).unwrap().replace('\n', " ")
 }
 
-/// Until so many have their place in the queue.
+/// Waits until so many clients have their place in the queue.
 async fn in_line(stage: &Stage, lock: &str, number: usize) {
     let places =
         format!("SELECT column1 FROM {}.lock_queue WHERE key = '{lock}'", stage.keyspace());
@@ -236,7 +234,7 @@ fn expect(ended: &Ended, code: i32, says: &str) {
     assert_eq!(ended.err.lines().count(), 1, "{:?}", ended.err);
 }
 
-/// A cell that cannot be told the time by, an address that cannot be listened at.
+/// A cell that contains no time, an address on which no process can listen.
 #[tokio::test]
 async fn what_a_replica_cannot_work_with_is_named_and_ends_it() {
     let stage = Stage::set("clock_bad", &[QUEUE, TIME]).await;
@@ -277,12 +275,12 @@ async fn what_a_replica_cannot_work_with_is_named_and_ends_it() {
     expect(&run("holdfast", &nobody).await, 123, "no answer from Cassandra at 127.255.255.1:9");
 }
 
-/// A queue by a service that is not there, says nothing, or has one replica that does.
+/// A queue with a service that is not running, that does not answer, or of which one replica answers.
 #[tokio::test]
 async fn a_queue_without_its_time_is_told_so_and_takes_no_other() {
     let stage = Stage::set("clock_silent", &[QUEUE, TIME]).await;
     let replica = Replica::start(&stage, 0, &[]).await;
-    // It is connected to, and never answered.
+    // It accepts connections, and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = silent.local_addr().unwrap().to_string();
     let attempt = async |service: &str| {

@@ -1,5 +1,4 @@
-//! `holdfast cassandra` on three real nodes: exit codes, a command under a lock, figures, the tables, and
-//! what is said to wrong input.
+//! `holdfast cassandra` on three real nodes: exit codes, a command under a lock, figures, the tables, and the messages for wrong input.
 
 #![allow(
     clippy::unwrap_used,
@@ -33,7 +32,7 @@ struct Place {
 }
 
 impl Place {
-    /// With tables in it. They are made once: each takes three nodes long, and no two may make one at the same time.
+    /// A place with tables. They are made once: each takes three nodes a long time, and no two processes may make one at the same time.
     async fn made(nodes: &Nodes) -> Self {
         static MADE: OnceCell<()> = OnceCell::const_new();
         let place = Self { points: nodes.contact_points().await, keyspace: "commands" };
@@ -54,7 +53,7 @@ impl Place {
         run("holdfast", &self.arguments(rest)).await
     }
 
-    /// Asked again, a few times, while busy nodes give no answer within the 5 s that a `try` has.
+    /// Repeats the command, a few times, while busy nodes give no answer within the 5 s that a `try` has.
     async fn answered(&self, rest: &[&str]) -> Ended {
         const TRIES: u32 = 5;
         for _ in 1..TRIES {
@@ -66,7 +65,7 @@ impl Place {
         self.run(rest).await
     }
 
-    /// As the role `cassandra`.
+    /// Runs it as the role `cassandra`.
     async fn run_as(&self, password: &str, rest: &[&str]) -> Ended {
         let login =
             [("HOLDFAST_CASSANDRA_USER", "cassandra"), ("HOLDFAST_CASSANDRA_PASSWORD", password)];
@@ -78,13 +77,13 @@ impl Place {
     }
 }
 
-/// As of the native command, by every recipe.
+/// Like the native command, by every recipe.
 #[tokio::test]
 async fn a_command_runs_under_a_lock_and_its_exit_code_is_ours() {
     let nodes = Nodes::start().await;
     let place = Place::made(&nodes).await;
     join_all(Recipe::ALL.map(|recipe| command_under_a_lock(&place, recipe.name()))).await;
-    // Afterwards: the shadow's main rows are the queue's.
+    // Afterwards: the shadow recipe shares its main rows with the queue.
     join_all(Recipe::OLDER.map(|recipe| command_under_a_lock(&place, recipe.name()))).await;
 }
 
@@ -101,7 +100,7 @@ async fn command_under_a_lock(place: &Place, recipe: &str) {
     assert!(tried.err.contains("nightly is not granted: held by "), "{}", tried.err);
     let waited = place.run(&[recipe, "lock", "--wait", "5s", "nightly", "--", "true"]).await;
     assert_eq!(waited.code, Some(124), "{waited:?}");
-    // It covers reaching a node, and so does what is said of it.
+    // The wait includes the time to reach a node, and so does the duration in the message.
     let after = waited.err.split(" not granted after ").nth(1).and_then(|it| it.split(' ').next());
     assert!(after.unwrap().parse::<f64>().unwrap() >= 5.0, "{waited:?}");
 
@@ -113,8 +112,8 @@ async fn command_under_a_lock(place: &Place, recipe: &str) {
     assert_eq!(local.code, Some(0), "LOCAL_SERIAL and LOCAL_QUORUM: {local:?}");
 }
 
-/// Names are bound: a quote, a semicolon and a snowman are a name like any other. What the native store takes for no
-/// name is refused in one line that says so, before anybody is asked: such a lock could never move.
+/// Names are bound values: a quote, a semicolon and a snowman are a name like any other. A name that the native store does not accept is
+/// refused in one line that says so, before any statement is sent: such a lock could never move.
 #[tokio::test]
 async fn a_name_is_what_it_is_to_the_native_store() {
     let nodes = Nodes::start().await;
@@ -138,7 +137,7 @@ async fn a_name_is_what_it_is_to_the_native_store() {
     }
 }
 
-/// A service's own session, whoever made it: what `connect` refuses is refused here too.
+/// A session that the service made itself: what `connect` refuses is refused here too.
 #[tokio::test]
 async fn a_keyspace_that_cannot_keep_locks_is_refused_on_a_callers_own_session_too() {
     let nodes = Nodes::start_one_with_login().await;
@@ -166,7 +165,7 @@ async fn a_keyspace_that_cannot_keep_locks_is_refused_on_a_callers_own_session_t
     refused(&unknowing, "one", "does not know what keyspace \"one\" is like");
 }
 
-/// One row, as `holdfast bench` has it, with what only these have.
+/// One row, like that of `holdfast bench`, with the fields that only these recipes have.
 #[tokio::test]
 async fn a_recipe_is_measured_as_the_native_store_is() {
     let nodes = Nodes::start().await;
@@ -191,7 +190,7 @@ async fn a_recipe_is_measured_as_the_native_store_is() {
     expect(&nowhere.run(&["lease", "bench"]).await, 122, "there is no keyspace \"nowhere\"");
 }
 
-/// A cluster that wants a login, and a keyspace that no QUORUM can be had of, for its one node is not two.
+/// A cluster that requires a login, and a keyspace without a QUORUM, because its one node is not two.
 #[tokio::test]
 async fn who_is_not_let_in_and_who_has_no_quorum_is_told_so_in_one_line() {
     let nodes = Nodes::start_one_with_login().await;
@@ -210,7 +209,7 @@ async fn who_is_not_let_in_and_who_has_no_quorum_is_told_so_in_one_line() {
     assert_eq!(place.run_as(right, &attempt).await.code, Some(0));
 
     let session = nodes.session_as("cassandra", right).await;
-    // With `replication_factor` it would stand as it is: that only counts for datacenters that are new.
+    // With `replication_factor` nothing would change: it only counts for new datacenters.
     let three = "{'class': 'NetworkTopologyStrategy', 'datacenter1': 3}";
     let change = format!("ALTER KEYSPACE alone WITH replication = {three}");
     session.query_unpaged(change, ()).await.unwrap();
@@ -220,7 +219,7 @@ async fn who_is_not_let_in_and_who_has_no_quorum_is_told_so_in_one_line() {
     }
 }
 
-/// One error each, within the connect time-out, and nothing made.
+/// One error each, within the connect time-out, and nothing is made.
 #[tokio::test]
 async fn wrong_input_is_refused_in_one_line_and_leaves_nothing() {
     let nodes = Nodes::start().await;

@@ -1,4 +1,4 @@
-//! What becomes of locks on three real Cassandra nodes when nodes die, or have another time: the tests that no other one runs beside.
+//! Locks on three real Cassandra nodes when nodes die, or have wrong clocks: the tests that run alone.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ async fn sleep(length: Duration) {
     Seams::system().sleep(length).await;
 }
 
-/// Two of three nodes are gone: no QUORUM, no lock, and it is said so in time.
+/// Two of three nodes are gone: no QUORUM, no lock, and the error comes in time.
 #[tokio::test]
 async fn without_a_quorum_nothing_is_granted() {
     let stage = Stage::set("quorum", &[LEASE]).await;
@@ -52,7 +52,7 @@ async fn one_node_killed_under_load_and_started_again_changes_nothing() {
     .await;
 }
 
-/// The usual TTL, and as much skew as that allows for.
+/// The usual TTL, and the largest skew that it allows.
 #[tokio::test]
 async fn one_node_a_minute_ahead_under_load_changes_nothing() {
     let stage = Stage::set("node_ahead", &[LEASE, QUEUE, TOKENS, BAKERY]).await;

@@ -1,8 +1,8 @@
-//! Old clients: processes that run a recipe as its seed's text has it, in Python with the ordinary driver (`tests/legacy`), and ours at the same
-//! keys on three real Cassandra nodes. They exclude ours and are excluded by ours; both write the history, and the judge judges it.
+//! Old clients: processes that run a recipe by the text of its article, in Python with the ordinary driver (`tests/legacy`), and ours on
+//! the same keys on three real Cassandra nodes. They exclude ours and ours exclude them; both write the history, and the judge checks it.
 //!
 //! Needs `python3` and the packages in `tests/legacy/requirements.txt`, which pip puts into a folder of its own below the target folder,
-//! once. A slice runs with every change; `HOLDFAST_LEGACY_SECONDS` says how long each way is, 300 in a full run.
+//! once. A slice runs with every change; `HOLDFAST_LEGACY_SECONDS` sets the length of each direction, 300 in a full run.
 
 #![allow(
     clippy::unwrap_used,
@@ -27,7 +27,7 @@ use holdfast_tests::recipe::{Party, Recipe, Times};
 use holdfast_tests::run::judge;
 use nix::sys::signal::Signal;
 
-/// How long each way is, unless the environment says otherwise.
+/// The length of each direction, unless the environment sets it.
 const SLICE_S: u64 = 7;
 /// The first client of an old process; ours are below.
 const OLD: u64 = 1_000;
@@ -46,7 +46,7 @@ fn python() -> Python {
     legacy::python(env!("CARGO_TARGET_TMPDIR"), "cassandra_legacy")
 }
 
-/// In a fresh clone the first tests of this file begin together, and none has one.
+/// In a fresh clone the first tests of this file begin together, and none has a Python yet.
 #[test]
 fn a_python_that_tests_want_at_the_same_time_is_made_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -70,7 +70,8 @@ fn a_python_that_tests_want_at_the_same_time_is_made_once() {
     }
 }
 
-/// Old clients hold for `old_ms` at a time, ours for `our_ms`: who holds is who excludes. Until locks have passed so many `times`.
+/// Old clients hold for `old_ms` at a time, ours for `our_ms`: the kind that holds keeps the other out. Ends when locks have passed so many
+/// `times`.
 async fn contend(
     party: &Party<'_>,
     python: &Python,
@@ -96,8 +97,8 @@ async fn contend(
     old.end().await;
 }
 
-/// By line 13 of the wiki two clients that drew the same number are both in (`tests/legacy/bakery_wiki.py`). That is expected here, of two old
-/// clients, and nowhere else: one of them at a time and all of ours are judged like everybody.
+/// By line 13 of the wiki two clients that drew the same number are both in (`tests/legacy/bakery_wiki.py`). That is expected here, for two
+/// old clients, and nowhere else: one of them at a time and all of ours are judged like any client.
 fn judged_but_for_line_13(records: &[Record]) -> Report {
     let is_old = |client: &ClientId| client.0 >= OLD;
     let old: BTreeSet<ClientId> =
@@ -115,7 +116,7 @@ async fn old_clients_and_ours_exclude_each_other() {
     let stage = Stage::set("legacy", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
     Recipe::make_tables_of_forms(&stage).await;
     let least = usize::try_from(length().as_secs() / 2).unwrap();
-    // Each on tables of its own: side by side they take no longer than one.
+    // Each recipe has tables of its own: side by side they take no longer than one.
     let contending = Recipe::ALL_FORMS.map(async |recipe| {
         let party = Party::new(&stage, recipe, Times::USUAL);
         contend(&party, &python, &NAMES, (0, least / 2), (150, 20)).await;
@@ -135,13 +136,14 @@ async fn old_clients_and_ours_exclude_each_other() {
     }
 }
 
-/// Names that no other run has: what an old client of the older recipes leaves, when its test is cut short, stands for ever.
+/// Names that no other run uses: rows of an old client of the older recipes stay for ever if its test is interrupted.
 fn names_of_this_run() -> [String; 2] {
     let run = Seams::system().clock.wall_ms();
     NAMES.map(|name| format!("{name}/{run}"))
 }
 
-/// Nothing ensures that one of so many gets anywhere, so each way goes on until old ones and ours did.
+/// The recipes do not promise progress with so many clients, so each direction goes on until old clients and ours have been granted the
+/// lock.
 #[tokio::test]
 async fn old_clients_of_the_older_recipes_and_ours_exclude_each_other() {
     let python = python();
@@ -163,7 +165,7 @@ async fn old_clients_of_the_older_recipes_and_ours_exclude_each_other() {
     }
 }
 
-/// Their seeds have no lease. Ours do.
+/// Their articles have no lease. Our recipes do.
 #[tokio::test]
 async fn what_a_killed_process_of_ours_left_ends_with_its_ttl_and_an_old_ones_of_the_older_recipes_never()
  {
@@ -181,7 +183,7 @@ async fn what_a_killed_process_of_ours_left_ends_with_its_ttl_and_an_old_ones_of
         killed.signal(Signal::SIGKILL);
         let mut heir = party.foreign(python.program(), &script, OLD + 1, &["hold", &ours]);
         heir.says("held").await;
-        // So one TTL is over.
+        // By now one TTL is over.
         let locker = party.locker("later");
         for name in [&theirs, &ours] {
             let tried = locker.try_get_lock(name).await.unwrap();
@@ -194,12 +196,12 @@ async fn what_a_killed_process_of_ours_left_ends_with_its_ttl_and_an_old_ones_of
     }
 }
 
-/// Either way: what the killed one left in the table is respected until its TTL is over, and is over then.
+/// In either direction: the rows of the killed client are respected until their TTL is over, and no longer.
 #[tokio::test]
 async fn what_a_killed_process_of_either_kind_left_stands_for_its_ttl() {
     let python = python();
     let stage = Stage::set("legacy_killed", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
-    // The lease seed's rows have the TTL of their table.
+    // In the lease article rows have the TTL of their table.
     let short = "ALTER TABLE legacy_killed.leases WITH default_time_to_live = 9";
     stage.session().query_unpaged(short, ()).await.unwrap();
     Recipe::make_tables_of_forms(&stage).await;
@@ -232,7 +234,7 @@ async fn what_a_killed_process_of_either_kind_left_stands_for_its_ttl() {
         };
         let (took, inherited) = tokio::join!(taking, inheriting);
         for length in [took, inherited] {
-            // Old ones renew every third, or half, of nine seconds. A slow machine is late, and nobody is early.
+            // Old clients renew every third, or half, of nine seconds. A slow machine may be late, and no client is early.
             assert!(length > secs(3) && length < secs(40), "{recipe:?}: {took:?} {inherited:?}");
         }
     };

@@ -1,6 +1,6 @@
 //! From locks on Cassandra to the native store and back, on three real Cassandra nodes and three real holdfastd: old clients of
-//! `tests/legacy` beside processes in `both`, a whole move under load, the command line. Every run writes a history, and the judge of all
-//! runs judges it; the native tokens have to rise as well.
+//! `tests/legacy` beside processes in `both`, a whole move under load, the command line. Every run writes a history, which the judge of all
+//! runs checks; the native tokens have to rise as well.
 //!
 //! Needs what `cassandra_legacy` needs.
 
@@ -47,7 +47,7 @@ fn python() -> Python {
     legacy::python(env!("CARGO_TARGET_TMPDIR"), "cassandra_modes")
 }
 
-/// Processes of ours, as far as locks go: each with a session, a locker and a row of its own.
+/// Processes of ours, as far as locks are concerned: each with a session, a locker and a row of its own.
 struct Crew<'a> {
     party: &'a Party<'a>,
     nodes: &'a Nodes,
@@ -77,19 +77,19 @@ impl Crew<'_> {
     }
 }
 
-/// By three recipes: who knows only the recipe's tables is kept out by `both`, and keeps it out.
+/// By three recipes: `both` keeps out a client that knows only the recipe's tables, and such a client keeps out `both`.
 #[tokio::test]
 async fn old_clients_and_processes_in_both_exclude_each_other() {
     let python = python();
     let nodes = Nodes::set("modes_old", &[LEASE, QUEUE, TOKENS, MODES]).await;
     let cluster = Cluster::start(&Setup::nodes(3)).await;
-    // An old client that ends in the middle of an insert leaves its token to a housekeeper: another run has other names.
+    // An old client that ends in the middle of an insert leaves its token to a housekeeper: another run uses other names.
     let run = Seams::system().clock.wall_ms();
     let names = NAMES.map(|name| format!("{name}/{run}"));
     let names = names.each_ref().map(String::as_str);
-    // To a `Locker` the bakery is what the queue is; what is between it and its old clients is in `cassandra_legacy`.
+    // For a `Locker` the bakery is like the queue; `cassandra_legacy` tests it with its old clients.
     for recipe in [Recipe::Lease, Recipe::Queue, Recipe::TokensLwt] {
-        // A scope is tied to the first recipe that a process of it locks by.
+        // A scope is tied to the first recipe by which a process of it locks.
         let scope = scope_of_all(&nodes).await;
         let party = Party::new(&nodes, recipe, Times::USUAL);
         let (cluster, tokens) = (&cluster, Tokens::default());
@@ -118,7 +118,7 @@ async fn old_clients_and_processes_in_both_exclude_each_other() {
     }
 }
 
-/// The scope of all names, at its first stage and with nobody in it, whatever an earlier run on the same nodes has left.
+/// The scope of all names, at its first stage and without processes, whatever an earlier run on the same nodes has left.
 async fn scope_of_all(nodes: &Nodes) -> ScopeModes {
     nodes.empty(MODES).await;
     ScopeModes::new(&nodes.cassandra(), "", ModesTable::default()).unwrap()
@@ -142,8 +142,8 @@ fn in_the_way(moved: Result<Stage, MoveRefused>) -> usize {
     }
 }
 
-/// Six processes work all the while. Old clients come and go as the scope allows; every process is moved by itself; nobody is
-/// stopped. And all the way back.
+/// Six processes work all the time. Old clients come and go as the scope allows; every process is moved by itself; no process is stopped.
+/// And all the way back.
 #[tokio::test]
 async fn processes_move_from_cassandra_to_native_and_back_under_load() {
     let python = python();
@@ -207,7 +207,7 @@ async fn processes_move_from_cassandra_to_native_and_back_under_load() {
     assert!(to_us >= 4 && to_them >= 4 && report.tally.safe_holds > 200, "{report}");
 }
 
-/// A process that ends without a word: its row is in the way for its TTL, and not for longer.
+/// A process that ends without taking back its row: the row is in the way for its TTL, and no longer.
 #[tokio::test]
 async fn a_process_that_died_is_in_the_way_until_the_ttl_of_its_row_is_over() {
     let nodes = Nodes::set("modes_dead", &[LEASE, MODES]).await;
@@ -223,7 +223,7 @@ async fn a_process_that_died_is_in_the_way_until_the_ttl_of_its_row_is_over() {
             let locker = Locker::builder(&on, "", lease).row(options);
             locker.start(LockerMode::Cassandra).await.unwrap()
         });
-        // Its tasks are gone before it could say goodbye.
+        // Its tasks are gone before they can take back the row.
         drop(runtime);
         drop(locker);
     });
@@ -239,7 +239,7 @@ async fn a_process_that_died_is_in_the_way_until_the_ttl_of_its_row_is_over() {
     assert_eq!(scope.advance().await, Ok(Stage::Native), "nothing else is in the way");
 }
 
-/// `--mode both` excludes either side and hands on the token; the row is gone with the command.
+/// `--mode both` excludes either side and passes on the token; the row is gone with the command.
 #[tokio::test]
 async fn the_command_line_locks_in_both_stores() {
     let nodes = Nodes::set("modes_line", &[LEASE, MODES, FALLBACK]).await;

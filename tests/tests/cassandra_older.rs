@@ -1,5 +1,6 @@
-//! The recipes that their own seeds gave up, on three real Cassandra nodes: the older one of the thesis (`shadow`) and the
-//! optimistic tokens. Bursts and livelock are measured and printed; what is asserted is that never two hold, which the judge of all runs judges.
+//! The recipes that their own articles gave up, on three real Cassandra nodes: the older one of the thesis (`shadow`) and the optimistic
+//! tokens. Bursts and livelock are measured and printed; the test asserts that no two clients hold at once, which the judge of all runs
+//! checks.
 //!
 //! Old clients of both beside ours are in `cassandra_legacy.rs`.
 
@@ -29,10 +30,10 @@ const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// How long each measurement is.
+/// The length of each measurement.
 const LENGTH: Duration = secs(5);
 
-/// How often each client had the lock, the longest run of one of them, and Jain's index: 1 if all had it as often.
+/// How often each client had the lock, the longest run of one of them, and Jain's index: 1 if all had it the same number of times.
 struct Turns {
     holds: BTreeMap<u64, usize>,
     longest_run: usize,
@@ -65,8 +66,8 @@ impl fmt::Display for Turns {
     }
 }
 
-/// Two who come again at once, by the older recipe and by the one that the thesis replaces it with: each on a keyspace of its own,
-/// for their main rows are one table.
+/// Two clients that retry at once, by the older recipe and by the one that replaces it in the thesis: each in a keyspace of its own,
+/// because both use the same table of main rows.
 #[tokio::test]
 async fn a_shadowed_lock_is_had_in_bursts_and_never_by_two() {
     let stages =
@@ -91,7 +92,8 @@ async fn a_shadowed_lock_is_had_in_bursts_and_never_by_two() {
     }
 }
 
-/// Twenty at one token: by ours, and then by the seed's loop as it stands. How often anybody gets it is measured; nothing ensures that.
+/// Twenty clients at one token: by ours, and then by the article's loop as written. The rate of grants is measured; nothing ensures
+/// progress.
 #[tokio::test]
 async fn twenty_workers_at_one_optimistic_token_are_never_two_inside() {
     const WORKERS: u64 = 20;
@@ -159,7 +161,7 @@ impl<'a> SeedTokens<'a> {
         }
     }
 
-    /// One turn of its loop, with work if it is alone. What has no answer is not had, and is deleted.
+    /// One turn of its loop, with work if it is alone. A write without an answer counts as not held, and is deleted.
     async fn turn(&self, id: &str) {
         self.turns.fetch_add(1, Ordering::Relaxed);
         if self.is_alone(id).await {

@@ -1,4 +1,5 @@
-//! What only one recipe has, on three real Cassandra nodes. The locks of all are in `cassandra_scenarios.rs` and `cassandra_legacy.rs`.
+//! Properties of one recipe alone, on three real Cassandra nodes. The locks of all are in `cassandra_scenarios.rs` and
+//! `cassandra_legacy.rs`.
 
 #![allow(
     clippy::unwrap_used,

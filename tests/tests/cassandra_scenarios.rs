@@ -1,7 +1,7 @@
-//! The scenarios of the thesis (§5.5) and of the Scylla seed on three real Cassandra nodes, by every recipe at the same time: each on its
-//! own tables, with a history of its own, which the judge of all runs judges.
+//! The scenarios of the thesis (§5.5) and of the Scylla article on three real Cassandra nodes, by every recipe at the same time: each on
+//! its own tables, with a history of its own, which the judge of all runs checks.
 //!
-//! Figures are in `docs/cassandra.md`; here time is only bounded where waiting for ever would be the fault.
+//! Figures are in `docs/cassandra.md`; here time is bounded only where the fault would be an endless wait.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,8 +25,8 @@ use nix::sys::signal::Signal;
 use tokio::sync::Barrier;
 
 const TTL: Duration = Times::SHORT.ttl;
-/// After so long without its holder a lock is had by who waits: a TTL ends on a whole second, a housekeeper
-/// sweeps every 1.5, a waiter looks every two, and the machine is busy.
+/// This long after its holder is gone a waiter has the lock: a TTL ends on a whole second, a housekeeper sweeps every 1.5, a waiter looks
+/// every two, and the machine is busy.
 const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(9 + 9);
 
 const fn secs(seconds: u64) -> Duration {
@@ -37,7 +37,7 @@ async fn sleep(length: Duration) {
     Seams::system().sleep(length).await;
 }
 
-/// Does `scenario` with each party at the same time, then judges each.
+/// Runs `scenario` with each party at the same time, then judges each.
 async fn with_each(stage: &Stage, scenario: impl AsyncFn(&Party<'_>)) {
     let parties = Party::of_each(stage, Times::SHORT);
     join_all(parties.iter().map(|party| scenario(party))).await;
@@ -64,8 +64,8 @@ async fn several_locks_are_had_by_several_at_a_time() {
     each_under_load(&stage, Times::SHORT, load, async |_| sleep(secs(8)).await).await;
 }
 
-/// Over two TTLs: renewed, and never had by somebody else. Who had no answer for half a TTL gives up; one of three holds is
-/// to live that long.
+/// Over two TTLs the lock is renewed, and no other client gets it. A holder without an answer for half a TTL gives up; one of three holds
+/// has to last that long.
 #[tokio::test]
 async fn a_lock_is_renewed_for_as_long_as_it_is_held() {
     let stage = Stage::set("renewal", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
@@ -100,7 +100,7 @@ async fn is_kept_over_two_ttls(party: &Party<'_>, client: &RemoteScribe) -> bool
     held.release().await.is_ok() && other.acquire("kept", Patience::AtMost(secs(20))).await.is_ok()
 }
 
-/// The holder is killed with SIGKILL, and the one that waited first with it.
+/// The holder is killed with SIGKILL, together with the first waiter.
 #[tokio::test]
 async fn the_lock_of_a_killed_process_passes_over_a_killed_waiter_after_its_ttl_and_not_before() {
     let stage = Stage::set("killed", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
@@ -117,14 +117,14 @@ async fn the_lock_of_a_killed_process_passes_over_a_killed_waiter_after_its_ttl_
         let held = next.acquire("job", Patience::AtMost(secs(40))).await.unwrap();
         let took = Seams::system().clock.now().saturating_since(killed);
         held.release().await.unwrap();
-        // It held: its last renewal was not older than a hold is safe without one, half a TTL.
+        // It held: its last renewal was no older than half a TTL, the time for which a hold is safe without a renewal.
         assert!(took > secs(4) && took < TAKEN_OVER_WITHIN, "{:?}: {took:?}", party.recipe());
     })
     .await;
 }
 
-/// Stop-the-world: the holder stands still past its lease, another one has the lock, and the holder
-/// knows as soon as it wakes; what it takes back then is its own.
+/// Stop-the-world: the holder is frozen past its lease, another client gets the lock, and the holder knows that as soon as it wakes; it
+/// deletes only its own rows then.
 #[tokio::test]
 async fn a_holder_that_was_frozen_past_its_term_finds_it_lost() {
     let stage = Stage::set("frozen", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
@@ -135,7 +135,7 @@ async fn a_holder_that_was_frozen_past_its_term_finds_it_lost() {
         let next = party.client(1).acquire("job", Patience::AtMost(secs(40))).await.unwrap();
         holder.signal(Signal::SIGCONT);
         holder.says("lost").await;
-        // If what the frozen one gave back is not its own, this one loses it, or somebody else has it as well.
+        // If the frozen client released rows that are not its own, this client loses the lock, or a third one has it as well.
         next.keep(secs(3)).await;
         if let Ok(had) = party.client(2).acquire("job", Patience::None).await {
             had.release().await.unwrap();
@@ -145,8 +145,8 @@ async fn a_holder_that_was_frozen_past_its_term_finds_it_lost() {
     .await;
 }
 
-/// Deadlock: each wants two of three locks, in an order of its own, and has the first when it asks for the
-/// second. A wait that has a limit ends, what was had is given back, and after pauses that differ everybody gets there.
+/// Deadlock: each client wants two of three locks, in an order of its own, and has the first when it asks for the second. A wait with a
+/// limit ends, the client releases the lock that it has, and after pauses of different lengths every client succeeds.
 #[tokio::test]
 async fn who_gives_back_what_he_has_when_a_wait_ends_is_not_stuck_for_ever() {
     const PAIRS: [[&str; 2]; 3] = [["a", "b"], ["b", "c"], ["c", "a"]];
@@ -174,8 +174,8 @@ async fn who_gives_back_what_he_has_when_a_wait_ends_is_not_stuck_for_ever() {
     .await;
 }
 
-/// Starvation: eight go on until each has had the one lock three times. None of the recipes but queue and bakery promises
-/// an order; that each of them has a turn is what chance gives, and is bounded here.
+/// Starvation: eight clients go on until each has had the one lock three times. Only queue and bakery promise an order; with the other
+/// recipes chance gives each client a turn, and the test bounds the time.
 #[tokio::test]
 async fn each_of_eight_at_one_lock_has_its_turn() {
     const TURNS: usize = 3;
@@ -194,7 +194,7 @@ async fn each_of_eight_at_one_lock_has_its_turn() {
                     held.keep(WORK).await;
                     let _ = held.release().await;
                 }
-                // It does something else as well.
+                // A client does other things between its turns.
                 sleep(WORK).await;
             }
         };
@@ -206,8 +206,8 @@ async fn each_of_eight_at_one_lock_has_its_turn() {
     .await;
 }
 
-/// Redeployment: every worker's process is replaced, one after the other, while all work. One of them does
-/// not end as asked and is killed.
+/// Redeployment: every worker's process is replaced, one after the other, while all work. One of them does not end when asked and is
+/// killed.
 #[tokio::test]
 async fn all_workers_replaced_under_load_leave_nothing_locked() {
     const NAMES: [&str; 4] = ["work", "a", "b", "c"];
@@ -230,7 +230,7 @@ async fn all_workers_replaced_under_load_leave_nothing_locked() {
             }
             workers.push(started(10 + id).await);
         }
-        // What the killed one had is free by then.
+        // The locks of the killed process are free by then.
         sleep(TTL + secs(2)).await;
         for worker in workers {
             worker.end().await;

@@ -1,6 +1,6 @@
-//! What only the tokens have, on three real Cassandra nodes: batches, the housekeeper's process, what the
-//! seed's plain delete does, and the command line. Every run writes a history, and the judge of all runs
-//! judges it. The scenarios of every recipe are in `cassandra_scenarios.rs`.
+//! Properties of the tokens alone, on three real Cassandra nodes: batches, the housekeeper's process, the effect of the article's plain
+//! delete, and the command line. Every run writes a history, which the judge of all runs checks. The scenarios of every recipe are in
+//! `cassandra_scenarios.rs`.
 
 #![allow(
     clippy::unwrap_used,
@@ -27,8 +27,7 @@ use scylla::client::session::Session;
 use scylla::value::Row;
 use tempfile::TempDir;
 
-/// The grace: short, so that a test can wait for its end. A guard is safe for 4.9 s, and beats every
-/// 1.6 s.
+/// The grace: short, so that a test can wait for its end. A guard is safe for 4.9 s, and renews every 1.6 s.
 const GRACE: Duration = secs(9);
 const SKEW: Duration = secs(3);
 
@@ -45,7 +44,7 @@ fn tokens(stage: &Stage, service: &str, ttl: Duration, skew: Duration) -> Tokens
     Tokens::new(&stage.cassandra(), &options, TokenTables::default()).unwrap()
 }
 
-/// Clients 1 to `number`, each with a locker of its own: as far as locks go, a process each.
+/// Clients 1 to `number`, each with a locker of its own: as far as locks are concerned, a process each.
 fn clients(stage: &Stage, number: u64, ttl: Duration, skew: Duration) -> Vec<RemoteScribe> {
     stage.clients(number, |service| Arc::new(tokens(stage, service, ttl, skew)))
 }
@@ -80,8 +79,7 @@ async fn rows(session: &Session, select: &str) -> usize {
     result.into_rows_result().unwrap().rows_num()
 }
 
-/// "In case of high conflict batches": four workers, the same thirty tokens. Each works on all of them,
-/// and no two on one at a time.
+/// "In case of high conflict batches": four workers, the same thirty tokens. Each works on all of them, and no two on one at a time.
 #[tokio::test]
 async fn batches_of_the_same_tokens_come_to_their_end() {
     let stage = Stage::set("tokens_batch", &[TOKENS]).await;
@@ -106,7 +104,7 @@ async fn batches_of_the_same_tokens_come_to_their_end() {
     assert_eq!(rows(stage.session(), "SELECT * FROM tokens_batch.token_times").await, 0);
 }
 
-/// Holds a bunch for a moment, looks whether it is safe all the time, and writes it down.
+/// Holds a bunch for a moment, checks all the time whether it is safe, and records it.
 async fn work_on(bunch: Bunch<'_>, recorder: &Recorder, client: ClientId, request: u64) {
     let token = recorder.now_ns();
     let names = bunch.tokens().to_vec();
@@ -126,8 +124,8 @@ async fn work_on(bunch: Bunch<'_>, recorder: &Recorder, client: ClientId, reques
     recorder.write(client, What::Released { token, names: Vec::new() });
 }
 
-/// Deadlock and stop-the-world: one holder is killed, another one stands still past its term. The
-/// housekeeper's process frees both, and not before its grace; who was frozen knows as soon as it wakes.
+/// Deadlock and stop-the-world: one holder is killed, another one is frozen past its term. The housekeeper's process frees both tokens, and
+/// not before its grace; the frozen process knows as soon as it wakes.
 #[tokio::test]
 async fn the_tokens_of_a_killed_and_of_a_frozen_process_are_freed_after_the_grace() {
     let stage = Stage::set("tokens_dead", &[TOKENS]).await;
@@ -158,19 +156,19 @@ async fn the_tokens_of_a_killed_and_of_a_frozen_process_are_freed_after_the_grac
     housekeeper.line("token frozen removed, of hf1:", secs(20)).await;
     housekeeper.signal(Signal::SIGTERM);
     let ended = housekeeper.end(secs(5)).await;
-    // On a slow machine a sweep may be told that the cluster did not answer, and say so.
+    // On a slow machine a sweep may print that the cluster did not answer.
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let histories = [&first_history, &second_history].map(|history| read(history).unwrap());
     let report = judge([vec![stage.recorder().take()], histories.into()].concat());
     assert_eq!(report.violations, []);
-    // A guard is safe for 4.9 s after its last beat: so old may that have been.
+    // A guard is safe for 4.9 s after its last renewal, which may have been that long ago.
     for took in [first_took, second_took] {
         assert!(took > GRACE.saturating_sub(secs(5)), "{took:?}");
     }
 }
 
-/// The old housekeeper and ours on the same tables, and live holders of either kind all the while: neither frees what is
-/// held. Dead holders of either kind are freed by whichever of the two runs, and by both together.
+/// The old housekeeper and ours on the same tables, and live holders of either kind all the time: neither frees a held token. Dead holders
+/// of either kind are freed by whichever of the two runs, and by both together.
 #[tokio::test]
 async fn the_old_housekeeper_and_ours_free_the_same_and_neither_what_is_held() {
     let python = legacy::python(env!("CARGO_TARGET_TMPDIR"), "cassandra_tokens");
@@ -211,7 +209,7 @@ async fn the_old_housekeeper_and_ours_free_the_same_and_neither_what_is_held() {
     kill(3);
     inherit("ours").await;
 
-    // Whoever gets a token of a live holder holds it for a while: the judge says whether it was free.
+    // A client that gets a token of a live holder holds it for a while: the judge decides whether it was free.
     let late = party.client(2);
     for kind in ["ours", "old"] {
         if let Ok(freed) = late.acquire(&format!("live/{kind}"), Patience::None).await {
@@ -224,8 +222,8 @@ async fn the_old_housekeeper_and_ours_free_the_same_and_neither_what_is_held() {
     assert!(report.tally.safe_holds >= 14, "{report}");
 }
 
-/// Somebody else's client, with the seed's own statements on the same tables; and what its plain delete
-/// does when its coordinator is a minute ahead: an insert that is answered as applied is not there.
+/// A third-party client, with the article's own statements on the same tables; and the effect of its plain delete when its coordinator is a
+/// minute ahead: an insert that was answered as applied is not there.
 #[tokio::test]
 async fn a_client_with_the_seeds_statements_excludes_ours_and_is_excluded() {
     let stage = Stage::set("tokens_seed", &[TOKENS]).await;

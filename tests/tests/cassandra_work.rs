@@ -29,10 +29,10 @@ use tempfile::TempDir;
 /// Short, so that a test can wait for its end: safe for 4.9 s.
 const TTL: Duration = secs(9);
 const SKEW: Duration = secs(3);
-/// No test asks how fast this machine is.
+/// This suite does not measure the speed of the machine.
 const LONG: Duration = Duration::from_mins(4);
 
-/// A queue of this run: nodes that tests share keep what an earlier run left.
+/// A queue of this run: nodes that tests share keep rows of earlier runs.
 static JOBS: LazyLock<String> = LazyLock::new(|| format!("jobs {}", std::process::id()));
 
 const fn secs(seconds: u64) -> Duration {
@@ -76,7 +76,7 @@ impl Workers {
         self.folder.path().join(format!("{id}.jsonl"))
     }
 
-    /// `hold` or `work`.
+    /// Starts a process with the task `hold` or `work`.
     fn start(&mut self, task: &str) -> Program {
         self.started += 1;
         let (ttl, skew) = (TTL.as_secs().to_string(), SKEW.as_secs().to_string());
@@ -86,7 +86,7 @@ impl Workers {
         Program::start("holdfast-cassandra-holder", &terms)
     }
 
-    /// No two had an item at once; gives all that was written down.
+    /// Checks that no two had an item at once; returns all records.
     fn judge(&self) -> Vec<Record> {
         let parts: Vec<_> = (1..=self.started).map(|id| read(&self.history(id)).unwrap()).collect();
         println!("{}", judge(parts.clone()));
@@ -112,7 +112,7 @@ fn finished(records: &[Record]) -> BTreeSet<ItemId> {
     finished
 }
 
-/// It is had again once its TTL and the skew have passed, as attempt 2, and by nobody before the dead worker's hold was over.
+/// Another worker gets it once its TTL and the skew have passed, as attempt 2, and no worker before the dead one's hold was over.
 #[tokio::test]
 async fn an_item_of_a_killed_worker_is_had_by_another() {
     let stage = Stage::set("work_killed", &[WORK]).await;
@@ -145,7 +145,7 @@ async fn until_empty(queue: &WorkQueue) {
     }
 }
 
-/// Four processes, beside two that are killed while they have an item, while two others enqueue.
+/// Four processes, and two more that are killed while they have an item, while two others enqueue.
 #[tokio::test]
 async fn four_processes_work_on_every_item_and_no_two_have_one() {
     let stage = Stage::set("work_four", &[WORK]).await;
@@ -180,7 +180,7 @@ async fn four_processes_work_on_every_item_and_no_two_have_one() {
     assert_eq!(queue(&stage, "late").list(9).await.unwrap(), []);
 }
 
-/// One frozen past its term: somebody else has the item, and what it does when it wakes removes nothing.
+/// A worker is frozen past its term: another worker has the item, and nothing that the first does when it wakes removes anything.
 #[tokio::test]
 async fn a_worker_that_was_frozen_past_its_term_has_lost_its_item() {
     let stage = Stage::set("work_frozen", &[WORK]).await;
@@ -201,7 +201,7 @@ async fn a_worker_that_was_frozen_past_its_term_has_lost_its_item() {
     workers.judge();
 }
 
-/// What Cassandra takes of it: the longest payload, every kind of character, an empty one; a lease over two TTLs.
+/// Payloads that Cassandra takes: the longest, every kind of character, an empty one; a lease over two TTLs.
 #[tokio::test]
 async fn payloads_come_as_they_went_and_an_item_is_kept() {
     let stage = Stage::set("work_payloads", &[WORK]).await;
@@ -217,7 +217,7 @@ async fn payloads_come_as_they_went_and_an_item_is_kept() {
         assert_eq!((item.payload(), item.attempt()), (payload.as_str(), 1));
         item.done().await.unwrap();
     }
-    // A machine that stalls for half a TTL loses it; one of three is to be kept.
+    // If the machine stalls for half a TTL, the worker loses the item; one of three has to be kept.
     for _ in 0..3 {
         queue.enqueue("kept").await.unwrap();
         let item = next(&queue).await;
@@ -231,7 +231,7 @@ async fn payloads_come_as_they_went_and_an_item_is_kept() {
     panic!("three were lost");
 }
 
-/// Rows that somebody wrote by hand: nothing panics, no item is hidden, none that is held back by them is handed out.
+/// Rows written by hand: nothing panics, no item is hidden, and no item that they hold back is handed out.
 #[tokio::test]
 async fn rows_of_strangers_stop_nobody() {
     let stage = Stage::set("work_strangers", &[WORK]).await;
@@ -293,7 +293,7 @@ impl Line {
         self.start(rest).end(LONG).await
     }
 
-    /// With these lines on standard input.
+    /// Runs it with these lines on standard input.
     async fn fed(&self, input: &str, rest: &[&str]) -> Ended {
         let holdfast = binary("holdfast").display().to_string();
         let script = "input=$1; shift; printf \"$input\" | \"$@\"";
@@ -342,7 +342,7 @@ async fn a_command_runs_for_every_item_and_what_fails_comes_again_and_is_set_asi
         .await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let said = |job: &str| ran.out.lines().filter(|line| line.ends_with(job)).count();
-    // An attempt may end before its command begins, where a machine stalls.
+    // An attempt may end before its command begins, if the machine stalls.
     assert!((1..=2).contains(&said(" bad")), "{ran:?}");
     for job in ["good 1", "good 2", "good 3"] {
         assert_eq!(said(job), 1, "{ran:?}");
@@ -362,7 +362,7 @@ async fn a_command_runs_for_every_item_and_what_fails_comes_again_and_is_set_asi
     assert!(refused.err.contains("is not set aside"), "{refused:?}");
 }
 
-/// What a command leaves behind in its process group keeps its item: no worker has two at a time.
+/// A process that a command leaves behind in its process group keeps its item: no worker has two at a time.
 #[tokio::test]
 async fn the_next_item_begins_when_nothing_of_the_command_before_runs_any_more() {
     let stage = Stage::set("work_rest", &[WORK]).await;
@@ -382,7 +382,7 @@ async fn the_next_item_begins_when_nothing_of_the_command_before_runs_any_more()
     }
 }
 
-/// A worker that is stopped past its term kills its command when it goes on, and gives up when it is asked to end.
+/// A worker that is stopped past its term kills its command when it continues, and releases its item when it is asked to end.
 #[tokio::test]
 async fn a_lost_item_stops_its_command_and_a_signal_gives_it_back() {
     let stage = Stage::set("work_lost", &[WORK]).await;

@@ -1,14 +1,14 @@
-//! A slice of chaos on real processes: a minute of faults from a fresh seed, every kind that can be
-//! had here, no violation.
+//! A slice of chaos on real processes: a minute of faults from a fresh seed, every kind that this
+//! machine supports, no violation.
 //!
-//! It starts the program that people start by `just chaos`, and reads its last line.
+//! It starts the same program as `just chaos`, and reads its last line.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail it by a panic")]
 
 use std::time::Duration;
 
 use holdfast_tests::program::{Ended, Program};
 
-/// Runs it and fails unless it ended well; says how many grants and faults there were.
+/// Runs it and fails unless it ended well; returns how many grants and faults there were.
 #[expect(clippy::print_stdout, reason = "seed and table belong into the test's output")]
 async fn chaos(minutes: f64) -> (usize, usize) {
     let arguments = ["--minutes", &minutes.to_string()];

@@ -1,4 +1,4 @@
-//! The judge is judged: for each check a history that is wrong in exactly one way, and histories
+//! Tests of the judge: for each check a history that is wrong in exactly one way, and histories
 //! that are right although they look odd.
 //!
 //! A history is written one record a line: milliseconds, client, what. Names are joined by `+`
@@ -48,7 +48,7 @@ fn a_plain_hand_over_is_right() {
     );
 }
 
-/// Its hold before had a longer lease, in another store.
+/// Its earlier hold had a longer lease, in another store.
 #[test]
 fn a_grant_after_the_safe_deadline_of_this_very_grant_is_right() {
     let history = "0 a asks 1 jobs
@@ -83,7 +83,7 @@ fn a_grant_before_the_safe_deadline_of_the_grant_is_found() {
     assert_eq!(broken(history), [24]);
 }
 
-/// The old holder's client learned late that its lease was over; nobody believed anything then.
+/// The old holder's client learned late that its lease was over; no client believed anything then.
 #[test]
 fn a_grant_after_the_old_holders_safe_deadline_is_right() {
     let history = "0 a asks 1 jobs
@@ -112,8 +112,9 @@ fn a_renewal_after_the_deadline_revives_no_hold() {
     assert_eq!(broken(history), RIGHT);
 }
 
-/// The client was stopped for longer than its lease: its wait and its hold ended with its session,
-/// unseen, and the session that it opened afterwards says nothing about the one before.
+/// The client was paused for longer than its lease: its wait and its hold ended with its session
+/// without its knowledge, and the session that it opened afterwards proves nothing about the one
+/// before.
 #[test]
 fn a_lease_that_ran_out_is_not_mended_by_a_session_opened_after_it() {
     let history = "0 a asks 1 stock
@@ -166,7 +167,7 @@ fn a_retry_of_an_unknown_request_may_be_granted() {
     assert_eq!(broken(history), RIGHT);
 }
 
-/// The later request overtakes only those that are not certain to have stood there.
+/// The later request overtakes only those that are not certain to have been in the queue.
 #[test]
 fn overtaking_one_of_unknown_fate_is_right() {
     let history = "0 a asks 1 jobs
@@ -227,7 +228,7 @@ fn two_safe_holds_of_one_name_are_found() {
     assert_eq!(broken(history), [24]);
 }
 
-/// A client that was killed gave nothing back: its lease has to run out.
+/// A client that was killed released nothing: its lease has to run out.
 #[test]
 fn a_dead_clients_lock_given_away_before_its_deadline_is_found() {
     let history = "0 a asks 1 jobs
@@ -241,7 +242,7 @@ fn a_dead_clients_lock_given_away_before_its_deadline_is_found() {
     assert_eq!(broken(history), [24]);
 }
 
-/// The declared deadline is over, but the client still said that it was safe.
+/// The recorded deadline is over, but the client still reported that it was safe.
 #[test]
 fn a_guard_that_says_safe_while_another_holds_is_found() {
     let history = "0 a asks 1 jobs
@@ -304,7 +305,7 @@ fn a_token_that_goes_back_over_names_is_found() {
     assert_eq!(broken(history), [3]);
 }
 
-/// Each scope has an epoch of its own; within one tokens rise, over its names too.
+/// Each scope has an epoch of its own; within a scope tokens rise, across its names too.
 #[test]
 fn tokens_are_compared_within_a_scope_and_not_between_scopes() {
     let history = |name: &str| {
@@ -322,7 +323,7 @@ fn tokens_are_compared_within_a_scope_and_not_between_scopes() {
     assert_eq!(broken(&history("zoo")), RIGHT);
 }
 
-/// Also where a scope came back from the other store.
+/// Also when a scope came back from the other store.
 #[test]
 fn a_token_given_out_twice_in_a_scope_is_found() {
     let history = "0 a scopes pay/
@@ -590,7 +591,7 @@ fn a_release_without_answer_is_found() {
     assert_eq!(broken(history), [32]);
 }
 
-/// While something is still broken, nobody is owed progress.
+/// While some fault is active, the store owes no client progress.
 #[test]
 fn a_run_that_was_not_healed_owes_no_progress() {
     let history = "0 a asks 1 jobs

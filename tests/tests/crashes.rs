@@ -1,5 +1,5 @@
 //! Nodes are killed, restarted and cut off from power while a hundred clients hold, wait and
-//! release: no acknowledged hold or place is lost, tokens never repeat, nobody is forgotten, and
+//! release: no acknowledged hold or place is lost, tokens never repeat, no client is forgotten, and
 //! no two clients are safe at once (I1, I3, I9, I10, I12, I15, I19, I23, I31, I32).
 
 use holdfast_tests::check::Report;
@@ -7,7 +7,7 @@ use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::run::Run;
 use holdfast_tests::traffic::Plan;
 
-/// A verdict over too little would be none.
+/// A verdict on too few events would prove nothing.
 #[expect(clippy::print_stdout, reason = "how much was looked at belongs into the test's output")]
 fn assert_enough(report: &Report, grants: usize) {
     let tally = report.tally;
@@ -159,7 +159,8 @@ async fn a_single_node_without_power_loses_nothing_acknowledged() {
     assert_enough(&run.heal_and_judge().await, 600);
 }
 
-/// L1 of the safety review: nothing else would end it, and its supervisor would call it started.
+/// L1 of the safety review: nothing else would end the node, and its supervisor would take it for
+/// started.
 #[tokio::test]
 async fn a_node_whose_disk_hangs_when_it_starts_ends_by_itself_and_says_where() {
     const DISK_HANGS: i32 = 75;

@@ -1,5 +1,5 @@
-//! The everyday vocabulary over real processes: readers beside readers, sets, whichever are free,
-//! values, tokens that are asked about, through the library and the command line.
+//! The everyday vocabulary over real processes: readers beside readers, sets, those of several names that are free, values, queries of
+//! tokens, through the library and the command line.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,7 +23,7 @@ async fn client(cluster: &Cluster, label: &str) -> Client {
     builder.label(label).connect().await.unwrap()
 }
 
-/// What must come of it in time.
+/// Waits for something that must happen in time.
 async fn soon<T>(what: impl IntoFuture<Output = T>) -> T {
     let within = Seams::system().timeout(PATIENCE, what.into_future()).await;
     within.expect("it comes within half a minute")
@@ -113,7 +113,7 @@ async fn any_of_several_takes_what_is_free_and_waits_only_for_the_first() {
     assert!(many.to_string().contains("not supported yet"), "{many}");
 }
 
-/// DESIGN §4, Value: it outlives the hold, and is suspect after an end that is no release.
+/// DESIGN §4, Value: it outlives the hold, and is suspect after an end without a release.
 #[tokio::test]
 async fn a_value_goes_to_the_next_holder_and_is_suspect_if_the_last_one_died() {
     let cluster = Cluster::start(&Setup::nodes(1)).await;
@@ -143,7 +143,7 @@ async fn a_value_goes_to_the_next_holder_and_is_suspect_if_the_last_one_died() {
     assert!(next.inspect("import").await.unwrap().is_none(), "no residue (I33)");
 }
 
-/// DESIGN §5.6, I12, I23 over a change of leader: parts and values asked while nobody leads are done once.
+/// DESIGN §5.6, I12, I23 over a change of leader: parts and values that are requested while no node leads are applied once.
 #[tokio::test]
 async fn sets_and_values_outlive_the_leader() {
     let mut cluster = Cluster::start(&Setup::nodes(3)).await;
@@ -175,7 +175,7 @@ async fn sets_and_values_outlive_the_leader() {
     );
 }
 
-/// Each in its own words, by the client or by the server, and none of them changes anything.
+/// Each gets an error of its own, from the client or the server, and none of them changes anything.
 #[tokio::test]
 async fn what_makes_no_sense_is_refused_in_words_of_its_own() {
     let cluster = Cluster::start(&Setup::nodes(1)).await;
@@ -248,8 +248,8 @@ async fn requests_for_several_that_are_dropped_leave_nothing_behind() {
     assert_eq!(reader.list("").await.unwrap(), []);
 }
 
-/// I31, the review's L3: a State of 17 MiB is more than a client takes in one message. The client takes
-/// it up again, or its locks end; they are never held by nobody.
+/// I31, the review's L3: a State of 17 MiB is more than a client takes in one message. Either the client resumes with all of it, or its
+/// locks end; they are never held without a client.
 #[tokio::test]
 async fn a_client_with_megabytes_of_state_keeps_its_locks_over_a_restart_or_loses_them() {
     const SETS: usize = 68;
@@ -276,7 +276,7 @@ async fn a_client_with_megabytes_of_state_keeps_its_locks_over_a_restart_or_lose
     let restarted = clock.now();
     let settled = async {
         loop {
-            // A client that is safe after more than a TTL was renewed since.
+            // A client that is safe after more than a TTL has renewed since.
             let renewed = clock.now().saturating_since(restarted) > Duration::from_secs(3);
             let safe = guards.iter().filter(|guard| guard.is_safe()).count();
             let holders = match other.inspect("set 0/lock 0").await {

@@ -1,4 +1,4 @@
-//! The examples of the client, run as a newcomer runs them: against real servers, to their end.
+//! The examples of the client, run as a new user runs them: against real servers, to their end.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,7 +13,7 @@ use holdfast_tests::program::Program;
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// What an example printed, line by line; it has to end well.
+/// The lines that an example printed; it has to end well.
 async fn lines(name: &str) -> Vec<String> {
     let cluster = Cluster::start(&Setup::nodes(1)).await;
     let ended = Program::example(name, &cluster.endpoints()).end(LIMIT).await;
@@ -35,7 +35,7 @@ async fn a_lock_is_held_while_the_work_is_done() {
     assert_eq!(lines[1..], ["12 pages written"]);
 }
 
-/// I1: the first holder was stopped and its late write carries the older token.
+/// I1: the first holder was paused and its late write carries the older token.
 #[tokio::test]
 async fn the_late_write_of_a_paused_holder_is_refused_by_the_database() {
     let lines = lines("fenced_write").await;
@@ -71,7 +71,7 @@ async fn an_observer_hears_of_every_leader() {
 
     let seen = |text: &str| lines.iter().any(|line| line == text);
     let (one, two) = ("10.0.0.1:8080", "10.0.0.2:8080");
-    // Who of them comes first is theirs to find out.
+    // Either of them may come first.
     let orders = [(one, two), (two, one)];
     let order = orders.iter().find(|(first, second)| {
         seen(&format!("{second} takes over from {first}"))
@@ -80,7 +80,7 @@ async fn an_observer_hears_of_every_leader() {
     assert!(order.is_some(), "{lines:?}");
 }
 
-/// The shared client is no way around the lock.
+/// Sharing a client does not bypass the lock.
 #[tokio::test]
 async fn services_that_share_a_client_exclude_each_other() {
     let lines = lines("two_services").await;

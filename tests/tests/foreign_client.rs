@@ -1,5 +1,5 @@
-//! The unary calls, by a client that is not ours: Python stubs that grpcio-tools makes of our
-//! `.proto`, against a real server. What is checked stands in `tests/foreign/client.py`.
+//! The unary calls, by a third-party client: Python stubs that grpcio-tools makes of our `.proto`,
+//! against a real server. The checks are in `tests/foreign/client.py`.
 //!
 //! Needs `python3` and the packages in `tests/foreign/requirements.txt`, which pip puts into a
 //! folder of its own below the target folder, once.
@@ -21,7 +21,7 @@ use holdfast_tests::python::{Python, run};
 /// How long the client may take in all.
 const CLIENT_WITHIN: Duration = Duration::from_mins(2);
 
-/// Makes the stubs of our `.proto` as anybody would.
+/// Makes the stubs of our `.proto` as any user would.
 fn generate(python: &Python, stubs: &Path) -> Result<(), String> {
     let _ = fs::remove_dir_all(stubs);
     fs::create_dir_all(stubs).unwrap();

@@ -1,5 +1,5 @@
-//! First start: three nodes form a cluster from three settings files, whatever is killed on the
-//! way (DESIGN §7; I20, I22).
+//! First start: three nodes form a cluster from three settings files, whichever node is killed on
+//! the way (DESIGN §7; I20, I22).
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ async fn pause(ms: u64) {
     Seams::system().sleep(Duration::from_millis(ms)).await;
 }
 
-/// A lock can be taken: the cluster is one.
+/// A client can take a lock: the nodes form one cluster.
 async fn assert_serves(cluster: &Cluster) {
     let leader = cluster.leader().await;
     let (mut wire, _) = Wire::open(&cluster.nodes()[leader].listen, 10_000).await;
@@ -34,7 +34,7 @@ async fn three_nodes_form_one_cluster_from_their_settings_alone() {
     assert_serves(&cluster).await;
 }
 
-/// The kill comes at many instants from before the first byte is written until after the first
+/// The kill comes at many instants from before the first written byte until after the first
 /// election, at the node that proposes the cluster id and at one that only agrees.
 #[tokio::test]
 async fn a_node_killed_at_any_step_of_the_first_start_comes_back_and_the_cluster_forms() {

@@ -1,7 +1,7 @@
 //! The real HTTP/2 under faults of TCP: servers and clients as they are, tonic, hyper and h2 among
 //! them, over the simulated TCP of turmoil.
 //!
-//! `HOLDFAST_HTTP2_SEED` has the life of this seed lived alone.
+//! `HOLDFAST_HTTP2_SEED` makes only the run of this seed.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -33,8 +33,8 @@ use stage::{LONG, Pending, Settings, Stage, TTL, host_of_client, host_of_node};
 use unary::Session;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// A half-open connection of a client is noticed by then, at either end: its silence for one
-/// interval of HTTP/2's keepalive, 5 s, and no answer within 5 s.
+/// By this time either end notices a half-open connection of a client: its silence for one interval of HTTP/2's keepalive, 5 s, and no
+/// answer within 5 s.
 const NOTICED_WITHIN: Duration = Duration::from_millis(10_500);
 
 fn take(stage: &mut Stage, client: u64, scribe: &Scribe, name: &'static str) -> Held {
@@ -100,8 +100,8 @@ fn a_lock_is_handed_over_to_the_client_that_waits() {
     assert_eq!((report.tally.safe_holds, report.tally.waits), (2, 1));
 }
 
-/// A client holds and another waits when something happens to the leader. Whoever leads next has
-/// both of them: the hold was never in doubt, the place is kept.
+/// A client holds and another waits when something happens to the leader. The next leader has both: the hold was never in doubt, the place
+/// is kept.
 fn hold_and_place_outlive(seed: u64, happens_to: impl Fn(&mut Stage, u64)) {
     let mut stage = Stage::set(&Settings::new(seed, 2));
     let (first, second) = (stage.connect(1, TTL), stage.connect(2, TTL));
@@ -129,26 +129,25 @@ fn hold_and_place_outlive(seed: u64, happens_to: impl Fn(&mut Stage, u64)) {
     assert_eq!((report.tally.safe_holds, report.tally.waits), (2, 1));
 }
 
-/// Its segments are lost, and nobody is told.
+/// Its segments are lost, and neither end learns of it.
 #[test]
 fn hold_and_place_outlive_a_leader_that_is_cut_off() {
     hold_and_place_outlive(2, Stage::cut_off);
 }
 
-/// Its segments are kept, and delivered when the network is healed: what it said as a leader comes
-/// after it was deposed.
+/// Its segments are held, and delivered when the network is healed: its messages as a leader arrive after it was deposed.
 #[test]
 fn hold_and_place_outlive_a_leader_whose_links_are_held() {
     hold_and_place_outlive(3, Stage::hold_off);
 }
 
-/// Its system ends its connections.
+/// Its system closes its connections.
 #[test]
 fn hold_and_place_outlive_a_leader_that_is_killed() {
     hold_and_place_outlive(4, Stage::crash);
 }
 
-/// Connections that it knew nothing of are reset when it is back.
+/// Connections that it does not know are reset when it is back.
 #[test]
 fn hold_and_place_outlive_a_leader_that_loses_its_power_and_comes_back() {
     hold_and_place_outlive(5, |stage, leader| {
@@ -158,13 +157,13 @@ fn hold_and_place_outlive_a_leader_that_loses_its_power_and_comes_back() {
     });
 }
 
-/// It says where to go and sends GOAWAY.
+/// It names the next leader and sends GOAWAY.
 #[test]
 fn hold_and_place_outlive_a_leader_that_stops() {
     hold_and_place_outlive(6, Stage::stop);
 }
 
-/// What becomes of a client's line in the middle of a grant.
+/// The way in which a client's connection breaks in the middle of a grant.
 #[derive(Clone, Copy, Debug)]
 enum Cut {
     Both,
@@ -184,8 +183,8 @@ impl Cut {
     }
 }
 
-/// Cut at every millisecond from the asking on, in every way: whatever was on its way, the client
-/// comes to hold the lock once, the store shows that one hold, and the release of it frees it.
+/// Cut at every millisecond from the request on, in every way: whatever was under way, the client gets the lock once, the store shows that
+/// one hold, and its release frees it.
 #[test]
 fn a_stream_that_is_cut_in_the_middle_of_a_grant_neither_loses_nor_doubles_the_hold() {
     let mut stage = Stage::set(&Settings::new(7, 2));
@@ -224,8 +223,8 @@ fn a_stream_that_is_cut_in_the_middle_of_a_grant_neither_loses_nor_doubles_the_h
     assert!(stage.verdict().tally.grants >= 128);
 }
 
-/// Nothing is lost and nothing refused: for TCP the line is fine, only nothing arrives. The client
-/// knows by its own deadline, before anybody else is granted; the node knows by HTTP/2's keepalive.
+/// Nothing is lost and nothing refused: for TCP the connection is fine, but nothing arrives. The client notices by its own deadline, before
+/// another client is granted; the node notices by HTTP/2's keepalive.
 #[test]
 fn a_held_line_is_noticed_by_deadlines_at_both_ends_and_not_by_tcp() {
     let mut stage = Stage::set(&Settings::new(8, 3));
@@ -252,7 +251,7 @@ fn a_held_line_is_noticed_by_deadlines_at_both_ends_and_not_by_tcp() {
     for id in 1..=3 {
         stage.mend(&host_of_client(2), &host_of_node(id));
     }
-    // The first client is back, with what it had said meanwhile delivered: it frees nothing.
+    // The first client is back, and its messages from meanwhile are delivered: they free nothing.
     let again = wait_for(&mut stage, 2, &first, "jobs");
     release(&mut stage, 3, next);
     let again = stage.finish(&again).unwrap();
@@ -260,8 +259,7 @@ fn a_held_line_is_noticed_by_deadlines_at_both_ends_and_not_by_tcp() {
     stage.verdict();
 }
 
-/// Both ends have given the line up long before the lease is over: that ends no session and frees
-/// nothing.
+/// Both ends have given the connection up long before the lease is over: that ends no session and frees nothing.
 #[test]
 fn a_line_that_the_node_gave_up_ends_no_session() {
     let mut stage = Stage::set(&Settings::new(14, 3));
@@ -287,8 +285,8 @@ fn a_line_that_the_node_gave_up_ends_no_session() {
     stage.verdict();
 }
 
-/// A watch has no deadline of its own, and the node may have nothing to say for hours: only
-/// HTTP/2's keepalive tells that the line is dead.
+/// A watch has no deadline of its own, and the node may have nothing to send for hours: only HTTP/2's keepalive shows that the connection
+/// is dead.
 #[test]
 fn a_watch_whose_line_is_held_begins_anew() {
     let mut stage = Stage::set(&Settings::new(9, 2));
@@ -323,8 +321,8 @@ async fn until_told(watch: &mut holdfast::Watch, event: &WatchEvent) {
     while watch.next().await.unwrap().unwrap() != *event {}
 }
 
-/// A segment of the append stream is lost and the link is whole again: TCP would wait for ever here.
-/// The follower is given up by keepalive and filled over a new connection, while the others go on.
+/// A segment of the append stream is lost and the link is whole again: TCP would wait for ever here. The leader gives the connection up by
+/// its keepalive and fills the follower over a new one, while the others go on.
 #[test]
 fn a_member_whose_connection_is_stuck_is_reached_over_a_new_one() {
     let mut stage = Stage::set(&Settings::new(10, 1));
@@ -342,7 +340,7 @@ fn a_member_whose_connection_is_stuck_is_reached_over_a_new_one() {
     stage.verdict();
 }
 
-/// Locks of the slow client, in sets of the most that one may have.
+/// Locks of the slow client, in sets of the largest size that is allowed.
 const SETS: usize = 17;
 const SET: usize = 64;
 /// The largest value.
@@ -362,9 +360,9 @@ async fn fill(scribe: Scribe) -> Vec<Held> {
     sets
 }
 
-/// A client with 1,088 locks, of which each has a value of 4 KiB, loses its line and takes its session
-/// up over a slow one: State is 4.6 MB, and comes after the client gave up for the first time. A
-/// member that was away gets the table as a snapshot over a slow line, too.
+/// A client with 1,088 locks, each of which has a value of 4 KiB, loses its connection and resumes its session over a slow one: State is
+/// 4.6 MB, and arrives after the client gave up for the first time. A member that was away gets the table as a snapshot over a slow link,
+/// too.
 #[test]
 fn large_messages_pass_slow_lines() {
     let replica = ReplicaConfig {
@@ -408,7 +406,7 @@ fn large_messages_pass_slow_lines() {
     stage.verdict();
 }
 
-/// Every unary call at the leader; a member that follows names it.
+/// Every unary call at the leader; a member that follows names the leader.
 #[test]
 fn unary_calls_pass_and_a_follower_says_who_leads() {
     let mut stage = Stage::set(&Settings::new(12, 2));
@@ -438,9 +436,9 @@ fn unary_calls_pass_and_a_follower_says_who_leads() {
     stage.verdict();
 }
 
-/// Lives of every run.
+/// Seeds that every test run repeats.
 const KEPT: [u64; 2] = [1, 2];
-/// Lives from seeds that nobody has lived before; `HOLDFAST_HTTP2_LIVES` says otherwise.
+/// The number of runs from fresh seeds; `HOLDFAST_HTTP2_LIVES` overrides it.
 const FRESH: u64 = 4;
 
 fn fresh() -> u64 {

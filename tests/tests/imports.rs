@@ -1,5 +1,5 @@
-//! What comes in from another store, over real processes: held while leaders die, shown as imported,
-//! claimed by the library and by the command line (I25).
+//! Imports from another store, over real processes: held while leaders die, shown as imported, claimed by the library and by the command
+//! line (I25).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -42,7 +42,7 @@ fn group(owner: &str, rows: Vec<ImportRow>) -> ImportGroup {
     ImportGroup { owner: owner.to_owned(), remaining: Duration::from_mins(10), rows }
 }
 
-/// The last call is made again at the new leader, as a tool does that was cut off.
+/// The last call is repeated at the new leader, as a tool does whose connection broke.
 #[tokio::test]
 async fn an_import_outlives_its_leader_and_comes_in_once() {
     let mut cluster = Cluster::start(&Setup::nodes(3)).await;

@@ -1,5 +1,5 @@
-//! Who is alive, who only believes it, and who may tell: leases over real processes (DESIGN §5;
-//! I5, I6, I7, I13, I19, I24).
+//! Which client is alive, which only believes it, and which node may decide: leases over real processes (DESIGN §5; I5, I6, I7, I13, I19,
+//! I24).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,7 +24,7 @@ use holdfast_tests::traffic::{Scribe, Wish};
 use holdfast_tests::wire::{Ticket, Wire, connect};
 use nix::sys::signal::Signal;
 
-/// The margin of DESIGN §5.2, and what a loaded machine of two cores needs beside it.
+/// The margin of DESIGN §5.2, and the time that a loaded machine of two cores needs besides.
 const LATE_AT_MOST: Duration = Duration::from_millis(1_500);
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -54,7 +54,7 @@ struct Holder {
 }
 
 impl Holder {
-    /// Starts it and waits until it holds `name`.
+    /// Starts the process and waits until it holds `name`.
     async fn start(cluster: &Cluster, ttl_ms: u64, name: &str, id: u64) -> Self {
         let history = cluster.folder().join(format!("holder-{id}.jsonl"));
         let path = PathBuf::from(env!("CARGO_BIN_EXE_holdfast-test-holder"));
@@ -93,7 +93,7 @@ async fn kill_a_holder() -> Result<(), TooLate> {
     let late = now().saturating_since(died);
     granted.unwrap().release().await.unwrap();
 
-    // Never before: what the dead client had written of its safe deadline still counts.
+    // Never before: the safe deadline that the dead client had recorded still counts.
     let report = judge(vec![recorder.take(), holder.records()]);
     assert_eq!(report.tally.safe_holds, 2);
     let limit = Duration::from_millis(TTL_MS) + LATE_AT_MOST;
@@ -158,8 +158,7 @@ async fn a_client_frozen_past_its_ttl_is_not_safe_when_it_wakes() {
     granted.keep(Duration::from_millis(500)).await;
     granted.release().await.unwrap();
 
-    // That it was never safe beside the other is the checker's to say; that it looked is said
-    // here.
+    // The judge checks that it was never safe beside the other client; here only that it checked.
     let records = holder.records();
     let looks = records.iter().filter(|record| record.at_ns > woken_ns);
     let safe: Vec<bool> = looks
@@ -202,9 +201,8 @@ async fn a_client_whose_line_falls_silent_is_unsafe_before_the_next_is_granted()
     judge(vec![recorder.take()]);
 }
 
-/// A set of which one name was given back, and a lock that is shared: none of them is believed any
-/// more when others get them, the name that was given back was free all along, and the value that
-/// the silent client left is in doubt.
+/// A set of which one name was released, and a lock that is shared: the client believes in none of them when other clients are granted
+/// them, the released name was free all along, and the value that the silent client left is suspect.
 #[tokio::test]
 async fn a_silent_client_loses_all_it_holds_before_others_are_granted_any_of_it() {
     const TTL_MS: u64 = 1_500;
@@ -244,7 +242,7 @@ async fn a_silent_client_loses_all_it_holds_before_others_are_granted_any_of_it(
     judge(vec![recorder.take()]);
 }
 
-/// Takes `ticket`'s session up at the node that leads, as often as it takes.
+/// Resumes `ticket`'s session at the leader, with as many attempts as it takes.
 async fn resume(address: &str, ticket: &Ticket, recorder: &Recorder, id: u64) -> Wire {
     let mut wire = Wire::dial(address).await.unwrap().recorded(recorder.clone(), ClientId(id));
     wire.resume(ticket).await;
@@ -254,7 +252,7 @@ async fn resume(address: &str, ticket: &Ticket, recorder: &Recorder, id: u64) ->
 /// A frozen leader wakes up with frames in its sockets and deadlines that passed meanwhile.
 #[tokio::test]
 async fn a_deposed_leader_grants_nothing_renews_nothing_and_expires_nobody() {
-    // The new leader leads to the end, and a session of two seconds is kept alive by us.
+    // The new leader leads to the end, and this test keeps a session of two seconds alive.
     given_time(Duration::from_millis(500), wake_a_deposed_leader).await;
 }
 
@@ -303,7 +301,7 @@ async fn wake_a_deposed_leader() -> Result<(), TooLate> {
     Ok(())
 }
 
-/// Renews a lease of two seconds: who was not let run for as long may find it over, or another leader.
+/// Renews a lease of two seconds: if the host stalled for as long, the lease may be over, or another node may lead.
 async fn kept_alive(wire: &mut Wire, seq: u64) -> Result<(), TooLate> {
     wire.keep_alive(seq).await;
     loop {
@@ -317,7 +315,7 @@ async fn kept_alive(wire: &mut Wire, seq: u64) -> Result<(), TooLate> {
     }
 }
 
-/// Everything that is told until the stream ends, or nothing more comes.
+/// Every frame until the stream ends, or no more come.
 async fn frames_of(wire: &mut Wire) -> Vec<Told> {
     let mut told = Vec::new();
     while let Ok(Some(frame)) = wire.next_within(Duration::from_secs(2)).await {
@@ -326,10 +324,9 @@ async fn frames_of(wire: &mut Wire) -> Vec<Told> {
     told
 }
 
-/// The followers are frozen when a silent session's lease runs out; the leader is killed, comes
-/// back and forms a majority with one of them. Whoever is told that the session lives must find it
-/// alive for its whole TTL. (An expiry that was appended and not committed needs a disk that is
-/// stopped at the right moment: `virtual_time.rs`.)
+/// The followers are frozen when a silent session's lease runs out; the leader is killed, comes back and forms a majority with one of them.
+/// A client that is told that its session lives must find it alive for its whole TTL. (An expiry that was appended and not committed needs
+/// a disk that is stopped at the right moment: `virtual_time.rs`.)
 #[tokio::test]
 async fn a_leader_that_crashes_while_a_lease_runs_out_expires_nobody_wrongly() {
     const TTL_MS: u64 = 1_500;
@@ -354,8 +351,8 @@ async fn a_leader_that_crashes_while_a_lease_runs_out_expires_nobody_wrongly() {
     let alive = hear_first(&cluster, [leader, first], &ticket, &recorder).await;
     cluster.thaw(second);
 
-    // A session that is known to live is kept up and must stay; the checker finds one that is
-    // said to be over while its client was told that it is safe (I6).
+    // A session that is known to live is kept alive and must stay; the judge finds one whose end is reported while its client was told that
+    // it is safe (I6).
     if let Some(mut wire) = alive {
         for seq in 1..8 {
             wire.keep_alive(seq).await;
@@ -366,8 +363,7 @@ async fn a_leader_that_crashes_while_a_lease_runs_out_expires_nobody_wrongly() {
     judge(vec![recorder.take()]);
 }
 
-/// Shows the session's secret to the nodes until one answers; `None` if it says that the session
-/// is over.
+/// Shows the session's secret to the nodes until one answers; `None` if that one reports that the session is over.
 async fn hear_first(
     cluster: &Cluster,
     nodes: [usize; 2],

@@ -1,5 +1,5 @@
-//! Whole lives of clusters on virtual time, judged: the slice of `just simulate` that belongs to
-//! every run of the tests.
+//! Simulated runs of whole clusters on virtual time, judged: the slice of `just simulate` that
+//! belongs to every run of the tests.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -12,9 +12,9 @@ use holdfast_tests::life::{
     Clocks, Life, Many, Only, Outcome, Plan, Schedule, fresh_seed, live, live_many, live_traced,
 };
 
-/// What the slice takes, seconds; `HOLDFAST_SIMULATE_SECONDS` says otherwise.
+/// The time for the slice, seconds; `HOLDFAST_SIMULATE_SECONDS` overrides it.
 const SECONDS: u64 = 110;
-/// Lives in which something was once wrong, one seed a line, with what it was.
+/// Runs that once found a bug, one seed a line, each with the bug.
 const KEPT: &str = include_str!("lives/kept.txt");
 
 fn cores() -> usize {
@@ -32,7 +32,7 @@ fn told(life: &Life, _: &Outcome) {
     }
 }
 
-/// From seeds that nobody has lived before; they are printed.
+/// From fresh seeds, which are printed.
 #[test]
 fn fresh_lives_break_no_invariant() {
     let many = Many {
@@ -102,8 +102,8 @@ fn a_client_whose_clock_is_slower_than_allowed_is_found_to_believe_too_long() {
     assert!(failed.violations.iter().any(about_time));
 }
 
-/// Lives a schedule that once broke openraft in lives of these seeds, and of one that nobody has
-/// lived before; it has to happen so often in each.
+/// Runs a schedule that once broke openraft with these seeds, and with a fresh one; it has to
+/// happen so often in each.
 fn happens(schedule: Schedule, kept: &[u64], least: u64) {
     for seed in kept.iter().copied().chain([fresh_seed()]) {
         let life = live(&Plan::of(schedule, seed));
@@ -130,11 +130,11 @@ fn members_that_nobody_agreed_on_are_forgotten_with_the_log_that_named_them() {
 /// openraft #1892, #1894 (I22).
 #[test]
 fn a_node_of_an_earlier_life_of_the_cluster_is_refused_by_name() {
-    // In the second the answer of a node that is to be added to the earlier cluster is lost.
+    // In the second run the answer to adding a node to the earlier cluster is lost.
     happens(Schedule::OtherLife, &[1, 18_710_804_764], 20);
 }
 
-/// One that does not end is given up, and named.
+/// A run that does not end is given up, and named.
 #[test]
 fn lives_in_which_something_was_once_wrong_go_well() {
     let seeds = KEPT.lines().filter(|line| !line.starts_with('#'));
@@ -148,7 +148,7 @@ fn lives_in_which_something_was_once_wrong_go_well() {
             jobs: 1,
             clocks: Clocks::Within,
             schedule: None,
-            // As it was when it was kept.
+            // As the run was when it was kept.
             first_stream: true,
             large_tables: false,
             only: Only::Any,

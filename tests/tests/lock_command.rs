@@ -66,7 +66,7 @@ async fn a_command_that_cannot_run_or_does_not_exist_gives_126_and_127() {
 
     assert_eq!((cannot.code, missing.code), (Some(126), Some(127)), "{cannot:?} {missing:?}");
     assert!(missing.err.contains("/no/such/command"), "{missing:?}");
-    // The lock was given back.
+    // The lock was released.
     assert_eq!(shell.script("jobs", "exit 0").await.code, Some(0));
 }
 
@@ -141,43 +141,43 @@ async fn a_wrapper_that_is_killed_takes_its_child_with_it() {
     assert_eq!(std::fs::read_to_string(&stamps).unwrap(), before, "the child writes no more");
 }
 
-/// The store is gone for good: the child is asked to end, and it and all it began are dead before anybody else could be
-/// granted the lock (DESIGN §8; with a TTL of 2 s, safe for 1,780 ms: asked 500 ms before that, killed 200 ms before).
+/// The store is gone for good: the child is asked to end, and it and all its descendants are dead before another client could be granted
+/// the lock (DESIGN §8; with a TTL of 2 s, safe for 1,780 ms: asked 500 ms before that, killed 200 ms before).
 #[tokio::test]
 async fn a_child_is_killed_before_its_lease_ends_when_the_store_is_gone_and_121_says_so() {
     killed_in_time_after(|cluster| cluster.kill(0), DEAF).await;
 }
 
-/// The same when its connections stay, and nothing is answered.
+/// The same when its connections stay, and no answer comes.
 #[tokio::test]
 async fn a_child_is_killed_before_its_lease_ends_when_the_store_is_silent_and_121_says_so() {
     killed_in_time_after(|cluster| cluster.freeze(0), DEAF).await;
 }
 
-/// The command itself ends as it is asked to; what it began does not (I6).
+/// The command itself ends as asked; the child that it started does not (I6).
 #[tokio::test]
 async fn what_outlives_a_wrapper_is_killed_before_its_lease_ends_when_the_store_is_gone() {
     killed_in_time_after(|cluster| cluster.kill(0), DIES_OF_TERM).await;
 }
 
-/// The same when its connections stay, and nothing is answered.
+/// The same when its connections stay, and no answer comes.
 #[tokio::test]
 async fn what_outlives_a_wrapper_is_killed_before_its_lease_ends_when_the_store_is_silent() {
     killed_in_time_after(|cluster| cluster.freeze(0), DIES_OF_TERM).await;
 }
 
-/// The command has ended by itself long before the store is gone; what it began runs on.
+/// The command has ended by itself long before the store is gone; the child that it started runs on.
 #[tokio::test]
 async fn what_outlives_a_command_is_killed_before_its_lease_ends_when_the_store_is_gone() {
     killed_in_time_after(|cluster| cluster.kill(0), HAS_ENDED).await;
 }
 
-/// A command and a child of it that does not end for half a minute and writes the time into the file `stamps`; a process that is asked to end
-/// leaves the file `asked`. This one does not listen, nor does its child: only SIGKILL ends them, and only one for both the
-/// one that writes.
+/// A command and a child of it that does not end for half a minute and writes the time into the file `stamps`; a process that is asked to
+/// end leaves the file `asked`. This command ignores the request, and so does its child: only SIGKILL ends them, and the one that writes
+/// only a SIGKILL to both.
 const DEAF: &str = "trap 'echo > asked' TERM; (trap '' TERM; i=0; while [ $i -lt 1500 ]; do i=$((i+1)); cat /proc/uptime >> stamps; sleep 0.02; done) & \
                     echo ready; while :; do wait; done";
-/// Here only the child does not listen.
+/// Here only the child ignores the request.
 const DIES_OF_TERM: &str = "(trap 'echo > asked' TERM; i=0; while [ $i -lt 1500 ]; do i=$((i+1)); cat /proc/uptime >> stamps; sleep 0.02; done) & \
                             echo ready; wait";
 /// Here only the child is left.
@@ -185,7 +185,7 @@ const HAS_ENDED: &str = "(trap 'echo > asked' TERM; i=0; while [ $i -lt 1500 ]; 
                          echo ready; exit 0";
 
 async fn killed_in_time_after(lose: impl Fn(&mut Cluster), script: &str) {
-    // Who stands still kills nothing in time.
+    // A stalled host kills nothing in time.
     let scenario = async || hold_and_lose_the_store(&lose, script).await;
     given_time(Duration::from_millis(100), scenario).await;
 }
@@ -204,12 +204,12 @@ async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster), script: &str) -> R
     Seams::system().sleep(TTL + Duration::from_millis(500)).await;
 
     lose(&mut shell.cluster);
-    // No keepalive that was sent after this was answered: nobody is safe for longer than that from here on.
+    // No keepalive that was sent after this was answered: from here on no hold is safe for longer than that.
     let gone = clock.now().since_origin();
     let ended = program.end(LIMIT).await;
 
     assert_eq!(ended.code, Some(121), "{ended:?}");
-    // What outlives its lock writes again.
+    // A process that outlives its lock writes again.
     Seams::system().sleep(Duration::from_millis(200)).await;
     let last = last_stamp(&stamps);
     TooLate::unless(last > gone.as_secs_f64(), || "not renewed past its TTL".to_owned())?;

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 /// Longer than any command's own limit.
 const LIMIT: Duration = Duration::from_mins(1);
-/// How often something is looked at until it is so.
+/// How often a condition is checked before the test fails.
 const LOOKS: usize = 300;
 
 async fn pause() {
@@ -31,19 +31,19 @@ fn begin(cluster: &Cluster, arguments: &[&str]) -> Program {
     Program::start("holdfast", &asked.concat())
 }
 
-/// `holdfast cluster …`, to its end.
+/// Runs `holdfast cluster …` to its end.
 async fn holdfast(cluster: &Cluster, arguments: &[&str]) -> Ended {
     begin(cluster, arguments).end(LIMIT).await
 }
 
-/// As [`holdfast`], and it does what it is asked to.
+/// Like [`holdfast`], expecting success.
 async fn done(cluster: &Cluster, arguments: &[&str]) -> String {
     let ended = holdfast(cluster, arguments).await;
     assert_eq!(ended.code, Some(0), "{arguments:?}: {ended:?}");
     ended.out
 }
 
-/// As [`holdfast`], and it is refused with these words.
+/// Like [`holdfast`], expecting a refusal with these words.
 async fn refused(cluster: &Cluster, arguments: &[&str], words: &str) {
     let ended = holdfast(cluster, arguments).await;
     assert_eq!(ended.code, Some(122), "{arguments:?}: {ended:?}");
@@ -57,7 +57,7 @@ async fn add(cluster: &Cluster, index: usize) -> String {
     done(cluster, &[&["add", &id], &addresses[..]].concat()).await
 }
 
-/// Gives a learner a vote as soon as it has caught up.
+/// Makes a learner a voter as soon as it has caught up.
 async fn promote(cluster: &Cluster, id: u64) {
     for _ in 0..LOOKS {
         let ended = holdfast(cluster, &["promote", &id.to_string()]).await;
@@ -96,7 +96,7 @@ async fn status(cluster: &Cluster) -> Value {
     serde_json::from_str(&out).expect("it is JSON")
 }
 
-/// The members by id, each with what it is.
+/// The members by id, each with its role.
 async fn roles(cluster: &Cluster) -> Vec<(u64, String)> {
     let status = status(cluster).await;
     let members = status["members"].as_array().expect("a list");
@@ -106,9 +106,8 @@ async fn roles(cluster: &Cluster) -> Vec<(u64, String)> {
     members.iter().map(role).collect()
 }
 
-/// The life of a cluster: it grows, the new member leads, the old leader goes, another one dies with
-/// its disk and is replaced. A hundred clients go on meanwhile, holds that were acknowledged at the
-/// start are there after each step, and the history is judged.
+/// The history of a cluster: it grows, the new member leads, the old leader is removed, another one dies with its disk and is replaced. A
+/// hundred clients go on meanwhile, holds that were acknowledged at the start are there after each step, and the history is judged.
 #[tokio::test]
 async fn clients_hold_wait_and_hand_over_while_members_come_lead_go_and_die() {
     let setup = Setup::nodes(3).node("snapshot_every", 300);
@@ -124,7 +123,7 @@ async fn clients_hold_wait_and_hand_over_while_members_come_lead_go_and_die() {
     assert_eq!(done(&run.cluster, &["transfer-leader", "4"]).await, "node 4 leads\n");
     assert_eq!(run.cluster.leader().await, new);
     run.serves().await;
-    // Back to where it was, so that a leader is removed that was formed with the cluster.
+    // Leadership goes back, so that the test removes a leader that formed the cluster.
     let first_id = run.cluster.nodes()[first].id.to_string();
     done(&run.cluster, &["transfer-leader", &first_id]).await;
     run.serves().await;
@@ -161,7 +160,7 @@ async fn clients_hold_wait_and_hand_over_while_members_come_lead_go_and_die() {
     assert!(report.tally.grants >= 1_000 && report.tally.waits >= 100, "{report}");
 }
 
-/// The command line finds the next leader and asks again; a change that was half done is finished.
+/// The command line finds the next leader and repeats its request; a half-done change is finished.
 #[tokio::test]
 async fn a_leader_killed_in_the_middle_of_a_change_leaves_a_cluster_that_takes_it_again() {
     let setup = Setup::nodes(3).node("snapshot_every", 300);
@@ -224,7 +223,7 @@ async fn the_command_line_shows_the_members_and_refuses_what_makes_no_sense() {
     assert_eq!(ended.code, Some(123), "{ended:?}");
     assert!(ended.err.contains("\"exit_code\":123"), "{ended:?}");
 
-    // A node that forms and does not join is not taken.
+    // A node that forms a cluster instead of joining is refused.
     let forms = cluster.prepare_joining(4);
     let config = cluster.nodes()[forms].config.clone();
     let text = std::fs::read_to_string(&config).unwrap();
@@ -236,7 +235,7 @@ async fn the_command_line_shows_the_members_and_refuses_what_makes_no_sense() {
     cluster.start_node(forms);
     until_logged(&cluster, forms, "holdfast cluster add 4 --advertise").await;
 
-    // Added twice, and a learner that is to lead.
+    // Added twice, and a learner that is asked to lead.
     assert!(add(&cluster, forms).await.contains("holdfast cluster promote 4"));
     add(&cluster, forms).await;
     refused(&cluster, &["transfer-leader", "4"], "promote it first").await;

@@ -1,5 +1,5 @@
-//! `holdfast-migrate cutover` and `rollback` on three real Cassandra nodes and real servers: what is in the way of each
-//! step, what is natively held after it, what is in the tables after the way back, and a tool that is killed anywhere.
+//! `holdfast-migrate cutover` and `rollback` on three real Cassandra nodes and real servers: the obstacles of each step, the native holds
+//! after it, the rows after the way back, and a tool that is killed at any point.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,7 +17,7 @@ use holdfast_tests::recipe::Recipe;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// Of the scope of most tests, by the lease.
+/// The arguments of most tests: the scope, by the lease recipe.
 const ORDERS: [&str; 4] = ["--scope", "orders/", "--from", "lease"];
 
 /// `ORDERS` and more.
@@ -25,7 +25,7 @@ fn orders<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&ORDERS[..], more].concat()
 }
 
-/// The stages that a move told of, as it made them.
+/// The stages that a move reported, in order.
 fn moves(told: &[Value]) -> Vec<&str> {
     let moved = told.iter().filter(|line| line["kind"] == "moved");
     moved.map(|line| line["stage"].as_str().unwrap()).collect()
@@ -36,7 +36,7 @@ fn modes(moved: &Move, scope: &str) -> ScopeModes {
         .unwrap()
 }
 
-/// DESIGN §10, step by step: each precondition is missed once.
+/// DESIGN §10, step by step: each precondition is violated once.
 #[tokio::test]
 async fn a_scope_goes_to_native_and_back_and_every_step_names_what_is_in_its_way() {
     let moved = Move::set("cutover_story").await;
@@ -56,7 +56,7 @@ async fn a_scope_goes_to_native_and_back_and_every_step_names_what_is_in_its_way
 }
 
 async fn on_to_native(moved: &Move, process: &Locker) {
-    // On to `both`: nobody in `cassandra`.
+    // On to `both`: no process may be in `cassandra`.
     let said = moved.refused("cutover", &orders(&[])).await;
     assert!(
         said.contains("scope \"orders/\" stays at cassandra: 1 in the way: hf1:billing@"),
@@ -68,7 +68,7 @@ async fn on_to_native(moved: &Move, process: &Locker) {
     assert_eq!(moves(&told), ["both"]);
     assert_eq!(told.last().unwrap(), &json!({ "kind": "done", "stage": "both" }));
 
-    // On to `native`: nobody who locks by the recipe alone, and everything that stands is held natively.
+    // On to `native`: no client may lock by the recipe alone, and every standing row is held natively.
     let guard = process.get_lock("orders/7").await.unwrap();
     let said = moved.refused("cutover", &orders(&[])).await;
     assert!(said.contains("client_1, no client of ours, changed the row of orders/1"), "{said}");
@@ -96,12 +96,12 @@ async fn on_to_native(moved: &Move, process: &Locker) {
 }
 
 async fn back_to_cassandra(moved: &Move, process: &Locker) {
-    // Back to `both`: nobody in `native`.
+    // Back to `both`: no process may be in `native`.
     let said = moved.refused("rollback", &orders(&[])).await;
     assert!(said.contains("is in native"), "{said}");
     process.set_mode(LockerMode::Both).await.unwrap();
 
-    // Back to `cassandra`: what is held natively has a row. One was removed, and one never was there.
+    // Back to `cassandra`: every native hold has a row. One was removed, and one never existed.
     moved.cql(&["DELETE FROM k.leases WHERE name = 'orders/1'"]).await;
     let client = moved.client().await;
     let alone = client.lock("orders/9").await.unwrap();
@@ -122,7 +122,7 @@ async fn back_to_cassandra(moved: &Move, process: &Locker) {
         assert!(old.try_get_lock(held).await.unwrap().is_none(), "{held} is held");
     }
 
-    // As long as it is held its row stands; once the hold has ended, it is taken back, and no other one.
+    // As long as it is held its row stands; once the hold has ended, the tool takes that row back, and no other one.
     moved.done("rollback", &orders(&[])).await;
     assert!(moved.lease("orders/9").await.is_some());
     alone.release().await.unwrap();
@@ -133,7 +133,7 @@ async fn back_to_cassandra(moved: &Move, process: &Locker) {
     assert_eq!(moved.lease("orders/1").await.unwrap().0, "client_1");
 }
 
-/// Ours as well, when they have registered no mode: nothing would keep them out of what is natively held.
+/// Also clients of ours that have registered no mode: nothing would keep them out of what is natively held.
 #[tokio::test]
 async fn clients_without_a_mode_and_rows_that_cannot_be_imported_are_in_the_way() {
     let moved = Move::set_with_one_server("cutover_unfit").await;
@@ -155,7 +155,7 @@ async fn clients_without_a_mode_and_rows_that_cannot_be_imported_are_in_the_way(
     let no_ttl = "orders/2 of client_2 cannot be imported: no TTL: it would never end";
     assert!(said.contains(no_ttl), "{said}");
     assert!(said.contains("say --writers-stopped"), "{said}");
-    // Whatever the word says of old clients, one of ours that never registered is in the way until its row is over.
+    // Whatever the flag says about old clients, one of ours that never registered is in the way until its row is over.
     let said = moved.refused("cutover", &orders(&["--writers-stopped"])).await;
     assert!(said.contains(no_ttl) && said.contains(alone), "{said}");
     assert!(!said.contains("orders/4"), "{said}");
@@ -176,7 +176,7 @@ async fn a_move_that_may_wait_goes_on_as_soon_as_nothing_is_in_its_way() {
     let changing = async {
         for mode in [LockerMode::Both, LockerMode::Native] {
             Seams::system().sleep(Duration::from_secs(4)).await;
-            // Refused until the scope is that far.
+            // Refused until the scope has that stage.
             while process.set_mode(mode).await.is_err() {
                 Seams::system().sleep(Duration::from_millis(300)).await;
             }
@@ -195,7 +195,7 @@ async fn a_move_that_may_wait_goes_on_as_soon_as_nothing_is_in_its_way() {
     assert_eq!(waited, ["process", "process"]);
 }
 
-/// What is held natively and has no row gets one that the recipe's own clients heed.
+/// A native hold without a row gets one that the recipe's own clients respect.
 #[tokio::test]
 async fn every_recipe_keeps_out_who_locks_by_it_after_the_way_back() {
     let moved = Move::set_with_one_server("cutover_recipes").await;
@@ -220,7 +220,7 @@ async fn every_recipe_keeps_out_who_locks_by_it_after_the_way_back() {
         }
         let told = moved.done("rollback", &back).await;
         assert_eq!(moves(&told), ["both", "cassandra"], "{from}");
-        // With all that belongs to it, as the recipe has it.
+        // With all cells that the recipe has for it.
         let plan = moved.done("plan", &["--from", from, "--prefix", &scope]).await;
         assert_eq!(plan[0]["kind"], "holder", "{from}: {plan:?}");
         let owner = plan[0]["owner"].as_str().unwrap();
@@ -237,17 +237,17 @@ async fn every_recipe_keeps_out_who_locks_by_it_after_the_way_back() {
     }
 }
 
-/// So many times each command is killed, spread over the time that it takes.
+/// How often each command is killed, spread over the time that it takes.
 const KILLS: u32 = 8;
 /// Rows of each scope.
 const ROWS: u32 = 20;
 
-/// I25 and the turns of a stage: whatever the tool was doing when it was killed, the next run goes on from there, and
-/// nothing is done twice.
+/// I25 and the stages of a move: whatever the tool was doing when it was killed, the next run continues from there, and nothing is done
+/// twice.
 #[tokio::test]
 async fn a_tool_that_is_killed_anywhere_is_run_again_and_nothing_is_lost_or_done_twice() {
     let moved = Move::set_with_one_server("cutover_kills").await;
-    // Nobody kills it in the first scope: it is measured, and again whenever it has ended before it was to be killed.
+    // The first scope is measured without a kill, and again whenever the tool ended before it was to be killed.
     let mut took = [Duration::ZERO; 3];
     let mut killed = [0; 3];
     for round in 0..=KILLS {
@@ -266,7 +266,7 @@ async fn a_tool_that_is_killed_anywhere_is_run_again_and_nothing_is_lost_or_done
         let tries = [("import", &import[..]), ("cutover", &there[..]), ("rollback", &back[..])];
         for (at, (command, arguments)) in tries.into_iter().enumerate() {
             if command == "rollback" {
-                // As if somebody had cleared up: it writes all of them again.
+                // As if an operator had cleared up: the tool writes all of them again.
                 let delete = |row| format!("DELETE FROM k.leases WHERE name = '{scope}{row}'");
                 all(&moved, &of_all(&delete)).await;
             }
@@ -319,7 +319,7 @@ async fn all_have_their_rows(moved: &Move, scope: &str) {
     }
 }
 
-/// How long it took if it had ended by itself.
+/// Returns how long it took if it had ended by itself.
 async fn killed_after(
     moved: &Move,
     command: &str,

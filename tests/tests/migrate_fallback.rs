@@ -1,6 +1,6 @@
-//! A scope with fallback on three real Cassandra nodes and three real holdfastd (DESIGN §10): the servers die, Cassandra serves;
-//! they come back, and serve again. Every run writes a history, and the judge of all runs judges it; the tokens of every name
-//! have to rise over all switches.
+//! A scope with fallback on three real Cassandra nodes and three real holdfastd (DESIGN §10): the servers die, Cassandra serves; they come
+//! back, and serve again. Every run writes a history, which the judge of all runs checks; the tokens of every name have to rise over all
+//! switches.
 //!
 //! Durations are those of a test, not of production: W = 4 s, V = 2 s.
 
@@ -28,7 +28,7 @@ async fn sleep(length: Duration) {
     Seams::system().sleep(length).await;
 }
 
-/// All three servers are killed under load: the scope is served by Cassandra. They come back: it is theirs again. Twice.
+/// All three servers are killed under load: Cassandra serves the scope. They come back: they serve it again. Twice.
 #[tokio::test]
 async fn a_scope_whose_servers_die_is_served_by_cassandra_until_they_are_back() {
     let mut world = World::start("fallback_kill").await;
@@ -62,8 +62,8 @@ async fn a_scope_whose_servers_die_is_served_by_cassandra_until_they_are_back() 
     world.is_well().await;
 }
 
-/// A process stands still while it holds natively, and through the switch to Cassandra and back: what it held is over when it
-/// wakes, and others held it meanwhile in either store.
+/// A process is frozen while it holds natively, and through the switch to Cassandra and back: its hold is over when it wakes, and other
+/// clients held the lock meanwhile in either store.
 #[tokio::test]
 async fn a_process_that_stood_still_over_both_switches_finds_its_lock_lost() {
     let mut world = World::start("fallback_frozen").await;
@@ -80,7 +80,7 @@ async fn a_process_that_stood_still_over_both_switches_finds_its_lock_lost() {
 
     frozen.signal(Signal::SIGSTOP);
     world.kill_all();
-    // No server is alive: Cassandra grants.
+    // No server runs: Cassandra grants.
     let fallen = world.hold(&client, "job/a").await;
     world.start_all();
     let returning = async { while world.hold(&client, "job/a").await <= fallen {} };
@@ -91,7 +91,7 @@ async fn a_process_that_stood_still_over_both_switches_finds_its_lock_lost() {
     world.judge(vec![read(&history).unwrap()]);
 }
 
-/// Cassandra is gone: a scope with fallback stops granting, names beside it go on; and it grants again with Cassandra.
+/// Cassandra is gone: a scope with fallback stops granting, names outside it go on; and it grants again with Cassandra.
 #[tokio::test]
 async fn without_cassandra_only_the_names_of_the_scope_stand_still() {
     let world = World::start("fallback_alone").await;

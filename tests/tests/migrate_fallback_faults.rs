@@ -1,10 +1,10 @@
-//! A scope with fallback on three real Cassandra nodes and three real holdfastd (DESIGN §10) whose faults are of the finer
-//! kind: a leader that is cut off from its clients, or from Cassandra, alone; servers that come and go; clocks of
-//! different rates; many processes that read the row which a leader wants to change. Every run writes a history, and the
-//! judge of all runs judges it; the tokens of every name have to rise over all of it.
+//! A scope with fallback on three real Cassandra nodes and three real holdfastd (DESIGN §10), under partial faults: a leader that is cut
+//! off from its clients, or from Cassandra, alone; servers that come and go; clocks of different rates; many processes that read the row
+//! which a leader wants to change. Every run writes a history, which the judge of all runs checks; the tokens of every name have to rise
+//! over all of it.
 //!
-//! W = 4 s, V = 2 s. A machine that stands still for seconds may cost a hold, or bring a switch that nobody needed; what
-//! would not have come otherwise is asserted only of a time in which this process saw the machine go on.
+//! W = 4 s, V = 2 s. A machine that stalls for seconds may cost a hold, or cause an unnecessary switch; a test asserts that neither
+//! happened only for a time in which this process saw no stall.
 
 #![allow(
     clippy::unwrap_used,
@@ -36,10 +36,10 @@ async fn sleep(length: Duration) {
     Seams::system().sleep(length).await;
 }
 
-/// What this process saw of the row for a while.
+/// What this process observed of the row for a while.
 struct Watched {
     rows: Vec<Row>,
-    /// The longest time between two looks: for so long the machine may have stood still.
+    /// The longest time between two reads: for so long the machine may have stalled.
     longest_blink: Duration,
 }
 
@@ -59,7 +59,7 @@ impl Watched {
         Self { rows, longest_blink }
     }
 
-    /// Whether nothing stood still for as long as a leader may be late with its beat.
+    /// Whether no stall was as long as a leader may be late with its bump.
     fn is_of_a_machine_that_goes_on(&self) -> bool {
         let goes_on = self.longest_blink < W / 4;
         if !goes_on {
@@ -68,7 +68,7 @@ impl Watched {
         goes_on
     }
 
-    /// What was seen, each mode and epoch once.
+    /// The observed modes and epochs, each pair once.
     fn switches(&self) -> Vec<(&str, i64)> {
         let mut switches: Vec<_> =
             self.rows.iter().map(|row| (row.mode.as_str(), row.epoch)).collect();
@@ -81,17 +81,17 @@ impl Watched {
     }
 }
 
-/// Somebody else is to lead, says an operator on the leader's own machine.
+/// An operator on the leader's own machine hands leadership to another server.
 async fn hand_over(world: &World, leader: usize) {
     let beside = &world.cluster.nodes()[leader].listen;
     let heir = world.cluster.nodes()[(leader + 1) % 3].id;
     let admin = Client::builder().endpoints(beside).unwrap().cluster_admin(secs(20));
-    // Who leads is looked at by whoever asked.
+    // The caller checks which node leads.
     let _ = admin.transfer_leader(Some(heir)).await;
 }
 
-/// Does `act` while somebody else leads than the server that is cut off: it leads again whenever the machine stood still for longer
-/// than the others wait.
+/// Runs `act` while a server other than the one that is cut off leads: that one leads again whenever the machine stalled for longer than
+/// the others wait.
 async fn led_by_another<T>(world: &World, cut_off: usize, act: impl Future<Output = T>) -> T {
     let handing = async {
         loop {
@@ -107,8 +107,8 @@ async fn led_by_another<T>(world: &World, cut_off: usize, act: impl Future<Outpu
     }
 }
 
-/// The leader says in Cassandra that it lives, so nobody takes over, and nobody is granted anything, for as long as it lasts;
-/// handing leadership to a server that can be reached ends it, and so would the line.
+/// The leader keeps bumping its row in Cassandra, so no process takes over, and no client is granted anything, as long as the fault lasts;
+/// handing leadership to a server that clients reach ends this, and so would mending the line.
 #[tokio::test]
 async fn a_leader_that_no_client_reaches_keeps_its_scope_until_another_one_leads() {
     let nodes = Nodes::set("faults_clients", &TABLES).await;
@@ -119,11 +119,11 @@ async fn a_leader_that_no_client_reaches_keeps_its_scope_until_another_one_leads
         tokens.more(20).await;
         let leader = world.cluster.leader().await;
         lines.to_clients(leader, Line::Silent);
-        // What was on its way has come.
+        // Requests that were under way have arrived.
         sleep(W / 2).await;
         let before = tokens.count();
         let watched = Watched::for_so_long(&world, W * 3 / 2).await;
-        // On a slow machine another one may lead by now.
+        // On a slow machine another server may lead by now.
         if watched.is_of_a_machine_that_goes_on() && world.cluster.leader().await == leader {
             let first = &watched.rows[0];
             assert_eq!(watched.switches(), [("native", first.epoch)], "nobody takes over");
@@ -141,8 +141,8 @@ async fn a_leader_that_no_client_reaches_keeps_its_scope_until_another_one_leads
     world.judge(Vec::new());
 }
 
-/// The leader's authority runs out, and it suspends the scope; Cassandra serves it for as long as that one leads and reaches no
-/// node. Once another one leads it is native again, with the line still broken.
+/// The leader's authority runs out, and it suspends the scope; Cassandra serves it for as long as that leader leads and reaches no node.
+/// Once another one leads it is native again, with the line still broken.
 #[tokio::test]
 async fn a_leader_cut_off_from_cassandra_gives_way_until_another_one_leads() {
     let nodes = Nodes::set("faults_cassandra", &TABLES).await;

@@ -1,5 +1,5 @@
-//! An import from three real Cassandra nodes: what is read, in which order it is sent, what a killed run
-//! leaves, and who is in the way. The store is one in memory.
+//! An import from three real Cassandra nodes: which rows it reads, in which order it sends them, what a killed run leaves, and which
+//! clients are in the way. The store is one in memory.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ use holdfast_seams::Seams;
 use holdfast_tests::cassandra::{LEASE, MODES, QUEUE, Stage};
 use holdfast_tests::recipe::Recipe;
 
-/// A store as the native one answers: each lock's holder, then its line.
+/// A store that answers like the native one: each lock's holder, then its queue.
 #[derive(Debug, Default)]
 struct Store {
     cluster: &'static str,
@@ -38,7 +38,7 @@ struct State {
     values: BTreeMap<String, Vec<u8>>,
     leases_ms: BTreeMap<String, u64>,
     requests: usize,
-    /// From this request on nothing is taken any more.
+    /// From this request on it takes nothing any more.
     dies_at: Option<usize>,
 }
 
@@ -91,7 +91,7 @@ impl Importer for &Store {
     }
 
     async fn import(&self, groups: &[Group]) -> Result<Vec<Vec<Answer>>, Fault> {
-        // A real one is not as fast, and others go on meanwhile.
+        // A real store is not as fast, and other tasks go on meanwhile.
         tokio::task::yield_now().await;
         let mut state = self.state.lock().unwrap();
         state.requests += 1;
@@ -102,7 +102,7 @@ impl Importer for &Store {
     }
 }
 
-/// Who ends with a star did not come in by an import.
+/// An owner that ends with a star did not come in by an import.
 impl NativeStore for Store {
     async fn lock(&self, name: &str) -> Result<Option<NativeLock>, Fault> {
         let state = self.state.lock().unwrap();
@@ -118,7 +118,7 @@ impl NativeStore for Store {
         }))
     }
 
-    /// Two at a time.
+    /// Pages of two names.
     async fn names(
         &self,
         prefix: &str,
@@ -253,8 +253,7 @@ async fn what_is_held_and_waited_for_comes_in_once_and_in_order() {
     assert_eq!(store.lines(), lines);
 }
 
-/// The store dies at some requests; each time the import is begun again with its checkpoint, and in the
-/// end without it.
+/// The store dies at some requests; each time the import is started again with its checkpoint, and in the end without it.
 #[tokio::test]
 async fn an_import_that_ends_early_goes_on_where_it_was() {
     let stage = Stage::set("import_resumed", &[LEASE, QUEUE, MODES]).await;
@@ -289,7 +288,7 @@ fn done_in(path: &Path) -> BTreeSet<u64> {
     content["done"].as_array().unwrap().iter().map(|range| range.as_u64().unwrap()).collect()
 }
 
-/// Another store, other ranges, a table that was dropped and made anew under its name.
+/// Another store, other ranges, a table that was dropped and made again under its name.
 #[tokio::test]
 async fn a_checkpoint_of_another_import_is_refused_and_nothing_is_sent() {
     let stage = Stage::set("import_other", &[LEASE, QUEUE, MODES]).await;
@@ -313,7 +312,7 @@ async fn a_checkpoint_of_another_import_is_refused_and_nothing_is_sent() {
     assert_eq!(other.requests(), 0);
 }
 
-/// Ours are none, however lately they wrote.
+/// Clients of ours are not in the way, however lately they wrote.
 #[tokio::test]
 async fn somebody_elses_client_that_writes_is_in_the_way_unless_it_is_said_to_be_stopped() {
     let stage = Stage::set("import_strangers", &[LEASE, QUEUE, MODES]).await;
@@ -363,7 +362,7 @@ async fn a_node_that_dies_during_the_read_costs_no_row() {
     assert_eq!(store.lines(), expected(2_000));
 }
 
-/// `lock code` for each difference, in order of the lock.
+/// `lock code` for each difference, in the order of the locks.
 async fn differences(
     stage: &Stage,
     names: Names,

@@ -1,10 +1,10 @@
-//! The rolling move of 20 workers under load, to the native store, to the native store with Cassandra as a net, and back, on three real Cassandra nodes and three real
-//! servers, while something is killed with SIGKILL at every step: a worker, the migrate tool, the server's leader, or a
-//! Cassandra node. Every run writes a history, and the judge of all runs judges it.
+//! The rolling move of 20 workers under load, to the native store, to the native store with fallback on Cassandra, and back, on three real
+//! Cassandra nodes and three real servers, while something is killed with SIGKILL at every step: a worker, the migrate tool, the server's
+//! leader, or a Cassandra node. Every run writes a history, which the judge of all runs checks.
 //!
-//! A run is a whole round trip, so that each of its steps is a cell of the matrix, and the state that each begins with was
-//! left by those before it. In `tests/run` there is one, with a fault drawn anew for each step; `tests/run full`
-//! runs each fault at every step three times.
+//! A run is a whole round trip, so that each of its steps is a cell of the matrix, and each step begins with the state that the steps
+//! before it left. In `tests/run` there is one, with a fault drawn anew for each step; `tests/run full` runs each fault at every step three
+//! times.
 
 #![allow(
     clippy::unwrap_used,
@@ -36,12 +36,12 @@ use tokio::sync::Mutex;
 const WORKERS: u64 = 20;
 /// The first client of a process of its own.
 const VICTIM: u64 = 1_000;
-/// Rows and leases: who died is out of the way after so long.
+/// Rows and leases: a dead worker is out of the way after so long.
 const TIMES: Times = Times { ttl: Duration::from_secs(21), skew: Duration::from_secs(7) };
-/// Longer than a step takes, with somebody dead in its way.
+/// Longer than a step takes, with a dead worker in its way.
 const STEP_LIMIT: Duration = Duration::from_mins(3);
 
-/// What is killed.
+/// The process that is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Worker,
@@ -52,7 +52,7 @@ enum Fault {
 
 const FAULTS: [Fault; 4] = [Fault::Worker, Fault::Tool, Fault::Leader, Fault::Node];
 
-/// A step of the round trip: where the workers are before it and go to, and how the scope follows.
+/// A step of the round trip: the modes of the workers before and after it, and how the scope follows.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     name: &'static str,
@@ -70,7 +70,7 @@ const STEPS: [Step; 7] = [
         command: &["cutover", "--to", "both"],
         stage: Stage::Both,
     },
-    // What an old client left is brought over. The workers stay.
+    // The rows of an old client are imported. The workers stay.
     Step {
         name: "import",
         from: LockerMode::Both,
@@ -132,7 +132,7 @@ struct Trip<'a> {
 }
 
 impl Trip<'_> {
-    /// A worker, as far as locks go a process of its own, with a row of its own.
+    /// A worker: as far as locks are concerned a process of its own, with a row of its own.
     async fn worker(&self, id: u64) -> (Locker, RemoteScribe) {
         let service = format!("client-{id}");
         let row = LockerOptions::default().service(&service).ttl(TIMES.ttl).max_skew(TIMES.skew);
@@ -145,7 +145,7 @@ impl Trip<'_> {
         (locker.clone(), self.party.scribe(Arc::new(locker), id))
     }
 
-    /// All steps, while everybody works.
+    /// All steps, while all workers work.
     async fn make(&self, faults: &[Fault], draw: &mut Draw) {
         let entering = (1..=WORKERS).map(|id| self.worker(id));
         let (lockers, clients): (Vec<_>, Vec<_>) = join_all(entering).await.into_iter().unzip();
@@ -173,8 +173,8 @@ impl Trip<'_> {
         tokio::join!(join_all(working), moving);
     }
 
-    /// A change of the scope, which may be made twice. A server that was killed a moment ago has it refused until it has said
-    /// which commands it knows, and workers have it refused while they have the scope in Cassandra.
+    /// A change of the scope, which may be repeated. The leader refuses it until a server that was killed a moment ago has reported which
+    /// commands it knows, and while workers have the scope in Cassandra.
     async fn until_done<T>(&self, change: impl AsyncFn() -> Result<T, Error>) {
         let clock = Seams::system().clock;
         let until = clock.now() + STEP_LIMIT;
@@ -184,7 +184,7 @@ impl Trip<'_> {
         }
     }
 
-    /// A step, and what is killed in the middle of it; at its end everybody is there.
+    /// A step, with a kill in the middle of it; at its end every process is there.
     async fn step(
         &self,
         step: &Step,
@@ -230,7 +230,7 @@ impl Trip<'_> {
         victim
     }
 
-    /// As soon as the stage admits it.
+    /// Changes the mode as soon as the stage admits it.
     async fn change(&self, locker: &Locker, mode: LockerMode) {
         let changed = async {
             while locker.set_mode(mode).await.is_err() {
@@ -249,10 +249,10 @@ impl Trip<'_> {
         cluster.start_node(leader);
     }
 
-    /// The tool, until it says that the step is made; it is killed once, if it is to be.
+    /// Runs the tool until it reports that the step is made; kills it once, if it is to be killed.
     async fn follow(&self, step: &Step, killed: Option<Duration>) {
         let (command, to) = step.command.split_first().unwrap();
-        // Where the workers stay, there is nothing to wait for.
+        // If the workers stay, there is nothing to wait for.
         let wait = if step.from == step.to { "0" } else { "20s" };
         let line = ["--scope", &self.scope, "--from", "lease", "--wait", wait];
         let line = [&line[..], to].concat();
@@ -267,13 +267,13 @@ impl Trip<'_> {
         let until = clock.now() + STEP_LIMIT;
         loop {
             let ended = start().end(STEP_LIMIT).await;
-            // The scope is there; the workers follow in the next step.
+            // The scope has the stage; the workers follow in the next step.
             let is_made = ended.code == Some(0) || self.is_there(step, &ended).await;
             if is_made {
                 return;
             }
             assert!(clock.now() < until, "{}: {ended:?}", step.name);
-            // Something is in the way, or somebody did not answer: both pass.
+            // Something is in the way, or a node did not answer: both pass.
             assert!(matches!(ended.code, Some(122 | 123)), "{}: {ended:?}", step.name);
         }
     }

@@ -1,5 +1,4 @@
-//! `holdfast-migrate import` from three real Cassandra nodes into three real servers, and what the owners
-//! find there.
+//! `holdfast-migrate import` from three real Cassandra nodes into three real servers, and what the owners find in those.
 
 #![allow(
     clippy::unwrap_used,
@@ -50,7 +49,7 @@ async fn what_is_imported_is_claimed_by_its_owners_in_the_order_of_there() {
     let again = imported(&moved, &["--from", "queue", old_clients_are_gone]).await;
     assert_eq!(counts(&again), [&json!(0), &json!(0), &json!(3), &json!(0)]);
 
-    // What came from another recipe has no row in the tables of this one.
+    // Rows that came from another recipe are not in the tables of this one.
     for (recipe, prefix) in [("lease", "orders/"), ("queue", "q")] {
         let same = moved.run("verify", &["--from", recipe, "--prefix", prefix]).await;
         assert_eq!(same.code, Some(0), "{same:?}");
@@ -76,8 +75,8 @@ async fn what_is_imported_is_claimed_by_its_owners_in_the_order_of_there() {
     assert_eq!(lease.value().map(|value| value.bytes), Some(b"10.0.0.7"[..].into()));
 }
 
-/// DESIGN §10: a row that is no client's of ours and was changed lately is one of an old client that
-/// still works, until the operator says that it does not.
+/// DESIGN §10: a row that belongs to no client of ours and was changed lately is one of an old client that still works, until the operator
+/// declares that it does not.
 #[tokio::test]
 async fn an_import_beside_clients_that_still_write_is_refused_and_ours_are_let_in() {
     let moved = Move::set("native_strangers").await;
@@ -96,7 +95,7 @@ async fn an_import_beside_clients_that_still_write_is_refused_and_ours_are_let_i
     assert!(moved.client().await.inspect("theirs").await.unwrap().is_none());
 }
 
-/// Both are named, and nothing is sent.
+/// The error names both, and nothing is sent.
 #[tokio::test]
 async fn a_checkpoint_of_another_cluster_is_refused() {
     let moved = Move::set("native_checkpoint").await;

@@ -1,5 +1,5 @@
-//! `holdfast-migrate plan` on three real nodes: every table layout, written as the recipes' clients write
-//! it, and what is said to tables that are none.
+//! `holdfast-migrate plan` on three real nodes: every table layout, written as the recipes' clients write it, and the errors for tables
+//! that do not fit.
 
 #![allow(
     clippy::unwrap_used,
@@ -31,7 +31,7 @@ async fn ran(stage: &Stage, arguments: &[&str]) -> Ended {
     run("holdfast-migrate", &line).await
 }
 
-/// `holder job owner`, or `no-ttl job owner`, in order of the lock; those of one lock as they came.
+/// `holder job owner`, or `no-ttl job owner`, in the order of the locks; those of one lock in the order of the output.
 fn said(lines: &[Value]) -> Vec<String> {
     let text = |line: &Value, key: &str| line[key].as_str().unwrap_or("-").to_owned();
     let mut said: Vec<(String, String)> = lines
@@ -113,8 +113,7 @@ async fn leases_are_planned_with_owner_value_time_left_and_write_time() {
     assert_eq!(below.last().unwrap()["outside_prefix"], 3);
 }
 
-/// More rows than pages, ranges that hold several pages, one range for all, and more ranges than rows:
-/// each row once.
+/// More rows than pages, ranges that contain several pages, one range for all, and more ranges than rows: each row is read once.
 #[tokio::test]
 async fn however_the_table_is_cut_each_row_is_read_once() {
     let stage = Stage::set("plan_many", &[LEASE]).await;
@@ -235,7 +234,7 @@ async fn a_token_is_planned_if_its_session_beats() {
     assert_eq!(line_of(&lines, "ours")["left_ms"], 600_000, "it says so itself");
 }
 
-/// The Scylla seed's first table, whose key has the session.
+/// The Scylla article's first table, whose key has the session.
 #[tokio::test]
 async fn a_token_without_lwt_is_planned_if_one_session_has_it() {
     let stage = Stage::set("plan_optimistic", &[TOKENS]).await;
@@ -253,7 +252,7 @@ async fn a_token_without_lwt_is_planned_if_one_session_has_it() {
     assert_eq!(said(&lines), ["holder job s1", "several-holders two -"]);
 }
 
-/// In both seeds' ways: integers, flags that are deleted or written over.
+/// In both articles' ways: integers, flags that are deleted or overwritten.
 #[tokio::test]
 async fn a_bakery_is_planned_by_number_and_process() {
     let stage = Stage::set("plan_bakery", &[BAKERY]).await;
@@ -283,7 +282,7 @@ async fn a_bakery_is_planned_by_number_and_process() {
     assert_eq!(said(&lines), expected);
 }
 
-/// Each is named, with what to do; nothing is made and nothing else is read.
+/// Each error names the table and the remedy; nothing is made and nothing else is read.
 #[tokio::test]
 async fn what_is_no_table_of_the_recipe_is_refused_by_name() {
     let stage = Stage::set("plan_refused", &[LEASE, QUEUE, TOKENS]).await;

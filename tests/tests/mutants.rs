@@ -1,8 +1,8 @@
-//! Deliberate bugs, in the lives that found them: a judge that has gone blind finds them no more.
+//! Deliberate bugs, in the simulated runs that found them: a judge that no longer works finds them no more.
 
 use std::process::Command;
 
-/// Also one that no kept life has found yet is missed.
+/// A mutant that no kept run has found yet fails the test, too.
 #[test]
 fn every_mutant_is_found_again_in_the_life_that_found_it() {
     let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lives/mutants.txt");
@@ -10,7 +10,7 @@ fn every_mutant_is_found_again_in_the_life_that_found_it() {
 
     let output = replay.args(["--replay", kept]).output().expect("it starts");
 
-    // Line by line the found ones read like tests that failed: only the table is for those who look on.
+    // The lines of found mutants read like failed tests: so only the table is printed.
     let said = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}{complained}");

@@ -1,4 +1,4 @@
-//! The README, done as a reader does it: the server without settings, a first lock, the example.
+//! The README, followed as a reader does: the server without settings, a first lock, the example.
 
 use std::error::Error;
 use std::io::ErrorKind;
@@ -11,10 +11,10 @@ use holdfast_tests::cluster::{binary, end_with_parent};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
-/// Where the README's server listens.
+/// The address on which the README's server listens.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7420";
 
-/// `holdfastd` without any settings, in a folder of its own; ended on drop.
+/// `holdfastd` without any settings, in a folder of its own; dropping this ends it.
 struct Server {
     process: Child,
     _folder: tempfile::TempDir,
@@ -49,7 +49,7 @@ impl Drop for Server {
     }
 }
 
-/// What a command said, if it went well.
+/// The output of a command, if it succeeded.
 fn said(output: Output) -> Result<String> {
     if !output.status.success() {
         let errors = String::from_utf8_lossy(&output.stderr);

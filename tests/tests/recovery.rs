@@ -1,5 +1,5 @@
-//! The program that measures how soon a node with many held locks serves again does what it says;
-//! `just recovery` runs it with a million of them, on a release build.
+//! The program that measures how soon a node with many held locks serves again works as described;
+//! `just recovery` runs it with a million locks, on a release build.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! The simulated world does what it says: each fault is injected as it is named, and the same seed
-//! is the same run.
+//! The simulated world works as described: each fault does what its name says, and the same seed gives the same run.
 #![allow(clippy::unwrap_used, reason = "helpers of a test fail it by a panic")]
 
 use std::path::Path;
@@ -21,12 +20,12 @@ const TTL: Duration = Duration::from_secs(5);
 /// The log of a node on its disk.
 const LOG: &str = "/data/sled/db";
 
-/// Lives `life` in a world of three nodes that has a leader.
+/// Runs `life` in a world of three nodes that has a leader.
 fn in_a_world_of(settings: Settings, life: impl AsyncFnOnce(&World<'_>)) {
     assert_eq!(wrong_in_a_world_of(settings, life), Vec::<String>::new());
 }
 
-/// What was found wrong in it.
+/// The violations in it.
 fn wrong_in_a_world_of(settings: Settings, life: impl AsyncFnOnce(&World<'_>)) -> Vec<String> {
     let machine = Machine::new(settings.seed);
     machine.run(async {
@@ -54,7 +53,7 @@ async fn follower(world: &World<'_>) -> u64 {
     world.running().into_iter().find(|id| *id != leader).unwrap()
 }
 
-/// Client 1 takes and gives back so many locks, and comes out again.
+/// Client 1 acquires and releases so many locks; returns the client.
 async fn pairs(world: &World<'_>, client: Client, count: u64) -> Client {
     let work = async move {
         for number in 0..count {
@@ -71,13 +70,13 @@ async fn take(world: &World<'_>, number: u64, name: &'static str) -> (Guard, Cli
     world.as_client(number, take).await.unwrap()
 }
 
-/// Adds a node that waits for it.
+/// Adds a node that waits to be added.
 async fn add(world: &World<'_>, id: u64) {
     let added = world.ask_leader(|replica| async move { replica.add_learner(member(id)).await });
     added.await.unwrap().unwrap();
 }
 
-/// Two clients hand a lock over on three nodes; what passed, and every step of the machine.
+/// Two clients hand a lock over on three nodes; returns digests of the trace, and of every step of the machine.
 fn hand_over(seed: u64, trace: &Trace) -> (u64, u64) {
     let machine = Machine::new(seed);
     machine.run(async {
@@ -134,8 +133,8 @@ fn all_nodes_without_power_come_back_with_what_was_acknowledged() {
     });
 }
 
-/// A disk that lies about its syncs loses what its node said that it keeps. That is seen when it is
-/// said (I19), and by the guard after the power cut (I21).
+/// A disk that ignores its syncs loses what its node pledged to keep. The probe finds that when the node pledges it (I19), and the guard
+/// after the power cut (I21).
 #[test]
 fn a_node_whose_disk_ignores_syncs_refuses_its_folder_after_a_power_cut() {
     let refused = (0..8).filter(|&seed| {
@@ -143,10 +142,10 @@ fn a_node_whose_disk_ignores_syncs_refuses_its_folder_after_a_power_cut() {
         let wrong = wrong_in_a_world_of(Settings::new(seed, 3), async |world| {
             let id = follower(world).await;
             let client = world.connect(1, TTL).await.unwrap();
-            // Only what comes after is lost, the guard's hint among it.
+            // Only later writes are lost, the guard's hint among them.
             world.disk(id).ignore_syncs(true);
             let _client = pairs(world, client, 20).await;
-            // What it says is not held against its disk every time.
+            // The probe does not read the disk for every pledge.
             seconds(world, 5).await;
             assert!(world.disk(id).unsynced() > 0);
             world.crash(id, Crash::Power);
@@ -158,7 +157,7 @@ fn a_node_whose_disk_ignores_syncs_refuses_its_folder_after_a_power_cut() {
     assert!(refused.count() > 0);
 }
 
-/// Whatever part of the last commit the power cut leaves: it is cut off, and the node starts.
+/// Whatever part of the last commit survives the power cut is cut off, and the node starts.
 #[test]
 fn a_commit_that_is_torn_by_a_power_cut_is_cut_off_and_the_node_goes_on() {
     let mut torn = 0;
@@ -203,18 +202,18 @@ fn a_killed_process_loses_nothing_that_it_wrote() {
     });
 }
 
-/// Nothing that was acknowledged is missing from a node that starts.
+/// A node that starts lacks nothing that it acknowledged.
 #[test]
 fn a_damaged_log_is_refused() {
     for (seed, damage) in [(1, Damage::FlippedBit), (2, Damage::Cut), (3, Damage::Older)] {
         in_a_world(seed, async |world| {
             let id = follower(world).await;
             let client = world.connect(1, TTL).await.unwrap();
-            // What its folder held when its last process began is the older copy.
+            // The older copy is the content of its folder when its last process began.
             world.crash(id, Crash::Process);
             world.start_node(id).await.unwrap();
             let _client = pairs(world, client, 10).await;
-            // A follower that was away is given what it missed a moment later.
+            // A follower that was away gets what it missed a moment later.
             seconds(world, 5).await;
             world.crash(id, Crash::Process);
 
@@ -257,7 +256,7 @@ fn a_stuck_disk_acknowledges_nothing_and_the_others_go_on() {
     });
 }
 
-/// L1 of the safety review: a hung disk says nothing, and its node would answer pings for ever.
+/// L1 of the safety review: a hung disk reports nothing, and its node would answer pings for ever.
 #[test]
 fn a_disk_that_hangs_ends_its_node_within_the_limit_and_the_others_go_on() {
     let mut settings = Settings::new(14, 3);
@@ -313,7 +312,7 @@ fn a_leader_that_is_cut_off_is_replaced() {
     });
 }
 
-/// It hears its followers, and they do not hear it.
+/// It receives its followers' messages, and they do not receive its own.
 #[test]
 fn a_leader_that_can_only_listen_is_replaced() {
     in_a_world(8, async |world| {
@@ -355,7 +354,7 @@ fn messages_that_are_lost_hold_up_a_lock_and_do_not_lose_it() {
     });
 }
 
-/// It cannot be there before its bytes had the time to pass.
+/// It cannot arrive before its bytes had the time to pass.
 #[test]
 fn a_slow_link_delays_a_snapshot() {
     let arrival = |bytes_per_second: Option<u64>| {
@@ -386,7 +385,7 @@ fn a_slow_link_delays_a_snapshot() {
     assert!(slow > fast + Duration::from_secs(1), "{fast:?} and {slow:?}");
 }
 
-/// The leader sends into the void until then.
+/// Until then the leader's messages are lost.
 #[test]
 fn a_half_open_stream_is_noticed_after_its_keepalives() {
     in_a_world(12, async |world| {
@@ -479,7 +478,7 @@ fn a_node_that_is_asked_to_stop_hands_its_leadership_over() {
     });
 }
 
-/// I22: with an empty folder it does not take its place again.
+/// I22: with an empty folder it does not take its old place.
 #[test]
 fn a_wiped_node_does_not_come_back_under_its_old_id() {
     in_a_world(15, async |world| {
@@ -510,7 +509,7 @@ fn a_new_node_is_added_promoted_and_votes() {
     });
 }
 
-/// Opens a session every 2 ms at `replica`, also when it does not lead, and keeps what it is told.
+/// Opens a session every 2 ms at `replica`, also when it does not lead, and keeps the answers.
 async fn open_sessions(
     world: &World<'_>,
     replica: &Replica,
@@ -528,8 +527,8 @@ async fn open_sessions(
     std::mem::take(&mut told.lock().unwrap())
 }
 
-/// Commands come all the time, to disks that take 5 to 15 ms. openraft would let the leader commit
-/// its own removal and go a little later, with whatever is under way, to a node that has not got it.
+/// Commands come all the time, to disks that take 5 to 15 ms. openraft would let the leader commit its own removal and go a little later,
+/// with other entries still under way to a node that does not have them.
 #[test]
 fn a_leader_that_is_removed_leaves_no_outcome_unknown_and_nobody_waits_for_an_election() {
     for seed in 0..4 {

@@ -1,6 +1,5 @@
-//! A whole cluster in one thread, without a socket, on virtual time: the real client, the real
-//! session layer, real replication and the real store, scene by scene, with clocks of one rate and
-//! bounds that are sharp (DESIGN §3, "Seams for the simulator").
+//! A whole cluster in one thread, without a socket, on virtual time: the real client, the real session layer, real replication and the real
+//! store, scenario by scenario, with clocks of one rate and sharp bounds (DESIGN §3, "Seams for the simulator").
 #![allow(clippy::unwrap_used, reason = "helpers of a test fail it by a panic")]
 
 use std::time::Duration;
@@ -25,7 +24,7 @@ struct Scene<'m> {
     recorder: Recorder,
 }
 
-/// Plays a scene on so many nodes. The same seed is the same scene.
+/// Runs a scenario on so many nodes. The same seed gives the same run.
 fn play(nodes: u64, seed: u64, scene: impl AsyncFnOnce(&Scene<'_>)) {
     play_with(Settings::new(seed, nodes), scene);
 }
@@ -43,7 +42,7 @@ fn play_with(settings: Settings, scene: impl AsyncFnOnce(&Scene<'_>)) {
 }
 
 impl Scene<'_> {
-    /// Connects client `number`, which writes down what it does.
+    /// Connects client `number`, which records what it does.
     async fn client(&self, number: u64) -> Scribe {
         let client = self.world.connect(number, TTL).await.unwrap();
         let process = self.world.client_process(number);
@@ -51,7 +50,7 @@ impl Scene<'_> {
         Scribe::of(client, ClientId(number), recorder, process.seams())
     }
 
-    /// Nothing passes between client `number` and any node; nobody is told.
+    /// Nothing passes between client `number` and any node; neither end learns of it.
     fn silence(&self, number: u64) {
         let nodes: Vec<Host> = self.world.nodes().into_iter().map(Host::Node).collect();
         self.world.network().cut(apart(&[Host::Client(number)], &nodes));
@@ -69,7 +68,7 @@ impl Scene<'_> {
         self.world.until_led(Duration::from_secs(20)).await.unwrap()
     }
 
-    /// Whoever leads is gone, and stays so.
+    /// The leader is gone, and stays so.
     async fn lose_the_leader(&self) -> u64 {
         let leader = self.leader().await;
         self.world.crash(leader, Crash::Process);
@@ -77,7 +76,7 @@ impl Scene<'_> {
     }
 }
 
-/// Waits for the lock `jobs`, and gives it back at once; its token.
+/// Waits for the lock `jobs`, and releases it at once; returns its token.
 async fn pass_through(client: &Scribe) -> u64 {
     let held = client.lock("jobs", LONG).await.unwrap();
     let token = held.token();
@@ -106,8 +105,8 @@ fn a_lock_is_handed_over_to_the_client_that_waits() {
     });
 }
 
-/// The clocks of this scene have one rate, so the bounds are sharp: not before the whole TTL and
-/// the margin after the last keepalive the server heard, and at once then.
+/// The clocks of this scenario have one rate, so the bounds are sharp: not before the whole TTL and the margin after the last keepalive
+/// that the server received, and at once then.
 #[test]
 fn a_silent_client_loses_its_lock_when_its_lease_is_over_and_not_before() {
     play(1, 2, async |scene| {
@@ -128,7 +127,7 @@ fn a_silent_client_loses_its_lock_when_its_lease_is_over_and_not_before() {
         assert_eq!(reason, LostReason::DeadlinePassed);
         assert!(lost_at < granted_at, "I6");
         let took = granted_at.saturating_since(silent_from);
-        // The last keepalive was heard at most TTL/4 before the line fell silent.
+        // The last keepalive arrived at most TTL/4 before the line fell silent.
         assert!(took <= TTL + MARGIN + Duration::from_millis(100), "{took:?} (I7)");
         assert!(took >= TTL * 3 / 4, "{took:?}");
         granted.unwrap().release().await.unwrap();
@@ -166,10 +165,9 @@ fn holds_and_places_outlive_the_leader() {
     });
 }
 
-/// Two readers hold, a set waits for what they hold and keeps out a third reader, of a lock that is
-/// shared and of one that is free. The leader dies while all of this stands. Then the readers
-/// leave, the set has all of its names at once, leaves a value and gives back one name, and the
-/// third reader enters with that value.
+/// Two readers hold, a set waits for their locks and keeps out a third reader, of a lock that is shared and of one that is free. The leader
+/// dies while all of this stands. Then the readers leave, the set gets all of its names at once, leaves a value and releases one name, and
+/// the third reader enters with that value.
 #[test]
 fn readers_and_a_set_outlive_the_leader_and_enter_in_order() {
     play(3, 5, async |scene| {
@@ -219,11 +217,10 @@ fn readers_and_a_set_outlive_the_leader_and_enter_in_order() {
     });
 }
 
-/// The lease of a silent client runs out while the followers' disks finish nothing: the leader is
-/// confirmed, appends the expiry and cannot commit it. Then all lose their power. The old leader
-/// comes back with one follower and leads again, for its log is the longer one: the entry of its
-/// old tenure commits before anybody is heard. Everybody else has a whole lease from then on: the
-/// waiter, who heard from nobody meanwhile, is granted at its place.
+/// The lease of a silent client runs out while the followers' disks finish nothing: the leader is confirmed, appends the expiry and cannot
+/// commit it. Then all nodes lose their power. The old leader comes back with one follower and leads again, because its log is the longer
+/// one: the entry of its old tenure commits before any client is heard. Every other session has a whole lease from then on: the waiter,
+/// which had no answer meanwhile, is granted at its place.
 #[test]
 fn a_leader_that_crashes_with_an_expiry_not_committed_expires_nobody_wrongly() {
     play(3, 4, async |scene| {
@@ -261,10 +258,10 @@ fn a_leader_that_crashes_with_an_expiry_not_committed_expires_nobody_wrongly() {
     });
 }
 
-/// Finding S1 of `docs/reliability.md`. The leader is cut off on connections that live, together with the client
-/// that holds. Answers of the others are on their way to it; they arrive when another leader has given
-/// all sessions a lease, and before anything else does. They say nothing about now: the old leader
-/// acknowledges no keepalive (§5.1), and the client is unsafe before the next one is granted.
+/// Finding S1 of `docs/reliability.md`. The leader is cut off on live connections, together with the client that holds. Answers of the
+/// other nodes are under way to it; they arrive when another leader has given all sessions a lease, and before any other message. They
+/// prove nothing about the present: the old leader acknowledges no keepalive (§5.1), and the client is unsafe before the next one is
+/// granted.
 #[test]
 fn answers_from_before_an_election_let_a_deposed_leader_acknowledge_nothing() {
     play(3, 6, async |scene| {
@@ -280,7 +277,7 @@ fn answers_from_before_an_election_let_a_deposed_leader_acknowledge_nothing() {
 
         let fail = async {
             scene.sleep(Duration::from_secs(25)).await;
-            // From here on the holder reaches nobody but the old leader.
+            // From here on the holder reaches only the old leader.
             network.cut(apart(&[Host::Client(1)], &others));
             network.hold(&back, &[Part::Answered], Hold::Kept);
             scene.sleep(Duration::from_millis(300)).await;
@@ -301,7 +298,7 @@ fn answers_from_before_an_election_let_a_deposed_leader_acknowledge_nothing() {
             scene.now()
         };
         let write = async {
-            // Appended by the old leader, and answered by the others.
+            // Appended by the old leader, and acknowledged by the others.
             scene.sleep(Duration::from_millis(25_100)).await;
             writer.lock("more", LONG).await.unwrap().release().await.unwrap();
         };
@@ -314,8 +311,8 @@ fn answers_from_before_an_election_let_a_deposed_leader_acknowledge_nothing() {
     });
 }
 
-/// Takes and gives back a lock of its own so many times; how often it was refused for load, and asked
-/// again when the store said.
+/// Acquires and releases a lock of its own so many times; returns how often the store refused it for load, and it repeated the request when
+/// the store allowed.
 async fn work(client: &Client, seams: &Seams, name: String, rounds: u64) -> u64 {
     let (mut done, mut refused) = (0, 0);
     while done < rounds {
@@ -334,8 +331,8 @@ async fn work(client: &Client, seams: &Seams, name: String, rounds: u64) -> u64 
     refused
 }
 
-/// I31: eight sessions of 32 workers each ask for far more than the queue has places. What is refused
-/// is asked again; no stream ends, and every lock comes back.
+/// I31: eight sessions of 32 workers each ask for far more than the queue has places. Refused requests are repeated; no stream ends, and
+/// every lock is free in the end.
 #[test]
 fn a_store_with_too_much_to_do_refuses_acquires_and_neither_releases_nor_streams() {
     const SESSIONS: u64 = 8;

@@ -1,6 +1,6 @@
-//! Everything that can be asked for, while nodes are killed and cut off from power: readers beside
-//! readers, sets, whichever is free, names given back alone, values that are set, cleared,
-//! confirmed and doubted (I2, I3, I9, I13, I14, I19, I24).
+//! Every kind of request, while nodes are killed and cut off from power: readers beside readers,
+//! sets, those of several names that are free, releases of single names, values that are set,
+//! cleared, confirmed and suspect (I2, I3, I9, I13, I14, I19, I24).
 #![allow(clippy::unwrap_used, reason = "helpers of a test fail it by a panic")]
 
 use std::time::Duration;
@@ -12,13 +12,13 @@ use holdfast_tests::run::Run;
 use holdfast_tests::traffic::{Mix, Plan, Scribe, Wish};
 use holdfast_tests::wire::Wire;
 
-/// Names enough that a set of four finds its turn, few enough that clients meet.
+/// Enough names that a set of four gets its turn, few enough that clients meet.
 const NAMES: u64 = 16;
 /// Lease of a client that dies, milliseconds.
 const DOOMED_TTL_MS: u64 = 3_000;
 /// Ids of those clients in the history; the heir's is the one after them.
 const DOOMED: u64 = 2_000_000;
-/// How many die.
+/// The number of clients that die.
 const DEATHS: u64 = 3;
 /// Longest wait for a lock whose holder died, over the worst of faults.
 const INHERITED_WITHIN: Duration = Duration::from_secs(40);
@@ -32,7 +32,7 @@ fn crowded(seed: u64) -> Plan {
     Plan { names: 6, seed, ..plan(60) }
 }
 
-/// A verdict over too little would be none: so much of each kind has to have been looked at.
+/// A verdict on too few events would prove nothing: so much of each kind has to have been checked.
 #[expect(clippy::print_stdout, reason = "how much was looked at belongs into the test's output")]
 fn assert_enough(report: &Report) {
     println!("{report}");
@@ -57,7 +57,7 @@ fn assert_enough(report: &Report) {
     }
 }
 
-/// Clients take a lock each, leave a value in it and are never heard of again.
+/// Clients take a lock each, leave a value in it and fall silent for good.
 async fn die_holding(run: &Run) {
     let leader = run.cluster.leader().await;
     let address = &run.cluster.nodes()[leader].listen;
@@ -78,7 +78,7 @@ fn doomed(number: u64) -> String {
     format!("doomed/{number}")
 }
 
-/// One client takes over what the dead ones held, vouches for some of the values and replaces the
+/// One client takes over the locks of the dead ones, confirms some of the values and replaces the
 /// others, and looks at them again. The judge knows what it has to see.
 async fn inherit(run: &Run) {
     let (endpoints, id) = (run.cluster.endpoints(), ClientId(DOOMED + DEATHS));
@@ -112,7 +112,7 @@ async fn judge(run: Run) {
     assert_enough(&run.heal_and_judge().await);
 }
 
-/// Snapshots are so near to each other that nodes come back from one, and not from the log alone.
+/// Snapshots are so frequent that nodes restart from one, and not from the log alone.
 async fn start(setup: Setup, plan: &Plan) -> Run {
     let run = Run::start(&setup.node("snapshot_every", 100), plan).await;
     die_holding(&run).await;

@@ -1,5 +1,6 @@
-//! Watching, on real nodes: nothing is missed and nothing is told twice, over killed leaders too;
-//! who does not read is cut, and nobody notices; `holdfast watch` as a script sees it.
+//! Watching, on real nodes: no change is missed or reported twice, over killed leaders too; a
+//! watcher that does not read is cut, and no other client notices; `holdfast watch` as a script
+//! sees it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -44,20 +45,20 @@ async fn client(endpoints: &str) -> Client {
 
 // ---- a watcher over killed leaders ---------------------------------------------------------
 
-/// What a watcher was told between two restarts, taken in as it came.
+/// The reports of a watch between two restarts, processed in order.
 #[derive(Debug, Default)]
 struct Epoch {
-    /// Who holds what: by name, the tokens.
+    /// The holders: by name, the tokens.
     held: BTreeMap<String, BTreeSet<u64>>,
     waiting: BTreeMap<String, u64>,
     synced: bool,
-    /// Grants told as changes after `Synced`, in order.
+    /// Grants reported as changes after `Synced`, in order.
     grants: Vec<(u64, String)>,
     index: u64,
 }
 
 impl Epoch {
-    /// Fails on what is told twice, or out of order.
+    /// Fails on a change that is reported twice, or out of order.
     fn take_in(&mut self, event: WatchEvent) {
         match event {
             WatchEvent::Lock(lock) => {
@@ -97,8 +98,8 @@ impl Epoch {
         self.waiting.insert(name, waiting);
     }
 
-    /// Every grant that a client saw between the first and the last one told here was told, each
-    /// once, in the order of the tokens.
+    /// Checks that every grant that a client saw between the first and the last one reported here
+    /// was reported, each once, in the order of the tokens.
     fn judge(&self, seen: &BTreeMap<u64, String>) {
         let tokens: Vec<u64> = self.grants.iter().map(|(token, _)| *token).collect();
         assert!(tokens.is_sorted_by(|a, b| a < b), "out of order: {tokens:?}");
@@ -110,7 +111,7 @@ impl Epoch {
     }
 }
 
-/// A watcher that writes down what it is told.
+/// A watcher that keeps the reports of its watch.
 #[derive(Clone, Default)]
 struct Watcher(Arc<Mutex<Vec<Epoch>>>);
 
@@ -135,15 +136,15 @@ impl Watcher {
         look(&self.0.lock().unwrap())
     }
 
-    /// How many grants it was told since the last restart, all of them after `Synced`.
+    /// How many grants were reported since the last restart, all of them after `Synced`.
     fn grants(&self) -> usize {
         self.look(|epochs| epochs.last().unwrap().grants.len())
     }
 }
 
-/// Clients that take a lock, give it back, and take the next.
+/// Clients that acquire a lock, release it, and acquire the next.
 struct Workers {
-    /// What they were granted: by token, the name.
+    /// The grants: by token, the name.
     seen: Arc<Mutex<BTreeMap<u64, String>>>,
     stop: Arc<AtomicBool>,
     running: Arc<AtomicUsize>,
@@ -183,18 +184,19 @@ async fn work(
     while !stop.load(Ordering::Relaxed) {
         turn += 1;
         let name = format!("work/{}", turn % 4);
-        // What fails while nobody leads is of no interest here.
+        // Failures while no node leads do not matter here.
         if let Ok(guard) = client.lock(&name).wait(LIMIT).await {
             seen.lock().unwrap().insert(guard.token().get(), name);
             let _ = guard.release().await;
         }
     }
-    // Without an answer the session lives on for its lease; the end of the test does not care.
+    // Without an answer the session lives on for its lease, which does not matter at the end of the
+    // test.
     let _ = client.close().await;
 }
 
-/// The watcher is told every change once and in order, or that the watch broke and the state anew:
-/// over two leaders killed under load.
+/// The watch reports every change once and in order, or that it broke and the state anew: over two
+/// leaders killed under load.
 #[tokio::test]
 async fn a_watcher_misses_nothing_but_what_it_is_told_it_missed_over_killed_leaders() {
     const GRANTS: usize = 150;
@@ -216,7 +218,7 @@ async fn a_watcher_misses_nothing_but_what_it_is_told_it_missed_over_killed_lead
     }
     let seen = workers.finish().await;
 
-    // All is over but one hold, and so the watcher knows.
+    // All holds but one are over, and the watcher knows.
     let last = client(&cluster.endpoints()).await;
     let guard = last.lock("work/last").wait(LIMIT).await.unwrap();
     let token = guard.token().get();
@@ -239,7 +241,7 @@ async fn a_watcher_misses_nothing_but_what_it_is_told_it_missed_over_killed_lead
     });
 }
 
-/// Whoever is asked: a node that does not lead says who does, and the library goes there.
+/// Whichever node is asked: a node that does not lead names the leader, and the library goes there.
 #[tokio::test]
 async fn a_watch_is_served_by_the_leader_only_and_finds_it() {
     let cluster = Cluster::start(&Setup::nodes(3)).await;
@@ -260,7 +262,7 @@ async fn a_watch_is_served_by_the_leader_only_and_finds_it() {
 
 /// Watchers that read, all of one prefix.
 struct Crowd {
-    /// By watcher: the tokens it was told, once for the grant and once for the release.
+    /// By watcher: the reported tokens, once for the grant and once for the release.
     told: Arc<Mutex<Vec<Vec<u64>>>>,
     synced: Arc<AtomicUsize>,
     _tasks: Vec<Task>,
@@ -295,7 +297,7 @@ impl Crowd {
         Self { told, synced, _tasks: tasks }
     }
 
-    /// Whether every watcher was told so much.
+    /// Whether so many changes were reported to every watcher.
     fn has(&self, changes: usize) -> bool {
         self.told.lock().unwrap().iter().all(|told| told.len() >= changes)
     }
@@ -313,7 +315,7 @@ fn token_of(what: Option<What>) -> Option<u64> {
     }
 }
 
-/// Takes a lock and gives it back, so many times; by the number of changes that makes.
+/// Acquires and releases a lock, so many times; returns the number of changes that makes.
 async fn grants(client: &Client, rounds: usize, tokens: &mut Vec<u64>) -> usize {
     for round in 0..rounds {
         let guard = client.try_lock(format!("jobs/{round}")).await.unwrap();
@@ -323,8 +325,8 @@ async fn grants(client: &Client, rounds: usize, tokens: &mut Vec<u64>) -> usize 
     2 * rounds
 }
 
-/// I27. The grants are counted: those made while one watcher is stuck, and after it was cut, are
-/// as many as before; every other watcher is told all of them.
+/// I27. The grants are counted: those made while one watcher is stuck, and after it was cut, are as
+/// many as before; every other watcher receives all of them.
 #[tokio::test]
 async fn a_stuck_watcher_among_a_thousand_is_cut_and_nobody_notices() {
     const WATCHERS: usize = 1_000;
@@ -334,7 +336,7 @@ async fn a_stuck_watcher_among_a_thousand_is_cut_and_nobody_notices() {
     let cluster = Cluster::start(&setup).await;
     let address = &cluster.nodes()[0].listen;
     let crowd = Crowd::start(address, WATCHERS - 1).await;
-    // The smallest of windows: what it does not read soon lies at the server.
+    // The smallest of windows: messages that it does not read soon stay at the server.
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
     let endpoint = endpoint.initial_stream_window_size(1_024);
     let mut stuck = watch_jobs(LockServiceClient::new(endpoint.connect().await.unwrap())).await;
@@ -351,7 +353,7 @@ async fn a_stuck_watcher_among_a_thousand_is_cut_and_nobody_notices() {
     // Until its place is free again it was not cut.
     let mut cut_after = None;
     for turn in 0..16 {
-        // Who reads is never more than these behind.
+        // A watcher that reads is never more than these behind.
         made += grants(&client, ROUNDS, &mut tokens).await;
         until("all who read are told", || crowd.has(made)).await;
         if cut_after.is_none() && more.watch(WatchRequest::default()).await.is_ok() {
@@ -365,7 +367,7 @@ async fn a_stuck_watcher_among_a_thousand_is_cut_and_nobody_notices() {
         assert_eq!(*told, tokens, "watcher {nth}");
     }
 
-    // It reads again: first what was under way, then why it was cut.
+    // It reads again: first the messages under way, then the reason why it was cut.
     let mut read = 0;
     let status = loop {
         match stuck.message().await {

@@ -1,4 +1,4 @@
-//! Requests for several locks, and modes, that cannot be.
+//! Impossible requests for several locks, and impossible modes.
 
 use holdfast_proto::v1::client_frame::Body as Ask;
 use holdfast_proto::v1::server_frame::Body as Told;
@@ -53,7 +53,7 @@ async fn a_set_that_cannot_be_is_refused_with_the_reason_and_the_stream_goes_on(
     }
 }
 
-/// 64 are not too many.
+/// 64 names are not too many.
 #[tokio::test]
 async fn a_set_as_large_as_may_be_is_granted_whole() {
     let (_cluster, address) = one_node().await;
@@ -84,7 +84,7 @@ async fn an_any_that_finds_nothing_free_is_denied_and_holds_nothing() {
     assert_eq!(look(&address, "a").await.map(|lock| lock.waiting), Some(0));
 }
 
-/// I14: a `try` of a set takes nothing, and says which of its names is in the way.
+/// I14: a `try` of a set takes nothing, and names the lock that is not free.
 #[tokio::test]
 async fn a_set_with_one_name_in_the_way_is_denied_whole_and_names_it() {
     let (_cluster, address) = one_node().await;
@@ -99,7 +99,7 @@ async fn a_set_with_one_name_in_the_way_is_denied_whole_and_names_it() {
     assert_eq!(look(&address, "free").await, None);
 }
 
-/// Two requests are two requests, whoever makes them.
+/// Two requests are two requests, whichever session makes them.
 #[tokio::test]
 async fn shared_and_exclusive_requests_of_one_session_exclude_each_other() {
     let (_cluster, address) = one_node().await;
@@ -111,7 +111,8 @@ async fn shared_and_exclusive_requests_of_one_session_exclude_each_other() {
     assert_refusal(&wire.refused().await, RefusalReason::LockHeld, &["jobs"]);
     wire.acquire(3, "jobs", true).await;
     wire.queued(3).await;
-    // I9: a reader that will not wait does not pass the writer, its own session's or not.
+    // I9: a reader that does not wait does not pass the writer, whether that is of its own session
+    // or not.
     wire.acquire_several(4, vec![item("jobs", Mode::Shared)], None, false).await;
     assert_refusal(&wire.refused().await, RefusalReason::LockHeld, &["jobs"]);
     wire.release(reading).await;
@@ -121,8 +122,8 @@ async fn shared_and_exclusive_requests_of_one_session_exclude_each_other() {
     assert_eq!(holder(&address, "jobs").await, Some(writing));
 }
 
-/// I12: what comes again is answered as before, what was confirmed is gone, another payload under
-/// the same id is refused; the set stays as it is.
+/// I12: a repeated request is answered as before, a confirmed one is gone, and another payload
+/// under the same id is refused; the set stays as it is.
 #[tokio::test]
 async fn copies_of_a_request_for_several_change_nothing() {
     let (_cluster, address) = one_node().await;
@@ -150,7 +151,7 @@ async fn copies_of_a_request_for_several_change_nothing() {
     assert_eq!(holder(&address, "b").await, Some(token));
 }
 
-/// I13: nothing is given back unless all that is named is held.
+/// I13: a release does nothing unless all names in it are held.
 #[tokio::test]
 async fn a_release_of_names_that_are_not_held_frees_nothing() {
     let (_cluster, address) = one_node().await;
@@ -205,7 +206,7 @@ async fn a_set_that_waits_and_comes_again_keeps_its_places() {
         async move { look(&address, name).await.map(|lock| lock.waiting) }
     };
     assert_eq!((waiting("a").await, waiting("b").await), (Some(1), Some(1)));
-    // The set keeps out who comes later, of the lock that is free too.
+    // The set keeps later requests out, also of the lock that is free.
     owner.acquire(2, "b", false).await;
     assert_refusal(&owner.refused().await, RefusalReason::LockHeld, &["b"]);
     owner.release(token).await;
@@ -219,8 +220,8 @@ async fn a_set_that_waits_and_comes_again_keeps_its_places() {
     assert_eq!(told.names.len(), 2);
 }
 
-/// I15: a set that waits keeps others out of a lock that is free. Once it gives up, or its session
-/// ends, they are let in at once.
+/// I15: a set that waits keeps other requests out of a lock that is free. Once it gives up, or its
+/// session ends, they are granted at once.
 #[tokio::test]
 async fn a_set_that_gives_up_lets_in_who_waited_behind_it() {
     let (_cluster, address) = one_node().await;

@@ -1,4 +1,4 @@
-//! Changes of values that cannot be: the value stays as it was (I13).
+//! Impossible changes of values: the value stays as it was (I13).
 
 use holdfast_proto::v1::set_value::Change;
 use holdfast_proto::v1::{Clear, Confirm, Mode, Refusal, RefusalReason, Value};
@@ -15,7 +15,7 @@ async fn bytes(address: &str, name: &str) -> Option<Vec<u8>> {
     value(address, name).await.map(|value| value.value.to_vec())
 }
 
-/// A stream that holds `jobs` alone under request 1, with the value "good", set by request 2.
+/// A stream that holds `jobs` exclusively under request 1, with the value "good", set by request 2.
 async fn holder_of_jobs(address: &str) -> (Wire, u64) {
     let (mut wire, _) = Wire::open(address, TTL_MS).await;
     wire.acquire(1, "jobs", true).await;
@@ -122,7 +122,7 @@ async fn copies_of_a_change_change_nothing() {
         let refusal = refused_change(&mut wire, 2, token, other).await;
         assert_refusal(&refusal, RefusalReason::RequestReused, &["2"]);
     }
-    // The ids of requests and of changes are one space.
+    // Requests and changes share one space of ids.
     let refusal = refused_change(&mut wire, 1, token, Change::Clear(Clear {})).await;
     assert_refusal(&refusal, RefusalReason::RequestReused, &["1"]);
     wire.acquire(3, "other", true).await;
@@ -134,8 +134,8 @@ async fn copies_of_a_change_change_nothing() {
     assert_eq!(bytes(&address, "jobs").await.as_deref(), Some(&b"better"[..]));
 }
 
-/// I27: each value counts some bytes besides its own, so three of these are too many. What is
-/// refused leaves the values alone, and may come again under its id once there is room.
+/// I27: each value counts some bytes besides its own, so three of these are too many. A refused
+/// change leaves the values alone, and may be repeated under its id once there is room.
 #[tokio::test]
 async fn more_value_bytes_than_allowed_are_refused_by_the_limits_name() {
     let setup = Setup::nodes(1).cluster("max_value_bytes", 9_000);

@@ -13,7 +13,7 @@ fn lease(stage: &Stage, service: &str, ttl: Duration, skew: Duration) -> Lease {
     Lease::new(&stage.cassandra(), &options, LeaseTable::default()).unwrap()
 }
 
-/// The value is written with every renewal: it outlives the TTL as the leader does.
+/// Every renewal writes the value: it outlives the TTL as long as the leader does.
 #[tokio::test]
 async fn observers_see_the_leaders_value_beyond_its_ttl_and_a_new_leader_after_it() {
     let stage = Stage::set("election", &[LEASE]).await;

@@ -11,7 +11,7 @@ fn queue(stage: &Stage, service: &str) -> Queue {
     Queue::new(&stage.cassandra(), &options, QueueTables::default()).unwrap()
 }
 
-/// A place in the queue stands for as long as its waiter waits, longer than a TTL.
+/// A place in the queue stands for as long as its waiter waits, also longer than a TTL.
 #[tokio::test]
 async fn a_queued_lock_is_renewed_and_its_waiter_stays_first() {
     let stage = Stage::set("queue_renewal", &[QUEUE]).await;

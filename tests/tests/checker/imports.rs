@@ -1,8 +1,8 @@
-//! I25: what is brought in from another store.
+//! I25: imports from another store.
 
 use super::lines::{RIGHT, broken, judge};
 
-/// A holder and two who wait come in; each is claimed, and each has the lock in its turn.
+/// A holder and two waiters are imported; each is claimed, and each gets the lock in its turn.
 const RIGHT_ONE: &str = "
     0 i imports 1 old/a 10000 +jobs:half
     0 i imports 2 old/b 10000 ?jobs
@@ -29,7 +29,7 @@ const RIGHT_ONE: &str = "
     51 c released 4
     60 z healed";
 
-/// The right one with one line in place of another.
+/// The right history with one line replaced.
 fn with(line: &str, other: &str) -> String {
     assert!(RIGHT_ONE.contains(line), "{line}");
     RIGHT_ONE.replace(line, other)
@@ -43,7 +43,7 @@ fn an_import_that_is_claimed_in_its_order_is_right() {
     assert_eq!((report.tally.imported, report.tally.claimed), (3, 3));
 }
 
-/// I25: the holder he waits for has not come yet.
+/// I25: the holder that it waits for has not been imported yet.
 #[test]
 fn a_waiter_that_comes_in_as_a_holder_is_found() {
     assert_eq!(broken("0 i imports 1 old/b 10000 ?jobs\n 5 i imported 1 7"), [25]);
@@ -78,7 +78,7 @@ fn a_claim_that_is_granted_twice_is_found() {
         23 b granted 1 3";
 
     assert_eq!(broken(history), [25]);
-    // The first answer was lost: it may have come in once more.
+    // The first answer was lost: the row may have been imported once more.
     let again = history.replace("10 a", "6 i imports 2 old/a 10000 +jobs\n 10 a");
     assert_eq!(broken(&again), RIGHT);
 }

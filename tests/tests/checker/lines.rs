@@ -46,7 +46,7 @@ fn option<'a>(words: &[&'a str], key: &str) -> Option<&'a str> {
     words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }
 
-/// Reads lines. Names that a line leaves out are those that were asked for, or were granted.
+/// Reads lines. If a line leaves out the names, they are those that were asked for, or granted.
 #[derive(Default)]
 struct Reader {
     asked: BTreeMap<(ClientId, u64), Vec<String>>,
@@ -140,7 +140,7 @@ impl Reader {
     }
 }
 
-/// `+NAME` or `+NAME:VALUE`, held there; `?NAME`, waited for.
+/// `+NAME` or `+NAME:VALUE`, held in the other store; `?NAME`, waited for.
 fn brought(word: &str) -> Brought {
     let (name, value) = match word[1..].split_once(':') {
         Some((name, value)) => (name, Some(value.to_owned())),
@@ -241,7 +241,7 @@ fn what_else(words: &[&str]) -> What {
     }
 }
 
-/// What is seen beside the clients.
+/// Records of observers: what is seen besides the clients.
 fn what_was_seen(words: &[&str]) -> What {
     match words {
         ["watches", watch, prefix] => {
@@ -311,7 +311,7 @@ fn client(word: &str) -> ClientId {
     ClientId(u64::from(word.as_bytes()[0] - b'a'))
 }
 
-/// Tokens joined by `+`, those that share with `~`; `-` is nobody.
+/// Tokens joined by `+`, shared holds with `~`; `-` means no holder.
 fn holding(word: &str) -> Vec<Holding> {
     let holder = |item: Asked| Holding { token: number(&item.name), shared: item.shared };
     items(word.trim_matches('-')).into_iter().map(holder).collect()

@@ -1,12 +1,12 @@
-//! Histories of what is seen beside the clients: resources behind fencing tokens, expiries, nodes,
-//! free locks, and what is owed while nothing is broken.
+//! Histories of what is observed besides the clients: resources behind fencing tokens, expiries,
+//! nodes, free locks, and what the store owes while no fault is active.
 
 use crate::lines::{RIGHT, broken, judge};
 
 // --- right ones
 
-/// The write of a holder that was paused comes after the next holder's, and is refused. That is
-/// what the token is for.
+/// The write of a holder that was paused comes after the next holder's, and is refused. That is the
+/// purpose of the token.
 #[test]
 fn a_late_write_that_is_refused_is_right() {
     let report = judge(
@@ -28,7 +28,7 @@ fn a_late_write_that_is_refused_is_right() {
 }
 
 /// The lease is 1 s with its margin, a tenth for the leader's clock; 100 ms to settle, 100 ms of
-/// grace: the session has to be over 1,355 ms after the client was killed or things were healed.
+/// grace: the session has to be over 1,355 ms after the client was killed or the run was healed.
 #[test]
 fn an_expiry_within_its_bound_is_right() {
     let report = judge(
@@ -48,8 +48,8 @@ fn an_expiry_within_its_bound_is_right() {
     assert_eq!((report.tally.expiries, report.tally.owed_expiries), (1, 1));
 }
 
-/// The end of the run came too early to say that the session should have ended, and while something
-/// is broken nothing is owed.
+/// The end of the run came too early to show that the session should have ended, and while a fault
+/// is active nothing is owed.
 #[test]
 fn an_expiry_that_was_not_owed_yet_is_right() {
     let history = "0 a opened 1000
@@ -63,7 +63,7 @@ fn an_expiry_that_was_not_owed_yet_is_right() {
     assert_eq!(broken(history), RIGHT);
 }
 
-/// The client's first session ran out; the hold that a look shows is one of its second.
+/// The client's first session ran out; the hold that a look shows belongs to its second.
 #[test]
 fn a_hold_of_a_session_opened_after_an_expiry_is_right() {
     let history = "0 a opened 1000
@@ -81,8 +81,8 @@ fn a_hold_of_a_session_opened_after_an_expiry_is_right() {
     assert_eq!(broken(history), RIGHT);
 }
 
-/// The client opened two sessions, because it never heard of the first; that one runs out while the
-/// second holds.
+/// The client opened two sessions, because it never learned of the first; that one runs out while
+/// the second holds.
 #[test]
 fn an_expiry_of_a_session_that_held_something_else_is_right() {
     let history = "0 a opened 1000
@@ -120,7 +120,7 @@ fn a_client_that_closed_its_session_owes_no_expiry() {
     assert_eq!(broken(history), RIGHT);
 }
 
-/// One node is behind another; both are where the log says.
+/// One node is behind another; both are in the state of their index.
 #[test]
 fn nodes_at_different_indexes_are_right() {
     let report = judge(
@@ -199,7 +199,8 @@ fn a_write_of_one_that_shares_is_found() {
     assert_eq!(broken(history), [1]);
 }
 
-/// Nobody else was granted the lock, and no client was told: the store itself was seen to do it.
+/// No other client was granted the lock, and no client learned of it: the observer saw the store
+/// expire the session.
 #[test]
 fn an_expiry_that_the_store_was_seen_to_make_too_early_is_found() {
     let history = "0 a asks 1 jobs
@@ -286,8 +287,8 @@ fn a_keepalive_without_answer_while_nothing_is_broken_is_found() {
     assert_eq!(broken(history), [31]);
 }
 
-/// The keepalive left at 10 and gives 900 ms; the client counts from its answer. Everybody else
-/// would have seen nothing wrong.
+/// The keepalive left at 10 and gives 900 ms; the client counts from its answer. No other check
+/// would find this.
 #[test]
 fn a_belief_beyond_what_was_acknowledged_is_found() {
     let history = "0 a acknowledged 1 900
@@ -300,7 +301,7 @@ fn a_belief_beyond_what_was_acknowledged_is_found() {
     assert_eq!(broken(history), [6]);
 }
 
-/// An acknowledgement that is older than the last takes nothing back.
+/// An acknowledgement that is older than the last one takes nothing back.
 #[test]
 fn a_belief_up_to_the_latest_acknowledgement_is_right() {
     let report = judge(
@@ -317,7 +318,7 @@ fn a_belief_up_to_the_latest_acknowledgement_is_right() {
     assert_eq!(report.tally.acknowledged, 3);
 }
 
-/// Nothing was held: no hold shows it.
+/// The session held nothing: no hold shows the violation.
 #[test]
 fn an_expiry_of_a_session_that_was_told_that_it_lives_is_found() {
     let history = "0 a acknowledged 1 900
@@ -327,7 +328,7 @@ fn an_expiry_of_a_session_that_was_told_that_it_lives_is_found() {
     assert_eq!(broken(history), [6]);
 }
 
-/// A leader that nobody follows any more goes on acknowledging.
+/// A leader without followers goes on acknowledging.
 #[test]
 fn an_acknowledgement_after_the_expiry_is_found() {
     let history = "0 a acknowledged 1 900
@@ -347,7 +348,7 @@ fn an_expiry_after_the_last_safe_deadline_is_right() {
     assert_eq!(broken(history), RIGHT);
 }
 
-/// The client looks at the instant of its own deadline.
+/// The client checks at the instant of its own deadline.
 #[test]
 fn a_hold_that_is_taken_for_safe_at_its_deadline_is_found() {
     let history = "0 a asks 1 jobs
@@ -359,7 +360,7 @@ fn a_hold_that_is_taken_for_safe_at_its_deadline_is_found() {
     assert_eq!(broken(history), [6]);
 }
 
-/// The deadline moved on, and the client did not say so again.
+/// The deadline moved on, and the client did not record it again.
 #[test]
 fn a_hold_that_is_safe_after_a_deadline_that_was_told_before_is_right() {
     let history = "0 a asks 1 jobs

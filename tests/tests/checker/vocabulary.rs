@@ -54,7 +54,8 @@ fn a_set_given_back_in_parts_is_right() {
     assert_eq!((report.tally.sets, report.tally.released_in_part), (1, 1));
 }
 
-/// What `any` did not get it leaves to those behind it, and of what it got it may be first.
+/// An `any` leaves the names that it did not get to those behind it, and at the names that it got
+/// it may be first.
 #[test]
 fn an_any_that_takes_one_name_and_leaves_the_other_queue_is_right() {
     let history = "0 b asks 1 jobs|stock any=1
@@ -71,7 +72,7 @@ fn an_any_that_takes_one_name_and_leaves_the_other_queue_is_right() {
     assert_eq!(broken(history), RIGHT);
 }
 
-/// A set waits for one of its names; whoever asks for a name it does not want is not held up.
+/// A set waits for one of its names; a request for another name is not held up.
 #[test]
 fn a_set_that_waits_holds_up_only_its_own_names() {
     let history = "0 b asks 1 jobs+stock
@@ -83,8 +84,8 @@ fn a_set_that_waits_holds_up_only_its_own_names() {
     assert_eq!(broken(history), RIGHT);
 }
 
-/// One value from hand to hand: set, confirmed, cleared, and set by a call without an outcome,
-/// which may have taken effect or not.
+/// One value passes from holder to holder: set, confirmed, cleared, and set by a call without an
+/// outcome, which may or may not have taken effect.
 #[test]
 fn a_value_that_goes_from_hand_to_hand_is_right() {
     for seen in ["", "jobs:two@7", "jobs:three@7"] {
@@ -116,8 +117,8 @@ fn a_value_that_goes_from_hand_to_hand_is_right() {
     }
 }
 
-/// The holder died, the next one finds its value doubtful and vouches for it, the one after does
-/// not doubt it any more; it is still the value that the dead one set.
+/// The holder died; the next one finds its value suspect and confirms it; for the one after that it
+/// is no longer suspect; it is still the value that the dead holder set.
 #[test]
 fn a_value_doubted_after_a_death_and_confirmed_is_right() {
     let report = judge(
@@ -142,7 +143,7 @@ fn a_value_doubted_after_a_death_and_confirmed_is_right() {
     assert_eq!((tally.writes, tally.values_seen, tally.suspects), (2, 2, 1));
 }
 
-/// Nobody knows whether the client that died had been granted the lock in between.
+/// It is unknown whether the client that died had been granted the lock in between.
 #[test]
 fn a_value_doubted_after_a_death_that_may_have_been_a_holders_is_right() {
     for doubt in ["", "?"] {
@@ -263,7 +264,7 @@ fn a_retry_that_gets_other_names_is_found() {
     }
 }
 
-/// The first reader was frozen before it could be told of its grant; its lease was certain still.
+/// The first reader was frozen before it could learn of its grant; its lease was still certain.
 #[test]
 fn a_reader_beside_one_that_was_granted_unseen_is_right() {
     let history = "0 a asks 1 stock
@@ -281,8 +282,8 @@ fn a_reader_beside_one_that_was_granted_unseen_is_right() {
     assert_eq!(broken(history), RIGHT);
 }
 
-/// The first was granted its other name, and frozen before it could be told: it stood in no queue
-/// any more.
+/// The first client was granted its other name, and frozen before it could learn of that: it stood
+/// in no queue any more.
 #[test]
 fn somebody_behind_an_any_that_was_granted_elsewhere_unseen_is_right() {
     let history = "0 a asks 1 stock
@@ -349,7 +350,7 @@ fn a_single_one_overtaken_by_a_set_is_found_by_its_index() {
     assert_eq!(broken(history), [9]);
 }
 
-/// The `any` would have had either name; it stood first in both queues.
+/// The `any` would have taken either name; it stood first in both queues.
 #[test]
 fn an_any_overtaken_at_a_name_it_did_not_get_is_found() {
     let history = "0 b asks 1 jobs|stock any=1
@@ -417,7 +418,7 @@ fn a_name_given_back_that_was_never_held_is_found() {
     assert_eq!(broken(history), [23]);
 }
 
-/// Only one of the two names was to be given back.
+/// Only one of the two names was to be released.
 #[test]
 fn a_release_of_more_names_than_were_named_is_found() {
     let history = "0 a asks 1 jobs+stock
@@ -505,7 +506,7 @@ fn a_value_that_is_not_the_last_one_left_is_found() {
     }
 }
 
-/// The change under way may have been made or not, the one before it was.
+/// The change under way may or may not have been made; the one before it was.
 #[test]
 fn a_look_at_a_value_while_it_is_changed_is_right() {
     for seen in ["jobs:one@5", "jobs:two@5"] {

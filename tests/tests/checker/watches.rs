@@ -1,9 +1,8 @@
-//! Histories of what watchers are told. `w` watches all names; what it tells of a lock has the index
-//! of the log first.
+//! Histories of what watches report. `w` watches all names; its report of a lock begins with the index of the log.
 
 use crate::lines::{RIGHT, broken, judge};
 
-/// Two clients take and give back, a third one looks in the end, and all of it is told.
+/// Two clients acquire and release, a third one looks in the end, and the watch reports all of it.
 const PLAIN: &str = "0 w watches 1 j
      1 w told 1 synced
      2 a asks 1 jobs
@@ -32,7 +31,7 @@ const PLAIN: &str = "0 w watches 1 j
      30 z healed
      300 w watch-over 1";
 
-/// The plain history with one line of it put in another way; an empty one is left out.
+/// The plain history with one line replaced; an empty replacement leaves the line out.
 fn but(line: &str, other: &str) -> String {
     assert!(PLAIN.contains(line), "{line} is one of its lines");
     PLAIN.replacen(line, other, 1)
@@ -48,7 +47,7 @@ fn a_watch_that_tells_everything_is_right() {
     assert_eq!((report.tally.watch_news, report.tally.watches_begun_anew), (8, 0));
 }
 
-/// What happened while the watch was broken is not told.
+/// Changes during a break of the watch are not reported.
 #[test]
 fn a_watch_that_says_that_it_broke_may_leave_things_out() {
     let history = but("10 w told 1 6 jobs released 5", "10 w told 1 restarted");
@@ -64,7 +63,7 @@ fn a_watch_that_says_that_it_broke_may_leave_things_out() {
     assert_eq!(report.tally.watches_begun_anew, 1);
 }
 
-/// The state is of before the grant, which is told behind it.
+/// The state is older than the grant, which is reported after it.
 #[test]
 fn a_state_that_shows_a_holder_and_goes_on_from_there_is_right() {
     let history = "0 a asks 1 jobs
@@ -81,7 +80,7 @@ fn a_state_that_shows_a_holder_and_goes_on_from_there_is_right() {
     assert_eq!(broken(&history.replace("watches 1", "watches 1 j")), RIGHT);
 }
 
-/// The lease ran out: the watch learns of it when nobody believes in it any more.
+/// The lease ran out: the watch learns of it when no client believes in the hold any more.
 #[test]
 fn a_loss_that_is_told_after_the_safe_deadline_is_right() {
     let history = "0 w watches 1 j
@@ -95,7 +94,7 @@ fn a_loss_that_is_told_after_the_safe_deadline_is_right() {
     assert_eq!(broken(history), RIGHT);
 }
 
-/// One that began a moment before the end has not told of `jobs`, whose value stays.
+/// A watch that began a moment before the end has not reported `jobs`, whose value stays.
 #[test]
 fn a_watch_that_has_not_told_all_of_its_state_in_the_end_is_right() {
     let history = "0 a asks 1 jobs
@@ -120,7 +119,7 @@ fn a_watch_that_has_not_told_all_of_its_state_in_the_end_is_right() {
 
 #[test]
 fn a_grant_that_a_watch_leaves_out_is_found() {
-    // Nor is its release told: only the clients know that there was one.
+    // Its release is not reported either: only the clients know of the grant.
     let history = but("10 w told 1 6 jobs granted 6", "").replacen(
         "21 w told 1 7 jobs released 6",
         "21 w told 1 7 jobs value",
@@ -132,7 +131,7 @@ fn a_grant_that_a_watch_leaves_out_is_found() {
 
 #[test]
 fn a_release_that_a_watch_leaves_out_is_found() {
-    // Who is granted it then stands beside one that is gone.
+    // The next holder then stands beside one that is gone.
     assert_eq!(broken(&but("21 w told 1 7 jobs released 6", "")), [2, 23]);
 }
 
@@ -169,7 +168,7 @@ fn a_waiter_that_a_watch_leaves_out_is_found() {
         .replacen("23 w told 1 8 jobs granted 7", "23 w told 1 8 jobs granted 7 waiting=1", 1)
         .replacen("25 w told 1 9 jobs released 7", "25 w told 1 9 jobs left", 1);
 
-    // That it is still held in the end is told too.
+    // The final state still shows it as held.
     assert_eq!(broken(&history), [23]);
 }
 
@@ -261,8 +260,8 @@ fn a_loss_that_a_watch_tells_of_a_safe_hold_is_found() {
     assert_eq!(broken(history), [6]);
 }
 
-/// The client was stopped when it was granted the lock, and its lease ran out meanwhile: told of
-/// the grant in the end, it believed in nothing.
+/// The client was paused when it was granted the lock, and its lease ran out meanwhile: when it learned of the grant in the end, it
+/// believed in nothing.
 #[test]
 fn a_loss_that_a_watch_tells_before_the_grant_reached_its_client_is_right() {
     let history = "0 w watches 1 j

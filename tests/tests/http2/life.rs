@@ -1,5 +1,4 @@
-//! A life of a cluster over real HTTP/2: clients at work, and faults of the network and of hosts,
-//! all drawn from a seed.
+//! A simulated run of a cluster over real HTTP/2: clients at work, and faults of the network and of hosts, all drawn from a seed.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -17,27 +16,27 @@ use super::stage::{Desk, Settings, Stage, host_of_client, host_of_node};
 const CLIENTS: u64 = 6;
 const NODES: u64 = 3;
 const NAMES: u64 = 6;
-/// Faults of one life.
+/// Faults of one run.
 const FAULTS: u64 = 10;
-/// How many connections may wait to be accepted. Whoever is held from a node tries again several times a second, and all of that
-/// comes when the link is mended: turmoil panics where a system would refuse.
+/// How many connections may wait to be accepted. A client that is held off from a node retries several times a second, and all of these
+/// attempts arrive when the link is mended: turmoil panics where a system would refuse.
 const CONNECTIONS: usize = 4_096;
-/// How long clients work on when nothing is broken any more.
+/// How long clients work on after the last fault.
 const WORK_ON: Duration = Duration::from_secs(3);
-/// Between two tries to connect.
+/// The interval between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(200);
-/// The client that comes when all is over.
+/// The client that comes after all others have finished.
 const VISITOR: ClientId = ClientId(100);
 
-/// What one life came to.
+/// The result of one run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
     pub(super) tally: Tally,
-    /// In the end; the first is 1.
+    /// The term at the end; the first is 1.
     pub(super) term: u64,
 }
 
-/// What ends a fault.
+/// How a fault is mended.
 enum Mend {
     Link(String, String),
     Node(u64),
@@ -45,7 +44,7 @@ enum Mend {
     Power(u64),
 }
 
-/// Lives the life of this seed, and judges it.
+/// Makes the run of this seed, and judges it.
 pub(super) fn live(seed: u64) -> Outcome {
     let mut draw = Draw::new(seed);
     let mut stage = Stage::set(&settings(&mut draw, seed));
@@ -94,7 +93,7 @@ fn settings(draw: &mut Draw, seed: u64) -> Settings {
     Settings { latency_ms, segments: CONNECTIONS, replica, ..Settings::new(seed, CLIENTS) }
 }
 
-/// Connects, asks and holds until it is told to stop, and closes its session.
+/// Connects, asks and holds until it has to stop, and closes its session.
 async fn work(desk: Desk, plan: Plan, stopped: watch::Receiver<bool>) {
     let scribe = loop {
         match desk.connect(plan.ttl).await {
@@ -108,7 +107,7 @@ async fn work(desk: Desk, plan: Plan, stopped: watch::Receiver<bool>) {
     scribe.close().await;
 }
 
-/// Every lock can be had.
+/// Checks that every lock can be acquired.
 async fn visit(desk: Desk) {
     let scribe = desk.connect_as(VISITOR, Duration::from_secs(10)).await.unwrap();
     for number in 0..NAMES {
@@ -120,7 +119,7 @@ async fn visit(desk: Desk) {
     scribe.close().await;
 }
 
-/// One fault after the other, some of them at once.
+/// Injects one fault after the other, some of them at once.
 fn break_things(stage: &mut Stage, draw: &mut Draw) {
     let mut broken: Vec<(Duration, Mend)> = Vec::new();
     for _ in 0..FAULTS {
@@ -136,7 +135,7 @@ fn break_things(stage: &mut Stage, draw: &mut Draw) {
 }
 
 fn strike(stage: &mut Stage, draw: &mut Draw) -> Option<Mend> {
-    // Half of what happens to a node happens to the leader.
+    // Half of the faults of nodes hit the leader.
     let any = draw.between(1, NODES);
     let node = stage.leader().filter(|_| draw.below(2) == 0).unwrap_or(any);
     let other = 1 + (node + draw.below(NODES - 1)) % NODES;

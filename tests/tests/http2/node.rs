@@ -1,4 +1,4 @@
-//! A node: what `holdfastd` puts together, over turmoil's TCP and a log in memory.
+//! A node: the parts that `holdfastd` assembles, over turmoil's TCP and a log in memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,17 +17,18 @@ use tonic::transport::server::Router;
 
 use super::wire;
 
-/// Where `sim::member` says that clients and members reach a node.
+/// The ports in the addresses of `sim::member`, for clients and for members.
 const CLIENTS: u16 = 7420;
 const MEMBERS: u16 = 7421;
 /// What the nodes' wall clocks show at the beginning, Unix milliseconds.
 pub(super) const WALL_MS: u64 = 1_700_000_000_000;
-/// As `holdfastd` hands its leadership over, stops in any case, and closes its ports.
+/// The times in which `holdfastd` hands over its leadership, stops in any case, and closes its
+/// ports.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(5);
 const STOP_WITHIN: Duration = Duration::from_secs(9);
 const CLOSES_WITHIN: Duration = Duration::from_millis(500);
 
-/// A node through all lives of its process.
+/// A node over all its processes.
 pub(super) struct Node {
     config: ReplicaConfig,
     seed: u64,
@@ -37,7 +38,7 @@ pub(super) struct Node {
     stop: Notify,
 }
 
-/// A port that is served.
+/// A port with its server.
 struct Port {
     stop: watch::Sender<bool>,
     ended: watch::Receiver<bool>,
@@ -57,7 +58,7 @@ impl Node {
         }
     }
 
-    /// The replica of the process that runs, to be looked at.
+    /// The replica of the running process, for looking at.
     pub(super) fn replica(&self) -> Option<Arc<Replica>> {
         locked(&self.replica).clone()
     }
@@ -73,7 +74,7 @@ impl Node {
         self.stop.notify_one();
     }
 
-    /// A process from its start to its end; it goes on with what the last one's log had made
+    /// A process from its start to its end; it continues with what the last process's log had made
     /// durable.
     pub(super) async fn live(self: Arc<Self>) -> turmoil::Result {
         let life = self.lives.fetch_add(1, Ordering::Relaxed);
@@ -99,7 +100,7 @@ impl Node {
                 port.close(&seams).await;
             }
         };
-        // What does not end in time is left behind.
+        // Whatever does not end in time is left behind.
         let _ = seams.timeout(STOP_WITHIN, take_down).await;
         self.died();
         Ok(())
@@ -130,7 +131,7 @@ impl Node {
         tenure.map(Tenure::get)
     }
 
-    /// How far it has come, and its state then, as the history has it.
+    /// How far it has applied the log, and its state then, as a record of the history.
     pub(super) fn applied(&self) -> Option<What> {
         let (node, mut applied) = (self.config.node_id, None);
         self.replica()?.read(&mut |table, index| {
@@ -160,7 +161,7 @@ impl Port {
         let (tell, ended) = watch::channel(false);
         let task = seams.spawn(whom, async move {
             let asked = async move {
-                // A port that is dropped ends with its task.
+                // A failure means that the sender is gone: then the port ends too.
                 let _ = stopped.wait_for(|stopped| *stopped).await;
             };
             let served = router.serve_with_incoming_shutdown(incoming, asked).await;

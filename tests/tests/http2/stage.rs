@@ -1,5 +1,5 @@
-//! A cluster and its clients on turmoil's hosts, one thread for all of them, and what a test does
-//! to the network between them.
+//! A cluster and its clients on turmoil's hosts, in one thread, and the faults that a test injects
+//! into the network between them.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,41 +24,42 @@ use turmoil::Sim;
 use super::node::{Node, WALL_MS};
 use super::wire;
 
-/// A lease as most tests have it.
+/// The lease in most tests.
 pub(super) const TTL: Duration = Duration::from_secs(10);
 /// Longer than anything here takes.
 pub(super) const LONG: Duration = Duration::from_mins(10);
-/// After a cut a connection that lost a segment is stuck: nothing is sent twice here. Until then
-/// every keepalive of HTTP/2 has noticed (5 s and 5 s with clients, 3 s and 3 s among members).
+/// After a cut a connection that lost a segment is stuck: nothing is sent twice here. After this
+/// time every keepalive of HTTP/2 has noticed (5 s and 5 s with clients, 3 s and 3 s among
+/// members).
 pub(super) const STUCK_LINES_ARE_GONE: Duration = Duration::from_secs(12);
-/// As long as a cluster may take to have a leader.
+/// The longest time until a cluster has a leader.
 const LED_WITHIN: Duration = Duration::from_secs(20);
-/// What a job of a client may take, unless a test says otherwise.
+/// How long a job of a client may take, unless a test sets another limit.
 const JOB_WITHIN: Duration = Duration::from_mins(2);
-/// What the clients' clocks show at first.
+/// The time that the clients' clocks show at first.
 pub(super) const CLOCKS_BEGIN_AT: Duration = Duration::from_hours(1);
-/// How often the states of the nodes are written down.
+/// How often the states of the nodes are recorded.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Who writes what the harness does.
+/// The client id of the harness's own records.
 const HARNESS: ClientId = ClientId(0);
-/// Jobs that a client may be given before it begins one.
+/// Jobs that may wait at a client's host.
 const JOBS: usize = 64;
 
 type Job = Pin<Box<dyn Future<Output = ()>>>;
 
-/// How a stage is set.
+/// The settings of a stage.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    /// What nodes, clients and the network draw from.
+    /// The random seed of nodes, clients and the network.
     pub(super) seed: u64,
-    /// How many clients there are, numbered from 1 on.
+    /// The number of clients, numbered from 1 on.
     pub(super) clients: u64,
-    /// What a message takes, milliseconds: least and most.
+    /// The least and the greatest latency of a message, milliseconds.
     pub(super) latency_ms: (u64, u64),
-    /// Segments of one direction of a connection that may be on their way or unread; as many
-    /// connections may wait to be accepted, and turmoil panics beyond.
+    /// How many segments of one direction of a connection may be under way or unread; as many
+    /// connections may wait to be accepted, and turmoil panics beyond that.
     pub(super) segments: usize,
-    /// Settings of the nodes; id and members are put in.
+    /// Settings of the nodes, apart from id and members.
     pub(super) replica: ReplicaConfig,
 }
 
@@ -86,7 +87,7 @@ struct Host {
     desk: Rc<OnceCell<Desk>>,
 }
 
-/// What a client's host has: to be used by its jobs.
+/// What a client's host provides to its jobs.
 #[derive(Clone)]
 pub(super) struct Desk {
     /// The client's number.
@@ -97,7 +98,7 @@ pub(super) struct Desk {
     pub(super) recorder: Recorder,
 }
 
-/// What a job will come to.
+/// The future result of a job.
 pub(super) struct Pending<T>(Rc<RefCell<Option<T>>>);
 
 impl<T> Pending<T> {
@@ -112,7 +113,7 @@ impl Desk {
         Self { number, recorder: Recorder::in_memory(seams.clock.clone()), seams }
     }
 
-    /// How the client's library is set, but for its lease.
+    /// The settings of the client's library, except for its lease.
     pub(super) fn builder(&self) -> Builder {
         let endpoints: Vec<String> = (1..=3).map(|id| member(id).advertise).collect();
         let transport = GrpcTransport::over(|endpoint| Box::pin(wire::at_once(endpoint)));
@@ -124,7 +125,7 @@ impl Desk {
             .transport(Arc::new(transport))
     }
 
-    /// Opens a session that writes down what it does.
+    /// Opens a session that records what it does.
     pub(super) async fn connect(&self, ttl: Duration) -> Result<Scribe, Error> {
         self.connect_as(ClientId(self.number), ttl).await
     }
@@ -147,11 +148,11 @@ pub(super) fn host_of_client(number: u64) -> String {
 }
 
 impl Stage {
-    /// All hosts run, and somebody leads.
+    /// Starts all hosts, and waits until some node leads.
     pub(super) fn set(settings: &Settings) -> Self {
         println!("seed {}", settings.seed);
         panics::count();
-        // openraft's draws, of all nodes: one thread, one order.
+        // openraft's random draws, of all nodes: one thread, one order.
         simulated::draw_from(simulated::rng(settings.seed));
         let (least, most) = settings.latency_ms;
         let sim = turmoil::Builder::new()
@@ -237,7 +238,7 @@ impl Stage {
         }
     }
 
-    /// How long the stage has been set.
+    /// The time since the stage was set up.
     pub(super) fn elapsed(&self) -> Duration {
         self.sim.elapsed()
     }
@@ -267,7 +268,7 @@ impl Stage {
         pending.0.borrow_mut().take().expect("it is done")
     }
 
-    /// Has a client do a job, and waits for it.
+    /// Makes a client do a job, and waits for it.
     pub(super) fn job<T: 'static, F: Future<Output = T> + 'static>(
         &mut self,
         client: u64,
@@ -284,27 +285,27 @@ impl Stage {
 
     // --- nodes
 
-    /// Who leads in the latest term, as far as itself knows, and that term.
+    /// The node that considers itself the leader in the latest term, and that term.
     fn tenure(&self) -> Option<(u64, u64)> {
         self.nodes.iter().filter_map(|(id, node)| Some((node.tenure()?, *id))).max()
     }
 
-    /// Who leads.
+    /// The present leader.
     pub(super) fn leader(&self) -> Option<u64> {
         self.tenure().map(|(_, id)| id)
     }
 
-    /// The latest term in which somebody leads; 0 if nobody does.
+    /// The latest term in which some node leads; 0 if none does.
     pub(super) fn term(&self) -> u64 {
         self.tenure().map_or(0, |(term, _)| term)
     }
 
-    /// Lets time pass until somebody leads, and says who.
+    /// Lets time pass until some node leads; returns its id.
     pub(super) fn until_led(&mut self) -> u64 {
         self.until_led_in_a_term_after(0)
     }
 
-    /// Lets time pass until a tenure of a later term has begun, and says whose.
+    /// Lets time pass until a tenure of a later term has begun; returns its leader.
     pub(super) fn until_led_in_a_term_after(&mut self, term: u64) -> u64 {
         self.until("somebody leads", LED_WITHIN, |stage| stage.term() > term);
         self.leader().expect("somebody leads")
@@ -338,7 +339,7 @@ impl Stage {
         self.sim.crash(host_of_client(number));
     }
 
-    /// Ends a node's process, as by kill -9: its connections are ended by its system.
+    /// Ends a node's process, as by kill -9: its system closes its connections.
     pub(super) fn crash(&mut self, id: u64) {
         self.fault(format!("crash node {id}"));
         self.sim.crash(host_of_node(id));
@@ -346,14 +347,15 @@ impl Stage {
         self.down.insert(id);
     }
 
-    /// A node loses its power: nobody is told, and nobody answers for it.
+    /// A node loses its power: its peers learn nothing, and nothing answers for it.
     pub(super) fn power_off(&mut self, id: u64) {
         self.fault(format!("node {id} loses its power"));
         self.cut_off(id);
         self.crash(id);
     }
 
-    /// It has power again, and starts; it knows of no connection that others still have to it.
+    /// A node has power again, and starts; it does not know the connections that others still have
+    /// to it.
     pub(super) fn power_on(&mut self, id: u64) {
         self.join(id);
         self.start(id);
@@ -374,25 +376,25 @@ impl Stage {
         self.down.insert(id);
     }
 
-    /// What is sent between two hosts is lost.
+    /// Messages between two hosts are lost.
     pub(super) fn cut(&mut self, one: &str, other: &str) {
         self.fault(format!("cut {one} and {other}"));
         self.sim.partition(one, other);
     }
 
-    /// What is sent from one host to the other is lost.
+    /// Messages from one host to the other are lost.
     pub(super) fn cut_one_way(&mut self, from: &str, to: &str) {
         self.fault(format!("cut {from} to {to}"));
         self.sim.partition_oneway(from, to);
     }
 
-    /// What is sent between two hosts is kept until they are mended: nobody is told anything.
+    /// Messages between two hosts are held until the link is mended; neither host learns of it.
     pub(super) fn hold(&mut self, one: &str, other: &str) {
         self.fault(format!("hold {one} and {other}"));
         self.sim.hold(one, other);
     }
 
-    /// A link is as it was; what was held is delivered, what was lost is not.
+    /// Restores a link; held messages are delivered, lost ones are not.
     pub(super) fn mend(&mut self, one: &str, other: &str) {
         self.sim.release(one, other);
     }
@@ -403,14 +405,14 @@ impl Stage {
         nodes.map(|id| host_of_node(*id)).chain(clients).collect()
     }
 
-    /// A node reaches nobody, and nobody reaches it.
+    /// Cuts a node off from all others, both ways.
     pub(super) fn cut_off(&mut self, id: u64) {
         for other in self.others(id) {
             self.cut(&host_of_node(id), &other);
         }
     }
 
-    /// What a node says, and what it is told, is kept.
+    /// Holds all messages from and to a node.
     pub(super) fn hold_off(&mut self, id: u64) {
         for other in self.others(id) {
             self.hold(&host_of_node(id), &other);
@@ -424,14 +426,14 @@ impl Stage {
         }
     }
 
-    /// Everything between two hosts takes so long from now on.
+    /// Every message between two hosts takes so long from now on.
     pub(super) fn slow(&mut self, one: &str, other: &str, latency: Duration) {
         self.sim.set_link_latency(one, other, latency);
     }
 
     // --- the end
 
-    /// All links are as they were, all nodes run, and no connection is stuck any more.
+    /// Restores all links, starts all nodes, and waits until no connection is stuck any more.
     pub(super) fn heal(&mut self) {
         for id in 1..=3 {
             self.join(id);
@@ -444,7 +446,7 @@ impl Stage {
         self.note(What::Healed);
     }
 
-    /// The nodes come to one state, and the history is judged.
+    /// Waits until the nodes are in one state, and judges the history.
     pub(super) fn verdict(mut self) -> Report {
         self.until("all nodes are in one state", LED_WITHIN, |stage| {
             let states: BTreeSet<_> = stage.nodes.values().map(|node| node.state()).collect();

@@ -1,4 +1,4 @@
-//! A session by unary calls, as a client has it that does not use the library.
+//! A session by unary calls, like that of a client that does not use the library.
 
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::set_value::Change;
@@ -25,7 +25,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Whom the node names as the leader, if it does not lead.
+    /// The leader that the node names, if it does not lead.
     pub(super) async fn open(node: u64) -> Result<Self, String> {
         let address = member(node).advertise;
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
@@ -48,7 +48,7 @@ impl Session {
         self.last_request
     }
 
-    /// The token of whoever holds a lock.
+    /// The token of a lock's holder.
     pub(super) async fn holder_of(&mut self, name: &str) -> Option<u64> {
         let answer = self.client.inspect(InspectRequest { name: name.into() }).await.unwrap();
         Some(answer.into_inner().lock?.holders.first()?.token)

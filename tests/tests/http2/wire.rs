@@ -1,4 +1,4 @@
-//! Turmoil's TCP beneath tonic: what a server accepts, and what a channel connects over.
+//! Turmoil's TCP beneath tonic: the connections that a server accepts and those of a channel.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -61,12 +61,12 @@ pub(super) async fn listen(
     }))
 }
 
-/// A channel that connects when it is used, as members reach each other.
+/// A channel that connects when it is used, like those between members.
 pub(super) fn lazily(endpoint: &Endpoint) -> Channel {
     endpoint.connect_with_connector_lazy(tower::service_fn(dial))
 }
 
-/// A channel that is connected, as clients have it.
+/// A connected channel, like those of clients.
 pub(super) async fn at_once(endpoint: Endpoint) -> Result<Channel, Error> {
     endpoint.connect_with_connector(tower::service_fn(dial)).await
 }

@@ -1,4 +1,4 @@
-//! What a command has started and left behind in its process group: while any of it runs, the lock is held (I6).
+//! Processes that a command has started and left behind in its process group: while any of them runs, the lock is held (I6).
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use super::{LIMIT, Shell, last_stamp};
 
-/// A child that no polite signal ends, and that writes the time into `stamps` about 50 times a second.
+/// A child that only SIGKILL ends, and that writes the time into `stamps` about 50 times a second.
 fn writer(stamps: &Path, times: u32) -> String {
     format!(
         "(trap '' TERM INT HUP QUIT; i=0; while [ $i -lt {times} ]; do i=$((i+1)); cat /proc/uptime >> {}; \
@@ -21,14 +21,14 @@ fn writer(stamps: &Path, times: u32) -> String {
 /// Longer than any of these tests lets a child run.
 const FOR_LONG: u32 = 2_000;
 
-/// How the first holder ended, and how long its child still wrote after the next one had started, seconds: below 0
-/// unless there were two at a time.
+/// How the first holder ended, and how long its child still wrote after the next one had started, seconds: below 0 unless both ran at the
+/// same time.
 struct Overlap {
     first: Ended,
     seconds: f64,
 }
 
-/// The first holder runs the script, whose child writes so many times; somebody else waits in line; then `end` ends the first.
+/// The first holder runs the script, whose child writes so many times; another client waits in the queue; then `end` ends the first.
 async fn overlap(arguments: &[&str], times: u32, script: &str, end: impl Fn(&Program)) -> Overlap {
     let shell = Shell::start().await;
     let stamps = shell.cluster.folder().join("stamps");
@@ -41,7 +41,7 @@ async fn overlap(arguments: &[&str], times: u32, script: &str, end: impl Fn(&Pro
     end(&first);
 
     let (first, next) = (first.end(LIMIT).await, next.end(LIMIT).await);
-    // What still runs writes again.
+    // A process that still runs writes again.
     Seams::system().sleep(Duration::from_millis(200)).await;
     let started: f64 = next.out.split(' ').next().unwrap().parse().unwrap();
     Overlap { first, seconds: last_stamp(&stamps) - started }
@@ -59,7 +59,7 @@ async fn after_the_commands_own_end_the_lock_is_held_until_its_group_is_empty() 
     }
 }
 
-/// The wrapper dies of the signal at once; its child never would.
+/// The wrapper ends at once by the signal; its child never would.
 #[tokio::test]
 async fn what_outlives_a_wrapper_that_was_asked_to_end_is_killed_before_the_lock_is_given_back() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -74,7 +74,7 @@ async fn what_outlives_a_wrapper_that_was_asked_to_end_is_killed_before_the_lock
     }
 }
 
-/// Nobody says when: it is not for ever.
+/// The user sets no limit: the wait still ends.
 #[tokio::test]
 async fn what_outlives_a_wrapper_that_was_asked_to_end_is_killed_after_ten_seconds_by_default() {
     let asked = |first: &Program| first.signal(Signal::SIGTERM);
@@ -85,7 +85,7 @@ async fn what_outlives_a_wrapper_that_was_asked_to_end_is_killed_after_ten_secon
     assert_eq!(first.code, Some(128 + 15), "{first:?}");
 }
 
-/// A limit of the user's own ends what is left after the command's own end too.
+/// A limit of the user's own also ends processes that are left after the command's own end.
 #[tokio::test]
 async fn what_outlives_a_command_is_killed_when_the_users_own_limit_has_passed() {
     let arguments = ["lock", "jobs", "--kill-after", "700ms"];
@@ -97,7 +97,7 @@ async fn what_outlives_a_command_is_killed_when_the_users_own_limit_has_passed()
     assert_eq!(first.code, Some(7), "{first:?}");
 }
 
-/// A command that does not listen either is killed with what it started.
+/// A command that ignores the signal too is killed with its children.
 #[tokio::test]
 async fn a_command_that_ignores_the_signal_is_killed_when_the_users_own_limit_has_passed() {
     let arguments = ["lock", "jobs", "--kill-after", "700ms"];
@@ -120,8 +120,8 @@ async fn with_release_at_exit_the_lock_is_given_back_at_the_commands_own_end() {
     assert_eq!(first.code, Some(7), "{first:?}");
 }
 
-/// A zombie runs nothing, and a process that left the group is not supervised: neither keeps the lock. The zombie's parent
-/// has left the group and never asks for it.
+/// A zombie runs nothing, and a process that left the group is not supervised: neither keeps the lock. The zombie's parent has left the
+/// group and never reaps it.
 #[tokio::test]
 async fn neither_a_zombie_nor_a_process_that_left_the_group_keeps_the_lock() {
     let shell = Shell::start().await;

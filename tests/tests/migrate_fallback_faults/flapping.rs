@@ -10,7 +10,7 @@ use holdfast_tests::fault::Line;
 
 use super::{secs, sleep};
 
-/// What is broken for a while.
+/// A fault that lasts for a while.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     /// All servers are dead.
@@ -23,7 +23,7 @@ enum Fault {
     NoClients(Line),
 }
 
-/// Twice as often as any other all servers die: only then nobody else can lead.
+/// All servers die twice as often as any other fault: only then no other server can lead.
 const FAULTS: [Fault; 7] = [
     Fault::AllDead,
     Fault::AllDead,
@@ -58,8 +58,8 @@ fn mend(world: &mut World, lines: &Lines) {
     }
 }
 
-/// A fault every few seconds, of a kind and a length that the seed draws, for so long; then nothing is broken any more, and the
-/// scope is served natively, as if nothing had been.
+/// A fault every few seconds, of a kind and a length that the seed draws, for so long; then no fault is left, and the scope is served
+/// natively as before.
 async fn flap(keyspace: &'static str, length: Duration) {
     let seed = Seams::system().rng.next_u64();
     println!("seed {seed}");

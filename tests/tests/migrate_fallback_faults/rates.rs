@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::secs;
 
-/// Parts of a million: together a tenth apart.
+/// Parts per million: together a tenth apart.
 const SLOW: u32 = 955_000;
 const RIGHT: u32 = 1_000_000;
 const FAST: u32 = 1_050_000;
@@ -47,8 +47,8 @@ impl Worker {
     }
 }
 
-/// The slow ones believe in what they have for too long, the fast ones wait too briefly before they take what others had, be it
-/// over to Cassandra or back.
+/// The slow clients believe in their holds for too long, the fast ones wait too briefly before they take the others' locks, over to
+/// Cassandra as well as back.
 #[tokio::test]
 async fn clocks_a_tenth_apart_never_make_two_holders() {
     let nodes = Nodes::set("faults_rates", &TABLES).await;
@@ -68,7 +68,7 @@ async fn clocks_a_tenth_apart_never_make_two_holders() {
     for worker in &mut others {
         worker.program.line("ready", secs(30)).await;
     }
-    // One of right clocks, whose tokens are looked at.
+    // One client with the right clock, whose tokens are checked.
     let (workers, tokens) = (world.workers(1).await, world.tokens.clone());
     let clock = Seams::system().clock;
     let switching = async {
@@ -102,8 +102,8 @@ fn grants(history: &[Record]) -> usize {
     history.iter().filter(is_grant).count()
 }
 
-/// How far a clock came in a second or more, against the kernel's own count of it. Both are read again until no time passed
-/// between.
+/// How far a clock advanced in a second or more, compared with the kernel's own count. Both are read again until no time passed between the
+/// reads.
 const MEASURE: &str = "
 import time
 def kernel(): return float(open('/proc/uptime').read().split()[0])

@@ -1,4 +1,4 @@
-//! Many processes that read the row at SERIAL, which is a round of Paxos like the change that a leader wants to make.
+//! Many processes that read the row at SERIAL, which costs a round of Paxos like the change that a leader wants to make.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,17 +15,17 @@ use holdfast_tests::remote::RemoteScribe;
 
 use super::{secs, sleep};
 
-/// What a drain may take, of which a second is for holders to be done (`drain_limit_ms`).
+/// How long a drain may take, including a second for holders to finish (`drain_limit_ms`).
 const DRAINS_WITHIN: Duration = Duration::from_secs(3 * V.as_secs());
-/// How often a holder looks at its guard: there are many.
+/// How often a holder checks its guard: there are many holders.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// What a leader was seen to do with the row.
+/// What this process observed of a leader's changes of the row.
 #[derive(Debug, Default)]
 struct Drain {
     draining: Option<Moment>,
     native: Option<Moment>,
-    /// How long this process did not come to look, all in all: the machine stood still, or Cassandra.
+    /// The total time in which this process could not read: the machine stalled, or Cassandra.
     blinked: Duration,
 }
 
@@ -64,14 +64,14 @@ async fn watch(world: &World) -> Drain {
     drain
 }
 
-/// Each process reads the row every V/3, if it holds as if it waits. Servers come back, and the one that leads has to change the row
-/// twice beside them.
+/// Each process reads the row every V/3, holders and waiters alike. Servers come back, and the leader has to change the row twice beside
+/// these reads.
 async fn drain_beside(keyspace: &'static str, readers: usize) {
     let nodes = Nodes::set(keyspace, &TABLES).await;
     let setup = World::setup(&nodes).node("log_level", "\"info,holdfast_server::authority=debug\"");
     let cluster = Cluster::start(&setup).await;
     let mut world = World::of(nodes, cluster).await;
-    // Leases so long that hardly one is renewed meanwhile: what Cassandra has to do is to read the row.
+    // Leases so long that hardly one is renewed meanwhile: Cassandra's work is to read the row.
     let options = || LockerOptions::default().ttl(Duration::from_mins(10)).max_skew(secs(3));
     let entering = stream::iter(0..readers).map(|id| world.enter_with(id as u64, options()));
     let entered: Vec<_> = entering.buffered(8).collect().await;
@@ -85,7 +85,7 @@ async fn drain_beside(keyspace: &'static str, readers: usize) {
         let killed = clock.now();
         let fallen = tokens.above(native, 1).await;
         println!("Cassandra after {:.1?}", clock.now().saturating_since(killed));
-        // Whoever does not hold by then waits, and reads just as often.
+        // A client that does not hold by then waits, and reads just as often.
         sleep(2 * V).await;
         println!("{:?} grants by epoch", tokens.by_epoch());
         world.start_all();
@@ -109,7 +109,7 @@ async fn drain_beside(keyspace: &'static str, readers: usize) {
     world.judge(Vec::new());
 }
 
-/// What a leader said of the row.
+/// The leader's log lines about the row.
 fn log_of_row(world: &World, leader: usize) -> String {
     let log = world.cluster.log(leader);
     log.lines().filter(|line| line.contains("authority")).collect::<Vec<_>>().join("\n")
