@@ -1,4 +1,5 @@
-//! Three real Cassandra nodes, run by `tests/cassandra/nodes`: those that `tests/run` has started, or a suite's own.
+//! Three real Cassandra nodes, run by `tests/cassandra/nodes`: those that `tests/run` has started,
+//! or a suite's own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -57,7 +58,8 @@ impl Nodes {
         nodes
     }
 
-    /// An earlier test may have left a node dead, or with a wrong clock. Of tests that begin together one mends them.
+    /// An earlier test may have left a node dead, or with a wrong clock. Of tests that begin
+    /// together one mends them.
     async fn mend(&self) {
         static TURN: Mutex<()> = Mutex::const_new(());
         let _turn = TURN.lock().await;
@@ -176,7 +178,8 @@ pub const WORK: Tables =
     &["work_details", "work_choosing", "work_numbers", "work_hours", "work_aside"];
 
 impl Stage {
-    /// Makes the keyspace, and these tables of the schema: each takes three nodes on two cores a third of a second.
+    /// Makes the keyspace, and these tables of the schema: each takes three nodes on two cores a
+    /// third of a second.
     pub async fn set(keyspace: &'static str, wanted: &[Tables]) -> Self {
         let nodes = Nodes::start().await;
         let points = nodes.contact_points().await;

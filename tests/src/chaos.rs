@@ -3,13 +3,13 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | | [`stage`] | nodes, client processes, the network between them, the harness's own state |
-//! | | [`kind`], [`faults`] | the kinds of faults, how each is injected and undone |
-//! | | [`hold`] | packets held back on live connections |
+//! | [`stage`] | nodes, client processes, the network between them, the harness's own state |
+//! | [`kind`], [`faults`] | the kinds of faults, how each is injected and undone |
+//! | [`hold`] | packets held back on live connections |
 //! | [`schedule`] | when which fault comes |
 //! | [`workload`], [`clients`] | what the clients do, in processes of their own |
-//! | | [`pulse`], [`progress`] | what is observed while it runs |
-//! | | [`ending`] | no faults left: everything is served, nothing lost, all members agree |
+//! | [`pulse`], [`progress`] | what is observed while it runs |
+//! | [`ending`] | no faults left: everything is served, nothing lost, all members agree |
 //! | [`figures`] | what a run measured, and its table |
 //!
 //! A run repeats its choices under the same seed, but not what the machine does in between. Its

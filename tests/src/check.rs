@@ -7,23 +7,22 @@
 //!
 //! | module | proves |
 //! |---|---|
-//!
-//! | | [`overlap`](self) | I24: no two safe holds of a name conflict, and no older token is safe after a newer one |
-//! | | `fences` | I1: a resource that refuses older tokens sees no interleaved writes of two holders, and refuses no safe holder |
-//! | | `tokens` | I3: tokens never repeat, and rise from each event to every later one |
-//! | | `order` | I9: first in, first out, and no request barges, whatever it asks for |
-//! | | `grants` | I14, I23: a set is granted whole, an `any` gets what it asked for |
-//! | | `answers` | I10, I12, I23, I5: answers agree with each other and with the request |
-//! | | `holds` | I6, I13, I19: a hold ends by its owner or its lease and by nothing else |
-//! | | `rights` | I6: a client believes in a hold only with an acknowledgement in time, and the store expires no session before that ends |
+//! | [`overlap`](self) | I24: no two safe holds of a name conflict, and no older token is safe after a newer one |
+//! | `fences` | I1: a resource that refuses older tokens sees no interleaved writes of two holders, and refuses no safe holder |
+//! | `tokens` | I3: tokens never repeat, and rise from a grant to every request made after it was seen |
+//! | `order` | I9: first in, first out, and no request barges, whatever it asks for |
+//! | `grants` | I14, I23: a set is granted whole, an `any` gets what it asked for |
+//! | `answers` | I10, I12, I23, I5: answers agree with each other and with the request |
+//! | `holds` | I6, I13, I19: a hold ends by its owner or its lease and by nothing else |
+//! | `rights` | I6: a client believes in a hold only with an acknowledgement in time, and the store expires no session before that ends |
 //! | `expiry` | I6, I7: a lease ends neither before the safe deadline nor later than its bound |
-//! | | `replicas` | I8, I16: nodes at one index are in one state, and stamps never go back |
-//! | | `survival` | I4, I19: whatever was acknowledged is in every later state, as acknowledged |
-//! | | `values` | I19, I18, I13: a value is the one that the last holder left, and is suspect when it has to be |
-//! | | `imports` | I25: an imported row exists once, until its lease ends, and for its owner |
-//! | | `reads` | I18, I15, I11, I2: what a look may show |
-//! | | `watches` | I23, I18, I14, I6, I13, I31: a watch reports every change once and in order, or that it broke |
-//! | | `ending` | I31, I32: every call ends, no client is forgotten, keepalives are answered |
+//! | `replicas` | I8, I16: nodes at one index are in one state, and stamps never go back |
+//! | `survival` | I4, I19: whatever was acknowledged is in every later state, as acknowledged |
+//! | `values` | I19, I18, I13: a value is the one that the last holder left, and is suspect when it has to be |
+//! | `imports` | I25: an imported row exists once, until its lease ends, and for its owner |
+//! | `reads` | I18, I15, I11, I2: what a look may show |
+//! | `watches` | I23, I18, I14, I6, I13, I31: a watch reports every change once and in order, or that it broke |
+//! | `ending` | I31, I32: every call ends, no client is forgotten, keepalives are answered |
 
 mod answers;
 mod ending;

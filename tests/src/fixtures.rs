@@ -1,8 +1,8 @@
 //! The messages that release 0.1 puts on the wire, kept as bytes in `tests/fixtures/0.1/wire.txt`.
 //!
-//! Every kind of frame and message is there once, with fixed values, as 0.1 encodes it. A later release has to decode the same values from
-//! these bytes and to encode them as the same bytes: fields that it adds are unset in them. If a message gets a new field, it is unset here
-//! too.
+//! Every kind of frame and message is there once, with fixed values, as 0.1 encodes it. A later
+//! release has to decode the same values from these bytes and to encode them as the same bytes:
+//! fields that it adds are unset in them. If a message gets a new field, it is unset here too.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

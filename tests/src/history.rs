@@ -1,16 +1,18 @@
 //! The history of a run: what its clients asked, received and believed, with the instant of each.
 //!
-//! Every recorder of a run reads the same clock, `CLOCK_BOOTTIME` of one machine (or the virtual clock of one simulation), so records of
-//! several processes can be merged by their instants. A record is one line of JSON and reaches its file in one write before the client goes
-//! on: so the records of a client that is killed are not lost with it.
+//! Every recorder of a run reads the same clock, `CLOCK_BOOTTIME` of one machine (or the virtual
+//! clock of one simulation), so records of several processes can be merged by their instants. A
+//! record is one line of JSON and reaches its file in one write before the client goes on: so the
+//! records of a client that is killed are not lost with it.
 //!
 //! # Rules for recorders
 //!
-//! - What a client *does* is written before it does it; what it *receives* is written after that. So every interval in which a client may
-//!   have believed something is drawn too small rather than too large, and the judge reports no false violation.
+//! - What a client *does* is written before it does it; what it *receives* is written after that.
+//!   So every interval in which a client may have believed something is drawn too small rather than
+//!   too large, and the judge reports no false violation.
 //! - A call that ended without an outcome is written as [`What::Unknown`], never left out.
-//! - A [`ClientId`] stands for one client from start to end: after a restart it has another id. A client that speaks frames itself takes a
-//!   new id for each session.
+//! - A [`ClientId`] stands for one client from start to end: after a restart it has another id. A
+//!   client that speaks frames itself takes a new id for each session.
 
 mod news;
 
@@ -60,20 +62,23 @@ pub enum What {
         /// Its lease, milliseconds.
         ttl_ms: u64,
     },
-    /// The client asks for one lock or several. The same number again: it repeats the request (I12).
+    /// The client asks for one lock or several. The same number again: it repeats the request
+    /// (I12).
     Acquire {
         /// The client's number for it, never used for another request.
         request: u64,
         /// The locks, each with the mode in which it is to be held.
         items: Vec<Asked>,
-        /// `None`: all of them. Otherwise those that are free; the request waits for at least so many.
+        /// `None`: all of them. Otherwise those that are free; the request waits for at least so
+        /// many.
         any: Option<u32>,
         /// Whether it waits for its locks.
         wait: bool,
         /// Its wait limit, milliseconds; `None`: none.
         within_ms: Option<u64>,
     },
-    /// The client imports what one owner has in another store. The same number again: it repeats the import.
+    /// The client imports what one owner has in another store. The same number again: it repeats
+    /// the import.
     Import {
         /// The client's number for it, never used for another import.
         import: u64,
@@ -152,8 +157,8 @@ pub enum What {
         /// The values of those locks that have one.
         values: Vec<Shown>,
     },
-    /// The request ended ungranted, for one of the reasons that every client knows: another client held the lock, or its own wait limit
-    /// passed.
+    /// The request ended ungranted, for one of the reasons that every client knows: another client
+    /// held the lock, or its own wait limit passed.
     Denied {
         /// The request.
         request: u64,
@@ -228,13 +233,14 @@ pub enum What {
         /// The reason.
         cause: LostCause,
     },
-    /// The holds of the client's session are certain until then, unless it releases them: by the lease of the session.
+    /// The holds of the client's session are certain until then, unless it releases them: by the
+    /// lease of the session.
     Safe {
         /// The safe deadline, nanoseconds of the run's clock.
         until_ns: u64,
     },
-    /// The holds of this grant are certain until then, unless the client releases them: each hold has a lease of its own, perhaps in
-    /// another store.
+    /// The holds of this grant are certain until then, unless the client releases them: each hold
+    /// has a lease of its own, perhaps in another store.
     SafeGrant {
         /// The grant.
         token: u64,
@@ -250,8 +256,8 @@ pub enum What {
         /// The locks that the client believes it holds under that grant.
         names: Vec<String>,
     },
-    /// A resource outside the store refused a write, because it had seen a larger token. The resource writes this for the client, at the
-    /// instant of its decision.
+    /// A resource outside the store refused a write, because it had seen a larger token. The
+    /// resource writes this for the client, at the instant of its decision.
     Fenced {
         /// The grant under which the client wrote.
         token: u64,
@@ -260,8 +266,8 @@ pub enum What {
         /// The token that the resource had seen.
         newest: u64,
     },
-    /// A resource outside the store accepted the client's write: it had seen no larger token. The resource writes this for the client, at
-    /// the instant of its decision.
+    /// A resource outside the store accepted the client's write: it had seen no larger token. The
+    /// resource writes this for the client, at the instant of its decision.
     Accepted {
         /// The grant under which the client wrote.
         token: u64,
@@ -307,37 +313,42 @@ pub enum What {
         /// The number of waiters.
         waiting: u64,
     },
-    /// The harness is about to end this client's process: it writes nothing more, and its calls never end.
+    /// The harness is about to end this client's process: it writes nothing more, and its calls
+    /// never end.
     Killed,
     /// The harness injects or mends a fault. For readers only.
     Fault {
         /// The fault.
         note: String,
     },
-    /// From here on no fault is active, until the next [`What::Fault`]; if there is none, every call has to end.
+    /// From here on no fault is active, until the next [`What::Fault`]; if there is none, every
+    /// call has to end.
     Healed,
-    /// The store ended a session because its lease had run out. The observer of the store writes this when the first node applies it.
+    /// The store ended a session because its lease had run out. The observer of the store writes
+    /// this when the first node applies it.
     Expired {
         /// The client of the session.
         of: ClientId,
-        /// Every token that this session was ever granted: the client may have another session by then. `None`: not known, and the client
-        /// had only one.
+        /// Every token that this session was ever granted: the client may have another session by
+        /// then. `None`: not known, and the client had only one.
         #[serde(default)]
         tokens: Option<Vec<u64>>,
         /// The session's number at the store. `None`: not known.
         #[serde(default)]
         session: Option<u64>,
     },
-    /// The store acknowledged to a client that its session is alive: by the send time of the acknowledged message, the client may believe
-    /// in its holds until then (DESIGN §5.4). The observer of its connection writes this when the client receives it.
+    /// The store acknowledged to a client that its session is alive: by the send time of the
+    /// acknowledged message, the client may believe in its holds until then (DESIGN §5.4). The
+    /// observer of its connection writes this when the client receives it.
     Acknowledged {
         /// The session's number at the store.
         session: u64,
         /// The safe deadline that follows, nanoseconds of the run's clock.
         until_ns: u64,
     },
-    /// Names with these prefixes belong to scopes from here on: their tokens are compared within each scope, and not with those of other
-    /// names. The harness writes this before any client asks for one.
+    /// Names with these prefixes belong to scopes from here on: their tokens are compared within
+    /// each scope, and not with those of other names. The harness writes this before any client
+    /// asks for one.
     Scopes {
         /// The prefix of each scope; no two overlap.
         prefixes: Vec<String>,
@@ -551,7 +562,8 @@ impl Recorder {
         Self { writer: Some(Writer::Simulated(writer)), ..self.clone() }
     }
 
-    /// The same history, for a process whose clocks, including the recorder's, run at that rate; `None`: the right one.
+    /// The same history, for a process whose clocks, including the recorder's, run at that rate;
+    /// `None`: the right one.
     #[must_use]
     pub fn of_rate(&self, rate: Option<ClockRate>) -> Self {
         Self { writer: rate.map(Writer::Rated), ..self.clone() }
@@ -585,7 +597,8 @@ impl Recorder {
         self.write_at(self.now_ns(), client, what);
     }
 
-    /// Writes one record with an instant that was taken before: for a fact that held at a check and may be over when it is recorded.
+    /// Writes one record with an instant that was taken before: for a fact that held at a check and
+    /// may be over when it is recorded.
     ///
     /// # Panics
     ///
@@ -673,8 +686,8 @@ pub fn read(path: &Path) -> Result<Vec<Record>, HistoryError> {
     Ok(records)
 }
 
-/// Merges the records of all recorders of a run into one order, by their instants. Records of one recorder with the same instant stay in
-/// the order in which they were written.
+/// Merges the records of all recorders of a run into one order, by their instants. Records of one
+/// recorder with the same instant stay in the order in which they were written.
 pub fn merge(parts: Vec<Vec<Record>>) -> Vec<Record> {
     let mut records: Vec<Record> = parts.into_iter().flatten().collect();
     records.sort_by_key(|record| record.at_ns);

@@ -1,5 +1,6 @@
-//! Resources outside the store that refuse older tokens (DESIGN §5.7): holders write to them, and the judge checks their decisions (I1).
-//! Kept in memory; [`Served`] is the same for clients of other processes.
+//! Resources outside the store that refuse older tokens (DESIGN §5.7): holders write to them, and
+//! the judge checks their decisions (I1). Kept in memory; [`Served`] is the same for clients of
+//! other processes.
 
 mod served;
 
@@ -18,12 +19,14 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// Resources without writes. They record their decisions in the history, in the client's name, at the instant of the decision.
+    /// Resources without writes. They record their decisions in the history, in the client's name,
+    /// at the instant of the decision.
     pub fn new(recorder: Recorder) -> Self {
         Self { recorder, largest: Arc::default() }
     }
 
-    /// A client writes to the resource `name` under `token`, whether its hold is safe or not: the resource decides by the token alone.
+    /// A client writes to the resource `name` under `token`, whether its hold is safe or not: the
+    /// resource decides by the token alone.
     ///
     /// # Errors
     ///

@@ -1,5 +1,6 @@
-//! A worker on a queue of work that records what it receives and believes: an item is a lock by the name of its id, held from its hand-out
-//! until it is done. See [`crate::term`] for what the judge reads as a token.
+//! A worker on a queue of work that records what it receives and believes: an item is a lock by the
+//! name of its id, held from its hand-out until it is done. See [`crate::term`] for what the judge
+//! reads as a token.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The everyday vocabulary over real processes: readers beside readers, sets, those of several names that are free, values, queries of
-//! tokens, through the library and the command line.
+//! The everyday vocabulary over real processes: readers beside readers, sets, those of several
+//! names that are free, values, queries of tokens, through the library and the command line.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -143,7 +143,8 @@ async fn a_value_goes_to_the_next_holder_and_is_suspect_if_the_last_one_died() {
     assert!(next.inspect("import").await.unwrap().is_none(), "no residue (I33)");
 }
 
-/// DESIGN §5.6, I12, I23 over a change of leader: parts and values that are requested while no node leads are applied once.
+/// DESIGN §5.6, I12, I23 over a change of leader: parts and values that are requested while no node
+/// leads are applied once.
 #[tokio::test]
 async fn sets_and_values_outlive_the_leader() {
     let mut cluster = Cluster::start(&Setup::nodes(3)).await;
@@ -248,8 +249,8 @@ async fn requests_for_several_that_are_dropped_leave_nothing_behind() {
     assert_eq!(reader.list("").await.unwrap(), []);
 }
 
-/// I31, the review's L3: a State of 17 MiB is more than a client takes in one message. Either the client resumes with all of it, or its
-/// locks end; they are never held without a client.
+/// I31, the review's L3: a State of 17 MiB is more than a client takes in one message. Either the
+/// client resumes with all of it, or its locks end; they are never held without a client.
 #[tokio::test]
 async fn a_client_with_megabytes_of_state_keeps_its_locks_over_a_restart_or_loses_them() {
     const SETS: usize = 68;

@@ -33,8 +33,8 @@ use stage::{LONG, Pending, Settings, Stage, TTL, host_of_client, host_of_node};
 use unary::Session;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// By this time either end notices a half-open connection of a client: its silence for one interval of HTTP/2's keepalive, 5 s, and no
-/// answer within 5 s.
+/// By this time either end notices a half-open connection of a client: its silence for one interval
+/// of HTTP/2's keepalive, 5 s, and no answer within 5 s.
 const NOTICED_WITHIN: Duration = Duration::from_millis(10_500);
 
 fn take(stage: &mut Stage, client: u64, scribe: &Scribe, name: &'static str) -> Held {
@@ -100,8 +100,8 @@ fn a_lock_is_handed_over_to_the_client_that_waits() {
     assert_eq!((report.tally.safe_holds, report.tally.waits), (2, 1));
 }
 
-/// A client holds and another waits when something happens to the leader. The next leader has both: the hold was never in doubt, the place
-/// is kept.
+/// A client holds and another waits when something happens to the leader. The next leader has both:
+/// the hold was never in doubt, the place is kept.
 fn hold_and_place_outlive(seed: u64, happens_to: impl Fn(&mut Stage, u64)) {
     let mut stage = Stage::set(&Settings::new(seed, 2));
     let (first, second) = (stage.connect(1, TTL), stage.connect(2, TTL));
@@ -135,7 +135,8 @@ fn hold_and_place_outlive_a_leader_that_is_cut_off() {
     hold_and_place_outlive(2, Stage::cut_off);
 }
 
-/// Its segments are held, and delivered when the network is healed: its messages as a leader arrive after it was deposed.
+/// Its segments are held, and delivered when the network is healed: its messages as a leader arrive
+/// after it was deposed.
 #[test]
 fn hold_and_place_outlive_a_leader_whose_links_are_held() {
     hold_and_place_outlive(3, Stage::hold_off);
@@ -183,8 +184,8 @@ impl Cut {
     }
 }
 
-/// Cut at every millisecond from the request on, in every way: whatever was under way, the client gets the lock once, the store shows that
-/// one hold, and its release frees it.
+/// Cut at every millisecond from the request on, in every way: whatever was under way, the client
+/// gets the lock once, the store shows that one hold, and its release frees it.
 #[test]
 fn a_stream_that_is_cut_in_the_middle_of_a_grant_neither_loses_nor_doubles_the_hold() {
     let mut stage = Stage::set(&Settings::new(7, 2));
@@ -223,8 +224,9 @@ fn a_stream_that_is_cut_in_the_middle_of_a_grant_neither_loses_nor_doubles_the_h
     assert!(stage.verdict().tally.grants >= 128);
 }
 
-/// Nothing is lost and nothing refused: for TCP the connection is fine, but nothing arrives. The client notices by its own deadline, before
-/// another client is granted; the node notices by HTTP/2's keepalive.
+/// Nothing is lost and nothing refused: for TCP the connection is fine, but nothing arrives. The
+/// client notices by its own deadline, before another client is granted; the node notices by
+/// HTTP/2's keepalive.
 #[test]
 fn a_held_line_is_noticed_by_deadlines_at_both_ends_and_not_by_tcp() {
     let mut stage = Stage::set(&Settings::new(8, 3));
@@ -259,7 +261,8 @@ fn a_held_line_is_noticed_by_deadlines_at_both_ends_and_not_by_tcp() {
     stage.verdict();
 }
 
-/// Both ends have given the connection up long before the lease is over: that ends no session and frees nothing.
+/// Both ends have given the connection up long before the lease is over: that ends no session and
+/// frees nothing.
 #[test]
 fn a_line_that_the_node_gave_up_ends_no_session() {
     let mut stage = Stage::set(&Settings::new(14, 3));
@@ -285,8 +288,8 @@ fn a_line_that_the_node_gave_up_ends_no_session() {
     stage.verdict();
 }
 
-/// A watch has no deadline of its own, and the node may have nothing to send for hours: only HTTP/2's keepalive shows that the connection
-/// is dead.
+/// A watch has no deadline of its own, and the node may have nothing to send for hours: only
+/// HTTP/2's keepalive shows that the connection is dead.
 #[test]
 fn a_watch_whose_line_is_held_begins_anew() {
     let mut stage = Stage::set(&Settings::new(9, 2));
@@ -321,8 +324,9 @@ async fn until_told(watch: &mut holdfast::Watch, event: &WatchEvent) {
     while watch.next().await.unwrap().unwrap() != *event {}
 }
 
-/// A segment of the append stream is lost and the link is whole again: TCP would wait for ever here. The leader gives the connection up by
-/// its keepalive and fills the follower over a new one, while the others go on.
+/// A segment of the append stream is lost and the link is whole again: TCP would wait for ever
+/// here. The leader gives the connection up by its keepalive and fills the follower over a new one,
+/// while the others go on.
 #[test]
 fn a_member_whose_connection_is_stuck_is_reached_over_a_new_one() {
     let mut stage = Stage::set(&Settings::new(10, 1));
@@ -360,9 +364,9 @@ async fn fill(scribe: Scribe) -> Vec<Held> {
     sets
 }
 
-/// A client with 1,088 locks, each of which has a value of 4 KiB, loses its connection and resumes its session over a slow one: State is
-/// 4.6 MB, and arrives after the client gave up for the first time. A member that was away gets the table as a snapshot over a slow link,
-/// too.
+/// A client with 1,088 locks, each of which has a value of 4 KiB, loses its connection and resumes
+/// its session over a slow one: State is 4.6 MB, and arrives after the client gave up for the first
+/// time. A member that was away gets the table as a snapshot over a slow link, too.
 #[test]
 fn large_messages_pass_slow_lines() {
     let replica = ReplicaConfig {

@@ -1,5 +1,5 @@
-//! Which client is alive, which only believes it, and which node may decide: leases over real processes (DESIGN §5; I5, I6, I7, I13, I19,
-//! I24).
+//! Which client is alive, which only believes it, and which node may decide: leases over real
+//! processes (DESIGN §5; I5, I6, I7, I13, I19, I24).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -201,8 +201,9 @@ async fn a_client_whose_line_falls_silent_is_unsafe_before_the_next_is_granted()
     judge(vec![recorder.take()]);
 }
 
-/// A set of which one name was released, and a lock that is shared: the client believes in none of them when other clients are granted
-/// them, the released name was free all along, and the value that the silent client left is suspect.
+/// A set of which one name was released, and a lock that is shared: the client believes in none of
+/// them when other clients are granted them, the released name was free all along, and the value
+/// that the silent client left is suspect.
 #[tokio::test]
 async fn a_silent_client_loses_all_it_holds_before_others_are_granted_any_of_it() {
     const TTL_MS: u64 = 1_500;
@@ -301,7 +302,8 @@ async fn wake_a_deposed_leader() -> Result<(), TooLate> {
     Ok(())
 }
 
-/// Renews a lease of two seconds: if the host stalled for as long, the lease may be over, or another node may lead.
+/// Renews a lease of two seconds: if the host stalled for as long, the lease may be over, or
+/// another node may lead.
 async fn kept_alive(wire: &mut Wire, seq: u64) -> Result<(), TooLate> {
     wire.keep_alive(seq).await;
     loop {
@@ -324,9 +326,10 @@ async fn frames_of(wire: &mut Wire) -> Vec<Told> {
     told
 }
 
-/// The followers are frozen when a silent session's lease runs out; the leader is killed, comes back and forms a majority with one of them.
-/// A client that is told that its session lives must find it alive for its whole TTL. (An expiry that was appended and not committed needs
-/// a disk that is stopped at the right moment: `virtual_time.rs`.)
+/// The followers are frozen when a silent session's lease runs out; the leader is killed, comes
+/// back and forms a majority with one of them. A client that is told that its session lives must
+/// find it alive for its whole TTL. (An expiry that was appended and not committed needs a disk
+/// that is stopped at the right moment: `virtual_time.rs`.)
 #[tokio::test]
 async fn a_leader_that_crashes_while_a_lease_runs_out_expires_nobody_wrongly() {
     const TTL_MS: u64 = 1_500;
@@ -351,8 +354,8 @@ async fn a_leader_that_crashes_while_a_lease_runs_out_expires_nobody_wrongly() {
     let alive = hear_first(&cluster, [leader, first], &ticket, &recorder).await;
     cluster.thaw(second);
 
-    // A session that is known to live is kept alive and must stay; the judge finds one whose end is reported while its client was told that
-    // it is safe (I6).
+    // A session that is known to live is kept alive and must stay; the judge finds one whose end is
+    // reported while its client was told that it is safe (I6).
     if let Some(mut wire) = alive {
         for seq in 1..8 {
             wire.keep_alive(seq).await;
@@ -363,7 +366,8 @@ async fn a_leader_that_crashes_while_a_lease_runs_out_expires_nobody_wrongly() {
     judge(vec![recorder.take()]);
 }
 
-/// Shows the session's secret to the nodes until one answers; `None` if that one reports that the session is over.
+/// Shows the session's secret to the nodes until one answers; `None` if that one reports that the
+/// session is over.
 async fn hear_first(
     cluster: &Cluster,
     nodes: [usize; 2],

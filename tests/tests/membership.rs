@@ -106,8 +106,9 @@ async fn roles(cluster: &Cluster) -> Vec<(u64, String)> {
     members.iter().map(role).collect()
 }
 
-/// The history of a cluster: it grows, the new member leads, the old leader is removed, another one dies with its disk and is replaced. A
-/// hundred clients go on meanwhile, holds that were acknowledged at the start are there after each step, and the history is judged.
+/// The history of a cluster: it grows, the new member leads, the old leader is removed, another one
+/// dies with its disk and is replaced. A hundred clients go on meanwhile, holds that were
+/// acknowledged at the start are there after each step, and the history is judged.
 #[tokio::test]
 async fn clients_hold_wait_and_hand_over_while_members_come_lead_go_and_die() {
     let setup = Setup::nodes(3).node("snapshot_every", 300);

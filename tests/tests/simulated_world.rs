@@ -1,4 +1,5 @@
-//! The simulated world works as described: each fault does what its name says, and the same seed gives the same run.
+//! The simulated world works as described: each fault does what its name says, and the same seed
+//! gives the same run.
 #![allow(clippy::unwrap_used, reason = "helpers of a test fail it by a panic")]
 
 use std::path::Path;
@@ -76,7 +77,8 @@ async fn add(world: &World<'_>, id: u64) {
     added.await.unwrap().unwrap();
 }
 
-/// Two clients hand a lock over on three nodes; returns digests of the trace, and of every step of the machine.
+/// Two clients hand a lock over on three nodes; returns digests of the trace, and of every step of
+/// the machine.
 fn hand_over(seed: u64, trace: &Trace) -> (u64, u64) {
     let machine = Machine::new(seed);
     machine.run(async {
@@ -133,8 +135,8 @@ fn all_nodes_without_power_come_back_with_what_was_acknowledged() {
     });
 }
 
-/// A disk that ignores its syncs loses what its node pledged to keep. The probe finds that when the node pledges it (I19), and the guard
-/// after the power cut (I21).
+/// A disk that ignores its syncs loses what its node pledged to keep. The probe finds that when the
+/// node pledges it (I19), and the guard after the power cut (I21).
 #[test]
 fn a_node_whose_disk_ignores_syncs_refuses_its_folder_after_a_power_cut() {
     let refused = (0..8).filter(|&seed| {
@@ -527,8 +529,9 @@ async fn open_sessions(
     std::mem::take(&mut told.lock().unwrap())
 }
 
-/// Commands come all the time, to disks that take 5 to 15 ms. openraft would let the leader commit its own removal and go a little later,
-/// with other entries still under way to a node that does not have them.
+/// Commands come all the time, to disks that take 5 to 15 ms. openraft would let the leader commit
+/// its own removal and go a little later, with other entries still under way to a node that does
+/// not have them.
 #[test]
 fn a_leader_that_is_removed_leaves_no_outcome_unknown_and_nobody_waits_for_an_election() {
     for seed in 0..4 {

@@ -1,5 +1,6 @@
-//! A whole cluster in one thread, without a socket, on virtual time: the real client, the real session layer, real replication and the real
-//! store, scenario by scenario, with clocks of one rate and sharp bounds (DESIGN §3, "Seams for the simulator").
+//! A whole cluster in one thread, without a socket, on virtual time: the real client, the real
+//! session layer, real replication and the real store, scenario by scenario, with clocks of one
+//! rate and sharp bounds (DESIGN §3, "Seams for the simulator").
 #![allow(clippy::unwrap_used, reason = "helpers of a test fail it by a panic")]
 
 use std::time::Duration;
@@ -105,8 +106,8 @@ fn a_lock_is_handed_over_to_the_client_that_waits() {
     });
 }
 
-/// The clocks of this scenario have one rate, so the bounds are sharp: not before the whole TTL and the margin after the last keepalive
-/// that the server received, and at once then.
+/// The clocks of this scenario have one rate, so the bounds are sharp: not before the whole TTL and
+/// the margin after the last keepalive that the server received, and at once then.
 #[test]
 fn a_silent_client_loses_its_lock_when_its_lease_is_over_and_not_before() {
     play(1, 2, async |scene| {
@@ -165,9 +166,10 @@ fn holds_and_places_outlive_the_leader() {
     });
 }
 
-/// Two readers hold, a set waits for their locks and keeps out a third reader, of a lock that is shared and of one that is free. The leader
-/// dies while all of this stands. Then the readers leave, the set gets all of its names at once, leaves a value and releases one name, and
-/// the third reader enters with that value.
+/// Two readers hold, a set waits for their locks and keeps out a third reader, of a lock that is
+/// shared and of one that is free. The leader dies while all of this stands. Then the readers
+/// leave, the set gets all of its names at once, leaves a value and releases one name, and the
+/// third reader enters with that value.
 #[test]
 fn readers_and_a_set_outlive_the_leader_and_enter_in_order() {
     play(3, 5, async |scene| {
@@ -217,10 +219,11 @@ fn readers_and_a_set_outlive_the_leader_and_enter_in_order() {
     });
 }
 
-/// The lease of a silent client runs out while the followers' disks finish nothing: the leader is confirmed, appends the expiry and cannot
-/// commit it. Then all nodes lose their power. The old leader comes back with one follower and leads again, because its log is the longer
-/// one: the entry of its old tenure commits before any client is heard. Every other session has a whole lease from then on: the waiter,
-/// which had no answer meanwhile, is granted at its place.
+/// The lease of a silent client runs out while the followers' disks finish nothing: the leader is
+/// confirmed, appends the expiry and cannot commit it. Then all nodes lose their power. The old
+/// leader comes back with one follower and leads again, because its log is the longer one: the
+/// entry of its old tenure commits before any client is heard. Every other session has a whole
+/// lease from then on: the waiter, which had no answer meanwhile, is granted at its place.
 #[test]
 fn a_leader_that_crashes_with_an_expiry_not_committed_expires_nobody_wrongly() {
     play(3, 4, async |scene| {
@@ -258,10 +261,11 @@ fn a_leader_that_crashes_with_an_expiry_not_committed_expires_nobody_wrongly() {
     });
 }
 
-/// Finding S1 of `docs/reliability.md`. The leader is cut off on live connections, together with the client that holds. Answers of the
-/// other nodes are under way to it; they arrive when another leader has given all sessions a lease, and before any other message. They
-/// prove nothing about the present: the old leader acknowledges no keepalive (§5.1), and the client is unsafe before the next one is
-/// granted.
+/// Finding S1 of `docs/reliability.md`. The leader is cut off on live connections, together with
+/// the client that holds. Answers of the other nodes are under way to it; they arrive when another
+/// leader has given all sessions a lease, and before any other message. They prove nothing about
+/// the present: the old leader acknowledges no keepalive (§5.1), and the client is unsafe before
+/// the next one is granted.
 #[test]
 fn answers_from_before_an_election_let_a_deposed_leader_acknowledge_nothing() {
     play(3, 6, async |scene| {
@@ -311,8 +315,8 @@ fn answers_from_before_an_election_let_a_deposed_leader_acknowledge_nothing() {
     });
 }
 
-/// Acquires and releases a lock of its own so many times; returns how often the store refused it for load, and it repeated the request when
-/// the store allowed.
+/// Acquires and releases a lock of its own so many times; returns how often the store refused it
+/// for load, and it repeated the request when the store allowed.
 async fn work(client: &Client, seams: &Seams, name: String, rounds: u64) -> u64 {
     let (mut done, mut refused) = (0, 0);
     while done < rounds {
@@ -331,8 +335,8 @@ async fn work(client: &Client, seams: &Seams, name: String, rounds: u64) -> u64 
     refused
 }
 
-/// I31: eight sessions of 32 workers each ask for far more than the queue has places. Refused requests are repeated; no stream ends, and
-/// every lock is free in the end.
+/// I31: eight sessions of 32 workers each ask for far more than the queue has places. Refused
+/// requests are repeated; no stream ends, and every lock is free in the end.
 #[test]
 fn a_store_with_too_much_to_do_refuses_acquires_and_neither_releases_nor_streams() {
     const SESSIONS: u64 = 8;

@@ -1,9 +1,10 @@
 //! Packets held back on their way from a host to others, while their connections live.
 //!
-//! Routes of the host lead its traffic to the others into a TUN device. A thread in the host's network reads the packets, keeps those that
-//! carry data, and sends them on late, from a raw socket on the host's usual device. Acknowledgements without data pass at once: so the
-//! other direction of each connection goes on, and neither end takes the connection for dead. Packets that TCP sends again meanwhile are
-//! kept and delivered too, as a network may do.
+//! Routes of the host lead its traffic to the others into a TUN device. A thread in the host's
+//! network reads the packets, keeps those that carry data, and sends them on late, from a raw
+//! socket on the host's usual device. Acknowledgements without data pass at once: so the other
+//! direction of each connection goes on, and neither end takes the connection for dead. Packets
+//! that TCP sends again meanwhile are kept and delivered too, as a network may do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -165,7 +166,8 @@ impl Packets {
         })
     }
 
-    /// Runs until the sender of the orders is gone; by then nothing is routed into the device any more.
+    /// Runs until the sender of the orders is gone; by then nothing is routed into the device any
+    /// more.
     fn work(&mut self, orders: &mpsc::Receiver<Order>) -> io::Result<Held> {
         let mut lived = 0;
         loop {

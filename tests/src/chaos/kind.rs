@@ -107,7 +107,8 @@ pub enum Sole {
     Members,
     /// The file that describes the fault of a disk: it describes one.
     DiskFile,
-    /// The path of a host's outgoing packets: where a detour translates ports, packets that are sent on late would be translated twice.
+    /// The path of a host's outgoing packets: where a detour translates ports, packets that are
+    /// sent on late would be translated twice.
     WayOut,
 }
 

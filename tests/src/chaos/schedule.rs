@@ -20,8 +20,8 @@ const UNDONE_WITHIN: Duration = Duration::from_mins(3);
 const TICK: Duration = Duration::from_millis(50);
 /// The interval between two progress lines.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
-/// If killing the leader is the only kind of a run, each kill waits until a new node has led for so long: so the run measures each kill by
-/// itself.
+/// If killing the leader is the only kind of a run, each kill waits until a new node has led for so
+/// long: so the run measures each kill by itself.
 const SETTLED_FOR: Duration = Duration::from_millis(1_500);
 
 /// A fault that is over.
@@ -110,8 +110,8 @@ impl Schedule {
         }
     }
 
-    /// Only one fault of each kind is active at a time, and only one that needs the same thing for itself; a majority is left unless the
-    /// fault is meant to leave none.
+    /// Only one fault of each kind is active at a time, and only one that needs the same thing for
+    /// itself; a majority is left unless the fault is meant to leave none.
     fn may_begin(&self, kind: Kind, stage: &Stage) -> bool {
         let minority = stage.minority();
         let taken = |kind: Kind| match kind.takes() {

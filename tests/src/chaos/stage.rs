@@ -1,5 +1,5 @@
-//! What the faults of a run act on: nodes and client processes, each on a host of its own where the machine allows it, and what the harness
-//! itself holds meanwhile.
+//! What the faults of a run act on: nodes and client processes, each on a host of its own where the
+//! machine allows it, and what the harness itself holds meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -268,7 +268,8 @@ impl Stage {
         self.draw.one_of(&idle)
     }
 
-    /// Reports, and restarts, processes that ended although no fault hit them; also reports nodes in different states.
+    /// Reports, and restarts, processes that ended although no fault hit them; also reports nodes
+    /// in different states.
     pub fn watch_processes(&mut self) {
         for node in self.idle_nodes() {
             if let Some(status) = self.cluster.exited(node) {

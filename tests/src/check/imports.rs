@@ -1,10 +1,11 @@
-//! I25: an imported row is exactly one hold, or one place in its queue, with its owner, its value and what remained of its lease; importing
-//! it again changes nothing.
+//! I25: an imported row is exactly one hold, or one place in its queue, with its owner, its value
+//! and what remained of its lease; importing it again changes nothing.
 //!
-//! An imported row gets a session of its own, which belongs to no client of the history; it shows in the answers that other clients get.
-//! Until the row has run out, counted by the fastest clock from the moment when the import was requested, no other request is granted its
-//! lock before its owner has claimed it. Its owner's claim is granted, once, with the row's value. Imported waiters are granted in the
-//! order that they had in the other store.
+//! An imported row gets a session of its own, which belongs to no client of the history; it shows
+//! in the answers that other clients get. Until the row has run out, counted by the fastest clock
+//! from the moment when the import was requested, no other request is granted its lock before its
+//! owner has claimed it. Its owner's claim is granted, once, with the row's value. Imported waiters
+//! are granted in the order that they had in the other store.
 
 use std::collections::BTreeMap;
 
@@ -80,7 +81,8 @@ impl Row<'_> {
         !matches!(self.became, Some((_, Became::Refused)))
     }
 
-    /// Before this instant it has certainly not run out. The leader's clock may be fast by the allowance, a tenth.
+    /// Before this instant it has certainly not run out. The leader's clock may be fast by the
+    /// allowance, a tenth.
     fn lasts_until_ns(&self) -> u64 {
         let remaining_ns = self.import.remaining_ns;
         self.import.called_ns.saturating_add(remaining_ns - remaining_ns / 10)
@@ -130,7 +132,8 @@ fn claimed_too_often(rows: &[Row<'_>], claims: &[&Request]) -> Option<String> {
         .then(|| format!("{granted} claims of it were granted, and it came in {possible} times"))
 }
 
-/// The row was there and no other claim was made, and yet the owner's claim was refused as not imported.
+/// The row was there and no other claim was made, and yet the owner's claim was refused as not
+/// imported.
 fn not_to_be_claimed(rows: &[Row<'_>], claims: &[&Request]) -> Option<String> {
     claims.iter().enumerate().find_map(|(number, claim)| {
         let refused = |answer: &Answer| {
@@ -163,7 +166,8 @@ fn with_another_value(story: &Story, rows: &[Row<'_>], claims: &[&Request]) -> O
     (!same).then(|| format!("its value {value:?} of token {token} was claimed as {shown:?}"))
 }
 
-/// Another client was granted the lock while it was certainly held for its owner, and before the owner had even claimed it.
+/// Another client was granted the lock while it was certainly held for its owner, and before the
+/// owner had even claimed it.
 fn held_by_another(story: &Story, rows: &[Row<'_>], claims: &[&Request]) -> Option<String> {
     let claimed_ns = claims.iter().map(|claim| claim.called_ns).min().unwrap_or(u64::MAX);
     rows.iter().find_map(|row| {
@@ -188,7 +192,8 @@ fn held_by_another(story: &Story, rows: &[Row<'_>], claims: &[&Request]) -> Opti
     })
 }
 
-/// Of two rows that certainly came in as waiters one after the other, and were both claimed, the first is granted first.
+/// Of two rows that certainly came in as waiters one after the other, and were both claimed, the
+/// first is granted first.
 fn out_of_order(
     rows: &BTreeMap<(&str, &str), Vec<Row<'_>>>,
     claims: &Claims<'_>,

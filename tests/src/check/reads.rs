@@ -1,5 +1,6 @@
-//! I18, I15, I11, I2: a linearizable look shows every hold that certainly held during all of it, no hold older than a conflicting one that
-//! was known before, no hold of an ended session, no conflicting holders, and no waiter for a lock that it could have.
+//! I18, I15, I11, I2: a linearizable look shows every hold that certainly held during all of it, no
+//! hold older than a conflicting one that was known before, no hold of an ended session, no
+//! conflicting holders, and no waiter for a lock that it could have.
 
 use std::collections::BTreeMap;
 
@@ -36,8 +37,8 @@ pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
     }
 }
 
-/// The holds of one name, in the order in which their clients learned of them, with what each look needs of the holds before each: so a
-/// look is judged without a walk over all holds.
+/// The holds of one name, in the order in which their clients learned of them, with what each look
+/// needs of the holds before each: so a look is judged without a walk over all holds.
 struct Known<'a> {
     holds: Vec<&'a Hold>,
     /// Until when any of the holds up to this one was safe.
@@ -117,15 +118,16 @@ fn unfit(seen: &Seen) -> Option<(u8, String)> {
     (alone && seen.holders.len() > 1).then(|| (2, "they do not fit together".into()))
 }
 
-/// I15: the lock is free, and the first request in its queue is not granted it. Only a set, which waits for another of its names, may do
-/// that.
+/// I15: the lock is free, and the first request in its queue is not granted it. Only a set, which
+/// waits for another of its names, may do that.
 fn stuck(look: &Look, seen: &Seen, sets: Option<&Sets>) -> Option<(u8, String)> {
     let free = seen.holders.is_empty() && seen.waiting > 0;
     let by_a_set = sets.is_some_and(|sets| sets.may_have_waited(look.called_ns, seen.at_ns));
     (free && !by_a_set).then(|| (15, format!("it is free, and {} wait for it", seen.waiting)))
 }
 
-/// The sets that ask for one name: when each was asked for, and until when any set up to that one may have waited.
+/// The sets that ask for one name: when each was asked for, and until when any set up to that one
+/// may have waited.
 #[derive(Default)]
 struct Sets(Vec<(u64, u64)>);
 

@@ -1,8 +1,9 @@
-//! I6, as DESIGN §5.4 and §5.5 define it: a client believes in its holds no longer than the *send* time of the acknowledged keepalive
-//! allows, and the store ends no session before that.
+//! I6, as DESIGN §5.4 and §5.5 define it: a client believes in its holds no longer than the *send*
+//! time of the acknowledged keepalive allows, and the store ends no session before that.
 //!
-//! Both checks need an observer on the clients' connections. A session's safe deadline covers more than its holds show: it counts without a
-//! hold, and up to the last acknowledgement, believed or not.
+//! Both checks need an observer on the clients' connections. A session's safe deadline covers more
+//! than its holds show: it counts without a hold, and up to the last acknowledgement, believed or
+//! not.
 
 use std::collections::BTreeMap;
 

@@ -22,8 +22,8 @@ pub(super) struct Story {
     pub(super) clients: BTreeMap<ClientId, Client>,
     /// What was observed besides the clients' records.
     pub(super) facts: Facts,
-    /// What is wrong before any check runs: answers about requests that were never made (I23), and beliefs in holds that were given back or
-    /// reported to be over (I24).
+    /// What is wrong before any check runs: answers about requests that were never made (I23), and
+    /// beliefs in holds that were given back or reported to be over (I24).
     pub(super) contradictions: Vec<Violation>,
     pub(super) request_of: BTreeMap<(ClientId, u64), usize>,
     pub(super) write_of: BTreeMap<(ClientId, u64), usize>,
@@ -63,8 +63,9 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Whether it was certainly never granted. A request that waited and was denied was given up by its own limit: a client that was
-    /// stopped meanwhile may have missed both the grant and the loss of the hold.
+    /// Whether it was certainly never granted. A request that waited and was denied was given up by
+    /// its own limit: a client that was stopped meanwhile may have missed both the grant and the
+    /// loss of the hold.
     pub(super) fn is_certainly_ungranted(&self) -> bool {
         self.granted.is_none()
             && self.answers.iter().any(|(_, answer)| match answer {
@@ -256,8 +257,9 @@ pub(super) struct Right {
     pub(super) until_ns: u64,
 }
 
-/// When a client's session was certainly alive: spans in order, each the lifetime of one session as far as the records show it. Between two
-/// of them the session may have run out, and the later span may belong to another session.
+/// When a client's session was certainly alive: spans in order, each the lifetime of one session as
+/// far as the records show it. Between two of them the session may have run out, and the later span
+/// may belong to another session.
 #[derive(Default)]
 pub(super) struct Leases(Vec<(u64, u64)>);
 
@@ -271,7 +273,8 @@ impl Leases {
         }
     }
 
-    /// Until when the session of the instant `at_ns` was certainly alive; `None` if it is not certain even then.
+    /// Until when the session of the instant `at_ns` was certainly alive; `None` if it is not
+    /// certain even then.
     pub(super) fn certain_until(&self, at_ns: u64) -> Option<u64> {
         let later = self.0.partition_point(|(from, _)| *from <= at_ns);
         let (_, until) = *self.0.get(later.checked_sub(1)?)?;
@@ -285,7 +288,8 @@ impl Leases {
 }
 
 impl Client {
-    /// From when on the lease of the session at `at_ns` may have run out, as far as is known; `None`: it never did.
+    /// From when on the lease of the session at `at_ns` may have run out, as far as is known;
+    /// `None`: it never did.
     pub(super) fn may_expire_from_ns(&self, at_ns: u64) -> Option<u64> {
         let certain_ns = self.leases.certain_until(at_ns).unwrap_or(0);
         if self.closed_ns.is_some_and(|closed| closed <= certain_ns) && self.ended_ns.is_none() {

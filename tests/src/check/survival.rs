@@ -1,5 +1,6 @@
-//! I4, I19: what was acknowledged, and not ended by its own client, is in every later state of its session, under the acknowledged token
-//! (I4) and at all (a place: I4, a hold: I19). What was released, with an acknowledgement, is in none.
+//! I4, I19: what was acknowledged, and not ended by its own client, is in every later state of its
+//! session, under the acknowledged token (I4) and at all (a place: I4, a hold: I19). What was
+//! released, with an acknowledgement, is in none.
 
 use std::collections::BTreeMap;
 

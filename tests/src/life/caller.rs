@@ -1,8 +1,9 @@
-//! A client without a stream and without our library: it opens a session, keeps it alive, acquires, holds and releases by unary calls, one
-//! request and one answer at a time.
+//! A client without a stream and without our library: it opens a session, keeps it alive, acquires,
+//! holds and releases by unary calls, one request and one answer at a time.
 //!
-//! It believes what the wire format promises such a client, and no more: a hold is certain until the send time of the last answered
-//! keepalive, plus the lease, less a tenth and 20 ms. A call that ended without an answer is sent again under its number, to the leader.
+//! It believes what the wire format promises such a client, and no more: a hold is certain until
+//! the send time of the last answered keepalive, plus the lease, less a tenth and 20 ms. A call
+//! that ended without an answer is sent again under its number, to the leader.
 
 mod imports;
 mod session;
@@ -132,7 +133,8 @@ impl Caller {
         self.get(session, request, Wish { items, wait, owner: None }).await
     }
 
-    /// Asks until there is an answer, the request's own limit has passed, or its session may be over.
+    /// Asks until there is an answer, the request's own limit has passed, or its session may be
+    /// over.
     async fn get(&mut self, session: &Session, request: u64, wish: Wish) -> Option<Holding> {
         let until = self.seams.clock.now() + self.traffic.within;
         while session.is_safe() {
@@ -161,9 +163,9 @@ impl Caller {
         None
     }
 
-    /// Makes one call, or two. Some requests are given up early: their place, and their grant, stay (DESIGN §6). Before some, the client
-    /// has sent one with a shorter limit, as a proxy does that retries a slow call: the limit of that call ends the wait, never a grant
-    /// (I13).
+    /// Makes one call, or two. Some requests are given up early: their place, and their grant, stay
+    /// (DESIGN §6). Before some, the client has sent one with a shorter limit, as a proxy does that
+    /// retries a slow call: the limit of that call ends the wait, never a grant (I13).
     async fn acquire(
         &mut self,
         session: &Session,
@@ -322,7 +324,8 @@ impl Caller {
         What::Unknown { request }
     }
 
-    /// Releases until there is an answer, or the session may be over. The first of several calls may have done it.
+    /// Releases until there is an answer, or the session may be over. The first of several calls
+    /// may have done it.
     async fn release(&self, session: &Session, holding: &Holding) {
         let token = holding.token;
         loop {
@@ -382,7 +385,8 @@ fn may_be_asked_again(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal)
 }
 
-/// Whether the refusal concerns this copy alone: an earlier copy whose answer was lost may have been applied, or may still be.
+/// Whether the refusal concerns this copy alone: an earlier copy whose answer was lost may have
+/// been applied, or may still be.
 fn is_of_one_copy(status: &Status) -> bool {
     status.code() == Code::ResourceExhausted
 }

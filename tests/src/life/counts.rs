@@ -72,7 +72,8 @@ pub struct Counts {
     /// Grants in them to old clients.
     #[serde(default)]
     pub old_grants: u64,
-    /// Items of work that were enqueued, times that a worker had one, and of these the times that a worker had had it before.
+    /// Items of work that were enqueued, times that a worker had one, and of these the times that a
+    /// worker had had it before.
     #[serde(default)]
     pub work_items: u64,
     #[serde(default)]

@@ -29,7 +29,8 @@ pub(super) enum Change {
 }
 
 impl Stage<'_> {
-    /// Kills a node and damages its disk: it refuses to start, or has lost nothing. If it refuses, a new node takes its place.
+    /// Kills a node and damages its disk: it refuses to start, or has lost nothing. If it refuses,
+    /// a new node takes its place.
     pub(super) async fn damage(&self, who: Who, damage: Damage, lasts: Duration) -> Option<()> {
         let _crew = self.crew.try_lock().ok()?;
         let id = self.pick(who).filter(|_| self.may_lose_one())?;
@@ -64,8 +65,8 @@ impl Stage<'_> {
         damaged.then_some(())
     }
 
-    /// The copy that is put back later. `None` if the power is cut meanwhile: the guard's hint, which shows that the store is older, is not
-    /// synced (docs/reliability.md).
+    /// The copy that is put back later. `None` if the power is cut meanwhile: the guard's hint,
+    /// which shows that the store is older, is not synced (docs/reliability.md).
     async fn grows_older(&self, disk: &VirtualDisk, lasts: Duration) -> Option<()> {
         let cuts = || disk.injected().power_lost;
         let before = cuts();
@@ -74,7 +75,8 @@ impl Stage<'_> {
         (cuts() == before).then_some(())
     }
 
-    /// The files of a disk, the one to be damaged first: half of the time the largest, which is the log or a snapshot.
+    /// The files of a disk, the one to be damaged first: half of the time the largest, which is the
+    /// log or a snapshot.
     fn to_be_damaged(&self, disk: &VirtualDisk) -> Vec<PathBuf> {
         let mut files = disk.files();
         let mut draw = self.draw();
@@ -87,7 +89,8 @@ impl Stage<'_> {
         files
     }
 
-    /// A node comes back with an empty disk, under its old id: no member lets it in (I22). A new node takes its place.
+    /// A node comes back with an empty disk, under its old id: no member lets it in (I22). A new
+    /// node takes its place.
     pub(super) async fn wipe(&self, who: Who, lasts: Duration) -> Option<()> {
         let _crew = self.crew.try_lock().ok()?;
         let id = self.pick(who).filter(|_| self.may_lose_one())?;
@@ -152,7 +155,8 @@ impl Stage<'_> {
         self.plan.nodes > 1 && known.count() > 1 && lock(&self.lost).is_empty()
     }
 
-    /// Adds a new node in place of `lost`, and removes that. Until both are done, `lost` counts as lost, and no other node is.
+    /// Adds a new node in place of `lost`, and removes that. Until both are done, `lost` counts as
+    /// lost, and no other node is.
     async fn replace(&self, lost: u64) {
         lock(&self.lost).insert(lost);
         if let Some(joined) = self.join().await {
@@ -179,7 +183,8 @@ impl Stage<'_> {
         if self.change(Change::Add(id)).await {
             return Some(id);
         }
-        // The node may still be added if only the answer was lost. Then it is a member that has to be removed again.
+        // The node may still be added if only the answer was lost. Then it is a member that has to
+        // be removed again.
         lock(&self.lost).insert(id);
         self.remove_lost(id).await;
         None
@@ -209,7 +214,8 @@ impl Stage<'_> {
     }
 }
 
-/// Asks the leader of `world` until the change is made, or cannot be, or the time is over: any message may be lost.
+/// Asks the leader of `world` until the change is made, or cannot be, or the time is over: any
+/// message may be lost.
 pub(super) async fn until_made(world: &World<'_>, change: Change) -> bool {
     let seams = world.seams();
     let asks = async {

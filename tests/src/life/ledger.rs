@@ -1,4 +1,5 @@
-//! Counts of simulated runs over several invocations of one program, in a file: for a long run that may be interrupted.
+//! Counts of simulated runs over several invocations of one program, in a file: for a long run that
+//! may be interrupted.
 
 use std::fs;
 use std::io;
@@ -18,7 +19,8 @@ const CHUNK: u64 = 100;
 /// Why a long run cannot continue an earlier one. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// Runs of two builds, or from two first seeds, are not added up: the figure would stand for neither.
+    /// Runs of two builds, or from two first seeds, are not added up: the figure would stand for
+    /// neither.
     #[error(
         "{} counts lives of another build, or from another first seed; name another file to begin anew",
         path.display()
@@ -59,7 +61,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// The ledger at `path`, or a new one that begins with `first_seed()`; `asked` is the first seed that the caller asked for.
+    /// The ledger at `path`, or a new one that begins with `first_seed()`; `asked` is the first
+    /// seed that the caller asked for.
     ///
     /// # Errors
     ///
@@ -103,8 +106,9 @@ impl Ledger {
         self.first_seed
     }
 
-    /// Continues until `many.lives` runs have been made in all, or until `many` ends it earlier; the file is written after each hundred.
-    /// `many.first_seed` does not count. `tell` sees each run, `so_far` the sums after each hundred.
+    /// Continues until `many.lives` runs have been made in all, or until `many` ends it earlier;
+    /// the file is written after each hundred. `many.first_seed` does not count. `tell` sees each
+    /// run, `so_far` the sums after each hundred.
     ///
     /// # Errors
     ///

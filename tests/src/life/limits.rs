@@ -1,7 +1,8 @@
 //! Limits of size as settings of a simulated run, drawn so small that the run reaches them.
 //!
-//! A new limit is one line of [`LIMITS`]: the store's name for it, the range it is drawn from, and where it is set. The totals then count
-//! in how many runs it was reached, and `--demand` asks for one run in [`ONE_RUN_IN`].
+//! A new limit is one line of [`LIMITS`]: the store's name for it, the range it is drawn from, and
+//! where it is set. The totals then count in how many runs it was reached, and `--demand` asks for
+//! one run in [`ONE_RUN_IN`].
 
 use std::collections::BTreeMap;
 
@@ -39,8 +40,8 @@ fn count(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
-/// Every limit that a run draws. Limits that would keep a client out for good are above the number of clients: a client that waits for its
-/// turn has to get it.
+/// Every limit that a run draws. Limits that would keep a client out for good are above the number
+/// of clients: a client that waits for its turn has to get it.
 const LIMITS: &[Limit] = &[
     Limit {
         name: "outbox_frames",
@@ -49,7 +50,8 @@ const LIMITS: &[Limit] = &[
     },
     Limit {
         name: "frames_per_second",
-        // Settings allow no less than 128: with less than its first message a client that resumes makes no progress.
+        // Settings allow no less than 128: with less than its first message a client that resumes
+        // makes no progress.
         between: (128, 140),
         set: |to, value| to.sessions.frames_per_second = u32::try_from(value).unwrap_or(u32::MAX),
     },
@@ -163,7 +165,8 @@ const LATER: &[(u64, Limit)] = &[
     ),
 ];
 
-/// Draws each of [`LATER`] by itself. With a large table only those that do not bound how much a run may have.
+/// Draws each of [`LATER`] by itself. With a large table only those that do not bound how much a
+/// run may have.
 pub(super) fn draw_later(draw: &mut Draw, beside_a_table: bool) -> BTreeMap<String, u64> {
     let mut drawn = BTreeMap::new();
     for (one_in, limit) in LATER {
@@ -205,7 +208,8 @@ pub(super) fn set(drawn: &BTreeMap<String, u64>, to: &mut Sizes<'_>) {
     }
 }
 
-/// The plan of a client: where watches or waiting calls are limited, the first clients watch, or call.
+/// The plan of a client: where watches or waiting calls are limited, the first clients watch, or
+/// call.
 pub(super) fn sized(
     drawn: &BTreeMap<String, u64>,
     place: usize,
@@ -220,7 +224,8 @@ pub(super) fn sized(
     client
 }
 
-/// Whether few messages to watchers are under way at a time, so that they receive the events over a while.
+/// Whether few messages to watchers are under way at a time, so that they receive the events over a
+/// while.
 pub(super) fn tells_slowly(drawn: &BTreeMap<String, u64>) -> bool {
     let slow = ["watch_backlog", "outbox_bytes", "watch_page_locks"];
     slow.iter().any(|name| drawn.contains_key(*name))

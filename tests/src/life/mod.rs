@@ -1,7 +1,7 @@
 //! Simulated runs of a whole cluster, drawn from seeds: what `just simulate` makes.
 //!
-//! A run is drawn as a [`Plan`], made on a simulated machine, healed at its end, and judged by the one judge of all runs ([`crate::check`])
-//! and by probes on the state of every node.
+//! A run is drawn as a [`Plan`], made on a simulated machine, healed at its end, and judged by the
+//! one judge of all runs ([`crate::check`]) and by probes on the state of every node.
 
 mod caller;
 mod client;

@@ -14,25 +14,27 @@ use super::scope_plan::ScopesPlan;
 use crate::draw::Draw;
 use crate::traffic::{self, Mix};
 
-/// The least length of a run, beyond what its faults need: the store is still used after the last fault has ended.
+/// The least length of a run, beyond what its faults need: the store is still used after the last
+/// fault has ended.
 const SHORTEST_MS: u64 = 60_000;
-/// Largest rate of a clock above or below true time, parts per million. A client that is as slow and a server that is as fast differ by
-/// less than the allowance of DESIGN §5.4, a tenth.
+/// Largest rate of a clock above or below true time, parts per million. A client that is as slow
+/// and a server that is as fast differ by less than the allowance of DESIGN §5.4, a tenth.
 const RATE_WITHIN: u64 = 47_000;
 /// The rate of a client beyond the allowance: it loses more than a tenth against every other clock.
 const RATE_BEYOND: i32 = -250_000;
-/// Combined with the seed, this begins the second stream of draws. Later additions draw from it, so that everything else in an old seed's
-/// run stays as it was.
+/// Combined with the seed, this begins the second stream of draws. Later additions draw from it, so
+/// that everything else in an old seed's run stays as it was.
 const LASTING_STREAM: u64 = 0x006c_6174_6572_6b69;
 /// One run in so many has a fault of each kind of the second stream.
 const LASTING_ONE_IN: u64 = 10;
-/// One run in so many begins with a table of some pages, and one with a large one. A large one takes ten times as long as a usual run, one
-/// of some pages twice as long.
+/// One run in so many begins with a table of some pages, and one with a large one. A large one
+/// takes ten times as long as a usual run, one of some pages twice as long.
 const PAGES_ONE_IN: u64 = 24;
 const LARGE_ONE_IN: u64 = 500;
 /// Locks in a large table.
 pub(super) const LARGE: u64 = 100_000;
-/// Least number of entries between two snapshots of a large table: each snapshot is as large as the table.
+/// Least number of entries between two snapshots of a large table: each snapshot is as large as the
+/// table.
 pub(super) const LARGE_SNAPSHOT_EVERY: u64 = 640;
 
 /// The same for still later additions: limits of bytes and of time, pages, full leaders.
@@ -62,7 +64,8 @@ pub struct Plan {
     pub air: Air,
     /// The disks without faults.
     pub disk: DiskPace,
-    /// How much faster than true time each node's clock is, parts per million; nodes that come later begin again with the first rate.
+    /// How much faster than true time each node's clock is, parts per million; nodes that come
+    /// later begin again with the first rate.
     pub node_rates: Vec<i32>,
     /// The clients at the beginning.
     pub clients: Vec<ClientPlan>,
@@ -228,7 +231,8 @@ impl Plan {
         plan.with_lasting()
     }
 
-    /// Adds what the stream of scopes draws. Limits of size are for clients that know of them: no run has both.
+    /// Adds what the stream of scopes draws. Limits of size are for clients that know of them: no
+    /// run has both.
     fn with_scopes(mut self) -> Self {
         if let Some((scopes, strikes)) = ScopesPlan::draw(self.seed, self.length_ms) {
             self.scopes = Some(scopes);
@@ -444,8 +448,8 @@ fn strikes(draw: &mut Draw, nodes: u64, clients: &[ClientPlan], length_ms: u64) 
     strikes
 }
 
-/// How long a fault lasts. One that cuts a client off lasts about as long as its lease in half of the cases: then its return is of
-/// interest.
+/// How long a fault lasts. One that cuts a client off lasts about as long as its lease in half of
+/// the cases: then its return is of interest.
 fn lasts_ms(draw: &mut Draw, fault: Fault, clients: &[ClientPlan]) -> u64 {
     let longest_ms = if draw.below(3) == 0 { 9_000 } else { 2_500 };
     let any_ms = 50 + draw.below(longest_ms);

@@ -1,8 +1,9 @@
-//! A client that speaks frames itself and does what the library never would: it asks twice, releases what others hold, changes values of
-//! others, forgets to renew, renews too late, or floods its stream.
+//! A client that speaks frames itself and does what the library never would: it asks twice,
+//! releases what others hold, changes values of others, forgets to renew, renews too late, or
+//! floods its stream.
 //!
-//! It acquires only names of its own, so its holds conflict with no other client's; its effect on the others shows in their histories. It
-//! judges the answers to itself on the spot.
+//! It acquires only names of its own, so its holds conflict with no other client's; its effect on
+//! the others shows in their histories. It judges the answers to itself on the spot.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -34,7 +35,8 @@ const STEPS_IN_TIME: u64 = 12;
 const STEPS_OF_A_FLOOD: u64 = 20;
 /// Most frames in one message of a client.
 const MESSAGE_FRAMES: usize = 64;
-/// In that case it renews this long after the end of its lease, milliseconds: about when the store ends it.
+/// In that case it renews this long after the end of its lease, milliseconds: about when the store
+/// ends it.
 const TOO_LATE_MS: u64 = 300;
 /// Most names of a request, and most bytes of a value.
 const NAMES_MAX: u64 = 64;

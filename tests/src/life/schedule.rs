@@ -1,13 +1,14 @@
-//! Schedules that once broke openraft, made to happen again and again in simulated runs of their own.
+//! Schedules that once broke openraft, made to happen again and again in simulated runs of their
+//! own.
 //!
-//! | | schedule | what it broke | how it is produced here |
+//! | schedule | what it broke | how it is produced here |
 //! |---|---|---|
 //! | [`Schedule::UnevenAcks`] | openraft #1802: five voters; of two that are ahead of the quorum one overtakes the other, a third passes both, and entries count as committed that two voters have | two followers are quick, one and the leader are slow, and one loses its connections and catches up in one message; now and then the leader is lost |
-//! | | [`Schedule::StaleMembers`] | openraft #1808: a node takes a snapshot over a change of members that it had appended, as leader, and no other node has; it goes on with these members | the log streams of a leader are dead when it is asked for a change; then it is cut off until the others have changed members and gone past it with a snapshot |
-//! | | [`Schedule::OtherLife`] | openraft #1892 and #1894: a node takes in a log or snapshot of an earlier cluster | a node of an earlier cluster, at the same address, comes up as the leader of nodes that are now in another one |
+//! | [`Schedule::StaleMembers`] | openraft #1808: a node takes a snapshot over a change of members that it had appended, as leader, and no other node has; it goes on with these members | the log streams of a leader are dead when it is asked for a change; then it is cut off until the others have changed members and gone past it with a snapshot |
+//! | [`Schedule::OtherLife`] | openraft #1892 and #1894: a node takes in a log or snapshot of an earlier cluster | a node of an earlier cluster, at the same address, comes up as the leader of nodes that are now in another one |
 //!
-//! Each is counted when it really happens ([`Counts::scheduled`](super::Counts::scheduled)): a run in which it does not happen proves
-//! nothing.
+//! Each is counted when it really happens ([`Counts::scheduled`](super::Counts::scheduled)): a run
+//! in which it does not happen proves nothing.
 
 use std::time::Duration;
 
@@ -86,7 +87,8 @@ fn losses_of_the_leader() -> Vec<Strike> {
 }
 
 impl<'a> Stage<'a> {
-    /// Prepares what the schedule needs before the run begins: for [`Schedule::OtherLife`] an earlier cluster.
+    /// Prepares what the schedule needs before the run begins: for [`Schedule::OtherLife`] an
+    /// earlier cluster.
     pub(super) async fn prepare_schedule(&self) -> Option<World<'a>> {
         (self.plan.schedule == Some(Schedule::OtherLife)).then_some(())?;
         let earlier = self.world.beside(super::stage::settings_of_one(self.plan));
@@ -120,8 +122,9 @@ impl<'a> Stage<'a> {
 
     // --- openraft #1802
 
-    /// One round: two followers are quick and overtake each other, one is slow, so that for a while only those two are ahead; the last one
-    /// loses its connection again and again, and catches up with all it missed in one message.
+    /// One round: two followers are quick and overtake each other, one is slow, so that for a while
+    /// only those two are ahead; the last one loses its connection again and again, and catches up
+    /// with all it missed in one message.
     async fn change_paces(&self) {
         let Some(leader) = self.world.leader() else { return self.look_again().await };
         let mut followers: Vec<u64> =
@@ -151,8 +154,8 @@ impl<'a> Stage<'a> {
 
     // --- openraft #1808
 
-    /// One round: a leader appends a change of members that no other node gets, and is cut off until the others have other members and have
-    /// purged their logs beyond it.
+    /// One round: a leader appends a change of members that no other node gets, and is cut off
+    /// until the others have other members and have purged their logs beyond it.
     async fn leave_members_behind(&self) {
         let joined = {
             let _crew = self.crew.lock().await;
@@ -182,8 +185,8 @@ impl<'a> Stage<'a> {
         self.forget(joined).await;
     }
 
-    /// Asks a leader whose log streams are dead to let `joined` vote; returns the index of the last entry of its log as soon as that is in
-    /// force there.
+    /// Asks a leader whose log streams are dead to let `joined` vote; returns the index of the last
+    /// entry of its log as soon as that is in force there.
     async fn append_alone(&self, leader: u64, others: &[Host], joined: u64) -> Option<u64> {
         for other in others {
             // Its heartbeats pass: they are calls, not messages on a stream.
@@ -284,8 +287,8 @@ impl<'a> Stage<'a> {
 
     // --- openraft #1892, #1894
 
-    /// A cluster of one node, with the other two nodes as its learners: it has a snapshot and a log that begins behind it. Then all of it
-    /// stops.
+    /// A cluster of one node, with the other two nodes as its learners: it has a snapshot and a log
+    /// that begins behind it. Then all of it stops.
     async fn live_earlier(&self, earlier: &World<'a>) {
         let number = 3_000_000;
         if earlier.start_node(1).await.is_err() || earlier.until_led(PASSED_WITHIN).await.is_none()
@@ -315,8 +318,8 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// The present node 1 goes down, and the earlier one comes up in its place, where no client finds it. It leads its cluster, and calls
-    /// the others.
+    /// The present node 1 goes down, and the earlier one comes up in its place, where no client
+    /// finds it. It leads its cluster, and calls the others.
     async fn meet(&self, earlier: Option<&World<'a>>) {
         let Some(earlier) = earlier else { return self.look_again().await };
         self.world.crash(1, Crash::Process);

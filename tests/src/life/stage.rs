@@ -1,4 +1,5 @@
-//! One simulated run: the world of a plan, its clients, and the steps from the first start to the last check.
+//! One simulated run: the world of a plan, its clients, and the steps from the first start to the
+//! last check.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
@@ -47,7 +48,8 @@ const START_WITHIN: Duration = Duration::from_secs(30);
 const LEADER_WITHIN: Duration = Duration::from_secs(30);
 /// The disk reserve of each node.
 const RESERVE_BYTES: u64 = 1 << 20;
-/// Two attempts of a leader to hand over, each ten seconds after it began to lead, or after the attempt before.
+/// Two attempts of a leader to hand over, each ten seconds after it began to lead, or after the
+/// attempt before.
 const HANDED_OVER_WITHIN: Duration = Duration::from_secs(40);
 
 /// How long the judge lets a watch take to learn of the last change, and a little more.
@@ -361,8 +363,9 @@ impl<'a> Stage<'a> {
         self.watched(Box::pin(act)).await;
     }
 
-    /// A leader whose disk is below its reserve would refuse every request that takes room: it hands over to a voter that can lead (DESIGN
-    /// §7). No other fault is active now, so it has time for two attempts.
+    /// A leader whose disk is below its reserve would refuse every request that takes room: it
+    /// hands over to a voter that can lead (DESIGN §7). No other fault is active now, so it has
+    /// time for two attempts.
     async fn full_leader_hands_over(&self) {
         let Some(full) = self.world.leader() else { return };
         let voters = self.world.replica(full).and_then(|leader| leader.members().ok());
@@ -389,8 +392,8 @@ impl<'a> Stage<'a> {
         self.returns(full).await;
     }
 
-    /// I31: a lock that a client has released does not stay held because the client lives on. None of them wants to hold a lock for so
-    /// long.
+    /// I31: a lock that a client has released does not stay held because the client lives on. None
+    /// of them wants to hold a lock for so long.
     fn nothing_is_stuck(&self) {
         let leader = self.world.leader().and_then(|leader| self.world.replica(leader));
         let Some(leader) = leader else { return };
@@ -612,7 +615,8 @@ fn settings(plan: &Plan, trace: Trace) -> Settings {
         propose_deadline_ms: knobs.propose_deadline_ms,
         snapshot_every: knobs.snapshot_every,
         log_kept: knobs.log_kept,
-        // About two entries of a simulated run for each entry that the knobs count, so that lagging members are cut off and get snapshots.
+        // About two entries of a simulated run for each entry that the knobs count, so that lagging
+        // members are cut off and get snapshots.
         max_log_bytes: 512 * (knobs.snapshot_every + knobs.log_kept),
         reserve_bytes: RESERVE_BYTES,
         disk_stall_ms: 0,

@@ -151,7 +151,8 @@ impl Stage<'_> {
 
     /// A node that was down comes back; a failure to do so is a violation.
     pub(super) async fn returns(&self, id: u64) {
-        // The fault that filled a disk makes it larger again, and the one that closed files opens them again.
+        // The fault that filled a disk makes it larger again, and the one that closed files opens
+        // them again.
         let cannot = lock(&self.starved).contains(&id) || lock(&self.closed).contains(&id);
         if self.has_left(id) || cannot {
             return;
@@ -173,8 +174,8 @@ impl Stage<'_> {
         Some(())
     }
 
-    /// Waits for an unfinished snapshot in half of the cases, otherwise for any unsynced write. If there is none within a moment, a loss of
-    /// power loses nothing.
+    /// Waits for an unfinished snapshot in half of the cases, otherwise for any unsynced write. If
+    /// there is none within a moment, a loss of power loses nothing.
     async fn until_something_unsynced(&self, disk: &VirtualDisk) {
         let in_snapshot = self.draw().below(2) == 0;
         let within = if in_snapshot { SNAPSHOT_WITHIN } else { SOMETHING_UNSYNCED_WITHIN };
@@ -198,8 +199,8 @@ impl Stage<'_> {
     }
 
     async fn power_cut(&self, lasts: Duration) -> Option<()> {
-        // A disk that is being damaged keeps what its process wrote: when an older store is put back, only the guard's hint, which is not
-        // synced, shows it (docs/reliability.md).
+        // A disk that is being damaged keeps what its process wrote: when an older store is put
+        // back, only the guard's hint, which is not synced, shows it (docs/reliability.md).
         for id in self.world.nodes().into_iter().filter(|id| !self.has_left(*id)) {
             self.cut_power(id);
         }
@@ -244,8 +245,8 @@ impl Stage<'_> {
         Some(())
     }
 
-    /// One client does nothing for a time; in half of the cases until just after its safe deadline, when everything seems to it to be as
-    /// before (§5.6).
+    /// One client does nothing for a time; in half of the cases until just after its safe deadline,
+    /// when everything seems to it to be as before (§5.6).
     async fn stop_client(&self, number: u64, lasts: Duration) {
         self.world.pause_client(number);
         let (until_late, late) = {
@@ -363,8 +364,8 @@ impl Stage<'_> {
         self.world.network().release(ways, Part::ALL);
     }
 
-    /// Answers to `host` are held back first, and a little later all other traffic between it and the others: so answers are under way that
-    /// it does not know of. They arrive first afterwards.
+    /// Answers to `host` are held back first, and a little later all other traffic between it and
+    /// the others: so answers are under way that it does not know of. They arrive first afterwards.
     async fn hold_both_ways(&self, host: Host, others: &[Host], lasts: Duration) {
         let (before, after) = {
             let mut draw = self.draw();
@@ -392,8 +393,8 @@ impl Stage<'_> {
         (!others.is_empty()).then_some(())
     }
 
-    /// The leader comes back among the others while the clients still reach no other node. That takes at least an election, and no client
-    /// may have given up by then.
+    /// The leader comes back among the others while the clients still reach no other node. That
+    /// takes at least an election, and no client may have given up by then.
     async fn partial_partition(&self, lasts: Duration) -> Option<()> {
         let (leader, others) = self.leader_and_others()?;
         let clients: Vec<Host> = lock(&self.actors).keys().copied().map(Host::Client).collect();

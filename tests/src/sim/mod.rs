@@ -1,14 +1,17 @@
 //! A simulated world: nodes, disks, clients and a network, in one thread, from one seed.
 //!
-//! Everything that decides is the real code: the core, openraft, the proposer, sessions, the store with its guard file and snapshots, the
-//! client library. Only the layers beneath are simulated: the machine with its processes and clocks (`holdfast_seams::simulated`), the
-//! network ([`Network`]), the disks ([`VirtualDisk`]), and Cassandra ([`Keyspace`]), where scopes fall back on it.
+//! Everything that decides is the real code: the core, openraft, the proposer, sessions, the store
+//! with its guard file and snapshots, the client library. Only the layers beneath are simulated:
+//! the machine with its processes and clocks (`holdfast_seams::simulated`), the network
+//! ([`Network`]), the disks ([`VirtualDisk`]), and Cassandra ([`Keyspace`]), where scopes fall back
+//! on it.
 //!
 //! # Rules
 //!
 //! - Nothing of a process runs outside its own tasks, so pausing or killing it stops all of it.
 //! - A message under way is a task of the world, and arrives whatever the processes do.
-//! - Every random choice comes from the seed, and every iteration is in an order that is the same each time.
+//! - Every random choice comes from the seed, and every iteration is in an order that is the same
+//!   each time.
 
 mod answers;
 mod clients;

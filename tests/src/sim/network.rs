@@ -1,7 +1,8 @@
 //! The virtual network: the hosts on it, the delay of messages, and their loss.
 //!
-//! Everything here happens on the world's clock and in the world's tasks, whatever the hosts do: messages arrive at a process that is
-//! paused, and wait there. The work that a message causes is a task of the receiving process.
+//! Everything here happens on the world's clock and in the world's tasks, whatever the hosts do:
+//! messages arrive at a process that is paused, and wait there. The work that a message causes is a
+//! task of the receiving process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -27,7 +28,8 @@ const KEEPALIVE_MAX: Duration = Duration::from_secs(10);
 /// TCP sends again after about this time.
 const SENT_AGAIN_MIN: Duration = Duration::from_millis(200);
 const SENT_AGAIN_MAX: Duration = Duration::from_secs(1);
-/// Messages that something in between kept arrive within this time after their release: calls in any order, frames of a stream in theirs.
+/// Messages that something in between kept arrive within this time after their release: calls in
+/// any order, frames of a stream in theirs.
 const LET_GO_WITHIN: Duration = Duration::from_millis(20);
 /// Kinds of connections: of watches, and of sessions.
 pub(super) const WATCH: &str = "watch";
@@ -185,9 +187,10 @@ impl Network {
         self.ring();
     }
 
-    /// Holds back these parts of the traffic in these directions, on calls and on streams, together with the messages that report the end
-    /// of a connection. They arrive after [`release`](Self::release). Connections live, as if their keepalives passed; new ones are not
-    /// made.
+    /// Holds back these parts of the traffic in these directions, on calls and on streams, together
+    /// with the messages that report the end of a connection. They arrive after
+    /// [`release`](Self::release). Connections live, as if their keepalives passed; new ones are
+    /// not made.
     pub fn hold(&self, ways: &Cuts, parts: &[Part], hold: Hold) {
         let each = ways.iter().flat_map(|(from, to)| parts.iter().map(|part| (*from, *to, *part)));
         self.lock().holds.extend(each.map(|way| (way, hold)));
@@ -203,8 +206,8 @@ impl Network {
         self.ring();
     }
 
-    /// Breaks every connection between `host` and others. Of the messages under way some may arrive, also after newer connections were
-    /// made.
+    /// Breaks every connection between `host` and others. Of the messages under way some may
+    /// arrive, also after newer connections were made.
     pub fn break_connections(&self, host: Host) {
         for connection in self.connections_of(host) {
             self.lock().injected.broken += 1;
@@ -212,7 +215,8 @@ impl Network {
         }
     }
 
-    /// Ends every connection between the two, and only `told` learns of it; the other host notices when its keepalive is not answered.
+    /// Ends every connection between the two, and only `told` learns of it; the other host notices
+    /// when its keepalive is not answered.
     pub fn half_open(&self, told: Host, unaware: Host) {
         for connection in self.connections_of(told) {
             if connection.is_between(told, unaware) {
@@ -267,8 +271,8 @@ impl Network {
         self.ring();
     }
 
-    /// Sets how many messages to a watcher are under way, and lie at each end, from now on: as with flow control, so that a client with
-    /// many events receives them over a while.
+    /// Sets how many messages to a watcher are under way, and lie at each end, from now on: as with
+    /// flow control, so that a client with many events receives them over a while.
     pub fn set_watch_window(&self, messages: usize) {
         self.lock().short.windows.insert(WATCH, messages.max(1));
     }
@@ -414,7 +418,8 @@ impl Network {
         Some(arrives + state.between(SENT_AGAIN_MIN, SENT_AGAIN_MAX))
     }
 
-    /// When a chunk of a snapshot arrives that could arrive at `at`: where snapshots are slow, it waits for the chunks before it.
+    /// When a chunk of a snapshot arrives that could arrive at `at`: where snapshots are slow, it
+    /// waits for the chunks before it.
     pub(super) fn snapshot_arrival(&self, way: (Host, Host), length: usize, at: Moment) -> Moment {
         let now = self.now();
         let mut state = self.lock();

@@ -17,7 +17,8 @@ const HASHES: usize = 4_096;
 
 /// Every so many entries the whole content of a table is compared, not only its hash.
 const CONTENT_EVERY: u64 = 32;
-/// A table with up to so many sessions and locks is checked after every entry; a larger one is checked as much more rarely.
+/// A table with up to so many sessions and locks is checked after every entry; a larger one is
+/// checked as much more rarely.
 const LOOKED_AT_UP_TO: u64 = 512;
 
 /// Compares what nodes show, over all their processes.
@@ -221,8 +222,9 @@ impl Seen {
         self.stamp = (index, stamp_ms);
     }
 
-    /// DESIGN §4: the values of locks that were lost with a lease are suspect. Of the next holders of such a lock only an imported one can
-    /// have vouched for it in the same entry: it brings its value. A client that asks does not know its token yet.
+    /// DESIGN §4: the values of locks that were lost with a lease are suspect. Of the next holders
+    /// of such a lock only an imported one can have vouched for it in the same entry: it brings its
+    /// value. A client that asks does not know its token yet.
     fn doubted(&mut self, index: u64, lost: &Items, since: &[Event], table: &LockTable, id: u64) {
         for item in lost.iter().filter(|item| item.mode == Mode::Exclusive) {
             let value = table.lock(&item.lock).and_then(|lock| lock.value);

@@ -1,11 +1,13 @@
 //! Until when clients may believe in their holds, derived from the messages on their connections.
 //!
-//! This computes DESIGN §5.4 a second time, independently of the client: a keepalive counts from when it was first sent, and so does an
-//! Open, and only if it was acknowledged. A message is recorded when it leaves the client, which is no earlier than the client reads its
-//! clock for it; so a correct client never believes for longer than is computed here.
+//! This computes DESIGN §5.4 a second time, independently of the client: a keepalive counts from
+//! when it was first sent, and so does an Open, and only if it was acknowledged. A message is
+//! recorded when it leaves the client, which is no earlier than the client reads its clock for it;
+//! so a correct client never believes for longer than is computed here.
 //!
-//! It also finds a refusal on those connections that is never allowed: of the release of a grant, because the server is overloaded (I31). A
-//! message that is sent again after a resume is another matter: the copies of a session may wait together, and one too many is refused
+//! It also finds a refusal on those connections that is never allowed: of the release of a grant,
+//! because the server is overloaded (I31). A message that is sent again after a resume is another
+//! matter: the copies of a session may wait together, and one too many is refused
 //! (`server/src/raft/admission.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +46,8 @@ pub(super) struct Rights {
     seen: Arc<Mutex<Seen>>,
 }
 
-/// How long copies of releases and cancels may wait to be proposed: longer than any proposal's deadline.
+/// How long copies of releases and cancels may wait to be proposed: longer than any proposal's
+/// deadline.
 const COPIES_WAIT: Duration = Duration::from_secs(15);
 
 /// Other observations on the connections.
@@ -131,7 +134,8 @@ struct Heard {
     session: Option<(u64, Duration)>,
     /// Every token that was granted on this connection.
     tokens: BTreeSet<u64>,
-    /// The client released what it was never granted. The library never does; the server may refuse a flood of such releases.
+    /// The client released what it was never granted. The library never does; the server may refuse
+    /// a flood of such releases.
     guesses: bool,
 }
 
@@ -226,7 +230,8 @@ impl Line {
         }
     }
 
-    /// The message that left at `sent` is acknowledged. An answer to a request that was never sent justifies nothing.
+    /// The message that left at `sent` is acknowledged. An answer to a request that was never sent
+    /// justifies nothing.
     fn acknowledged(&self, heard: &Heard, sent: Option<Moment>) {
         let (Some(sent), Some((session, ttl))) = (sent, heard.session) else { return };
         let certain = ttl.saturating_sub(ttl / 10).saturating_sub(DEADLINE_MARGIN);

@@ -1,7 +1,8 @@
 //! The log of a simulated node: what sled is on a real machine, in one file of a virtual disk.
 //!
-//! Commits follow each other in the file. Only keys and lengths have a checksum here: the store's own checksums verify the values. The
-//! first commit that does not fit ends the file, as with sled, and whatever opens the store has to find out whether something is missing.
+//! Commits follow each other in the file. Only keys and lengths have a checksum here: the store's
+//! own checksums verify the values. The first commit that does not fit ends the file, as with sled,
+//! and whatever opens the store has to find out whether something is missing.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -38,7 +38,8 @@ pub struct Settings {
     pub replica: ReplicaConfig,
     /// Settings of each node's session layer.
     pub sessions: SessionSettings,
-    /// How nodes keep scopes with fallback: one entry after the other, over nodes and the processes of each. Empty: not at all.
+    /// How nodes keep scopes with fallback: one entry after the other, over nodes and the processes
+    /// of each. Empty: not at all.
     pub fallback: Vec<Terms>,
     /// Records what happens.
     pub trace: Trace,
@@ -57,8 +58,8 @@ impl Settings {
     }
 }
 
-/// All nodes and clients on one machine. Use it in the future given to [`Machine::run`], not inside tasks; methods take `&self`, so that
-/// several parts of that future can share it.
+/// All nodes and clients on one machine. Use it in the future given to [`Machine::run`], not inside
+/// tasks; methods take `&self`, so that several parts of that future can share it.
 pub struct World<'m> {
     machine: &'m Machine,
     settings: Settings,
@@ -104,8 +105,8 @@ impl<'m> World<'m> {
         Self::on(machine, network, settings)
     }
 
-    /// Another world on the same network: its nodes have disks of their own, and use the same addresses as this one's while those do not
-    /// run.
+    /// Another world on the same network: its nodes have disks of their own, and use the same
+    /// addresses as this one's while those do not run.
     #[must_use]
     pub fn beside(&self, settings: Settings) -> Self {
         Self::on(self.machine, self.network.clone(), settings)
@@ -305,7 +306,8 @@ impl<'m> World<'m> {
         }
     }
 
-    /// The clock of a node, and of its later processes, runs this much faster than true time from now on, parts per million.
+    /// The clock of a node, and of its later processes, runs this much faster than true time from
+    /// now on, parts per million.
     pub fn set_rate(&self, id: u64, faster_by: i32) {
         let mut nodes = self.locked();
         let node = nodes.get_mut(&id).expect("there is such a node");
@@ -322,7 +324,8 @@ impl<'m> World<'m> {
         }
     }
 
-    /// A new node with an empty disk, under an id that no node had; it does not run yet. Once it does, it waits until the leader adds it.
+    /// A new node with an empty disk, under an id that no node had; it does not run yet. Once it
+    /// does, it waits until the leader adds it.
     pub fn new_node(&self) -> u64 {
         let mut ids = self.nodes();
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
@@ -339,8 +342,8 @@ impl<'m> World<'m> {
         }
     }
 
-    /// The data of a node that does not run is lost. It comes back with an empty folder, and no member may let it take its place again
-    /// (I22).
+    /// The data of a node that does not run is lost. It comes back with an empty folder, and no
+    /// member may let it take its place again (I22).
     pub fn wipe(&self, id: u64) {
         self.crash(id, Crash::Process);
         let disk = self.empty_disk(id);
@@ -350,7 +353,8 @@ impl<'m> World<'m> {
         }
     }
 
-    /// Asks the leader to change the members, in a task of its process. `None`: no node leads, or its process was gone meanwhile.
+    /// Asks the leader to change the members, in a task of its process. `None`: no node leads, or
+    /// its process was gone meanwhile.
     pub async fn ask_leader<T, F>(&self, ask: impl FnOnce(Arc<Replica>) -> F) -> Option<T>
     where
         T: Send + 'static,
@@ -480,7 +484,8 @@ impl<'m> World<'m> {
         self.client_process(number).resume();
     }
 
-    /// The network as client `number` sees it, and the addresses of the nodes: for messages that the library would never send.
+    /// The network as client `number` sees it, and the addresses of the nodes: for messages that
+    /// the library would never send.
     pub fn line_of(&self, number: u64) -> (Arc<dyn Transport>, Vec<String>) {
         let transport = self.network_of(number);
         (Arc::new(transport), self.nodes().into_iter().map(endpoint_of).collect())
@@ -519,7 +524,8 @@ impl<'m> World<'m> {
         self.as_client(number, builder.connect()).await.unwrap_or(Err(holdfast::Error::Closed))
     }
 
-    /// Runs `work` as client `number`, in a task of its process; `None` if that was killed meanwhile.
+    /// Runs `work` as client `number`, in a task of its process; `None` if that was killed
+    /// meanwhile.
     pub async fn as_client<T: Send + 'static>(
         &self,
         number: u64,

@@ -1,4 +1,5 @@
-//! Histories of what watches report. `w` watches all names; its report of a lock begins with the index of the log.
+//! Histories of what watches report. `w` watches all names; its report of a lock begins with the
+//! index of the log.
 
 use crate::lines::{RIGHT, broken, judge};
 
@@ -260,8 +261,8 @@ fn a_loss_that_a_watch_tells_of_a_safe_hold_is_found() {
     assert_eq!(broken(history), [6]);
 }
 
-/// The client was paused when it was granted the lock, and its lease ran out meanwhile: when it learned of the grant in the end, it
-/// believed in nothing.
+/// The client was paused when it was granted the lock, and its lease ran out meanwhile: when it
+/// learned of the grant in the end, it believed in nothing.
 #[test]
 fn a_loss_that_a_watch_tells_before_the_grant_reached_its_client_is_right() {
     let history = "0 w watches 1 j

@@ -32,7 +32,8 @@ pub(super) fn no_descriptors(stage: &mut Stage) -> Option<Broken> {
     lower(stage, node, Kind::NoDescriptors, limit, words)
 }
 
-/// A node at work takes little more memory than it has: so in half of the cases it has to start, and to catch up, with less than it had.
+/// A node at work takes little more memory than it has: so in half of the cases it has to start,
+/// and to catch up, with less than it had.
 pub(super) fn little_memory(stage: &mut Stage) -> Option<Broken> {
     let node = stage.idle_leader_or_other()?;
     let had = address_space_kib(stage, node)?;

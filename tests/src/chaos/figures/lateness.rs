@@ -1,7 +1,7 @@
 //! How late the locks of killed clients passed on, against the bound of DESIGN §5.3 (I7).
 //!
-//! The judge proves that no lock passes on early (I6, I24). Lateness counts from the end of the lease as the dead client knew it: the send
-//! time of its last acknowledged keepalive plus its TTL.
+//! The judge proves that no lock passes on early (I6, I24). Lateness counts from the end of the
+//! lease as the dead client knew it: the send time of its last acknowledged keepalive plus its TTL.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,14 +12,15 @@ use crate::chaos::schedule::{Observed, Span};
 use crate::chaos::workload;
 use crate::history::{ClientId, Record, What};
 
-/// How much earlier a safe deadline is than send time plus TTL, besides the allowance (DESIGN §5.4).
+/// How much earlier a safe deadline is than send time plus TTL, besides the allowance (DESIGN
+/// §5.4).
 const SAFETY_MS: u64 = 20;
 /// The allowance, in hundredths.
 const ALLOWANCE: u64 = 10;
 /// The margin of DESIGN §5.2.
 const MARGIN_MS: u64 = 50;
-/// A commit, a push, and how long a dead client's last messages may have been under way: on a loaded machine of two cores, under faults
-/// that make every commit slow.
+/// A commit, a push, and how long a dead client's last messages may have been under way: on a
+/// loaded machine of two cores, under faults that make every commit slow.
 const GRACE_MS: u64 = 10_000;
 
 /// One lock of one killed client.
@@ -69,8 +70,8 @@ struct Orphan {
     lease_end_ns: u64,
 }
 
-/// Every lock that a client held alone when it was killed, and that another client was granted later. Only names that no request combines
-/// with others: a set may have to wait for another name.
+/// Every lock that a client held alone when it was killed, and that another client was granted
+/// later. Only names that no request combines with others: a set may have to wait for another name.
 pub(super) fn of_killed_clients(history: &[Record], observed: &Observed) -> Vec<Late> {
     let mut clients: BTreeMap<ClientId, Client> = BTreeMap::new();
     let mut orphans: BTreeMap<String, Vec<Orphan>> = BTreeMap::new();
