@@ -96,7 +96,7 @@ pub struct Stage {
     pub outcomes: BTreeMap<(Kind, String), usize>,
     /// The fenced resource.
     pub resource: Served,
-    /// The locks and waiter that were acknowledged before the first fault.
+    /// The holds and places that were acknowledged before the first fault.
     pub witness: Witness,
     /// The folder with all files of the run.
     pub folder: PathBuf,

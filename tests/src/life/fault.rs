@@ -60,7 +60,7 @@ pub enum Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CutOff {
-    /// The node that leads when the fault strikes.
+    /// The node that leads when the fault begins.
     Leader,
     /// The clients that lock in scopes.
     Clients,

@@ -14,8 +14,8 @@ use super::scope_plan::ScopesPlan;
 use crate::draw::Draw;
 use crate::traffic::{self, Mix};
 
-/// The least length of a run, beyond what its faults need: the store is still used after the last
-/// fault has ended.
+/// The least length of a run. The faults that are drawn over its whole length begin at least 10 s
+/// before its end, so the store is still used after the last of them.
 const SHORTEST_MS: u64 = 60_000;
 /// Largest rate of a clock above or below true time, parts per million. A client that is as slow
 /// and a server that is as fast differ by less than the allowance of DESIGN §5.4, a tenth.

@@ -22,10 +22,10 @@ use super::port::Port;
 use super::trace::Trace;
 use super::votes::Votes;
 
-/// Keepalives of a connection are due, and count as missed, within at least this time.
+/// The range of times for which keepalives of a connection may be missed.
 const KEEPALIVE_MIN: Duration = Duration::from_secs(5);
 const KEEPALIVE_MAX: Duration = Duration::from_secs(10);
-/// TCP sends again after about this time.
+/// The range of times after which TCP sends again.
 const SENT_AGAIN_MIN: Duration = Duration::from_millis(200);
 const SENT_AGAIN_MAX: Duration = Duration::from_secs(1);
 /// Messages that something in between kept arrive within this time after their release: calls in
