@@ -28,7 +28,7 @@ pub enum Schedule {
     UnevenAcks,
     /// A change of members that only a deposed leader has is covered by a snapshot.
     StaleMembers,
-    /// A node of an earlier cluster comes up among the present ones.
+    /// A node of an earlier life of the cluster comes up among the present ones.
     OtherLife,
 }
 
