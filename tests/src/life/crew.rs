@@ -17,6 +17,8 @@ const CHANGE_WITHIN: Duration = Duration::from_secs(40);
 const ASK_AGAIN: Duration = Duration::from_millis(300);
 /// Most nodes at once.
 const CREW_MAX: usize = 6;
+/// Of so many voters one may be lost for good.
+const VOTERS_LEAST: usize = 3;
 /// How long a node that was removed may take to learn of it.
 const LEARNS_WITHIN: Duration = Duration::from_secs(20);
 
@@ -149,10 +151,24 @@ impl Stage<'_> {
         patience.await.ok()??.ok()
     }
 
-    /// Whether a node may be lost for good: only one at a time, and clients still know a member.
+    /// Whether a node may be lost for good: only one at a time, a majority of the voters stays, and clients still know a member.
     fn may_lose_one(&self) -> bool {
         let known = self.world.nodes().into_iter().filter(|id| *id <= self.plan.nodes);
-        self.plan.nodes > 1 && known.count() > 1 && lock(&self.lost).is_empty()
+        let alone = known.count() < 2 || self.voters() < VOTERS_LEAST;
+        self.plan.nodes > 1 && !alone && lock(&self.lost).is_empty()
+    }
+
+    /// How many voters the leader knows of. Without a leader: how many members every running node knows of at least, because a node that
+    /// lags may know of one that was removed.
+    fn voters(&self) -> usize {
+        let leader = self.world.leader().and_then(|leader| self.world.replica(leader));
+        if let Some(Ok(known)) = leader.map(|leader| leader.members()) {
+            return known.members.iter().filter(|member| member.votes).count();
+        }
+        let replicas = self.world.nodes().into_iter().filter_map(|id| self.world.replica(id));
+        let members = replicas.map(|replica| replica.status().members.len());
+        // A node that joins knows of none yet.
+        members.filter(|members| *members > 0).min().unwrap_or(0)
     }
 
     /// Adds a new node in place of `lost`, and removes that. Until both are done, `lost` counts as
