@@ -240,8 +240,8 @@ fn kept(path: &Path) -> Result<Vec<(Mutant, Kept)>, Box<dyn std::error::Error>> 
         };
         let mutant = name.parse()?;
         if life == "test" {
-            let test = words.next().ok_or_else(|| format!("'{line}' names no test"))?;
-            all.push((mutant, Kept::Test(test.to_owned())));
+            let shown_by = words.next().ok_or_else(|| format!("'{line}' names no test"))?;
+            all.push((mutant, Kept::Test(shown_by.to_owned())));
             continue;
         }
         let plans = match life.parse() {

@@ -93,7 +93,7 @@ impl Stage<'_> {
         let process = self.world.client_process(number);
         process.set_rate(plan.rate);
         let id = in_history(number);
-        let mover = Mover {
+        let client = Mover {
             builder: self.world.client_builder(number).ttl(Duration::from_secs(3)),
             tables: self.world.keyspace().reached_by(Host::Client(number)),
             recipe: plan.mistaken.unwrap_or(moves.recipe),
@@ -107,7 +107,7 @@ impl Stage<'_> {
             stopped: self.ends.stop.subscribe(),
             wrong: self.wrong.clone(),
         };
-        let actor: Actor = begin(&process, &self.recorder, id, mover.work());
+        let actor: Actor = begin(&process, &self.recorder, id, client.work());
         lock(&self.actors).insert(number, actor);
     }
 
@@ -244,10 +244,12 @@ impl Stage<'_> {
         match self.world.as_client(VISITOR, visit).await {
             Some(Ok(())) => {}
             Some(Err(why)) => {
-                self.wrong(format!("I31: the scope that moves is not served in the end: {why}"))
+                self.wrong(format!("I31: the scope that moves is not served in the end: {why}"));
             }
             None => {
-                self.wrong("I32: the calls of the moving scope's last visitor never end".to_owned())
+                self.wrong(
+                    "I32: the calls of the moving scope's last visitor never end".to_owned(),
+                );
             }
         }
     }
