@@ -237,22 +237,22 @@ fn every_test_named_in_the_documents_exists() -> Result {
     Ok(())
 }
 
-/// A mutant without a kept run names the test that shows it.
+/// A mutant without a kept run names the test that shows it, and the file of that test arms it.
 #[test]
-fn every_test_that_shows_a_mutant_exists() -> Result {
+fn every_test_that_shows_a_mutant_exists_and_arms_it() -> Result {
     let kept = read("tests/tests/lives/mutants.txt")?;
     let lines = kept.lines().filter(|line| !line.starts_with('#'));
-    let named = lines.filter_map(|line| line.split_once(" test "));
     let sources = PACKAGES.map(rust_files).into_iter().collect::<Result<Vec<_>>>()?;
-    let exists = |test: &str| {
+    let mut missing = Vec::new();
+    for (mutant, test) in lines.filter_map(|line| line.split_once(" test ")) {
         let declared = format!("fn {test}(");
-        sources.iter().flatten().any(|(_, text)| text.contains(&declared))
-    };
-    let missing: Vec<_> = named
-        .filter(|(_, test)| !exists(test))
-        .map(|(mutant, test)| format!("{mutant}: {test}"))
-        .collect();
-    assert_eq!(missing, NONE, "named, but not there");
+        let armed = format!("Mutant::{:?}", mutant.parse::<Mutant>()?);
+        let shows = |text: &String| text.contains(&declared) && text.contains(&armed);
+        if !sources.iter().flatten().any(|(_, text)| shows(text)) {
+            missing.push(format!("{mutant}: {test}"));
+        }
+    }
+    assert_eq!(missing, NONE, "named, but not there, or armed by no test");
     Ok(())
 }
 

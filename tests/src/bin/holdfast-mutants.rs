@@ -90,7 +90,14 @@ fn main() -> ExitCode {
     let missed: Vec<String> = (looked.iter().filter(|looked| looked.found.is_none()))
         .map(|looked| looked.mutant.to_string())
         .collect();
-    println!("{} mutants, {} not found {}", looked.len(), missed.len(), missed.join(" "));
+    let by_test = looked.iter().filter(|looked| matches!(looked.found, Some(Found::Test(_))));
+    println!(
+        "{} mutants, {} of them left to their tests, {} not found {}",
+        looked.len(),
+        by_test.count(),
+        missed.len(),
+        missed.join(" ")
+    );
     if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -236,7 +243,10 @@ fn kept(path: &Path) -> Result<Vec<(Mutant, Kept)>, Box<dyn std::error::Error>> 
     for line in lines {
         let mut words = line.split_whitespace();
         let (Some(name), Some(life)) = (words.next(), words.next()) else {
-            return Err(format!("'{line}' is not `mutant seed`, nor `mutant plan.json`").into());
+            return Err(format!(
+                "'{line}' is none of `mutant seed`, `mutant plan.json` and `mutant test NAME`"
+            )
+            .into());
         };
         let mutant = name.parse()?;
         if life == "test" {

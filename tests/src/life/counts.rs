@@ -63,6 +63,9 @@ pub struct Counts {
     /// Moves of such scopes.
     #[serde(default)]
     pub scope_moves: u64,
+    /// Of these, the moves to a stage at which processes are native.
+    #[serde(default)]
+    pub moves_to_store: u64,
     /// Changes of a process' mode in them.
     #[serde(default)]
     pub mode_changes: u64,
@@ -108,6 +111,7 @@ impl Counts {
             scope_epochs: 20_000,
             moving_runs: 3_000,
             scope_moves: 15_000,
+            moves_to_store: 6_000,
             mode_changes: 40_000,
             moving_grants: 60_000,
             old_grants: 10_000,
@@ -145,6 +149,7 @@ impl Counts {
         self.scope_epochs += other.scope_epochs;
         self.moving_runs += other.moving_runs;
         self.scope_moves += other.scope_moves;
+        self.moves_to_store += other.moves_to_store;
         self.mode_changes += other.mode_changes;
         self.moving_grants += other.moving_grants;
         self.old_grants += other.old_grants;
@@ -187,7 +192,7 @@ impl Counts {
         missing
     }
 
-    fn rows(&self) -> [(&'static str, u64); 30] {
+    fn rows(&self) -> [(&'static str, u64); 31] {
         [
             ("lives", self.lives),
             ("simulated seconds", self.lived_ms / 1_000),
@@ -212,6 +217,7 @@ impl Counts {
             ("epochs of scopes", self.scope_epochs),
             ("runs with a moving scope", self.moving_runs),
             ("moves of scopes", self.scope_moves),
+            ("moves to the store", self.moves_to_store),
             ("changes of mode", self.mode_changes),
             ("grants in moving scopes", self.moving_grants),
             ("grants to old clients", self.old_grants),

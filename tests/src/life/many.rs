@@ -64,7 +64,7 @@ pub struct Many {
     pub first_stream: bool,
     /// Whether a large table is lived as it is drawn; one run with it takes as long as a hundred others.
     pub large_tables: bool,
-    /// The others are left out, and do not count.
+    /// The seeds of the others are passed over: no run of theirs is made.
     pub only: Only,
 }
 

@@ -11,6 +11,7 @@ mod fault;
 mod lasting;
 mod ledger;
 mod limits;
+mod locker_client;
 mod looks;
 mod many;
 mod move_plan;

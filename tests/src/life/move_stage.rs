@@ -5,18 +5,18 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use holdfast::compat::{
-    Cassandra, Housekeeper, LockerMode, ModesTable, Patience, RemoteLocker as _, ScopeModes,
+    Housekeeper, LockerMode, ModesTable, Patience, RemoteLocker as _, ScopeModes,
     Stage as MoveStage, TokenTables,
 };
 
 use super::client::{Actor, begin};
 use super::counts::Counts;
+use super::locker_client::TTL;
 use super::move_plan::MovesPlan;
-use super::mover::{MOVED, MOVING, Mover, TTL, start};
+use super::mover::{MOVED, MOVING, Mover, start};
 use super::stage::{Stage, in_history, lock};
 use crate::draw::Draw;
 use crate::recipe::Recipe;
-use crate::sim::Host;
 
 /// The number of the first client of a scope that moves. Those that come in the place of others count on.
 pub(super) const FIRST: u64 = 2_400_000;
@@ -25,6 +25,8 @@ pub(super) const END: u64 = 2_500_000;
 /// The operator's number, and the last visitor's.
 const OPERATOR: u64 = 2_290_002;
 const VISITOR: u64 = 2_290_003;
+/// The TTL of the clients' sessions.
+const SESSION: Duration = Duration::from_secs(3);
 /// Between two tries of the last visitor, and two sweeps of the housekeeper.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long the last visitor waits for the scope to come where it may enter, and then for the lock.
@@ -79,34 +81,16 @@ impl Stage<'_> {
         process.seams().spawn("housekeeper", sweeping).detach();
     }
 
-    /// Cassandra, as the process of that number reaches it.
-    fn cassandra_of(&self, number: u64) -> Cassandra {
-        let tables = self.world.keyspace().reached_by(Host::Client(number));
-        Cassandra::on(tables, self.world.client_process(number).seams())
-    }
-
     /// Starts a client of the scope that moves: the first, or one in the place of another.
     pub(super) fn begin_mover(&self, number: u64) {
         let Some(moves) = self.moves_plan() else { return };
         let place = usize::try_from(number - FIRST).unwrap_or(0) % moves.clients.len();
         let plan = moves.clients[place];
-        let process = self.world.client_process(number);
-        process.set_rate(plan.rate);
-        let id = in_history(number);
-        let client = Mover {
-            builder: self.world.client_builder(number).ttl(Duration::from_secs(3)),
-            tables: self.world.keyspace().reached_by(Host::Client(number)),
-            recipe: plan.mistaken.unwrap_or(moves.recipe),
-            plan,
-            id,
-            recorder: self.recorder.of(process.clone()),
-            seams: process.seams(),
-            seed: self.plan.seed ^ number,
-            moving: self.moving.clone(),
-            grants: self.grants.clone(),
-            stopped: self.ends.stop.subscribe(),
-            wrong: self.wrong.clone(),
-        };
+        let base = self.locker_client(number, plan.rate, SESSION);
+        let (process, id) = (self.world.client_process(number), base.id);
+        let recipe = plan.mistaken.unwrap_or(moves.recipe);
+        let (moving, wrong) = (self.moving.clone(), self.wrong.clone());
+        let client = Mover { base, recipe, plan, moving, wrong };
         let actor: Actor = begin(&process, &self.recorder, id, client.work());
         lock(&self.actors).insert(number, actor);
     }
@@ -137,12 +121,14 @@ impl Stage<'_> {
         }
     }
 
-    /// One stage on, or back. Nobody but the operator knows of old clients: none is there while a process may be native.
+    /// One stage on, or back. The table of modes shows no old client: the operator sees to it that none is there while a process may be native.
     async fn move_scope(&self, scope: &ScopeModes, stays: u64) {
         let moving = &self.moving;
         let moved = if moving.onward.load(Ordering::Relaxed) {
-            moving.old_may_come.store(false, Ordering::Relaxed);
-            self.end_old_clients();
+            // Those that come later wait until they may.
+            if moving.old_may_come.swap(false, Ordering::Relaxed) {
+                self.end_old_clients();
+            }
             let Ok(seen) = scope.view().await else { return };
             if seen.stage == MoveStage::Both && self.old_clients_hold() {
                 return;
@@ -157,8 +143,10 @@ impl Stage<'_> {
             }
             moved
         };
-        if moved.is_ok() {
+        if let Ok(stage) = &moved {
             moving.moves.fetch_add(1, Ordering::Relaxed);
+            let native = stage.admits(LockerMode::Native);
+            moving.moves_to_store.fetch_add(u64::from(native), Ordering::Relaxed);
         } else if let Ok(view) = scope.view().await {
             // There is nothing beyond: it stays there for a while.
             match view.stage {
@@ -206,6 +194,7 @@ impl Stage<'_> {
         let of = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
         counts.moving_runs = 1;
         counts.scope_moves = of(&self.moving.moves);
+        counts.moves_to_store = of(&self.moving.moves_to_store);
         counts.mode_changes = of(&self.moving.changes);
         counts.old_grants = of(&self.moving.old_grants);
         counts.moving_grants = of(&self.moving.our_grants);

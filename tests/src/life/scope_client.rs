@@ -2,21 +2,17 @@
 //! lockers on the tables.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast::compat::{
-    Cassandra, FallbackOptions, Lease, LeaseTable, Locker, LockerMode, LockerOptions, Patience,
-    RemoteLocker,
+    Cassandra, FallbackOptions, Lease, LeaseTable, Locker, LockerMode, RemoteLocker,
 };
-use holdfast::{Builder, Client, FencingToken};
-use holdfast_cassandra::database::Database;
-use holdfast_seams::Seams;
-use tokio::sync::{oneshot, watch};
+use holdfast::{Client, FencingToken};
+use tokio::sync::oneshot;
 
+use super::locker_client::{AGAIN, LockerClient, options};
 use super::scope_plan::ScopeClientPlan;
 use crate::draw::Draw;
-use crate::history::{ClientId, Recorder};
 use crate::remote::RemoteScribe;
 
 /// The scopes of a run, of which neither knows of the other.
@@ -35,39 +31,27 @@ pub(super) const fn epoch_of(judged: u64) -> u64 {
     (judged / NAMES.len() as u64) >> 48
 }
 
-/// Between two tries to begin.
-const AGAIN: Duration = Duration::from_millis(500);
 /// Longest pause between two requests, milliseconds.
 const PAUSE_MS: u64 = 600;
-/// Of leases in Cassandra, of the row in the table of modes, and by how much wall clocks of coordinators may differ.
-const LEASE: Duration = Duration::from_secs(9);
+/// The TTL of rows in the table of modes.
 const ROW: Duration = Duration::from_mins(1);
-const MAX_SKEW: Duration = Duration::from_secs(3);
 
 /// One such client.
 #[derive(Clone)]
 pub(super) struct ScopeClient {
-    /// Makes its session.
-    pub(super) builder: Builder,
-    /// The tables as it reaches them.
-    pub(super) tables: Arc<dyn Database>,
+    pub(super) base: LockerClient,
     pub(super) plan: ScopeClientPlan,
-    pub(super) id: ClientId,
-    pub(super) recorder: Recorder,
-    pub(super) seams: Seams,
-    pub(super) seed: u64,
-    pub(super) grants: Arc<AtomicU64>,
-    pub(super) stopped: watch::Receiver<bool>,
 }
 
 impl ScopeClient {
     /// Locks in every scope until it is told to stop; then nothing of it is left.
     pub(super) async fn work(self) {
-        let Some(client) = self.connected().await else { return };
-        let cassandra = Cassandra::on(Arc::clone(&self.tables), self.seams.clone());
+        let base = &self.base;
+        let Some(client) = base.connected().await else { return };
+        let cassandra = base.cassandra();
         // One client of the history, whichever store and scope it locks in.
-        let scribe = RemoteScribe::of(Arc::new(client.clone()), self.id, self.recorder.clone());
-        let scribe = scribe.on(self.seams.clone()).fenced(judged);
+        let scribe = RemoteScribe::of(Arc::new(client.clone()), base.id, base.recorder.clone());
+        let scribe = scribe.on(base.seams.clone()).fenced(judged);
         let begin = |scope: &&'static str| self.begin(scope, &client, &cassandra, &scribe);
         let working: Vec<_> = SCOPES.iter().map(begin).collect();
         drop(scribe);
@@ -77,16 +61,6 @@ impl ScopeClient {
         cassandra.settled().await;
         // Whether the store was told is the run's business: it looks at the sessions in the end.
         let _ = client.close().await;
-    }
-
-    async fn connected(&self) -> Option<Client> {
-        while !*self.stopped.borrow() {
-            if let Ok(client) = self.builder.clone().connect().await {
-                return Some(client);
-            }
-            self.seams.sleep(AGAIN).await;
-        }
-        None
     }
 
     fn begin(
@@ -105,7 +79,7 @@ impl ScopeClient {
             }
             let _ = tell.send(());
         };
-        self.seams.spawn("scope", work).detach();
+        self.base.seams.spawn("scope", work).detach();
         told
     }
 
@@ -119,9 +93,8 @@ impl ScopeClient {
         if !self.plan.falls_back {
             return Some(Arc::new(client));
         }
-        let options = LockerOptions::default().service(format!("scopes-{}", self.id.0));
-        let options = options.ttl(LEASE).max_skew(MAX_SKEW);
-        while !*self.stopped.borrow() {
+        let options = options("scopes", self.base.id);
+        while !self.base.is_stopped() {
             let lease = Lease::new(cassandra, &options, LeaseTable::default()).ok()?;
             let started = Locker::builder(cassandra, scope, lease)
                 .native(client.clone())
@@ -131,33 +104,21 @@ impl ScopeClient {
                 .await;
             match started {
                 Ok(locker) => return Some(Arc::new(locker)),
-                Err(_) => self.seams.sleep(AGAIN).await,
+                Err(_) => self.base.seams.sleep(AGAIN).await,
             }
         }
         None
     }
 
     async fn lock_in(&self, scope: &str, scribe: &RemoteScribe, locker: Arc<dyn RemoteLocker>) {
-        let mut draw = Draw::new(self.seed ^ u64::from(scope.as_bytes()[0]));
+        let (base, plan) = (&self.base, &self.plan);
+        let mut draw = Draw::new(base.seed ^ u64::from(scope.as_bytes()[0]));
         let scribe = scribe.through(locker);
         let names: Vec<&str> = NAMES.into_iter().filter(|name| name.starts_with(scope)).collect();
-        while !*self.stopped.borrow() {
+        while !base.is_stopped() {
             let name = names[usize::try_from(draw.below(names.len() as u64)).unwrap_or(0)];
-            let patience = match draw.below(4) {
-                0 => Patience::None,
-                _ => Patience::AtMost(Duration::from_millis(self.plan.within_ms)),
-            };
-            if let Ok(held) = scribe.acquire(name, patience).await {
-                self.grants.fetch_add(1, Ordering::Relaxed);
-                held.keep(Duration::from_millis(draw.below(self.plan.hold_ms + 1))).await;
-                // Some are not given back, but dropped.
-                if draw.below(4) != 0 {
-                    let _ = held.release().await;
-                } else {
-                    held.abandon();
-                }
-            }
-            self.seams.sleep(Duration::from_millis(1 + draw.below(PAUSE_MS))).await;
+            base.lock_once(&scribe, name, (plan.within_ms, plan.hold_ms), &mut draw, |_| ()).await;
+            base.seams.sleep(Duration::from_millis(1 + draw.below(PAUSE_MS))).await;
         }
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast::compat::{Cassandra, ModesTable, Patience, ScopeModes, Stage as MoveStage};
+use holdfast::compat::{ModesTable, Patience, ScopeModes, Stage as MoveStage};
 use holdfast_cassandra::model::Odds;
 use holdfast_core::{Command, ScopePrefix};
 use holdfast_server::consensus::{Consensus as _, propose};
@@ -62,8 +62,7 @@ impl Stage<'_> {
     /// An operator moves each scope to its last stage, as soon as the tables let it.
     fn begin_opening(&self) {
         let process = self.world.client_process(OPERATOR);
-        let tables = self.world.keyspace().reached_by(Host::Client(OPERATOR));
-        let cassandra = Cassandra::on(tables, process.seams());
+        let cassandra = self.cassandra_of(OPERATOR);
         let (seams, stopped) = (process.seams(), self.ends.stop.subscribe());
         let opening = async move {
             for scope in SCOPES {
@@ -154,20 +153,9 @@ impl Stage<'_> {
         let Some(plan) = self.scopes_plan() else { return };
         let place = usize::try_from(number - FIRST).unwrap_or(0) % plan.clients.len();
         let client = plan.clients[place];
-        let process = self.world.client_process(number);
-        process.set_rate(client.rate);
-        let id = in_history(number);
-        let scoped = ScopeClient {
-            builder: self.world.client_builder(number).ttl(Duration::from_millis(client.ttl_ms)),
-            tables: self.world.keyspace().reached_by(Host::Client(number)),
-            plan: client,
-            id,
-            recorder: self.recorder.of(process.clone()),
-            seams: process.seams(),
-            seed: self.plan.seed ^ number,
-            grants: self.grants.clone(),
-            stopped: self.ends.stop.subscribe(),
-        };
+        let base = self.locker_client(number, client.rate, Duration::from_millis(client.ttl_ms));
+        let (process, id) = (self.world.client_process(number), base.id);
+        let scoped = ScopeClient { base, plan: client };
         let actor: Actor = begin(&process, &self.recorder, id, scoped.work());
         lock(&self.actors).insert(number, actor);
     }

@@ -1,5 +1,5 @@
-//! A queue of work in Cassandra in a simulated run: workers enqueue items and work on them. No item is had twice at once, none comes again
-//! once its removal was answered, and in the end all that were enqueued have been worked on.
+//! A queue of work in Cassandra in a simulated run: workers enqueue items and work on them. No two workers have one item at once, no item
+//! comes again once its removal was answered, and in the end a worker has worked on each item that was enqueued.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,20 +7,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use holdfast::Error;
-use holdfast::compat::{
-    Cassandra, ItemId, LockerOptions, Patience, WorkItem, WorkQueue, WorkTables,
-};
+use holdfast::compat::{ItemId, Patience, WorkQueue, WorkTables};
 use holdfast_seams::Seams;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::client::{Actor, begin};
 use super::counts::Counts;
+use super::locker_client::options;
 use super::plan::rate;
 use super::stage::{Stage, in_history, lock};
 use crate::draw::Draw;
-use crate::history::ClientId;
-use crate::sim::Host;
 use crate::worker::{Had, Worker};
 
 /// What a seed is turned into for this.
@@ -34,9 +31,6 @@ pub(super) const END: u64 = 2_600_000;
 const VISITOR: u64 = 2_290_004;
 /// How far the wall clock of a worker is wrong at most, milliseconds, either way: it changes the order of the items only.
 const WALL_SKEW_MS: u64 = 300_000;
-/// Of items, and by how much wall clocks of coordinators may differ.
-const TTL: Duration = Duration::from_secs(9);
-const MAX_SKEW: Duration = Duration::from_secs(3);
 /// How long the last visitor may take to work on what is left.
 const DONE_WITHIN: Duration = Duration::from_mins(5);
 const PAYLOAD: &str = "what is to be done";
@@ -76,9 +70,8 @@ pub(super) struct Items {
 }
 
 impl Items {
-    /// An item is handed out; what is wrong with that. (That two have it at once the judge finds.)
-    fn had(&self, item: &WorkItem) -> Option<String> {
-        let (id, attempt) = (item.id(), item.attempt());
+    /// An item is handed out; returns what is wrong with that. (Whether two workers have it at once, the judge says.)
+    fn had(&self, id: &ItemId, attempt: u32, payload: &str) -> Option<String> {
         self.had.fetch_add(1, Ordering::Relaxed);
         let before = lock(&self.attempts).insert(id.clone(), attempt);
         if before.is_some() {
@@ -91,7 +84,7 @@ impl Items {
         if lock(&self.removed).contains(id) {
             return Some(format!("work: {id} comes again after its removal was answered"));
         }
-        (item.payload() != PAYLOAD).then(|| format!("work: {id} has another payload"))
+        (payload != PAYLOAD).then(|| format!("work: {id} has another payload"))
     }
 
     fn left(&self) -> Vec<ItemId> {
@@ -133,9 +126,8 @@ impl Laborer {
     }
 
     async fn work_on(&mut self, had: Had, length: Duration) {
-        if let Some(wrong) = self.items.had(had.item()) {
-            lock(&self.wrong).push(wrong);
-        }
+        let item = had.item();
+        lock(&self.wrong).extend(self.items.had(item.id(), item.attempt(), item.payload()));
         had.keep(length).await;
         if self.draw.below(8) == 0 {
             return had.abandon();
@@ -193,9 +185,8 @@ impl Stage<'_> {
     fn laborer(&self, number: u64) -> Option<Laborer> {
         let (process, id) = (self.world.client_process(number), in_history(number));
         let (seams, recorder) = (process.seams(), self.recorder.of(process.clone()));
-        let tables = self.world.keyspace().reached_by(Host::Client(number));
-        let cassandra = Cassandra::on(tables, seams.clone());
-        let queue = match WorkQueue::new(&cassandra, &options(id), WorkTables::default(), "jobs") {
+        let (cassandra, options) = (self.cassandra_of(number), options("worker", id));
+        let queue = match WorkQueue::new(&cassandra, &options, WorkTables::default(), "jobs") {
             Ok(queue) => queue,
             Err(error) => {
                 self.wrong(format!("work: no queue is made: {error}"));
@@ -232,7 +223,9 @@ impl Stage<'_> {
                 match last.worker.next(Patience::AtMost(Duration::from_mins(1))).await {
                     Ok(Some(had)) => last.work_on(had, Duration::from_millis(100)).await,
                     Ok(None) => {}
-                    Err(error) => lock(&last.wrong).push(format!("work: none is had: {error}")),
+                    Err(error) => {
+                        lock(&last.wrong).push(format!("work: no item is handed out: {error}"));
+                    }
                 }
             }
         };
@@ -243,6 +236,27 @@ impl Stage<'_> {
     }
 }
 
-fn options(id: ClientId) -> LockerOptions {
-    LockerOptions::default().service(format!("worker-{}", id.0)).ttl(TTL).max_skew(MAX_SKEW)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id() -> ItemId {
+        ItemId::parse("00001700000057332000733eda8ee0ebc5c4").unwrap()
+    }
+
+    #[test]
+    fn an_item_with_an_attempt_that_is_not_higher_is_found() {
+        let items = Items::default();
+        assert_eq!(items.had(&id(), 1, PAYLOAD), None);
+        assert_eq!(items.had(&id(), 3, PAYLOAD), None);
+        assert!(items.had(&id(), 3, PAYLOAD).is_some_and(|wrong| wrong.contains("attempt 3")));
+    }
+
+    #[test]
+    fn an_item_after_its_removal_and_another_payload_are_found() {
+        let items = Items::default();
+        assert!(items.had(&id(), 1, "another").is_some());
+        lock(&items.removed).insert(id());
+        assert!(items.had(&id(), 2, PAYLOAD).is_some_and(|wrong| wrong.contains("removal")));
+    }
 }
