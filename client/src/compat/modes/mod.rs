@@ -22,8 +22,8 @@
 //! | stage | whose row may be entered, or changed, to | it is moved on, or back, when no row says |
 //! |---|---|---|
 //! | [`Stage::Cassandra`], the first | `cassandra`, `both` | `cassandra` (on) |
-//! | [`Stage::Both`] | `both` | `cassandra` (on), `native` (back) |
-//! | [`Stage::Native`] | `both`, `native` | `both` (on), `native` (back) |
+//! | [`Stage::Both`] | `both` | `cassandra` (on), `native` or `fallback` (back) |
+//! | [`Stage::Native`] | `both`, `native` | `both` (on), `native` or `fallback` (back) |
 //! | [`Stage::Fallback`] | `native`, `fallback` | `fallback` (back) |
 //!
 //! # Why no process is in `cassandra` while another one is in `native`
@@ -51,9 +51,11 @@
 //!    entered or changed to `cassandra`, by 3; none was there at the read; and the LWT applies only if the scope
 //!    was at `both` all the time between. So none is there, and none comes while the stage is `native`. The way
 //!    back is the same with the two names exchanged. (That the step from `cassandra` to `both` looks for rows of
-//!    `cassandra` is only to tell the operator early: one that slips in is found at the next step.)
+//!    `cassandra` is only to tell the operator early: one that slips in is found at the next step.) The same holds for
+//!    the first step back, from `fallback` to `native`: a process that enters `fallback` after the look stays in it while
+//!    the scope is at `native`, so the next step back is refused as long as a row says `fallback`.
 //!
-//! By 4 rows of `cassandra` and of `native` never stand side by side, and by 1 neither do their guards.
+//! By 4 rows of `cassandra` and of `native`, or of `fallback`, never stand side by side, and by 1 neither do their guards.
 //!
 //! # What a scope is tied to
 //!

@@ -141,9 +141,9 @@ impl ScopeModes {
     /// [`MoveRefused`], which names who is in the way.
     pub async fn advance_from(&self, seen: &ScopeView) -> Result<Stage, MoveRefused> {
         let to = match seen.stage {
-            Stage::Cassandra => Some((Stage::Both, LockerMode::Cassandra)),
-            Stage::Both => Some((Stage::Native, LockerMode::Cassandra)),
-            Stage::Native => Some((Stage::Fallback, LockerMode::Both)),
+            Stage::Cassandra => Some((Stage::Both, &[LockerMode::Cassandra][..])),
+            Stage::Both => Some((Stage::Native, &[LockerMode::Cassandra][..])),
+            Stage::Native => Some((Stage::Fallback, &[LockerMode::Both][..])),
             Stage::Fallback => None,
         };
         self.step(seen, to).await
@@ -164,10 +164,12 @@ impl ScopeModes {
     ///
     /// As of [`ScopeModes::advance`].
     pub async fn go_back_from(&self, seen: &ScopeView) -> Result<Stage, MoveRefused> {
+        // A process that entered `fallback` between the look and the step back to `native` is in it still.
+        const NATIVELY: &[LockerMode] = &[LockerMode::Native, LockerMode::Fallback];
         let to = match seen.stage {
-            Stage::Fallback => Some((Stage::Native, LockerMode::Fallback)),
-            Stage::Native => Some((Stage::Both, LockerMode::Native)),
-            Stage::Both => Some((Stage::Cassandra, LockerMode::Native)),
+            Stage::Fallback => Some((Stage::Native, &[LockerMode::Fallback][..])),
+            Stage::Native => Some((Stage::Both, NATIVELY)),
+            Stage::Both => Some((Stage::Cassandra, NATIVELY)),
             Stage::Cassandra => None,
         };
         self.step(seen, to).await
@@ -194,18 +196,18 @@ impl ScopeModes {
         Ok((tied.pop().unwrap_or_default(), cluster))
     }
 
-    /// From where it was seen to the next stage, if no process was in the mode that it leaves behind.
+    /// From where it was seen to the next stage, if no process was in a mode that it leaves behind.
     async fn step(
         &self,
         seen: &ScopeView,
-        to: Option<(Stage, LockerMode)>,
+        to: Option<(Stage, &[LockerMode])>,
     ) -> Result<Stage, MoveRefused> {
         let scope = self.rows.scope.clone();
         let Some((to, left_behind)) = to else {
             return Err(MoveRefused::AtTheEnd { scope, stage: seen.stage });
         };
         let mut processes = seen.processes.clone();
-        processes.retain(|one| one.mode == left_behind);
+        processes.retain(|one| left_behind.contains(&one.mode));
         if !processes.is_empty() {
             return Err(MoveRefused::InTheWay { scope, stage: seen.stage, processes });
         }

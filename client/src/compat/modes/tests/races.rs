@@ -22,6 +22,43 @@ fn a_process_that_slips_in_before_the_first_step_is_found_at_the_second() {
     });
 }
 
+/// A process enters `fallback` after the operator looked and before the scope goes back to `native`: it stays in `fallback`, and is in the
+/// way of both later steps back. At `cassandra` nothing would keep it and old clients apart (modes 4, I24).
+#[test]
+fn a_process_that_slips_into_fallback_is_in_the_way_of_the_later_steps_back() {
+    let world = World::new(5);
+    let a = world.machine.process("a");
+    world.machine.run(async {
+        world.move_to(Stage::Fallback).await;
+        let _locker = world.locker(&a, LockerMode::Native).await.unwrap();
+        let seen = world.scope().view().await.unwrap();
+        let rows = Rows::new(&world.cassandra(&a), "", ModesTable::default()).unwrap();
+        says_fallback(&rows, &seen.processes[0].process).await;
+        assert_eq!(rows.change_stage(&seen, Stage::Native).await, Ok(true));
+
+        for (at, next) in [(Stage::Native, Stage::Both), (Stage::Both, Stage::Cassandra)] {
+            let refused = world.scope().go_back().await.unwrap_err();
+            assert!(
+                matches!(refused, MoveRefused::InTheWay { stage, .. } if stage == at),
+                "{refused}"
+            );
+            // An earlier version moves it all the same.
+            let seen = world.scope().view().await.unwrap();
+            assert_eq!(rows.change_stage(&seen, next).await, Ok(true));
+        }
+    });
+}
+
+/// The row of `process` says `fallback` from now on, by whatever wrote it.
+async fn says_fallback(rows: &Rows, process: &str) {
+    let seq = rows.own(process).await.unwrap().own.unwrap().seq;
+    let cells = vec![(Ident::new("mode"), Some(Value::from("fallback/2")))];
+    let only_if = vec![(Ident::new("seq"), Some(Value::from(seq)))];
+    let change = rows.row(process, Action::UpdateIf { cells, ttl_s: Some(30), only_if });
+    let (_, answer) = rows.cassandra.tables().conditional(change).await;
+    assert!(matches!(answer, Ok(Conditional::Applied)), "{answer:?}");
+}
+
 /// An operator looks at `both`, where nobody is in the way, and is held up. The scope goes back, a process enters
 /// `cassandra`, the scope comes to `both` once more. What he decided then is not done now.
 #[test]
