@@ -47,6 +47,7 @@ impl Stage<'_> {
         let disk = self.world.disk(id);
         disk.hang(true);
         self.seams.sleep(lasts).await;
+        self.look_for_ends();
         disk.hang(false);
         self.returns(id).await;
         Some(())
@@ -91,6 +92,7 @@ impl Stage<'_> {
         self.seams.sleep(lasts).await;
         disk.refuse_files(false);
         self.world.network().refuse_connections(host, false);
+        self.look_for_ends();
         lock(&self.closed).remove(&id);
         self.returns(id).await;
         Some(())

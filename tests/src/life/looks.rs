@@ -32,6 +32,8 @@ const FAILS_AGAIN_WITHIN: Duration = Duration::from_millis(1_500);
 pub(super) struct Looks {
     /// Ends that were already reported as wrong.
     told_ends: BTreeSet<(u64, String)>,
+    /// Nodes that ended while a fault explained it, and why they did. The fault may be over while another one keeps the node down.
+    explained_ends: BTreeMap<u64, String>,
     /// Nodes whose disk finishes nothing, and since when they run with such a disk.
     hung: BTreeMap<u64, Moment>,
     /// Clients whose decoder fails on long messages.
@@ -59,31 +61,42 @@ impl Stage<'_> {
         self.look_for_deaf_clients();
     }
 
-    /// No node ends by itself without a fault that explains it.
-    fn look_for_ends(&self) {
+    /// No node ends by itself without a fault that explains it. A fault that explains ends asks this once more before it is over, because
+    /// a node may have ended since the last look.
+    pub(super) fn look_for_ends(&self) {
         for id in self.world.nodes().into_iter().filter(|id| !self.has_left(*id)) {
             let why = match self.world.ended(id) {
                 Some(Ended::Fault(fault)) if !self.may_end_with(id, &fault) => fault.to_string(),
-                Some(Ended::Storage(why)) => {
-                    let hangs = self.world.disk(id).hangs();
-                    if hangs && why.contains(DISK_STALL) {
-                        self.world.network().reached(DISK_STALL);
-                    }
-                    if hangs || lock(&self.starved).contains(&id) {
-                        continue;
-                    }
-                    why
-                }
+                Some(Ended::Storage(why)) => why,
                 _ => continue,
             };
-            // As after a minute of waiting for a descriptor (`server/src/storage/files.rs`).
-            if lock(&self.closed).contains(&id) && why.contains(NO_DESCRIPTOR) {
+            if self.is_explained(id, &why) {
+                lock(&self.looks).explained_ends.insert(id, why);
                 continue;
             }
             if lock(&self.looks).told_ends.insert((id, why.clone())) {
                 self.wrong(format!("I16: node {id} ended by itself: {why}"));
             }
         }
+    }
+
+    /// Whether a fault explains that the node ended so: one that goes on, or one that did when the node was found to have ended.
+    fn is_explained(&self, id: u64, why: &str) -> bool {
+        let hangs = self.world.disk(id).hangs();
+        if hangs && why.contains(DISK_STALL) {
+            self.world.network().reached(DISK_STALL);
+        }
+        let was_explained =
+            lock(&self.looks).explained_ends.get(&id).is_some_and(|before| before == why);
+        let is_storage = matches!(self.world.ended(id), Some(Ended::Storage(_)));
+        // As after a minute of waiting for a descriptor (`server/src/storage/files.rs`).
+        let lacks_files = lock(&self.closed).contains(&id) && why.contains(NO_DESCRIPTOR);
+        was_explained || lacks_files || is_storage && (hangs || lock(&self.starved).contains(&id))
+    }
+
+    /// The node starts: an end of it from now on needs a fault of its own.
+    pub(super) fn begins_anew(&self, id: u64) {
+        lock(&self.looks).explained_ends.remove(&id);
     }
 
     /// A node whose disk finishes nothing for longer than `disk_stall_ms` ends, so that the others can go on (I31). Only time in which it

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, join_all};
+use holdfast_core::SessionView;
 use holdfast_seams::simulated::Machine;
 use holdfast_seams::{Moment, Seams};
 use holdfast_server::consensus::Consensus as _;
@@ -23,7 +24,7 @@ use super::mover::Moving;
 use super::plan::{Air, ClientPlan, LARGE, LARGE_SNAPSHOT_EVERY, Plan};
 use super::rogue::Rogue;
 use super::scope_plan::ScopesPlan;
-use super::table::Hoarders;
+use super::table::{self, Hoarders};
 use super::work::Items;
 use crate::check::{Options, check};
 use crate::draw::Draw;
@@ -298,6 +299,7 @@ impl<'a> Stage<'a> {
         if self.world.is_running(id) {
             return Ok(());
         }
+        self.begins_anew(id);
         let started = self.seams.timeout(START_WITHIN, self.world.start_node(id)).await;
         match started {
             Ok(result) => result,
@@ -388,6 +390,7 @@ impl<'a> Stage<'a> {
             ));
         }
         disk.set_free_space(None);
+        self.look_for_ends();
         lock(&self.starved).remove(&full);
         self.returns(full).await;
     }
@@ -460,9 +463,14 @@ impl<'a> Stage<'a> {
     async fn comes_to_rest(&self) {
         let within = Duration::from_mins(1);
         let give_up = self.seams.clock.now() + within;
+        // The leader's clock may be slow by a tenth.
+        let lost_end = give_up + table::TTL * 5 / 4;
         loop {
             match self.unrest() {
                 None => return,
+                Some(_) if self.seams.clock.now() <= lost_end && self.waits_for_lost_openings() => {
+                    self.seams.sleep(LOOK_EVERY).await;
+                }
                 Some(why) if self.seams.clock.now() > give_up => {
                     return self.wrong(format!("{why}, {within:?} after the last client left"));
                 }
@@ -500,11 +508,36 @@ impl<'a> Stage<'a> {
             return Some(differ);
         }
         let leader = self.world.replica(self.world.leader()?)?;
-        let mut counts = None;
-        leader.read(&mut |table, _| counts = Some(table.counts()));
+        let (mut counts, mut open) = (None, Vec::new());
+        leader.read(&mut |table, _| {
+            counts = Some(table.counts());
+            open = table.sessions().map(|(session, _)| session.get()).collect();
+        });
         let counts = counts?;
         let left = (counts.sessions, counts.held, counts.waiting);
-        (left != (0, 0, 0)).then(|| format!("I33: sessions, holds and waits are left: {left:?}"))
+        (left != (0, 0, 0)).then(|| {
+            format!("I33: sessions, holds and waits are left: {left:?}, sessions {open:?}")
+        })
+    }
+
+    /// Whether all that is left is sessions that were opened although the answer was lost: no client knows their secret, so each of them
+    /// lasts for its TTL (`server/src/session/opening.rs`). Only that of the table's holders is longer than the wait for rest.
+    fn waits_for_lost_openings(&self) -> bool {
+        let leader = self.world.leader().and_then(|leader| self.world.replica(leader));
+        let Some(leader) = leader else { return false };
+        let mut all_lost = false;
+        leader.read(&mut |table, _| {
+            let is_lost = |session: SessionView<'_>| {
+                let of = client_of(session.label.as_str()).filter(|number| *number >= table::FIRST);
+                let known =
+                    of.map(|number| self.world.last_right(number).map(|right| right.session));
+                session.requests == 0
+                    && known.is_some_and(|known| known != Some(session.session.get()))
+            };
+            all_lost =
+                (table.sessions().filter_map(|(session, _)| table.session(session))).all(is_lost);
+        });
+        all_lost
     }
 
     /// I22: every node knows the same members, whatever its source.

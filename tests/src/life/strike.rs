@@ -463,6 +463,7 @@ impl Stage<'_> {
         self.world.disk(id).set_free_space(Some(left));
         self.seams.sleep(lasts).await;
         self.world.disk(id).set_free_space(None);
+        self.look_for_ends();
         lock(&self.starved).remove(&id);
         self.returns(id).await;
         Some(())

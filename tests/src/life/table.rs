@@ -16,7 +16,7 @@ use crate::history::{Asked, ClientId, Recorder};
 use crate::scribe::{Held, Scribe, Wish};
 
 /// The number of the first of these clients.
-const FIRST: u64 = 2_200_000;
+pub(super) const FIRST: u64 = 2_200_000;
 /// Locks of one request, and of one client.
 const OF_A_REQUEST: usize = 64;
 const OF_A_CLIENT: usize = 500 * OF_A_REQUEST;
@@ -25,7 +25,7 @@ const WATCHED_UP_TO: u64 = 10_000;
 /// Messages under way to one watcher of the table.
 const WATCH_WINDOW: usize = 1;
 /// Their lease: no fault of a run lasts as long.
-const TTL: Duration = Duration::from_mins(10);
+pub(super) const TTL: Duration = Duration::from_mins(10);
 /// How long one request may take, whatever faults happen meanwhile.
 const WITHIN: Duration = Duration::from_mins(5);
 /// The interval between two attempts to connect.
