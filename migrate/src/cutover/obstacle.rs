@@ -116,6 +116,10 @@ impl Obstacle {
             Self::Process { to: LockerMode::Native, .. } => {
                 "change it to native: set_mode, or its next start"
             }
+            // It would have to pass through native, which a scope at `both` does not admit.
+            Self::Process { mode: LockerMode::Fallback, .. } => {
+                "end it, and start it in both; one that died is gone once the TTL of its row is over"
+            }
             Self::Process { .. } => {
                 "change it to both: set_mode, or its next start; one that died is gone once the TTL of \
                  its row is over"
@@ -270,5 +274,17 @@ mod tests {
             "{said}"
         );
         assert_eq!(said.matches("change it").count(), 1, "{said}");
+    }
+
+    #[test]
+    fn a_process_in_fallback_that_has_to_go_to_both_is_to_be_ended() {
+        let mut obstacles = Obstacles::default();
+        obstacles.extend([Obstacle::Process {
+            process: "hf1:p00/ab".to_owned(),
+            mode: LockerMode::Fallback,
+            to: LockerMode::Both,
+        }]);
+        let said = obstacles.to_string();
+        assert!(said.contains("is in fallback (end it, and start it in both"), "{said}");
     }
 }
