@@ -285,7 +285,21 @@ mutants! {
     RowOfOtherCluster, "row-of-other-cluster", "DESIGN §10, I24",
         "a leader uses a row that the leaders of another cluster keep";
 
-    // The modes of a scope that moves (`client/src/compat/modes`).
+    // The recipes and the modes of a scope that moves (`client/src/compat`).
+    RecipeIgnoresSkew, "recipe-ignores-skew", "DESIGN §9, I24",
+        "a recipe counts a row's whole TTL as safe, whatever the clocks of the nodes say";
+    RecipeUnknownRenewalCounts, "recipe-unknown-renewal-counts", "DESIGN §9, I24",
+        "a renewal without an answer moves the safe deadline on";
+    ModeRowLeavesGuards, "mode-row-leaves-guards", "modes 1, I24",
+        "a process' row changes its mode while guards are left that it then does not cover";
+    ModeActsAhead, "mode-acts-ahead", "modes 1, I24",
+        "a process asks for locks in its new mode before its row says so";
+    StageMovesPastRows, "stage-moves-past-rows", "modes 4, I24",
+        "a scope moves although processes are in a mode that the move leaves behind";
+    FallbackNotInTheWay, "fallback-not-in-the-way", "modes 4, I24",
+        "the steps back from native and both look for no process in fallback";
+    BothTakesNativeAlone, "both-takes-native-alone", "modes 1, I24",
+        "a process in both does not take the recipe's lock";
     TiesNotCompared, "ties-not-compared", "modes, I24",
         "a process locks by another recipe or cluster than its scope is tied to";
 }

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use holdfast_mutants::mutant;
 use holdfast_seams::{Clock, Moment, Seams, select};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -342,6 +343,7 @@ impl<R: Recipe> Keeper<R> {
                 break;
             }
             let worry_at = self.keeping.terms.jeopardy_from(started);
+            let asked = clock.now();
             match renewed(&mut self.recipe, safety, worry_at, &*clock).await {
                 Renewal::Applied(sent) => {
                     started = started.max(sent);
@@ -351,7 +353,12 @@ impl<R: Recipe> Keeper<R> {
                     due = self.keeping.terms.renew_at(started);
                 }
                 Renewal::Gone => return safety.end(GuardState::Lost(LostReason::Revoked)),
-                Renewal::Unknown => due = clock.now() + retries.next(&*self.keeping.seams.rng),
+                Renewal::Unknown => {
+                    if mutant!(RecipeUnknownRenewalCounts) {
+                        safety.extend(self.keeping.terms.safe_until(asked), &*clock);
+                    }
+                    due = clock.now() + retries.next(&*self.keeping.seams.rng);
+                }
             }
         }
         safety.end(GuardState::Lost(LostReason::DeadlinePassed));

@@ -130,7 +130,7 @@ fn schedule_of(mutant: Mutant) -> Option<Schedule> {
 
 /// The runs in which a mutant can harm anybody.
 fn only_with(mutant: Mutant) -> Only {
-    if mutant >= Mutant::TiesNotCompared {
+    if mutant >= Mutant::RecipeIgnoresSkew {
         Only::WithMoves
     } else if mutant >= Mutant::CoverFromReceipt {
         Only::WithScopes

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use holdfast_mutants::mutant;
 use holdfast_seams::{Moment, select};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -402,6 +403,9 @@ impl Inner {
         patience: Patience,
         deadline: Option<Moment>,
     ) -> Result<Vec<RemoteGuard>> {
+        if mutant!(BothTakesNativeAlone) {
+            return Ok(vec![native.acquire(lock_id, self.left(patience, deadline)).await?]);
+        }
         loop {
             let first = self.first.acquire(lock_id, self.left(patience, deadline)).await?;
             let second = native.acquire(lock_id, self.left(patience, deadline));

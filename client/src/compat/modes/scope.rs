@@ -207,7 +207,13 @@ impl ScopeModes {
             return Err(MoveRefused::AtTheEnd { scope, stage: seen.stage });
         };
         let mut processes = seen.processes.clone();
-        processes.retain(|one| left_behind.contains(&one.mode));
+        processes.retain(|one| {
+            let overlooked = one.mode == LockerMode::Fallback && seen.stage < Stage::Fallback;
+            left_behind.contains(&one.mode) && !(overlooked && mutant!(FallbackNotInTheWay))
+        });
+        if mutant!(StageMovesPastRows) {
+            processes.clear();
+        }
         if !processes.is_empty() {
             return Err(MoveRefused::InTheWay { scope, stage: seen.stage, processes });
         }
