@@ -1,4 +1,4 @@
-//! How a request comes in: it is granted, or stands in its queues, or is denied.
+//! The start of a request: the table grants it, queues it, or denies it.
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_mutants::mutant;
@@ -24,18 +24,18 @@ pub(crate) struct Ask<'a> {
     pub(crate) wait: bool,
 }
 
-/// Why a request that would not wait was denied; `at` is the lock's place among its names.
+/// Why a request was denied; `at` is the lock's place among its names.
 ///
-/// Kept under its id, so that a retry is told the same.
+/// Kept under the request's id, so that a retry gets the same answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub(crate) enum Denial {
-    /// Held so that it did not fit.
+    /// A holder is in the way.
     Held { at: u8, holder: SessionId, token: FencingToken },
-    /// It would have fitted, but others came first.
+    /// No holder is in the way, but others came first.
     Awaited { at: u8, waiter: SessionId },
     /// None of its locks was free to it.
     NothingFree,
-    /// There is nothing imported of the lock, its only one, for the owner it named.
+    /// The owner named by a claim has no import of the lock, the request's only one.
     NotImported,
     /// The scope of all its locks was suspended.
     Suspended,
@@ -68,17 +68,18 @@ impl Denial {
 impl LockTable {
     /// Grants what is free, or queues the request, or denies it if it would not wait.
     ///
-    /// A request that comes again under its id gets its answer again and changes nothing (I12). A
-    /// request refused for a limit is not recorded: it may be retried under the same id.
+    /// A retry under the same id gets its answer again and changes nothing (I12). A request refused
+    /// for a limit is not recorded: the client may retry it under the same id.
     ///
     /// # Errors
     ///
-    /// [`Rejection::UnknownSession`]: nothing changed. For each of the others the confirmation
-    /// (`done_below`) was taken: [`Rejection::LockHeld`], [`Rejection::LockAwaited`],
+    /// [`Rejection::UnknownSession`]: nothing changed. For each of the others the table took the
+    /// confirmation (`done_below`): [`Rejection::LockHeld`], [`Rejection::LockAwaited`],
     /// [`Rejection::NothingFree`] and [`Rejection::Suspended`] are recorded under the id; those of
-    /// [`Wish::new`], [`Rejection::SeveralScopes`], [`Rejection::RequestGone`], [`Rejection::RequestReused`], [`Rejection::RequestEnded`],
-    /// [`Rejection::TooManyRequests`], [`Rejection::TableFull`], [`Rejection::TooManyWaiters`] and
-    /// [`Rejection::TokensExhausted`] changed nothing else.
+    /// [`Wish::new`], [`Rejection::SeveralScopes`], [`Rejection::RequestGone`],
+    /// [`Rejection::RequestReused`], [`Rejection::RequestEnded`], [`Rejection::TooManyRequests`],
+    /// [`Rejection::TableFull`], [`Rejection::TooManyWaiters`] and [`Rejection::TokensExhausted`]
+    /// changed nothing else.
     pub(crate) fn acquire(&mut self, ask: &Ask<'_>, events: &mut Vec<Event>) -> Outcome {
         self.confirm(ask.session, ask.done_below)?;
         let mut wish = Wish::new(ask.items, ask.need, ask.wait)?;
@@ -99,7 +100,7 @@ impl LockTable {
         self.check_table(size::of_request(wish.iter().map(|(name, _)| name)))?;
         self.check_one_scope(&wish)?;
         if !self.counters.has_tokens() && wish.takes(self.fitting(&wish)).is_some() {
-            // Nobody holds what it asks for, and yet nobody can be granted it.
+            // No holder is in its way, and yet there is no token for it.
             return Err(self.tokens_exhausted(&wish));
         }
         wish.share_names(|name| self.kept_name(name));
@@ -112,8 +113,8 @@ impl LockTable {
         }
     }
 
-    /// The answer to a request whose id was used before. A grant is told with the locks it still
-    /// holds and the values they carry by now.
+    /// The answer to a request whose id was used before. For a hold it lists the locks that the
+    /// request still holds, with their present values.
     pub(crate) fn answer_again(
         &self,
         request: RequestId,
@@ -146,8 +147,8 @@ impl LockTable {
         Acquired::Queued { place: self.place(wish, ticket), holder: self.in_the_way(wish) }
     }
 
-    /// How many stand before a waiter: a set has to be first in each of its queues, so its last
-    /// place counts; an `any` in one of them, so its best.
+    /// How many requests stand before a waiter: a set has to be first in each of its queues, so its
+    /// last place counts; an `any` in one of them, so its best.
     pub(crate) fn place(&self, wish: &Wish, ticket: Ticket) -> u64 {
         let queues = wish.iter().filter_map(|(name, _)| self.locks.get(name));
         let places = queues.map(|lock| lock.queue.place(ticket));
@@ -155,7 +156,7 @@ impl LockTable {
         place.unwrap_or(0)
     }
 
-    /// Who holds the first of these locks that is held.
+    /// The first holder of the first of these locks that is held.
     fn in_the_way(&self, wish: &Wish) -> Option<Grant> {
         let mut locks = wish.iter().filter_map(|(name, _)| self.locks.get(name));
         locks.find_map(|lock| lock.holders.first()).map(|holder| holder.grant)
@@ -180,8 +181,8 @@ impl LockTable {
         Ok(Answer::Acquired { request, state, fresh: true })
     }
 
-    /// Gives the request one ticket and a place in each of its queues. In a scope that is suspended
-    /// it may be that nobody holds what it waits for.
+    /// Gives the request one ticket and a place in each of its queues. In a suspended scope the
+    /// locks that it waits for may have no holder.
     pub(crate) fn enqueue(
         &mut self,
         (session, request): (SessionId, RequestId),
@@ -215,7 +216,7 @@ impl LockTable {
         self.counters.next_ticket().ok_or_else(first)
     }
 
-    /// Tells every holder of each lock for which the new waiter is the first.
+    /// Reports `Contended` to every holder of each lock for which the new waiter is the first.
     fn tell_holders(&self, wish: &Wish, events: &mut Vec<Event>) {
         for (name, _) in wish.iter() {
             let Some(lock) = self.locks.get(name).filter(|lock| lock.queue.len() == 1) else {
@@ -235,7 +236,7 @@ impl LockTable {
         self.deny_for(who, wish, denial, events)
     }
 
-    /// Keeps a denial under its id, so that a retry is told the same.
+    /// Keeps a denial under its id, so that a retry gets the same answer.
     pub(crate) fn deny_for(
         &mut self,
         (session, request): (SessionId, RequestId),

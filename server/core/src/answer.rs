@@ -1,4 +1,4 @@
-//! What a command is answered with: part of the replicated outcome, equal on all nodes.
+//! Answers to commands: part of the replicated outcome, equal on all nodes.
 
 use borsh::BorshSerialize;
 
@@ -9,19 +9,19 @@ use crate::scopes::ScopeState;
 use crate::value::Value;
 use crate::{Event, Rejection};
 
-/// How a command ended. Both sides are replicated; a fault of one node is never an outcome.
+/// The result of a command. Both sides are replicated; a fault of one node is never an outcome.
 pub type Outcome = Result<Answer, Rejection>;
 
-/// One command's outcome and what happened because of it.
+/// One command's outcome and its events.
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize)]
 pub struct Applied {
     /// The answer, or why the command was refused.
     pub outcome: Outcome,
-    /// In the order in which they happened; empty when nothing changed for anybody.
+    /// In the order in which they happened; empty if nothing changed.
     pub events: Vec<Event>,
 }
 
-/// What a command that was not refused did.
+/// The effect of a command that was not refused.
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize)]
 pub enum Answer {
     /// The limits are set.
@@ -35,21 +35,21 @@ pub enum Answer {
     SessionEnded,
     /// The request waits or holds.
     ///
-    /// A request that was denied is answered with [`Rejection::LockHeld`],
-    /// [`Rejection::LockAwaited`], [`Rejection::NothingFree`] or [`Rejection::Suspended`] instead, the first time and at each
-    /// retry. The first time [`Event::Denied`] comes with it; a retry carries no event.
-    /// So "fresh" is for a denial what `Applied::events` says.
+    /// A denied request gets [`Rejection::LockHeld`], [`Rejection::LockAwaited`],
+    /// [`Rejection::NothingFree`] or [`Rejection::Suspended`] instead, the first time and at each
+    /// retry. The first time [`Event::Denied`] comes with it, with a retry no event: for a denial,
+    /// `Applied::events` says what `fresh` says here.
     Acquired {
         /// The request.
         request: RequestId,
         /// Where it stands now.
         state: Acquired,
-        /// `false`: a retry of a request that was there already. Nothing changed and no event was
-        /// emitted; `state` may have moved on since the first answer (queued, by now granted).
+        /// `false`: a retry of a known request. Nothing changed and there is no event; `state` may
+        /// have moved on since the first answer (queued then, granted by now).
         fresh: bool,
     },
-    /// The request is over, whatever it was; after `StopWaiting` one that was never seen may still
-    /// come.
+    /// The request is over, whatever its state was. After `StopWaiting` an `Acquire` for an unseen
+    /// id may still arrive.
     Cancelled {
         /// The request.
         request: RequestId,
@@ -65,49 +65,49 @@ pub enum Answer {
         /// Whether it holds nothing more.
         over: bool,
     },
-    /// The value is as the write left it; others may have changed it since a first copy was done.
+    /// The write was done; others may have changed the value since its first copy.
     ValueSet {
         /// The write.
         request: RequestId,
         /// `false`: a retry of a write that was done before. Nothing changed.
         fresh: bool,
     },
-    /// What became of the rows of an import.
+    /// What became of each row of an import.
     Imported {
-        /// The session that was opened for those that came in; `None` if none did.
+        /// The session that was opened for the imported rows; `None` if no row was imported.
         session: Option<SessionId>,
-        /// One for each row, in their order.
+        /// One for each row, in the order of the rows.
         fates: Vec<Fate>,
     },
-    /// The scope is as it was to be.
+    /// The scope is as the command wanted it.
     Scope {
-        /// What it is; `None` if it was removed.
+        /// Its state; `None` if it was removed.
         now: Option<ScopeState>,
     },
 }
 
-/// Where an acquired request stands.
+/// The state of a request that waits or holds.
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize)]
 pub enum Acquired {
     /// It waits.
     Queued {
-        /// How many stand before it; 0 is next. As in [`Event::Queued`].
+        /// How many requests stand before it; 0 is next. As in [`Event::Queued`].
         place: u64,
-        /// Who holds meanwhile: the first of those who hold the first of its locks that is held.
-        /// `None` if none is: it stands behind a set that waits for another lock, its scope is
-        /// suspended, or the fencing tokens are used up ([`Rejection::TokensExhausted`]).
+        /// The first holder of the first of its locks that is held. `None` if none is: it stands
+        /// behind a set that waits for another lock, its scope is suspended, or the fencing tokens
+        /// are used up ([`Rejection::TokensExhausted`]).
         holder: Option<Grant>,
     },
     /// It holds.
     Granted {
         /// Under this grant.
         token: FencingToken,
-        /// These locks: what it was granted, less what it gave back.
+        /// The locks that it still holds: the granted ones, less those given back.
         items: Items,
         /// The values of those that carry one, as they are now.
         ///
-        /// Left out of the state hash (I16): the event of a fresh grant has them there already,
-        /// and 64 values of 4 KiB are long to hash.
+        /// Left out of the state hash (I16): the event of a fresh grant has them already, and 64
+        /// values of 4 KiB take long to hash.
         #[borsh(skip)]
         values: Vec<(LockName, Value)>,
     },
@@ -124,19 +124,19 @@ pub struct Grant {
     pub token: FencingToken,
 }
 
-/// What a cancelled request had been.
+/// The state of a request before its cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize)]
 pub enum Was {
     /// It waited, and has left its queues.
     Waiting,
-    /// It held; its locks went to the next in line, in the same command.
+    /// It held; its locks passed to the next in line, in the same command.
     Held {
         /// The grant that is over.
         token: FencingToken,
     },
     /// It was over already: denied, cancelled, released, or a write of a value. Nothing changed.
     Ended,
-    /// It was never seen. Its id is spent: a late `Acquire` under it is refused with
+    /// Its id was never seen, and is spent now: a late `Acquire` under it is refused with
     /// [`Rejection::RequestEnded`].
     Unknown,
 }

@@ -1,4 +1,5 @@
-//! A stream of bytes cut into blocks with checksums, so that damage and an early end are noticed.
+//! A stream of bytes cut into blocks with checksums, so that a reader notices damage and an early
+//! end.
 //!
 //! ```text
 //! block = len:u32 (1 to 65 536) ‖ crc32:u32 of the bytes ‖ bytes
@@ -13,7 +14,7 @@ use crc32fast::Hasher;
 
 const BLOCK_BYTES_MAX: usize = 64 * 1024;
 
-/// The error for bytes that are not those that were written.
+/// The error for bytes other than those that were written.
 pub(crate) fn damaged(reason: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason.into())
 }
@@ -65,11 +66,11 @@ impl<W: Write> Write for BlockWriter<'_, W> {
     }
 }
 
-/// Puts the blocks together again; hands out no byte whose block was not checked.
+/// Joins the blocks again; returns no byte of a block before it has checked that block.
 pub(crate) struct BlockReader<'a, R> {
     input: &'a mut R,
     block: Vec<u8>,
-    /// How much of `block` was handed out.
+    /// How many bytes of `block` were returned.
     taken: usize,
     whole: Hasher,
     ended: bool,
@@ -128,7 +129,7 @@ impl<'a, R: Read> BlockReader<'a, R> {
         Ok(u32::from_le_bytes(bytes))
     }
 
-    /// Reads the end, behind which nothing may follow.
+    /// Reads the end; nothing may follow it.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         if self.taken < self.block.len() {
             return Err(damaged("its last block is longer than its content"));
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!(read(&bytes).expect("nothing was harmed"), content);
     }
 
-    /// Each block is whole in itself; only the checksum at the end tells.
+    /// Each block is intact; only the checksum at the end differs.
     #[test]
     fn a_block_that_is_missing_or_out_of_place_is_noticed() {
         let (_, bytes) = three_blocks();

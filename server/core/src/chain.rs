@@ -1,4 +1,4 @@
-//! The rolling state hash: how a replica that went its own way is found out (I16).
+//! The rolling state hash: finds a replica whose state has diverged (I16).
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,24 +10,24 @@ use crate::answer::Applied;
 use crate::command::{Batch, Witness};
 use crate::ids::{LogIndex, Tenure};
 
-/// A witness is kept for every index divisible by this.
+/// The table keeps a witness for every index divisible by this.
 pub const WITNESS_EVERY: u64 = 1_024;
-/// How many witnesses are kept: a leader's newest reaches the others within a few entries.
+/// Number of witnesses kept: a leader's newest reaches the others within a few entries.
 const WITNESSES_KEPT: usize = 8;
 
-/// Why this node has to stop: not a refusal, which all nodes share, but a fault of this one.
+/// Why this node has to stop: not a refusal, which all nodes share, but a fault of this node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplicaFault {
     /// The leader had another state hash after the same entry (I16). One of the two went wrong;
-    /// this node must not answer anybody from its state.
+    /// this node must answer no request from its state.
     #[error(
         "the state of this node differs from the leader's since entry {} or before it",
         .leader.index
     )]
     Diverged {
-        /// What the leader had.
+        /// The leader's hash.
         leader: Witness,
-        /// What this node had after the same entry.
+        /// This node's hash after the same entry.
         own: Witness,
     },
     /// The entry lies at or below one that was applied before. Applying it again could end or
@@ -42,7 +42,7 @@ pub enum ReplicaFault {
 }
 
 /// `hash_n = SHA-256(hash_{n−1} ‖ index, tenure, batch ‖ outcomes and events)`, and the last few
-/// hashes at round indexes.
+/// hashes at round indexes, those divisible by [`WITNESS_EVERY`].
 ///
 /// The hash at a round index `m` is the one after all batches at or below `m`. Entries without a
 /// batch (blank, membership) take indexes but leave the hash alone, so this is well defined at
@@ -96,7 +96,7 @@ impl Chain {
         }
     }
 
-    /// Takes in the batch at `index` with what it did.
+    /// Extends the hash by the batch at `index` and its effects.
     pub(crate) fn extend(
         &mut self,
         index: LogIndex,
@@ -109,15 +109,15 @@ impl Chain {
         let fed = (index, tenure, batch)
             .serialize(&mut hasher)
             .and_then(|()| applied.iter().try_for_each(|one| one.serialize(&mut hasher)));
-        // A hasher takes everything; borsh itself refuses only lengths above u32, which no entry
-        // that came through a log can have. Were it so, all replicas would stop at the same byte.
+        // A hasher accepts everything; borsh itself refuses only lengths above u32, which no entry
+        // that came through a log can have. If it did, all replicas would stop at the same byte.
         debug_assert!(fed.is_ok());
         self.hash = hasher.0.finalize().into();
         self.index = index;
         self.keep(index);
     }
 
-    /// Notes that everything up to `index` is applied; entries in between carried no batch.
+    /// Notes that everything up to `index` is applied; the entries in between carried no batch.
     pub(crate) fn note(&mut self, index: LogIndex) {
         if index <= self.index {
             return;
@@ -129,7 +129,8 @@ impl Chain {
         }
     }
 
-    /// Keeps the present hash as the one at `index`, if that is a round one and new.
+    /// Keeps the present hash as the one at `index`, if that index is divisible by
+    /// [`WITNESS_EVERY`] and new.
     fn keep(&mut self, index: LogIndex) {
         let newest = self.kept.back().map_or(0, |witness| witness.index.get());
         if !index.get().is_multiple_of(WITNESS_EVERY) || index.get() <= newest {

@@ -14,20 +14,20 @@ use crate::table::Counts;
 use crate::value::VALUE_BYTES_MAX;
 use crate::wish::{Part, Wish};
 
-/// An invariant that does not hold: a flaw of this crate, or a snapshot that no table wrote.
+/// A broken invariant: a bug in this crate, or a snapshot that no table wrote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{invariant}: {what}")]
 pub struct Violation {
     /// The invariant's number in DESIGN §12, or `index` for two parts that contradict each other.
     pub invariant: &'static str,
-    /// What was found.
+    /// What the check found.
     pub what: String,
 }
 
-/// A hold of one lock or a place in one queue as it is told by one side: the sessions' records, or
-/// the locks.
+/// A hold of one lock or a place in one queue, as one side lists it: the sessions' records, or the
+/// locks.
 ///
-/// `number` is the token or the ticket. It comes first: lists of them are compared in its order.
+/// `number` is the token or the ticket. It comes first, because lists are sorted by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Told<'a> {
     number: u64,
@@ -38,14 +38,14 @@ struct Told<'a> {
 }
 
 impl Told<'_> {
-    /// Two requests cannot have one number; one request has it for each of its locks.
+    /// Two requests cannot share a number; one request has its number at each of its locks.
     fn clashes_with(&self, other: &Self) -> bool {
         self.number == other.number
             && (self.session, self.request) != (other.session, other.request)
     }
 }
 
-/// All that one side tells.
+/// Everything that one side lists.
 #[derive(Default)]
 struct Side<'a> {
     holds: Vec<Told<'a>>,
@@ -60,9 +60,11 @@ impl Side<'_> {
     }
 }
 
-/// Both lists, in order of their numbers, have to be the same and hold no number for two requests.
+/// Compares both lists, sorted by number: they have to be equal, and no two requests may share a
+/// number.
 ///
-/// `missing`: broken if a record is in no lock. `repeats`: broken if two have one number.
+/// `missing`: the invariant broken if a record is in no lock. `repeats`: broken if two requests
+/// share a number.
 fn compare(
     records: &[Told<'_>],
     locks: &[Told<'_>],
@@ -96,30 +98,30 @@ fn violated(invariant: &'static str, what: String) -> Check {
 }
 
 impl LockTable {
-    /// Whether every invariant that one state can show holds. Looks at everything: O(n log n).
+    /// Checks every invariant that shows in one state. Looks at everything: O(n log n).
     ///
     /// | invariant | as checked here |
     /// |---|---|
     /// | I2 | the holders of a lock fit together, and every request that holds is among them |
-    /// | I3 | no two grants have one token; none lies above the last given out for its name; in a scope each is of the scope's epoch |
-    /// | I5, I11 | whatever holds or waits is a request of an open session, in that very state |
+    /// | I3 | no two grants have one token; no token lies above the last one for its name; in a scope each has the scope's epoch |
+    /// | I5, I11 | every holder and waiter is a request of an open session, in that very state |
     /// | I9 | queues are in ticket order; no ticket repeats, none lies above the last given out |
     /// | I10, I12 | every request that waits has its one place in the queue of each of its locks |
     /// | I14 | a request holds nothing while it waits, and a grant holds something of what it asked |
-    /// | I15 | the head of a queue could not be granted now, or no token can be drawn, or its scope is suspended and it is looked at when that is over |
-    /// | I25 | an imported row is kept once, where the session says that was opened for it |
+    /// | I15 | the head of a queue could not be granted now, or no token can be drawn, or resuming its suspended scope looks at it |
+    /// | I25 | the index has each imported row once, where the session of the import says |
     /// | I27 | values are no longer than allowed |
     /// | I33 | a lock is in the table only while it is held, waited for, or carries a value |
-    /// | value | a value was set under a grant that was given out, before those who hold its lock, and is not suspect to the holder that set it |
+    /// | value | a value was set under a token that was given out, below those of its lock's holders, and is not suspect to the holder that set it |
     /// | scope | no two scopes overlap, their epochs are within bounds, and a request waits for or holds locks of one scope only, or of none |
     /// | index | counts, bytes, holds by token, marks and the values at their locks agree with the records |
     ///
-    /// What needs two states (stamps, order of grants, answers to retries, what makes a value
-    /// suspect) is checked by `tests/properties.rs` against its model.
+    /// `tests/properties.rs` checks against its model what needs two states: stamps, order of
+    /// grants, answers to retries, what makes a value suspect.
     ///
     /// # Errors
     ///
-    /// [`Violation`]: the first found. This replica must not go on.
+    /// [`Violation`]: the first found. This replica must stop.
     pub fn check(&self) -> Result<(), Violation> {
         let (mut records, mut locks) = (Side::default(), Side::default());
         for (id, session) in self.sessions.iter() {
@@ -138,7 +140,7 @@ impl LockTable {
         locks.sort();
         compare(&records.holds, &locks.holds, "I2", "I3")?;
         compare(&records.waits, &locks.waits, "I10", "I9")?;
-        // What each side counts best: the locks know which of them are held.
+        // Each side has the count that it knows best: the locks know which of them are held.
         let counts = Counts { held: locks.counts.held, ..records.counts };
         ensure(counts == self.counts && counts.values == locks.counts.values, "index", || {
             format!("counted {counts:?} and {:?}, kept {:?}", locks.counts, self.counts)
@@ -146,7 +148,7 @@ impl LockTable {
         self.check_numbers(&records)
     }
 
-    /// Nothing carries a number that was not given out, and the numbers make sense.
+    /// Checks that every number in use was given out, and that the limits and versions make sense.
     fn check_numbers(&self, records: &Side<'_>) -> Check {
         let counters = self.counters;
         let last = FencingToken::new(counters.epoch, counters.token);
@@ -164,7 +166,7 @@ impl LockTable {
         ensure(self.chain.is_well_formed(), "I16", || "the witnesses are out of order".into())
     }
 
-    /// The last token that a grant of that name can have been given.
+    /// The last token that a grant of that name may have.
     fn last_token(&self, name: &LockName) -> Option<FencingToken> {
         let epoch = self.scopes.of(name).map_or(self.counters.epoch, |(_, state)| state.epoch);
         FencingToken::new(epoch, self.counters.token)
@@ -173,7 +175,7 @@ impl LockTable {
     fn check_scopes(&self) -> Check {
         let count = self.scopes.len();
         ensure(count <= SCOPES_MAX, "scope", || format!("{count} scopes"))?;
-        // In their order one that overlaps with any other overlaps with the next.
+        // In sorted order, a scope that overlaps with any other overlaps with its neighbour.
         let next = self.scopes.iter().skip(1);
         for ((scope, state), (other, _)) in self.scopes.iter().zip(next) {
             ensure(!scope.overlaps(other), "scope", || {
@@ -190,7 +192,7 @@ impl LockTable {
         Ok(())
     }
 
-    /// Whether that part of what a request asks for lies in one scope, or in none.
+    /// Whether that part of a request lies in one scope, or in none.
     fn is_of_one_scope(&self, wish: &Wish, part: Part) -> bool {
         let mut scopes = wish.iter_part(part).map(|(name, _)| self.scopes.of(name));
         scopes.next().is_none_or(|first| scopes.all(|other| other == first))
@@ -250,7 +252,7 @@ impl LockTable {
         })
     }
 
-    /// The imports that are found are those that the sessions tell of, each once.
+    /// Checks that the index of imports lists exactly the rows of the sessions, each once.
     fn check_imports(&self) -> Check {
         let mut told = 0;
         for (id, session) in self.sessions.iter() {
@@ -293,7 +295,7 @@ impl LockTable {
         })
     }
 
-    /// Whether a grant of that name can have that token now.
+    /// Checks that a grant of that name may have that token now.
     fn check_token(&self, name: &LockName, token: FencingToken) -> Check {
         let last = self.last_token(name);
         let scope = self.scopes.of(name);
@@ -303,7 +305,7 @@ impl LockTable {
         })
     }
 
-    /// Whether a waiter is at the head of a queue that is looked at when its scope is resumed.
+    /// Whether a waiter is at the head of a queue that resuming its scope looks at.
     fn is_looked_at_later(&self, (ticket, waiter): (Ticket, Waiter)) -> bool {
         let record = self.sessions.get(waiter.session).map(|found| &found.records);
         let record = record.and_then(|records| records.get(&waiter.request));
@@ -315,8 +317,8 @@ impl LockTable {
         })
     }
 
-    /// Whether a waiter could hold enough of what it waits for, were it looked at now. Written
-    /// apart from the code that grants.
+    /// Whether a waiter could hold enough of its locks now, without regard to suspension. Written
+    /// independently of the code that grants.
     fn could_be_granted(&self, (ticket, waiter): (Ticket, Waiter)) -> bool {
         let record = self.sessions.get(waiter.session).map(|found| &found.records);
         let record = record.and_then(|records| records.get(&waiter.request));

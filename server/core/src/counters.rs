@@ -1,4 +1,4 @@
-//! The numbers the table gives out: each once, rising, for the life of the cluster.
+//! The numbers that the table gives out: each once, rising, for the life of the cluster.
 
 use borsh::{BorshDeserialize, BorshSerialize};
 
@@ -7,14 +7,14 @@ use crate::ids::{FencingToken, SessionId, Ticket};
 
 /// The last number given out of each kind, and the epoch of the tokens.
 ///
-/// Nothing here wraps (I3, I28): a counter at its end refuses, for ever.
+/// Nothing here wraps (I3, I28): a counter at its end refuses for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub struct Counters {
-    /// Upper part of every token given out from here on for a name in no scope, and of the first of
-    /// a new scope; at most [`FencingToken::EPOCH_MAX`].
+    /// Upper part of every new token for a name in no scope, and of the first tokens of a new
+    /// scope; at most [`FencingToken::EPOCH_MAX`].
     ///
-    /// Starts at 1: epoch 0 is left to tokens that were drawn before the cluster took over a
-    /// name (DESIGN §10), which must stay below every token of ours.
+    /// Starts at 1: epoch 0 is left to tokens from before the cluster took over a name (DESIGN
+    /// §10), which must stay below every token of the cluster.
     pub epoch: u16,
     /// Counter of the last token; at most [`FencingToken::COUNTER_MAX`].
     pub token: u64,
@@ -31,7 +31,7 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Draws the next fencing token, of the epoch of the names that it is for.
+    /// Draws the next fencing token, of the epoch of the request's names.
     ///
     /// # Errors
     ///

@@ -12,10 +12,10 @@ pub const COMMAND_VERSION_OLDEST: u16 = 2;
 /// Bytes of the version in front.
 const VERSION_BYTES: usize = 2;
 
-/// Why bytes were not read as a batch. A node that finds one in its log stops.
+/// Why bytes were not read as a batch. A node that finds such bytes in its log stops.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Written by a newer build. It is never guessed at (I29).
+    /// A newer build wrote it. This build never guesses at it (I29).
     #[error("a batch of version {found}; this build knows versions up to {known}")]
     UnknownVersion {
         /// The version in front of the bytes.
@@ -23,7 +23,7 @@ pub enum DecodeError {
         /// [`COMMAND_VERSION`].
         known: u16,
     },
-    /// Written before there was a release, in a form this build does not know.
+    /// A build from before the first release wrote it, in a form this build does not know.
     #[error(
         "a batch of version {found}, written by a version before the first release; this build \
          knows versions from {oldest} on"
@@ -43,7 +43,7 @@ pub enum DecodeError {
 }
 
 impl Batch {
-    /// The version needed to read it: the highest of its commands, and the oldest without any.
+    /// The version needed to read it: the highest of its commands; without commands, the oldest.
     pub fn version(&self) -> u16 {
         let versions = self.commands.iter().map(crate::Command::version);
         versions.fold(COMMAND_VERSION_OLDEST, u16::max)
@@ -52,18 +52,18 @@ impl Batch {
     /// The stored form: equal batches give equal bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.version().to_le_bytes().to_vec();
-        // A vector takes everything, and no batch has 2³² commands: a proposer bounds them (§7).
+        // A vector accepts everything, and no batch has 2³² commands: a proposer bounds them (§7).
         let written = self.serialize(&mut bytes);
         debug_assert!(written.is_ok());
         bytes
     }
 
-    /// Reads the stored form, and nothing else: bytes left over, or a version in front that the
-    /// commands do not need, are damage. Allocates no more than a small multiple of what is there.
+    /// Reads the stored form, and nothing else: left-over bytes, or a version in front that the
+    /// commands do not need, are damage. Allocates at most a small multiple of the bytes present.
     ///
     /// # Errors
     ///
-    /// [`DecodeError`]; whoever reads a log stops.
+    /// [`DecodeError`]; a node that reads a log stops.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let Some((version, body)) = bytes.split_first_chunk::<VERSION_BYTES>() else {
             return Err(damaged("cut off before its version"));
@@ -72,7 +72,7 @@ impl Batch {
         if found > COMMAND_VERSION {
             return Err(DecodeError::UnknownVersion { found, known: COMMAND_VERSION });
         }
-        // There never was a version 0: it falls through, and is damage.
+        // There never was a version 0: it is damage, and falls through.
         if (1..COMMAND_VERSION_OLDEST).contains(&found) {
             return Err(DecodeError::OldVersion { found, oldest: COMMAND_VERSION_OLDEST });
         }

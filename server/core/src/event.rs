@@ -1,4 +1,4 @@
-//! What the core says happened: everything a session or a watcher may be told.
+//! What happened in the core: everything that a session or a watcher may receive.
 
 use borsh::BorshSerialize;
 
@@ -10,7 +10,7 @@ use crate::value::Value;
 
 /// Something that happened, in the order in which it happened.
 ///
-/// Each is said exactly once, when it happens; a retry of a command says nothing again.
+/// The core reports each event exactly once; a retried command reports nothing again.
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize)]
 pub enum Event {
     /// A session exists.
@@ -27,83 +27,84 @@ pub enum Event {
     },
     /// A request stands in the queue of each of its locks.
     Queued {
-        /// Whose.
+        /// Its session.
         session: SessionId,
-        /// Which.
+        /// Its id.
         request: RequestId,
-        /// What it asked for.
+        /// The locks it asks for.
         items: Items,
-        /// How many stand before it; 0 is next. Of its places the last if it needs all of its
-        /// locks, the best if it needs any.
+        /// How many requests stand before it; 0 is next. Over its queues this is the last place if
+        /// it needs all of its locks, the best if it needs any.
         place: u64,
     },
     /// A request holds locks.
     Granted {
-        /// Whose.
+        /// Its session.
         session: SessionId,
-        /// Which.
+        /// Its id.
         request: RequestId,
         /// The grant's fencing token, valid for each of its locks.
         token: FencingToken,
-        /// What it holds: all it asked for, or of an `any` what it got.
+        /// What it holds: all its locks, or the part that an `any` got.
         items: Items,
         /// The values of those locks that carry one, in the order of their names.
         values: Vec<(LockName, Value)>,
     },
-    /// A request that would not wait was neither queued nor granted, and that is kept under its
+    /// A request that would not wait, or a claim without an import, is denied and kept under its
     /// id. A request refused for a limit is not kept and makes no event.
     Denied {
-        /// Whose.
+        /// Its session.
         session: SessionId,
-        /// Which.
+        /// Its id.
         request: RequestId,
-        /// What it asked for.
+        /// The locks it asked for.
         items: Items,
         /// Why; names the lock that was in the way.
         rejection: Rejection,
     },
-    /// A waiting request left queues without a grant: by cancel, with its session, or, right after
-    /// the grant, because an `any` got what it needs elsewhere.
+    /// A waiting request left queues without a grant: by its cancel, by its session's end, or,
+    /// right after its own grant, because an `any` was granted other locks.
     Left {
-        /// Whose.
+        /// Its session.
         session: SessionId,
-        /// Which.
+        /// Its id.
         request: RequestId,
-        /// The locks whose queues it left: all it asked for, or of an `any` those it did not get.
+        /// The locks whose queues it left: all of them, or those that an `any` did not get.
         items: Items,
     },
     /// Locks were given back, by release or cancel.
     Released {
-        /// Whose.
+        /// The holder.
         session: SessionId,
-        /// Which.
+        /// The holder's request.
         request: RequestId,
         /// Their grant.
         token: FencingToken,
-        /// What is given back.
+        /// The locks.
         items: Items,
         /// Whether the grant holds nothing more.
         over: bool,
     },
     /// Holds are over without a release.
     Lost {
-        /// Whose it was.
+        /// The former holder.
         session: SessionId,
-        /// Which.
+        /// The former holder's request.
         request: RequestId,
         /// Their grant.
         token: FencingToken,
-        /// What is lost: all that the grant still held.
+        /// The lost locks: all that the grant still held.
         items: Items,
         /// Whether the grant holds nothing more.
         over: bool,
         /// Why.
         cause: LossCause,
     },
-    /// Others wait for a held lock: told to each of its holders once, when the first waiter
-    /// arrives, and again only after the queue was empty. A holder to whom the lock passed while
-    /// others still wait is told after the grants made with its own: for it, the queue was never
-    /// empty. A waiting set counts in each of its queues, also while it waits for another lock.
+    /// Others wait for a held lock. Each of its holders receives this once, when the first waiter
+    /// arrives, and again only after the queue was empty. A new holder of a lock for which others
+    /// still wait receives it after all grants of the same command: for that holder the queue was
+    /// never empty. A waiting set counts in each of its queues, even while another lock keeps it
+    /// waiting.
     Contended {
         /// The holder.
         session: SessionId,
@@ -118,15 +119,15 @@ pub enum Event {
     ValueChanged {
         /// The lock.
         lock: LockName,
-        /// What it is now; `None`: there is none.
+        /// The value now; `None`: the lock carries none.
         value: Option<Value>,
     },
-    /// A scope was set, removed, suspended, resumed, or its epoch raised. What follows from that
-    /// for holds and waiters is said after it, in the same command.
+    /// A scope was set, removed, suspended, resumed, or its epoch raised. The events of its holds
+    /// and waiters follow in the same command.
     ScopeChanged {
         /// The scope.
         scope: ScopePrefix,
-        /// What it is now; `None`: its names are in no scope.
+        /// Its state now; `None`: its names are in no scope.
         now: Option<ScopeState>,
     },
 }
@@ -142,7 +143,8 @@ pub enum EndCause {
 
 /// Why a hold is over without a release.
 ///
-/// The first two stand where they stand in [`EndCause`]: state hashes do not tell them apart.
+/// The first two have the same positions as in [`EndCause`]: a state hash is the same with either
+/// type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize)]
 pub enum LossCause {
     /// The client closed its session.

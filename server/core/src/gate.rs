@@ -11,41 +11,40 @@ use crate::{COMMAND_VERSION, COMMAND_VERSION_OLDEST};
 pub struct GateClosed {
     /// What the batch needs.
     pub version: u16,
-    /// The member that is behind, the first by id.
+    /// The member with the lowest id that is behind.
     pub member: u64,
-    /// The highest version it announced; [`COMMAND_VERSION_OLDEST`] if it was never heard from.
+    /// The highest version it announced; [`COMMAND_VERSION_OLDEST`] if it announced none.
     pub knows: u16,
 }
 
-/// What each member announced to know, kept by a node for the time it leads.
+/// The version that each member announced, kept by a node for the time it leads.
 ///
-/// A member that was never heard from knows [`COMMAND_VERSION_OLDEST`] and nothing above: any other
-/// guess would let an entry into the log that stops that member when it comes back. One that says
-/// it knows less than that holds back everything: it is older than the first release. Members are learners too: they
-/// apply the same log.
+/// A member without an announcement counts as knowing [`COMMAND_VERSION_OLDEST`] and nothing above:
+/// any other guess would let an entry into the log that stops that member when it comes back. A
+/// member that announces less than that holds back everything: it is older than the first release.
+/// Learners are members too: they apply the same log.
 ///
-/// A member may announce less than before (its binary was put back): the last word counts. Entries
-/// of a higher version already in the log then stop that member when it reads them
-/// ([`DecodeError::UnknownVersion`](crate::DecodeError::UnknownVersion)); the gate keeps new ones
-/// out.
+/// A member may announce less than before (an operator put its old binary back): the last
+/// announcement counts. Entries of a higher version already in the log then stop that member when
+/// it reads them ([`DecodeError::UnknownVersion`](crate::DecodeError::UnknownVersion)); the gate
+/// keeps new ones out.
 #[derive(Clone, Debug, Default)]
 pub struct VersionGate {
     announced: BTreeMap<u64, u16>,
 }
 
 impl VersionGate {
-    /// A gate that has heard from nobody but its own node, `own`, which knows
-    /// [`COMMAND_VERSION`].
+    /// A gate with an announcement of its own node only: `own` knows [`COMMAND_VERSION`].
     pub fn new(own: u64) -> Self {
         Self { announced: BTreeMap::from([(own, COMMAND_VERSION)]) }
     }
 
-    /// Notes the highest version a member says it knows.
+    /// Notes the highest version that a member announces.
     pub fn announce(&mut self, member: u64, highest: u16) {
         self.announced.insert(member, highest);
     }
 
-    /// Forgets a member that left; should its id come back, it has to announce again.
+    /// Drops a member that left; if its id returns, it has to announce again.
     pub fn forget(&mut self, member: u64) {
         self.announced.remove(&member);
     }
@@ -131,7 +130,7 @@ mod tests {
         assert_eq!(gate.highest([]), COMMAND_VERSION);
     }
 
-    /// A binary from before the first release would stop at every entry this build writes.
+    /// A binary from before the first release would stop at every entry that this build writes.
     #[test]
     fn a_member_older_than_the_first_release_holds_back_everything() {
         let mut gate = VersionGate::new(1);

@@ -1,4 +1,4 @@
-//! Who holds a lock: nobody, one, or any number that share it (I2).
+//! The holders of a lock: none, one, or any number that share it (I2).
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(crate) struct Holder {
 /// The holders of a lock. Each is found by its token in O(log n), so that one of many readers
 /// leaves without a look at the others; the common case, one holder, takes no memory of its own.
 ///
-/// Holders that do not fit together cannot be written down (I2): several are always readers.
+/// The type has no form for holders that do not fit together (I2): several are always readers.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Holders {
     #[default]
@@ -27,7 +27,7 @@ pub(crate) enum Holders {
 }
 
 impl Holders {
-    /// Whether one more could hold the lock in that mode, as far as the holders are concerned.
+    /// Whether the present holders allow one more in that mode.
     pub(crate) fn fits(&self, mode: Mode) -> bool {
         match (self, mode) {
             (Self::Nobody, _)
@@ -38,7 +38,7 @@ impl Holders {
         }
     }
 
-    /// Adds a holder; `false`, and nothing changes, if it does not fit or its token is there.
+    /// Adds a holder; `false`, and nothing changes, if it does not fit or its token is present.
     pub(crate) fn insert(&mut self, new: Holder) -> bool {
         if !self.fits(new.mode) || self.contains(new.grant.token) {
             return false;
@@ -54,7 +54,7 @@ impl Holders {
         true
     }
 
-    /// Takes out the holder with that token; `false` if there is none.
+    /// Removes the holder with that token; `false` if there is none.
     pub(crate) fn remove(&mut self, token: FencingToken) -> bool {
         if !self.contains(token) {
             return false;
@@ -91,7 +91,7 @@ impl Holders {
         }
     }
 
-    /// The one granted first.
+    /// The holder that was granted first.
     pub(crate) fn first(&self) -> Option<Holder> {
         self.iter().next()
     }

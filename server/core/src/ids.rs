@@ -1,4 +1,4 @@
-//! Parsed names and numbers: what has one of these types has been checked once, at the edge.
+//! Parsed names and numbers: a value of one of these types was checked once, at the edge.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -13,7 +13,7 @@ pub const NAME_BYTES_MAX: usize = 512;
 pub const LABEL_BYTES_MAX: usize = 256;
 /// Longest prefix of a scope, bytes of UTF-8.
 ///
-/// Source: it is a key in Cassandra, and comes with the answer to every keepalive.
+/// Source: it is a key in Cassandra, and the answer to every keepalive contains it.
 pub const SCOPE_BYTES_MAX: usize = 128;
 
 macro_rules! number {
@@ -45,7 +45,8 @@ macro_rules! number {
 }
 
 number! {
-    /// A session. Given out by the core, rising, never used again in the life of the cluster.
+    /// A session. The core assigns ids in rising order, and never again during the life of the
+    /// cluster.
     SessionId
 }
 number! {
@@ -76,12 +77,12 @@ pub struct FencingToken(u64);
 
 impl FencingToken {
     const COUNTER_BITS: u32 = 48;
-    /// Largest counter within one epoch.
+    /// Largest counter.
     pub const COUNTER_MAX: u64 = (1 << Self::COUNTER_BITS) - 1;
     /// Largest epoch.
     pub const EPOCH_MAX: u16 = (1 << 15) - 1;
 
-    /// Puts a token together; `None` if the epoch or the counter does not fit.
+    /// Builds a token; `None` if the epoch or the counter does not fit.
     pub const fn new(epoch: u16, counter: u64) -> Option<Self> {
         if epoch > Self::EPOCH_MAX || counter > Self::COUNTER_MAX {
             return None;
@@ -89,7 +90,7 @@ impl FencingToken {
         Some(Self(((epoch as u64) << Self::COUNTER_BITS) | counter))
     }
 
-    /// Reads a token as it came over the wire; whether it was ever given out is another question.
+    /// Wraps a token from the wire, whether it was ever given out or not.
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
@@ -99,7 +100,7 @@ impl FencingToken {
         self.0 >> Self::COUNTER_BITS
     }
 
-    /// The lower part: counts the grants of one epoch.
+    /// The lower part: counts the grants of the cluster, across all epochs.
     pub const fn counter(self) -> u64 {
         self.0 & Self::COUNTER_MAX
     }
@@ -119,10 +120,10 @@ impl fmt::Display for FencingToken {
 /// Why a name or a label was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
-    /// A lock name has at least one byte.
+    /// The lock name is empty.
     #[error("a lock name cannot be empty")]
     Empty,
-    /// So has the prefix of a scope: one of no bytes would take in every name.
+    /// The prefix of a scope is empty: it would cover every name.
     #[error("the prefix of a scope cannot be empty")]
     EmptyPrefix,
     /// Longer than allowed.
@@ -139,7 +140,7 @@ pub enum TextError {
         /// Offset of the first byte that is not UTF-8.
         at: usize,
     },
-    /// A control or bidirectional-override character: it would garble logs and terminals.
+    /// A control or bidirectional-override character: it garbles logs and terminals.
     #[error(
         "character U+{code:04X} at byte {at} is not allowed (control or bidirectional override)"
     )]
@@ -161,7 +162,7 @@ impl LockName {
     ///
     /// # Errors
     ///
-    /// [`TextError`] says which rule the text breaks, and where.
+    /// [`TextError`] names the rule that the text breaks, and the place.
     pub fn parse(text: &str) -> Result<Self, TextError> {
         if text.is_empty() {
             return Err(TextError::Empty);
@@ -174,7 +175,7 @@ impl LockName {
     ///
     /// # Errors
     ///
-    /// [`TextError`] says which rule the bytes break, and where.
+    /// [`TextError`] names the rule that the bytes break, and the place.
     pub fn parse_bytes(bytes: &[u8]) -> Result<Self, TextError> {
         let text = str::from_utf8(bytes)
             .map_err(|error| TextError::NotUtf8 { at: error.valid_up_to() })?;
@@ -199,7 +200,7 @@ impl fmt::Display for LockName {
     }
 }
 
-/// Lets a map of names be searched by text, without a `LockName` for it.
+/// Allows a search by text in a map of names, without a `LockName` for it.
 impl Borrow<str> for LockName {
     fn borrow(&self) -> &str {
         &self.0
@@ -229,7 +230,7 @@ impl ScopePrefix {
     ///
     /// # Errors
     ///
-    /// [`TextError`] says which rule the text breaks, and where.
+    /// [`TextError`] names the rule that the text breaks, and the place.
     pub fn parse(text: &str) -> Result<Self, TextError> {
         if text.is_empty() {
             return Err(TextError::EmptyPrefix);
@@ -266,7 +267,7 @@ impl fmt::Display for ScopePrefix {
     }
 }
 
-/// Lets a map of prefixes be searched by the text of a name.
+/// Allows a search by the text of a name in a map of prefixes.
 impl Borrow<str> for ScopePrefix {
     fn borrow(&self) -> &str {
         &self.0
@@ -288,7 +289,7 @@ impl BorshDeserialize for ScopePrefix {
     }
 }
 
-/// What a session calls itself, for people: at most 256 bytes, may be empty. Proves nothing.
+/// A session's name for itself, for people: at most 256 bytes, may be empty. Proves nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Label(Arc<str>);
 
@@ -297,7 +298,7 @@ impl Label {
     ///
     /// # Errors
     ///
-    /// [`TextError`] says which rule the text breaks, and where.
+    /// [`TextError`] names the rule that the text breaks, and the place.
     pub fn parse(text: &str) -> Result<Self, TextError> {
         check_text(text, LABEL_BYTES_MAX)?;
         Ok(Self(text.into()))
@@ -324,8 +325,8 @@ impl BorshDeserialize for Label {
     }
 }
 
-/// Reads a borsh string, or bytes, of at most `max` bytes; a longer one is refused before anything is
-/// allocated for it.
+/// Reads a borsh string, or bytes, of at most `max` bytes; refuses a longer one before it allocates
+/// anything for it.
 pub(crate) fn read_bytes<R: io::Read>(reader: &mut R, max: usize) -> io::Result<Vec<u8>> {
     let claimed = u32::deserialize_reader(reader)?;
     let len = usize::try_from(claimed).unwrap_or(usize::MAX);
@@ -337,8 +338,8 @@ pub(crate) fn read_bytes<R: io::Read>(reader: &mut R, max: usize) -> io::Result<
     Ok(bytes)
 }
 
-/// Reads borsh bytes of any length, with memory for those that come and not for those announced:
-/// borsh itself makes room for up to a mebibyte first.
+/// Reads borsh bytes of any length, with memory for the bytes that arrive and not for the length
+/// they claim: borsh itself first allocates up to a mebibyte.
 pub(crate) fn read_grown_bytes<R: io::Read>(reader: &mut R) -> io::Result<Vec<u8>> {
     let claimed = u64::from(u32::deserialize_reader(reader)?);
     let mut bytes = Vec::new();
@@ -425,7 +426,8 @@ mod tests {
         assert_eq!(LockName::parse_bytes(b"ab\xff"), Err(TextError::NotUtf8 { at: 2 }));
     }
 
-    /// The stored form is checked like the wire's, and its length before anything is allocated.
+    /// A stored name is checked like one from the wire, and its length before anything is
+    /// allocated.
     #[test]
     fn a_stored_name_is_checked_again_when_it_is_read() {
         let stored =

@@ -1,15 +1,15 @@
-//! What comes in from another store: what is held and waited for there, and how its owners take it
+//! Imports from another store: what its owners hold and wait for there, and how clients take it
 //! over (DESIGN §10, I25).
 //!
 //! # Invariants
 //!
-//! - An import is a session of its own, whose lease is what remained in the other store, and whose
-//!   secret nobody has: what nobody claims runs out as it would have there.
-//! - Its requests are kept until it ends, also when they were claimed or cut short. So the same row
-//!   that comes again is known for as long as it could be in the other store, and changes nothing.
-//! - Nothing that comes in is granted beside anybody: a holder needs a free lock, and a waiter one
-//!   that is not. A holder does not come into a scope that is suspended: others may hold there what
-//!   is free here. A claim there is served: it only changes hands.
+//! - An import is a session of its own, whose lease is the time that remained in the other store,
+//!   and whose secret no client has: what is not claimed runs out as it would have there.
+//! - The table keeps its requests until it ends, even claimed and ended ones. So it knows a second
+//!   copy of a row for as long as the row could be in the other store, and changes nothing.
+//! - An imported hold needs a free lock, and an imported wait one that is not free. No hold comes
+//!   into a suspended scope: a client may hold in the other store what is free here. A claim there
+//!   succeeds: it only moves a hold or a place.
 
 use std::io::{self, Read};
 
@@ -28,32 +28,32 @@ use crate::value::{Value, check_length};
 use crate::wish::{Need, Part, Wish};
 use crate::{LockTable, Rejection};
 
-/// Most rows of one import. Whoever has more sends several.
+/// Most rows of one import. A caller with more rows sends several imports.
 ///
 /// Source: so many names of 512 bytes fit into an entry of the log.
 pub const IMPORT_ROWS_MAX: usize = 64;
-/// The longest lease that comes in: 366 days, milliseconds.
+/// The longest imported lease: 366 days, milliseconds.
 pub const IMPORT_TTL_MAX_MS: u64 = 366 * 86_400_000;
 
-/// What an owner has of one lock in the other store.
+/// One lock of an owner in the other store.
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub struct ImportRow {
     /// The lock.
     pub lock: LockName,
-    /// What the owner has of it.
+    /// Whether the owner holds it or waits for it.
     pub has: Has,
 }
 
-/// What an owner has of a lock in the other store.
+/// A hold or a wait of an owner in the other store.
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub enum Has {
-    /// It holds the lock, with this value; no value leaves the one that the lock has here.
+    /// It holds the lock, with this value; without one the lock keeps the value that it has here.
     Hold(#[borsh(deserialize_with = "read_value")] Option<Vec<u8>>),
-    /// It waits, behind all that came in before.
+    /// It waits, behind all that were imported before it.
     Place,
 }
 
-/// What became of a row.
+/// The result of one row.
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize)]
 pub enum Fate {
     /// It holds the lock under this token.
@@ -66,9 +66,9 @@ pub enum Fate {
         /// How many stand before it; 0 is next.
         place: u64,
     },
-    /// It came before, and that import still runs. Nothing changed.
+    /// An import that still runs has the row already. Nothing changed.
     Known,
-    /// It did not come in, and nothing of it did.
+    /// The row was not imported; nothing of it changed the table.
     Refused(Rejection),
 }
 
@@ -101,8 +101,8 @@ enum FoundAs {
 }
 
 impl LockTable {
-    /// Brings rows in, in their order, each by itself: one that is refused leaves the others
-    /// alone. Applied again it changes nothing (I25).
+    /// Imports rows, in their order, each by itself: a refused row leaves the others alone. A
+    /// second copy changes nothing (I25).
     ///
     /// # Errors
     ///
@@ -132,15 +132,15 @@ impl LockTable {
         import: &Imported<'_>,
         events: &mut Vec<Event>,
     ) -> Result<SessionId, Rejection> {
-        // No secret has a hash of zeros that anybody could find: nobody can renew or resume it.
+        // No client can find a secret with a hash of zeros: none can renew or resume the session.
         let label = import.owner.clone();
         let opened =
             Session { imported: true, ttl_ms: import.ttl_ms, ..Session::new(self.stamp_ms, label) };
         self.add_session(opened, events)
     }
 
-    /// Why a row does not come in; `None` if it does. `opened` is the session it would come into, if
-    /// it is open already.
+    /// Why a row is not imported; `None` if it can be. `opened` is the session of this import, once
+    /// it is open.
     fn in_the_way_of(
         &self,
         owner: &Label,
@@ -160,7 +160,7 @@ impl LockTable {
         fits.and_then(|()| self.check_table(more)).err().map(Fate::Refused)
     }
 
-    /// How many bytes more the value of its lock takes once a row has come in.
+    /// By how many bytes the row makes the value of its lock larger.
     fn value_growth(&self, row: &ImportRow) -> u64 {
         match &row.has {
             Has::Hold(Some(value)) => self.growth(&row.lock, value.len()),
@@ -168,7 +168,7 @@ impl LockTable {
         }
     }
 
-    /// A lock that anybody holds or waits for here is not free to a holder from elsewhere.
+    /// Checks that a hold may be imported: the lock has no holder and no waiter here.
     fn may_come_to_hold(&self, lock: &LockName, value: Option<&[u8]>) -> Result<(), Rejection> {
         let wish = wish_for(lock)?;
         if !self.is_free_to_enter(&wish) {
@@ -186,8 +186,9 @@ impl LockTable {
         wish.takes(self.free_to_newcomer(wish)).is_some()
     }
 
-    /// Who waits elsewhere waits for somebody: on a lock that is free here it would be granted at
-    /// once, while its holder elsewhere, who has not come yet, holds on.
+    /// Checks that a wait may be imported. A waiter in the other store waits for a holder there: on
+    /// a lock that is free here it would be granted at once, while that holder, not imported yet,
+    /// still holds.
     fn may_come_to_wait(&self, lock: &LockName) -> Result<(), Rejection> {
         let limit = self.limits.max_waiters_per_lock;
         let found = self.locks.get(lock);
@@ -204,7 +205,7 @@ impl LockTable {
         }
     }
 
-    /// Makes a row a request of the import's session. The caller has seen that nothing is in its
+    /// Makes a row a request of the import's session. The caller has checked that nothing is in its
     /// way.
     fn bring_in(
         &mut self,
@@ -230,9 +231,9 @@ impl LockTable {
             Ok(Answer::Acquired { state: Acquired::Queued { place, .. }, .. }) => {
                 Fate::Queued { place }
             }
-            // Not reached: those two answer with nothing else.
+            // Unreachable: both calls answer with nothing else.
             Ok(_) => return Fate::Known,
-            // Only once every ticket of 2⁶⁴ was given out.
+            // Only after all 2⁶⁴ tickets are used up.
             Err(rejection) => return Fate::Refused(rejection),
         };
         let name = self.kept_name(&row.lock).unwrap_or_else(|| row.lock.clone());
@@ -244,16 +245,16 @@ impl LockTable {
         fate
     }
 
-    /// Moves what was imported of a lock for an owner to the session that claims it: its place, or
-    /// its hold under a new token. Nobody comes in between, and nobody else is told.
+    /// Moves an owner's import of a lock to the session that claims it: its place, or its hold
+    /// under a new token. No other request comes in between, and no third session gets an event.
     ///
     /// # Errors
     ///
-    /// [`Rejection::UnknownSession`]: nothing changed. For each of the others the confirmation
-    /// (`done_below`) was taken: [`Rejection::NotImported`] is recorded under the id;
+    /// [`Rejection::UnknownSession`]: nothing changed. For each of the others the table took the
+    /// confirmation (`done_below`): [`Rejection::NotImported`] is recorded under the id;
     /// [`Rejection::RequestGone`], [`Rejection::RequestReused`], [`Rejection::RequestEnded`],
-    /// [`Rejection::TooManyRequests`], [`Rejection::TableFull`] and [`Rejection::TokensExhausted`] changed
-    /// nothing else.
+    /// [`Rejection::TooManyRequests`], [`Rejection::TableFull`] and [`Rejection::TokensExhausted`]
+    /// changed nothing else.
     pub(crate) fn claim(&mut self, claim: &Claimed<'_>, events: &mut Vec<Event>) -> Outcome {
         let &Claimed { session, done_below, request, lock, owner } = claim;
         self.confirm(session, done_below)?;
@@ -280,7 +281,7 @@ impl LockTable {
         }
     }
 
-    /// What is left of an import, if it still waits or holds.
+    /// The imported request, if it still waits or holds.
     fn imported(&self, lock: &LockName, owner: &Label) -> Option<Found> {
         let &(session, request) = self.imports.get(&(lock.clone(), owner.clone()))?;
         let record = self.sessions.get(session)?.records.get(&request)?;
@@ -292,8 +293,8 @@ impl LockTable {
         Some(Found { session, request, has })
     }
 
-    /// A new token: who held under the old one may still write, and is refused by what it writes
-    /// to once the new one was seen there (I1).
+    /// Grants a new token: the holder under the old one may still write, and a resource refuses it
+    /// once it has seen the new one (I1).
     fn claim_hold(
         &mut self,
         who: (SessionId, RequestId),
@@ -344,7 +345,7 @@ impl LockTable {
         self.change_session(session, |import| import.finish(request));
     }
 
-    /// With an import's session goes all memory of it.
+    /// Drops the index entries of an import whose session ended.
     pub(crate) fn forget_imports(&mut self, ended: &Session) {
         for (lock, _) in ended.imports() {
             self.imports.remove(&(lock.clone(), ended.label.clone()));
@@ -371,7 +372,8 @@ fn check_import(import: &Imported<'_>) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// A value of any length, with memory for what comes and not for what is announced.
+/// Reads a value of any length, with memory for the bytes that arrive and not for the length they
+/// claim.
 fn read_value<R: Read>(reader: &mut R) -> io::Result<Option<Vec<u8>>> {
     let there = bool::deserialize_reader(reader)?;
     there.then(|| read_grown_bytes(reader)).transpose()

@@ -1,8 +1,8 @@
-//! Deadlines of sessions as a pure machine; only a leader has one (DESIGN §5.1–5.3).
+//! The deadlines of sessions as a machine without I/O; only a leader has one (DESIGN §5.1–5.3).
 //!
-//! Times are milliseconds of the leader's monotonic clock, passed in; nothing is compared with a
-//! clock of anybody else. Every operation is O(log n), and a wrong order of calls is harmless: it
-//! can only make an expiry later, never earlier (I6).
+//! Callers pass times in as milliseconds of the leader's monotonic clock, and the machine compares
+//! them with no other clock. Every operation is O(log n), and a wrong order of calls is harmless:
+//! it can only make an expiry later, never earlier (I6).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +16,8 @@ pub enum NotRenewed {
     /// The session is not in the table: never opened, or ended.
     #[error("the session is not open")]
     Unknown,
-    /// Its expiry is proposed and its fate not known (§5.2). Should it live on, the next
-    /// keepalive renews it.
+    /// The leader has proposed its expiry, and does not know the outcome yet (§5.2). If the session
+    /// stays open, the next keepalive renews it.
     #[error("the session's expiry is under way")]
     Expiring,
 }
@@ -29,11 +29,11 @@ pub enum NotRenewed {
 /// - A session is due only after the receipt of its last acknowledged keepalive + TTL + margin
 ///   (§5.2), or its start in this tenure + TTL + margin (§5.3), whichever is later (I6).
 /// - A session with a keepalive waiting for its quorum round is not due (§5.2).
-/// - A session that is being resumed is due a TTL later, and no later than that, however many resumes
-///   there are: what has not renewed it does not keep it (I31).
+/// - A session that is being resumed is due a TTL later, and no later than that, however many
+///   resumes there are: a resume alone does not keep a session open (I31).
 /// - From [`LeaseTable::begin_expiry`] until [`LeaseTable::expiry_settled`] nothing renews it
 ///   (§5.2).
-/// - Every session that is none of these is due once its deadline lies behind (I7).
+/// - Every other session is due once its deadline has passed (I7).
 #[derive(Clone, Debug)]
 pub struct LeaseTable {
     margin_ms: u64,
@@ -47,12 +47,12 @@ struct Lease {
     ttl_ms: u64,
     deadline_ms: u64,
     phase: Phase,
-    /// Resumes that put it off.
+    /// Resumes under way: while there are any, the session is due a TTL later.
     resumes: u64,
 }
 
 impl Lease {
-    /// From when on it is due.
+    /// The last instant at which it is not due yet.
     fn due_ms(self) -> u64 {
         let put_off_ms = if self.resumes > 0 { self.ttl_ms } else { 0 };
         self.deadline_ms.saturating_add(put_off_ms)
@@ -70,18 +70,19 @@ enum Phase {
 }
 
 impl LeaseTable {
-    /// An empty table. `margin_ms` is added to every TTL: it covers what lies between the client's
-    /// reading of its clock and the leader's beyond the allowance for drift (§5.4).
+    /// An empty table. It adds `margin_ms` to every TTL: the margin covers the time between the
+    /// client's reading of its clock and the leader's, beyond the allowance for drift (§5.4).
     pub fn new(margin_ms: u64) -> Self {
         Self { margin_ms, leases: BTreeMap::new(), order: BTreeSet::new() }
     }
 
-    /// Takes in a session that was opened, heard at `now_ms`: Open renews like a keepalive (§5.1).
+    /// Adds a session whose Open the leader received at `now_ms`: Open renews like a keepalive
+    /// (§5.1).
     ///
-    /// For a session that is there already this is only a renewal, under the same rules.
+    /// For a known session this is only a renewal, under the same rules.
     pub fn insert(&mut self, session: SessionId, ttl_ms: u64, now_ms: u64) {
         if self.leases.contains_key(&session) {
-            // Refused while its expiry is under way; then it is settled by that.
+            // Refused while its expiry is under way; the end of the expiry sets the deadline then.
             let _ = self.renew(session, now_ms);
             return;
         }
@@ -91,7 +92,7 @@ impl LeaseTable {
         self.order.insert((deadline_ms, session));
     }
 
-    /// Forgets a session that ended; `false` if it was not there.
+    /// Removes a session that ended; `false` if it was not there.
     pub fn remove(&mut self, session: SessionId) -> bool {
         let Some(lease) = self.leases.remove(&session) else { return false };
         self.order.remove(&(lease.due_ms(), session));
@@ -116,13 +117,13 @@ impl LeaseTable {
         Ok(after.deadline_ms)
     }
 
-    /// A resume of the session is under way, or its client has not taken State yet: it is due a TTL
-    /// later meanwhile, not more with a second resume. Each mark has to be taken back by one
+    /// Marks a resume of the session as under way, until its client has taken State. While there
+    /// are marks the session is due a TTL later, whatever their number. Take each mark back by one
     /// [`LeaseTable::let_go`]; but not across a [`LeaseTable::restart`].
     ///
     /// # Errors
     ///
-    /// [`NotRenewed`]: nothing was marked, so nothing has to be taken back.
+    /// [`NotRenewed`]: there is no mark to take back.
     pub fn put_off(&mut self, session: SessionId) -> Result<(), NotRenewed> {
         let lease = self.renewable(session)?;
         let before = *lease;
@@ -141,7 +142,7 @@ impl LeaseTable {
         self.put_in_order(session, before, after);
     }
 
-    /// Whether a renewal would be taken.
+    /// Whether a renewal would succeed.
     ///
     /// # Errors
     ///
@@ -150,7 +151,7 @@ impl LeaseTable {
         self.renewable(session).map(|_| ())
     }
 
-    /// Moves a session whose deadline counts to its new place.
+    /// Moves a session in [`Phase::Running`] to its new place in the order.
     fn put_in_order(&mut self, session: SessionId, before: Lease, after: Lease) {
         if after.phase == Phase::Running {
             self.order.remove(&(before.due_ms(), session));
@@ -158,13 +159,13 @@ impl LeaseTable {
         }
     }
 
-    /// Marks that a keepalive of the session waits for a quorum round: it is not due meanwhile.
-    /// Each mark has to be taken back by one [`LeaseTable::answered`], also when the round fails;
-    /// but not across a [`LeaseTable::restart`], which forgets them all.
+    /// Marks that a keepalive of the session waits for a quorum round: the session is not due
+    /// meanwhile. Take each mark back by one [`LeaseTable::answered`], even if the round fails; but
+    /// not across a [`LeaseTable::restart`], which drops them all.
     ///
     /// # Errors
     ///
-    /// [`NotRenewed`]: nothing was marked, so nothing has to be taken back.
+    /// [`NotRenewed`]: there is no mark to take back.
     pub fn waiting(&mut self, session: SessionId) -> Result<(), NotRenewed> {
         let lease = self.renewable(session)?;
         let due_ms = lease.due_ms();
@@ -176,8 +177,8 @@ impl LeaseTable {
         Ok(())
     }
 
-    /// Takes one mark back: the round ended, well or not. Renew first if it ended well. Without a
-    /// mark nothing changes.
+    /// Takes one mark back: the round has ended. Call [`LeaseTable::renew`] first if it succeeded.
+    /// Without a mark nothing changes.
     pub fn answered(&mut self, session: SessionId) {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         let Phase::Waiting(count) = lease.phase else { return };
@@ -190,9 +191,10 @@ impl LeaseTable {
         self.order.insert((due_ms, session));
     }
 
-    /// Marks that the session's expiry is about to be proposed: nothing renews it from here on.
+    /// Marks that the leader is about to propose the session's expiry: nothing renews it from here
+    /// on.
     ///
-    /// `false`, and nothing changes, if that must not be proposed: the session is unknown, not
+    /// `false`, and nothing changes, if the leader must not propose it: the session is unknown, not
     /// due at `now_ms`, waits for a quorum round, or is expiring already.
     pub fn begin_expiry(&mut self, session: SessionId, now_ms: u64) -> bool {
         let Some(lease) = self.leases.get_mut(&session) else { return false };
@@ -205,11 +207,11 @@ impl LeaseTable {
         true
     }
 
-    /// Says how a proposed expiry ended. A session that lives on (the entry was refused, or is
-    /// certain never to be applied) gets a full TTL + margin from `now_ms`: its keepalives went
-    /// unheard meanwhile. Without an expiry under way nothing changes.
+    /// Reports the outcome of a proposed expiry. A session that stays open (the entry was refused,
+    /// or will certainly never be applied) gets a full TTL + margin from `now_ms`, because its
+    /// keepalives were refused meanwhile. Without an expiry under way nothing changes.
     ///
-    /// Not to be called while the entry's fate is unknown: it may still be applied.
+    /// Do not call it while the outcome is unknown: the entry may still be applied.
     pub fn expiry_settled(&mut self, session: SessionId, still_alive: bool, now_ms: u64) {
         let Some(lease) = self.leases.get(&session) else { return };
         if lease.phase != Phase::Expiring {
@@ -222,9 +224,9 @@ impl LeaseTable {
         }
     }
 
-    /// The first instant at which a session is due, unless something renews it before; `None` if
-    /// no deadline counts. Waiting and expiring sessions have none: the end of their round or
-    /// proposal has to ask again.
+    /// The first instant at which a session is due, unless a renewal comes first; `None` if no
+    /// deadline counts. Those of waiting and expiring sessions do not count: call it again when
+    /// their round or proposal ends.
     pub fn next_deadline(&self) -> Option<u64> {
         self.order.first().map(|&(deadline_ms, _)| deadline_ms.saturating_add(1))
     }
@@ -232,8 +234,8 @@ impl LeaseTable {
     /// At most `max` sessions whose deadline lies before `now_ms`, the longest due first; they stay
     /// due until [`LeaseTable::begin_expiry`].
     ///
-    /// *Before*, not *at*: both readings were cut down to whole milliseconds, so up to one of them
-    /// may be missing from what has passed (I6).
+    /// *Before*, not *at*: both readings were rounded down to whole milliseconds, so the real
+    /// difference may be up to one millisecond smaller than theirs (I6).
     pub fn due(&self, now_ms: u64, max: usize) -> Vec<SessionId> {
         self.order
             .iter()
@@ -243,8 +245,8 @@ impl LeaseTable {
             .collect()
     }
 
-    /// Begins a tenure: forgets everything, and gives each of `sessions` (id, TTL in milliseconds)
-    /// a full TTL + margin from `now_ms`, when the tenure's own first entry was applied (§5.3).
+    /// Begins a tenure: drops everything, and gives each of `sessions` (id, TTL in milliseconds) a
+    /// full TTL + margin from `now_ms`, when the tenure's own first entry was applied (§5.3).
     pub fn restart(&mut self, now_ms: u64, sessions: impl IntoIterator<Item = (SessionId, u64)>) {
         self.leases.clear();
         self.order.clear();
@@ -294,14 +296,14 @@ mod tests {
     const A: SessionId = SessionId::new(1);
     const B: SessionId = SessionId::new(2);
 
-    /// A, heard at 0: its deadline is 1,100.
+    /// Session A, opened at 0: its deadline is 1,100.
     fn with_a() -> LeaseTable {
         let mut leases = LeaseTable::new(MARGIN);
         leases.insert(A, TTL, 0);
         leases
     }
 
-    /// I31: what shows the secret and renews nothing puts an expiry off by one TTL, however often it comes.
+    /// I31: resumes without a keepalive put an expiry off by one TTL, however many there are.
     #[test]
     fn resumes_put_an_expiry_off_by_one_ttl_and_no_more() {
         let mut leases = with_a();
@@ -319,7 +321,7 @@ mod tests {
         assert_eq!(leases.put_off(A), Err(NotRenewed::Expiring));
     }
 
-    /// A keepalive that waits for its round counts as ever, and what it renews is counted from its receipt.
+    /// A keepalive of a session that is being resumed counts as usual, from its receipt.
     #[test]
     fn a_session_that_is_resumed_is_renewed_by_its_keepalive() {
         let mut leases = with_a();
@@ -350,7 +352,7 @@ mod tests {
         assert_eq!(leases.next_deadline(), Some(1_601));
     }
 
-    /// Two keepalives are acknowledged in the other order than they were heard.
+    /// Two keepalives are acknowledged in the reverse order of their receipt.
     #[test]
     fn a_renewal_never_makes_the_deadline_earlier() {
         let mut leases = with_a();
@@ -395,7 +397,7 @@ mod tests {
         assert!(!leases.begin_expiry(A, 9_999));
     }
 
-    /// A keepalive came between `due` and the proposal.
+    /// A keepalive arrived between `due` and the proposal.
     #[test]
     fn an_expiry_does_not_begin_before_the_deadline() {
         let mut leases = with_a();

@@ -2,8 +2,8 @@
 //!
 //! Every replica applies the same batches in the same order and reaches the same state, to the
 //! byte. So nothing here reads a clock, draws a random number, does I/O, waits, or iterates a hash
-//! map. Time never arrives: a session expires by a command, proposed by the leader that kept its
-//! deadline in a [`LeaseTable`], which is handed the time as a number.
+//! map. A session expires by a command: the leader keeps the deadlines in a [`LeaseTable`], to
+//! which its caller passes the time as a number, and proposes the expiry.
 //!
 //! ```
 //! use holdfast_core::{
@@ -46,27 +46,28 @@
 //!
 //! - The holders of a lock fit together: one, or readers (I2). Two requests of one session exclude
 //!   each other like any others.
-//! - Fencing tokens never repeat; they rise for every name over the life of the cluster, and over all
-//!   grants of one scope. Over grants of several scopes they do not: each has its own epoch (I3).
+//! - Fencing tokens never repeat; they rise for every name over the life of the cluster, and over
+//!   all grants of one scope. Over grants of several scopes they do not: each has its own epoch
+//!   (I3).
 //! - A grant goes to the smallest ticket of the queue, in the command that made room (I9, I15), and
-//!   only to a session that is open at that command (I5). A set is granted whole (I14). In a scope
-//!   that is suspended nobody is granted anything; who could be is granted when it is resumed.
+//!   only to a session that is open at that command (I5). A set is granted whole (I14). A suspended
+//!   scope grants nothing; its waiters that can be granted are granted when it is resumed.
 //! - A waiter leaves its queues by its grant, its own cancel, or its session's end (I10).
-//! - After a session's end nothing of it is left (I11).
-//! - One request id has at most one place or hold; a retry is told the same token (I12).
-//! - Only the holder's session and token, or its own cancel, ends a hold; a release that comes
-//!   twice changes nothing (I13).
-//! - `stamp_ms` never decreases, and nothing is decided by it (I8).
+//! - After a session's end the table keeps nothing of it (I11).
+//! - One request id has at most one place or hold; a retry receives the same token (I12).
+//! - Only the holder's session and token, or its own cancel, ends a hold; a second copy of a
+//!   release changes nothing (I13).
+//! - `stamp_ms` never decreases, and decides nothing (I8).
 //! - A lock is in the table only while it is held, waited for, or carries a value (I33).
-//! - A value is changed only by the exclusive holder, and is suspect once such a holder is lost.
-//! - Whatever decodes gets an outcome: nothing overflows, nothing panics (I28).
+//! - Only the exclusive holder changes a value; the loss of such a holder makes it suspect.
+//! - Every batch that decodes gets an outcome: nothing overflows, nothing panics (I28).
 //!
 //! # Known limits
 //!
-//! - Modes are exclusive and shared; an `any` needs none or one of its locks. What is to come gets
-//!   a version of its own ([`Command::version`]).
-//! - When the 2⁴⁸ tokens are used up, nobody is granted anything any more: there is one counter for all
-//!   epochs. Waiters keep their places meanwhile.
+//! - Modes are exclusive and shared; an `any` needs none or one of its locks. Each later addition
+//!   gets a version of its own ([`Command::version`]).
+//! - All epochs share one counter: once its 2⁴⁸ tokens are used up, the table grants nothing any
+//!   more. Waiters keep their places.
 
 mod acquire;
 mod answer;

@@ -4,7 +4,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 
 use crate::Rejection;
 
-/// How much the table takes (I27), and which leases it grants.
+/// The limits on the table's size (I27) and on leases.
 ///
 /// They come through the log ([`Command::Configure`](crate::Command::Configure)): a node's own
 /// configuration never decides an outcome. Limits that are lowered below what exists end nothing;

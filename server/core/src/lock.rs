@@ -1,4 +1,4 @@
-//! A lock: who holds it, who waits for it, which value it carries; and what is free to whom.
+//! A lock: its holders, its queue, its value; and which locks are free to a request.
 
 use std::collections::btree_map::Entry;
 
@@ -15,15 +15,15 @@ use crate::wish::{Part, Wish};
 
 /// One lock: in the table only while it is held, waited for, or carries a value (I33).
 ///
-/// Made by the first request and removed with the last reason to keep it; nothing else refers to
-/// it, and it is built from the sessions' records and the values when a snapshot is read.
+/// The first request creates it, and it goes with the last reason to keep it. Nothing else refers
+/// to it; when a snapshot is read, it is built from the sessions' records and the values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lock {
-    /// Nobody with a queue only while its head is a set that waits for another of its locks, while
-    /// its scope is suspended, or once the tokens are used up: the waiters keep their places.
+    /// Empty while there is a queue only if the queue's head is a set that waits for another of its
+    /// locks, the scope is suspended, or the tokens are used up: the waiters keep their places.
     pub(crate) holders: Holders,
     pub(crate) queue: Queue,
-    /// The same as in [`LockTable::values`], here so that a grant need not look for it.
+    /// The same as in [`LockTable::values`], so that a grant need not look it up.
     pub(crate) value: Option<Value>,
 }
 
@@ -33,8 +33,8 @@ impl Lock {
         self.holders.is_empty() && self.queue.is_empty() && self.value.is_none()
     }
 
-    /// Whether a request that comes now may hold it: it fits, and nobody waits (I9: nobody is
-    /// overtaken, also not a writer by a reader who would fit).
+    /// Whether a new request may hold it: it fits, and the queue is empty (I9: no request overtakes
+    /// another, nor does a reader that would fit overtake a writer).
     fn is_free_to_newcomer(&self, mode: Mode) -> bool {
         let overtakes = mutant!(WriterOvertaken) && mode == Mode::Shared;
         (self.queue.is_empty() || overtakes) && self.holders.fits(mode)
@@ -47,7 +47,7 @@ impl Lock {
 }
 
 impl LockTable {
-    /// Which locks of a wish are free to a request that comes now.
+    /// The locks of a request that are free to it, if it is new.
     pub(crate) fn free_to_newcomer(&self, wish: &Wish) -> Part {
         if self.is_suspended(wish) {
             return Part::default();
@@ -55,17 +55,17 @@ impl LockTable {
         self.part_where(wish, Lock::is_free_to_newcomer)
     }
 
-    /// Which locks of a wish are free to the waiter with that ticket.
+    /// The locks of a request that are free to the waiter with that ticket.
     pub(crate) fn free_to(&self, ticket: Ticket, wish: &Wish) -> Part {
         self.part_where(wish, |lock, mode| lock.is_free_to(ticket, mode))
     }
 
-    /// Which locks of a wish are held by nobody it does not fit together with.
+    /// The locks of a request whose holders it fits together with.
     pub(crate) fn fitting(&self, wish: &Wish) -> Part {
         self.part_where(wish, |lock, mode| lock.holders.fits(mode))
     }
 
-    /// A lock that is not in the table is as one that nobody holds or waits for.
+    /// A lock that is not in the table has no holder and no waiter.
     fn part_where(&self, wish: &Wish, is_so: impl Fn(&Lock, Mode) -> bool) -> Part {
         let so = |name, mode| self.locks.get(name).is_none_or(|lock| is_so(lock, mode));
         let places = wish.iter().enumerate().filter(|&(_, (name, mode))| so(name, mode));
@@ -76,13 +76,12 @@ impl LockTable {
         self.locks.entry(name.clone()).or_default()
     }
 
-    /// A name as the table keeps it, to be shared by all who ask for it.
+    /// A name as the table keeps it, to be shared by all requests that name it.
     pub(crate) fn kept_name(&self, name: &LockName) -> Option<LockName> {
         self.locks.get_key_value(name).map(|(kept, _)| kept.clone())
     }
 
-    /// Puts a holder in, and returns the value it gets with the lock. The caller has seen that it
-    /// fits.
+    /// Adds a holder, and returns the value of the lock. The caller has checked that it fits.
     pub(crate) fn put_holder(
         &mut self,
         name: &LockName,
@@ -100,7 +99,7 @@ impl LockTable {
         value
     }
 
-    /// Takes a holder out. O(log n) in the number of holders: readers are many.
+    /// Removes a holder. O(log n) in the number of holders: there may be many readers.
     pub(crate) fn take_holder(&mut self, name: &LockName, token: FencingToken) {
         let Some(lock) = self.locks.get_mut(name) else { return };
         if lock.holders.remove(token) && lock.holders.is_empty() {
@@ -108,8 +107,8 @@ impl LockTable {
         }
     }
 
-    /// Takes a waiter out of all its queues. Who stood behind it may now be granted: the caller
-    /// looks at those queues ([`LockTable::pass_on`]).
+    /// Removes a waiter from all its queues. The waiters behind it may have to be granted now: the
+    /// caller looks at those queues ([`LockTable::pass_on`]).
     pub(crate) fn leave_queues(&mut self, wish: &Wish, ticket: Ticket) {
         for (name, _) in wish.iter() {
             if let Some(lock) = self.locks.get_mut(name) {
@@ -119,7 +118,7 @@ impl LockTable {
         self.counts.waiting -= 1;
     }
 
-    /// Removes a lock with the last reason to keep it (I33).
+    /// Removes a lock if nothing keeps it in the table (I33).
     pub(crate) fn tidy(&mut self, name: &LockName) {
         if let Entry::Occupied(lock) = self.locks.entry(name.clone())
             && lock.get().is_idle()
@@ -130,8 +129,8 @@ impl LockTable {
         }
     }
 
-    /// Whether exactly that grant holds that lock now: what a resource asks that cannot compare
-    /// tokens itself. O(log n).
+    /// Whether exactly that grant holds that lock now, for a resource that cannot compare tokens
+    /// itself. O(log n).
     pub fn grant_is_current(&self, name: &LockName, token: FencingToken) -> bool {
         self.locks.get(name).is_some_and(|lock| lock.holders.contains(token))
     }

@@ -9,7 +9,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 
 use crate::ids::LockName;
 
-/// How a lock is held. Two fit together only if both are shared (I2).
+/// The mode of a hold. Two fit together only if both are shared (I2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, BorshSerialize, BorshDeserialize)]
 pub enum Mode {
     /// Alone.
@@ -18,12 +18,12 @@ pub enum Mode {
     Shared,
 }
 
-/// A lock, and how it is to be held, or is held.
+/// A lock, and its requested or present mode.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, BorshSerialize, BorshDeserialize)]
 pub struct Item {
     /// The lock.
     pub lock: LockName,
-    /// How.
+    /// The mode.
     pub mode: Mode,
 }
 
@@ -114,7 +114,8 @@ mod tests {
         Item::shared(LockName::parse(name).expect("a name"))
     }
 
-    /// Whether one item came alone or in a list must not show: replicas compare bytes.
+    /// Items compare equal, in memory and in bytes, whichever way they were made: replicas compare
+    /// bytes.
     #[test]
     fn one_item_is_the_same_however_it_was_put_together() {
         let alone = Items::from(item("a"));

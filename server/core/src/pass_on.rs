@@ -1,5 +1,4 @@
-//! How locks pass from one to the next: whoever is next and fits is granted, in the command that
-//! made room (I15).
+//! How locks pass on: the next waiter that fits is granted, in the command that made room (I15).
 
 use std::collections::BTreeSet;
 
@@ -12,7 +11,7 @@ use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::session::Record;
 use crate::wish::{Part, Wish};
 
-/// Heads of queues to be looked at, each with its lock: the smallest ticket first.
+/// Heads of queues to look at, each with its lock: the smallest ticket first.
 ///
 /// A single one, the common case, takes no memory of its own.
 #[derive(Default)]
@@ -37,13 +36,13 @@ impl Heads {
     }
 }
 
-/// A waiter that can be granted.
+/// A waiter that can be granted now.
 struct Ready {
     session: SessionId,
     request: RequestId,
     ticket: Ticket,
     wish: Wish,
-    /// What it is granted.
+    /// The locks that it is granted.
     part: Part,
 }
 
@@ -56,20 +55,20 @@ pub(crate) struct Entering<'a> {
 
 impl LockTable {
     /// Grants to the heads of these queues for as long as one can be granted: always the one with
-    /// the smallest ticket (I9). So adjacent readers enter together, and nobody is overtaken or
-    /// slips between the end of a hold and the next grant.
+    /// the smallest ticket (I9). So adjacent readers enter together, and no request overtakes
+    /// another or slips in between the end of a hold and the next grant.
     ///
-    /// A waiter that is granted leaves its other queues as well, which may make room there: their
-    /// heads are looked at in the same command, until nothing more can be granted (I15). An `any`
-    /// takes whatever is free to it at its turn, so of two locks that one grant gives back it gets
+    /// A waiter that is granted leaves its other queues too, which may make room there: the same
+    /// command looks at their heads, until nothing more can be granted (I15). An `any` takes all
+    /// locks that are free to it at its turn, so of two locks that one grant gives back it gets
     /// both.
     ///
     /// A lock that nothing keeps leaves the table (I33). Without tokens the waiters keep their
-    /// places (I10), and so they do in a scope that is suspended: its locks are looked at again when
-    /// it is resumed.
+    /// places (I10). So do those of a suspended scope: its locks are looked at again when it is
+    /// resumed.
     ///
-    /// A new holder is told of those who still wait once all grants are made: readers do not hear
-    /// of readers that enter with them.
+    /// A new holder gets `Contended` for the requests that still wait once all grants are made:
+    /// readers that enter together do not cause it for each other.
     pub(crate) fn pass_on<'a>(
         &mut self,
         names: impl IntoIterator<Item = &'a LockName>,
@@ -89,7 +88,8 @@ impl LockTable {
         self.tell_contended(before, events);
     }
 
-    /// Notes the head of a queue, or puts that off, or removes the lock if nothing keeps it.
+    /// Notes the head of a queue, or puts it off until the scope is resumed, or removes the lock if
+    /// nothing keeps it.
     fn look_at(&mut self, name: &LockName, heads: &mut Heads) {
         match self.locks.get(name).map(|lock| lock.queue.first()) {
             Some(Some(_)) if self.scopes.put_off(name) => {}
@@ -99,12 +99,12 @@ impl LockTable {
         }
     }
 
-    /// The head of a queue, if it has that ticket still and can be granted now.
+    /// The head of a queue, if it still has that ticket and can be granted now.
     fn ready_head(&self, name: &LockName, ticket: Ticket) -> Option<Ready> {
         let lock = self.locks.get(name)?;
         let (_, head) = lock.queue.first().filter(|&(first, _)| first == ticket)?;
-        // What does not fit here needs no look at its other locks: a set needs this one too, and
-        // an `any` is looked at for each of its locks.
+        // A head that does not fit here needs no look at its other locks: a set needs this one too,
+        // and an `any` is looked at for each of its locks.
         if !lock.holders.fits(head.mode) {
             return None;
         }
@@ -146,8 +146,8 @@ impl LockTable {
         Acquired::Granted { token, items, values }
     }
 
-    /// Tells each new holder of each of its locks that others wait for: for it that queue was
-    /// never empty.
+    /// Reports `Contended` to each new holder for each of its locks with waiters: for that holder
+    /// the queue was never empty.
     pub(crate) fn tell_contended(&self, before: usize, events: &mut Vec<Event>) {
         let granted = events.get(before..).unwrap_or_default().iter();
         let contended: Vec<Event> = granted

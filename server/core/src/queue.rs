@@ -1,15 +1,16 @@
 //! The queue of a lock: first in, first out, by ticket (I9), with every place found in O(log n).
 //!
-//! A `BTreeMap` by ticket cannot say how many stand before one: after a change of leader each of
-//! 100,000 waiters asks for its place, and counting for each would take minutes. Tickets only rise,
-//! so waiters are appended to a vector; who leaves makes a gap; a Fenwick tree counts who is left.
+//! A `BTreeMap` by ticket does not know how many waiters stand before one: after a change of leader
+//! each of 100,000 waiters asks for its place, and counting for each would take minutes. Tickets
+//! only rise, so waiters are appended to a vector; one that leaves makes a gap; a Fenwick tree
+//! counts those that are left.
 
 use holdfast_mutants::mutant;
 
 use crate::ids::{RequestId, SessionId, Ticket};
 use crate::mode::Mode;
 
-/// Who waits: a request of a session, and how it is to hold this lock.
+/// A waiter: a request of a session, and its mode for this lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiter {
     pub(crate) session: SessionId,
@@ -17,40 +18,40 @@ pub(crate) struct Waiter {
     pub(crate) mode: Mode,
 }
 
-/// Gaps up to this many are not worth a compaction.
+/// Up to this many gaps do not justify a compaction.
 const GAPS_KEPT: usize = 32;
 
 /// The requests that wait for one lock, in ticket order.
 ///
-/// Most locks are never waited for: theirs takes one word in the table. What was made for the first
-/// waiter stays for the next.
+/// Most locks never have a waiter: their queue takes one word in the table. The allocation for the
+/// first waiter stays for the next.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue(Option<Box<Line>>);
 
 impl Queue {
-    /// Appends a waiter; `false`, and nothing changes, if its ticket does not lie above all that
-    /// were appended before.
+    /// Appends a waiter; `false`, and nothing changes, if its ticket does not lie above that of the
+    /// last slot.
     pub(crate) fn push(&mut self, ticket: Ticket, waiter: Waiter) -> bool {
         self.0.get_or_insert_default().push(ticket, waiter)
     }
 
-    /// Takes a waiter out, wherever it stands.
+    /// Removes a waiter, wherever it stands.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
         self.0.as_mut()?.remove(ticket)
     }
 
-    /// Gives a place to another request; `false`, and nothing changes, if nobody has it.
+    /// Gives a place to another request; `false`, and nothing changes, if the place is empty.
     pub(crate) fn replace(&mut self, ticket: Ticket, waiter: Waiter) -> bool {
         self.0.as_mut().is_some_and(|line| line.replace(ticket, waiter))
     }
 
-    /// Who is next: the smallest ticket.
+    /// The next in line: the smallest ticket.
     pub(crate) fn first(&self) -> Option<(Ticket, Waiter)> {
         let line = self.0.as_ref()?;
         if mutant!(LastInQueueFirst) { line.iter().last() } else { line.first() }
     }
 
-    /// How many wait with a smaller ticket.
+    /// How many waiters have a smaller ticket.
     pub(crate) fn place(&self, ticket: Ticket) -> u64 {
         self.0.as_ref().map_or(0, |line| line.place(ticket))
     }
@@ -69,8 +70,8 @@ impl Queue {
     }
 }
 
-/// Memory follows the number of waiters: with more gaps than waiters it is compacted, which costs
-/// each removal O(1) on average.
+/// Memory follows the number of waiters: with more gaps than waiters it is compacted, at an average
+/// cost of O(1) for each removal.
 #[derive(Clone, Debug, Default)]
 struct Line {
     /// Invariant: rising tickets; `None` where a waiter left.
@@ -139,7 +140,7 @@ impl Line {
         slots.filter_map(|&(ticket, waiter)| Some((ticket, waiter?)))
     }
 
-    /// What the tree holds for the slots that end before slot `end`.
+    /// The tree's count at the slot before `end`.
     fn counted(&self, end: usize) -> u32 {
         self.tree.get(end.wrapping_sub(1)).copied().unwrap_or(0)
     }
@@ -152,7 +153,7 @@ impl Line {
             *count -= 1;
             end += lowest_bit(end);
         }
-        // Gaps are passed over once: those before the front are not looked at again.
+        // Each gap is passed over once: those before the front are not looked at again.
         while self.slots.get(self.front).is_some_and(|(_, waiter)| waiter.is_none()) {
             self.front += 1;
         }

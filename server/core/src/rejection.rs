@@ -1,10 +1,10 @@
-//! What is refused: part of the replicated outcome, equal on all nodes.
+//! Refusals: part of the replicated outcome, equal on all nodes.
 
 use borsh::{BorshDeserialize, BorshSerialize};
 
 use crate::ids::{FencingToken, LockName, RequestId, ScopePrefix, SessionId, Tenure};
 
-/// Why a command changed nothing (but what its text says).
+/// Why the table refused a command. Nothing changed, except what a variant names.
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize, thiserror::Error)]
 pub enum Rejection {
     /// The session does not exist, or has ended.
@@ -13,24 +13,24 @@ pub enum Rejection {
         /// The session named.
         session: SessionId,
     },
-    /// The lease asked for is outside the limits. It is refused, never clamped.
+    /// The requested lease is outside the limits. It is refused, never clamped.
     #[error("a lease of {ttl_ms} ms is outside {min_ms} to {max_ms} ms")]
     TtlOutOfRange {
-        /// Asked for, milliseconds.
+        /// The requested lease, milliseconds.
         ttl_ms: u64,
         /// Least allowed.
         min_ms: u64,
         /// Most allowed.
         max_ms: u64,
     },
-    /// As many sessions are open as allowed (or every session id of 2⁶⁴ was given out).
+    /// The number of open sessions has reached the limit (or all 2⁶⁴ session ids are used up).
     #[error("{limit} sessions are open, the limit (max_sessions); try again later")]
     TooManySessions {
         /// The limit.
         limit: u64,
     },
     /// The session has as many requests as allowed: waiting, held, or kept until confirmed. Not
-    /// recorded: the request may come again under its id.
+    /// recorded: the client may retry under the same id.
     #[error("session {session} has {limit} requests, the limit (max_requests_per_session)")]
     TooManyRequests {
         /// The session.
@@ -38,8 +38,8 @@ pub enum Rejection {
         /// The limit.
         limit: u64,
     },
-    /// As many wait for the lock as allowed (or every ticket of 2⁶⁴ was given out). Not recorded:
-    /// the request may come again under its id.
+    /// As many requests wait for the lock as allowed (or all 2⁶⁴ tickets are used up). Not
+    /// recorded: the client may retry under the same id.
     #[error("{limit} requests wait for {lock}, the limit (max_waiters_per_lock); try again later")]
     TooManyWaiters {
         /// The lock.
@@ -53,26 +53,25 @@ pub enum Rejection {
     LockHeld {
         /// The lock.
         lock: LockName,
-        /// Who holds it.
+        /// The holder's session.
         holder: SessionId,
-        /// Under which grant.
+        /// The holder's token.
         token: FencingToken,
     },
-    /// Nobody holds the lock so that the request would not fit, but others wait for it and come
-    /// first; and the request would not wait. Kept under the request's id.
+    /// No holder is in the request's way, but others wait for the lock and come first; and the
+    /// request would not wait. Kept under the request's id.
     #[error("others wait for {lock}, first session {waiter}")]
     LockAwaited {
         /// The lock.
         lock: LockName,
-        /// Whose request comes first.
+        /// The session of the first waiter.
         waiter: SessionId,
     },
-    /// None of the locks was free to a request for any of them that would not wait. Kept under the
-    /// request's id.
+    /// An `any` that would not wait found none of its locks free. Kept under the request's id.
     #[error("none of the locks asked for is free")]
     NothingFree,
-    /// A late copy of a request whose outcome was confirmed. Nothing changed, also not the
-    /// request of that id, if it still waits or holds.
+    /// A late copy of a request whose outcome was confirmed. Nothing changed; the request of that
+    /// id, if it still waits or holds, stays as it is.
     #[error("request {request} lies below {done_below}, confirmed as done")]
     RequestGone {
         /// The request.
@@ -92,49 +91,49 @@ pub enum Rejection {
         /// The request.
         request: RequestId,
     },
-    /// The token is not that of a current hold of the session: released before, lost, or
-    /// somebody else's.
+    /// The token is not that of a current hold of the session: released before, lost, or of another
+    /// session.
     #[error("session {session} does not hold anything under token {token}")]
     NotHolder {
-        /// Who tried.
+        /// The session of the command.
         session: SessionId,
-        /// Under which token.
+        /// The token of the command.
         token: FencingToken,
     },
-    /// The grant is the session's, but the lock is not, or no longer, part of it.
+    /// The session holds the grant, but the lock is not, or no longer, part of it.
     #[error("session {session} does not hold {lock} under token {token}")]
     NotHeldUnder {
-        /// Who tried.
+        /// The session of the command.
         session: SessionId,
-        /// Under which token.
+        /// The token of the command.
         token: FencingToken,
         /// The lock.
         lock: LockName,
     },
-    /// A value is set by who holds its lock alone.
+    /// Only a holder that holds a lock exclusively sets its value.
     #[error("token {token} holds {lock} shared; only an exclusive holder sets its value")]
     NotExclusive {
         /// The lock.
         lock: LockName,
-        /// Under which token.
+        /// The token of the command.
         token: FencingToken,
     },
-    /// There is nothing to confirm.
+    /// The lock carries no value that could be confirmed.
     #[error("{lock} has no value to confirm")]
     NoValue {
         /// The lock.
         lock: LockName,
     },
-    /// A value longer than allowed.
+    /// The value is longer than allowed.
     #[error("a value of {len} bytes is larger than the {max} allowed")]
     ValueTooLarge {
-        /// Bytes asked for.
+        /// The value's length, bytes.
         len: u64,
-        /// Bytes allowed, [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX).
+        /// The most allowed, [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX).
         max: u64,
     },
-    /// The values of all locks take as much room as allowed. Not recorded: the request may come
-    /// again under its id.
+    /// The values of all locks take as much room as allowed. Not recorded: the client may retry
+    /// under the same id.
     #[error(
         "the values of all locks would take more than {limit} bytes, the limit (max_value_bytes); \
          clear others and try again"
@@ -163,29 +162,28 @@ pub enum Rejection {
     /// A request for more locks than it names.
     #[error("at least {min} of {names} locks cannot be granted")]
     MinAboveNames {
-        /// Asked for.
+        /// The requested minimum.
         min: u32,
-        /// Locks named.
+        /// How many locks the request names.
         names: u64,
     },
-    /// So far an `any` waits for its first lock only.
+    /// An `any` for more than one lock is not supported yet.
     #[error("at least {min} locks is not supported yet; ask for 0 or 1, or for all")]
     MinUnsupported {
-        /// Asked for.
+        /// The requested minimum.
         min: u32,
     },
-    /// An expiry whose renewals were heard in another tenure (DESIGN §5.2).
+    /// An expiry of another tenure than that of its log entry (DESIGN §5.2).
     #[error("session {session} was found expired in tenure {heard_in}, not in {proposed_in}")]
     OtherTenure {
-        /// The session, which lives on.
+        /// The session, which stays open.
         session: SessionId,
-        /// Named by the command.
+        /// The tenure that the command names.
         heard_in: Tenure,
-        /// Of the entry that carried it.
+        /// The tenure of the entry that carried it.
         proposed_in: Tenure,
     },
-    /// The counter of this epoch is used up; the epoch has to be raised. Not recorded: the request
-    /// may come again under its id.
+    /// The counter of tokens, one for all epochs, is used up. Not recorded: the id is not spent.
     #[error("the fencing tokens of epoch {epoch} are used up")]
     TokensExhausted {
         /// The epoch.
@@ -197,29 +195,28 @@ pub enum Rejection {
         /// Which, and why.
         reason: String,
     },
-    /// Nothing of the lock was imported for the owner that a claim named, or it was claimed before,
-    /// given back, or has run out. Kept under the request's id.
+    /// The owner named by a claim has no import of the lock, or it was claimed before, given back,
+    /// or has run out. Kept under the request's id.
     #[error("nothing of {lock} was imported for that owner, or it has run out or was claimed")]
     NotImported {
         /// The lock.
         lock: LockName,
     },
-    /// A waiter was to be imported for a lock that nobody holds or waits for: it would hold the lock
-    /// at once, beside whoever holds it in the other store.
+    /// An import would bring in a waiter for a lock without holder or waiter here: it would be
+    /// granted at once, beside the holder in the other store.
     #[error("nobody holds {lock} here; import its holder before those who wait for it")]
     NothingToWaitFor {
         /// The lock.
         lock: LockName,
     },
-    /// Nobody is granted anything in the lock's scope at the moment, and the request would not wait.
-    /// Kept under the request's id.
+    /// The lock's scope is suspended, and the request would not wait. Kept under the request's id.
     #[error("the scope of {lock} is suspended: nobody is granted anything in it at the moment")]
     Suspended {
         /// The lock.
         lock: LockName,
     },
-    /// A request for locks of several scopes, or of one and none: one token could not rise for all of
-    /// them. Not recorded: the id may be used for another request.
+    /// A request for locks of several scopes, or of a scope and none: one token could not rise for
+    /// all of them. Not recorded: the id may be used for another request.
     #[error("{first} and {second} are not in the same scope; ask for them one after the other")]
     SeveralScopes {
         /// One of the locks.
@@ -239,12 +236,12 @@ pub enum Rejection {
         /// How many there may be, [`SCOPES_MAX`](crate::SCOPES_MAX).
         max: u64,
     },
-    /// A name could lie in both.
+    /// Some name could lie in both scopes.
     #[error("the scope {scope} would overlap with {other}, which is set")]
     ScopesOverlap {
         /// The scope that was to be set.
         scope: ScopePrefix,
-        /// The one that is there.
+        /// The scope that overlaps with it.
         other: ScopePrefix,
     },
     /// A request that waits or holds names locks inside the new scope and outside of it.
@@ -252,13 +249,13 @@ pub enum Rejection {
     ScopeCutsRequest {
         /// The scope that was to be set.
         scope: ScopePrefix,
-        /// Whose request.
+        /// The session of the request.
         session: SessionId,
         /// One of its locks, in the scope.
         lock: LockName,
     },
-    /// A lock of the new scope is held under a token of an epoch that is not the scope's: its holder
-    /// could never be told that it is safe.
+    /// A lock of the new scope is held under a token of another epoch: its holder could never learn
+    /// that the hold is safe.
     #[error(
         "{lock} is held under token {token}, of an epoch before {epoch}; set the scope {scope} \
          when that hold is over"
@@ -268,7 +265,7 @@ pub enum Rejection {
         scope: ScopePrefix,
         /// The lock.
         lock: LockName,
-        /// Under which token.
+        /// The token of the hold.
         token: FencingToken,
         /// The epoch that the scope would begin with.
         epoch: u16,
@@ -278,9 +275,9 @@ pub enum Rejection {
     OtherEpoch {
         /// The scope.
         scope: ScopePrefix,
-        /// Named by the command.
+        /// The epoch that the command names.
         epoch: u16,
-        /// The scope's.
+        /// The scope's epoch.
         now: u16,
     },
     /// An epoch only rises.
@@ -288,9 +285,9 @@ pub enum Rejection {
     EpochNotAbove {
         /// The scope.
         scope: ScopePrefix,
-        /// Named by the command.
+        /// The epoch that the command names.
         epoch: u16,
-        /// The scope's.
+        /// The scope's epoch.
         now: u16,
     },
     /// An epoch above the last that a scope may have. It never wraps.
@@ -301,7 +298,8 @@ pub enum Rejection {
         /// The last, [`SCOPE_EPOCH_MAX`](crate::SCOPE_EPOCH_MAX).
         max: u16,
     },
-    /// The table takes as many bytes as allowed. Not recorded: the request may come again under its id.
+    /// The table takes as many bytes as allowed. Not recorded: the client may retry under the same
+    /// id.
     #[error(
         "sessions, requests and values would take more than {limit} bytes, the limit \
          (max_table_bytes); try again when others have ended theirs"
@@ -313,8 +311,9 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// Whether it denies a request that would not wait. Only these are kept under the request's id:
-    /// a retry is told the same, and [`Event::Denied`](crate::Event::Denied) tells of the first.
+    /// Whether it denies a request that would not wait, or a claim. Only these are kept under the
+    /// request's id: a retry gets the same one, and [`Event::Denied`](crate::Event::Denied) reports
+    /// the first.
     pub fn is_denial(&self) -> bool {
         matches!(
             self,

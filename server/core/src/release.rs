@@ -1,4 +1,4 @@
-//! How a request ends: its grant is given back, in whole or in part, or it is cancelled.
+//! The end of a request: its grant is given back, in whole or in part, or it is cancelled.
 
 use holdfast_mutants::mutant;
 
@@ -19,17 +19,18 @@ pub(crate) struct Ending {
 }
 
 impl LockTable {
-    /// Ends a request whatever its state: it leaves its queues, or its hold is passed on, or its
-    /// id is spent.
+    /// Ends a request, whatever its state: a waiting one leaves its queues, a hold is passed on, an
+    /// unseen id is spent.
     ///
-    /// A live request is ended also below the session's mark: the id still names it and nothing
-    /// else. Applying the same cancel twice is harmless.
+    /// Also ends a live request below the session's mark: the id still names that request and no
+    /// other. Applying the same cancel twice is harmless.
     ///
     /// # Errors
     ///
-    /// [`Rejection::UnknownSession`]: nothing changed. [`Rejection::RequestGone`]: nothing is kept
-    /// of the request, it is over. [`Rejection::TooManyRequests`], [`Rejection::TableFull`]: the id was
-    /// never seen and there is no room to remember it as spent; cancel again after confirming others.
+    /// [`Rejection::UnknownSession`]: nothing changed. [`Rejection::RequestGone`]: the request is
+    /// over, and the table keeps nothing of it. [`Rejection::TooManyRequests`],
+    /// [`Rejection::TableFull`]: the id was never seen and there is no room to remember it as
+    /// spent; cancel again after confirming others.
     pub(crate) fn cancel(
         &mut self,
         session: SessionId,
@@ -64,8 +65,8 @@ impl LockTable {
         Ok(Answer::Cancelled { request, was })
     }
 
-    /// Ends a request that waits; one that was granted is answered as to a retry, and keeps what
-    /// it holds (I6).
+    /// Ends a request that waits. One that was granted keeps its hold, and the answer is that to a
+    /// retry (I6).
     ///
     /// # Errors
     ///
@@ -85,7 +86,8 @@ impl LockTable {
                 Ok(Answer::Acquired { request, state, fresh: false })
             }
             Some(_) => self.cancel(session, RequestId::new(0), request, events),
-            // Nothing waits; the id is not spent, a late Acquire of it may still come.
+            // No request waits; the id is not spent, because a late Acquire under it may still
+            // arrive.
             None => {
                 found.seen(request)?;
                 Ok(Answer::Cancelled { request, was: Was::Unknown })
@@ -93,17 +95,18 @@ impl LockTable {
         }
     }
 
-    /// Gives back what the grant `token` holds, or only `locks` of it, and passes that on at once.
+    /// Gives back the locks of the grant `token`, or only `locks` of them, and passes them on at
+    /// once.
     ///
-    /// The token is compared, not only the session: a release delayed past a re-acquire by the
-    /// same session must not free the newer grant (I13). Applying the same release twice is
-    /// harmless; the second is refused.
+    /// The token is compared, not only the session: a release delayed past a re-acquire by the same
+    /// session must not free the newer grant (I13). A second copy of a release is refused, and
+    /// harmless.
     ///
     /// # Errors
     ///
-    /// [`Rejection::UnknownSession`]: nothing changed. Nothing but the session's mark changed
-    /// with: [`Rejection::NotHolder`] if the session has no current hold under that token;
-    /// [`Rejection::NotHeldUnder`] if a lock named is not, or no longer, part of it;
+    /// [`Rejection::UnknownSession`]: nothing changed. Each of the others changed nothing but the
+    /// session's mark: [`Rejection::NotHolder`] if the session has no current hold under that
+    /// token; [`Rejection::NotHeldUnder`] if a lock named is not, or no longer, part of it;
     /// [`Rejection::TooManyNames`], [`Rejection::NameTwice`].
     pub(crate) fn release(
         &mut self,
@@ -143,7 +146,7 @@ impl LockTable {
         self.pass_on(wish.iter().map(|(name, _)| name), events);
     }
 
-    /// Ends a part of a hold, cleanly; `left` is what it goes on to hold.
+    /// Ends a part of a hold by its holder; `left` is what it goes on to hold.
     fn give_back(&mut self, ending: &Ending, left: Part, events: &mut Vec<Event>) {
         let Ending { grant, wish, part } = ending;
         let Grant { session, request, token } = *grant;
@@ -153,12 +156,12 @@ impl LockTable {
         self.end_hold(ending, events);
     }
 
-    /// Ends a hold without its holder, with its session or its epoch, and passes on what it held. The
-    /// caller has taken it off the session's records.
+    /// Ends a hold without a release, because its session ended or its epoch was raised, and passes
+    /// on its locks. The caller has removed it from the session's records.
     ///
-    /// An exclusive holder whose lease ran out, or whose scope was served elsewhere, may have been about to set the value of its lock,
-    /// or have done half of what the value tells of: the value is marked as suspect before the
-    /// next holder gets it.
+    /// An exclusive holder whose lease ran out, or whose scope was served elsewhere, may have been
+    /// about to set the value of its lock, or have done half of the work that the value describes:
+    /// the table marks the value as suspect before the next holder gets it.
     pub(crate) fn lose(&mut self, ending: &Ending, cause: LossCause, events: &mut Vec<Event>) {
         let Ending { grant, wish, part } = ending;
         let Grant { session, request, token } = *grant;
@@ -188,7 +191,7 @@ impl LockTable {
     }
 }
 
-/// Which part of a hold `locks` names.
+/// The part of a hold that `locks` names.
 fn named_part(
     session: SessionId,
     token: FencingToken,

@@ -1,17 +1,17 @@
-//! Scopes: names whose authority may lie in another store for a while (DESIGN §10), and what follows
-//! for their locks.
+//! Scopes: names whose authority may lie in another store for a while (DESIGN §10), and the effect
+//! on their locks.
 //!
-//! The table knows nothing of authority. It is told that a scope is suspended, and grants nothing in
-//! it; that it is resumed; or that others may have held its locks meanwhile, and ends every hold of
-//! before. None of it is needed for safety: a client believes in a hold only for as long as
-//! authority of the epoch in its token covers it.
+//! The table knows nothing of authority. Commands suspend a scope, and the table grants nothing in
+//! it; or resume it; or raise its epoch, because clients may have held its locks in the other
+//! store, and the table ends every earlier hold. Safety needs none of this: a client relies on a
+//! hold only for as long as authority of its token's epoch covers it.
 //!
 //! # Invariants
 //!
-//! - Every hold in a scope has a token of its epoch. So a request asks for locks of one scope, or for
-//!   locks of none: one token could not be of two epochs.
-//! - A scope begins with the cluster's epoch and leaves the cluster with one above its own: tokens of
-//!   its names rise through both (I3).
+//! - Every hold in a scope has a token of its epoch. So a request asks for locks of one scope, or
+//!   for locks of none: one token has one epoch.
+//! - A scope begins with the cluster's epoch and leaves the cluster with one above its own: tokens
+//!   of its names rise through both (I3).
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -27,8 +27,8 @@ use crate::wish::{Part, Wish};
 use crate::{Grant, LockTable, Rejection};
 
 impl LockTable {
-    /// Makes the names of that prefix a scope. Holds and waits of them go on. Applied again it
-    /// changes nothing. Looks at every lock of the scope.
+    /// Makes the names of that prefix a scope. Holds and waits of them go on. A second copy changes
+    /// nothing. Looks at every lock of the scope.
     ///
     /// # Errors
     ///
@@ -44,7 +44,8 @@ impl LockTable {
         Ok(self.change_scope(scope, now, events))
     }
 
-    /// Lets the names of a scope be names like all others; who waits and can be granted is granted.
+    /// Removes a scope, so that its names are like all others; grants the waiters that can be
+    /// granted.
     ///
     /// # Errors
     ///
@@ -53,14 +54,14 @@ impl LockTable {
         let Some((was, put_off)) = self.scopes.remove(scope) else {
             return Err(Rejection::UnknownScope { scope: scope.clone() });
         };
-        // Not above what a token may have: a scope's epoch ends far below.
+        // A token allows for this epoch: a scope's epochs end far below its maximum.
         self.counters.epoch = self.counters.epoch.max(was.epoch.saturating_add(1));
         events.push(Event::ScopeChanged { scope: scope.clone(), now: None });
         self.pass_on(&put_off, events);
         Ok(Answer::Scope { now: None })
     }
 
-    /// Grants nothing in the scope from here on. Applied again it changes nothing.
+    /// Grants nothing in the scope from here on. A second copy changes nothing.
     ///
     /// # Errors
     ///
@@ -70,7 +71,7 @@ impl LockTable {
         Ok(self.change_scope(scope, ScopeState { suspended: true, ..was }, events))
     }
 
-    /// Grants again, first what was put off, the smallest ticket first. Applied again it changes
+    /// Grants again, first to the waiters put off, the smallest ticket first. A second copy changes
     /// nothing.
     ///
     /// # Errors
@@ -93,13 +94,13 @@ impl LockTable {
         Ok(answer)
     }
 
-    /// Ends every hold of the scope as lost, in the order of their tokens, and goes on in a later
-    /// epoch, suspended. Looks at every lock of the scope.
+    /// Ends every hold of the scope as lost, in the order of their tokens, and suspends the scope
+    /// in a later epoch. Looks at every lock of the scope.
     ///
     /// # Errors
     ///
     /// [`Rejection::UnknownScope`], [`Rejection::EpochNotAbove`], [`Rejection::EpochTooHigh`]: the
-    /// state is unchanged. So one that is applied again is refused, and ends nothing.
+    /// state is unchanged. So a second copy is refused, and ends nothing.
     pub(crate) fn raise_epoch(
         &mut self,
         scope: &ScopePrefix,
@@ -155,7 +156,7 @@ impl LockTable {
         Ok(())
     }
 
-    /// Whether what is held and waited for of a lock can be so in a scope.
+    /// Whether the present holds and waits of a lock are possible in a scope.
     fn fits_into_scope(
         &self,
         scope: &ScopePrefix,
@@ -177,7 +178,7 @@ impl LockTable {
         })
     }
 
-    /// Whether all that a request still wants or holds lies in the scope, as `lock` does.
+    /// Whether all locks that a request still waits for or holds lie in the scope, as `lock` does.
     fn is_within(
         &self,
         scope: &ScopePrefix,
@@ -216,7 +217,7 @@ impl LockTable {
         from.take_while(|(name, _)| scope.contains(name))
     }
 
-    /// After a restore: whatever is waited for in a suspended scope is looked at when it is resumed.
+    /// After a restore: resuming a suspended scope looks at every lock in it that has waiters.
     pub(crate) fn restore_put_off(&mut self) {
         let scopes: Vec<ScopePrefix> = self.scopes.iter().map(|(scope, _)| scope.clone()).collect();
         for scope in scopes {
@@ -228,17 +229,18 @@ impl LockTable {
         }
     }
 
-    /// The scope of what a request asks for: that of each of its locks.
+    /// The scope of a request: that of each of its locks.
     fn scope_of_wish(&self, wish: &Wish) -> Option<(&ScopePrefix, ScopeState)> {
         self.scopes.of(wish.get(0)?.0)
     }
 
-    /// The epoch of the tokens for what a request asks for.
+    /// The epoch of a token for the request.
     pub(crate) fn epoch_of(&self, wish: &Wish) -> u16 {
         self.scope_of_wish(wish).map_or(self.counters.epoch, |(_, state)| state.epoch)
     }
 
-    /// Whether nobody is granted what a request asks for, whoever holds it.
+    /// Whether the scope of a request is suspended, so that the request cannot be granted, held
+    /// locks or not.
     pub(crate) fn is_suspended(&self, wish: &Wish) -> bool {
         self.scope_of_wish(wish).is_some_and(|(_, state)| state.suspended)
     }
@@ -247,7 +249,7 @@ impl LockTable {
         Rejection::TokensExhausted { epoch: self.epoch_of(wish) }
     }
 
-    /// Whether one token can be of the epoch of each of its locks.
+    /// Whether all its locks have the same epoch, so that one token can serve for them.
     ///
     /// # Errors
     ///

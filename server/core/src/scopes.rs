@@ -1,4 +1,4 @@
-//! Which scopes there are, which one a name lies in, and what is to be looked at when one is resumed.
+//! The scopes, the scope of a name, and the locks to look at when a scope is resumed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -9,23 +9,24 @@ use crate::ids::{LockName, ScopePrefix};
 
 /// Most scopes at once.
 ///
-/// Source: each comes with the answer to every keepalive, and is kept by a task and a row of its own.
+/// Source: the answer to every keepalive lists them all, and each has a task and a row of its own.
 pub const SCOPES_MAX: usize = 16;
-/// The last epoch of a scope. What is left up to [`FencingToken::EPOCH_MAX`](crate::FencingToken)
-/// is for a cluster that is restored, and for an operator to find a way out.
+/// The last epoch of a scope. The epochs above it, up to
+/// [`FencingToken::EPOCH_MAX`](crate::FencingToken), are left for a cluster that is restored, and
+/// for an operator to find a way out.
 ///
 /// Source: DESIGN §10.
 pub const SCOPE_EPOCH_MAX: u16 = 32_000;
 
-/// How a scope is.
+/// The state of a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub struct ScopeState {
-    /// Upper part of every token given out in it; at most [`SCOPE_EPOCH_MAX`].
+    /// Upper part of every token granted in it; at most [`SCOPE_EPOCH_MAX`].
     pub epoch: u16,
-    /// Nobody is granted anything in it.
+    /// Whether the table grants nothing in it.
     pub suspended: bool,
-    /// It was never resumed, and its epoch never raised: nobody had authority over it yet. So there
-    /// need not be a row in Cassandra; of one that is not, there has to be.
+    /// It was never resumed, and its epoch never raised: no leader has had authority over it yet.
+    /// So there may be no row for it in Cassandra; a scope that is not fresh has one.
     pub fresh: bool,
 }
 
@@ -34,15 +35,15 @@ pub struct ScopeState {
 /// # Invariants
 ///
 /// - No two overlap: so the last prefix that is not above a name is the only one it can begin with.
-/// - Only of one that is suspended anything is put off.
+/// - Only a suspended scope has locks put off.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scopes(BTreeMap<ScopePrefix, Scope>);
 
 #[derive(Clone, Debug)]
 struct Scope {
     state: ScopeState,
-    /// Locks whose queues were not looked at because the scope is suspended. After a restore these
-    /// are all that are waited for: more than needed changes nothing, so it is not stored.
+    /// Locks whose queues the table did not look at because the scope is suspended. After a restore
+    /// these are all locks with waiters: extra ones change nothing, so this is not stored.
     put_off: BTreeSet<LockName>,
 }
 
@@ -67,13 +68,13 @@ impl Scopes {
         prefix.contains(name).then_some((prefix, scope.state))
     }
 
-    /// Sets a scope, or changes how it is. What was put off stays so.
+    /// Adds a scope, or changes its state; the locks put off stay.
     pub(crate) fn put(&mut self, prefix: ScopePrefix, state: ScopeState) {
         let put_off = BTreeSet::new();
         self.0.entry(prefix).or_insert(Scope { state, put_off }).state = state;
     }
 
-    /// Takes a scope out, with what was put off in it.
+    /// Removes a scope, and returns its state and the locks put off in it.
     pub(crate) fn remove(
         &mut self,
         prefix: &ScopePrefix,
@@ -82,7 +83,7 @@ impl Scopes {
         Some((state, put_off))
     }
 
-    /// Whether the name's scope is suspended; if so, the lock is looked at when that is over.
+    /// Whether the name's scope is suspended; if so, `resume` will look at the lock.
     pub(crate) fn put_off(&mut self, name: &LockName) -> bool {
         let Some(scope) = self.suspended_of(name) else { return false };
         scope.put_off.insert(name.clone());
@@ -96,12 +97,12 @@ impl Scopes {
         }
     }
 
-    /// What was put off in a scope; nothing is any more.
+    /// Takes the locks put off in a scope, and leaves none.
     pub(crate) fn take_put_off(&mut self, prefix: &ScopePrefix) -> BTreeSet<LockName> {
         self.0.get_mut(prefix).map(|scope| std::mem::take(&mut scope.put_off)).unwrap_or_default()
     }
 
-    /// Every lock that is put off.
+    /// All locks put off.
     pub(crate) fn all_put_off(&self) -> impl Iterator<Item = (&ScopePrefix, &LockName)> {
         let of = |(prefix, scope)| {
             let Scope { put_off, .. }: &Scope = scope;

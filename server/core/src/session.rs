@@ -1,4 +1,4 @@
-//! Sessions and what is kept of their requests; how a session opens and ends.
+//! Sessions and the records of their requests; how a session opens and ends.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,11 @@ use crate::size;
 use crate::wish::{Part, Wish};
 use crate::{LockTable, Rejection};
 
-/// A client's liveness, and all it asked for.
+/// A client's liveness, and all its requests.
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize)]
 pub(crate) struct Session {
-    /// It stands for an owner in another store, whose name is the label. Nobody has its secret.
+    /// Whether it stands for an owner in another store, whose name is the label. No client has its
+    /// secret.
     pub(crate) imported: bool,
     pub(crate) ttl_ms: u64,
     pub(crate) label: Label,
@@ -29,26 +30,27 @@ pub(crate) struct Session {
     /// Invariant: a record below it waits or holds; a finished one is dropped.
     pub(crate) done_below: RequestId,
     pub(crate) records: BTreeMap<RequestId, Record>,
-    /// Which record holds under which token.
+    /// The record that holds under each token.
     ///
     /// Invariant: exactly the records in [`State::Held`]; so it is not stored in snapshots.
     #[borsh(skip)]
     pub(crate) holds: BTreeMap<FencingToken, RequestId>,
-    /// What it counts with its records (`size.rs`). Changed with them, so not stored in snapshots.
+    /// The bytes that it counts with its records (`size.rs`). They follow from the records, so
+    /// snapshots do not store them.
     #[borsh(skip)]
     pub(crate) bytes: u64,
 }
 
-/// What is kept under a request id.
+/// The record under a request id.
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub(crate) enum Record {
-    /// Cancelled before it was ever seen: whatever comes under this id is refused.
+    /// Cancelled before it was ever seen: the table refuses every later request under this id.
     Spent,
     /// An `Acquire` with this payload.
     Asked {
-        /// What it asked for.
+        /// The requested locks.
         wish: Wish,
-        /// How far it came.
+        /// Its state.
         state: State,
     },
     /// A `SetValue` that was done.
@@ -58,7 +60,7 @@ pub(crate) enum Record {
     },
 }
 
-/// How far an `Acquire` came.
+/// The state of an `Acquire`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub(crate) enum State {
     /// It stands in the queue of each of its locks.
@@ -72,7 +74,7 @@ pub(crate) enum State {
 }
 
 impl Record {
-    /// What was asked for, and the part of it that is held.
+    /// The requested locks, and the part of them that is held.
     pub(crate) fn held(&self) -> Option<(&Wish, Part)> {
         match self {
             Self::Asked { wish, state: State::Held { part, .. } } => Some((wish, *part)),
@@ -92,7 +94,7 @@ impl Record {
 }
 
 impl Session {
-    /// One that nobody owns, with no lease.
+    /// A session without a lease and without a usable secret.
     pub(crate) fn new(opened_ms: u64, label: Label) -> Self {
         Self {
             imported: false,
@@ -120,8 +122,8 @@ impl Session {
         waits
     }
 
-    /// What was brought in by the import that this session is, also what is over by now; nothing of
-    /// any other session.
+    /// The lock and request of each row of the import that this session is, ended ones too; empty
+    /// for any other session.
     pub(crate) fn imports(&self) -> impl Iterator<Item = (&LockName, RequestId)> {
         let records = self.records.iter().filter(|_| self.imported);
         records.filter_map(|(&request, record)| match record {
@@ -132,8 +134,8 @@ impl Session {
 
     /// Raises the mark and drops what is finished below it. A lower mark changes nothing.
     ///
-    /// Only the ids between the old mark and the new are looked at: below the old one nothing is
-    /// finished, so each record is passed over once in its life.
+    /// Looks only at the ids between the old mark and the new: no finished record lies below the
+    /// old one, so each record is passed over once.
     fn confirm(&mut self, done_below: RequestId) {
         let finished: Vec<RequestId> = self
             .records
@@ -147,7 +149,7 @@ impl Session {
         self.done_below = done_below;
     }
 
-    /// What is kept under an id.
+    /// The record under an id.
     ///
     /// # Errors
     ///
@@ -172,8 +174,8 @@ impl Session {
         Ok(())
     }
 
-    /// The request that holds under a token, what it asked for and which part of that it holds;
-    /// `own` is this session.
+    /// The request that holds under a token, its locks and the part of them that it holds; `own` is
+    /// this session.
     ///
     /// # Errors
     ///
@@ -190,7 +192,7 @@ impl Session {
         held.ok_or(Rejection::NotHolder { session: own, token })
     }
 
-    /// Notes that a recorded request holds `part` under `token`.
+    /// Notes that a recorded request holds `part` under `token` from now on.
     pub(crate) fn hold(
         &mut self,
         request: RequestId,
@@ -204,7 +206,7 @@ impl Session {
         }
     }
 
-    /// Notes that a hold goes on with `left` alone, or is over if that is nothing.
+    /// Notes that a hold goes on with `left` alone, or is over if that is empty.
     pub(crate) fn give_back(&mut self, request: RequestId, token: FencingToken, left: Part) {
         if left.is_empty() {
             self.holds.remove(&token);
@@ -216,7 +218,8 @@ impl Session {
         }
     }
 
-    /// Marks a live request as over. Below the mark nobody will ask for it again: it is dropped.
+    /// Marks a live request as over. Below the mark no client uses its id again, so its record is
+    /// dropped.
     pub(crate) fn finish(&mut self, request: RequestId) {
         if request < self.done_below {
             self.drop_record(request);
@@ -227,12 +230,12 @@ impl Session {
 }
 
 impl LockTable {
-    /// Opens a session with the next number, which is never used again.
+    /// Opens a session with the next id, which is never used again.
     ///
     /// # Errors
     ///
-    /// [`Rejection::TtlOutOfRange`], [`Rejection::TooManySessions`], [`Rejection::TableFull`]; the state
-    /// is unchanged.
+    /// [`Rejection::TtlOutOfRange`], [`Rejection::TooManySessions`], [`Rejection::TableFull`]; the
+    /// state is unchanged.
     pub(crate) fn open_session(
         &mut self,
         ttl_ms: u64,
@@ -249,7 +252,7 @@ impl LockTable {
         Ok(Answer::SessionOpened { session })
     }
 
-    /// Gives a session its number.
+    /// Gives a session its id.
     ///
     /// # Errors
     ///
@@ -280,8 +283,8 @@ impl LockTable {
 
     /// Ends a session whose deadline passed at the leader of `heard_in`.
     ///
-    /// An entry that outlived its tenure is refused: the next leader heard renewals that this
-    /// decision does not know of (DESIGN §5.2, I6).
+    /// The table refuses an entry that outlived its tenure: the next leader received renewals that
+    /// this decision does not know of (DESIGN §5.2, I6).
     ///
     /// # Errors
     ///
@@ -303,16 +306,17 @@ impl LockTable {
     }
 
     /// Ends a session: its waits leave, in ticket order; then its holds are lost, in the order of
-    /// their tokens, each passed on before the next is lost; then the session's end is said. Who stood behind
-    /// one of its waits is granted once all of them have left, if nothing else is in the way (I15).
+    /// their tokens, each passed on before the next is lost; then `SessionEnded` follows. A waiter
+    /// behind one of its waits is granted once all of them have left, if nothing else is in the way
+    /// (I15).
     ///
-    /// The session is taken out first and its waits leave before the first hold is passed on: so
+    /// The session is removed first, and its waits leave before the first hold is passed on: so
     /// nothing can be granted to it (I5), and nothing of it is left anywhere (I11).
     ///
     /// # Errors
     ///
-    /// [`Rejection::UnknownSession`] if it is not open; the state is unchanged. So a close that
-    /// arrives twice is harmless.
+    /// [`Rejection::UnknownSession`] if it is not open; the state is unchanged. So a second copy of
+    /// a close is harmless.
     pub(crate) fn end_session(
         &mut self,
         session: SessionId,
@@ -344,11 +348,11 @@ impl LockTable {
 
     /// Takes the confirmation that came with a command of an open session.
     ///
-    /// `done_below` is the session's own promise that it will never ask again for ids below it. It
-    /// is taken as it is, also beyond every id seen: ids may have been refused before they were
-    /// proposed, and a mark held back to the ids seen would let a late copy of such a request in
-    /// as new. A senseless mark closes ids of this session only, frees memory, and is undone by a
-    /// new session.
+    /// With `done_below` the session promises never to use ids below it again. The table takes it
+    /// as it is, even beyond every id seen: a server may have refused ids before they were
+    /// proposed, and a mark held back to the ids seen would let a late copy of such a request in as
+    /// new. A senseless mark closes only ids of this session, frees memory, and ends with the
+    /// session.
     ///
     /// # Errors
     ///
@@ -358,7 +362,7 @@ impl LockTable {
         session: SessionId,
         done_below: RequestId,
     ) -> Result<(), Rejection> {
-        // The shard is opened for writing only when the mark moves: a write after a freeze copies
+        // Write access to the shard only if the mark moves: the first write after a freeze copies
         // the shard.
         if self.open(session)?.done_below < done_below {
             self.change_session(session, |found| found.confirm(done_below));
@@ -370,8 +374,8 @@ impl LockTable {
         self.change_session(session, |found| found.keep(request, record));
     }
 
-    /// A session that its client may act for. An import's is nobody's: what it holds can be claimed,
-    /// and nothing else.
+    /// A session that a client may act for. No client acts for an imported one: its holds and waits
+    /// can only be claimed.
     pub(crate) fn open(&self, session: SessionId) -> Result<&Session, Rejection> {
         let found = self.sessions.get(session).filter(|found| !found.imported);
         found.ok_or(Rejection::UnknownSession { session })

@@ -1,4 +1,4 @@
-//! Where sessions are kept: in shards that a snapshot shares with the table.
+//! The store of sessions: shards that a snapshot shares with the table.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) struct Sessions {
     shards: Vec<Arc<Shard>>,
 }
 
-/// Which shard a session lies in.
+/// The shard of a session.
 pub(crate) fn shard_of(session: SessionId) -> usize {
     // The remainder is below SHARDS, so it fits any usize.
     usize::try_from(session.get() % SHARDS as u64).unwrap_or(0)
@@ -40,7 +40,7 @@ impl Sessions {
         self.shard_mut(session)?.get_mut(&session)
     }
 
-    /// Puts a session in its place, and hands back the one that was there.
+    /// Puts a session in its place, and returns the one that was there.
     pub(crate) fn insert(&mut self, session: SessionId, record: Session) -> Option<Session> {
         self.shard_mut(session)?.insert(session, record)
     }

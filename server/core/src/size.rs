@@ -1,27 +1,27 @@
-//! How much the table takes: bytes that every replica counts alike, and the limit on them.
+//! The size of the table: bytes that every replica counts alike, and the limit on them.
 //!
-//! It is an estimate out of what the table keeps, never what an allocator says: the same history has
-//! to be refused alike everywhere (I16, I27). So it follows from the sessions' records and the values
-//! alone, and is counted anew when a snapshot is read.
+//! It is an estimate from the records, never an allocator's figure: every replica has to refuse
+//! alike after the same history (I16, I27). So it follows from the sessions' records and the values
+//! alone, and is counted again when a snapshot is read.
 //!
 //! | kept | counts |
 //! |---|---|
 //! | a session | [`SESSION_BYTES`], and its label |
-//! | a request of it, also one that is over, until it is confirmed | [`REQUEST_BYTES`] |
+//! | a request of it, until it is confirmed, even if it is over | [`REQUEST_BYTES`] |
 //! | each lock that the request names, held, waited for or neither | [`PLACE_BYTES`], and the name |
 //! | an import's row, beside its request | [`IMPORT_BYTES`], the name and the owner's label once more |
 //! | a value | as towards [`Limits::max_value_bytes`](crate::Limits::max_value_bytes) |
 //!
-//! A name counts for each request that names it, although it is kept once for all of them: so what a
-//! request counts never changes. Scopes are few, and do not count.
+//! A name counts for each request that names it, although the table keeps it once for all of them:
+//! so the count of a request never changes. Scopes are few, and do not count.
 //!
 //! # Invariants
 //!
 //! - [`Counts::table_bytes`](crate::Counts::table_bytes) is the sum of that table (`check.rs`).
-//! - What makes the table larger is refused above the limit, and above the limit and an eighth if it is
-//!   part of freeing something: the cancel of a request that was never seen, a value that is cleared,
-//!   confirmed, or replaced by one that is no longer.
-//! - What ends something is never refused, and a limit that is lowered ends nothing.
+//! - The table refuses a command that would make it larger than the limit. A command that is part
+//!   of freeing something may go an eighth beyond it: the cancel of a request that was never seen,
+//!   a value that is cleared, confirmed, or replaced by one that is no longer.
+//! - The table never refuses a command that ends something, and a lowered limit ends nothing.
 
 use holdfast_mutants::mutant;
 
@@ -30,39 +30,39 @@ use crate::ids::{Label, LockName, RequestId, SessionId};
 use crate::session::{Record, Session};
 use crate::{LockTable, Rejection};
 
-/// What a session counts beside its label, bytes.
+/// Bytes that a session counts beside its label.
 ///
-/// Source: measured (`tests/memory.rs`), 300 bytes, and as many again and more for the first of its
-/// requests, which takes room for ten others.
+/// Source: measured (`tests/memory.rs`), 300 bytes, and more than as much again for its first
+/// request, which takes room for ten others.
 pub const SESSION_BYTES: u64 = 768;
-/// What a request counts beside its locks, bytes.
+/// Bytes that a request counts beside its locks.
 ///
 /// Source: measured, as [`SESSION_BYTES`].
 pub const REQUEST_BYTES: u64 = 192;
-/// What each lock of a request counts beside its name, bytes: a place in a queue or among the holders,
-/// and the lock itself.
+/// Bytes that each lock of a request counts beside its name: a place in a queue or among the
+/// holders, and the lock itself.
 ///
 /// Source: measured, as [`SESSION_BYTES`].
 pub const PLACE_BYTES: u64 = 256;
-/// What it counts that a row of an import can be found by its lock and owner, bytes.
+/// Bytes that an import's row counts for its entry in the index by lock and owner.
 ///
 /// Source: measured, as [`SESSION_BYTES`].
 pub const IMPORT_BYTES: u64 = 128;
 
-/// What frees may go above the limit by one part in so many of it.
+/// A command that frees something may exceed the limit by this part of it: one eighth.
 const BEYOND_PART: u64 = 8;
 
-/// What a session counts without its requests.
+/// The count of a session without its requests.
 pub(crate) fn of_session(label: &Label) -> u64 {
     SESSION_BYTES + label.as_str().len() as u64
 }
 
-/// What a request for these locks counts.
+/// The count of a request for these locks.
 pub(crate) fn of_request<'a>(locks: impl Iterator<Item = &'a LockName>) -> u64 {
     REQUEST_BYTES + locks.map(|lock| PLACE_BYTES + lock.as_str().len() as u64).sum::<u64>()
 }
 
-/// What a row of an import counts, without its value.
+/// The count of a row of an import, without its value.
 pub(crate) fn of_row(lock: &LockName, owner: &Label) -> u64 {
     of_request(std::iter::once(lock)) + of_index(lock, owner)
 }
@@ -72,7 +72,7 @@ fn of_index(lock: &LockName, owner: &Label) -> u64 {
 }
 
 impl Session {
-    /// What one of its requests counts.
+    /// The count of one of its requests.
     fn bytes_of(&self, record: &Record) -> u64 {
         match record {
             Record::Spent | Record::Wrote { .. } => REQUEST_BYTES,
@@ -84,13 +84,13 @@ impl Session {
         }
     }
 
-    /// What it counts with all its requests, looked at one by one.
+    /// Counts the session and all its requests one by one.
     pub(crate) fn recount(&self) -> u64 {
         let requests = self.records.values().map(|record| self.bytes_of(record));
         of_session(&self.label) + requests.sum::<u64>()
     }
 
-    /// Keeps a record under an id, in place of the one that is there.
+    /// Keeps a record under an id, in place of an earlier one.
     pub(crate) fn keep(&mut self, request: RequestId, record: Record) {
         let counted = !mutant!(TableBytesNotCounted);
         self.bytes += if counted { self.bytes_of(&record) } else { 0 };
@@ -99,7 +99,7 @@ impl Session {
         }
     }
 
-    /// Forgets what is kept under an id.
+    /// Drops the record under an id.
     pub(crate) fn drop_record(&mut self, request: RequestId) {
         if let Some(dropped) = self.records.remove(&request) {
             self.bytes = self.bytes.saturating_sub(self.bytes_of(&dropped));
@@ -108,7 +108,7 @@ impl Session {
 }
 
 impl LockTable {
-    /// Sets the limit for what comes after; nothing that exists ends.
+    /// Sets the limit for later commands; nothing that exists ends.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl LockTable {
         Ok(Answer::Configured)
     }
 
-    /// Changes a session that is open, and counts what it takes afterwards.
+    /// Changes an open session, and updates the count of bytes.
     pub(crate) fn change_session<T>(
         &mut self,
         session: SessionId,
@@ -137,7 +137,7 @@ impl LockTable {
         Some(changed)
     }
 
-    /// Whether the table may take so many bytes more.
+    /// Checks that the table may take so many bytes more.
     ///
     /// # Errors
     ///
@@ -146,7 +146,7 @@ impl LockTable {
         self.check_table_up_to(more, |limit| limit)
     }
 
-    /// As [`check_table`](Self::check_table), for what is part of freeing something.
+    /// As [`check_table`](Self::check_table), for a command that is part of freeing something.
     pub(crate) fn check_table_to_free(&self, more: u64) -> Result<(), Rejection> {
         self.check_table_up_to(more, |limit| limit.saturating_add(limit / BEYOND_PART))
     }

@@ -1,12 +1,13 @@
-//! The table as bytes: frozen in microseconds, written by another thread, read back with distrust.
+//! The table as bytes: frozen in microseconds, written by another thread, and checked in full when
+//! read.
 //!
-//! Stored are the sessions with their requests, the values of locks, the scopes, the counters, limits,
-//! stamp and state hash. Who holds and who waits follows from the requests, so it is not stored and cannot
-//! contradict them.
+//! A snapshot stores the sessions with their requests, the values of locks, the scopes, the
+//! counters, limits, stamp and state hash. Holders and queues follow from the requests, so they are
+//! not stored and cannot contradict them.
 //!
-//! `"HOLDFAST" ‖ version:u16 ‖ blocks`: all numbers are little-endian; the blocks' bytes, put
-//! together, are one borsh stream. There is one way to write a table: export → import → export
-//! gives the same bytes (I17).
+//! `"HOLDFAST" ‖ version:u16 ‖ blocks`: all numbers are little-endian; the blocks' bytes, joined,
+//! are one borsh stream. There is one way to write a table: export → import → export gives the same
+//! bytes (I17).
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -32,17 +33,18 @@ use crate::value::Value;
 use crate::values::{self, ValueShard};
 use crate::wish::{Part, Wish};
 
-/// The highest version this build reads. It writes that too, or the one before while no limit of the
-/// table's bytes was set: members that do not know the command for it do not know that version either,
-/// and may need the snapshot.
+/// The highest version this build reads. It writes this version, or the one before as long as the
+/// table's bytes have no limit: a member that does not know the command for the limit does not know
+/// this version either, and may need the snapshot.
 pub const SNAPSHOT_VERSION: u16 = 5;
 /// The lowest version this build reads: the first that was released.
 const SNAPSHOT_VERSION_OLDEST: u16 = 2;
-/// The first that says of a session whether it was imported, and which commands were applied.
+/// The first version with a flag for imported sessions, and with the highest applied command
+/// version.
 const SAYS_IMPORTED: u16 = 3;
-/// The first that has scopes.
+/// The first version with scopes.
 const HAS_SCOPES: u16 = 4;
-/// The first that says how many bytes the table may take.
+/// The first version with the limit of the table's bytes.
 const SAYS_MAX_BYTES: u16 = 5;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
@@ -50,10 +52,10 @@ const MAGIC: [u8; 8] = *b"HOLDFAST";
 /// Why bytes were not read as a snapshot. Nothing was built from them.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// Something else altogether.
+    /// The bytes are something else altogether.
     #[error("not a snapshot of a lock table")]
     NotASnapshot,
-    /// Written by a newer build. It is never guessed at.
+    /// A newer build wrote it. This build never guesses at it.
     #[error("a snapshot of version {found}; this build reads versions up to {known}")]
     UnknownVersion {
         /// The version it carries.
@@ -61,7 +63,7 @@ pub enum SnapshotError {
         /// [`SNAPSHOT_VERSION`].
         known: u16,
     },
-    /// Written before there was a release, in a form this build does not know.
+    /// A build from before the first release wrote it, in a form this build does not know.
     #[error(
         "a snapshot of version {found}, written by a version before the first release; this \
          build reads versions from {oldest} on"
@@ -72,7 +74,7 @@ pub enum SnapshotError {
         /// The lowest this build reads.
         oldest: u16,
     },
-    /// It ends before its end.
+    /// The bytes end too early.
     #[error("the snapshot is cut off")]
     CutOff,
     /// Its bytes are not those that were written.
@@ -81,7 +83,7 @@ pub enum SnapshotError {
         /// What is wrong, for people.
         reason: String,
     },
-    /// Its bytes are whole, but no table wrote them: an invariant does not hold.
+    /// The bytes are intact, but no table wrote them: an invariant does not hold.
     #[error("the snapshot contradicts itself: {0}")]
     Inconsistent(#[source] Violation),
     /// Reading failed.
@@ -102,7 +104,7 @@ impl From<io::Error> for SnapshotError {
 /// The table as it was at one index, shared with it until it is written to.
 ///
 /// `Send`, and cheap to clone: another thread writes the bytes while the table goes on. Dropping it
-/// lets go of the shards the table has replaced since.
+/// frees the shards that the table has replaced since.
 #[derive(Clone, Debug)]
 pub struct Frozen {
     header: Header,
@@ -124,7 +126,8 @@ struct Header {
 }
 
 impl LockTable {
-    /// The table as it is now, for a snapshot: 2,048 reference counts, whatever its size.
+    /// The table as it is now, for a snapshot. Costs 2,048 reference counts, whatever the table's
+    /// size.
     pub fn freeze(&self) -> Frozen {
         let header = Header {
             counters: self.counters,
@@ -151,7 +154,8 @@ impl LockTable {
         let version = check_front(input)?;
         let mut blocks = BlockReader::new(input);
         let read = Self::read_content(&mut blocks, version);
-        // borsh calls every early end "invalid data"; only the block reader knows which it was.
+        // borsh calls every early end "invalid data"; only the block reader knows whether the input
+        // was cut off.
         if read.is_err() && blocks.is_cut_off() {
             return Err(SnapshotError::CutOff);
         }
@@ -200,7 +204,7 @@ impl LockTable {
         Ok(table)
     }
 
-    /// Puts a session in, with its holds. Its waits are put aside: queues are filled in the order
+    /// Adds a session with its holds. Collects its waits in `waits`: queues are filled in the order
     /// of tickets, over all sessions.
     fn restore(
         &mut self,
@@ -335,7 +339,7 @@ impl Session {
     }
 }
 
-/// Reads a borsh map, whose keys have to rise: any other order would not be written again.
+/// Reads a borsh map, whose keys have to rise: a table would not write another order again.
 fn read_records(input: &mut impl Read) -> io::Result<BTreeMap<RequestId, Record>> {
     let mut records = BTreeMap::new();
     for _ in 0..u32::deserialize_reader(input)? {
@@ -348,8 +352,7 @@ fn read_records(input: &mut impl Read) -> io::Result<BTreeMap<RequestId, Record>
     Ok(records)
 }
 
-/// Reads scopes in their one order; that there are not too many of them, and that none overlaps
-/// with another, the check of the whole table says.
+/// Reads scopes in rising order. The check of the whole table covers their number and overlaps.
 fn read_scopes(input: &mut impl Read) -> io::Result<Scopes> {
     let mut scopes = Scopes::default();
     for _ in 0..u32::deserialize_reader(input)? {
@@ -373,12 +376,12 @@ impl Frozen {
         self.header.chain.hash()
     }
 
-    /// Writes it: the same bytes for the same table, on every replica (I17). Nothing is buffered
-    /// beyond one block of 64 KiB; `out` is not flushed.
+    /// Writes the same bytes for the same table, on every replica (I17). Buffers at most one block
+    /// of 64 KiB; does not flush `out`.
     ///
     /// # Errors
     ///
-    /// Those of `out`. What was written so far is cut off, and is noticed as such when read.
+    /// Those of `out`. The bytes written so far are cut off, and reading them fails as such.
     pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
         out.write_all(&MAGIC)?;
         let version = if self.max_table_bytes.is_some() { SNAPSHOT_VERSION } else { HAS_SCOPES };
@@ -402,7 +405,7 @@ impl Frozen {
     }
 }
 
-/// Reads what stands before the blocks, and returns the version.
+/// Reads the part before the blocks, and returns the version.
 fn check_front(input: &mut impl Read) -> Result<u16, SnapshotError> {
     let mut magic = [0; MAGIC.len()];
     input.read_exact(&mut magic)?;

@@ -1,4 +1,4 @@
-//! The lock table: the only way its state changes is a batch out of the log.
+//! The lock table: only batches from the log change its state.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +20,8 @@ use crate::sessions::Sessions;
 use crate::value::Write;
 use crate::values::Values;
 
-/// A table with at most so many sessions, held locks and values is checked after every command in debug builds;
-/// the check looks at everything, so larger ones would crawl.
+/// Debug builds check a table with at most so many sessions, held locks and values after every
+/// command; the check looks at everything, so larger tables would take too long.
 #[cfg(debug_assertions)]
 const CHECKED_UP_TO: u64 = 24;
 
@@ -38,8 +38,8 @@ pub struct LockTable {
     pub(crate) values: Values,
     /// Follows from the sessions' records and the values; not stored.
     pub(crate) locks: BTreeMap<LockName, Lock>,
-    /// Where what was imported of a lock for an owner is, or was: for as long as the session lives
-    /// that was opened for it. Follows from the sessions' records; not stored.
+    /// The session and request of each imported lock and owner, for as long as the import's session
+    /// is open. Follows from the sessions' records; not stored.
     pub(crate) imports: BTreeMap<(LockName, Label), (SessionId, RequestId)>,
     pub(crate) counters: Counters,
     pub(crate) limits: Limits,
@@ -58,18 +58,18 @@ pub struct LockTable {
 /// How much is in the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Sessions open.
+    /// Open sessions.
     pub sessions: u64,
-    /// Locks held, by however many.
+    /// Held locks, whatever the number of their holders.
     pub held: u64,
-    /// Requests waiting; one that waits for several locks counts once.
+    /// Waiting requests; one that waits for several locks counts once.
     pub waiting: u64,
     /// Locks that carry a value.
     pub values: u64,
-    /// What the values count towards [`Limits::max_value_bytes`].
+    /// Bytes that the values count towards [`Limits::max_value_bytes`].
     pub value_bytes: u64,
-    /// What everything counts towards the limit of [`Command::LimitTable`]: an estimate, equal on all
-    /// replicas, of what sessions, requests and values take.
+    /// Bytes that everything counts towards the limit of [`Command::LimitTable`]: an estimate,
+    /// equal on all replicas, of the size of sessions, requests and values.
     pub table_bytes: u64,
 }
 
@@ -104,8 +104,8 @@ impl LockTable {
         }
     }
 
-    /// Applies the log entry at `index`, proposed in `tenure`: each command in order, one
-    /// [`Applied`] for each pushed to `out`. Total: whatever decodes gets an outcome (I28).
+    /// Applies the log entry at `index`, proposed in `tenure`: each command in order, with one
+    /// [`Applied`] for each pushed to `out`. Every batch that decodes gets an outcome (I28).
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl LockTable {
     ) -> Result<(), ReplicaFault> {
         self.chain.admit(index, batch)?;
         // A new leader's clock may lag the old one's: the stamp stands still rather than go back
-        // (I8). It is shown to people and decides nothing.
+        // (I8). It is for people, and decides nothing.
         let lowest_ms = if mutant!(StampGoesBack) { 0 } else { self.stamp_ms };
         self.stamp_ms = lowest_ms.max(batch.stamp_ms);
         self.applied_version = self.applied_version.max(batch.version());
@@ -136,7 +136,7 @@ impl LockTable {
 
     /// Notes an entry without a batch (blank, membership): it takes an index and does nothing.
     ///
-    /// Every replica notes the same entries, as every replica applies the same batches.
+    /// Every replica notes the same entries, and applies the same batches.
     pub fn note_index(&mut self, index: LogIndex) {
         self.chain.note(index);
     }
@@ -184,7 +184,7 @@ impl LockTable {
         }
     }
 
-    /// Sets the limits for what comes after; nothing that exists ends.
+    /// Sets the limits for later commands; nothing that exists ends.
     fn configure(&mut self, limits: Limits) -> Outcome {
         limits.check()?;
         self.limits = limits;

@@ -1,4 +1,4 @@
-//! The value of a lock: set by its exclusive holder, handed to the next one with the grant.
+//! The value of a lock: its exclusive holder sets it, and the next holder gets it with the grant.
 
 use std::io;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use crate::{LockTable, Rejection};
 /// Source: DESIGN §4.
 pub const VALUE_BYTES_MAX: usize = 4 * 1024;
 
-/// What a value counts besides its own bytes and those of its lock's name, bytes: about what its
-/// entries in the table take, so that [`Limits::max_value_bytes`](crate::Limits) bounds memory
-/// also when values are small.
+/// The count of a value besides its own bytes and those of its lock's name, bytes: about the size
+/// of its entries in the table, so that [`Limits::max_value_bytes`](crate::Limits) bounds memory
+/// even if values are small.
 pub const VALUE_OVERHEAD_BYTES: u64 = 256;
 
-/// What a holder does to the value of its lock.
+/// A change of a lock's value by its holder.
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub enum ValueChange {
-    /// Replaces it whole. No bytes are a value too.
+    /// Replaces it whole. An empty value is a value too.
     Set(#[borsh(deserialize_with = "read_grown_bytes")] Vec<u8>),
     /// Removes it. Harmless if there is none.
     Clear,
-    /// Says that it is as it should be: it is no longer suspect. Harmless if it was not.
+    /// Vouches for it: it is no longer suspect. Harmless if it was not.
     Confirm,
 }
 
@@ -44,13 +44,13 @@ pub struct Value {
     pub bytes: Arc<[u8]>,
     /// The grant under which it was set.
     pub set_by: FencingToken,
-    /// An exclusive holder was lost without giving the lock back: whoever holds it next has to see
-    /// whether the value still tells the truth, and set or confirm it.
+    /// An exclusive holder was lost without giving the lock back: the next holder has to check
+    /// whether the value is still true, and set or confirm it.
     pub suspect: bool,
 }
 
 impl Value {
-    /// What it counts towards [`Limits::max_value_bytes`](crate::Limits).
+    /// Its count towards [`Limits::max_value_bytes`](crate::Limits).
     pub(crate) fn cost(&self, lock: &LockName) -> u64 {
         cost(lock, self.bytes.len())
     }
@@ -87,11 +87,11 @@ pub(crate) struct Write<'a> {
 }
 
 impl Write<'_> {
-    /// What is kept of the payload to know a retry by: the value itself may be 4 KiB.
+    /// The part of the payload that is kept to recognise a retry: the value itself may be 4 KiB.
     fn digest(&self) -> [u8; 32] {
         let mut hasher = HashWriter(Sha256::new());
         let fed = (self.token, self.lock, self.change).serialize(&mut hasher);
-        // A hasher takes everything, and the value is short enough.
+        // A hasher accepts everything, and the value is short enough.
         debug_assert!(fed.is_ok());
         hasher.0.finalize().into()
     }
@@ -100,13 +100,13 @@ impl Write<'_> {
 impl LockTable {
     /// Sets, clears or confirms the value of a lock for its exclusive holder.
     ///
-    /// A write that comes again under its id is answered again and changes nothing, also when
-    /// others have set the value since (I12); one that was refused is not recorded.
+    /// A retry of a write gets its answer again and changes nothing, even if others have set the
+    /// value since (I12). A refused write is not recorded.
     ///
     /// # Errors
     ///
-    /// [`Rejection::UnknownSession`]: nothing changed. Nothing but the session's mark changed
-    /// with: [`Rejection::ValueTooLarge`], [`Rejection::RequestGone`],
+    /// [`Rejection::UnknownSession`]: nothing changed. Each of the others changed nothing but the
+    /// session's mark: [`Rejection::ValueTooLarge`], [`Rejection::RequestGone`],
     /// [`Rejection::RequestReused`], [`Rejection::RequestEnded`], [`Rejection::TooManyRequests`],
     /// [`Rejection::NotHolder`], [`Rejection::NotHeldUnder`], [`Rejection::NotExclusive`],
     /// [`Rejection::TableFull`], [`Rejection::NoValue`], [`Rejection::TooManyValueBytes`].
@@ -134,7 +134,7 @@ impl LockTable {
         Ok(Answer::ValueSet { request, fresh: true })
     }
 
-    /// Only the holder's session with its token, and only if it holds alone (I13).
+    /// Allows only the holder's session with its token, and only if it holds exclusively (I13).
     fn may_write(&self, write: &Write<'_>) -> Result<(), Rejection> {
         if mutant!(SetValueIgnoresToken) {
             return Ok(());
@@ -149,7 +149,7 @@ impl LockTable {
         }
     }
 
-    /// What leaves the value no larger is kept as part of freeing something.
+    /// A change that leaves the value no larger counts as part of freeing something.
     fn check_table_for(&self, write: &Write<'_>) -> Result<(), Rejection> {
         let growth = match write.change {
             ValueChange::Set(bytes) => self.growth(write.lock, bytes.len()),
@@ -161,7 +161,7 @@ impl LockTable {
         }
     }
 
-    /// How many bytes more the value of a lock takes when it is set to so many.
+    /// By how many bytes the value of a lock grows when it is set to `bytes` bytes.
     pub(crate) fn growth(&self, lock: &LockName, bytes: usize) -> u64 {
         let before = self.value(lock).map_or(0, |value| value.cost(lock));
         cost(lock, bytes).saturating_sub(before)
@@ -194,8 +194,8 @@ impl LockTable {
         Ok(())
     }
 
-    /// A value that takes no more room than the one it replaces is always taken, also under limits
-    /// that were lowered since.
+    /// Accepts every value that takes no more room than the one it replaces, even under limits that
+    /// were lowered since.
     pub(crate) fn check_room(
         &self,
         lock: &LockName,
@@ -222,8 +222,7 @@ impl LockTable {
         items.iter().filter_map(carried).collect()
     }
 
-    /// Marks a value whose holder was lost: until somebody sets or confirms it, nobody vouches
-    /// for it.
+    /// Marks a value whose holder was lost as suspect, until a holder sets or confirms it.
     pub(crate) fn suspect_value(&mut self, lock: &LockName, events: &mut Vec<Event>) {
         if let Some(value) = self.value(lock).filter(|value| !value.suspect) {
             let suspect = Value { suspect: true, ..value.clone() };
@@ -241,7 +240,7 @@ impl LockTable {
         events.push(Event::ValueChanged { lock: lock.clone(), value });
     }
 
-    /// Keeps a value in both its places, and counts it.
+    /// Stores a value in both its places, and counts it.
     pub(crate) fn keep_value(&mut self, name: &LockName, value: Option<Value>) {
         let lock = self.locks.entry(name.clone());
         let name = &lock.key().clone();

@@ -1,4 +1,4 @@
-//! Where the values of locks are kept: in shards that a snapshot shares with the table.
+//! The store of values: shards that a snapshot shares with the table.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ pub(crate) type ValueShard = BTreeMap<LockName, Value>;
 /// All values, by lock, in [`SHARDS`] shards behind `Arc`s.
 ///
 /// A freeze clones the `Arc`s; the first write to a shard afterwards copies that shard alone, and
-/// of its values no more than references.
+/// only references to its values.
 #[derive(Clone, Debug)]
 pub(crate) struct Values {
     /// Invariant: `SHARDS` long; a value lies in the shard of its lock's name.
     shards: Vec<Arc<ValueShard>>,
 }
 
-/// Which shard a lock's value lies in: by a checksum of its name, the same on every replica.
+/// The shard of a lock's value: by a checksum of the name, the same on every replica.
 pub(crate) fn shard_of(lock: &LockName) -> usize {
     crc32fast::hash(lock.as_str().as_bytes()) as usize % SHARDS
 }
@@ -29,7 +29,7 @@ impl Values {
         Self { shards: vec![Arc::default(); SHARDS] }
     }
 
-    /// Puts a value in its place, or takes out the one that is there; hands back what was there.
+    /// Stores a value, or removes the present one; returns the one that was there.
     pub(crate) fn set(&mut self, lock: &LockName, value: Option<Value>) -> Option<Value> {
         let shard = self.shards.get_mut(shard_of(lock)).map(Arc::make_mut)?;
         match value {

@@ -1,4 +1,4 @@
-//! What the server reads out of the table: never more than it asks for.
+//! Reads of the table for the server: each looks only at what it returns.
 
 use std::ops::Bound;
 
@@ -22,7 +22,7 @@ pub struct SessionView<'a> {
     pub session: SessionId,
     /// Its lease, milliseconds.
     pub ttl_ms: u64,
-    /// What it calls itself; proves nothing.
+    /// Its own name for itself; proves nothing.
     pub label: &'a Label,
     /// SHA-256 of its secret. Compare in constant time.
     pub secret_hash: &'a [u8; 32],
@@ -30,9 +30,10 @@ pub struct SessionView<'a> {
     pub opened_ms: u64,
     /// Requests below it are confirmed as done.
     pub done_below: RequestId,
-    /// How many requests are kept for it: waiting, held, finished and not confirmed.
+    /// How many of its requests the table keeps: waiting, held, finished and not confirmed.
     pub requests: u64,
-    /// It stands for an owner in another store, by the name of its label, and cannot be renewed.
+    /// Whether it stands for an owner in another store, whose name is its label. No client can
+    /// renew it.
     pub imported: bool,
 }
 
@@ -41,18 +42,19 @@ pub struct SessionView<'a> {
 pub struct RequestView {
     /// Its id.
     pub request: RequestId,
-    /// What it asked for; nothing if it set a value, or was cancelled before it was seen.
+    /// The locks that it asked for; none if it set a value, or was cancelled before it was seen.
     pub items: Items,
-    /// How far it came.
+    /// Its state.
     pub state: RequestState,
 }
 
-/// How far a request came.
+/// The state of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestState {
     /// It waits.
     Waiting {
-        /// How many stand before it; 0 is next. As in [`Event::Queued`](crate::Event::Queued).
+        /// How many requests stand before it; 0 is next. As in
+        /// [`Event::Queued`](crate::Event::Queued).
         place: u64,
         /// Since when: the leader's wall clock, Unix milliseconds. For people.
         since_ms: u64,
@@ -61,15 +63,15 @@ pub enum RequestState {
     Held {
         /// Under this grant.
         token: FencingToken,
-        /// These locks: what it was granted, less what it gave back. Their values:
+        /// The locks that it still holds: the granted ones, less those given back. Their values:
         /// [`LockTable::values_of`].
         items: Items,
         /// Since when: the leader's wall clock, Unix milliseconds. For people.
         since_ms: u64,
     },
-    /// It would not wait.
+    /// It would not wait, or claimed what was not imported.
     Denied {
-        /// What it was told.
+        /// The answer that it got.
         rejection: Rejection,
     },
     /// It set, cleared or confirmed a value.
@@ -93,18 +95,18 @@ pub struct LockView<'a> {
     lock: &'a Lock,
 }
 
-/// Who holds a lock.
+/// A holder of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HolderView<'a> {
     /// The session, the request and the token.
     pub grant: Grant,
-    /// How it holds.
+    /// The mode of the hold.
     pub mode: Mode,
-    /// What the session calls itself; proves nothing.
+    /// The session's own name for itself; proves nothing.
     pub label: &'a Label,
     /// Since when: the leader's wall clock, Unix milliseconds. For people.
     pub since_ms: u64,
-    /// The session stands for an owner in another store, by the name of its label.
+    /// Whether the session stands for an owner in another store, whose name is its label.
     pub imported: bool,
 }
 
@@ -117,20 +119,20 @@ pub struct ScopeView<'a> {
     pub state: ScopeState,
 }
 
-/// Who waits for a lock.
+/// A waiter for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaiterView<'a> {
     /// The session.
     pub session: SessionId,
     /// Its request.
     pub request: RequestId,
-    /// How it is to hold.
+    /// The mode that it asks for.
     pub mode: Mode,
-    /// What the session calls itself; proves nothing.
+    /// The session's own name for itself; proves nothing.
     pub label: &'a Label,
     /// Since when: the leader's wall clock, Unix milliseconds. For people.
     pub since_ms: u64,
-    /// The session stands for an owner in another store, by the name of its label.
+    /// Whether the session stands for an owner in another store, whose name is its label.
     pub imported: bool,
 }
 
@@ -140,13 +142,13 @@ impl<'a> LockView<'a> {
         self.table.scope_of(self.name)
     }
 
-    /// Who holds it, in the order of their grants. Costs only what is taken.
+    /// The holders, in the order of their grants. Costs only what the caller takes.
     pub fn holders(&self) -> impl Iterator<Item = HolderView<'a>> + use<'a> {
         let table = self.table;
         self.lock.holders.iter().filter_map(move |holder| table.holder_view(holder))
     }
 
-    /// Who waits, from the next in line on. Costs only what is taken.
+    /// The waiters, from the next in line on. Costs only what the caller takes.
     pub fn waiters(&self) -> impl Iterator<Item = WaiterView<'a>> + use<'a> {
         let table = self.table;
         self.lock.queue.iter().filter_map(move |(_, Waiter { session, request, mode })| {
@@ -184,20 +186,20 @@ impl LockTable {
         })
     }
 
-    /// All open sessions with their leases in milliseconds, in no order to rely on.
+    /// All open sessions with their leases in milliseconds, in no particular order.
     pub fn sessions(&self) -> impl Iterator<Item = (SessionId, u64)> {
         self.sessions.iter().map(|(id, session)| (id, session.ttl_ms))
     }
 
-    /// What is kept of a session's requests, by id; nothing for an unknown session.
+    /// The kept requests of a session, by id; none for an unknown session.
     pub fn requests(&self, session: SessionId) -> impl Iterator<Item = RequestView> {
         self.sessions.get(session).into_iter().flat_map(move |found| {
             found.records.iter().map(move |(&request, record)| self.view(request, record))
         })
     }
 
-    /// In how many steps a session can give back all it has: one for each lock that it holds, one for
-    /// each other request that is kept of it. 0 for an unknown session. O(its requests).
+    /// In how many steps a session can give back all that it has: one for each lock that it holds,
+    /// one for each other request that the table keeps. 0 for an unknown session. O(its requests).
     pub fn steps_to_free(&self, session: SessionId) -> u64 {
         let steps = |record: &Record| match record {
             Record::Asked { state: State::Held { part, .. }, .. } => part.len(),
@@ -207,7 +209,7 @@ impl LockTable {
         session.map_or(0, |found| found.records.values().map(steps).sum())
     }
 
-    /// What is kept of one request; `None` if nothing is. O(log n) for each of its locks.
+    /// One request; `None` if the table keeps nothing of it. O(log n) for each of its locks.
     pub fn request(&self, session: SessionId, request: RequestId) -> Option<RequestView> {
         let record = self.sessions.get(session)?.records.get(&request)?;
         Some(self.view(request, record))
@@ -274,8 +276,8 @@ impl LockTable {
             .map(|(name, lock)| self.lock_view(name, lock))
     }
 
-    /// Every waiter of a lock with its place in that queue, in one pass over the queue: for telling many of them
-    /// how they moved.
+    /// Every waiter of a lock with its place in that queue, in one pass over the queue: for
+    /// reporting new places to many of them.
     pub fn queue_places(
         &self,
         name: &LockName,
@@ -310,8 +312,8 @@ impl LockTable {
         self.limits
     }
 
-    /// How many bytes the table may take, as [`Counts::table_bytes`] counts them; `None` as long as
-    /// nobody said.
+    /// How many bytes the table may take, as [`Counts::table_bytes`] counts them; `None` before the
+    /// first [`Command::LimitTable`](crate::Command::LimitTable).
     pub fn max_table_bytes(&self) -> Option<u64> {
         self.max_table_bytes
     }
@@ -321,9 +323,9 @@ impl LockTable {
         self.stamp_ms
     }
 
-    /// The highest version of commands that was ever applied. Every member knew it when it was proposed
-    /// (I29), and whoever does not know it any more cannot follow this log: so it may be proposed again
-    /// without asking anybody.
+    /// The highest version of any command applied so far. Every member knew it when it was proposed
+    /// (I29), and a member that no longer knows it cannot follow this log: so a leader may propose
+    /// it again without asking the members.
     pub fn applied_version(&self) -> u16 {
         self.applied_version
     }

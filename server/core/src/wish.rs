@@ -1,4 +1,5 @@
-//! What a request asks for: its locks with their modes, how many of them it needs, whether it waits.
+//! The content of a request: its locks with their modes, how many of them it needs, whether it
+//! waits.
 
 use std::io;
 use std::sync::Arc;
@@ -21,18 +22,18 @@ pub const NAMES_MAX: usize = 64;
 pub enum Need {
     /// Every one, at once (I14).
     All,
-    /// At least `min`; it is granted whatever of them is free to it at that moment.
+    /// At least `min`; the grant takes all of them that are free to it at that moment.
     ///
-    /// With `min` 0 it never waits: it is granted what is free, or is denied if nothing is. With
-    /// `min` 1 it stands in all queues until the first is free to it, and leaves the others.
+    /// With `min` 0 it never waits: it is granted the free locks, or denied if there are none. With
+    /// `min` 1 it stands in all queues until the first lock is free to it, and then leaves the
+    /// others.
     Any {
-        /// At least so many; 0 or 1. Larger ones are refused so far
-        /// ([`Rejection::MinUnsupported`]).
+        /// The minimum; 0 or 1. Larger ones are refused so far ([`Rejection::MinUnsupported`]).
         min: u32,
     },
 }
 
-/// [`Need`] as far as it is served.
+/// The kinds of [`Need`] that are supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub(crate) enum Needed {
     All,
@@ -89,31 +90,31 @@ impl Part {
     }
 }
 
-/// Nothing beyond the last bit: there are no more names in a request.
+/// 0 beyond the last bit: a request has no more names.
 fn bit(at: usize) -> u64 {
     u32::try_from(at).ok().and_then(|at| 1_u64.checked_shl(at)).unwrap_or(0)
 }
 
-/// What a request asks for, checked: 1 to [`NAMES_MAX`] locks in the order of their names, each
-/// once. The order in which they were given means nothing.
+/// The locks of a request, checked: 1 to [`NAMES_MAX`] in the order of their names, each once. The
+/// order in which the caller gave them means nothing.
 ///
-/// The common case, one lock, takes no memory of its own: 100,000 waiters each keep one.
+/// One lock, the common case, takes no memory of its own: 100,000 waiters each keep one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
     One { lock: LockName, mode: Mode, terms: Terms },
     Many { items: Arc<[Item]>, terms: Terms },
 }
 
-/// What a request asks for besides its locks.
+/// The terms of a request besides its locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub(crate) struct Terms {
     need: Needed,
-    /// Queue if it cannot be granted at once; otherwise be denied.
+    /// Whether it queues if it cannot be granted at once; otherwise it is denied.
     wait: bool,
 }
 
 impl Wish {
-    /// Checks what was asked for and puts it in order.
+    /// Checks the locks of a request and sorts them.
     ///
     /// # Errors
     ///
@@ -156,7 +157,7 @@ impl Wish {
         self.terms().wait && self.terms().need != Needed::AnyOrNothing
     }
 
-    /// Which locks it is granted if it can have `free`; `None` if that is not enough.
+    /// The locks that it is granted if `free` are free to it; `None` if that is not enough.
     pub(crate) fn takes(&self, free: Part) -> Option<Part> {
         let whole = self.needs_all() && !mutant!(SetGrantedInParts);
         let enough = if whole { free == self.whole() } else { !free.is_empty() };
@@ -191,7 +192,7 @@ impl Wish {
         (0..self.len()).filter(move |&at| part.contains(at)).filter_map(|at| self.get(at))
     }
 
-    /// Where a lock stands among its locks.
+    /// The place of a lock among its locks.
     pub(crate) fn position(&self, name: &LockName) -> Option<usize> {
         match self {
             Self::One { lock, .. } => (lock == name).then_some(0),
@@ -213,8 +214,8 @@ impl Wish {
         self.iter_part(part).map(|(lock, mode)| Item { lock: lock.clone(), mode }).collect()
     }
 
-    /// Takes over names that are kept elsewhere, so that a name is kept once for all that ask for
-    /// it.
+    /// Replaces its names by copies that the table keeps, so that a name is kept once for all
+    /// requests that name it.
     pub(crate) fn share_names(&mut self, kept: impl Fn(&LockName) -> Option<LockName>) {
         let share = |name: &mut LockName| {
             if let Some(kept) = kept(name) {
@@ -224,7 +225,7 @@ impl Wish {
         match self {
             Self::One { lock, .. } => share(lock),
             Self::Many { items, .. } => {
-                // Shared items have had their names replaced before.
+                // The names of a shared list were replaced before.
                 for item in Arc::get_mut(items).into_iter().flatten() {
                     share(&mut item.lock);
                 }
@@ -248,7 +249,7 @@ impl BorshSerialize for Wish {
     }
 }
 
-/// Reads what a table wrote, and nothing else: in order, each name once.
+/// Reads only what a table writes: names in order, each once.
 impl BorshDeserialize for Wish {
     fn deserialize_reader<R: io::Read>(reader: &mut R) -> io::Result<Self> {
         let items: Vec<Item> = BorshDeserialize::deserialize_reader(reader)?;
@@ -303,7 +304,7 @@ mod tests {
         assert_eq!(wish(&["a"], Need::Any { min: 0 }), Ok(()));
     }
 
-    /// What is written is read; the same names in another order are not what a table writes.
+    /// What is written is read back; no table writes the same names in another order.
     #[test]
     fn a_stored_wish_is_read_only_in_the_one_way_it_is_written() {
         for names in [&["a"][..], &["a", "b", "c"]] {
@@ -327,7 +328,7 @@ mod tests {
         assert!(part.is_within(Part::whole(3)) && !part.is_within(Part::whole(2)));
     }
 
-    /// 100,000 waiters each keep one (DESIGN §13).
+    /// Each of 100,000 waiters keeps one (DESIGN §13).
     #[test]
     fn a_wish_takes_no_more_than_three_words() {
         assert!(size_of::<Wish>() <= 24, "{}", size_of::<Wish>());

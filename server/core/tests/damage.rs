@@ -1,5 +1,5 @@
-//! Bytes that nobody should have written: an error that says what is wrong, never a panic, never a
-//! table that was not there.
+//! Damaged and forged bytes: an error that names the damage, never a panic, never a table that did
+//! not exist.
 
 use std::fmt::Write as _;
 use std::io::{self, Read};
@@ -17,8 +17,8 @@ use support::{
     some_batch, table_before_imports, table_before_limit, table_before_scopes,
 };
 
-/// Reads a batch; one that is accepted must be written as the same bytes, and be applied to a busy
-/// table without a panic (I28).
+/// Reads a batch. An accepted one must encode to the same bytes, and apply to a busy table without
+/// a panic (I28).
 fn read_batch(bytes: &[u8]) -> Result<(), DecodeError> {
     let read = Batch::decode(bytes)?;
     assert_eq!(read.encode(), bytes);
@@ -60,7 +60,7 @@ fn random_bytes_are_never_read_as_a_batch_with_a_panic() {
         let len = rng.random_range(0..200);
         let mut bytes: Vec<u8> = (0..len).map(|_| rng.random()).collect();
         if let [low, high, ..] = bytes.as_mut_slice() {
-            // Past the version, or nothing else would be tried.
+            // A known version, so that the test reaches the rest.
             (*low, *high) = (2, 0);
         }
         let _ = read_batch(&bytes);
@@ -75,7 +75,7 @@ fn a_batch_that_claims_four_billion_commands_is_damaged() {
     assert!(matches!(read_batch(&bytes), Err(DecodeError::Damaged { .. })));
 }
 
-/// I29: a version this build does not know is refused before a single byte of it is guessed at.
+/// I29: a version that this build does not know is refused before it guesses at a single byte.
 #[test]
 fn a_batch_of_an_unknown_version_is_named_as_such() {
     let mut bytes = some_batch().encode();
@@ -87,8 +87,8 @@ fn a_batch_of_an_unknown_version_is_named_as_such() {
     assert!(matches!(read_batch(&bytes), Err(DecodeError::Damaged { .. })));
 }
 
-/// Nothing was ever released with version 1: its form is not known any more, and its number is
-/// what the message says.
+/// Version 1 was never released: this build does not know its form, and the message names its
+/// number.
 #[test]
 fn a_batch_from_before_the_first_release_is_named_as_such() {
     let mut bytes = some_batch().encode();
@@ -139,8 +139,8 @@ fn a_snapshot_of_an_unknown_version_is_named_as_such() {
     );
 }
 
-/// As earlier builds wrote it, that knew nothing of imports (2), scopes (3) or a limit of the table's bytes
-/// (4): a member that is updated goes on from it.
+/// The form of earlier builds, without imports (2), scopes (3) or a limit of the table's bytes (4):
+/// an updated member continues from it.
 #[test]
 fn snapshots_of_earlier_versions_are_read() {
     let version_2 = include_bytes!("snapshots/version_2.bin").as_slice();
@@ -162,7 +162,8 @@ fn snapshots_of_earlier_versions_are_read() {
     }
 }
 
-/// Each command of the log and a table of every kind of entry, as release 0.1 wrote them (I17, I29).
+/// Each command of the log and a table with every kind of entry, as release 0.1 wrote them (I17,
+/// I29).
 #[test]
 fn what_0_1_wrote_is_read_and_means_the_same() {
     let lines = include_str!("../../../tests/fixtures/0.1/commands.txt").lines();
@@ -189,20 +190,20 @@ fn what_0_1_wrote_is_read_and_means_the_same() {
     put_to_work(table);
 }
 
-/// A batch of one command: the command's name, and the bytes.
+/// A batch of one command as text: the command's name, and the bytes.
 fn line_of(command: Command) -> String {
     let said = format!("{command:?}");
     let name = said.split([' ', '{']).next().unwrap_or_default().to_owned();
     let mut line = format!("{name}: ");
     for byte in batch(vec![command]).encode() {
-        // A String takes whatever is written to it.
+        // Writing to a String cannot fail.
         let _ = write!(line, "{byte:02x}");
     }
     line
 }
 
-/// Members that do not know the command for the limit do not know the version that says it, and may need
-/// a snapshot from one that does (I29).
+/// A member that does not know the command for the limit does not know the version that stores it,
+/// and may need a snapshot from a member that does (I29).
 #[test]
 fn a_table_without_a_limit_of_its_bytes_is_written_as_the_version_before_knew_it() {
     let (before, with) = (bytes_of(&table_before_limit()), bytes_of(&busy_table()));
@@ -212,7 +213,7 @@ fn a_table_without_a_limit_of_its_bytes_is_written_as_the_version_before_knew_it
     assert_eq!(read.max_table_bytes(), Some(1 << 20));
 }
 
-/// A table with more scopes than a count says, or one out of order, is none that was written.
+/// No table writes scopes twice or out of order.
 #[test]
 fn scopes_out_of_order_are_damage() {
     let content = content_of(&bytes_of(&busy_table()));
@@ -267,8 +268,8 @@ fn a_failing_disk_is_told_from_a_damaged_snapshot() {
 }
 
 /// Every checksum is right, but one byte of the content is not what a table wrote. Either an
-/// invariant is seen to be broken, or it is a table: then it is written as the same bytes, and goes
-/// on to work without a panic.
+/// invariant is found broken, or it is a table: then it is written as the same bytes, and still
+/// works without a panic.
 #[test]
 fn forged_content_is_refused_or_is_a_table_that_works() {
     let content = content_of(&bytes_of(&busy_table()));
@@ -293,7 +294,7 @@ fn forged_content_is_refused_or_is_a_table_that_works() {
     assert!(inconsistent > 50 && accepted > 50, "{inconsistent} inconsistent, {accepted} accepted");
 }
 
-/// There is one way to write a table: values in another order, or twice, are not read (I17).
+/// There is one way to write a table: values in another order, or twice, are refused (I17).
 #[test]
 fn values_out_of_order_are_damage() {
     let content = content_of(&bytes_of(&busy_table()));

@@ -1,5 +1,5 @@
-//! Mutated bytes for everything the core decodes: an error, or what was written, never a panic
-//! (I28), and never memory for what bytes only claim.
+//! Mutated bytes for everything that the core decodes: an error, or what was written, never a panic
+//! (I28), and never memory for what the bytes only claim.
 
 use holdfast_core::{
     Applied, Batch, Command, Label, LockName, LockTable, LogIndex, NAME_BYTES_MAX, Need,
@@ -15,7 +15,7 @@ use support::{
 };
 
 /// A decoded command takes more room than its bytes, and a growing vector twice that for a moment;
-/// applying it writes to a copy of the shards it touches.
+/// applying the command writes to a copy of the shards it touches.
 const PER_BYTE: u64 = 128;
 const BESIDES: u64 = 512 << 10;
 
@@ -43,7 +43,7 @@ fn batches() -> Vec<Vec<u8>> {
     busy.chain([some_batch().encode(), batch(Vec::new()).encode()]).collect()
 }
 
-/// What came of the last commands; names and numbers left out.
+/// The kinds of the last outcomes, without names and numbers.
 fn kinds(applied: &[Applied]) -> String {
     const LAST: usize = 2;
     let kind = |one: &Applied| match &one.outcome {
@@ -53,8 +53,8 @@ fn kinds(applied: &[Applied]) -> String {
     applied.iter().rev().take(LAST).map(kind).collect::<Vec<String>>().join(" ")
 }
 
-/// Whatever decodes is written as the same bytes, gets an outcome for each command, and leaves a
-/// table in order (I16, I28).
+/// A batch that decodes encodes to the same bytes, gets an outcome for each command, and leaves a
+/// consistent table (I16, I28).
 #[test]
 fn no_batch_brings_a_table_down() {
     let table = busy_table();
@@ -81,7 +81,7 @@ fn no_snapshot_brings_a_reader_down() {
         let read = LockTable::read_from(&mut &*bytes);
         if let Ok(table) = &read {
             let written = bytes_of(table);
-            // An older form comes back as the present one.
+            // The table writes an older form as the present one.
             let same = if is_of_this_version(bytes) { bytes.to_vec() } else { again(&written) };
             assert_eq!(written, same);
         }
@@ -97,14 +97,14 @@ fn again(snapshot: &[u8]) -> Vec<u8> {
     LockTable::read_from(&mut &*snapshot).map(|table| bytes_of(&table)).unwrap_or_default()
 }
 
-/// Every checksum is right, whatever the content: it is refused, or a table that is written as the
-/// same bytes and goes on to work (I17).
+/// Every checksum is right, whatever the content. A forged snapshot is refused, or it is a table
+/// that is written as the same bytes and still works (I17).
 #[test]
 fn no_forged_snapshot_brings_a_table_down() {
     let seeds = [&busy_table(), &LockTable::new()].map(|table| content_of(&bytes_of(table)));
     Target::new("snapshot-contents", seeds).memory(PER_BYTE, BESIDES).run(|content| {
         if content.is_empty() {
-            // A block of nothing is the end.
+            // An empty block is the end of the blocks.
             return Outcome::refused(&"empty");
         }
         let bytes = forge(content);
@@ -118,7 +118,7 @@ fn no_forged_snapshot_brings_a_table_down() {
     });
 }
 
-/// A name is what was given, or there is none (DESIGN §6).
+/// A parsed name has exactly the given bytes, or parsing fails (DESIGN §6).
 #[test]
 fn no_name_is_taken_that_breaks_a_rule() {
     let seeds = ["orders/42", "a", "ключ/🔑", "jobs\u{202e}", "a\nb"].map(Into::into);

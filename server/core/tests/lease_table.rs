@@ -1,4 +1,4 @@
-//! Random calls on the lease table against its promises, written as one line each.
+//! Random calls on the lease table against its promises, each written as one line.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 
 const MARGIN: u64 = 50;
 
-/// A session as the promises see it.
+/// A session as the promises describe it.
 #[derive(Clone, Copy)]
 struct Plain {
     ttl_ms: u64,
@@ -32,8 +32,8 @@ impl Plain {
     }
 }
 
-/// I6, I7: due is who lies behind its deadline, waits for no round and is not expiring; all of
-/// them, and nobody else.
+/// I6, I7: exactly the sessions that are past their deadline, wait for no round and are not
+/// expiring are due.
 #[test]
 fn random_calls_leave_exactly_those_due_whom_the_promises_name() {
     let seed = rand::random();

@@ -1,5 +1,5 @@
-//! What waiting and holding cost in memory (DESIGN §13), as the operating system counts it, and that the
-//! table counts no less for it (I27). Alone in its file: nothing else may allocate meanwhile.
+//! The memory that waiting and holding take (DESIGN §13), as the operating system counts it; the
+//! table must count no less for it (I27). Alone in its file: no other test may allocate meanwhile.
 
 #![expect(clippy::unwrap_used, reason = "what cannot be unwrapped fails the test")]
 #![cfg(target_os = "linux")]
@@ -15,7 +15,7 @@ const LOCKS: u64 = 100_000;
 const BYTES_PER_WAITER: u64 = 1_024;
 /// DESIGN §13, besides the lock's name.
 const BYTES_PER_HELD_LOCK: u64 = 400;
-/// Of the names used here, with the two counts that an `Arc` keeps before them.
+/// Bytes of a name used here, with the two counts that an `Arc` keeps before it.
 const BYTES_PER_NAME: u64 = 16 + 16;
 
 /// Memory of this process that is in use, bytes.
@@ -26,7 +26,7 @@ fn resident() -> u64 {
     kilobytes * 1_024
 }
 
-/// Applies commands in small batches, so that what is counted is the table and not the commands.
+/// Applies commands in small batches, so that the test measures the table and not the commands.
 fn apply_each(table: &mut LockTable, index: &mut u64, commands: impl Iterator<Item = Command>) {
     let mut commands = commands.peekable();
     while commands.peek().is_some() {
@@ -37,7 +37,8 @@ fn apply_each(table: &mut LockTable, index: &mut u64, commands: impl Iterator<It
     }
 }
 
-/// Every waiter is a session with nothing else: the dearest case. A holder has a hundred locks.
+/// Every waiter is a session with no other request: the most expensive case. A holder has a hundred
+/// locks.
 #[test]
 fn a_waiter_and_a_held_lock_stay_within_their_budgets_and_are_counted_for_no_less() {
     let (mut table, mut index) = (LockTable::new(), 0);
@@ -64,7 +65,7 @@ fn a_waiter_and_a_held_lock_stay_within_their_budgets_and_are_counted_for_no_les
     assert!(per_lock <= budget, "{per_lock} bytes for each held lock");
 }
 
-/// I27: a limit that counted less than there is would bound nothing.
+/// I27: a limit on a count that is too low would bound nothing.
 #[track_caller]
 fn assert_counted(table: &LockTable, resident: u64) {
     let counted = table.counts().table_bytes;

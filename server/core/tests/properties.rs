@@ -1,11 +1,11 @@
 //! Random histories: the core against a model written as plainly as possible, a second replica, and
-//! a replica that is restored from a snapshot every now and then.
+//! a replica that is restored from a snapshot from time to time.
 //!
 //! `HOLDFAST_SEED=n cargo test -p holdfast-core --test properties` repeats a run. The seed is
 //! printed first, so that a failure shows it.
 //!
-//! After every command: outcome and events are the model's, and every invariant holds (in debug
-//! builds inside the batch as well). After every batch: what the views show is the model's state.
+//! After every command: outcome and events equal the model's, and every invariant holds (in debug
+//! builds inside the batch as well). After every batch: the views show the model's state.
 
 #![expect(
     clippy::unwrap_used,
@@ -58,11 +58,11 @@ struct History {
     rng: Xoshiro256PlusPlus,
     model: Model,
     table: LockTable,
-    /// Fed the same; restored from a snapshot of itself now and then.
+    /// Applies the same batches; is restored from a snapshot from time to time.
     other: LockTable,
     index: u64,
     tenure: u64,
-    /// The last tokens of each name, of each scope that ever was, and of the names in none.
+    /// The last token of each name, of each scope that ever existed, and of the names in none.
     last_tokens: BTreeMap<String, FencingToken>,
     last_counter: u64,
 }
@@ -151,8 +151,8 @@ impl History {
         }
     }
 
-    /// I3: in the order of the grants, for every name and over all of a scope; the counter alone over
-    /// all there are.
+    /// I3: tokens rise in the order of the grants, for every name and over all of a scope; their
+    /// counters rise over all grants.
     fn tokens_rise(&mut self, events: &[Event]) {
         for event in events {
             let Event::Granted { token, items, .. } = event else { continue };
@@ -220,7 +220,8 @@ impl History {
         }
     }
 
-    /// Every lock that is held, waited for or carries a value is listed as it is, and no other.
+    /// The listing shows exactly the locks that are held, waited for or carry a value, each as it
+    /// is.
     fn compare_locks(&self) {
         let (model, table) = (&self.model, &self.table);
         let waiting = model.requests.iter().filter(|r| r.arrival().is_some());
@@ -253,8 +254,8 @@ impl History {
         }
     }
 
-    /// Equal bytes (I16), and the same bytes again after a restore (I17), which goes on in place of
-    /// the second replica.
+    /// Equal bytes (I16), and the same bytes again after a restore (I17). The restored table
+    /// replaces the second replica.
     fn compare_replicas(&mut self) {
         let bytes = bytes_of(&self.table);
         assert_eq!(self.table.state_hash(), self.other.state_hash());
@@ -265,7 +266,7 @@ impl History {
     }
 }
 
-/// Without the text that is only for people.
+/// The outcome without the text that is only for people.
 fn plain(outcome: &Outcome) -> Outcome {
     match outcome {
         Err(Rejection::UnusableLimits { .. }) => {

@@ -1,5 +1,5 @@
-//! Replicas that went apart are found out, those that did not are left alone; a frozen table stays
-//! as it was; what is read is read in pages.
+//! Replicas that diverged stop, and others do not; a frozen table stays as it was; listings come in
+//! pages.
 
 use holdfast_core::{
     Batch, Command, FencingToken, Label, Limits, LockName, LockTable, LogIndex, Mode, Need,
@@ -26,8 +26,8 @@ fn grown(first: &str) -> LockTable {
     table
 }
 
-/// I16: one node applied something else long ago. The next batch with a witness stops it, before
-/// anything of that batch is applied.
+/// I16: one node applied something else long ago. The next batch with a witness stops it, before it
+/// applies anything of that batch.
 #[test]
 fn a_replica_that_differs_from_the_leader_stops() {
     let leader = grown("a");
@@ -65,8 +65,8 @@ fn a_witness_of_an_index_that_is_not_kept_is_not_compared() {
     }
 }
 
-/// Blank and membership entries take indexes. Where they lie, and whether somebody noted them, does
-/// not change any witness.
+/// Blank and membership entries take indexes. Neither their positions nor whether a replica notes
+/// them changes any witness.
 #[test]
 fn entries_without_a_batch_leave_every_witness_alone() {
     let mut noted = LockTable::new();
@@ -120,8 +120,8 @@ fn the_state_hash_covers_index_tenure_batch_and_what_came_before() {
     assert_ne!(base, hash(5, 1, Batch { stamp_ms: 1_001, ..batch(vec![open()]) }));
 }
 
-/// Two tables that differ in nothing but a limit answer the same batch differently; the hash says
-/// so, though the entry was the same.
+/// Two tables that differ only in their token counter answer the same batch differently; their
+/// hashes differ, though the entry was the same.
 #[test]
 fn the_state_hash_covers_the_outcomes() {
     let hash = |counter| {
@@ -148,7 +148,7 @@ fn a_frozen_table_stays_as_it_was_while_the_table_goes_on() {
     assert_eq!(frozen.applied_index(), LogIndex::new(4));
 }
 
-/// The bytes are written by another thread while the table goes on.
+/// Another thread writes the bytes while the table goes on.
 #[test]
 fn a_frozen_table_can_be_sent_to_another_thread() {
     fn is_sent<T: Send + 'static>(_: &T) {}
@@ -205,7 +205,7 @@ fn a_lock_shows_who_holds_it_and_who_waits_in_order() {
     assert!(table.lock(&name("c")).is_none());
 }
 
-/// What `CheckToken` asks: exactly this grant, exactly this lock, now.
+/// What `CheckToken` needs: exactly this grant, exactly this lock, now.
 #[test]
 fn a_grant_is_current_for_each_of_its_locks_until_that_lock_is_given_back() {
     let mut table = table_before_imports();
@@ -222,7 +222,7 @@ fn a_grant_is_current_for_each_of_its_locks_until_that_lock_is_given_back() {
     assert!(!current(&table, "a", 1) && current(&table, "a", 7));
 }
 
-/// Also a lock that nobody holds or waits for is listed, for as long as it carries a value.
+/// A lock without holder or waiter is listed too, for as long as it carries a value.
 #[test]
 fn a_lock_shows_its_readers_and_its_value() {
     let table = table_before_imports();
@@ -241,8 +241,8 @@ fn a_lock_shows_its_readers_and_its_value() {
     assert_eq!(listed, ["a", "b", "d", "s", "y", "z"]);
 }
 
-/// One of 20,000 readers leaves without a look at the others: were they looked at, 400 million
-/// would be, and this would run for minutes.
+/// Each of 20,000 readers leaves without a look at the others: looking at them would take 400
+/// million steps, and the test minutes.
 #[test]
 fn each_of_many_readers_leaves_by_itself() {
     let mut table = LockTable::new();
@@ -281,14 +281,15 @@ fn values_come_back_from_a_snapshot_byte_for_byte() {
     assert_eq!(&*view.value.unwrap().bytes, "value/77".repeat(20).as_bytes());
 }
 
-/// Confirms what lies below an id, with a cancel that comes to nothing.
+/// Confirms the requests below an id, with a cancel that is refused.
 fn confirm_below(session: u64, below: u64) -> Command {
     let (session, below) = (SessionId::new(session), RequestId::new(below));
     Command::Cancel { session, done_below: below, request: RequestId::new(0) }
 }
 
-/// Names that many ask for are kept once, also after a restore, and whether they come alone or in
-/// a set: 64 names of 512 bytes in each of 1,000 waiting sets would else take 32 MB.
+/// A name that many requests share is kept once, even after a restore, and whether they name it
+/// alone or in a set: otherwise 64 names of 512 bytes in each of 1,000 waiting sets would take 32
+/// MB.
 #[test]
 fn a_name_is_kept_once_for_all_that_ask_for_it() {
     let names: Vec<String> = (0..64).map(|number| format!("{number:0512}")).collect();
@@ -296,7 +297,7 @@ fn a_name_is_kept_once_for_all_that_ask_for_it() {
     let mut table = LockTable::new();
     let ask = |session| acquire_many(session, 1, exclusive(&names), Need::All);
     let one = |session| acquire(session, 2, names[7]);
-    // The last session holds: a restore meets those that wait before it.
+    // The last session holds: a restore reads the waiting sessions before it.
     let asked = vec![open(), open(), open(), ask(3), ask(1), ask(2), one(3), one(1), one(2)];
     apply(&mut table, 1, asked);
     let bytes = bytes_of(&table);
@@ -317,8 +318,8 @@ fn a_new_table_has_the_default_limits() {
     assert_eq!(LockTable::new().limits(), Limits::default());
 }
 
-/// After a restore of a scope that is suspended whoever waits in it is found again: what waits is put
-/// off once more, in the order of the tickets.
+/// A restore of a suspended scope finds its waiters again: it puts their locks off, and resuming
+/// the scope grants in the order of the tickets.
 #[test]
 fn a_suspended_scope_that_comes_back_from_a_snapshot_is_resumed_as_it_was() {
     let mut table = busy_table();
@@ -330,8 +331,8 @@ fn a_suspended_scope_that_comes_back_from_a_snapshot_is_resumed_as_it_was() {
     assert_eq!(restored.lock(&name("v/1")).unwrap().held_by, 1);
 }
 
-/// A million locks held in a scope cost nothing when it is suspended and resumed: only what is put
-/// off is looked at. Were they looked at, 3,000 rounds over 20,000 locks would take minutes.
+/// Locks that are held in a scope cost nothing when it is suspended and resumed: only locks put off
+/// are looked at. Looking at all 20,000 locks in 3,000 rounds would take minutes.
 #[test]
 fn only_what_was_put_off_is_looked_at_when_a_scope_is_resumed() {
     let mut table = LockTable::new();

@@ -1,6 +1,6 @@
-//! Golden scenarios: one story per file in `tests/scripts`, commands above `---`, what the program
-//! said below. `UPDATE=1 cargo test -p holdfast-core --test scripts` writes what is said now; the
-//! reviewer reads the difference.
+//! Golden scenarios: one story per file in `tests/scripts`, commands above `---`, the table's
+//! output below. `UPDATE=1 cargo test -p holdfast-core --test scripts` writes the present output;
+//! the reviewer reads the difference.
 //!
 //! ```text
 //! open S TTL                    the next session, which has to get number S
@@ -28,8 +28,8 @@
 //! LOCKS is `a,b,~c`, `c` shared; `any=N` asks for at least N of them. A TEXT of `x*5000` is 5,000
 //! times `x`; `-` is no bytes.
 //!
-//! Tokens of epoch 1 are shown without it, others as EPOCH:COUNTER; `release 1 2:7` names one of
-//! epoch 2. `s1#2` is request 2 of session 1.
+//! The output shows tokens of epoch 1 without it, others as EPOCH:COUNTER; `release 1 2:7` names
+//! one of epoch 2. `s1#2` is request 2 of session 1.
 
 #![expect(
     clippy::unwrap_used,
@@ -83,7 +83,7 @@ fn settle(file: &Path, now: &str) {
     }
 }
 
-/// Plays a script and returns it with the output of each block as it is now.
+/// Plays a script and returns it with the present output of each block.
 fn play(script: &str) -> String {
     let mut stage = Stage::new(Counters::default());
     let mut written = String::new();
@@ -112,7 +112,7 @@ struct Stage {
     last_request: BTreeMap<u64, u64>,
 }
 
-/// The words of a line: what stands alone, and what is given by name.
+/// The words of a line: the plain ones, and the `name=value` pairs.
 struct Words<'a> {
     plain: Vec<&'a str>,
     named: BTreeMap<&'a str, i64>,
@@ -158,7 +158,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The locks at a place of the line; none if it ends before.
+    /// The locks at a place of the line; none if the line ends before it.
     fn items(&self, at: usize) -> Vec<Item> {
         let text = self.plain.get(at).copied().unwrap_or_default();
         let names = text.split(',').filter(|name| !name.is_empty());
@@ -261,7 +261,7 @@ impl Stage {
         RequestId::new(request)
     }
 
-    /// Applies one command, and lets the table go through a snapshot: nothing may change by that.
+    /// Applies one command, and sends the table through a snapshot, which must change nothing.
     fn apply(&mut self, command: Command) -> Applied {
         self.index += 1;
         let batch = Batch { stamp_ms: self.stamp_ms, witness: None, commands: vec![command] };

@@ -1,4 +1,4 @@
-//! Each harm that may be done to a sound table is seen, under the number of what it breaks.
+//! The check finds every damage to a sound table, and reports the number of the broken invariant.
 
 use super::*;
 use crate::command::{Batch, Command};
@@ -87,12 +87,12 @@ fn token(counter: u64) -> FencingToken {
     FencingToken::new(1, counter).expect("a token")
 }
 
-/// What the check says once `harm` was done to a sound table.
+/// The invariant that the check reports after `harm` to a sound table.
 fn found(harm: impl FnOnce(&mut LockTable)) -> &'static str {
     found_in(table(), harm)
 }
 
-/// As [`found`], with readers, sets and values.
+/// As [`found`], for a table with readers, sets and values.
 fn found_in_sets(harm: impl FnOnce(&mut LockTable)) -> &'static str {
     found_in(table_of_sets(), harm)
 }
@@ -262,8 +262,8 @@ fn give_back_silently(table: &mut LockTable, text: &str) {
     table.take_holder(&name(text), token(3));
 }
 
-/// With `x` or `y` given back behind the table's back, the set could have `f` and `x`, or the
-/// `any` could have `y`.
+/// After a release of `x` that bypasses the table, the set could have `f` and `x`; after one of
+/// `y`, the `any` could have `y`.
 #[test]
 fn a_set_and_an_any_that_could_be_granted_are_seen() {
     let freed = |text: &str| found_in_sets(|table| give_back_silently(table, text));
@@ -297,8 +297,8 @@ fn scope(text: &str) -> ScopePrefix {
     ScopePrefix::parse(text).expect("a prefix")
 }
 
-/// Session 1 holds `s/a` by its request 1 in epoch 2; the scope is suspended since, and session 2
-/// waits for `s/b`, which nobody holds, by its request 1.
+/// Session 1 holds `s/a` by its request 1 in epoch 2; then the scope is suspended, and session 2
+/// waits for `s/b`, which has no holder, by its request 1.
 fn table_of_scopes() -> LockTable {
     let acquire = |session, text| acquire(session, 1, &[text], Item::exclusive);
     applied(vec![
@@ -328,7 +328,7 @@ fn a_token_of_another_epoch_than_its_scope_is_seen() {
     assert_eq!(found_in_scopes(|table| drop(table.scopes.remove(&scope("s/")))), "I3");
 }
 
-/// Also one that would be granted if its scope went on, and is not looked at then.
+/// A suspended scope has to list the locks with waiters as put off, and no other scope may.
 #[test]
 fn a_waiter_that_nobody_will_look_at_is_seen() {
     assert_eq!(found_in_scopes(|table| drop(table.scopes.take_put_off(&scope("s/")))), "I15");

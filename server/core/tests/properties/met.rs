@@ -1,4 +1,4 @@
-//! What a run of histories has met, and whether that is enough.
+//! Counts the situations that a run of histories has met, and judges whether they suffice.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ const REJECTIONS: [&str; 35] = [
     "EpochTooHigh",
     "TableFull",
 ];
-/// Those that take a scope that was removed, or many of them.
+/// Rejections that need a scope that was removed, or many scopes.
 const RARE_REJECTIONS: [&str; 2] = ["TooManyScopes", "HeldInOtherEpoch"];
 const COMMANDS: [&str; 11] = [
     "Configure",
@@ -60,9 +60,9 @@ const COMMANDS: [&str; 11] = [
     "Claim",
     "Resume",
 ];
-/// Those that are few, or a history would be about nothing else.
+/// Commands that are few, because otherwise a history would consist of little else.
 const RARE_COMMANDS: [&str; 5] = ["SetScope", "RemoveScope", "Suspend", "RaiseEpoch", "LimitTable"];
-/// What has to come about often, besides every command and rejection.
+/// Situations that have to occur often, besides every command and rejection.
 const SCENES: [&str; 19] = [
     "a set was granted at once",
     "a set was granted after it waited",
@@ -84,7 +84,8 @@ const SCENES: [&str; 19] = [
     "a place without a holder was refused",
     "an imported hold was claimed",
 ];
-/// The same with scopes, of which a history has a few only, and what a full table makes rare.
+/// Rarer situations: those with scopes, of which a history has only a few, and those that a full
+/// table makes rare.
 const RARE_SCENES: [&str; 7] = [
     "an imported place was claimed",
     "a scope was set over holds and waits",
@@ -95,7 +96,8 @@ const RARE_SCENES: [&str; 7] = [
     "a value became suspect with an epoch",
 ];
 
-/// What the run has met: without it, "nothing went wrong" could mean "nothing happened".
+/// The situations that the run has met: without this count, a run without errors could be a run
+/// without events.
 #[derive(Default)]
 pub(crate) struct Met {
     commands: BTreeMap<String, u64>,
@@ -141,7 +143,7 @@ impl Met {
         }
     }
 
-    /// What is told of scopes; `model` is as it is after the command.
+    /// Notes the situations with scopes; `model` is the state after the command.
     fn note_scopes(&mut self, command: &Command, applied: &Applied, model: &Model) {
         let count = |is: fn(&Event) -> bool| applied.events.iter().filter(|e| is(e)).count();
         let granted = count(|event| matches!(event, Event::Granted { .. }));
@@ -226,7 +228,7 @@ impl Met {
         }
     }
 
-    /// What only the model can tell: who waited before, and how many hold.
+    /// Notes what only the model shows: which requests waited before, and how many hold a lock.
     pub(crate) fn note_state(&mut self, command: &Command, applied: &Applied, model: &Model) {
         self.note_scopes(command, applied, model);
         for event in &applied.events {

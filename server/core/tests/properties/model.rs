@@ -1,5 +1,5 @@
-//! The lock table once more, as plainly as it can be written: lists, looked through from the front.
-//! It shares no code with the core but the words of the contract (commands, events, rejections).
+//! The lock table again, written as plainly as possible: lists, searched from the front. It shares
+//! no code with the core except the contract's types (commands, events, rejections).
 
 #[path = "model/grants.rs"]
 mod grants;
@@ -44,7 +44,7 @@ pub(crate) struct Session {
     pub(crate) ttl_ms: u64,
     pub(crate) label_bytes: u64,
     pub(crate) done_below: RequestId,
-    /// The owner elsewhere that it stands for, if it was imported.
+    /// The owner in another store that it stands for, if it was imported.
     pub(crate) stands_for: Option<Label>,
 }
 
@@ -119,7 +119,7 @@ impl Request {
 }
 
 impl Asked {
-    /// What it is granted if these are free to it.
+    /// The locks that it is granted if these are free to it.
     fn takes(&self, free: Vec<Item>) -> Option<Vec<Item>> {
         let enough = match self.need {
             Need::All => free.len() == self.items.len(),
@@ -284,7 +284,7 @@ impl Model {
         Ok(Answer::SessionEnded)
     }
 
-    /// Where the oldest hold of a session is.
+    /// The index of the oldest hold of a session.
     fn first_hold_of(&self, session: SessionId) -> Option<usize> {
         let held = |(_, request): &(usize, &Request)| {
             request.session == session && request.token().is_some()
@@ -316,7 +316,7 @@ impl Model {
         self.requests.iter().find(|r| r.session == session && r.id == id)
     }
 
-    /// Who holds a lock, and how, first come first.
+    /// The holders of a lock with their modes, in the order of their grants.
     pub(crate) fn holders(&self, lock: &LockName) -> Vec<(Grant, Mode)> {
         let mut holders = Vec::new();
         for r in &self.requests {
@@ -334,7 +334,7 @@ impl Model {
         held.find_map(|holders| Some(holders.first()?.0))
     }
 
-    /// Who waits for a lock, first come first.
+    /// The waiters for a lock, in the order of their arrival.
     pub(crate) fn queue(&self, lock: &LockName) -> Vec<&Request> {
         let waits = |r: &&Request| r.arrival().is_some() && asks_for(r, lock);
         let mut queue: Vec<&Request> = self.requests.iter().filter(waits).collect();
@@ -342,7 +342,7 @@ impl Model {
         queue
     }
 
-    /// The last of its places for one that needs all; the best for one that needs any.
+    /// Its last place if it needs all of its locks; its best if it needs any.
     pub(crate) fn place(&self, waiting: &Request) -> u64 {
         let before = |item: &Item| {
             let queue = self.queue(&item.lock);

@@ -1,4 +1,4 @@
-//! Random commands that know what is going on: mostly sensible, often late, doubled or wrong.
+//! Random commands drawn from the model's state: mostly sensible, often late, doubled or wrong.
 
 use holdfast_core::{
     Command, FencingToken, Has, ImportRow, Item, Label, Limits, LockName, Need, RequestId,
@@ -12,10 +12,10 @@ use crate::model::{Asked, Model, Request, Session, What};
 
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "s/a", "s/b", "s/c", "t/a"];
 const SCOPES: [&str; 8] = ["s/", "s/", "s/", "t/", "s/a", "s", "a", "more/"];
-/// Least limits a history runs under, so that each is reached.
+/// The most sessions that a history allows: low, so that it reaches the limit.
 const SESSIONS_MAX: u64 = 12;
 
-/// Draws the next command, knowing the state it will meet.
+/// Draws the next command for the present state.
 pub(crate) fn draw(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: Tenure) -> Command {
     match rng.random_range(0..1_000) {
         0..12 => Command::Configure { limits: limits(rng) },
@@ -64,7 +64,7 @@ fn prefix(rng: &mut Xoshiro256PlusPlus) -> ScopePrefix {
     ScopePrefix::parse(SCOPES.choose(rng).unwrap()).unwrap()
 }
 
-/// Scopes that nobody asks for anything in, up to the most there may be.
+/// Scopes without requests, so that a history reaches the most scopes allowed.
 pub(crate) fn idle_scopes() -> Vec<Command> {
     let idle = |number| ScopePrefix::parse(&format!("idle/{number:02}")).unwrap();
     (0..15).map(|number| Command::SetScope { scope: idle(number) }).collect()
@@ -74,12 +74,12 @@ fn has_scopes(model: &Model) -> bool {
     scopes(model).next().is_some()
 }
 
-/// Those that somebody asks for something in.
+/// The scopes that have requests.
 fn scopes(model: &Model) -> impl Iterator<Item = &(ScopePrefix, ScopeState)> {
     model.scopes.iter().filter(|(scope, _)| !scope.as_str().starts_with("idle/"))
 }
 
-/// Mostly one that is there, with its epoch.
+/// Mostly an existing scope, with its epoch.
 fn scope(rng: &mut Xoshiro256PlusPlus, model: &Model) -> (ScopePrefix, u16) {
     let used: Vec<_> = scopes(model).collect();
     match used.choose(rng) {
@@ -88,7 +88,7 @@ fn scope(rng: &mut Xoshiro256PlusPlus, model: &Model) -> (ScopePrefix, u16) {
     }
 }
 
-/// Mostly in the scope's epoch.
+/// Mostly with the scope's epoch.
 fn resume(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
     let (scope, epoch) = scope(rng, model);
     let epoch = if rng.random_bool(0.9) { epoch } else { rng.random_range(0..5) };
@@ -107,7 +107,7 @@ fn raise(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
     Command::RaiseEpoch { scope, epoch }
 }
 
-/// Mostly so few bytes that a busy table reaches them, at times fewer than it takes.
+/// Mostly a limit that a busy table reaches, at times one below its size.
 fn table_bytes(rng: &mut Xoshiro256PlusPlus) -> u64 {
     match rng.random_range(0..20) {
         0 => 0,
@@ -159,7 +159,7 @@ fn acquire(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
     Command::Acquire { session, done_below, request, items, need, wait }
 }
 
-/// One lock, a set, or any of some; now and then something that makes no sense.
+/// One lock, a set, or an `any` of several; sometimes a senseless request.
 fn asked(rng: &mut Xoshiro256PlusPlus) -> Asked {
     let names = match rng.random_range(0..100) {
         0..50 => 1,
@@ -168,7 +168,7 @@ fn asked(rng: &mut Xoshiro256PlusPlus) -> Asked {
         97 => 0,
         _ => rng.random_range(5..=70),
     };
-    // A set mostly keeps to names that may become a scope, or to those that hardly do.
+    // A set mostly keeps to names that rarely lie in a scope, or to names that often do.
     let from = match rng.random_range(0..10) {
         0..4 => &NAMES[..4],
         4..8 => &NAMES[4..7],
@@ -178,7 +178,7 @@ fn asked(rng: &mut Xoshiro256PlusPlus) -> Asked {
     chosen.extend((from.len()..names).map(|number| name(&format!("more/{number}"))));
     chosen.shuffle(rng);
     chosen.truncate(names);
-    // A request mostly wants all its locks in one mode.
+    // A request mostly asks for all its locks in one mode.
     let likely = if rng.random_bool(0.4) { 0.9 } else { 0.05 };
     let mut items = Vec::new();
     for lock in chosen {
@@ -197,7 +197,7 @@ fn asked(rng: &mut Xoshiro256PlusPlus) -> Asked {
     Asked { items, need, wait: rng.random_bool(0.75) }
 }
 
-/// Few owners, so that one comes again; now and then something that makes no sense.
+/// Few owners, so that one appears again; sometimes a senseless import.
 fn import(rng: &mut Xoshiro256PlusPlus) -> Command {
     let rows = match rng.random_range(0..100) {
         0 => 0,
@@ -229,7 +229,7 @@ fn owner(rng: &mut Xoshiro256PlusPlus) -> Label {
     Label::parse(["hf1:pay/7", "old/1", "old/2", "old/3"].choose(rng).unwrap()).unwrap()
 }
 
-/// Mostly what was imported and still waits or holds; now and then again under the same id.
+/// Mostly an import that still waits or holds; sometimes the same id again.
 fn claim(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
     let session = session(rng, model);
     let done_below = done_below(rng, model, session);
@@ -262,15 +262,15 @@ fn cancel(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
     let beyond = next(model, session).get().saturating_add(2);
     let near = beyond.saturating_sub(10);
     let request = RequestId::new(rng.random_range(near..=beyond));
-    // A limit that passes at a server looks the same, but takes no grant.
+    // A server proposes this one when a wait limit passes: it ends no hold.
     if rng.random_bool(0.3) {
         return Command::StopWaiting { session, request };
     }
     Command::Cancel { session, done_below, request }
 }
 
-/// Mostly a hold of that session, in whole or in part; else a token of anybody, of the past, or
-/// never given out.
+/// Mostly a hold of that session, in whole or in part; else the token of another session, an old
+/// one, or one never given out.
 fn release(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
     let (session, token, holds) = held(rng, model);
     let mut locks: Vec<LockName> = Vec::new();
@@ -288,7 +288,7 @@ fn release(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
     Command::Release { session, done_below: done_below(rng, model, session), token, locks }
 }
 
-/// A session, a token and what that holds: mostly what belongs together.
+/// A session, a token and its locks: mostly ones that belong together.
 fn held(rng: &mut Xoshiro256PlusPlus, model: &Model) -> (SessionId, FencingToken, Vec<Item>) {
     let held: Vec<&Request> = model.requests.iter().filter(|r| r.token().is_some()).collect();
     let Some(one) = held.choose(rng) else {
@@ -303,8 +303,8 @@ fn held(rng: &mut Xoshiro256PlusPlus, model: &Model) -> (SessionId, FencingToken
     }
 }
 
-/// Mostly a change of the value of a lock that is held; often a copy of one made before. A suspect
-/// value is mostly looked after by who holds its lock.
+/// Mostly a change of the value of a held lock; often a copy of an earlier one. The holder of a
+/// lock with a suspect value often confirms it.
 fn set_value(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
     let suspect = |item: &Item| model.value(&item.lock).is_some_and(|value| value.suspect);
     let heirs = model.requests.iter().filter(|r| r.holds().iter().any(suspect));
@@ -345,7 +345,7 @@ fn set_value(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
     Command::SetValue { session, done_below, request, token, lock, change }
 }
 
-/// Mostly short; now and then the longest, or too long.
+/// Mostly short; sometimes the longest allowed, or too long.
 fn bytes(rng: &mut Xoshiro256PlusPlus) -> Vec<u8> {
     let len = match rng.random_range(0..100) {
         0..92 => rng.random_range(0..20),
@@ -355,7 +355,7 @@ fn bytes(rng: &mut Xoshiro256PlusPlus) -> Vec<u8> {
     vec![rng.random(); len]
 }
 
-/// Mostly an open session; else one that has ended or never was.
+/// Mostly an open session; else one that has ended or never existed.
 fn session(rng: &mut Xoshiro256PlusPlus, model: &Model) -> SessionId {
     match model.sessions.choose(rng) {
         Some(open) if rng.random_bool(0.96) => open.id,
@@ -364,7 +364,7 @@ fn session(rng: &mut Xoshiro256PlusPlus, model: &Model) -> SessionId {
     }
 }
 
-/// Mostly no news; often something around the ids in use; hardly ever nonsense.
+/// Mostly 0, which confirms nothing; often an id near those in use; rarely nonsense.
 fn done_below(rng: &mut Xoshiro256PlusPlus, model: &Model, session: SessionId) -> RequestId {
     let next = next(model, session).get();
     RequestId::new(match rng.random_range(0..1_000) {
@@ -375,7 +375,7 @@ fn done_below(rng: &mut Xoshiro256PlusPlus, model: &Model, session: SessionId) -
     })
 }
 
-/// The id a sensible client would use next.
+/// The id that a sensible client would use next.
 fn next(model: &Model, session: SessionId) -> RequestId {
     let mark = model.session(session).map_or(0, |Session { done_below, .. }| done_below.get());
     let own = model.requests.iter().filter(|request| request.session == session);

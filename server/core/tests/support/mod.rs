@@ -1,4 +1,4 @@
-//! Short ways to say commands, and a table that a few of them were applied to.
+//! Short functions for commands, and tables to which a few commands were applied.
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 #![expect(clippy::unwrap_used, reason = "what cannot be unwrapped here fails the test")]
@@ -108,7 +108,7 @@ pub(crate) fn some_batch() -> Batch {
     ])
 }
 
-/// Applies one entry and returns what came of it.
+/// Applies one entry and returns its outcomes and events.
 pub(crate) fn apply(table: &mut LockTable, index: u64, commands: Vec<Command>) -> Vec<Applied> {
     let mut applied = Vec::new();
     table.apply_batch(LogIndex::new(index), TENURE, &batch(commands), &mut applied).unwrap();
@@ -152,22 +152,22 @@ pub(crate) fn table_before_imports() -> LockTable {
     table
 }
 
-/// The same, and an import for `old/1`: it holds `i`, waits for `a`, and had `j`, which 2 claimed.
+/// The same, and an import for `old/1`: it holds `i`, waits for `a`, and held `j`, which 2 claimed.
 pub(crate) fn table_before_scopes() -> LockTable {
     let mut table = table_before_imports();
     apply(&mut table, 3, vec![import("old/1", &["i", "j"], &["a"]), claim(2, 7, "j", "old/1")]);
     table
 }
 
-/// The same, and two scopes: of `u/`, in epoch 5, 1 holds `u/1` and 2 waits for it; `v/` is
-/// suspended, 3 waits for `v/1`, which nobody holds, and was denied `v/2`.
+/// The same, and two scopes: in `u/`, in epoch 5, session 1 holds `u/1` and 2 waits for it; `v/` is
+/// suspended, 3 waits for `v/1`, which has no holder, and was denied `v/2`.
 pub(crate) fn table_before_limit() -> LockTable {
     let mut table = table_before_scopes();
     apply(&mut table, 4, commands_in_scopes());
     table
 }
 
-/// The same, and a limit of its bytes.
+/// The same, and a limit of the table's bytes.
 pub(crate) fn busy_table() -> LockTable {
     let mut table = table_before_scopes();
     let mut commands = commands_in_scopes();
@@ -222,7 +222,7 @@ pub(crate) fn bytes_of(table: &LockTable) -> Vec<u8> {
     bytes
 }
 
-/// Whether a table goes on to work: most kinds of command, and every invariant after each.
+/// Checks that a table still works: applies most kinds of command, then checks every invariant.
 pub(crate) fn put_to_work(mut table: LockTable) {
     let index = LogIndex::new(table.applied_index().get().saturating_add(1));
     let commands = vec![
@@ -248,13 +248,13 @@ pub(crate) fn put_to_work(mut table: LockTable) {
     }
 }
 
-/// What the only block of a small snapshot holds.
+/// The content of the only block of a small snapshot.
 pub(crate) fn content_of(snapshot: &[u8]) -> Vec<u8> {
     let end = snapshot.len() - BLOCK_HEAD;
     snapshot[MAGIC_AND_VERSION + BLOCK_HEAD..end].to_vec()
 }
 
-/// A snapshot of that content, as if a table had written it.
+/// A snapshot with that content, as if a table had written it.
 pub(crate) fn forge(content: &[u8]) -> Vec<u8> {
     let len = u32::try_from(content.len()).unwrap();
     let crc = crc32fast::hash(content).to_le_bytes();

@@ -1,4 +1,4 @@
-//! What the scripts say of events, outcomes and views, in words that a reviewer reads.
+//! The output of the scripts: events, outcomes and views as text for a reviewer.
 
 #![expect(clippy::unwrap_used, reason = "what cannot be written fails the test")]
 
@@ -28,7 +28,7 @@ pub(crate) fn sign(mode: Mode) -> &'static str {
     }
 }
 
-/// A token: those of epoch 1 by their counter alone.
+/// A token; one of epoch 1 as its counter alone.
 fn number(token: FencingToken) -> String {
     match token.epoch() {
         1 => token.counter().to_string(),
@@ -67,7 +67,7 @@ fn granted(token: FencingToken, items: &[Item], values: &[(LockName, Value)]) ->
     format!("holds {} token={}{}", names(items), number(token), values.collect::<String>())
 }
 
-/// What is left of a grant, if that is anything.
+/// The suffix of a grant that still holds locks.
 fn rest(over: bool) -> &'static str {
     if over { "" } else { ", and holds the rest" }
 }
@@ -132,7 +132,7 @@ fn event_line(event: &Event) -> String {
     }
 }
 
-/// What the caller learns beyond the events.
+/// The part of an outcome that the events do not show.
 fn outcome_line(outcome: &Outcome) -> Option<String> {
     match outcome {
         Err(rejection) => Some(format!("rejected: {}", without_epochs(&rejection.to_string()))),
@@ -152,7 +152,7 @@ fn outcome_line(outcome: &Outcome) -> Option<String> {
         Ok(Answer::Imported { fates, .. }) => {
             Some(format!("imported: {}", fates.iter().map(fate).collect::<Vec<_>>().join(", ")))
         }
-        // The events say it all.
+        // The events show everything.
         Ok(_) => None,
     }
 }
@@ -180,7 +180,7 @@ fn acquired(state: &Acquired) -> String {
     }
 }
 
-/// Shows each token as the rest of a script does.
+/// Shows each token in the form that the rest of a script uses.
 fn without_epochs(text: &str) -> String {
     let epoch = FencingToken::new(1, 0).unwrap().get();
     let shorten = |word: &str| {

@@ -1,4 +1,4 @@
-//! Who is granted what in the model: whoever came first, of those who can be granted.
+//! Grants in the model: of the requests that can be granted, the earliest one comes first.
 
 use holdfast_core::{
     Acquired, Event, FencingToken, Grant, Item, Items, LockName, Mode, RequestId, SessionId, Value,
@@ -7,7 +7,7 @@ use holdfast_core::{
 use super::{Model, Request, State, What, asks_for};
 
 impl Model {
-    /// Grants to whoever came first of those who can be granted, until nobody can.
+    /// Grants to the earliest request that can be granted, until there is none.
     pub(super) fn hand_on(&mut self, events: &mut Vec<Event>) {
         let mut granted = Vec::new();
         while let Some((session, request, holds)) = self.next_to_grant() {
@@ -70,7 +70,7 @@ impl Model {
         (items.iter().cloned().collect(), items.iter().filter_map(value).collect())
     }
 
-    /// Which of these are free to a request that came when `arrival` says.
+    /// The locks of these that are free to a request that arrived at `arrival`.
     pub(super) fn free_to(&self, items: &[Item], arrival: u64) -> Vec<Item> {
         let earlier = |item: &Item| {
             self.requests.iter().any(|r| {
@@ -80,7 +80,7 @@ impl Model {
         items.iter().filter(|item| self.fits(item) && !earlier(item)).cloned().collect()
     }
 
-    /// Whether all who hold the lock would share it with that one.
+    /// Whether all holders of the lock would share it with that item.
     pub(super) fn fits(&self, item: &Item) -> bool {
         let mut held = self.requests.iter().flat_map(Request::holds);
         held.all(|held| {

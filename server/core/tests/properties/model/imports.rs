@@ -1,4 +1,4 @@
-//! What comes in from another store in the model, and who takes it over.
+//! Imports from another store in the model, and claims of them.
 
 use holdfast_core::{
     Acquired, Answer, Event, Fate, Has, ImportRow, Item, Label, LockName, Need, Outcome, Rejection,
@@ -129,7 +129,7 @@ impl Model {
         Fate::Held { token }
     }
 
-    /// What was imported of a lock for an owner, as long as the session lives that stands for it.
+    /// An owner's import of a lock, as long as the session that stands for the owner is open.
     pub(crate) fn imported(&self, lock: &LockName, owner: &Label) -> Option<&Request> {
         let mut stand_ins = self.sessions.iter().filter(|s| s.stands_for.as_ref() == Some(owner));
         stand_ins.find_map(|session| {

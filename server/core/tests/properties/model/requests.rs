@@ -1,4 +1,4 @@
-//! How requests come and end in the model.
+//! The start and the end of requests in the model.
 
 use holdfast_core::{
     Acquired, Answer, Event, FencingToken, Grant, Item, LockName, Need, Outcome, Rejection,
@@ -78,7 +78,7 @@ impl Model {
         Ok(Answer::Acquired { request, state, fresh: true })
     }
 
-    /// What is known of an id, if it is used again for the same.
+    /// The request known under an id, if the id is used again for the same payload.
     pub(super) fn seen(
         &self,
         mark: RequestId,

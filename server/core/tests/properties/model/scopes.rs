@@ -32,8 +32,8 @@ impl Model {
         Ok(self.tell_scope(scope, events))
     }
 
-    /// Refuses a scope that some request would be half in, or whose locks are held under another
-    /// epoch: the first such lock by its name.
+    /// Refuses a scope that would contain only a part of some request's locks, or whose locks are
+    /// held under another epoch: reports the first such lock by its name.
     fn refuse_to_cut(&self, scope: &ScopePrefix) -> Result<(), Rejection> {
         let all = self.requests.iter().flat_map(in_use);
         let mut inside: Vec<LockName> =
@@ -152,7 +152,7 @@ impl Model {
         self.scopes.iter().find(|(scope, _)| is_in(scope, lock))
     }
 
-    /// Of a request for these; they are all in one scope.
+    /// The epoch for a request of these items, which are all in one scope.
     pub(super) fn epoch_for(&self, items: &[Item]) -> u16 {
         self.scope_of(&items[0].lock).map_or(self.epoch, |(_, state)| state.epoch)
     }
@@ -173,7 +173,7 @@ impl Model {
     }
 }
 
-/// What a request waits for or holds.
+/// The locks that a request waits for or holds.
 fn in_use(request: &Request) -> Vec<Item> {
     let waits = if request.arrival().is_some() { request.items() } else { &[] };
     [waits, request.holds()].concat()

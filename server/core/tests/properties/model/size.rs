@@ -1,4 +1,4 @@
-//! How much the model takes, counted anew whenever somebody asks.
+//! The size of the model, counted from scratch at each call.
 
 use holdfast_core::{Answer, LockName, Outcome, Rejection, ValueChange};
 
@@ -36,7 +36,7 @@ impl Model {
         (self.bytes() + more > limit).then_some(Rejection::TableFull { limit })
     }
 
-    /// What frees may go an eighth above the limit.
+    /// A command that frees something may exceed the limit by an eighth.
     pub(super) fn no_table_room_to_free(&self, more: u64) -> Option<Rejection> {
         let limit = self.max_table_bytes?;
         (self.bytes() + more > limit.saturating_add(limit / 8))

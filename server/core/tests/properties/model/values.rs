@@ -49,7 +49,7 @@ impl Model {
                 Some(after)
             }
         };
-        // A value that is set is news, also if it is the same again.
+        // Setting a value makes an event even if the value is the same.
         if before != after || matches!(what, What::Write { change: ValueChange::Set(_), .. }) {
             self.values.retain(|(name, _)| *name != lock);
             self.values.extend(after.clone().map(|value| (lock.clone(), value)));
@@ -80,7 +80,7 @@ impl Model {
     }
 }
 
-/// What a value counts: its bytes, its name's, and 256.
+/// The count of a value: its bytes, those of its name, and 256.
 pub(crate) fn cost((name, value): &(LockName, Value)) -> u64 {
     256 + name.as_str().len() as u64 + value.bytes.len() as u64
 }
