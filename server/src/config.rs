@@ -33,7 +33,7 @@ pub use self::source::{Origin, Overrides, Settings};
 settings! {
     /// Settings of one node; may differ from node to node.
     NodeConfig,
-    /// What one source says about [`NodeConfig`].
+    /// The values of [`NodeConfig`] that one source sets.
     NodeLayer,
     /// This node's number in its cluster.
     ///
@@ -46,9 +46,9 @@ settings! {
     /// Default: 127.0.0.1:7420. Outside loopback only with `insecure`.
     listen: ListenAddress = ListenAddress::loopback(7420), "HOLDFAST_LISTEN";
 
-    /// What clients are told to connect to: host and port as they see them.
+    /// The address that clients get for this node: host and port as they see them.
     ///
-    /// Default: what `members` says of this node, otherwise `listen`. Bounds: port 1 to 65535,
+    /// Default: this node's in `members`, otherwise `listen`. Bounds: port 1 to 65535,
     /// and never an unspecified address such as 0.0.0.0, which no client can reach.
     advertise: Advertised = Advertised::unset(), "HOLDFAST_ADVERTISE";
 
@@ -57,16 +57,16 @@ settings! {
     /// Default: 127.0.0.1:7421. Outside loopback only with `insecure`.
     peer_listen: ListenAddress = ListenAddress::loopback(7421), "HOLDFAST_PEER_LISTEN";
 
-    /// What the other members connect to: host and port as they see them.
+    /// The address that other members use for this node: host and port as they see them.
     ///
-    /// Default: what `members` says of this node, otherwise `peer_listen`.
+    /// Default: this node's in `members`, otherwise `peer_listen`.
     peer_advertise: Advertised = Advertised::unset(), "HOLDFAST_PEER_ADVERTISE";
 
-    /// Wait to be added to a cluster that is there already (`holdfast cluster add`), instead of
-    /// forming one with `members`.
+    /// Wait to be added to an existing cluster (`holdfast cluster add`), instead of forming one with
+    /// `members`.
     ///
-    /// Default: false. Only with `members`, which then names who is asked. Changes nothing once the
-    /// node belongs to a cluster.
+    /// Default: false. Only with `members`, which then names the members to ask. Changes nothing
+    /// once the node belongs to a cluster.
     join: bool = false, "HOLDFAST_JOIN",
         arg(num_args = 0..=1, require_equals = true, default_missing_value = "true");
 
@@ -80,14 +80,14 @@ settings! {
     /// Default: ./holdfast-data, in the folder the node is started in. One node each.
     data_dir: PathBuf = PathBuf::from("./holdfast-data"), "HOLDFAST_DATA_DIR";
 
-    /// Listen outside loopback although nothing is encrypted and nobody is asked who they are.
+    /// Listen outside loopback although nothing is encrypted and no client is authenticated.
     ///
     /// Default: false. Only where the network itself keeps strangers out.
     insecure: bool = false, "HOLDFAST_INSECURE",
         arg(num_args = 0..=1, require_equals = true, default_missing_value = "true");
 
-    /// Free space on the data folder's disk below which only what frees or ends things is
-    /// accepted, bytes.
+    /// Free space on the data folder's disk below which only commands that free or end something
+    /// are accepted, bytes.
     ///
     /// Default: 536870912 (512 MiB). 0 keeps no reserve: the node then stops when the disk is
     /// full.
@@ -103,21 +103,21 @@ settings! {
     /// member.
     heartbeat_ms: u64 = 150, "HOLDFAST_HEARTBEAT_MS";
 
-    /// Shortest time without a leader after which a member stands for election, milliseconds.
+    /// Shortest time without a leader after which a member starts an election, milliseconds.
     ///
     /// Default: 1000. Bounds: three times `heartbeat_ms` to 30000.
     election_min_ms: u64 = 1_000, "HOLDFAST_ELECTION_MIN_MS";
 
-    /// Longest time without a leader after which a member stands for election, milliseconds.
+    /// Longest time without a leader after which a member starts an election, milliseconds.
     ///
-    /// Default: 2000. Bounds: above `election_min_ms`, at most 60000. Members draw between the
-    /// two, so that they seldom stand at once.
+    /// Default: 2000. Bounds: above `election_min_ms`, at most 60000. Each member draws a time
+    /// between the two, so that they seldom start at once.
     election_max_ms: u64 = 2_000, "HOLDFAST_ELECTION_MAX_MS";
 
-    /// How long a caller waits for the outcome of a command before it is told that the outcome is
+    /// How long a caller waits for the outcome of a command before the answer is that the outcome is
     /// unknown, milliseconds.
     ///
-    /// Default: 5000. Bounds: `election_max_ms` to 60000, so that an election alone fails nobody.
+    /// Default: 5000. Bounds: `election_max_ms` to 60000, so that an election alone fails no call.
     propose_deadline_ms: u64 = 5_000, "HOLDFAST_PROPOSE_DEADLINE_MS";
 
     /// How many commands may wait to be proposed; one more is refused, to be sent again. An eighth is
@@ -149,7 +149,7 @@ settings! {
 
     /// How many sessions may have their stream at this node; one more is refused.
     ///
-    /// Default: 100000. Bounds: 1 to 10000000. Less than `max_sessions`, and a leader cannot serve
+    /// Default: 100000. Bounds: 1 to 10000000. With less than `max_sessions` a leader cannot serve
     /// them all.
     ///
     /// Source: about 32 KiB of memory for a stream with a connection of its own.
@@ -166,10 +166,10 @@ settings! {
     /// Default: 10000. Bounds: 1 to 1000000. All of them are at the leader.
     max_watches: u64 = 10_000, "HOLDFAST_MAX_WATCHES";
 
-    /// How many changes a watch may be behind; with one more it ends, and begins anew with the
-    /// state.
+    /// How many changes a watch may be behind; with one more it ends, and a new watch begins with
+    /// the state.
     ///
-    /// Default: 8192. Bounds: 16 to 1000000. Watches of one prefix share what they are behind.
+    /// Default: 8192. Bounds: 16 to 1000000. Watches of one prefix share their backlog.
     watch_backlog: u64 = 8_192, "HOLDFAST_WATCH_BACKLOG";
 
     /// How many bytes of pushes may lie unread for one stream, and how many bytes of changes a watch may
@@ -196,14 +196,14 @@ settings! {
     max_waiting_calls: u64 = 10_000, "HOLDFAST_MAX_WAITING_CALLS";
 
     /// How many log entries lie between two snapshots, at least; a large table is written less often,
-    /// after as much log as half its size.
+    /// once the log has grown by half its size.
     ///
     /// Default: 10000. Bounds: 100 to 10000000. A restart applies up to twice as many again, or as
-    /// much log as the table is large, at most a quarter of `max_log_bytes`.
+    /// many bytes of log as the table has, at most a quarter of `max_log_bytes`.
     snapshot_every: u64 = 10_000, "HOLDFAST_SNAPSHOT_EVERY";
 
-    /// How much of the log is kept, bytes: in memory, and about as much on disk. A follower for which
-    /// more would have to be kept gets a snapshot instead.
+    /// How much of the log is kept, bytes: in memory, and about as much on disk. A follower that
+    /// needs more gets a snapshot instead.
     ///
     /// Default: 268435456 (256 MiB). Bounds: 1048576 (1 MiB) to 68719476736 (64 GiB). What is logged
     /// while a snapshot is sent and installed has to fit, or that follower needs another one. After an
@@ -217,8 +217,8 @@ settings! {
     /// the node ends with code 75, milliseconds.
     ///
     /// Default: 10000. Bounds: 1000 to 600000. A node whose disk hangs takes part in nothing, and the
-    /// others do not know: ended, it is a dead node, and its leadership moves. Reading the log at the
-    /// start is one operation, and may take 60 times as long.
+    /// others do not notice; once it has ended they do, and its leadership moves. Reading the log at
+    /// the start is one operation, and may take 60 times as long.
     ///
     /// Source: the default lease; healthy disks and volumes stall for up to seconds.
     disk_stall_ms: u64 = 10_000, "HOLDFAST_DISK_STALL_MS";
@@ -241,10 +241,10 @@ settings! {
     /// The limits that decide about refusals travel through the log: those of the leader hold for
     /// all, so nodes whose files differ never disagree about an answer.
     ClusterConfig,
-    /// What one source says about [`ClusterConfig`].
+    /// The values of [`ClusterConfig`] that one source sets.
     ClusterLayer,
-    /// The members of the cluster as it is first formed; with `join` those there are, and this
-    /// node. Later, whom the log names counts, and addresses given here win over those in the log.
+    /// The members of the cluster as it is first formed; with `join`, its present members and this
+    /// node. Later the members in the log count, and addresses given here win over those in the log.
     ///
     /// In a file: `members = [{ node_id = 1, advertise = "a:7420", peer_advertise = "a:7421" }, …]`;
     /// as a flag or variable: `"1=a:7420/a:7421 2=b:7420/b:7421 3=c:7420/c:7421"`.
@@ -319,9 +319,9 @@ settings! {
 settings! {
     /// Where scopes with fallback are served while no server can be reached, and when (DESIGN §10). Should be
     /// equal on all nodes of a cluster; while nodes are restarted with another W or V, one by one, they may differ. Clients have no W and V
-    /// of their own: they go by the scope's row.
+    /// of their own: they use those in the scope's row.
     FallbackConfig,
-    /// What one source says about [`FallbackConfig`].
+    /// The values of [`FallbackConfig`] that one source sets.
     FallbackLayer,
     /// Contact points of Cassandra, separated by commas: `host` or `host:port`.
     ///
@@ -334,9 +334,9 @@ settings! {
     /// Default: holdfast.
     cassandra_keyspace: String = "holdfast".to_owned(), "HOLDFAST_CASSANDRA_KEYSPACE";
 
-    /// Who this node is to Cassandra.
+    /// The user as which this node logs in to Cassandra.
     ///
-    /// Default: nobody is asked for. Only with `cassandra_password_file`.
+    /// Default: none, and no login. Only with `cassandra_password_file`.
     cassandra_user: String = String::new(), "HOLDFAST_CASSANDRA_USER";
 
     /// The file whose first line is the password of `cassandra_user`.
@@ -344,29 +344,30 @@ settings! {
     /// Default: none.
     cassandra_password_file: PathBuf = PathBuf::new(), "HOLDFAST_CASSANDRA_PASSWORD_FILE";
 
-    /// W: how long the leader may be silent in Cassandra before clients take a scope over, milliseconds. A
-    /// scope is granted in for 0.8 W after the leader was last answered there. The leader writes it into the
-    /// scope's row, where clients read it: a longer one at once, a shorter one after the longer.
+    /// W: how long the leader may be silent in Cassandra before clients take a scope over, milliseconds.
+    /// A leader grants in a scope for 0.8 W from the start of its last answered write there. It writes W
+    /// into the scope's row, where clients read it: a longer W at once, a shorter one once the longer has
+    /// passed.
     ///
     /// Default: 30000. Bounds: 1.3 times `hold_ms` to 3600000.
     ///
     /// Source: DESIGN §10.
     take_over_ms: u64 = 30_000, "HOLDFAST_TAKE_OVER_MS";
 
-    /// V: how long a hold in Cassandra is safe after it was last looked after, milliseconds. A scope
-    /// that comes back is not served for 1.3 V. Written into the row, where clients read it, once nobody
-    /// holds in Cassandra.
+    /// V: how long a hold in Cassandra lasts after its client's last read there, milliseconds. A
+    /// scope that comes back is not served for 1.3 V. Written into the row, where clients read it, once
+    /// no client holds in Cassandra.
     ///
     /// Default: 15000. Bounds: 1000 to 3600000.
     ///
     /// Source: DESIGN §10.
     hold_ms: u64 = 15_000, "HOLDFAST_HOLD_MS";
 
-    /// How long holders in Cassandra may go on once the scope is to come back and nobody new may enter,
-    /// milliseconds.
+    /// How long holders in Cassandra may continue once the scope is to come back and no new client may
+    /// enter, milliseconds.
     ///
-    /// Default: 10000. Bounds: 0 to half of `take_over_ms`, so that nobody takes the drain for a dead
-    /// leader's.
+    /// Default: 10000. Bounds: 0 to half of `take_over_ms`, so that no client takes the drain for that
+    /// of a dead leader.
     drain_limit_ms: u64 = 10_000, "HOLDFAST_DRAIN_LIMIT_MS";
 
     /// How long Cassandra serves a scope at least, once it does, milliseconds.
@@ -416,10 +417,10 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file is no TOML, or a value in it has the wrong type.
+    /// The file is not TOML, or a value in it has the wrong type.
     #[error("{}:{line}: {problem} (at: {excerpt})", path.display())]
     Malformed {
         /// The file.
@@ -441,7 +442,7 @@ pub enum ConfigError {
         /// The setting whose name is nearest, if one is near.
         nearest: Option<String>,
     },
-    /// A variable of the environment that is no setting, but nearly one.
+    /// A variable of the environment whose name is close to that of a setting.
     #[error("unknown variable {name}; did you mean {nearest}?")]
     UnknownVariable {
         /// The variable.
@@ -502,7 +503,7 @@ impl ClusterConfig {
     }
 }
 
-/// Parses what `--log-level` and its siblings may hold.
+/// Parses the value of `log_level`, from any source.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Starts that fail: each ends with its own code and a line or two that name the thing.
+//! Starts that fail: each ends with its own code and a line or two that name the cause.
 
 mod support;
 
@@ -12,7 +12,7 @@ const LISTEN: Option<i32> = Some(69);
 const DATA_FOLDER: Option<i32> = Some(73);
 const SETTINGS: Option<i32> = Some(78);
 
-/// Last words for people: the settings and the log may say a line each before them.
+/// Checks the final message for people: the settings and the log may print a line each before it.
 #[track_caller]
 fn assert_short(said: &str) {
     let words = said.lines().filter(|line| line.starts_with("holdfastd: ")).count();
@@ -42,7 +42,7 @@ fn listening_outside_loopback_needs_insecure() {
     assert_short(&said);
 }
 
-/// Each port in turn; nothing may have been touched by then.
+/// Each port in turn; the data folder must be untouched by then.
 #[test]
 fn a_port_in_use_is_named_before_the_data_folder_is_touched() {
     for (key, flag) in [
@@ -110,7 +110,7 @@ fn a_data_folder_that_is_a_file_is_refused() {
     assert_short(&said);
 }
 
-/// Root may write everywhere; nobody may in /proc.
+/// Root may write everywhere, but no user may write in /proc.
 #[test]
 fn a_data_folder_that_cannot_be_made_is_refused() {
     let (code, said) = Setup::new().flags(&["--data-dir", "/proc/holdfast"]).fails();
@@ -162,7 +162,7 @@ fn a_data_folder_whose_guard_file_is_damaged_is_refused() {
     assert_short(&said);
 }
 
-/// Under its old id it could vote a second time in a term (I22).
+/// Under its old id the node could vote a second time in a term (I22).
 #[test]
 fn a_member_whose_data_folder_was_emptied_is_refused_by_its_cluster_and_says_what_to_do() {
     let mut nodes = cluster(3);
@@ -185,7 +185,7 @@ fn a_restarted_node_finds_its_ports_free_at_once() {
     setup.starts();
 }
 
-/// With fewer it would start, and stop at its first snapshot or refuse its peers.
+/// With fewer files the node would start, and stop at its first snapshot or refuse its peers.
 #[test]
 fn a_process_that_may_open_too_few_files_is_refused_with_the_number_it_needs() {
     let setup = Setup::new();
@@ -198,7 +198,7 @@ fn a_process_that_may_open_too_few_files_is_refused_with_the_number_it_needs() {
     assert!(!setup.data.exists(), "{} was made", setup.data.display());
 }
 
-/// A cluster of one has nobody to talk to.
+/// A cluster of one has no peers.
 #[test]
 fn a_single_node_opens_no_peer_port() {
     let taken = TcpListener::bind(free_address()).unwrap();

@@ -1,4 +1,4 @@
-//! Settings, as an operator meets them: `holdfastd check-config` with files, variables and flags.
+//! Settings, as an operator uses them: `holdfastd check-config` with files, variables and flags.
 #![expect(clippy::unwrap_used, reason = "a helper that fails ends its test")]
 
 use std::path::PathBuf;
@@ -6,12 +6,12 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// Bad settings end with this (`holdfast_server::exit`).
+/// The exit code of bad settings (`holdfast_server::exit`).
 const SETTINGS: i32 = 78;
-/// A bad command line ends with this.
+/// The exit code of a bad command line.
 const USAGE: i32 = 64;
 
-/// What `check-config` is asked, built up by a test.
+/// A call of `check-config`, built up by a test.
 struct Question {
     folder: TempDir,
     file: Option<PathBuf>,
@@ -147,7 +147,7 @@ fn a_member_takes_its_addresses_from_the_list_of_members() {
     assert_holds(&said, &["advertise = \"two:7420\"", "peer_advertise = \"two:7421\""]);
 }
 
-/// Each line: what the file says, and what the answer must name.
+/// Each line: the contents of the file, and what the answer must name.
 #[test]
 fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
     let cases: &[(&str, &[&str])] = &[
@@ -200,7 +200,7 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
     assert_refused(cases);
 }
 
-/// Each line: what the file says, and what the answer must name.
+/// Each line: the contents of the file, and what the answer must name.
 #[test]
 fn a_setting_of_the_cluster_that_cannot_be_used_gets_an_error_that_names_it() {
     assert_refused(&[
@@ -229,7 +229,7 @@ fn assert_refused(cases: &[(&str, &[&str])]) {
     }
 }
 
-/// A scope with fallback that could not be kept would be granted in by nobody.
+/// No node would grant in a scope with fallback that this build cannot maintain.
 #[cfg(not(feature = "fallback"))]
 #[test]
 fn a_fallback_without_its_driver_is_refused_with_the_command_that_builds_it() {
@@ -272,7 +272,7 @@ fn a_list_of_members_that_contradicts_itself_or_the_node_is_refused() {
     }
 }
 
-/// Nothing is encrypted yet: whoever can connect can take every lock.
+/// Nothing is encrypted yet: any client that can connect can take every lock.
 #[test]
 fn nothing_listens_outside_loopback_without_insecure() {
     let members = "1=10.0.0.1:7420/10.0.0.1:7421 2=10.0.0.2:7420/10.0.0.2:7421";
@@ -292,20 +292,20 @@ fn nothing_listens_outside_loopback_without_insecure() {
     }
 }
 
-/// Its peer port stays closed, so its address cannot do harm.
+/// The peer port stays closed, so its address does no harm.
 #[test]
 fn a_cluster_of_one_is_not_asked_about_its_peer_port() {
     Question::new().flags(&["--peer-listen", "10.0.0.1:7421"]).accepted();
 }
 
-/// Whoever names members, if only himself, may have others one day.
+/// A node whose settings name members, if only itself, may have other members one day.
 #[test]
 fn a_node_that_names_members_opens_its_peer_port_also_when_it_is_the_only_one() {
     let alone = ["--members", "1=127.0.0.1:7420/10.0.0.1:7421"];
     let said = Question::new().flags(&alone).flags(&["--peer-listen", "10.0.0.1:7421"]).refused();
     assert_holds(&said, &["peer_listen = 10.0.0.1:7421", "--insecure"]);
 
-    // What is printed without any settings names none, and means the same again.
+    // The settings printed without any input name no members, and mean the same when read again.
     let printed = Question::new().accepted();
     assert_holds(&printed, &["# members = "]);
     Question::new().file(&printed).flags(&["--peer-listen", "10.0.0.1:7421"]).accepted();

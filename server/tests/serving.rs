@@ -1,5 +1,5 @@
-//! A node as a process, from its first line to its last: it serves, shows itself on the admin
-//! port, lives through garbage, and stops within its time.
+//! A node as a process, from its first line to its last: it serves, reports its state on the admin
+//! port, survives garbage, and stops within its time.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -44,7 +44,7 @@ async fn channel(address: SocketAddr) -> Channel {
     Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
 }
 
-/// A session stream of the generated client, as another language would have it.
+/// A session stream of the generated client, as in another language.
 struct Stream {
     outgoing: mpsc::Sender<ClientFrames>,
     incoming: Streaming<ServerFrames>,
@@ -84,7 +84,7 @@ impl Stream {
         Self::send_on(&self.outgoing, body).await;
     }
 
-    /// The first answer of which `wanted` is true; the stream must not end before.
+    /// The first answer that satisfies `wanted`; the stream must not end before.
     async fn answer(&mut self, wanted: fn(&ServerBody) -> bool) -> ServerBody {
         loop {
             let frames = self.incoming.message().await.unwrap().expect("the stream ended").frames;
@@ -118,7 +118,8 @@ impl Stream {
         }
     }
 
-    /// Cancels and asks anew until the stream ends; whether a grant came.
+    /// Sends the request, then reads until a grant or the end of the stream. Returns whether a
+    /// grant came, which it releases.
     async fn is_granted(&mut self, name: &str, request_id: u64) -> bool {
         self.asks_for(name, request_id).await;
         while let Ok(Some(message)) = self.incoming.message().await {
@@ -147,8 +148,8 @@ impl Stream {
     }
 }
 
-/// The pipe holds 64 KiB, which is full after a few requests at this level; the reader of the log may
-/// be hung, and the node serves all the same.
+/// The pipe holds 64 KiB, which a few requests fill at this level. The reader of the log may hang;
+/// the node still serves.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "real processes live in real time")]
 async fn a_node_whose_log_nobody_reads_serves_and_stops() {
@@ -184,7 +185,7 @@ async fn a_single_node_leads_and_grants_without_any_configuration_of_a_cluster()
     assert_eq!(status.cluster_id.len(), 16);
 }
 
-/// What a person sees who starts it by hand.
+/// The output for a person who starts it by hand.
 #[test]
 fn the_first_lines_say_where_clients_connect_where_data_lies_and_that_it_leads() {
     let node = Setup::new().starts();
@@ -214,7 +215,7 @@ async fn health_is_answered_over_grpc() {
 
     for service in ["", SERVICE] {
         let request = HealthCheckRequest { service: service.to_owned() };
-        // The health service follows the node's readiness, a moment later.
+        // The health service follows the node's readiness, after a moment.
         let mut updates = client.watch(request).await.unwrap().into_inner();
         while updates.message().await.unwrap().unwrap().status() != ServingStatus::Serving {}
     }
@@ -236,7 +237,7 @@ async fn reflection_lists_the_lock_service() {
     assert!(listed.service.iter().any(|service| service.name == SERVICE), "{listed:?}");
 }
 
-/// What is above 0 on a node at which something happened.
+/// The metrics that are above 0 on a node after some traffic.
 const COUNTED: [&str; 13] = [
     "raft_term",
     "raft_applied_index",
@@ -253,8 +254,8 @@ const COUNTED: [&str; 13] = [
     "table_bytes",
 ];
 
-/// A metric that nobody wired would stand at 0 for ever: so everything that can happen to one node
-/// in a few seconds happens here, except that nobody is slow enough to be cut off.
+/// A metric that is not connected would stay at 0 for ever. So everything that can happen to one
+/// node in a few seconds happens here, except a client so slow that it is cut off.
 #[tokio::test]
 async fn metrics_count_what_happens() {
     let node = Setup::new().flags(&["--snapshot-every", "100"]).starts();
@@ -321,8 +322,8 @@ fn value_of(metrics: &str, name: &str) -> u64 {
     values.next().expect(name)
 }
 
-/// While this waits, the client's end does nothing: its connection stays open, as that of a client
-/// that was paused.
+/// During this wait the client's end does nothing: its connection stays open, like that of a paused
+/// client.
 #[tokio::test]
 async fn a_node_that_is_asked_to_stop_sends_its_streams_away_and_ends_in_time() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
@@ -353,7 +354,7 @@ async fn a_hold_survives_a_graceful_restart() {
     assert_eq!((value_of(&metrics, "sessions"), value_of(&metrics, "locks_held")), (1, 1));
 }
 
-/// Nothing may be acknowledged after a write that failed, and nothing that was is lost.
+/// A failed write is followed by no acknowledgement, and nothing acknowledged before is lost.
 #[tokio::test]
 async fn a_write_that_fails_ends_the_node_which_names_the_file_and_the_space_it_needs() {
     let mut node = Setup::new().starts_short_of_space();
@@ -381,12 +382,12 @@ fn large(request_id: u64) -> Body {
     Body::Acquire(Acquire { request_id, items, wait: true, ..Acquire::default() })
 }
 
-/// R2, I27: what one session may ask for would else take gigabytes on every member.
+/// R2, I27: otherwise the requests of one session could take gigabytes on every member.
 #[tokio::test]
 async fn a_full_table_refuses_by_the_limits_name_what_would_make_it_larger_and_nothing_else() {
     let node = Setup::new().flags(&["--max-table-bytes", "1048576"]).starts();
     let metric = |name| value_of(&get(node.setup.admin_listen, "/metrics").unwrap(), name);
-    // The leader sets it once it has asked all members what they know.
+    // The leader sets it once it has asked all members for their versions.
     let set = eventually(|| (metric("table_bytes_limit") == 1 << 20).then_some(()));
     assert!(set.is_some(), "{}", node.log());
     let mut stream = Stream::open(node.setup.listen).await;
@@ -414,7 +415,7 @@ async fn a_full_table_refuses_by_the_limits_name_what_would_make_it_larger_and_n
     assert!(matches!(answer, ServerBody::Granted(_)), "{answer:?}");
 }
 
-/// Members that never come: no leader, no quorum, and still it ends when asked.
+/// The other members never come: no leader, no quorum, and still the node ends on request.
 #[test]
 fn a_node_that_waits_for_its_members_says_so_and_stops_in_time() {
     let setup = Setup::new();
@@ -445,7 +446,7 @@ fn three_nodes_form_a_cluster_and_the_rest_go_on_when_the_leader_stops() {
     nodes.iter_mut().for_each(Node::becomes_ready);
 }
 
-/// A leader without followers cannot hand over; whoever does not want to wait signals twice.
+/// A leader without followers cannot hand over; a second signal ends the wait.
 #[test]
 fn a_second_signal_ends_a_node_at_once() {
     let mut nodes = cluster(2);
@@ -460,7 +461,7 @@ fn a_second_signal_ends_a_node_at_once() {
     assert_eq!(leader.ends_within(Duration::from_secs(1)).code(), Some(130), "{}", leader.log());
 }
 
-/// Noise of several kinds, at once refused or ignored, never fatal.
+/// Noise of several kinds: refused or ignored at once, never fatal.
 #[tokio::test]
 async fn garbage_on_any_port_harms_nobody() {
     let mut nodes = cluster(2);
@@ -480,8 +481,8 @@ async fn garbage_on_any_port_harms_nobody() {
     stream.acquires("jobs", 1).await;
 }
 
-/// Makes `tests/fixtures/0.1` anew in the folder that `HOLDFAST_FIXTURES` names. It was run once, in a build of 87a71e0:
-/// what a later build leaves is not what 0.1 left.
+/// Creates `tests/fixtures/0.1` again in the folder that `HOLDFAST_FIXTURES` names. It was run
+/// once, in a build of 87a71e0: a later build leaves other folders than 0.1 did.
 #[tokio::test]
 #[ignore = "makes fixtures of the release it is built from; only with HOLDFAST_FIXTURES"]
 async fn data_folders_of_this_release_are_left() {
@@ -521,7 +522,7 @@ fn wait_for_expiry_and_snapshot(nodes: &[Node]) {
     left.expect("no expiry or no snapshot in time");
 }
 
-/// The sessions, waits, values and imports of before are served, and go on (I17, I19).
+/// The sessions, waits, values and imports of release 0.1 are served, and go on (I17, I19).
 #[tokio::test]
 async fn what_0_1_left_in_the_folder_of_one_node_is_served() {
     let folder = TempDir::new().unwrap();
@@ -534,7 +535,7 @@ async fn what_0_1_left_in_the_folder_of_one_node_is_served() {
     left_by_0_1::assert_goes_on(node.setup.listen, &from.join("one-node.sessions")).await;
 }
 
-/// Three members that were killed at the same moment, at other addresses than then.
+/// Three members that were killed at the same moment, restarted at other addresses.
 #[tokio::test]
 async fn what_0_1_left_in_the_folders_of_three_nodes_is_served() {
     let folder = TempDir::new().unwrap();
@@ -576,7 +577,7 @@ fn noises() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Sends, waits for an answer for a moment, and goes. What the node makes of it is its affair.
+/// Sends noise, waits for an answer for a moment, and leaves. Any reaction of the node is allowed.
 fn throw(port: SocketAddr, noise: &[u8]) {
     let mut stream = TcpStream::connect(port).expect("the port is closed");
     stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();

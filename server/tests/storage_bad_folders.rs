@@ -1,4 +1,4 @@
-//! Bad data folders: each is refused with a message that names the thing and says what to do, or
+//! Bad data folders: each is refused with a message that names the cause and says what to do, or
 //! opens with everything that was acknowledged. Never a silent loss (I21).
 
 #![allow(
@@ -28,7 +28,7 @@ use storage_support::folders::{
 use storage_support::{Draw, ignore, options, options_with, record, wait};
 use tempfile::TempDir;
 
-/// The refusal, with its message; a folder that opens must be whole.
+/// The refusal of a folder, with its message; if the folder opens, it must be whole.
 fn refused(folder: &Path, case: &str) -> OpenError {
     match open(folder) {
         Err(error) => error,
@@ -109,7 +109,7 @@ fn a_folder_of_another_node_or_cluster_is_refused() {
     assert_whole(&Store::open(folder.path(), same).unwrap(), "the right cluster");
 }
 
-/// The version is changed in an otherwise intact slot: its checksum is made to fit.
+/// The version is changed in an otherwise intact slot, with a correct checksum.
 #[test]
 fn a_newer_format_is_refused_by_number() {
     let folder = filled();
@@ -140,7 +140,7 @@ fn a_guard_with_both_slots_damaged_is_refused_and_with_one_the_other_counts() {
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&[0xff; 100], 20).unwrap();
     assert_whole(&open(folder.path()).unwrap(), "one slot left");
-    // Opening and closing has written that slot anew.
+    // Opening and closing has rewritten that slot.
     file.write_all_at(&[0xff; 100], 20).unwrap();
     file.write_all_at(&[0xff; 100], (32 << 10) + 20).unwrap();
     let error = refused(folder.path(), "both slots");
@@ -158,14 +158,14 @@ fn an_emptied_store_is_refused() {
     }
 }
 
-/// The store of another folder comes in the place of this one's.
+/// Replaces this folder's store by that of another folder.
 fn replace_sled(folder: &Path, by: &Path) {
     fs::remove_dir_all(folder.join("sled")).unwrap();
     fs::rename(by.join("sled"), folder.join("sled")).unwrap();
 }
 
-/// The hint makes a shortened file longer again: a slot behind the cut, once passed over, must not
-/// count again with its older bound. Whichever slot is the newer.
+/// The hint makes a shortened file longer again: a slot after the cut, once skipped, must not count
+/// again with its older bound, whichever slot is the newer.
 #[test]
 fn a_guard_that_was_cut_tells_all_the_same_that_its_store_is_older() {
     let append = |store: &Store, index| {
@@ -182,7 +182,7 @@ fn a_guard_that_was_cut_tells_all_the_same_that_its_store_is_older() {
         guard.set_len(cut).unwrap();
         let store = open(folder.path()).unwrap();
         append(&store, RECORDS + closed_again);
-        // As a kill leaves it: closing would write into a slot what the hint says.
+        // As a kill leaves it: a close would write the hint's bound into a slot.
         let killed = Image::of(folder.path()).restore();
         replace_sled(killed.path(), older.path());
         let error = refused(killed.path(), &format!("cut at {cut}"));
@@ -190,8 +190,8 @@ fn a_guard_that_was_cut_tells_all_the_same_that_its_store_is_older() {
     }
 }
 
-/// Of a file that was cut in the middle of its second slot, that slot counts if what it says is
-/// before the cut.
+/// The second slot of a file that was cut in the middle of it counts if its content is before the
+/// cut.
 #[test]
 fn a_slot_that_was_cut_behind_its_content_counts() {
     let folder = filled();
@@ -227,7 +227,7 @@ fn a_store_that_is_not_the_guards_is_refused() {
     assert!(error.to_string().contains("log ends at index 399"), "{error}");
 }
 
-/// I20: the log is whole, only the vote is from before.
+/// I20: the log is whole, only the vote is older.
 #[test]
 fn a_vote_older_than_the_guards_is_refused() {
     let folder = filled();
@@ -274,7 +274,7 @@ fn a_file_cut_off_anywhere_is_refused_or_whole() {
     assert!(refusals >= 10);
 }
 
-/// One bit, anywhere in the folder but mostly where data is.
+/// One bit, anywhere in the folder but mostly in the data.
 #[test]
 fn a_flipped_bit_is_refused_or_harmless() {
     let seed = std::env::var("HOLDFAST_SEED").map_or(1, |seed| seed.parse().unwrap());
@@ -289,7 +289,7 @@ fn a_flipped_bit_is_refused_or_harmless() {
     let mut draw = Draw(seed);
     let (mut refusals, mut whole) = (0, 0);
     for flip in 0..flips {
-        // Two in three in the store's large file, the rest in the small ones.
+        // Two in three hit the store's large file, the rest the small ones.
         let large = files.iter().max_by_key(|(_, bytes)| bytes.len()).unwrap();
         let (path, bytes) = if flip % 3 < 2 {
             large
@@ -320,7 +320,7 @@ fn a_flipped_bit_is_refused_or_harmless() {
     assert!(refusals > 0 && refusals + whole == flips);
 }
 
-/// A snapshot that the log was purged below is the only copy of what it holds.
+/// A snapshot that the log was purged below is the only copy of its contents.
 #[test]
 fn a_lost_or_damaged_snapshot_below_the_purged_log_is_refused() {
     let folder = filled();
@@ -439,7 +439,7 @@ fn a_folder_whose_restart_was_interrupted_opens_whole() {
     assert_whole(&open(folder.path()).unwrap(), "restart interrupted");
 }
 
-/// A creation that a power cut interrupted before anything was acknowledged is simply repeated.
+/// A creation that a power cut interrupted before anything was acknowledged is repeated.
 #[test]
 fn a_folder_whose_creation_was_interrupted_is_made_anew() {
     let folder = TempDir::new().unwrap();
@@ -461,7 +461,7 @@ fn a_folder_whose_creation_was_interrupted_is_made_anew() {
     wait(|done| store.log().append(vec![record(1, 0, 10)], done)).unwrap();
 }
 
-/// On a file system of its own that fills up. Nothing is acknowledged after the fault, everything
+/// On a separate file system that fills up. Nothing is acknowledged after the fault, and everything
 /// acknowledged before is there once there is room again.
 #[test]
 fn a_full_disk_stops_the_store_and_loses_nothing() {
@@ -481,7 +481,7 @@ fn a_full_disk_stops_the_store_and_loses_nothing() {
     assert!(fault.to_string().contains(&*folder.to_string_lossy()), "{fault}");
     let late = wait(|done| store.log().save_vote(VOTE, done));
     assert!(late.is_err(), "nothing is acknowledged after a fault");
-    // The process would end now; here its lock has to be got rid of.
+    // A process would end now; here its lock has to be released.
     std::mem::forget(store);
     fs::remove_file(folder.join("LOCK")).unwrap();
 
@@ -507,7 +507,7 @@ fn limited_process() {
     fs::write(Path::new(&root).join("report"), report).unwrap();
 }
 
-/// As a full disk, where no file system can be mounted: the limit on the size of a file.
+/// As on a full disk, where no file system can be mounted: the limit on the size of a file.
 #[test]
 fn a_file_that_may_not_grow_stops_the_store_and_loses_nothing() {
     let root = TempDir::new().unwrap();
@@ -535,8 +535,8 @@ fn assert_holds_what_filled(store: &Store, acknowledged: u64) {
     }
 }
 
-/// Whatever the step at which room runs out: the message says how much to free, and the same
-/// folder opens once there is room.
+/// At whichever step room runs out, the message says how much to free, and the same folder opens
+/// once there is room.
 #[test]
 fn a_disk_too_full_to_open_on_is_told_and_opens_when_there_is_room() {
     let mut told = 0;

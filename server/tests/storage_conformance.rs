@@ -71,7 +71,7 @@ impl Subject for Memory {
     }
 }
 
-/// Instantiates every sentence below for one kind of storage.
+/// Instantiates every test below for one kind of storage.
 macro_rules! conformance {
     ($name:ident, $subject:ty) => {
         mod $name {
@@ -198,7 +198,7 @@ fn a_hole_is_refused_and_changes_nothing<S: Subject>() {
     assert_eq!(all(subject.open()), before);
 }
 
-/// I20, at the lowest place that can hold it.
+/// I20, at the lowest layer that can enforce it.
 fn a_vote_never_goes_back<S: Subject>() {
     let vote = |term, node_id, committed| StoredVote { term, node_id, committed };
     let mut subject = S::create();
@@ -234,7 +234,7 @@ fn truncation_cuts_inside_a_group_and_drops_later_ones<S: Subject>() {
     assert!(subject.open().is_empty());
 }
 
-/// What a follower does that installs a snapshot beyond its log.
+/// As a follower does that installs a snapshot beyond its log.
 fn a_log_purged_beyond_its_end_goes_on_after_the_mark<S: Subject>() {
     let mut subject = S::create();
     let log = subject.open();
@@ -274,7 +274,7 @@ fn records_at_the_edge_of_a_group_come_back_whole<S: Subject>() {
     assert_eq!(all(subject.open()), records);
 }
 
-/// The log written plainly, in words of its own.
+/// An independent, simple model of the log.
 #[derive(Default)]
 struct Model {
     records: BTreeMap<u64, Record>,
@@ -316,7 +316,7 @@ fn random_histories_match_a_plain_model<S: Subject>() {
     }
 }
 
-/// One operation on both; mostly not waited for, so that commits hold several.
+/// One random operation on both; mostly without waiting, so that commits hold several.
 fn random_step<S: Subject>(subject: &mut S, model: &mut Model, draw: &mut Draw) {
     let log = subject.log();
     match draw.below(10) {
@@ -359,7 +359,7 @@ fn random_step<S: Subject>(subject: &mut S, model: &mut Model, draw: &mut Draw) 
     }
 }
 
-/// Purging many groups frees them a few at a time, with commits and when nobody asks.
+/// After a purge, many groups are freed a few at a time, with commits and on an idle writer.
 #[test]
 fn purged_groups_leave_the_disk_in_slices_also_when_idle() {
     let folder = TempDir::new().unwrap();
@@ -404,8 +404,8 @@ fn at_most_one_spare_snapshot_is_kept_and_only_while_it_is_of_use() {
     assert_eq!(store.snapshots().newest().unwrap().last, Some(id(6)));
 }
 
-/// A disk hung while a member built its own: by then a leader has sent two. It is of no use, and no fault either (seed 20475 of
-/// the simulator).
+/// The disk hung while a member built this snapshot: by then a leader has sent two. It is of no
+/// use, and no fault either (seed 20475 of the simulator).
 #[test]
 fn a_snapshot_that_two_newer_ones_have_overtaken_is_read_all_the_same_and_leaves_no_file() {
     let folder = TempDir::new().unwrap();
@@ -424,7 +424,7 @@ fn a_snapshot_that_two_newer_ones_have_overtaken_is_read_all_the_same_and_leaves
     assert_eq!(std::fs::read_dir(folder.path().join("snapshots")).unwrap().count(), 2);
 }
 
-/// What a simulator builds on: it decides when the disk is through, and what a power cut takes.
+/// A simulator relies on this: it decides when the disk finishes, and what a power cut loses.
 #[test]
 fn a_delayed_memory_log_acknowledges_in_order_and_loses_what_was_not_completed() {
     let completions = Arc::new(Mutex::new(Vec::new()));
@@ -455,7 +455,7 @@ fn a_delayed_memory_log_acknowledges_in_order_and_loses_what_was_not_completed()
     assert!(wait(|done| log.append(vec![record(1, 3, 10)], done)).is_err());
 }
 
-/// I30, refused at the door and not left to the caller.
+/// I30: the store itself refuses, and does not rely on the caller.
 #[test]
 fn a_purge_above_the_newest_good_snapshot_is_refused() {
     let folder = TempDir::new().unwrap();

@@ -1,9 +1,9 @@
-//! Damaged folders by the hundred: each is refused by a name, or opens with everything that was
-//! acknowledged and goes on to serve (I19, I20, I21).
+//! Damaged folders by the hundred: each is refused with a named error, or opens with everything
+//! that was acknowledged and goes on to serve (I19, I20, I21).
 //!
 //! Bits flipped, files cut, zeroed or gone, files of another node's folder, files of an older copy of
 //! the folder itself. `HOLDFAST_DAMAGED_STORES` sets how many (60), `HOLDFAST_SEED` the first seed (1);
-//! the seed of a case makes that case again.
+//! the seed of a case repeats that case.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,12 +30,12 @@ const ZEROED_MAX: u32 = 64 << 10;
 const KINDS: [&str; 7] =
     ["flipped", "cut", "zeroed", "gone", "another node's", "older", "guard missing"];
 
-/// The folder that is harmed, and where foreign files come from.
+/// The folder that is damaged, and the sources of foreign files.
 struct Suite {
     sound: Image,
     other_node: Image,
     older: Image,
-    /// What can be harmed: files, and the folders that can be swapped whole.
+    /// The items that can be damaged: files, and the folders that can be swapped whole.
     files: Vec<PathBuf>,
 }
 
@@ -56,7 +56,7 @@ impl Suite {
         Self { sound, other_node: Image::of(other.path()), older, files }
     }
 
-    /// Harms a copy of the folder; says how.
+    /// Damages a copy of the folder; returns a description.
     fn harm(&self, kind: &str, folder: &Path, draw: &mut Draw) -> String {
         if kind == "guard missing" {
             fs::remove_file(folder.join("guard")).unwrap();
@@ -93,13 +93,13 @@ impl Suite {
     }
 }
 
-/// Puts files of `from` in the place of ours: one, or a folder of them, never all: an old copy of
-/// a whole folder cannot be told from the folder, see
+/// Puts files of `from` in the place of ours: one, or a folder of them, but never all. An old copy
+/// of a whole folder cannot be told from the folder, see
 /// `an_old_copy_of_a_whole_folder_opens_as_what_it_was`.
 fn swap(from: &Image, folder: &Path, draw: &mut Draw) -> String {
     let mut places = vec![PathBuf::from("sled"), PathBuf::from("snapshots")];
     places.extend(from.0.iter().map(|(path, _)| path.clone()).filter(|path| {
-        // Of those in `sled` alone only the one with the data decides anything.
+        // Of the files in `sled`, only the one with the data makes a difference.
         path != Path::new("LOCK") && (!path.starts_with("sled") || path.ends_with("db"))
     }));
     let place = &places[draw.size(u32::try_from(places.len()).unwrap())];
@@ -128,7 +128,7 @@ fn flip(bytes: &mut [u8], draw: &mut Draw) -> usize {
     at
 }
 
-/// The name of a refusal, which must name a place in this folder too.
+/// The name of a refusal; the error must also name a place in this folder.
 fn name_of(error: &OpenError, folder: &Path, case: &str) -> &'static str {
     let name = match error {
         OpenError::Damaged { .. } => "damaged",
@@ -144,7 +144,7 @@ fn name_of(error: &OpenError, folder: &Path, case: &str) -> &'static str {
     name
 }
 
-/// Opened, it has everything, and takes more.
+/// Checks that an opened store has everything, and takes more.
 fn assert_serves(store: &Store, case: &str) {
     assert_whole(store, case);
     let appended = wait(|done| store.log().append(vec![record(9, RECORDS, 10)], done));
@@ -183,9 +183,9 @@ fn a_damaged_store_is_refused_by_name_or_has_all_that_was_acknowledged() {
     assert!(whole < count, "nothing was refused");
 }
 
-/// What no node can know by itself: the copy is in order, it is only old. It serves what it held
-/// then, so an operator must never put one back (I22): a restore is a new incarnation, and a node
-/// whose data is lost comes back under a new id.
+/// No node can detect this by itself: the copy is in order, only old. It serves what it held then.
+/// So an operator must never put one back (I22): a restore is a new incarnation, and a node whose
+/// data is lost comes back under a new id.
 #[test]
 fn an_old_copy_of_a_whole_folder_opens_as_what_it_was() {
     let suite = Suite::new();

@@ -2,10 +2,11 @@
 //! I20), in each kind of operation.
 //!
 //! A driver process works on a store under `tests/lostwrite/lostwrite.c`, which takes back whatever
-//! is not durable at a chosen call and ends the process; a restart after that may be cut as well. Before each operation the driver reports
-//! it, and again when it is acknowledged, to a file outside the store. Then the store is opened
-//! here: its state must be the one after some prefix of the reported operations that contains all
-//! acknowledged ones. The driver is this same test binary, run again.
+//! is not durable at a chosen call and ends the process; a restart after that may be cut as well.
+//! The driver reports each operation to a file outside the store, before it begins and again when
+//! it is acknowledged. Then the store is opened here: its state must be the one after some prefix
+//! of the reported operations that contains all acknowledged ones. The driver is this same test
+//! binary, run again.
 //!
 //! `HOLDFAST_POWER_CUTS` sets the number of cuts (260), `HOLDFAST_SEED` the first seed (1).
 
@@ -34,10 +35,10 @@ use tempfile::TempDir;
 
 /// Exit status of a process whose power was cut; see the shim.
 const CUT: i32 = 99;
-/// Cuts that one folder lives through before a new one is made.
+/// Power cuts on one folder before a new one is made.
 const LIVES: u64 = 4;
 
-/// What the driver reports before it happens, and what the model replays.
+/// The operations that the driver reports and the model replays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Append { term: u64, first: u64, count: u64, bytes: u64 },
@@ -113,7 +114,7 @@ fn vote(term: u64) -> StoredVote {
     StoredVote { term, node_id: Some(1), committed: term.is_multiple_of(2) }
 }
 
-/// The body of the snapshot that ends at a place: known from the place alone.
+/// The body of the snapshot that ends at a place: computed from the place alone.
 fn body(last: Place) -> Bytes {
     record(last.term, last.index, 150_000).payload
 }
@@ -157,7 +158,7 @@ impl Driver {
     }
 
     fn run(&mut self) {
-        // Now and then enough data to fill segments of sled, so that it reuses some.
+        // Occasionally enough data to fill segments of sled, so that it reuses some.
         let heavy = self.draw.below(6) == 0;
         let before = if heavy { 120 } else { self.draw.below(25) };
         for _ in 0..before {
@@ -234,7 +235,7 @@ impl Driver {
             outcome.unwrap();
             say(&report, &format!("done {number}"));
         };
-        // One in two is waited for; the others pile up behind it and share commits.
+        // One in two is waited for; the others queue behind it and share commits.
         let (done, wait): (Done, _) = if self.draw.below(2) == 0 {
             let (send, receive) = std::sync::mpsc::channel();
             let done = move |outcome| {
@@ -314,12 +315,12 @@ impl Model {
     }
 }
 
-/// In one write: the power may be cut on another thread between two.
+/// In a single write: the power may be cut on another thread between two.
 fn say(report: &Mutex<File>, line: &str) {
     report.lock().unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-/// What one life of the driver reported.
+/// The report of one process of the driver.
 struct Report {
     opened: bool,
     steps: Vec<Step>,
@@ -346,7 +347,7 @@ impl Report {
         matches!(step, Step::Snapshot { .. })
     }
 
-    /// What was under way when the power was cut.
+    /// The operations under way when the power was cut.
     fn in_flight(&self, life: u64) -> Vec<&'static str> {
         if !self.opened {
             return vec![if life == 0 { "creation" } else { "restart" }];
@@ -373,9 +374,9 @@ impl Report {
     }
 }
 
-/// Opens the store after a cut and holds it against what was acknowledged before.
+/// Opens the store after a cut and compares it with what was acknowledged before.
 ///
-/// Returns the state it has, or what is missing.
+/// Returns its state, or an error that says what is missing.
 fn verify(folder: &Path, before: &Model, report: &Report) -> Result<Model, String> {
     let store = Store::open(folder, options()).map_err(|error| format!("refused: {error}"))?;
     let found = Model::read(&store.log());
@@ -486,7 +487,7 @@ impl Suite {
         let status = output.status.code();
         let text = String::from_utf8_lossy(&output.stderr);
         let said = String::from_utf8_lossy(&output.stdout);
-        // Without the syncs the driver may find its own store lost: a loss, seen a life later.
+        // Without the syncs the driver may find its own store lost: a loss, seen one process later.
         let refused = self.ignored.is_some() && status == Some(101);
         assert!(
             matches!(status, Some(CUT | 0)) || refused,
@@ -495,7 +496,8 @@ impl Suite {
         (status == Some(CUT)).then(|| Report::read(&report))
     }
 
-    /// Folder after folder, each with several lives, until the cuts are enough.
+    /// Uses one folder after the other, with several processes on each, until there are enough
+    /// cuts.
     fn run(&self, first_seed: u64, cuts: u64) -> (Tally, u64) {
         let targets = ["append", "vote", "purge", "truncation", "snapshot", "restart"];
         let mut tally = Tally::default();
@@ -549,7 +551,7 @@ fn no_acknowledged_entry_vote_or_snapshot_is_lost_in_a_power_cut() {
     }
 }
 
-/// The suite can see a loss: with the syncs of sled's file forgotten it finds many.
+/// The suite detects losses: with the syncs of sled's file ignored it finds many.
 #[test]
 fn without_the_sync_of_the_data_file_the_same_suite_loses_some() {
     let (first, cuts) = (number("HOLDFAST_SEED", 1), number("HOLDFAST_POWER_CUTS", 260));

@@ -1,5 +1,5 @@
-//! What a commit costs: threads woken, writes made. In a process of its own: sled has one pool for
-//! all of it, and the system counts by process.
+//! The cost of a commit: threads woken, writes made. In a separate process: sled has one pool for
+//! the whole process, and the system counts by process.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,12 +17,12 @@ use holdfast_server::storage::Store;
 use storage_support::{options, record, wait};
 use tempfile::TempDir;
 
-/// One test at a time: each counts what the whole process does.
+/// One test at a time: each counts the work of the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const COMMITS: u64 = 200;
 
-/// What the system says in this file of `/proc`, after this word at the start of a line.
+/// The rest of the line that begins with `name` in this file of `/proc`.
 fn field(text: &str, name: &str) -> String {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.unwrap_or_default().trim().to_owned()
@@ -42,7 +42,7 @@ fn sleeps_of_pool_threads() -> BTreeMap<String, u64> {
     sleeps
 }
 
-/// sled wakes its whole pool for each write. Five of its seven threads are kept out of it.
+/// sled wakes its whole pool for each write. Five of its seven threads are kept away from it.
 #[test]
 fn a_commit_wakes_two_threads_of_sleds_pool() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,19 +57,19 @@ fn a_commit_wakes_two_threads_of_sleds_pool() {
 
     let grown = |thread: &String| after[thread] - before.get(thread).copied().unwrap_or(0);
     let sleeps: Vec<u64> = after.keys().map(grown).collect();
-    // Idle threads of the pool wake once a second by themselves; a thread that is woken for each
+    // Idle threads of the pool wake once a second by themselves. A thread that is woken for each
     // commit sleeps about as often as there are commits.
     let busy = sleeps.iter().filter(|sleeps| **sleeps > COMMITS / 4).count();
     assert!((1..=2).contains(&busy), "how often each thread slept: {sleeps:?}");
 }
 
-/// Calls of this process that wrote something.
+/// The number of calls of this process that wrote something.
 fn writes() -> u64 {
     let io = fs::read_to_string("/proc/self/io").unwrap();
     field(&io, "syscw:").parse().unwrap()
 }
 
-/// The group of records, and the guard's hint. A batch of sled would be a third one.
+/// One for the group of records, one for the guard's hint. A batch of sled would be a third.
 #[test]
 fn a_commit_of_one_record_writes_twice() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,19 +9,20 @@
 //!   leader's
 //! ```
 //!
-//! What frees shrinks the load, so load never refuses it: a refused release is only sent again, and
-//! a refused expiry keeps a lock from those who wait for it.
+//! Commands that free shrink the load, so load never refuses them: a client would only send a
+//! refused release again, and a refused expiry withholds a lock from its waiters.
 //!
 //! # Bounds
 //!
-//! - What asks: [`Bounds`], less the eighth kept for what frees. One command alone always fits.
-//! - What frees: the kept eighth; then as much as there can be to free, which is one command of at
-//!   most [`FREE_BYTES`] for each lock that the table says a session holds, for each other request that
-//!   the table or the queue has of it, and one more for its end. A session that sends more than that
-//!   repeats itself: the refusal reaches it alone.
-//! - A value that is cleared or confirmed asks, although it takes no room at the disk: there may be any
-//!   number of them for one lock, and they would take the places of its release.
-//! - The leader's own: one expiry a session, one end of a wait for each call that waits
+//! - Asks: [`Bounds`], less the eighth reserved for commands that free. One command alone always
+//!   fits.
+//! - Frees: the reserved eighth, then as much as there can be to free: one command of at most
+//!   [`FREE_BYTES`] for each lock that a session holds by the table, for each other request that
+//!   the table or the queue has of it, and one more for its end. A session that sends more than
+//!   that repeats itself, and only that session is refused.
+//! - Clearing or confirming a value counts as asking, although it takes no room on the disk: there
+//!   may be any number of them for one lock, and they would take the places of its release.
+//! - The leader's own: one expiry a session, one end of a wait for each waiting call
 //!   (`max_waiting_calls`), one step a scope, one change of limits.
 
 use std::collections::BTreeMap;
@@ -32,37 +33,37 @@ use holdfast_mutants::mutant;
 use super::proposer::MAX_BATCH_BYTES;
 use crate::error::ProposeError;
 
-/// One in so many places, and of so many bytes, is kept for what frees.
+/// One in this many places, and bytes, is reserved for commands that free.
 const KEPT: usize = 8;
-/// One session may take one in so many of the places of a kind: four that flood the queue at once
-/// still find the fifth served.
+/// One session may take one in this many of the places of a kind: when four sessions flood the
+/// queue, the fifth is still served.
 const SHARE: usize = 4;
-/// Most bytes of a command that frees and waits beyond the kept part: any cancel, any release of a
-/// whole grant, and any of one name (512 bytes).
+/// Most bytes of a command that frees and waits beyond the reserved part: any cancel, any release
+/// of a whole grant, and any of one name (512 bytes).
 const FREE_BYTES: usize = 1_024;
 
-/// What all commands that wait may take together.
+/// The bounds of all waiting commands together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) commands: usize,
     pub(super) bytes: usize,
 }
 
-/// What a command does to the load.
+/// How a command changes the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Takes new room.
     Asks,
     /// Takes no new room, or gives some back.
     Frees,
-    /// The same, and the leader itself proposes it.
+    /// The same, proposed by the leader itself.
     Own,
 }
 
 impl Kind {
     fn of(command: &Command) -> Self {
         match command {
-            // A scope that is neither suspended nor resumed in time serves nobody.
+            // A scope whose suspension or resumption is late serves no client.
             Command::Configure { .. }
             | Command::LimitTable { .. }
             | Command::ExpireSession { .. }
@@ -84,18 +85,18 @@ impl Kind {
     }
 }
 
-/// Whether a command takes no new room at the disk, or gives some back. To load some of these add like
-/// all.
+/// Whether a command takes no new room on the disk, or gives some back. The load counts some of
+/// these as asking.
 pub(super) fn frees(command: &Command) -> bool {
     match command {
-        // A scope that is removed is granted in no more than before.
+        // Removing a scope grants no more than before.
         Command::RemoveScope { .. }
         | Command::SetValue { change: ValueChange::Clear | ValueChange::Confirm, .. } => true,
         command => Kind::of(command) != Kind::Asks,
     }
 }
 
-/// Whose request a command is; `None`: nobody's who has a session.
+/// The session whose request a command is; `None` if no session sent it.
 fn session_of(command: &Command) -> Option<SessionId> {
     match command {
         Command::CloseSession { session }
@@ -118,7 +119,7 @@ fn session_of(command: &Command) -> Option<SessionId> {
     }
 }
 
-/// What one command weighs while it waits.
+/// The weight of one command while it waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weight {
     kind: Kind,
@@ -128,7 +129,7 @@ pub(super) struct Weight {
 
 impl Weight {
     pub(super) fn of(command: &Command) -> Self {
-        // What cannot be measured counts as large; the log store has the last word.
+        // A command that cannot be measured counts as large; the log store decides in the end.
         let bytes = borsh::object_length(command).unwrap_or(MAX_BATCH_BYTES);
         let kind = match Kind::of(command) {
             Kind::Frees if mutant!(ReleaseRefusedForLoad) => Kind::Asks,
@@ -138,7 +139,7 @@ impl Weight {
     }
 }
 
-/// So many commands of so many bytes wait.
+/// A number of waiting commands and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Load {
     commands: usize,
@@ -156,7 +157,7 @@ impl Load {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
-    /// Which of the bounds one more command would pass. Where nothing waits it passes none.
+    /// The bound that one more command would pass. An empty queue passes none.
     fn passed_by(self, bytes: usize, bounds: Bounds) -> Option<Passed> {
         if self.commands == 0 {
             None
@@ -176,20 +177,20 @@ enum Passed {
     Bytes,
 }
 
-/// What waits of one session.
+/// The waiting commands of one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct OfSession {
     asks: Load,
     frees: Load,
 }
 
-/// What waits, and whether more may.
+/// Counts the waiting commands, and decides whether one more may wait.
 ///
 /// # Invariants
 ///
-/// - Whatever [`Admission::enter`] counted is counted until [`Admission::leave`], under the same
+/// - What [`Admission::enter`] counted stays counted until [`Admission::leave`] with the same
 ///   weight, or [`Admission::clear`].
-/// - A session is in the map exactly while something of it waits.
+/// - A session is in the map exactly while a command of it waits.
 #[derive(Debug)]
 pub(super) struct Admission {
     bounds: Bounds,
@@ -210,8 +211,8 @@ impl Admission {
         self.asks.bytes + self.frees.bytes + self.own.bytes
     }
 
-    /// Why a command may not wait; `None`: it may. `steps_of` says in how many steps a session can give
-    /// back what the table has of it.
+    /// Why a command may not wait; `None` if it may. `steps_of` returns the number of steps in
+    /// which a session can give back what the table has of it.
     pub(super) fn refusal(
         &self,
         weight: Weight,
@@ -251,7 +252,7 @@ impl Admission {
         if fits_in_all && passed.is_none() {
             return None;
         }
-        // As much as it can have to free: each lock and request of it once, and itself.
+        // As much as the session can have to free: each of its locks and requests once, and itself.
         let to_free = steps_of(session).saturating_add(own.asks.commands + 1);
         if own.frees.commands < to_free && weight.bytes <= FREE_BYTES {
             return None;
@@ -264,16 +265,16 @@ impl Admission {
         self.sessions.get(&session).copied().unwrap_or_default()
     }
 
-    /// A command waits from here on.
+    /// Counts a command that begins to wait.
     pub(super) fn enter(&mut self, weight: Weight) {
         self.load_of(weight.kind).add(weight.bytes);
-        // The leader's own commands about a session take nothing of what its client may send.
+        // The leader's own commands about a session take no share of its client's.
         if let Some(session) = weight.session.filter(|_| weight.kind != Kind::Own) {
             self.sessions.entry(session).or_default().load_of(weight.kind).add(weight.bytes);
         }
     }
 
-    /// It waits no more.
+    /// Removes a command that waits no more.
     pub(super) fn leave(&mut self, weight: Weight) {
         self.load_of(weight.kind).remove(weight.bytes);
         if let Some(session) = weight.session.filter(|_| weight.kind != Kind::Own)
@@ -286,7 +287,7 @@ impl Admission {
         }
     }
 
-    /// Nothing waits any more.
+    /// Removes all commands.
     pub(super) fn clear(&mut self) {
         *self = Self::new(self.bounds);
     }
@@ -307,7 +308,7 @@ impl OfSession {
 }
 
 impl Bounds {
-    /// What is kept for what frees.
+    /// The part that is reserved for commands that free.
     fn kept(self) -> Self {
         Self { commands: self.commands / KEPT, bytes: self.bytes / KEPT }
     }
@@ -317,7 +318,7 @@ impl Bounds {
         Self { commands: self.commands - kept.commands, bytes: self.bytes - kept.bytes }
     }
 
-    /// What one session may take of it.
+    /// The share that one session may take.
     fn share(self) -> Self {
         Self { commands: self.commands.div_ceil(SHARE), bytes: self.bytes.div_ceil(SHARE) }
     }

@@ -1,13 +1,14 @@
-//! That an entry is committed, told to followers with the next entry where there is one.
+//! Tells followers about a commit together with the next entry, where there is one.
 //!
-//! openraft tells each follower at once that the log is committed further, by a request without
-//! entries, which is answered like any other: four of the ten messages of a commit. Nobody waits for
-//! it: a follower applies what it then knows to be committed, and answers nobody from that. So such
-//! a request is held back for a moment, and left out if another one follows: that one says the same
-//! of the log before it, and names a commit that is at least as new.
+//! openraft tells each follower about each commit at once, by a request without entries, which is
+//! answered like any other: four of the ten messages of a commit. No caller waits for it: a
+//! follower applies what it then knows to be committed, and answers no client from that. So such a
+//! request is held back for a moment, and dropped if another one follows: that one says the same of
+//! the log before it, and names a commit that is at least as new.
 //!
-//! openraft does not pair answers with requests: an answer settles all requests up to where it says
-//! that the follower's log matches. So one that was left out is settled by the answer to the next.
+//! openraft does not pair answers with requests: an answer settles all requests up to the entry
+//! where the follower's log matches. So the answer to the next request also settles one that was
+//! dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +17,10 @@ use futures_util::{Stream, StreamExt, stream};
 use holdfast_seams::Clock;
 
 /// How long news of a commit waits for an entry to travel with. Long enough for the next request of
-/// a client that was just answered, short beside everything that takes part in an election.
+/// a client that was just answered, short compared with an election.
 const HELD_BACK: Duration = Duration::from_millis(5);
 
-/// The requests, but for those without entries that are overtaken by another one.
+/// The requests, without those that have no entries and are overtaken by another one.
 pub(super) fn with_next_entry<S, T>(
     requests: S,
     has_entries: fn(&T) -> bool,
@@ -54,7 +55,7 @@ mod tests {
 
     use super::*;
 
-    /// A request: how many entries, and which commit it names.
+    /// A request: the number of entries, and the commit that it names.
     type Request = (usize, u64);
 
     fn asked() -> (mpsc::Sender<Request>, impl Stream<Item = Request> + Unpin) {
@@ -92,7 +93,7 @@ mod tests {
         assert_eq!(kept.next().now_or_never(), Some(Some((1, 1))));
     }
 
-    /// Also while the log is committed further and further: the time counts from the first.
+    /// Also while commits go on: the time counts from the first.
     #[tokio::test(start_paused = true)]
     async fn news_that_nothing_follows_is_told_after_a_moment() {
         let clock = simulated::seams(1, 0).clock;

@@ -1,12 +1,12 @@
-//! Confirming that this node leads: quorum rounds shared by all who ask (DESIGN §5.1, I18).
+//! Confirms that this node leads, by quorum rounds that all callers share (DESIGN §5.1, I18).
 //!
 //! No clock decides (never `LeaseRead`), and nothing that openraft keeps about earlier requests: a
-//! round asks the voters itself (`quorum_round.rs`). One round runs at a time; a caller that asks during a
-//! round takes part in the next, because the round under way began before the question.
+//! round asks the voters itself (`quorum_round.rs`). One round runs at a time; a caller that asks
+//! during a round takes part in the next, because the round under way began before the question.
 //!
-//! A leader that has asked another voter to take over confirms nothing any more in that tenure: openraft
-//! commits nothing for it, and calls of a round would keep the members, who take them for a sign of life,
-//! from electing somebody else.
+//! A leader that has asked another voter to take over confirms nothing more in that tenure.
+//! openraft commits nothing for it, and its rounds would keep the members from electing another
+//! leader, because they take calls of a round for a sign of life.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -33,7 +33,7 @@ pub(super) struct Confirmer {
     role: watch::Receiver<Role>,
     shared: Arc<Replicated>,
     round: QuorumRound,
-    /// The last tenure in which another voter was asked to take over; 0: none.
+    /// The last tenure in which this leader asked another voter to take over; 0: none.
     given_up: AtomicU64,
     /// How long a round may take.
     deadline: Duration,
@@ -47,8 +47,8 @@ struct Next {
     closed: bool,
 }
 
-/// A round and its one answer, shared by all who wait for it. There is no queue of them that could
-/// be full: a question is never refused because many ask.
+/// A round and its one answer, shared by all its callers. There is no queue of callers that could
+/// be full: no question is refused because there are many.
 #[derive(Default)]
 struct Turn {
     answer: OnceLock<Answer>,
@@ -58,7 +58,7 @@ struct Turn {
 impl Turn {
     async fn answer(&self) -> Answer {
         loop {
-            // Before the look, so that no answer falls between the two.
+            // Taken before the check, so that no answer falls between the two.
             let answered = self.answered.notified();
             if let Some(answer) = self.answer.get() {
                 return answer.clone();
@@ -74,7 +74,7 @@ impl Turn {
     }
 }
 
-/// A turn whose round runs. When the task ends in the middle of it, nobody waits for ever.
+/// A turn whose round runs. If the task ends during the round, its callers still get an answer.
 struct Running(Arc<Turn>);
 
 impl Drop for Running {
@@ -95,7 +95,7 @@ impl Confirmer {
         Self { next, wake, seams, role, shared, round, given_up, deadline }
     }
 
-    /// Another voter is about to be asked to take over: no round begins any more in that tenure.
+    /// Another voter is about to be asked to take over: no further round begins in that tenure.
     pub(super) fn give_up(&self, tenure: Tenure) {
         self.given_up.store(tenure.get(), Ordering::Relaxed);
     }
@@ -132,13 +132,14 @@ impl Confirmer {
     pub(super) async fn run(self: Arc<Self>) {
         let mut calls = Calls::default();
         loop {
-            // Taken before the round begins: nobody is answered by a round older than his question.
+            // Taken before the round begins: no question is answered by a round that is older than
+            // it.
             let Some(turn) = self.take_asked() else {
                 self.wake.notified().await;
                 continue;
             };
-            // What is still under way was sent before these questions: its answer proves nothing
-            // about now (§5.1).
+            // Calls still under way were sent before these questions: their answers prove nothing
+            // about the present (§5.1).
             if !mutant!(OlderAcknowledgementCounts) {
                 calls = Calls::default();
             }
@@ -147,7 +148,8 @@ impl Confirmer {
         }
     }
 
-    /// The turn that somebody waits for, if anybody does; who asks from now on waits for the next.
+    /// The turn that callers wait for, if there are any; a caller that asks from now on waits for
+    /// the next.
     fn take_asked(&self) -> Option<Running> {
         let mut next = self.lock();
         std::mem::take(&mut next.asked).then(|| Running(std::mem::take(&mut next.turn)))
@@ -157,7 +159,7 @@ impl Confirmer {
         let tenure = self.tenure()?;
         let begun = self.seams.clock.now();
         let mut role = self.role.clone();
-        // Also when the role will never change again: this node stops.
+        // Ends also when the role will never change again because this node stops.
         let deposed = async { drop(role.wait_for(|role| role.tenure() != Some(tenure)).await) };
         let limited = self.seams.timeout(self.deadline, self.confirmed(tenure, calls));
         holdfast_seams::select! {
@@ -184,12 +186,12 @@ impl Confirmer {
         Ok(Confirmed { tenure, applied: self.shared.look(|_, index| index) })
     }
 
-    /// Waits until what was committed when the round began is applied here, an entry of this tenure
-    /// with it (§5.1).
+    /// Waits until what was committed when the round began is applied here, together with an entry
+    /// of this tenure (§5.1).
     ///
-    /// That covers everything that anybody was told before the question (I18). This leader tells
-    /// what it has applied; what leaders before it told lies below the tenure's first own entry; and
-    /// a leader after it was not elected before the question.
+    /// That covers every answer given before the question (I18). This leader answers from what it
+    /// has applied; the answers of earlier leaders lie below the tenure's first own entry; and a
+    /// later leader was not elected before the question.
     async fn until_applied(
         &self,
         tenure: Tenure,
@@ -210,7 +212,7 @@ impl Confirmer {
         self.seams.timeout(self.deadline, async { round.await.is_ok() }).await.unwrap_or(false)
     }
 
-    /// The node stops: everybody is answered, now and later.
+    /// Stops: all callers get an answer, now and later.
     pub(super) fn close(&self) {
         let turn = {
             let mut next = self.lock();

@@ -1,11 +1,11 @@
 //! How a node learns that it was removed, and stops.
 //!
-//! Nobody sends it anything any more once the change is appended, so it may not see the entry that
-//! removes it. It does not disturb the others meanwhile: before it stands for election it asks
-//! whether it would be elected, and whoever hears a leader says no. So a node that hears no leader
-//! asks the members it knows, once a second, whether it was removed. Each answers from what is
-//! committed and applied; that an id is spent never changes again, so the word of one, however far
-//! behind, is enough.
+//! No member sends it anything once the change is appended, so it may not see the entry that
+//! removes it. Meanwhile it does not disturb the others: before an election it asks whether it
+//! would be elected, and a member that receives messages of a leader answers no. So a node without
+//! messages of a leader asks the members it knows, once a second, whether it was removed. Each
+//! answers from what is committed and applied. A spent id stays spent, so the answer of one member
+//! is enough, however far behind it is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use super::machine::Replicated;
 use super::peers::{Lane, Me, PeerNetwork};
 use crate::consensus::Role;
 
-/// Between two looks.
+/// Time between two checks.
 const EVERY: Duration = Duration::from_secs(1);
 
 pub(super) struct Departure {
@@ -36,12 +36,12 @@ pub(super) struct Departure {
     pub(super) configured: Arc<[Member]>,
     pub(super) faults: FaultSlot,
     pub(super) seams: Seams,
-    /// A leader silent for longer is one that may not talk to this node any more.
+    /// A leader that is silent for longer may have stopped sending to this node.
     pub(super) patience: Duration,
 }
 
 impl Departure {
-    /// Looks until the node was removed, or the task is dropped.
+    /// Checks until the node was removed, or the task is dropped.
     pub(super) async fn run(self) {
         loop {
             self.seams.sleep(EVERY).await;
@@ -53,7 +53,7 @@ impl Departure {
     }
 
     async fn removed_by_whose_word(&self) -> Option<u64> {
-        // A leader that was removed first finds somebody else to lead.
+        // A leader that was removed first hands leadership over.
         if self.role.borrow().tenure().is_some() {
             return None;
         }
@@ -79,7 +79,7 @@ impl Departure {
         None
     }
 
-    /// Everybody who may know: the members by this node's log, and those of its settings.
+    /// All nodes that may know: the members in this node's log, and those in its settings.
     fn others(&self) -> Vec<Member> {
         let mut others: Vec<Member> = self.configured.to_vec();
         let metrics = self.raft.server_metrics();

@@ -1,7 +1,7 @@
-//! How long this node's disk takes to make entries durable, lately.
+//! How long this node's disk has taken lately to make entries durable.
 //!
-//! Every member measures the same thing, from handing entries to the log store until they are
-//! durable, and the members append the same entries. So what they measure can be compared.
+//! Every member measures the same span, from handing entries to the log store until they are
+//! durable, and the members append the same entries. So their results can be compared.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,12 +11,12 @@ use holdfast_seams::{Clock, Moment};
 
 /// Appends are counted in windows of this length; the present one and the one before it count.
 const WINDOW: Duration = Duration::from_secs(5);
-/// Of fewer appends no percentile is told: a single slow one says nothing of the disk.
+/// With fewer appends there is no percentile: a single slow one proves nothing about the disk.
 const ENOUGH: u64 = 20;
-/// The n-th bucket counts what took at most 64 µs · 2ⁿ; the last about half a minute.
+/// The n-th bucket counts appends of at most 64 µs · 2ⁿ; the last about half a minute.
 const BUCKETS: usize = 20;
 
-/// An append under way counts as a slow one from here on, though it is one alone.
+/// An append under way for this long counts as slow, even alone.
 const MUCH: Duration = Duration::from_secs(1);
 
 pub(super) struct DiskTimes {
@@ -46,7 +46,7 @@ impl DiskTimes {
         Self { clock, state: Mutex::new(state) }
     }
 
-    /// An append begins; hands back its number, for [`end`](Self::end).
+    /// Begins an append; returns its number, for [`end`](Self::end).
     pub(super) fn begin(&self) -> u64 {
         let now = self.clock.now();
         let mut state = self.lock();
@@ -68,15 +68,15 @@ impl DiskTimes {
         }
     }
 
-    /// What 99 of 100 appends took at most, in the last 5 to 10 s; more, if one that is under way
-    /// takes longer. `None`: there were too few.
+    /// The 99th percentile of appends in the last 5 to 10 s; more, if one under way takes longer.
+    /// `None`: there were too few.
     pub(super) fn p99(&self) -> Option<Duration> {
         let now = self.clock.now();
         let mut state = self.lock();
         state.turn(now);
         let oldest = state.pending.first_key_value().map(|(_, begun)| now.saturating_since(*begun));
         let told = state.p99();
-        // One that has just begun says nothing, and a disk that hangs finishes none.
+        // An append that has just begun proves nothing, and a disk that hangs finishes none.
         told.max(oldest.filter(|age| *age >= MUCH))
     }
 

@@ -1,14 +1,14 @@
-//! What makes a node stop: a fault of this node alone, never a refusal.
+//! The faults that stop a node: of this node alone, and never a refusal.
 
 use std::sync::Arc;
 
 use holdfast_core::{DecodeError, LogIndex, ReplicaFault};
 use tokio::sync::watch;
 
-/// Why this replica must not go on. It answers nothing any more; the process ends and says this.
+/// Why this replica must stop. It answers nothing more; the process ends with this message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The state of this node is not the leader's (I16), or an entry came twice.
+    /// The state of this node differs from the leader's (I16), or an entry came twice.
     #[error(
         "{0}. Keep the data folder for inspection; replace this node by a new one under a new node id"
     )]
@@ -26,7 +26,7 @@ pub enum Fault {
     /// A snapshot could not be read or written.
     #[error("snapshot: {message}")]
     Snapshot {
-        /// What happened, in words.
+        /// A message that says what happened.
         message: String,
     },
     /// The data folder of this node is empty, and its cluster exists: the folder was lost. Under
@@ -40,11 +40,11 @@ pub enum Fault {
     DataGone {
         /// This node.
         node_id: u64,
-        /// Who said that the cluster is initialised.
+        /// The node that reported the cluster as initialised.
         told_by: u64,
     },
     /// The node waits to be added under an id that a member has or had. Ids are never used again:
-    /// whoever had it may have voted with a data folder that is gone (I20, I22).
+    /// the member that had it may have voted with a data folder that is gone (I20, I22).
     #[error(
         "node id {node_id} cannot join: ids up to {highest} were used before (so says node \
          {told_by}), and none is used twice. If this node was a member and lost its data, remove \
@@ -56,10 +56,10 @@ pub enum Fault {
         node_id: u64,
         /// The highest id that was ever a member's.
         highest: u64,
-        /// Who said so.
+        /// The node that reported it.
         told_by: u64,
     },
-    /// This node was removed from its cluster. That is for ever (I22).
+    /// This node was removed from its cluster, for ever (I22).
     #[error(
         "node {node_id} was removed from its cluster (so says node {told_by}) and never comes back \
          under this id. To use this machine again, empty its data folder, give it a new node id, \
@@ -68,18 +68,18 @@ pub enum Fault {
     Removed {
         /// This node.
         node_id: u64,
-        /// Who said so; it may be the node itself, by its own log.
+        /// The node that reported it; it may be this node itself, by its own log.
         told_by: u64,
     },
     /// The replication engine stopped by itself, mostly because storage did.
     #[error("replication stopped: {message}")]
     Stopped {
-        /// The engine's words.
+        /// The engine's message.
         message: String,
     },
 }
 
-/// Where the first fault of a replica is put. Cheap to clone.
+/// Holds the first fault of a replica. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct FaultSlot(Arc<watch::Sender<Option<Fault>>>);
 
@@ -88,7 +88,7 @@ impl FaultSlot {
         Self(Arc::new(watch::Sender::new(None)))
     }
 
-    /// Keeps the first fault: what comes after follows from it.
+    /// Keeps the first fault: later ones follow from it.
     pub(super) fn report(&self, fault: Fault) {
         self.0.send_if_modified(|slot| {
             if slot.is_some() {

@@ -14,22 +14,22 @@
 //! appends ────────────────────────▶  its log is no longer empty
 //! ```
 //!
-//! # Why nobody votes twice under one id (I20, I22)
+//! # Why no node votes twice under one id (I20, I22)
 //!
-//! - A vote is cast only after the first entry was written, by the lowest id, after it began to
-//!   answer Hello with `initialised`.
-//! - A member with an empty folder promises itself only after the lowest id answered Hello, later
-//!   than the request came in, with not `initialised`. So when it promises, no vote was ever cast
-//!   in that cluster, also not under its id by somebody who lost this folder: the request may be as
-//!   late a copy as it likes.
+//! - A vote is cast only after the lowest id has written the first entry, which it does after it
+//!   began to answer Hello with `initialised`.
+//! - A member with an empty folder promises itself only after the lowest id answered a Hello with
+//!   not `initialised`, and that Hello is later than the request. So when the member promises, no
+//!   vote was ever cast in that cluster, not even under its own id from a folder that was lost
+//!   since. This holds for any late copy of the request.
 //! - A lowest id with an empty folder draws a cluster id only after *every* other member answered
 //!   that it belongs to no cluster.
-//! - Whoever has an empty folder and hears of an initialised cluster stops ([`Fault::DataGone`]).
+//! - A node with an empty folder that learns of an initialised cluster stops ([`Fault::DataGone`]).
 //!
-//! A member killed at any step comes back with what its guard file says and goes on from there;
-//! asking twice changes nothing.
+//! A member that is killed at any step restarts with what its guard file says and goes on from
+//! there; a repeated request changes nothing.
 //!
-//! A node that joins a cluster which is there already takes another way: [`joining`].
+//! A node that joins an existing cluster takes another way: [`joining`].
 
 mod joining;
 
@@ -57,17 +57,17 @@ use super::wire::{member_from_wire, member_to_wire};
 use crate::storage::{self, ClusterId, PromiseError};
 pub(super) use joining::own_cluster;
 
-/// How long one member has to answer.
+/// How long one member has to answer a request.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// Between two rounds of asking.
+/// Pause between two rounds of requests.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// How far the first start has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Forming {
-    /// It waits, and for whom: one line for the operator.
+    /// It waits for something; one line for the operator.
     Waiting {
-        /// Who or what is missing.
+        /// The member or event that is missing.
         reason: String,
     },
     /// This node belongs to a cluster that is initialised.
@@ -79,21 +79,21 @@ pub(super) struct Formation {
     store: Arc<dyn ReplicaStore>,
     /// As configured, by node id.
     members: Arc<[Member]>,
-    /// Waits to be added to a cluster that is there, instead of forming one.
+    /// Whether this node waits to be added to an existing cluster, instead of forming one.
     joining: bool,
-    /// Drawn for this start of the process, kept nowhere: an invitation names it.
+    /// Drawn at each start of the process and stored nowhere; an invitation names it.
     start_id: [u8; 16],
     peers: Arc<dyn PeerNetwork>,
     seams: Seams,
     faults: FaultSlot,
-    /// Set before the first entry is written, never taken back.
+    /// Set before the first entry is written, and never unset.
     initialising: AtomicBool,
-    /// One promise at a time.
+    /// Allows one promise at a time.
     promising: Mutex<()>,
     progress: watch::Sender<Forming>,
 }
 
-/// What a round of asking came to.
+/// The result of a round of requests.
 enum Round {
     Done,
     Again(String),
@@ -136,12 +136,12 @@ impl Formation {
         self.progress.subscribe()
     }
 
-    /// What this start of the process calls itself.
+    /// The id that was drawn for this start of the process.
     pub(super) fn start_id(&self) -> Bytes {
         Bytes::copy_from_slice(&self.start_id)
     }
 
-    /// Whether this node waits to be added to a cluster that is there.
+    /// Whether this node waits to be added to an existing cluster.
     pub(super) fn is_joining(&self) -> bool {
         self.joining && !self.has_history()
     }
@@ -152,7 +152,7 @@ impl Formation {
         self.initialising.load(Ordering::SeqCst) || self.has_history()
     }
 
-    /// Whether this folder has ever taken part: an entry, a vote, or a note of it.
+    /// Whether this folder ever belonged to a cluster: it has an entry, a vote, or a note of it.
     fn has_history(&self) -> bool {
         let log = self.store.log();
         log.last().is_some()
@@ -193,8 +193,9 @@ impl Formation {
         .map_err(|error| Fault::Stopped { message: error.to_string() })
     }
 
-    /// The lowest id among the members. Who has promised himself as one of other members, to a
-    /// cluster that he was invited to above all, forms none with these.
+    /// Whether this node has the lowest id of the members and may form a cluster with them. A node
+    /// that has promised itself together with other members, above all to a cluster that invited
+    /// it, forms none.
     fn leads_formation(&self) -> bool {
         let lowest = self.members.first().is_some_and(|first| first.node_id == self.me.node_id);
         let configured = self.members.iter().map(stored_member);
@@ -227,7 +228,7 @@ impl Formation {
         self.seams.sleep(ASK_AGAIN).await;
     }
 
-    /// Draws the cluster id, once every other member said that it belongs to no cluster.
+    /// Draws the cluster id, once every other member answered that it belongs to no cluster.
     async fn found_cluster(&self) -> Round {
         for member in self.others() {
             let hello = match self.hello(member).await {
@@ -255,7 +256,7 @@ impl Formation {
         }
     }
 
-    /// Asks every other member for its promise; done when all have given it.
+    /// Requests the promise of every other member; done when all have promised.
     async fn collect_promises(&self) -> Round {
         let Some((cluster, _)) = self.me.cluster() else {
             return Round::Again("this node belongs to no cluster yet".to_owned());
@@ -277,7 +278,7 @@ impl Formation {
             incarnation: FIRST_INCARNATION,
             start_id: None,
         };
-        // Longer than the member gives this node to answer its Hello.
+        // Longer than the member waits for the answer to its own Hello.
         let answer = self.seams.timeout(ANSWER_WITHIN * 2, self.way_to(member).promise(request));
         match answer.await {
             Ok(Ok(response)) if response.promised => Ok(()),
@@ -288,7 +289,7 @@ impl Formation {
     }
 
     async fn initialise(&self, raft: &Raft) -> Result<(), Fault> {
-        // From here on Hello says so, before anything can be voted on.
+        // From here on Hello answers `initialised`, before any vote is possible.
         self.initialising.store(true, Ordering::SeqCst);
         let members: BTreeMap<u64, Addresses> =
             self.members.iter().map(|member| (member.node_id, Addresses::of(member))).collect();
@@ -298,8 +299,8 @@ impl Formation {
         }
     }
 
-    /// Waits to be asked for its promise, and then for the first entry. Meanwhile a node without
-    /// promise looks whether its cluster is there already.
+    /// Waits for the request to promise itself, and then for the first entry. Before it has
+    /// promised, the node also checks whether its cluster exists already.
     async fn join(&self) -> Result<(), Fault> {
         while !self.has_history() {
             if self.me.cluster().is_none() {
@@ -320,7 +321,7 @@ impl Formation {
                 if mutant!(WipedNodeJoins) {
                     let told = hello.cluster_id.as_deref().unwrap_or_default();
                     let cluster = ClusterId(told.try_into().unwrap_or_default());
-                    // Tried again with the next look.
+                    // The next round retries.
                     let _ = self.promise_self(cluster, hello.incarnation, &self.members).await;
                     return Ok(());
                 }
@@ -362,7 +363,7 @@ impl Formation {
                 Err(format!("this node is promised to cluster {promised}, and to no other"))
             };
         }
-        // The request may be a late copy: only what the proposer says *now* counts.
+        // The request may be a late copy: only the proposer's *present* answer counts.
         let hello = self.hello(proposer).await?;
         if hello.initialised {
             return Err(self.data_gone(proposer.node_id).to_string());
@@ -374,7 +375,8 @@ impl Formation {
         promised.map_err(|error| error.to_string())
     }
 
-    /// The request comes from the lowest id, is meant for this node, and both are configured alike.
+    /// Checks that the request comes from the lowest id, is meant for this node, and lists the
+    /// members as configured here.
     fn check_request(&self, request: &proto::PromiseRequest) -> Result<&Member, String> {
         if request.to_node != self.me.node_id {
             return Err(format!("this is node {}, not {}", self.me.node_id, request.to_node));
@@ -415,7 +417,7 @@ impl Formation {
             Ok(store.promise(cluster, incarnation, members))
         });
         promised.await.map_err(PromiseError::Io)??;
-        // Only now, after the guard file was synced.
+        // Only now that the guard file is synced.
         self.me.belongs_to(cluster, incarnation);
         tracing::info!(%cluster, "promised to a cluster");
         Ok(())

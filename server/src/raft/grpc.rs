@@ -25,30 +25,30 @@ use super::peers::{Lane, Peer, PeerError, PeerNetwork, PeerStream};
 const MESSAGE_MAX: usize = 8 << 20;
 /// HTTP/2 windows, bytes: h2 ends connections on which much lies unread (DESIGN §6).
 const WINDOW: u32 = 16 << 20;
-/// A silent connection is asked whether it lives.
+/// Interval of the pings on a silent connection.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
-/// And is dropped when it does not say so.
+/// A connection is dropped when a ping is not answered within this time.
 const KEEPALIVE_WITHIN: Duration = Duration::from_secs(3);
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 
-/// Reaches members over gRPC, with one connection for each member and lane, kept and made anew as
-/// needed.
+/// Reaches members over gRPC, with one connection for each member and lane, kept open and replaced
+/// as needed.
 pub struct GrpcNetwork {
     channels: Mutex<BTreeMap<(String, Lane), Channel>>,
     dial: Box<Dial>,
 }
 
-/// Makes a channel to an endpoint that connects once it is used, and again when it broke.
+/// Makes a channel to an endpoint. The channel connects on first use, and again after a failure.
 type Dial = dyn Fn(&Endpoint) -> Channel + Send + Sync;
 
 impl GrpcNetwork {
-    /// No connections yet, and TCP for those to come. To be used inside a tokio runtime.
+    /// A network without connections yet, over TCP. Use it inside a tokio runtime.
     pub fn new() -> Self {
         Self::over(Endpoint::connect_lazy)
     }
 
-    /// As [`new`](Self::new), with channels as `dial` makes them: for simulations, which put a
-    /// network of their own beneath HTTP/2.
+    /// As [`new`](Self::new), with the channels that `dial` makes: for simulations, which put their
+    /// own network beneath HTTP/2.
     pub fn over(dial: impl Fn(&Endpoint) -> Channel + Send + Sync + 'static) -> Self {
         Self { channels: Mutex::default(), dial: Box::new(dial) }
     }
@@ -154,8 +154,8 @@ impl Peer for GrpcPeer {
     }
 }
 
-/// Messages on their way out. A type of its own, because the compiler cannot see through a boxed
-/// stream here that the call may move between threads.
+/// Outgoing messages. A type of its own, because the compiler cannot see through a boxed stream
+/// here that the call may move between threads.
 struct Outgoing<T>(BoxStream<'static, T>);
 
 impl<T> Stream for Outgoing<T> {
@@ -166,7 +166,7 @@ impl<T> Stream for Outgoing<T> {
     }
 }
 
-/// A member whose address is none.
+/// A member whose address is not valid.
 struct Nowhere {
     error: PeerError,
 }
@@ -194,8 +194,8 @@ impl Peer for Nowhere {
     );
 }
 
-/// A gRPC server for `peer`, with the caps and windows that peers expect. To be given a listener
-/// with `serve_with_incoming_shutdown`.
+/// A gRPC server for `peer`, with the limits and windows that peers expect. Pass it a listener with
+/// `serve_with_incoming_shutdown`.
 ///
 /// It ends its open streams itself when the replica stops; tonic alone would wait for them.
 pub fn peer_server(peer: Arc<dyn Peer>) -> Router {
@@ -289,8 +289,8 @@ impl PeerService for PeerRpc {
     }
 }
 
-/// The messages up to the first that does not come; what comes of a stream that ends early is for
-/// its reader to find.
+/// The messages up to the first failure. The reader of the messages finds that the stream ended
+/// early.
 fn messages<T: Send + 'static>(stream: Streaming<T>) -> BoxStream<'static, T> {
     stream
         .take_while(|message| std::future::ready(message.is_ok()))

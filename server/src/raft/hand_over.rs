@@ -1,4 +1,4 @@
-//! Leadership, handed to another voter: before a node stops, and when an operator asks for it.
+//! Hands leadership to another voter: before a node stops, and when an operator asks for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,18 +13,18 @@ use super::handler::Raft;
 use super::proposer::Proposer;
 use crate::consensus::Role;
 
-/// Between two looks whether everything under way is finished and somebody has caught up.
+/// Time between two checks whether everything under way is finished and a voter has caught up.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// What became of it.
+/// The outcome of handing over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandedOver {
-    /// This node leads no longer, or never did.
+    /// This node no longer leads, or never did.
     LeadsNoLonger,
-    /// It leads on: nobody had caught up in time, and nobody was asked to take over.
+    /// It still leads: no voter had caught up in time, and none was asked to take over.
     NobodyCaughtUp,
-    /// A voter was asked to take over and had not done so in time. It, or another, will: this node
-    /// confirms and commits nothing any more in its tenure.
+    /// A voter was asked to take over and has not done so in time. It, or another, will: this node
+    /// confirms and commits nothing more in its tenure.
     NotInTime,
 }
 
@@ -39,17 +39,17 @@ pub(super) struct HandOver {
 }
 
 impl HandOver {
-    /// Hands leadership to voter `to`, or to one that has everything, and waits until this node
-    /// leads no longer, at most for `within`.
+    /// Hands leadership to voter `to`, or to one that has every entry, and waits until this node no
+    /// longer leads, at most for `within`.
     ///
-    /// From the call on, new commands are refused; those under way are finished first. If nothing
-    /// comes of it, commands are taken again.
+    /// From the call on, new commands are refused; those under way are finished first. If the
+    /// hand-over fails, commands are accepted again.
     pub(super) async fn run(&self, to: Option<u64>, within: Duration) -> HandedOver {
         if self.role.borrow().tenure().is_none() {
             return HandedOver::LeadsNoLonger;
         }
         self.proposer.pause(true);
-        // Also if this future is dropped on the way.
+        // Resumes also if this future is dropped on the way.
         let _resume = Resume(&self.proposer);
         let asked = AtomicBool::new(false);
         let passed = self.seams.timeout(within, self.pass_leadership(to, &asked)).await;
@@ -73,7 +73,7 @@ impl HandOver {
                     return;
                 }
                 let mut role = self.role.clone();
-                // Ends with the role's sender, too: then this node leads no longer.
+                // Ends also when the role's sender is gone: then this node no longer leads.
                 let _ = role.wait_for(|role| role.tenure().is_none()).await;
                 return;
             }
@@ -84,7 +84,7 @@ impl HandOver {
         }
     }
 
-    /// A voter that has everything: another would refuse to take over.
+    /// A voter that has every entry: another would refuse to take over.
     fn successor(&self, to: Option<u64>) -> Option<u64> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();

@@ -1,4 +1,4 @@
-//! The member's own side of [`Peer`]: looks at who calls, then hands the message to openraft.
+//! The member's own side of [`Peer`]: checks the sender, then passes the message to openraft.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) type Raft = openraft::Raft<Types, Machine>;
 /// Largest piece of a snapshot taken from a peer, bytes.
 const CHUNK_MAX: usize = 64 << 10;
 
-/// When this node last heard from a leader, on its own clock.
+/// The time of the last message of a leader, on this node's clock.
 pub(super) struct LeaderContact {
     clock: Arc<dyn Clock>,
     at_ms: AtomicU64,
@@ -46,7 +46,7 @@ impl LeaderContact {
         self.at_ms.store(self.clock.now().as_millis(), Ordering::Relaxed);
     }
 
-    /// Milliseconds since; `None` before the first time.
+    /// Milliseconds since then; `None` before the first message.
     pub(super) fn millis_since(&self) -> Option<u64> {
         let at = self.at_ms.load(Ordering::Relaxed);
         (at != 0).then(|| self.clock.now().as_millis().saturating_sub(at))
@@ -96,7 +96,7 @@ impl Handler {
         Ok(wire::append_result_to_wire(&result, self.below_reserve()))
     }
 
-    /// The header stands in the first message; what follows on the stream is the same caller's.
+    /// The first message has the header; the rest of the stream is from the same sender.
     async fn append_stream(
         self,
         mut requests: BoxStream<'static, proto::AppendRequest>,
@@ -107,7 +107,8 @@ impl Handler {
         let (contact, stopping) = (Arc::clone(&self.contact), self.stopping.clone());
         let requests = stream::once(std::future::ready(first))
             .chain(requests)
-            // openraft reads on when nobody reads its answers: this end has to be cut, too.
+            // openraft reads on when the receiver of its answers is gone: this end has to be cut,
+            // too.
             .take_until(async move { stopping.cancelled().await })
             .map(move |request| {
                 contact.note();
@@ -115,7 +116,7 @@ impl Handler {
                 speaks_for_itself(from, &request.vote).map(|()| request)
             })
             .take_while(|request| {
-                // The stream ends there; its caller sees the end and begins anew.
+                // The stream ends there; its caller sees the end and opens a new one.
                 let good = request.as_ref().inspect_err(|error| tracing::warn!(%error)).is_ok();
                 std::future::ready(good)
             })
@@ -165,8 +166,8 @@ impl Handler {
         Ok(proto::SnapshotResponse { vote: Some(wire::vote_to_wire(&response.vote)) })
     }
 
-    /// I22: a snapshot of another cluster, or of another life of this one, is refused before
-    /// openraft or the disk sees any of it. So is one that openraft would trip over.
+    /// I22: refuses a snapshot of another cluster or incarnation before openraft or the disk sees
+    /// any of it, and one that would break an assumption of openraft.
     fn admit_snapshot(
         &self,
         head: &proto::SnapshotHead,
@@ -199,7 +200,7 @@ impl Handler {
         head: &proto::SnapshotHead,
     ) -> Result<Box<dyn SnapshotDraft>, PeerError> {
         let last = meta.last_log_id.as_ref().map(wire::log_id_to_stored);
-        // As it was sent: cluster and incarnation were compared, the rest is decoded.
+        // The meta as it was sent: cluster and incarnation were compared, and the rest was decoded.
         let bytes = head.meta.as_ref().map(Message::encode_to_vec).unwrap_or_default().into();
         let store = Arc::clone(&self.store);
         off_runtime(self.store.may_block(), move || store.begin_snapshot(last, bytes))
@@ -296,7 +297,7 @@ impl Peer for Handler {
         &self,
         requests: BoxStream<'static, proto::AppendRequest>,
     ) -> BoxFuture<'static, Result<PeerStream<proto::AppendResponse>, PeerError>> {
-        // The stream is there at once, although its first message may take a while.
+        // Returns the stream at once, although its first message may take a while.
         let stopping = self.stopping.clone();
         let responses = self.clone().append_stream(requests).try_flatten_stream();
         let responses = responses.take_until(async move { stopping.cancelled().await });
@@ -339,7 +340,7 @@ impl Peer for Handler {
     }
 }
 
-/// As it is told to others.
+/// Microseconds, as reported to other nodes.
 pub(super) fn micros(length: Duration) -> u64 {
     u64::try_from(length.as_micros()).unwrap_or(u64::MAX)
 }
@@ -348,8 +349,8 @@ fn sender(header: Option<&proto::PeerHeader>) -> Option<u64> {
     header.map(|header| header.from_node)
 }
 
-/// A leader appends in its own name, and a candidate asks for itself. openraft takes that for
-/// granted: told that this node itself was elected, it would follow itself.
+/// Checks that a leader appends in its own name and a candidate asks for its own vote. openraft
+/// assumes it: on a message that says this node itself was elected, it would follow itself.
 fn speaks_for_itself(from: Option<u64>, vote: &Vote) -> Result<(), Malformed> {
     if from == Some(vote.leader_id.voted_for) {
         Ok(())

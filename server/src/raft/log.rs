@@ -1,8 +1,8 @@
 //! The replicated log as openraft wants it, over [`LogStore`].
 //!
 //! Reads come from memory. Writes are queued in order to one writer thread, which calls back when
-//! they are durable: votes are awaited, appends are not (openraft counts this node's own
-//! acknowledgement only from the callback), truncation and purge need no answer because nothing
+//! they are durable. Votes are awaited. Appends are not: openraft counts this node's own
+//! acknowledgement only from the callback. Truncation and purge need no answer, because nothing
 //! after them is acknowledged before them.
 
 use std::fmt::Debug;
@@ -49,10 +49,9 @@ impl Log {
         records.into_iter().map(|record| entry_of(record).map_err(io::Error::other)).collect()
     }
 
-    /// Waits until everything submitted before is durable, by saving once more the vote that
-    /// stands.
+    /// Waits until everything submitted before is durable, by saving the current vote once more.
     ///
-    /// Right only while openraft and the state machine share one thread: between reading the vote
+    /// Correct only while openraft and the state machine share one thread: between reading the vote
     /// and submitting it nothing else may submit a higher one, because saving the lower one then
     /// would be a misuse of the log, which ends the node. There is no await in between. Before
     /// openraft gets a runtime of several threads, the log store needs a flush of its own.
@@ -76,9 +75,10 @@ impl RaftLogReader<Types> for Log {
         self.store.vote().map(vote_from_stored).transpose().map_err(io::Error::other)
     }
 
-    /// Nothing if the entry at `start` was purged. A replication stream that openraft has replaced goes on
-    /// until it notices, and what it needs may be purged meanwhile: entries with a gap before them would be
-    /// refused by the member, and fail an assertion of openraft's. With none it sends no entries.
+    /// Returns no entries if the one at `start` was purged. A replication stream that openraft has
+    /// replaced continues until it notices, and the entries it needs may be purged meanwhile. The
+    /// member would refuse entries after a gap, and an assertion of openraft's would fail. Without
+    /// entries the stream sends none.
     async fn limited_get_log_entries(
         &mut self,
         start: u64,
@@ -120,11 +120,11 @@ impl RaftLogStorage<Types> for Log {
         self.clone()
     }
 
-    /// I20: answered only when the log and the guard file hold it.
+    /// I20: answered only when both the log and the guard file hold it.
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
         let (tell, told) = oneshot::channel();
         let done = Box::new(move |result| {
-            // A vote nobody waits for any more: the node stops.
+            // The caller is gone: the node stops.
             let _ = tell.send(result);
         });
         self.store.save_vote(vote_to_stored(vote), done).map_err(io::Error::other)?;
@@ -160,7 +160,7 @@ impl RaftLogStorage<Types> for Log {
     }
 }
 
-/// A failure is reported by storage itself and fails everything queued behind it.
+/// Storage reports a failure itself and fails everything queued behind it.
 fn unawaited() -> crate::storage::Done {
     Box::new(|_| ())
 }

@@ -1,17 +1,17 @@
-//! When a snapshot is made, and how much of the log is kept: decided here, not by openraft.
+//! Decides, in place of openraft, when a snapshot is made and how much of the log is kept.
 //!
-//! The log is kept for members that lag, because sending it is cheaper than sending the table; for a
-//! member to which a snapshot is on its way, because without the entries after it the member would
-//! need another snapshot, for ever; and not beyond [`Rules::max_bytes`], whatever a member does.
+//! The log is kept for members that lag, because sending it is cheaper than sending the table. It
+//! is kept for a member that is being sent a snapshot, because without the entries after it the
+//! member would need another snapshot, for ever. It never grows beyond [`Rules::max_bytes`],
+//! whatever a member does.
 //!
 //! # Invariants
 //!
-//! - Nothing is purged above the newest snapshot (I30; the log store refuses it, too).
-//! - Once a snapshot is finished, no more than `max_bytes` of the log is kept. Between two
-//!   snapshots a quarter of `max_bytes` is logged, and what is logged while one is written. So the
-//!   log stays within `max_bytes` as long as a snapshot is written before three more quarters come.
-//! - Where a follower stands in the way of that, it is cut off from the log and gets a snapshot
-//!   ([`Sending`]).
+//! - No entry above the newest snapshot is purged (I30; the log store refuses it, too).
+//! - Once a snapshot is finished, at most `max_bytes` of the log is kept. Between two snapshots a
+//!   quarter of `max_bytes` is logged, plus what is logged while one is written. So the log stays
+//!   within `max_bytes` as long as a snapshot is written before three more quarters come.
+//! - A follower that would prevent this is cut off from the log and gets a snapshot ([`Sending`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,13 +29,13 @@ use super::store::ReplicaStore;
 use super::types::LogId;
 use crate::storage::{LogMirror, LogStore};
 
-/// Between two looks, if little is applied meanwhile.
+/// Time between two checks, if little is applied meanwhile.
 const EVERY: Duration = Duration::from_millis(200);
-/// After this long a snapshot that was asked for and did not come is asked for again: the machine
-/// puts one off that might not fit on the disk.
+/// A snapshot that was requested and did not come within this time is requested again: the machine
+/// postpones one that might not fit on the disk.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
-/// What the log is kept by.
+/// The rules by which the log is kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     /// Entries between two snapshots, at least.
@@ -47,9 +47,9 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// How much of the log is kept for a member that lags and gets no snapshot now.
+    /// How many bytes of the log are kept for a member that lags and gets no snapshot now.
     ///
-    /// Up to twice the size of the table: beyond that the table itself is less to send. Three times
+    /// Up to twice the size of the table: beyond that, sending the table costs less. Three times
     /// what was logged during the last transfer: a member that has just got a snapshot lacks that
     /// much, and must not be cut off again before it had twice as long to catch up. A sixteenth of
     /// the bound in any case, so that a restart needs no snapshot.
@@ -64,16 +64,16 @@ impl Rules {
         self.max_bytes / 4
     }
 
-    /// A purge of fewer entries is not worth its commit.
+    /// Least number of entries to purge: fewer are not worth the commit.
     fn batch(&self) -> u64 {
         (self.every / 4).clamp(1, 256)
     }
 }
 
-/// What a decision is made on, apart from the log itself.
+/// The input of a decision, apart from the log itself.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Situation {
-    /// This node is the so-manieth of the members, counted from 0 in the order of their ids.
+    /// This node's position among the members, counted from 0 in the order of their ids.
     pub(super) rank: u64,
     /// How many members there are.
     pub(super) members: u64,
@@ -89,17 +89,17 @@ pub(super) struct Situation {
     pub(super) followers: Vec<Follower>,
 }
 
-/// How far another member has come.
+/// The progress of another member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Follower {
     /// Its log matches up to here.
     pub(super) matched: Option<u64>,
-    /// The last entry of the snapshot that is on its way to it.
+    /// The last entry of the snapshot that is being sent to it.
     pub(super) sent: Option<u64>,
 }
 
 impl Follower {
-    /// The last entry that the member does not need any more; `None` if the log is not kept for it.
+    /// The last entry that the member no longer needs; `None` if the log is not kept for it.
     fn needs_after(&self, rules: &Rules, log: &LogMirror, hold: u64) -> Option<u64> {
         if let Some(sent) = self.sent.filter(|_| !mutant!(SnapshotHoldsNothing)) {
             return Some(sent).filter(|_| log.bytes_after(Some(sent)) <= rules.max_bytes);
@@ -110,7 +110,7 @@ impl Follower {
     }
 }
 
-/// What is to be done.
+/// The outcome of a decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Decision {
     /// Make a snapshot.
@@ -119,13 +119,14 @@ pub(super) struct Decision {
     pub(super) purge: Option<u64>,
 }
 
-/// Decides. Depends on nothing else.
+/// Decides from its arguments alone.
 pub(super) fn decide(rules: &Rules, log: &LogMirror, at: &Situation) -> Decision {
     Decision { snapshot: is_due(rules, log, at), purge: purge_upto(rules, log, at) }
 }
 
-/// A snapshot costs as much as the table is large, so a large table is written after as much log as
-/// half its size. The members write at indices of their own: they do not all sync at the same time.
+/// Writing a snapshot costs in proportion to the table, so a large table is written once the log
+/// has grown by half its size. Each member writes at indices of its own, so that they do not all
+/// sync at the same time.
 fn is_due(rules: &Rules, log: &LogMirror, at: &Situation) -> bool {
     let last = at.snapshot.unwrap_or(0);
     let since = at.applied.saturating_sub(last);
@@ -137,7 +138,7 @@ fn is_due(rules: &Rules, log: &LogMirror, at: &Situation) -> bool {
     }
     let entry_bytes = (log.bytes() / (log.len() as u64).max(1)).max(1);
     let wanted = (at.table_bytes / 2 / entry_bytes).div_ceil(rules.every);
-    // A power of two: members that measure a little differently have the same distance.
+    // A power of two: members that measure slightly different sizes use the same distance.
     let distance = rules.every.saturating_mul(wanted.max(1).next_power_of_two());
     let offset = distance.saturating_mul(at.rank) / at.members.max(1);
     let cell = |index: u64| index.saturating_add(distance).saturating_sub(offset) / distance;
@@ -156,7 +157,7 @@ fn purge_upto(rules: &Rules, log: &LogMirror, at: &Situation) -> Option<u64> {
     (upto.saturating_add(1) >= next.saturating_add(rules.batch())).then_some(upto)
 }
 
-/// Looks, decides, and has it done.
+/// The task that checks, decides, and has openraft carry it out.
 pub(super) struct LogKeeper {
     pub(super) node_id: u64,
     pub(super) rules: Rules,
@@ -169,10 +170,10 @@ pub(super) struct LogKeeper {
     pub(super) asked: Asked,
 }
 
-/// What was asked of openraft, so that it is not asked again at each look.
+/// The requests made to openraft, so that a check does not repeat them.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
-    /// The snapshot that stood when one was asked for, and when that was.
+    /// The newest snapshot at the last request for one, and the time of that request.
     snapshot: Option<(Option<u64>, Moment)>,
     purge: Option<u64>,
     /// The newest snapshot, and how large it is.
@@ -225,7 +226,7 @@ impl LogKeeper {
         at
     }
 
-    /// The size of the newest snapshot; looked up once for each.
+    /// The size of the newest snapshot, looked up once for each snapshot.
     async fn table_bytes(&mut self, snapshot: Option<u64>) -> u64 {
         let Some(snapshot) = snapshot else { return 0 };
         if let Some((index, bytes)) = self.asked.measured
@@ -235,13 +236,13 @@ impl LogKeeper {
         }
         let store = Arc::clone(&self.store);
         let newest = off_runtime(self.store.may_block(), move || store.newest_snapshot()).await;
-        // What cannot be opened now is reported when it is read.
+        // A snapshot that cannot be opened is reported when it is read.
         let bytes = newest.ok().flatten().map_or(0, |kept| kept.length());
         self.asked.measured = Some((snapshot, bytes));
         bytes
     }
 
-    /// `None`: openraft has stopped.
+    /// Has openraft carry out a decision. `None`: openraft has stopped.
     async fn carry_out(&mut self, decision: Decision, at: &Situation) -> Option<()> {
         let now = self.seams.clock.now();
         let waits = self.asked.snapshot.is_some_and(|(stood, since)| {
@@ -268,7 +269,7 @@ mod tests {
     use crate::storage::{LogId, Operation, RECORD_BYTES, Record, RecordKind};
 
     const PAYLOAD: u64 = 72;
-    /// What an entry of these tests takes.
+    /// The bytes of one entry in these tests.
     const ENTRY: u64 = RECORD_BYTES + PAYLOAD;
     const RULES: Rules = Rules { every: 100, kept: 20, max_bytes: 1_600 * ENTRY };
 
@@ -307,7 +308,7 @@ mod tests {
         Follower { matched: None, sent: Some(upto) }
     }
 
-    /// Where a node makes its snapshots, if it looks after each entry.
+    /// The indices at which a node makes its snapshots, if it checks after each entry.
     fn snapshots(rules: &Rules, rank: u64, table_bytes: u64, last: u64) -> Vec<u64> {
         let log = log(0, last);
         let mut made = Vec::new();
@@ -365,14 +366,15 @@ mod tests {
         assert_eq!(purge_upto(&RULES, &log(0, 1_000), &unknown), Some(970));
     }
 
-    /// L2: the log after a snapshot on its way is kept, up to the bound.
+    /// L2: while a snapshot is being sent, the log after it is kept, up to the bound.
     #[test]
     fn a_snapshot_on_its_way_keeps_the_log_after_it_up_to_the_bound() {
         let chased = |last| with(&[sent(100)], one_of_three(0, last, last - 10));
 
         assert_eq!(purge_upto(&RULES, &log(0, 1_700), &chased(1_700)), Some(100));
         assert_eq!(purge_upto(&RULES, &log(101, 1_700), &chased(1_700)), None);
-        // Beyond it the log is purged as if nothing was on its way: the member gets another one.
+        // Beyond it the log is purged as if no snapshot was being sent: the member gets another
+        // one.
         assert_eq!(purge_upto(&RULES, &log(101, 1_701), &chased(1_701)), Some(1_671));
     }
 

@@ -4,8 +4,8 @@
 //!
 //! - The table changes only here: by a committed entry, or by a snapshot (I8).
 //! - An entry that does not decode, or a state that differs from the leader's, stops the node
-//!   before anything is answered from it (I16, I28, I29).
-//! - The table's lock is never held while a disk or the network is waited for.
+//!   before any answer is given from it (I16, I28, I29).
+//! - The table's lock is never held during a wait for a disk or the network.
 
 use std::io::{self, BufReader};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -30,11 +30,11 @@ use super::wire::{log_id_to_stored, snapshot_meta_from_wire, snapshot_meta_to_wi
 use crate::consensus::Listener;
 use crate::storage::{Identity, Step};
 
-/// Commands applied before other tasks of the runtime get a turn: a node that catches up still
-/// answers its peers.
+/// Commands applied before other tasks of the runtime get a turn, so that a node that catches up
+/// still answers its peers.
 const COMMANDS_A_TURN: usize = 1_024;
 
-/// The applied state, shared with everybody who reads.
+/// The applied state, shared with all readers.
 pub(super) struct Replicated {
     state: Mutex<State>,
     listener: OnceLock<Arc<dyn Listener>>,
@@ -53,13 +53,13 @@ impl Replicated {
         Self { state: Mutex::new(state), listener: OnceLock::new(), applied }
     }
 
-    /// Looks at the table as of the index given with it.
+    /// Calls `look` with the table and the index that it is as of.
     pub(super) fn look<R>(&self, look: impl FnOnce(&LockTable, LogIndex) -> R) -> R {
         let state = self.lock();
         look(&state.table, state.table.applied_index())
     }
 
-    /// Who is a member and who ever was, as of the last entry applied.
+    /// The members, and the highest id of any member ever, as of the last entry applied.
     pub(super) fn roll(&self) -> Roll {
         self.lock().roll.clone()
     }
@@ -75,18 +75,18 @@ impl Replicated {
         self.applied.subscribe()
     }
 
-    /// A panic while the lock was held ends the worker that applies, and with it this replica.
+    /// A panic while the lock is held ends the worker that applies, and with it this replica.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What openraft is given as the data of a snapshot.
+/// The data of a snapshot, as openraft handles it.
 pub(super) enum SnapshotData {
     /// One of this node's own.
     Kept(Arc<dyn KeptSnapshot>),
-    /// Came from the leader, is complete and has the announced hash, and does not count yet: it
-    /// must not before the log it contradicts is gone.
+    /// Received from the leader, complete and with the announced hash. It does not count yet: it
+    /// must not before the log that it contradicts is removed.
     Received(Box<dyn SnapshotDraft>),
 }
 
@@ -100,12 +100,12 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Starts from the newest snapshot, or from nothing. Reads the whole snapshot: call it off the
-    /// runtime where [`ReplicaStore::may_block`].
+    /// Starts from the newest snapshot, or from an empty table. Reads the whole snapshot: call it
+    /// off the runtime where [`ReplicaStore::may_block`].
     ///
     /// # Errors
     ///
-    /// What is wrong with the snapshot, in words.
+    /// A message that says what is wrong with the snapshot.
     pub(super) fn load(store: Arc<dyn ReplicaStore>, faults: FaultSlot) -> Result<Self, String> {
         let newest = store.newest_snapshot().map_err(|error| error.to_string())?;
         let state = match newest {
@@ -120,7 +120,7 @@ impl Machine {
         Ok(Self { shared, store, faults, scratch: Vec::new(), snapshots: None })
     }
 
-    /// Has its snapshots timed.
+    /// Measures how long its snapshots take.
     pub(super) fn timed(mut self, snapshots: Stopwatch) -> Self {
         self.snapshots = Some(snapshots);
         self
@@ -184,7 +184,7 @@ impl Machine {
         Ok(outcomes)
     }
 
-    /// Reports why this node stops; the error makes openraft stop.
+    /// Reports the fault that stops this node; the returned error makes openraft stop.
     fn stop(&self, fault: Fault) -> io::Error {
         let error = io::Error::other(fault.to_string());
         self.faults.report(fault);
@@ -195,7 +195,7 @@ impl Machine {
         self.stop(Fault::Snapshot { message: message.to_string() })
     }
 
-    /// Makes `data` this node's newest snapshot, if it is not.
+    /// Makes `data` this node's newest snapshot, if it is not yet.
     async fn keep(
         &self,
         meta: &SnapshotMeta,
@@ -240,11 +240,11 @@ impl Machine {
         }
     }
 
-    /// Whether there is room for one more snapshot beside the one that stands.
+    /// Whether the disk has room for one more snapshot beside the present one.
     ///
     /// Below the disk reserve snapshots are still built, out of that reserve: without them the log
-    /// could never be purged, and what frees things still adds to it. Only where the snapshot
-    /// itself might not fit is it put off, because a write that fails stops the node.
+    /// could never be purged, and commands that free still add to it. A snapshot is postponed only
+    /// if it might not fit itself, because a write that fails stops the node.
     fn has_room(&self) -> bool {
         let last = self.store.newest_snapshot().ok().flatten().map_or(0, |kept| kept.length());
         let wanted = last.saturating_mul(2).saturating_add(SNAPSHOT_ROOM);
@@ -297,9 +297,10 @@ impl RaftStateMachine<Types> for Machine {
         self.freeze()
     }
 
-    /// The order matters for a node that dies in between: first everything queued for the log is
-    /// durable, truncation above all, then the snapshot counts, then the table changes. A snapshot
-    /// that counted beside a log it contradicts would keep the node from starting again.
+    /// The order matters for a node that crashes in between: first everything queued for the log
+    /// becomes durable, truncation above all, then the snapshot counts, then the table changes. A
+    /// snapshot that counted beside a log that contradicts it would keep the node from starting
+    /// again.
     async fn install_snapshot(
         &mut self,
         meta: &SnapshotMeta,
@@ -329,7 +330,7 @@ impl RaftStateMachine<Types> for Machine {
             replaced
         };
         self.shared.applied.send_replace(meta.last_log_id);
-        // Outside the lock, and where it holds nothing up: freeing a large table takes a while.
+        // Outside the lock and off the runtime: freeing a large table takes a while.
         drop_off_runtime(self.store.may_block(), replaced);
         Ok(())
     }
@@ -343,8 +344,8 @@ impl RaftStateMachine<Types> for Machine {
 
 /// A table frozen for a snapshot, to be written beside the running one.
 pub(super) struct Builder {
-    /// Until it is written. The last reference to what the running table has replaced since is
-    /// dropped where it was written: with a large table that takes longer than a heartbeat may.
+    /// Set until it is written. The thread that writes it drops the last reference to what the
+    /// running table has replaced since: with a large table that takes longer than a heartbeat may.
     frozen: Option<Frozen>,
     last: Option<LogId>,
     roll: Roll,
@@ -369,7 +370,7 @@ impl RaftSnapshotBuilder<Types> for Builder {
             if let Some(frozen) = frozen {
                 frozen.write_to(&mut draft)?;
             }
-            // With the system now, so that a simulated crash before the sync leaves it torn.
+            // Written to the system now, so that a simulated crash before the sync leaves it torn.
             draft.flush()?;
             Ok(draft)
         })
@@ -441,15 +442,15 @@ fn read_table(kept: Arc<dyn KeptSnapshot>, meta: &SnapshotMeta) -> Result<LockTa
     Ok(table)
 }
 
-/// Drops a large value where that holds nothing up. Nobody waits for it.
+/// Drops a large value off the runtime. No caller waits for it.
 fn drop_off_runtime<T: Send + 'static>(may_block: bool, value: T) {
     if may_block {
         drop(tokio::task::spawn_blocking(move || drop(value)));
     }
 }
 
-/// Runs `work` where it may block; at once where nothing blocks, so that a simulation stays on its
-/// one thread.
+/// Runs `work` where it may block. Where nothing blocks it runs at once, so that a simulation stays
+/// on its one thread.
 pub(super) async fn off_runtime<T: Send + 'static>(
     may_block: bool,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -470,7 +471,7 @@ mod tests {
     use crate::raft::MemoryStore;
 
     /// SC4 of the safety review: dropping what a large table has replaced takes longer than a
-    /// heartbeat may, and the builder is dropped on the thread that sends heartbeats.
+    /// heartbeat may, and the thread that sends heartbeats drops the builder.
     #[tokio::test]
     async fn a_snapshots_builder_keeps_nothing_of_the_table_once_it_is_written() {
         let machine = Machine::load(Arc::new(MemoryStore::new(1)), FaultSlot::new()).unwrap();

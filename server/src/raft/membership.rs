@@ -1,17 +1,16 @@
 //! Changing who is a member, one change at a time, on the leader.
 //!
-//! A member is added as a *learner*: it gets a snapshot, then the log, and counts for nothing. When
-//! it has caught up it is promoted to a voter. Voters change by joint consensus: for a while a
-//! majority of the old voters and one of the new ones must agree, so no two leaders can be elected
-//! by two sets of voters that do not meet. A change that its leader did not live to finish is
-//! finished by the next one.
+//! A member is added as a *learner*: it gets a snapshot, then the log, and has no vote. When it has
+//! caught up it is promoted to a voter. Voters change by joint consensus: for a while a majority of
+//! the old voters and one of the new ones must agree, so two disjoint sets of voters cannot elect
+//! two leaders. If the leader fails during a change, the next leader finishes it.
 //!
 //! # Invariants
 //!
-//! - A change is decided on what a quorum has confirmed to be the latest, and appended only if the
-//!   members are still those it was decided on.
-//! - Nobody is added under an id that was ever used; why that is enough stands in
-//!   `formation/joining.rs` (I22).
+//! - A change is decided on a membership that a quorum has confirmed to be the latest, and appended
+//!   only if that membership still stands.
+//! - No node is added under an id that was ever used; `formation/joining.rs` explains why that is
+//!   enough (I22).
 //! - A member is added only if it knows every command version that this leader may write (I29).
 
 use std::collections::BTreeSet;
@@ -39,19 +38,19 @@ use crate::consensus::{LeaderHint, Role};
 use crate::members::{MEMBERS_MAX, Member, MembershipError, MembershipRefusal};
 
 /// Entries that a learner may lag behind when it is promoted. From then on a commit may have to
-/// wait for it, so it must be able to make them up within a heartbeat or two.
+/// wait for it, so it must be able to catch up within a heartbeat or two.
 const PROMOTE_LAG_MAX: u64 = 1_000;
 
-/// How long a node that is to be added has to answer; twice as long to promise itself, because it
-/// asks back meanwhile.
+/// How long a node that is being added has to answer. It has twice as long to promise itself,
+/// because it first sends a question back.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// Between two looks whether a change was left unfinished.
+/// Time between two checks for an unfinished change.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 type Answer = Result<(), MembershipError>;
 
-/// Makes the changes. Shared: a change goes on when its caller is gone.
+/// Makes the changes. Shared: a change continues when its caller is gone.
 pub(super) struct Changes {
     pub(super) node_id: u64,
     pub(super) raft: Raft,
@@ -66,12 +65,12 @@ pub(super) struct Changes {
     pub(super) seams: Seams,
     /// How long a caller waits for the outcome.
     pub(super) deadline: Duration,
-    /// A member that was not heard for longer does not count as answering.
+    /// A member that has been silent for longer does not count as answering.
     pub(super) patience: Duration,
     pub(super) one_at_a_time: Arc<Mutex<()>>,
 }
 
-/// What a change is decided on.
+/// The state that a change is decided on.
 struct View {
     tenure: Tenure,
     membership: StoredMembership,
@@ -98,7 +97,7 @@ impl View {
 impl Changes {
     /// See [`Replica::add_learner`](super::Replica::add_learner).
     pub(super) async fn add_learner(self: Arc<Self>, member: Member) -> Answer {
-        // What cannot be is said without asking the new node, who may not even run.
+        // Refuses what is impossible before it calls the new node, which may not even run.
         self.check_new(&member, &self.view()?)?;
         let hello = self.introduced(&member).await?;
         let view = self.confirmed_view().await?;
@@ -106,14 +105,14 @@ impl Changes {
             return Ok(());
         }
         self.invite(&member, &hello, &view).await?;
-        // From here on the version gate looks at it, too.
+        // From here on the version gate counts this node, too.
         self.heard.note_version(member.node_id, hello.command_version);
         let node = (member.node_id, Addresses::of(&member));
         tracing::info!(node_id = member.node_id, address = member.peer_advertise, "adds a learner");
         self.write(ChangeMembers::AddNodes([node].into()), &view).await
     }
 
-    /// Whether the member is still to be added, and may be.
+    /// Returns whether the member is still to be added; fails if it may not be.
     fn check_new(&self, member: &Member, view: &View) -> Result<bool, MembershipRefusal> {
         let node_id = member.node_id;
         match view.member(node_id) {
@@ -140,7 +139,7 @@ impl Changes {
         Ok(true)
     }
 
-    /// Asks the node that is to be added who it is.
+    /// Asks the node that is to be added for its identity.
     async fn introduced(&self, member: &Member) -> Result<proto::HelloResponse, MembershipRefusal> {
         let Member { node_id, peer_advertise: address, .. } = member.clone();
         let not_reached =
@@ -228,7 +227,7 @@ impl Changes {
         }
         self.check_majority(&voters)?;
         if node_id == self.node_id {
-            // Whoever leads then can do it without an election in between.
+            // The next leader can remove this node without an election in between.
             self.pass_leadership(None).await?;
             return Err(self.not_leader());
         }
@@ -260,13 +259,13 @@ impl Changes {
         match (to, self.next_leader().await) {
             (None, _) => Ok(()),
             (Some(to), Some(leader)) if leader.node_id == to => Ok(()),
-            // Somebody else was elected; he can be asked.
+            // Another node was elected; the caller can ask it.
             (Some(_), leader) => Err(MembershipError::NotLeader { leader }),
         }
     }
 
     async fn pass_leadership(&self, to: Option<u64>) -> Answer {
-        // Clients are refused meanwhile: no longer than an election would take.
+        // Clients are refused meanwhile, for no longer than an election would take.
         let within = self.patience;
         let waited_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
         match self.hand_over.run(to, within).await {
@@ -278,7 +277,7 @@ impl Changes {
         }
     }
 
-    /// Who leads after this node, once that is known; not for long.
+    /// The next leader, once it is known; waits only for a while.
     async fn next_leader(&self) -> Option<LeaderHint> {
         let mut role = self.role.clone();
         let known = async {
@@ -292,7 +291,7 @@ impl Changes {
         MembershipError::NotLeader { leader: leader_of(&self.role.borrow()) }
     }
 
-    /// The members as this node knows them, if it leads and no change is under way.
+    /// The members as this node knows them. Fails if it does not lead, or a change is under way.
     fn view(&self) -> Result<View, MembershipError> {
         let Some(tenure) = self.role.borrow().tenure() else { return Err(self.not_leader()) };
         let lock = Arc::clone(&self.one_at_a_time).try_lock_owned();
@@ -310,15 +309,15 @@ impl Changes {
         Ok(View { tenure, membership, highest_id, _one_at_a_time: guard })
     }
 
-    /// As [`view`](Self::view), after a quorum has confirmed that this node leads, and with
-    /// everything applied that was committed before.
+    /// As [`view`](Self::view), after a quorum has confirmed that this node leads and everything
+    /// committed before is applied.
     async fn confirmed_view(&self) -> Result<View, MembershipError> {
         let confirmed = self.confirmer.confirm().await.map_err(MembershipError::of_question)?;
         let view = self.view()?;
         if view.tenure == confirmed.tenure { Ok(view) } else { Err(self.not_leader()) }
     }
 
-    /// Those of `voters` who answer are a majority of them.
+    /// Checks that a majority of `voters` answers.
     fn check_majority(&self, voters: &BTreeSet<u64>) -> Result<(), MembershipRefusal> {
         let answering = voters.iter().filter(|voter| self.answers(**voter)).count();
         let needed = voters.len() / 2 + 1;
@@ -352,7 +351,7 @@ impl Changes {
         Some(matched.index)
     }
 
-    /// How many entries the member's log is known to be short of this leader's.
+    /// The number of entries that the member's log is known to lack of this leader's.
     pub(super) fn lag(&self, node_id: u64) -> u64 {
         if node_id == self.node_id {
             return 0;
@@ -367,8 +366,8 @@ impl Changes {
         configured.cloned().unwrap_or(member)
     }
 
-    /// Appends the change, if the members are still those of `view`, and waits until it is applied;
-    /// a change of voters takes two entries.
+    /// Appends the change, if the members are still those of `view`, and waits until it is applied.
+    /// A change of voters takes two entries.
     async fn write(&self, change: ChangeMembers<u64, Addresses>, view: &View) -> Answer {
         let leader = CommittedLeaderId::new(view.tenure.get());
         let conditions: [Precondition<Types>; 2] = [
@@ -387,7 +386,7 @@ impl Changes {
                 Ok(())
             }
             Err(RaftError::Fatal(_)) => Err(MembershipError::ShuttingDown),
-            // Both steps of a change end like this; after the first, the change is made in part.
+            // Both steps of a change end here; after the first step, the change is made in part.
             Err(RaftError::APIError(
                 error @ (ClientWriteError::ForwardToLeader(_)
                 | ClientWriteError::LogEntryDiscarded(_)
@@ -403,8 +402,8 @@ impl Changes {
         }
     }
 
-    /// Waits until what this node tells of itself has the change: openraft says a little later who
-    /// the members are than that they are. The next change is decided on that.
+    /// Waits until openraft's metrics show the change: they show the new membership a little later
+    /// than its entry. The next change is decided on them.
     async fn until_seen(&self, change: &LogId) {
         let seen = async {
             let mut metrics = self.raft.metrics();
@@ -418,11 +417,11 @@ impl Changes {
                 }
             }
         };
-        // Without it the next change is refused as too early, and nothing is wrong.
+        // Otherwise the next change would be refused as too early, which does no harm.
         let _ = self.seams.timeout(LOOK_AGAIN, seen).await;
     }
 
-    /// Runs a change to its end, whatever becomes of its caller, who waits for a while.
+    /// Runs a change to its end even if its caller is gone. The caller waits for a limited time.
     pub(super) async fn run<F>(self: &Arc<Self>, change: impl FnOnce(Arc<Self>) -> F) -> Answer
     where
         F: Future<Output = Answer> + Send + 'static,
@@ -430,7 +429,7 @@ impl Changes {
         let (tell, told) = oneshot::channel();
         let change = change(Arc::clone(self));
         let finish = async move {
-            // Nobody waits any more: the change stands all the same.
+            // The caller is gone; the change stands all the same.
             let _ = tell.send(change.await);
         };
         self.seams.spawn("raft-change", finish).detach();
@@ -444,8 +443,8 @@ impl Changes {
         }
     }
 
-    /// Finishes changes that a leader before this one, or this one, began and did not finish. Runs
-    /// until the task is dropped.
+    /// Finishes changes that this leader or an earlier one began and did not finish. Runs until the
+    /// task is dropped.
     pub(super) async fn finish_what_was_begun(self: Arc<Self>) {
         let mut role = self.role.clone();
         loop {

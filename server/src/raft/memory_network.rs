@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::Member;
 use super::peers::{Lane, Peer, PeerError, PeerNetwork, PeerStream};
 
-/// A network in memory: messages arrive at once, until somebody cuts it, or holds them back.
+/// A network in memory: messages arrive at once, until a test cuts it or holds them back.
 #[derive(Clone, Debug)]
 pub struct MemoryNetwork(Arc<Shared>);
 
@@ -20,11 +20,11 @@ pub struct MemoryNetwork(Arc<Shared>);
 struct Shared {
     members: Mutex<BTreeMap<u64, Arc<dyn Peer>>>,
     cuts: watch::Sender<BTreeSet<(u64, u64)>>,
-    /// Where messages wait.
+    /// The ways on which messages are held back.
     held: watch::Sender<BTreeSet<Way>>,
 }
 
-/// The way there of what one node asks another, or the way back of what that one answers.
+/// A direction: of the requests of one node to another, or of the answers to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Leg {
     /// Requests.
@@ -55,24 +55,24 @@ impl MemoryNetwork {
         Arc::new(FromNode { network: self.clone(), from })
     }
 
-    /// `peer` answers as node `node_id` from here on.
+    /// From now on `peer` answers as node `node_id`.
     pub fn join(&self, node_id: u64, peer: Arc<dyn Peer>) {
         self.members().insert(node_id, peer);
     }
 
-    /// Nobody answers as node `node_id` any more. What was under way to it is lost.
+    /// From now on no peer answers as node `node_id`. What was under way to it is lost.
     pub fn leave(&self, node_id: u64) {
         self.members().remove(&node_id);
-        // Whoever waits for an answer looks again.
+        // Callers that wait for an answer check again.
         self.0.cuts.send_modify(|_| ());
     }
 
-    /// Nothing passes between the two any more, and what was under way is lost.
+    /// Cuts the two off from each other; what was under way is lost.
     pub fn cut(&self, one: u64, other: u64) {
         self.0.cuts.send_modify(|cuts| cuts.extend([(one, other), (other, one)]));
     }
 
-    /// Cuts `node_id` off from everybody else.
+    /// Cuts `node_id` off from all other members.
     pub fn isolate(&self, node_id: u64) {
         let others: Vec<u64> = self.members().keys().copied().collect();
         others.into_iter().filter(|other| *other != node_id).for_each(|other| {
@@ -80,13 +80,13 @@ impl MemoryNetwork {
         });
     }
 
-    /// Everything passes again.
+    /// Removes all cuts.
     pub fn heal(&self) {
         self.0.cuts.send_modify(BTreeSet::clear);
     }
 
-    /// One leg of what `from` asks `to` waits, and the connections live: it arrives after
-    /// [`release`](Self::release), in order on each stream.
+    /// Holds back one leg of the calls of `from` to `to`, on open connections: messages arrive
+    /// after [`release`](Self::release), in order on each stream.
     pub fn hold(&self, from: u64, to: u64, leg: Leg) {
         for lane in Lane::ALL {
             self.hold_lane(from, to, leg, lane);
@@ -100,7 +100,7 @@ impl MemoryNetwork {
         });
     }
 
-    /// What waits on that leg arrives now.
+    /// Delivers what is held back on that leg.
     pub fn release(&self, from: u64, to: u64, leg: Leg) {
         let stays = |way: &Way| (way.0, way.1, way.2) != (from, to, leg);
         self.0.held.send_modify(|held| held.retain(stays));
@@ -139,7 +139,7 @@ impl Wire {
         self.network.members().get(&self.to).cloned().ok_or_else(|| unreachable("nobody there"))
     }
 
-    /// Ends when nothing passes any more, or somebody else stands at the other end.
+    /// Ends when the connection is cut, or another peer answers at the other end.
     async fn until_cut(self, target: Arc<dyn Peer>) {
         let mut cuts = self.network.0.cuts.subscribe();
         loop {
@@ -155,7 +155,7 @@ impl Wire {
     async fn passes(&self, leg: Leg) {
         let mut held = self.network.0.held.subscribe();
         let way = (self.from, self.to, leg, self.lane);
-        // The sender lives as long as the network.
+        // The sender exists as long as the network.
         let _ = held.wait_for(|held| !held.contains(&way)).await;
     }
 
@@ -184,7 +184,7 @@ impl Wire {
     }
 }
 
-/// Hands each message on once it passes. One that waits holds up those behind it.
+/// Passes each message on once its leg is free. A message that waits delays those behind it.
 fn in_order<T: Send + 'static>(
     messages: BoxStream<'static, T>,
     wire: &Wire,

@@ -15,7 +15,7 @@ use crate::storage::{
     SNAPSHOT_CHUNK, Stage,
 };
 
-/// Everything in memory. [`restarted`](Self::restarted) is what the next process would find.
+/// Keeps everything in memory. [`restarted`](Self::restarted) is what the next process would find.
 pub struct MemoryStore {
     io: Arc<MemoryLog>,
     stall: Arc<Mutex<Stall>>,
@@ -24,11 +24,11 @@ pub struct MemoryStore {
     free_space: AtomicU64,
 }
 
-/// A disk that takes writes and finishes only so many more of them; all, where no number is set.
+/// A disk that takes all writes and finishes only a number of them, or all if none is set.
 #[derive(Default)]
 struct Stall {
     finishes: Option<u64>,
-    /// Each write takes so long.
+    /// How long each write takes.
     slow: Option<(Seams, Duration)>,
     unfinished: Vec<Completion>,
 }
@@ -79,33 +79,33 @@ impl MemoryStore {
         Self { io, stall, log, kept: Arc::new(Mutex::new(kept)), free_space }
     }
 
-    /// What a process would find that starts after this one was killed. This one's log takes
-    /// nothing any more: two processes never write one folder.
+    /// What a process would find that starts after this one was killed. From then on this store's
+    /// log takes nothing: two processes never write one folder.
     #[must_use]
     pub fn restarted(&self) -> Self {
         let kept = self.lock().clone();
         Self::over(self.io.power_cut(), kept)
     }
 
-    /// The disk takes writes and finishes none from now on: what it has not finished is not
-    /// durable, and is lost by [`restarted`](Self::restarted).
+    /// From now on the disk takes writes and finishes none: unfinished writes are not durable, and
+    /// [`restarted`](Self::restarted) loses them.
     pub fn stall(&self) {
         self.stall_after(0);
     }
 
-    /// As [`stall`](Self::stall), once the disk has finished so many more writes.
+    /// As [`stall`](Self::stall), once the disk has finished this many more writes.
     pub fn stall_after(&self, writes: u64) {
         let mut stall = self.stall.lock().unwrap_or_else(PoisonError::into_inner);
         stall.finishes = Some(writes);
     }
 
-    /// The disk takes so long over each write from now on, and does any number of them at once.
+    /// From now on the disk takes this long for each write, and does any number of them at once.
     pub fn slow_down(&self, seams: &Seams, takes: Duration) {
         let mut stall = self.stall.lock().unwrap_or_else(PoisonError::into_inner);
         stall.slow = Some((seams.clone(), takes));
     }
 
-    /// The disk reports an error from now on.
+    /// From now on the disk reports an error.
     pub fn fail(&self) {
         self.io.fail();
     }

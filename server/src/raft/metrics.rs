@@ -1,4 +1,4 @@
-//! What replication counts. The node registers these under their public names.
+//! The metrics of replication. The node registers these under their public names.
 
 use std::sync::Arc;
 
@@ -6,18 +6,19 @@ use holdfast_seams::{Clock, Moment};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
-/// What a leader proposes, and how long things take. Cheap to clone; clones count together.
+/// The batches that a leader proposes, and how long things take. Cheap to clone; clones count
+/// together.
 #[derive(Clone, Debug)]
 pub struct ReplicationMetrics {
     /// Commands in a proposed entry.
     pub batch_commands: Histogram,
-    /// Commands refused because too many wait.
+    /// Commands refused because too many are waiting.
     pub commands_refused: Counter,
     /// Seconds from proposing an entry to its being applied here: what a client waits for.
     pub commit_seconds: Histogram,
-    /// Seconds it took to write, sync and read back a snapshot of this node's own.
+    /// Seconds to write, sync and read back a snapshot that this node built.
     pub snapshot_seconds: Histogram,
-    /// Snapshots that set out to other members.
+    /// Snapshots whose transfer to another member began.
     pub snapshots_sent: Counter,
     /// Times that a follower was too far behind for the log and was cut off from it.
     pub followers_cut_off: Counter,
@@ -26,7 +27,7 @@ pub struct ReplicationMetrics {
 }
 
 impl ReplicationMetrics {
-    /// An entry with so many commands is proposed.
+    /// Counts a proposed entry with this many commands.
     pub(super) fn proposed(&self, commands: usize) {
         self.batch_commands.observe(u32::try_from(commands).unwrap_or(u32::MAX).into());
     }

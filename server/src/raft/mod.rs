@@ -16,12 +16,12 @@
 //!
 //! - A tenure is one term led by one process from start to end. It begins with an entry of its own,
 //!   applied; nothing is proposed, confirmed or expired before.
-//! - A batch meant for one tenure is appended in no other.
-//! - A leader is confirmed by quorum rounds begun after the question, by answers to calls of that round,
-//!   never by a clock and never by what openraft remembers of earlier requests (I18).
-//! - Every message of a peer is checked for cluster, incarnation and receiver at one place, before
-//!   anything else of it is looked at (I22).
-//! - Nobody votes under an id whose data is gone (I20, I22): see `formation.rs`.
+//! - A batch that was submitted in one tenure is appended in no other.
+//! - A leader is confirmed by a quorum round begun after the question, and only by answers to calls
+//!   of that round: never by a clock, nor by what openraft remembers of earlier requests (I18).
+//! - One place checks every message of a peer for cluster, incarnation and receiver, before other
+//!   code reads it (I22).
+//! - No node votes under an id whose data is gone (I20, I22): see `formation.rs`.
 
 mod admission;
 mod commit_news;

@@ -1,7 +1,7 @@
-//! openraft's way to other members, over [`PeerNetwork`].
+//! Connects openraft to other members over [`PeerNetwork`].
 //!
-//! Appends travel on one long-lived stream per follower, pipelined; heartbeats and votes are calls
-//! of their own, beside it, so that they are not held up by what is on its way.
+//! Appends travel on one long-lived, pipelined stream per follower. Heartbeats and votes are separate
+//! calls beside it, so that queued appends do not delay them.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -37,12 +37,12 @@ use super::wire::{self, Malformed};
 type Failure = RPCError<Types>;
 type AppendAnswer = Result<StreamAppendResult<Types>, Failure>;
 
-/// Makes the ways to other members.
+/// Makes the links to other members.
 pub(super) struct Network {
     pub(super) peers: Arc<dyn PeerNetwork>,
     pub(super) me: Arc<Me>,
     pub(super) heard: Arc<Heard>,
-    /// The members as configured: where their addresses differ from those in the log, somebody
+    /// The members as configured. Where their addresses differ from those in the log, an operator
     /// moved a node.
     pub(super) configured: Arc<[Member]>,
     pub(super) may_block: bool,
@@ -89,10 +89,10 @@ impl RaftNetworkFactory<Types> for Network {
     }
 }
 
-/// A way to one member.
+/// The link to one member.
 pub(super) struct Link {
     peer: Arc<dyn Peer>,
-    /// Votes go beside the log in any case: they are needed most when that connection is dead.
+    /// Votes never use the log's connection: they are needed most when that connection is dead.
     control: Arc<dyn Peer>,
     lane: Lane,
     target: u64,
@@ -110,7 +110,7 @@ impl Link {
         self.me.header(self.target)
     }
 
-    /// Reads one answer and keeps what the member says of its disk.
+    /// Reads one answer and stores the member's report of its disk.
     fn answer(
         heard: &Heard,
         target: u64,
@@ -121,7 +121,7 @@ impl Link {
         wire::append_result_from_wire(&response).map_err(malformed)
     }
 
-    /// One call for each request, for heartbeats: each with the header, none waiting for another.
+    /// Sends each heartbeat as a separate call: each with the header, none waiting for another.
     fn one_by_one<S>(&self, requests: S) -> RaftBoxStream<'_, AppendAnswer>
     where
         S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
@@ -132,7 +132,7 @@ impl Link {
             let response = self.peer.append(message).await;
             let result = Self::answer(&self.heard, self.target, response)?;
             match result {
-                // openraft takes for granted that nothing conflicts with the empty log.
+                // openraft assumes that nothing conflicts with the empty log.
                 Err(StreamAppendError::Conflict(_)) if without_prev => {
                     Err(malformed(Malformed("a conflict with the empty log")))
                 }
@@ -145,14 +145,14 @@ impl Link {
     where
         S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
     {
-        // openraft backs off after a failure where it hands out the next request, not before it
-        // opens the next stream. A way that fails without having taken a request would be tried
-        // again at once, for ever.
+        // After a failure openraft backs off when it takes the next request, not before it opens the
+        // next stream. Without this wait, a link that fails before it has taken a request would be
+        // retried at once, for ever.
         let Some(first) = requests.next().await else { return Ok(stream::empty().boxed()) };
         let matched = first.prev_log_id.map(|id| id.index);
         let mut floor = self.sending.floor();
-        // Without entries a request needs nothing of the log: news of a commit goes out also while
-        // a snapshot is on its way.
+        // A request without entries needs nothing of the log: news of a commit goes out also while a
+        // snapshot is being sent.
         if floor.is_above(matched) && !first.entries.is_empty() {
             return Err(self.cut_off());
         }
@@ -171,7 +171,7 @@ impl Link {
         Ok(while_kept(answers.boxed(), floor, matched, || self.cut_off()))
     }
 
-    /// The member gets a snapshot: openraft turns to that once the log it needs is purged.
+    /// Makes openraft send a snapshot: it does so once the log that the member needs is purged.
     fn cut_off(&self) -> Failure {
         self.metrics.followers_cut_off.inc();
         let target = self.target;
@@ -183,11 +183,11 @@ impl Link {
 
 /// The answers, until the log is no longer kept for a member that has come no further.
 ///
-/// What a stream needs may have been purged before it began, above all while openraft replaces it by a
-/// snapshot. It has requests without entries then, for ever, and as long as there is anything to send
-/// openraft's task does not look whether it should send something else: the log after the snapshot. So
-/// such a stream ends with its first answer, and the task looks. That is no failure: one would undo what
-/// openraft has begun meanwhile.
+/// The entries that a stream needs may have been purged before it began, above all while openraft
+/// replaces it by a snapshot. Then it only has requests without entries, for ever. As long as
+/// openraft's task has anything to send, it does not check whether it should send the log after the
+/// snapshot instead. So such a stream ends with its first answer, and the task checks. That is no
+/// failure: a failure would undo what openraft has begun meanwhile.
 fn while_kept<'a>(
     answers: BoxStream<'a, AppendAnswer>,
     floor: Floor,
@@ -317,7 +317,7 @@ impl NetBackoff<Types> for Link {
     }
 }
 
-/// How far a snapshot on its way has come.
+/// The progress of a snapshot that is being sent.
 struct Progress {
     size: u64,
     taken: AtomicU64,
@@ -332,7 +332,7 @@ impl Progress {
         Self { size, taken: AtomicU64::new(0), last, whole: AtomicBool::new(size == 0) }
     }
 
-    /// The transport takes a chunk: there is room for it, so the member took others.
+    /// The transport takes a chunk: it has room, so the member took earlier ones.
     fn note(&self, clock: &dyn Clock, chunk: &proto::SnapshotChunk) {
         let more = chunk.data.len() as u64;
         let taken = self.taken.fetch_add(more, Ordering::Relaxed).saturating_add(more);
@@ -340,7 +340,8 @@ impl Progress {
         self.whole.store(taken >= self.size, Ordering::Relaxed);
     }
 
-    /// Waits until no chunk was taken for `patience`, or the member has not installed what it has.
+    /// Waits until no chunk was taken for `patience`, or the member has not installed the whole
+    /// snapshot in time.
     async fn stalled(&self, clock: &dyn Clock, patience: Duration) {
         loop {
             let whole = self.whole.load(Ordering::Relaxed);
@@ -355,15 +356,15 @@ impl Progress {
     }
 }
 
-/// How long a member may take to install a snapshot that it has. A million holds (60 MB) take 6 to
-/// 9 s to hash, sync, read back and restore: this is more than ten times that. A member whose disk
-/// hangs ends itself before.
+/// How long a member may take to install a snapshot that it has received. A million holds (60 MB) take
+/// 6 to 9 s to hash, sync, read back and restore: this is more than ten times that. A member whose
+/// disk hangs ends itself before.
 fn install_within(bytes: u64) -> Duration {
     Duration::from_mins(1) + Duration::from_secs(bytes >> 20)
 }
 
-/// The head, then the body in chunks of at most 64 KiB. A chunk that cannot be read ends the
-/// stream; the receiver finds it too short.
+/// The head, then the body in chunks of at most 64 KiB. A chunk that cannot be read ends the stream;
+/// the receiver then finds the snapshot too short.
 fn chunks(
     head: proto::SnapshotHead,
     kept: Arc<dyn KeptSnapshot>,
@@ -382,7 +383,7 @@ fn chunks(
 }
 
 fn failure(error: &PeerError) -> Failure {
-    // Also what was refused is not helped by trying at once: backed off like a node that is away.
+    // A refused call is backed off like one to an unreachable node: an immediate retry does not help.
     RPCError::Unreachable(Unreachable::new(error))
 }
 
@@ -400,7 +401,7 @@ mod tests {
 
     use super::*;
 
-    /// A member that says the same again and again.
+    /// A member that repeats the same answer.
     fn always(upto: u64) -> BoxStream<'static, AppendAnswer> {
         let upto = wire::log_id_from_wire(&proto::LogId { term: 1, node_id: 1, index: upto });
         stream::repeat_with(move || Ok(Ok(Some(upto)))).boxed()
@@ -410,7 +411,7 @@ mod tests {
         failure(&PeerError::Unreachable("cut off".to_owned()))
     }
 
-    /// What came of at most ten answers, on a stream that has seen this floor.
+    /// The first ten answers at most, on a stream that has seen this floor.
     async fn ten(floor: u64, upto: u64) -> Vec<bool> {
         let raised = watch::Sender::new(Some(floor));
         let mut floor = Floor::of(&raised);
@@ -419,7 +420,7 @@ mod tests {
         answers.map(|answer| answer.is_ok()).take(10).collect().await
     }
 
-    /// It began when the floor had been raised, and no later raise tells it.
+    /// The stream began after the floor was raised, so no later raise reaches it.
     #[tokio::test]
     async fn a_stream_that_lacks_entries_ends_with_its_first_answer_and_without_a_failure() {
         assert_eq!(ten(20, 19).await, [true]);

@@ -1,4 +1,4 @@
-//! How members reach each other: a small trait with gRPC behind it, or a simulator's network.
+//! How members reach each other: a small trait, implemented by gRPC and by a simulator's network.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -22,7 +22,7 @@ pub enum PeerError {
     /// No connection, or it broke. The member may have seen the message.
     #[error("not reachable: {0}")]
     Unreachable(String),
-    /// The member looked at who is calling, or at the message, and refused it.
+    /// The member checked the sender, or the message, and refused it.
     #[error("refused: {0}")]
     Refused(String),
     /// The member stops.
@@ -30,11 +30,11 @@ pub enum PeerError {
     Stopping(String),
 }
 
-/// What came back on one message of a stream.
+/// The answers on a stream.
 pub type PeerStream<T> = BoxStream<'static, Result<T, PeerError>>;
 
-/// What can be asked of a member. The member's own side implements it too: a network in memory
-/// hands that out as it is.
+/// The calls that a member answers. The member's own side implements it too: a network in memory
+/// returns that directly.
 ///
 /// The messages are documented in `peer.proto`.
 pub trait Peer: Send + Sync + 'static {
@@ -44,7 +44,7 @@ pub trait Peer: Send + Sync + 'static {
         request: proto::PromiseRequest,
     ) -> BoxFuture<'static, Result<proto::PromiseResponse, PeerError>>;
 
-    /// Asks a member what it knows of itself.
+    /// Asks a member for its own state.
     fn hello(
         &self,
         request: proto::HelloRequest,
@@ -68,7 +68,7 @@ pub trait Peer: Send + Sync + 'static {
         request: proto::VoteRequest,
     ) -> BoxFuture<'static, Result<proto::VoteResponse, PeerError>>;
 
-    /// Asks whether a vote would be given.
+    /// Asks whether the member would vote for this node.
     fn pre_vote(
         &self,
         request: proto::VoteRequest,
@@ -87,7 +87,7 @@ pub trait Peer: Send + Sync + 'static {
     ) -> BoxFuture<'static, Result<proto::TransferLeaderResponse, PeerError>>;
 }
 
-/// What travels apart from what else, so that much of the one does not hold up the other.
+/// Traffic that travels apart from other traffic, so that much of one kind does not delay another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lane {
     /// The append stream.
@@ -99,18 +99,18 @@ pub enum Lane {
 }
 
 impl Lane {
-    /// All of them.
+    /// All lanes.
     #[cfg(test)]
     pub(super) const ALL: [Self; 3] = [Self::Log, Self::Control, Self::Bulk];
 }
 
-/// Reaches members.
+/// Makes connections to members.
 pub trait PeerNetwork: Send + Sync + 'static {
-    /// A way to `member`, whether it is there or not.
+    /// A connection to `member`, whether or not it is reachable.
     fn peer(&self, member: &Member, lane: Lane) -> Arc<dyn Peer>;
 }
 
-/// Who this node is towards its peers.
+/// The identity that this node presents to its peers.
 pub(super) struct Me {
     pub(super) node_id: u64,
     /// Cluster and incarnation, from the promise on.
@@ -122,7 +122,7 @@ impl Me {
         Self { node_id, cluster: OnceLock::new() }
     }
 
-    /// To be called when the promise is durable. It is made once in the life of a folder.
+    /// To be called when the promise is durable. A folder makes it once.
     pub(super) fn belongs_to(&self, cluster: ClusterId, incarnation: u64) {
         let known = self.cluster.get_or_init(|| (cluster, incarnation));
         debug_assert_eq!(*known, (cluster, incarnation));
@@ -132,7 +132,8 @@ impl Me {
         self.cluster.get().copied()
     }
 
-    /// The header of a message to `to`; without a cluster it names none and is refused everywhere.
+    /// The header of a message to `to`. Before the promise it names no cluster, and every member
+    /// refuses it.
     pub(super) fn header(&self, to: u64) -> proto::PeerHeader {
         let (cluster_id, incarnation) = self
             .cluster()
@@ -146,8 +147,8 @@ impl Me {
         }
     }
 
-    /// Whether a message was meant for this node, in this cluster and life of it (I22). The one
-    /// place where that is decided, before anything of the message is looked at.
+    /// Checks that a message is meant for this node, in this cluster and incarnation (I22). The
+    /// only place that decides it, before other code looks at the message.
     ///
     /// # Errors
     ///
@@ -186,16 +187,16 @@ pub(super) fn refused(reason: impl Into<String>) -> PeerError {
     PeerError::Refused(reason.into())
 }
 
-/// What the members said of themselves lately.
+/// What the members have reported lately.
 pub(super) struct Heard {
     gate: Mutex<VersionGate>,
     below_reserve: Mutex<BTreeMap<u64, bool>>,
     progress: Mutex<BTreeMap<u64, Progress>>,
-    /// Of the members that answered when they were last asked.
+    /// Of the members that answered the last question.
     disks: Mutex<BTreeMap<u64, DiskHealth>>,
 }
 
-/// How far a member says it has come.
+/// How far a member has come, by its own report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
     pub(super) version: String,
@@ -222,7 +223,7 @@ impl Heard {
         lock(&self.progress).get(&member).cloned()
     }
 
-    /// Forgets whoever is no member any more.
+    /// Forgets nodes that are no longer members.
     pub(super) fn keep_only(&self, members: &[u64]) {
         let gone: Vec<u64> = {
             let mut progress = lock(&self.progress);
@@ -247,7 +248,7 @@ impl Heard {
         lock(&self.below_reserve).insert(member, below);
     }
 
-    /// What a member says of its disk; `None`: it did not answer.
+    /// Stores a member's report of its disk; `None`: it did not answer.
     pub(super) fn note_disk(&self, member: u64, disk: Option<DiskHealth>) {
         let mut disks = lock(&self.disks);
         match disk {
@@ -256,7 +257,7 @@ impl Heard {
         };
     }
 
-    /// What the member said of its disk when it was last asked; `None`: it did not answer.
+    /// The member's last report of its disk; `None`: it did not answer.
     pub(super) fn disk(&self, member: u64) -> Option<DiskHealth> {
         lock(&self.disks).get(&member).copied()
     }
@@ -266,7 +267,7 @@ impl Heard {
         lock(&self.gate).highest(members.iter().copied())
     }
 
-    /// How many of `members` said that they are below their disk reserve.
+    /// How many of `members` report that they are below their disk reserve.
     pub(super) fn below_reserve(&self, members: &[u64]) -> usize {
         let said = lock(&self.below_reserve);
         members.iter().filter(|member| said.get(member).copied().unwrap_or(false)).count()

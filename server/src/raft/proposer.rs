@@ -1,20 +1,21 @@
-//! The proposer: gathers commands into log entries and tells each caller what became of its own.
+//! The proposer: gathers commands into log entries and reports to each caller the outcome of its
+//! command.
 //!
-//! Whatever arrives while the last entries are on their way becomes the next entry: the batch grows
-//! with the load, and an idle server adds no delay.
+//! Commands that arrive while the last entries are being committed become the next entry: the batch
+//! grows with the load, and an idle server adds no delay.
 //!
 //! # Invariants
 //!
 //! - Each command's [`Done`] is called exactly once.
 //! - Commands are proposed in the order of `submit`, each only in the tenure it was submitted in:
 //!   openraft appends an entry only while this node leads the term it was meant for.
-//! - An error that is certain ([`ProposeError::is_certainly_not_applied`]) is given only for a
-//!   command that was never appended.
+//! - A command gets a certain error ([`ProposeError::is_certainly_not_applied`]) only if it was
+//!   never appended.
 //!
 //! # Bounds
 //!
-//! What waits is bounded by [`Admission`], by count and by bytes; [`MAX_BATCH_COMMANDS`] and [`MAX_BATCH_BYTES`] go into
-//! one entry; [`IN_FLIGHT`] entries are on their way.
+//! [`Admission`] bounds the waiting commands, by count and by bytes; [`MAX_BATCH_COMMANDS`] and
+//! [`MAX_BATCH_BYTES`] bound one entry; [`IN_FLIGHT`] entries are in flight at most.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -43,23 +44,23 @@ pub(super) const MAX_BATCH_COMMANDS: usize = 1_024;
 /// (64 KiB). A command alone takes about half of it at most: 64 names of 512 bytes, or an import.
 pub(super) const MAX_BATCH_BYTES: usize = 60 << 10;
 
-/// Entries on their way at once: while one is synced, the next is replicated. Measured with 1 to 16:
-/// more than two bring nothing.
+/// Entries in flight at once: while one is synced, the next is replicated. Measured with 1 to 16:
+/// more than two gain nothing.
 const IN_FLIGHT: usize = 2;
 
 /// The proposer's bounds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
-    /// What may wait to be proposed.
+    /// The commands that may wait to be proposed.
     pub(super) bounds: Bounds,
     /// How long a caller waits for an outcome.
     pub(super) deadline: Duration,
 }
 
-/// What may be proposed just now, as the survey of the members found it.
+/// What may be proposed at present, by the last survey of the members.
 #[derive(Debug)]
 pub(super) struct Policy {
-    /// A disk is below its reserve: only what frees or ends things (DESIGN §7).
+    /// A disk is below its reserve: only commands that free or end something (DESIGN §7).
     pub(super) only_what_frees: AtomicBool,
     /// The highest version all members know (I29).
     pub(super) highest_version: AtomicU16,
@@ -73,7 +74,7 @@ impl Policy {
         }
     }
 
-    /// Whether all members said that they know the command (I29).
+    /// Whether all members have reported that they know the command (I29).
     pub(super) fn check_version(&self, command: &Command) -> Result<(), ProposeError> {
         let version = command.version();
         if version > self.highest_version.load(Ordering::Relaxed) {
@@ -93,7 +94,7 @@ impl Policy {
 /// Takes commands and proposes them.
 pub(super) struct Proposer {
     queue: Mutex<Queue>,
-    /// Something changed that [`Proposer::run`] should look at.
+    /// Notified when [`Proposer::run`] has something to do.
     wake: Notify,
     settings: Settings,
     seams: Seams,
@@ -105,12 +106,12 @@ pub(super) struct Proposer {
 
 struct Queue {
     waiting: VecDeque<Waiting>,
-    /// What `waiting` weighs.
+    /// The weight of `waiting`.
     load: Admission,
     in_flight: VecDeque<Arc<Flight>>,
     /// The last witness that was put into a batch.
     witnessed: Option<LogIndex>,
-    /// Leadership is being handed over: nothing new begins.
+    /// Leadership is being handed over: no new entry begins.
     paused: bool,
     closed: bool,
 }
@@ -123,14 +124,14 @@ struct Waiting {
     since: Moment,
 }
 
-/// An entry on its way, and who waits for it.
+/// An entry in flight, and the callbacks of its commands.
 struct Flight {
     since: Moment,
     dones: Mutex<Option<Vec<Done>>>,
 }
 
 impl Flight {
-    /// Answers everybody, unless they were answered before.
+    /// Answers all callers, unless they were answered before.
     fn settle(&self, result: impl FnOnce(Vec<Done>)) {
         if let Some(dones) = lock(&self.dones).take() {
             result(dones);
@@ -146,7 +147,7 @@ impl Flight {
     }
 }
 
-/// Given to openraft with the entry. If openraft drops it without an answer, it stops.
+/// Given to openraft with the entry. openraft drops it without an answer only when it stops.
 struct Landing {
     flight: Arc<Flight>,
     proposer: Arc<Proposer>,
@@ -172,8 +173,8 @@ impl Proposer {
         Self { queue, wake, settings, seams, role, policy, shared, metrics }
     }
 
-    /// See [`Consensus::submit`](crate::consensus::Consensus::submit). What can be refused at once
-    /// is refused before this returns.
+    /// See [`Consensus::submit`](crate::consensus::Consensus::submit). A command that can be
+    /// refused at once is refused before this returns.
     pub(super) fn submit(&self, command: Command, done: Done) {
         match self.admit(&command) {
             Err(error) => done(Err(error)),
@@ -182,7 +183,7 @@ impl Proposer {
                 let waiting = Waiting { tenure, command, weight, done, since };
                 match self.enqueue(waiting) {
                     Ok(()) => self.wake.notify_one(),
-                    // Not while the queue is locked.
+                    // Called after the queue's lock is released.
                     Err((done, error)) => done(Err(error)),
                 }
             }
@@ -204,7 +205,7 @@ impl Proposer {
         Ok(())
     }
 
-    /// In how many steps a session can give back what the table has of it.
+    /// The number of steps in which a session can give back what the table has of it.
     fn steps_to_free(&self, session: SessionId) -> usize {
         let steps = self.shared.look(|table, _| table.steps_to_free(session));
         usize::try_from(steps).unwrap_or(usize::MAX)
@@ -220,8 +221,8 @@ impl Proposer {
         Ok(tenure)
     }
 
-    /// What was proposed before was known to every member then (I29). So a member that is down when
-    /// a leader begins, and cannot say what it knows, holds nothing back that was ever done.
+    /// When a version was proposed, every member knew it (I29). So a member that is down when a
+    /// leader begins, and cannot report its version, blocks no version that was applied before.
     fn was_applied(&self, version: u16) -> bool {
         version <= self.shared.look(|table, _| table.applied_version())
     }
@@ -248,7 +249,7 @@ impl Proposer {
         }
     }
 
-    /// Takes the next batch out of the queue, if one may go now.
+    /// Takes the next batch out of the queue, if an entry may go now.
     fn gather(&self) -> Option<(Tenure, Batch, Vec<Done>)> {
         let current = self.role.borrow().tenure();
         let mut gone = Vec::new();
@@ -283,13 +284,13 @@ impl Proposer {
             })
         };
         if !gone.is_empty() {
-            // Meant for a tenure that is over, and never appended.
+            // Submitted in a tenure that is over, and never appended.
             fail_all(gone, &not_leader(&self.role));
         }
         gathered
     }
 
-    /// The newest witness, once (I16).
+    /// The newest witness, each only once (I16).
     fn next_witness(&self, queue: &mut Queue) -> Option<Witness> {
         let newest = self.shared.look(|table, _| table.latest_witness())?;
         if queue.witnessed == Some(newest.index) {
@@ -316,14 +317,14 @@ impl Proposer {
             let proposer = &landing.proposer;
             landing.flight.settle(|dones| proposer.land(result, dones, since));
         });
-        // Conditional on the term: a batch meant for this tenure is appended in no other.
+        // Conditional on the term: openraft appends a batch of this tenure in no other.
         let sent = raft
             .write(EncodedBatch(batch.encode().into()))
             .with_leader(CommittedLeaderId::new(tenure.get()))
             .responder(responder)
             .await;
         if let Err(error) = sent {
-            // The responder was dropped, which answered everybody.
+            // The responder was dropped, and its drop answered all callers.
             tracing::debug!(%error, "proposed to a replica that stops");
         }
     }
@@ -342,7 +343,7 @@ impl Proposer {
         }
     }
 
-    /// What openraft's refusal says for certain.
+    /// What is certain after openraft's refusal.
     fn meaning(
         &self,
         error: &ClientWriteError<super::types::Types>,
@@ -350,8 +351,8 @@ impl Proposer {
     ) -> ProposeError {
         let waited_ms = self.waited_ms(since);
         match error {
-            // Said before anything is appended, and only then: what was appended and is given up
-            // comes as `LogEntryDiscarded`.
+            // openraft returns this only before it appends anything: an entry that was appended and
+            // is given up comes back as `LogEntryDiscarded`.
             ClientWriteError::ForwardToLeader(forward) => match forward.reason {
                 ForwardReason::LeaseExpired => ProposeError::Unavailable { waited_ms },
                 ForwardReason::NotLeader | ForwardReason::LeadershipTransfer => {
@@ -369,7 +370,7 @@ impl Proposer {
         u64::try_from(waited.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Answers those who have waited long enough (I32).
+    /// Answers the callers whose deadline has passed (I32).
     fn drop_overdue(&self) {
         let now = self.seams.clock.now();
         let due = |since: Moment| since + self.settings.deadline <= now;
@@ -400,8 +401,8 @@ impl Proposer {
         Some(first + self.settings.deadline)
     }
 
-    /// A tenure is over. What was appended may still be committed by another leader; what waits
-    /// never will be.
+    /// Ends a tenure. Another leader may still commit what was appended; what waits is never
+    /// committed.
     pub(super) fn tenure_ended(&self) {
         let (waiting, flights) = self.take_all();
         let error = not_leader(&self.role);
@@ -413,12 +414,12 @@ impl Proposer {
         self.wake.notify_one();
     }
 
-    /// Begins nothing new, or begins again.
+    /// Stops beginning new entries, or begins them again.
     pub(super) fn pause(&self, paused: bool) {
         lock(&self.queue).paused = paused;
     }
 
-    /// How many entries are on their way.
+    /// How many entries are in flight.
     pub(super) fn in_flight(&self) -> usize {
         lock(&self.queue).in_flight.iter().filter(|flight| !flight.is_settled()).count()
     }
@@ -428,12 +429,12 @@ impl Proposer {
         lock(&self.queue).waiting.len()
     }
 
-    /// How many bytes they take.
+    /// How many bytes the waiting commands take.
     pub(super) fn waiting_bytes(&self) -> usize {
         lock(&self.queue).load.bytes()
     }
 
-    /// The node stops: everybody is answered, now and later.
+    /// Stops: all callers get an answer, now and later.
     pub(super) fn close(&self) {
         lock(&self.queue).closed = true;
         let (waiting, flights) = self.take_all();
@@ -465,7 +466,7 @@ impl Queue {
         }
     }
 
-    /// Why nothing is taken at all; `None`: it is.
+    /// Why every command is refused; `None` if commands are accepted.
     fn closed_to(&self, role: &watch::Receiver<Role>) -> Option<ProposeError> {
         if self.closed {
             return Some(ProposeError::ShuttingDown);
@@ -490,7 +491,7 @@ fn deliver(index: LogIndex, outcomes: Vec<Outcome>, dones: Vec<Done>) {
     for done in dones {
         match outcomes.next() {
             Some(outcome) => done(Ok(Committed { index, outcome })),
-            // The entry was committed, but not with this command's outcome: not to be told.
+            // The entry was committed without an outcome for this command: its outcome is unknown.
             None => done(Err(ProposeError::OutcomeUnknown { waited_ms: 0 })),
         }
     }
@@ -502,7 +503,7 @@ fn fail_all(dones: Vec<Done>, error: &ProposeError) {
     }
 }
 
-/// Nothing was appended here; `role` knows whom to ask.
+/// The error for a command that was not appended here, with the leader that `role` knows.
 pub(super) fn not_leader(role: &watch::Receiver<Role>) -> ProposeError {
     let leader: Option<LeaderHint> = match &*role.borrow() {
         Role::Following { leader } => leader.clone(),

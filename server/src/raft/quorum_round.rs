@@ -1,29 +1,29 @@
-//! A quorum round of our own: a majority of the voters accepts this leader's vote in answer to calls
+//! Our own quorum round: a majority of the voters accepts this leader's vote in answer to calls
 //! that were sent after the question (DESIGN §5.1, I6, I18).
 //!
-//! # Why a round proves that nobody else was elected before the question
+//! # Why a round proves that no other leader was elected before the question
 //!
-//! Each other voter receives one call of its own: an append without entries, which carries this
-//! leader's vote. A member answers it with a match only if its own vote is not later than that one.
-//! A leader of a later term needs votes of a majority, and a member never goes back from a vote. A
-//! majority that accepts our vote at instants after the question has one member in common with any
-//! majority that elects somebody else, and that member votes for the other one after it answered: so
-//! the other one is elected after the question, and each lease of its tenure begins after it (§5.3).
+//! Each other voter receives one call: an append without entries, which carries this leader's vote.
+//! A member answers it with a match only if its own vote is not later than that one. A leader of a
+//! later term needs the votes of a majority, and a member never goes back from a vote. A majority
+//! that accepts our vote at instants after the question has one member in common with any majority
+//! that elects another leader, and that member votes for the other one after it answered. So the
+//! other leader is elected after the question, and each lease of its tenure begins after it (§5.3).
 //! No clock takes part.
 //!
 //! # Why only the answers to these calls count
 //!
 //! What openraft keeps about members (when the last request was sent that a member acknowledged) is
-//! no proof: on a log stream one answer acknowledges all requests up to an entry, also requests
+//! no proof. On a log stream one answer acknowledges all requests up to an entry, also requests
 //! without entries that were sent long after the answer was given (`InflightAppendQueue`). Such an
 //! answer may wait in a connection across an election.
 //!
 //! An answer here belongs to one call, and the calls of a round are made in that round and dropped
-//! with it. The transport cannot mix them up. gRPC answers a call on the HTTP/2 stream of that call,
-//! and a stream id is never used twice on a connection; when a library sends a call again, the copy
-//! is later than the call, and an answer to it says the same about a later instant. The simulator
-//! delivers such copies (`may_come_twice` in `tests/src/sim/port.rs`): the answer to the second copy
-//! reaches nobody.
+//! with it. The transport cannot mix them up: gRPC answers a call on the HTTP/2 stream of that
+//! call, and never uses a stream id twice on a connection. When a library sends a call again, the
+//! copy is later than the call, and an answer to it says the same about a later instant. The
+//! simulator delivers such copies (`may_come_twice` in `tests/src/sim/port.rs`) and drops the
+//! answer to the second copy.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -44,13 +44,13 @@ use super::wire;
 
 /// Calls under way: each ends with the member that was asked and whether it accepted the vote.
 ///
-/// Bounded: a member is asked again five times in a round at most, and the calls end with the round.
+/// Bounded: a round calls a member five times at most, and the calls end with the round.
 pub(super) type Calls = FuturesUnordered<BoxFuture<'static, (u64, bool)>>;
 
-/// How often a member that does not answer is asked in the time that a round may take.
+/// How often a member that does not answer is called within the limit of a round.
 const ASKED_PER_ROUND: u32 = 5;
 
-/// Asks the voters.
+/// Runs quorum rounds among the voters.
 pub(super) struct QuorumRound {
     me: Arc<Me>,
     raft: Raft,
@@ -59,21 +59,21 @@ pub(super) struct QuorumRound {
     /// is that of a node that was moved.
     configured: Arc<[Member]>,
     seams: Seams,
-    /// Between two calls to a member that has not answered: a call may be lost.
+    /// Time between two calls to a member that has not answered: a call may be lost.
     ask_again: Duration,
 }
 
-/// Why a round confirmed nothing. That no majority answers is no end of a round: its caller sets the
-/// limit.
+/// Why a round confirmed nothing. A round without an answering majority does not end; its caller
+/// sets the limit.
 #[derive(Debug)]
 pub(super) enum RoundError {
-    /// openraft does not say that this node leads that term.
+    /// According to openraft this node does not lead that term.
     NotLeader,
     /// openraft has stopped.
     Stopped,
 }
 
-/// What openraft's core says at one instant after the question, if this node leads.
+/// The state of openraft's core at one instant after the question, if this node leads.
 struct Standing {
     vote: Vote,
     committed: Option<LogId>,
@@ -83,7 +83,7 @@ struct Standing {
 }
 
 impl QuorumRound {
-    /// A round is given up `deadline` after it began.
+    /// Rounds that their caller gives up `deadline` after they began.
     pub(super) fn new(
         me: Arc<Me>,
         raft: Raft,
@@ -108,8 +108,8 @@ impl QuorumRound {
         tenure: Tenure,
         calls: &mut Calls,
     ) -> Result<Option<LogId>, RoundError> {
-        // Asked in openraft's core, not read from its metrics: those may lag behind a vote that this
-        // node has given to another. With one voter this is the whole round.
+        // The question goes to openraft's core, not to its metrics: those may lag behind a vote
+        // that this node has given to another. With one voter this is the whole round.
         let (node_id, configured) = (self.me.node_id, Arc::clone(&self.configured));
         let standing = self
             .raft
@@ -131,9 +131,9 @@ impl QuorumRound {
         Ok(standing.committed)
     }
 
-    /// One call to one member. It has no entries, names no entry before them and no commit: so a
-    /// member whose log lags or differs answers as well, nothing changes in its log, and nothing is
-    /// written once its vote is saved.
+    /// Makes one call to one member. The call has no entries, names no entry before them and no
+    /// commit. So a member whose log lags or differs answers as well, its log does not change, and
+    /// it writes nothing once its vote is saved.
     fn ask(&self, member: &Member, vote: &Vote) -> BoxFuture<'static, (u64, bool)> {
         let request = AppendEntriesRequest {
             vote: *vote,
@@ -175,7 +175,7 @@ impl Standing {
     }
 }
 
-/// Takes answers until those who accepted are a quorum; for ever, if no more come.
+/// Takes answers until the members that accepted are a quorum; never ends if no more come.
 async fn gather(calls: &mut Calls, configs: &[BTreeSet<u64>], accepted: &mut BTreeSet<u64>) {
     while let Some((member, accepts)) = calls.next().await {
         if accepts {
@@ -195,11 +195,11 @@ fn is_quorum(configs: &[BTreeSet<u64>], accepted: &BTreeSet<u64>) -> bool {
     !configs.is_empty() && configs.iter().all(has_majority)
 }
 
-/// Whether an answer says that its member has accepted the vote that it was asked with.
+/// Whether an answer proves that its member accepted the vote in the call.
 ///
-/// A match does, whatever it names: openraft looks at the vote first. A higher vote says the
+/// A match does, whatever it names: openraft looks at the vote first. A higher vote proves the
 /// opposite. A conflict would also come after the vote was accepted, but nothing can conflict with a
-/// request that names no entry: a member that says so is not believed.
+/// request that names no entry, so it does not count.
 fn accepts(answer: Result<proto::AppendResponse, PeerError>) -> bool {
     answer.is_ok_and(|answer| matches!(wire::append_result_from_wire(&answer), Ok(Ok(_))))
 }
@@ -223,7 +223,7 @@ mod tests {
         assert!(is_quorum(&[set(&[1])], &set(&[1])));
     }
 
-    /// A leader that is no voter any more, or a learner, is none of the majority.
+    /// A leader that is no voter any more, or a learner, does not count for the majority.
     #[test]
     fn who_is_no_voter_does_not_count() {
         assert!(!is_quorum(&[set(&[2, 3])], &set(&[1, 2])));
@@ -243,7 +243,7 @@ mod tests {
         assert!(!is_quorum(&[set(&[])], &set(&[1])));
     }
 
-    /// §5.1: only a match says that the member accepted the vote.
+    /// §5.1: only a match proves that the member accepted the vote.
     #[test]
     fn only_a_match_is_taken_for_an_accepted_vote() {
         use proto::append_response::Result as Told;

@@ -1,30 +1,31 @@
-//! When a leader whose disk is full or slow hands over, and to whom.
+//! When a leader whose disk is full or slow hands over, and to which member.
 //!
-//! A leader below its disk reserve would make the whole cluster refuse what takes room, and one
+//! A leader below its disk reserve would make the whole cluster refuse commands that take room. One
 //! whose disk is much slower than the others' makes every commit wait whenever another member is
 //! away. A member that is better off takes over instead, if there is one.
 
 use std::time::Duration;
 
-/// Entries that a member may lack to be asked: as many as a learner that is promoted. It has to have
-/// them all before it leads, and commands wait meanwhile.
+/// Entries that a successor may lack: as many as a learner that is promoted. It has to have them
+/// all before it leads, and commands wait meanwhile.
 const LAG_MAX: u64 = 1_000;
 /// A disk that makes entries durable in less is fast enough, whatever the others do: a sync of a
 /// healthy disk may take this long now and then (DESIGN §7).
 const SLOW: Duration = Duration::from_millis(100);
-/// A disk is slow beside another one that is so many times as fast. The next leader compares itself
-/// by the same rule, so it does not hand back what it was handed. Times are measured to a factor of
-/// 2; this is more than two of them.
+/// A disk is slow when another one is this many times as fast. The next leader compares itself by
+/// the same rule, so it does not hand leadership back. Times are measured to a factor of 2; this is
+/// more than two of them.
 const SLOWER: u32 = 5;
-/// Looks in a row, a second apart, at which the disk has to be slow. As long as a window of
-/// [`DiskTimes`](super::disk_times::DiskTimes): not one burst of work, nor one snapshot.
+/// Checks in a row, a second apart, at which the disk has to be slow. As long as a window of
+/// [`DiskTimes`](super::disk_times::DiskTimes): one burst of work, or one snapshot, is not enough.
 const SLOW_LOOKS: u32 = 5;
 
-/// What a member says of its disk.
+/// A member's report of its disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DiskHealth {
     pub(super) below_reserve: bool,
-    /// See [`DiskTimes::p99`](super::disk_times::DiskTimes::p99); old members do not tell.
+    /// See [`DiskTimes::p99`](super::disk_times::DiskTimes::p99); members of old releases do not
+    /// report it.
     pub(super) append_p99: Option<Duration>,
 }
 
@@ -51,15 +52,15 @@ pub(super) enum Why {
     SlowDisk,
 }
 
-/// What a leader remembers from look to look.
+/// What a leader remembers between two checks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Patience {
     slow_looks: u32,
 }
 
 impl Patience {
-    /// Whom this leader hands over to now, if it should: a voter that is better off, and nearly
-    /// has the whole log.
+    /// The voter to hand over to now, if the leader should: one that is better off, and nearly has
+    /// the whole log.
     pub(super) fn look(
         &mut self,
         own: &DiskHealth,
@@ -127,7 +128,7 @@ mod tests {
         }
     }
 
-    /// Flapping: whatever the two disks do, at most one of the two is slow beside the other.
+    /// Against flapping: whatever the two disks do, at most one of them is slow beside the other.
     #[test]
     fn of_two_disks_at_most_one_is_slow_beside_the_other() {
         for (one, other) in [(100, 20), (20, 100), (100, 100), (5_000, 900), (1_000, 200)] {

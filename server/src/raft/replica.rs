@@ -1,4 +1,4 @@
-//! One replica: openraft, the proposer, the tenure keeper and the first start, put together.
+//! One replica: assembles openraft, the proposer, the tenure keeper and the first start.
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;
@@ -42,17 +42,17 @@ use crate::error::ProposeError;
 use crate::members::{Change, ClusterStatus, Members, MembershipError};
 use crate::storage::{ClusterId, LogMirror};
 
-/// What a replica is told at its start.
+/// The settings of a replica.
 #[derive(Clone, Debug)]
 pub struct ReplicaConfig {
     /// This node.
     pub node_id: u64,
     /// Every member of the cluster, this node among them. Decides only how the cluster is formed,
-    /// or whom a joining node asks, and overrides addresses; afterwards the membership in the log
-    /// counts.
+    /// or which members a joining node asks, and overrides addresses. Afterwards the membership in
+    /// the log counts.
     pub members: Vec<Member>,
-    /// Waits to be added to a cluster that is there already, instead of forming one with `members`.
-    /// Decides nothing once the node belongs to a cluster.
+    /// Whether this node waits to be added to an existing cluster, instead of forming one with
+    /// `members`. Decides nothing once the node belongs to a cluster.
     ///
     /// Default: false.
     pub join: bool,
@@ -62,17 +62,17 @@ pub struct ReplicaConfig {
     ///
     /// Default: 1 073 741 824 (1 GiB). Minimum: 1.
     ///
-    /// Source: a machine of 4 GiB has room for it twice, as it takes while a snapshot is written or
-    /// installed, and for the rest of the process.
+    /// Source: a machine of 4 GiB has room for the table twice, which writing or installing a
+    /// snapshot needs, and for the rest of the process.
     pub max_table_bytes: u64,
     /// Time between two heartbeats, milliseconds.
     ///
-    /// Default: 150. Bounds: 10 to a third of `election_min_ms`. Within it a follower has to
-    /// answer, so it must exceed a round trip and a scheduling delay.
+    /// Default: 150. Bounds: 10 to a third of `election_min_ms`. A follower has to answer within
+    /// it, so it must exceed a round trip and a scheduling delay.
     ///
     /// Source: DESIGN §7 (100 to 250).
     pub heartbeat_ms: u64,
-    /// Shortest silence of a leader after which a follower stands for election, milliseconds.
+    /// Shortest silence of a leader after which a follower starts an election, milliseconds.
     ///
     /// Default: 1 000. Minimum: three times `heartbeat_ms`.
     ///
@@ -84,59 +84,59 @@ pub struct ReplicaConfig {
     pub election_max_ms: u64,
     /// How long a caller waits for the outcome of a command, milliseconds.
     ///
-    /// Default: 5 000. Minimum: `election_max_ms`, so that an election alone fails nobody.
+    /// Default: 5 000. Minimum: `election_max_ms`, so that an election alone fails no call.
     pub propose_deadline_ms: u64,
     /// Commands that may wait to be proposed.
     ///
-    /// Default: 65 536. Minimum: 1. Further ones are refused
-    /// ([`ProposeError::Overloaded`]); an eighth is kept for what frees, and one session has a
-    /// quarter at most.
+    /// Default: 65 536. Minimum: 1. Further commands are refused ([`ProposeError::Overloaded`]). An
+    /// eighth is reserved for commands that free, and one session may take a quarter at most.
     pub max_pending_commands: usize,
     /// Bytes of the commands that may wait to be proposed.
     ///
     /// Default: 16 MiB. Minimum: 0; one command alone always fits. Shared out as
-    /// `max_pending_commands`; further ones are refused ([`ProposeError::OverloadedBytes`]).
+    /// `max_pending_commands`; further commands are refused ([`ProposeError::OverloadedBytes`]).
     ///
-    /// Source: about 65 536 usual commands (100 to 250 bytes each); of the largest (33 KiB) as many
-    /// as a disk with 100 syncs a second takes in three seconds, which is within
+    /// Source: about 65 536 usual commands (100 to 250 bytes each); or as many of the largest (33
+    /// KiB) as a disk with 100 syncs a second takes in three seconds, which is within
     /// `propose_deadline_ms`.
     pub max_pending_bytes: usize,
-    /// Entries between two snapshots, at least. A table that is large beside what is logged is
-    /// written less often: after as much log as half its size. Each member writes at indices of its
+    /// Entries between two snapshots, at least. A table that is large beside the log is written
+    /// less often: once the log has grown by half its size. Each member writes at indices of its
     /// own.
     ///
-    /// Default: 10 000. Minimum: 1. A restart applies up to twice as many entries again, or as much
-    /// log as the table is large, and at most a quarter of `max_log_bytes`.
+    /// Default: 10 000. Minimum: 1. A restart applies up to twice as many entries again, or as many
+    /// bytes of log as the table has, and at most a quarter of `max_log_bytes`.
     ///
-    /// Source: sled opens a large file slowly; one with this much log in 95 ms at most (measured).
+    /// Source: sled opens large files slowly; it opens one with this much log in 95 ms at most
+    /// (measured).
     pub snapshot_every: u64,
     /// Entries kept in the log below the last snapshot in any case, for followers that are a little
-    /// behind. More is kept for a member that lags, and for one to which a snapshot is on its way,
-    /// within `max_log_bytes`.
+    /// behind. Within `max_log_bytes`, the log keeps more for a member that lags and for one that
+    /// is being sent a snapshot.
     ///
     /// Default: 2 000. Minimum: 0.
     pub log_kept: u64,
     /// Most bytes of the log that are kept, in memory and on disk: payloads, and
-    /// [`RECORD_BYTES`](crate::storage::RECORD_BYTES) for each entry. A follower for which more
-    /// would have to be kept gets a snapshot.
+    /// [`RECORD_BYTES`](crate::storage::RECORD_BYTES) for each entry. A follower that needs more
+    /// gets a snapshot.
     ///
-    /// Default: 256 MiB. Minimum: what is logged while a snapshot is written, four times; otherwise
-    /// the log exceeds it by as much.
+    /// Default: 256 MiB. Minimum: four times what is logged while a snapshot is written; below
+    /// that, the log exceeds it by as much.
     ///
-    /// Source: at 3 000 entries of 300 bytes a second, the log of three minutes. A snapshot of ten
-    /// million holds is sent and installed in one to two.
+    /// Source: the log of three minutes at 3 000 entries of 300 bytes a second. Sending and
+    /// installing a snapshot of ten million holds takes one to two.
     pub max_log_bytes: u64,
-    /// A snapshot on its way of which a member takes nothing for so long is given up, and sent
-    /// again, milliseconds.
+    /// A snapshot of which the receiving member has taken nothing for this long is given up, and
+    /// sent again, milliseconds.
     ///
     /// Default: 10 000. Minimum: 1 000; more than a stall of the member's disk.
     pub snapshot_stall_ms: u64,
-    /// An operation on the disk that takes longer ends the node, milliseconds; the caller that opens the
-    /// store hands it on ([`stalls_after`](Self::stalls_after)).
+    /// An operation on the disk that takes longer ends the node, milliseconds. The caller that
+    /// opens the store passes it on ([`stalls_after`](Self::stalls_after)).
     ///
-    /// Default: 10 000. 0, for simulations alone: the disk has any time it wants.
+    /// Default: 10 000. 0 is for simulations alone: the disk may take any time.
     pub disk_stall_ms: u64,
-    /// Free bytes on the disk below which only what frees or ends things is proposed.
+    /// Free bytes on the disk below which only commands that free or end something are proposed.
     ///
     /// Default: 512 MiB.
     ///
@@ -195,13 +195,13 @@ pub enum StartError {
 pub struct ReplicaStatus {
     /// This node.
     pub node_id: u64,
-    /// Its cluster; `None` before it has promised itself to one.
+    /// Its cluster; `None` before it promised itself to one.
     pub cluster: Option<ClusterId>,
     /// How far the first start has come.
     pub forming: Forming,
     /// The term it is in.
     pub term: u64,
-    /// Who leads, as far as it knows.
+    /// The leader, as far as it knows.
     pub leader: Option<Member>,
     /// The last entry in its log.
     pub last_log: Option<u64>,
@@ -213,20 +213,20 @@ pub struct ReplicaStatus {
     pub members: Vec<Member>,
     /// On a leader: milliseconds since a quorum last acknowledged it; 0 if it is a quorum alone.
     pub millis_since_quorum: Option<u64>,
-    /// Milliseconds since a leader was last heard.
+    /// Milliseconds since the last message of a leader.
     pub millis_since_leader: Option<u64>,
     /// Commands that wait to be proposed.
     pub waiting_commands: usize,
     /// Bytes that they take.
     pub waiting_bytes: usize,
-    /// Entries on their way.
+    /// Entries proposed whose outcome is not known yet.
     pub entries_in_flight: usize,
     /// Whether the disk is below its reserve.
     pub below_disk_reserve: bool,
-    /// What the log in memory takes, bytes.
+    /// What the log takes in memory, bytes.
     pub log_bytes: u64,
-    /// What appending to the log took at most, 99 times of 100, in the last seconds, microseconds;
-    /// `None` if there was too little.
+    /// The 99th percentile of the time that an append to the log took, in the last seconds,
+    /// microseconds; `None` if there were too few.
     pub append_p99_us: Option<u64>,
 }
 
@@ -250,8 +250,8 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Starts a replica on `store`. Forming the cluster, if that is still to be done, goes on in
-    /// the background; see [`forming`](Self::forming).
+    /// Starts a replica on `store`. If the cluster is not formed yet, the replica forms it in the
+    /// background; see [`forming`](Self::forming).
     ///
     /// # Errors
     ///
@@ -297,18 +297,18 @@ impl Replica {
         self.forming.clone()
     }
 
-    /// The first fault; from then on the replica answers nothing and the process should end.
+    /// The first fault. From then on the replica answers nothing and the process should end.
     pub fn faults(&self) -> watch::Receiver<Option<Fault>> {
         self.faults.subscribe()
     }
 
-    /// What replication counts.
+    /// The metrics of replication.
     pub fn metrics(&self) -> ReplicationMetrics {
         self.metrics.clone()
     }
 
-    /// This member's own side of the peer protocol, to be served to the others: by
-    /// [`peer_server`](super::peer_server) over gRPC, or as it is in memory.
+    /// This member's side of the peer protocol, to be served to the other members: by
+    /// [`peer_server`](super::peer_server) over gRPC, or directly in memory.
     pub fn peer(&self) -> Arc<dyn Peer> {
         Arc::new(self.handler.clone())
     }
@@ -349,7 +349,7 @@ impl Replica {
         }
     }
 
-    /// openraft itself, for tests that do what no caller may.
+    /// openraft itself, for tests that do what a caller must not do.
     #[cfg(test)]
     pub(super) fn raft(&self) -> &Raft {
         &self.raft
@@ -377,11 +377,12 @@ impl Replica {
         configured.cloned().unwrap_or_else(|| node.member(node_id))
     }
 
-    /// Hands leadership to a follower that has everything and waits until it leads, at most for
-    /// `within`. Says whether this node need not lead any longer: it does not, or nobody else can.
+    /// Hands leadership to a follower that has every entry, and waits until it leads, at most for
+    /// `within`. Returns whether this node may stop leading: it no longer leads, or no other voter
+    /// exists.
     ///
-    /// From the call on, new commands are refused with [`ProposeError::NotLeader`]; those under way
-    /// are finished first.
+    /// From the call on, the replica refuses new commands with [`ProposeError::NotLeader`] and
+    /// first finishes those under way.
     pub async fn hand_over(&self, within: Duration) -> bool {
         let alone = {
             let metrics = self.raft.metrics();
@@ -401,20 +402,20 @@ impl Replica {
     }
 
     /// Adds a member as a learner: it gets a snapshot, then the log, and does not vote. The node
-    /// must run and wait for it ([`ReplicaConfig::join`]). Done when the entry is applied here; what
-    /// the learner lacks goes to it in the background. That it is a member already is no error.
+    /// must run and wait for it ([`ReplicaConfig::join`]). Returns when the entry is applied here;
+    /// the learner catches up in the background. Adding a member again is no error.
     ///
     /// Ends within [`ReplicaConfig::propose_deadline_ms`]. Cancel safe: a change that was begun is
     /// finished.
     ///
     /// # Errors
     ///
-    /// [`MembershipError`] says what is certain; asking again is harmless.
+    /// [`MembershipError`] says what is certain; a retry is harmless.
     pub async fn add_learner(&self, member: Member) -> Result<(), MembershipError> {
         self.changes.run(|changes| changes.add_learner(member)).await
     }
 
-    /// Makes a learner that has nearly caught up a voter. That it is one already is no error.
+    /// Makes a learner that has nearly caught up a voter. Promoting a voter is no error.
     ///
     /// Ends in time and is cancel safe, as [`add_learner`](Self::add_learner).
     ///
@@ -425,9 +426,9 @@ impl Replica {
         self.changes.run(|changes| changes.promote(node_id)).await
     }
 
-    /// Removes a member for ever: its id is never used again. That it was removed before is no
-    /// error. Asked to remove itself, this node hands its leadership over and answers
-    /// [`MembershipError::NotLeader`]: the next leader does it.
+    /// Removes a member for ever: its id is never used again. Removing it again is no error. A
+    /// leader that is asked to remove itself hands leadership over and returns
+    /// [`MembershipError::NotLeader`]: the next leader removes it.
     ///
     /// Ends in time and is cancel safe, as [`add_learner`](Self::add_learner).
     ///
@@ -439,32 +440,32 @@ impl Replica {
     }
 
     /// Hands leadership to the voter `to`, or to any that has caught up, and waits until it leads.
-    /// That it leads already is no error.
+    /// If it leads already, that is no error.
     ///
-    /// Commands are refused meanwhile, with [`ProposeError::NotLeader`], for no longer than an
+    /// Meanwhile commands are refused with [`ProposeError::NotLeader`], for no longer than an
     /// election takes. Ends in time and is cancel safe, as [`add_learner`](Self::add_learner).
     ///
     /// # Errors
     ///
-    /// As of [`add_learner`](Self::add_learner); [`MembershipError::NotLeader`] also if another than
-    /// `to` leads now.
+    /// As of [`add_learner`](Self::add_learner); [`MembershipError::NotLeader`] also if a node
+    /// other than `to` leads now.
     pub async fn transfer_leader(&self, to: Option<u64>) -> Result<(), MembershipError> {
         self.changes.run(|changes| changes.transfer_leader(to)).await
     }
 
-    /// Stops: everybody who waits is answered with [`ProposeError::ShuttingDown`], streams of peers
-    /// end, nothing is written any more. Can be called again.
+    /// Stops: pending calls get [`ProposeError::ShuttingDown`], streams of peers end, nothing more
+    /// is written. May be called again.
     pub async fn shutdown(&self) {
         self.handler.stopping.cancel();
         self.proposer.close();
         self.confirmer.close();
-        // An engine that does not stop is left to the end of the process.
+        // An engine that does not stop in time ends with the process.
         let _ = self.seams.timeout(STOP_WITHIN, self.raft.shutdown()).await;
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
-/// What every part of a replica stands on.
+/// What all parts of a replica are built from.
 struct Ground {
     config: ReplicaConfig,
     configured: Arc<[Member]>,
@@ -766,16 +767,16 @@ async fn load(store: &Arc<dyn ReplicaStore>, faults: &FaultSlot) -> Result<Machi
     loaded.map_err(|error| StartError::Snapshot(error.to_string()))?.map_err(StartError::Snapshot)
 }
 
-/// Reports that openraft stopped although nobody asked it to.
+/// Reports that openraft stopped although this node is not stopping.
 async fn watch_engine(raft: Raft, faults: FaultSlot, stopping: CancellationToken) {
     let message = engine_stopped(&raft).await;
     if !stopping.is_cancelled() {
-        // What this node knows more exactly was reported before.
+        // A more exact fault of this node was reported before.
         faults.report(Fault::Stopped { message });
     }
 }
 
-/// Waits until openraft has stopped; its words.
+/// Waits until openraft has stopped; returns its message.
 async fn engine_stopped(raft: &Raft) -> String {
     let mut metrics = raft.metrics();
     loop {
@@ -807,13 +808,14 @@ fn configured(config: &ReplicaConfig) -> Result<Arc<[Member]>, StartError> {
     Ok(members.into())
 }
 
-/// What openraft is told, so that a follower stands for election after a silence between
+/// The time-outs given to openraft, so that a follower starts an election after a silence between
 /// `election_min_ms` and `election_max_ms`.
 ///
-/// openraft adds the two: a follower grants its leader a lease of the longest time-out first, and
-/// only then waits for the time-out it drew. Given the settings as they are, nobody would stand
-/// before `min + max`, 3 to 4 s. So the lease is half of the longest silence, and what is drawn is
-/// the rest; at least three tenths of it are, for two candidates need some distance.
+/// openraft adds the two: a follower first grants its leader a lease of the longest time-out, and
+/// only then waits for the time-out that it drew. With the settings passed on unchanged, no
+/// follower would start an election before `min + max`, 3 to 4 s. So the lease is half of the
+/// longest silence, and the drawn time-out is the rest, but at least three tenths of it: two
+/// candidates need some distance.
 fn election_timeouts(config: &ReplicaConfig) -> (u64, u64) {
     let lease = config.election_max_ms.div_ceil(2);
     let remainder = config.election_min_ms.saturating_sub(lease);
@@ -828,13 +830,13 @@ fn engine_config(config: &ReplicaConfig) -> Result<Config, StartError> {
         heartbeat_interval: config.heartbeat_ms,
         election_timeout_min,
         election_timeout_max,
-        // The default lets a crashed leader lead on in its old term with an empty memory: then a
-        // term would not be a tenure.
+        // With the default, a crashed leader would go on leading its old term with an empty memory:
+        // a term would not be a tenure.
         enable_leader_restore: Some(mutant!(LeaderRestored)),
         enable_pre_vote: Some(true),
         allow_log_reversion: Some(false),
         max_payload_entries: 128,
-        // Snapshots and purges are the log keeper's: by itself openraft makes none.
+        // The log keeper makes snapshots and purges; openraft makes none by itself.
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
         ..Config::default()

@@ -1,10 +1,10 @@
 //! The members' roll: who is a member, and the highest node id that ever was one's (I22).
 //!
 //! An id that was used is never used again: its votes and acknowledgements belong to a data folder
-//! that may be gone. The log forgets members that left, so the roll remembers for it, and ids rise:
-//! a new member's is above every id there ever was. One number says so for ever; it is made from
-//! the log alone, travels in the meta of snapshots, and is equal on all members that have applied
-//! as much.
+//! that may be gone. The log forgets members that left, so the roll remembers the highest id, and a
+//! new member's id is above every id there ever was. That one number is computed from the log
+//! alone, travels in the meta of snapshots, and is equal on all members that have applied the same
+//! entries.
 
 use super::types::StoredMembership;
 
@@ -16,14 +16,14 @@ pub(super) struct Roll {
 }
 
 impl Roll {
-    /// As a snapshot has it.
+    /// The roll in a snapshot.
     pub(super) fn new(membership: StoredMembership, highest: u64) -> Self {
         let mut roll = Self { membership: StoredMembership::default(), highest };
         roll.enter(membership);
         roll
     }
 
-    /// The members have changed.
+    /// Takes over a changed membership.
     pub(super) fn enter(&mut self, membership: StoredMembership) {
         let last = membership.nodes().map(|(id, _)| *id).max();
         self.highest = self.highest.max(last.unwrap_or(0));
@@ -39,8 +39,8 @@ impl Roll {
         self.highest
     }
 
-    /// Whether the id cannot become a member's any more, and is none's now. Once true, it stays so:
-    /// an id goes from unused to member to this, and never back.
+    /// Whether the id cannot become a member's any more, and is none's now. Once true, it stays
+    /// true: an id goes from unused to member to spent, and never back.
     pub(super) fn is_spent(&self, node_id: u64) -> bool {
         node_id <= self.highest && self.membership.get_node(&node_id).is_none()
     }

@@ -1,8 +1,8 @@
-//! The runtime openraft's own tasks, timers and random numbers come from: tokio, or a simulated
-//! machine.
+//! The runtime of openraft: its tasks, timers and random numbers come from tokio or from a
+//! simulated machine.
 //!
-//! openraft takes its runtime as a type, so nothing can be handed down to it. What runs on a
-//! simulated process finds it through [`simulated::current`]; everything else is tokio's.
+//! openraft takes its runtime as a type, so no value can be passed to it. A task on a simulated
+//! process finds that process through [`simulated::current`]; everything else is tokio's.
 #![expect(
     clippy::disallowed_methods,
     reason = "a seam ends here: openraft takes its runtime as a type and no seams"
@@ -38,7 +38,7 @@ pub(crate) struct JoinError {
     panicked: bool,
 }
 
-/// The time was over.
+/// The time-out passed.
 #[derive(Debug, thiserror::Error)]
 #[error("the time was over")]
 pub(crate) struct TimedOut;
@@ -159,7 +159,7 @@ impl<T: Send + 'static> SimulatedJoin<T> {
     fn spawn(process: &Process, future: impl Future<Output = T> + Send + 'static) -> Self {
         let (tell, told) = oneshot::channel();
         let task = async move {
-            // Nobody may wait for it.
+            // The receiver may be gone.
             let _ = tell.send(future.await);
         };
         process.seams().spawn("openraft", task).detach();
@@ -178,7 +178,7 @@ impl<T> Future for SimulatedJoin<T> {
     }
 }
 
-/// A future that has until then, on a simulated clock.
+/// A future with a time-out on a simulated clock.
 pub(crate) struct SimulatedTimeout<F> {
     future: Pin<Box<F>>,
     sleep: BoxFuture<'static, ()>,
@@ -212,7 +212,7 @@ impl Instant {
     }
 }
 
-/// Some instant before every other, so that instants before the first look can be computed.
+/// An instant before every other, so that instants before the first use can be computed.
 fn origin() -> tokio::time::Instant {
     static ORIGIN: OnceLock<tokio::time::Instant> = OnceLock::new();
     *ORIGIN.get_or_init(|| {
@@ -266,8 +266,8 @@ impl Sub for Instant {
     }
 }
 
-/// Random numbers of the process that asks: the system's, or those of a life's seed, of the machine
-/// it lives on or of the thread.
+/// Random numbers for the process that asks: the system's, or those of the simulated run's seed, of
+/// its simulated machine or of the thread.
 pub(crate) enum Randomness {
     System(<TokioRuntime as AsyncRuntime>::ThreadLocalRng),
     Simulated(Process),
@@ -311,7 +311,7 @@ mod tests {
 
     use super::*;
 
-    /// Timers, random numbers and tasks of a library that was handed nothing.
+    /// A library that received no runtime gets the process's timers, random numbers and tasks.
     #[test]
     fn on_a_simulated_process_time_tasks_and_randomness_are_the_processes() {
         let draw = |seed| {

@@ -1,13 +1,13 @@
-//! Which followers get the log, which get a snapshot, and what that needs of the log.
+//! Which followers get the log, which get a snapshot, and which part of the log that needs.
 //!
-//! openraft purges nothing while a request with entries from below the purge mark is on its way to
+//! openraft purges nothing while a request with entries from below the purge mark is under way to
 //! any member, and never switches a member from the log to a snapshot by itself. So a member that is
-//! slow, or hangs on a connection that lives, would keep the whole log. Here the log keeper sets a
-//! floor, and a stream of appends whose member has not reached it ends as if the member was
-//! unreachable: then openraft purges, and sends the member a snapshot.
+//! slow, or hangs on an open connection, would keep the whole log. The log keeper therefore sets a
+//! floor, and an append stream whose member has not reached it ends as if the member was
+//! unreachable. Then openraft purges, and sends the member a snapshot.
 //!
-//! The other way round, openraft knows nothing of the log that follows a snapshot on its way. So
-//! each one is entered here, and the log keeper keeps what follows it, until the member has it.
+//! Conversely, openraft does not keep the log that follows a snapshot under way. So each transfer
+//! is registered here, and the log keeper keeps the entries after it until the member has them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,17 +19,17 @@ use tokio::sync::watch;
 
 use crate::storage::LogStore;
 
-/// How long a snapshot that arrived holds the log back, at most, until the member is seen to have
-/// it: openraft has to take notice, and to turn to the log again.
+/// How long an arrived snapshot keeps the log at most, until the member is seen to have it:
+/// openraft has to notice, and to turn to the log again.
 const NOTICED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Shared by the ways to all members and the log keeper.
 pub(super) struct Sending {
-    /// Everything up to here is purged, or is to be as soon as no stream needs it.
+    /// Everything up to here is purged, or will be once no stream needs it.
     floor: watch::Sender<Option<u64>>,
     /// At most one for each member: openraft sends a member one snapshot at a time.
     transfers: Mutex<BTreeMap<u64, Transfer>>,
-    /// Bytes that were logged while the last snapshot was on its way.
+    /// Bytes that were logged during the last transfer of a snapshot.
     logged_meanwhile: AtomicU64,
     tickets: AtomicU64,
     log: Arc<LogStore>,
@@ -43,7 +43,7 @@ struct Transfer {
     arrived: Option<Moment>,
 }
 
-/// A snapshot on its way; dropped before it arrived, it holds nothing back any more.
+/// A snapshot that is being sent. Dropped before it arrived, it keeps none of the log any more.
 pub(super) struct Underway {
     sending: Arc<Sending>,
     target: u64,
@@ -73,20 +73,20 @@ impl Sending {
         });
     }
 
-    /// The floor from here on, for one stream.
+    /// The floor, as one stream sees it from now on.
     pub(super) fn floor(&self) -> Floor {
         Floor(self.floor.subscribe())
     }
 
-    /// A snapshot that ends at `upto` sets out to `target`.
+    /// Registers that a snapshot which ends at `upto` is sent to `target`.
     pub(super) fn begin(self: &Arc<Self>, target: u64, upto: u64) -> Underway {
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
         self.lock().insert(target, Transfer { ticket, upto, arrived: None });
         Underway { sending: Arc::clone(self), target, ticket }
     }
 
-    /// The last entry of the snapshot that is on its way to each member, of which `matched` says
-    /// how far its log matches.
+    /// The last entry of the snapshot that is being sent to each member; `matched` holds how far
+    /// each member's log matches.
     pub(super) fn underway(&self, matched: &BTreeMap<u64, Option<u64>>) -> BTreeMap<u64, u64> {
         let now = self.clock.now();
         let mut transfers = self.lock();
@@ -98,7 +98,7 @@ impl Sending {
         transfers.iter().map(|(target, transfer)| (*target, transfer.upto)).collect()
     }
 
-    /// Bytes that were logged while the last snapshot that arrived was on its way.
+    /// Bytes that were logged during the transfer of the last snapshot that arrived.
     pub(super) fn logged_meanwhile(&self) -> u64 {
         self.logged_meanwhile.load(Ordering::Relaxed)
     }
@@ -109,7 +109,7 @@ impl Sending {
 }
 
 impl Underway {
-    /// The member has it.
+    /// The member has the snapshot.
     pub(super) fn arrived(self) {
         let now = self.sending.clock.now();
         if let Some(transfer) = self.sending.lock().get_mut(&self.target)
@@ -146,7 +146,7 @@ impl Floor {
         *self.0.borrow_and_update() > matched
     }
 
-    /// As [`is_above`](Self::is_above), and a raise that was not waited for still counts.
+    /// As [`is_above`](Self::is_above), but does not mark the raise as seen.
     pub(super) fn stands_above(&self, matched: Option<u64>) -> bool {
         *self.0.borrow() > matched
     }
@@ -155,7 +155,7 @@ impl Floor {
     pub(super) async fn raised_above(&mut self, matched: Option<u64>) {
         loop {
             if self.0.changed().await.is_err() {
-                // Nobody raises it any more: the replica ends.
+                // No raise will come: the replica ends.
                 return std::future::pending().await;
             }
             if self.is_above(matched) {

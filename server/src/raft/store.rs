@@ -14,14 +14,14 @@ use crate::storage::{
 
 /// The log, the snapshots and the identity of one replica.
 ///
-/// Methods that change something may block on a disk where [`may_block`](Self::may_block) says so;
-/// they are called off the runtime then.
+/// Methods that change something may block on a disk where [`may_block`](Self::may_block) returns
+/// true: call them off the runtime then.
 pub trait ReplicaStore: Send + Sync + 'static {
-    /// Whether methods wait for a disk.
+    /// Whether methods block on a disk.
     fn may_block(&self) -> bool;
 
-    /// How long the disk takes over a step of writing a snapshot: no time, but in a simulation, so
-    /// that a crash can fall between any two of them.
+    /// How long the disk takes for one step of writing a snapshot. Zero except in a simulation, so
+    /// that a crash can fall between any two steps.
     fn pace(&self, _step: Step) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }
@@ -32,7 +32,7 @@ pub trait ReplicaStore: Send + Sync + 'static {
     /// What this node is.
     fn identity(&self) -> Identity;
 
-    /// Promises this node to a cluster in its present life, durably before it returns (DESIGN §7,
+    /// Promises this node to an incarnation of a cluster, durably before it returns (DESIGN §7,
     /// first start).
     ///
     /// # Errors
@@ -80,11 +80,11 @@ pub trait ReplicaStore: Send + Sync + 'static {
     fn free_space(&self) -> io::Result<u64>;
 }
 
-/// A snapshot that counts.
+/// A finished snapshot.
 pub trait KeptSnapshot: Send + Sync + fmt::Debug {
     /// The last entry it contains.
     fn last(&self) -> Option<LogId>;
-    /// What was given with it.
+    /// The meta that was given with it.
     fn meta(&self) -> Bytes;
     /// Length of its body, bytes.
     fn length(&self) -> u64;
@@ -98,7 +98,7 @@ pub trait KeptSnapshot: Send + Sync + fmt::Debug {
     fn chunk(&self, offset: u64) -> io::Result<Bytes>;
 }
 
-/// A snapshot that is being written. It counts for nothing until it is finished.
+/// A snapshot that is being written. It does not count until it is finished.
 pub trait SnapshotDraft: Write + Send {
     /// Makes it durable, reads it back, and lets it count (I30).
     ///
@@ -186,7 +186,7 @@ impl ReplicaStore for Store {
     }
 }
 
-/// A cluster's first life; raised when one is restored from a backup.
+/// The incarnation of a new cluster; raised when one is restored from a backup.
 pub(super) const FIRST_INCARNATION: u64 = 0;
 
 #[derive(Debug)]
@@ -235,7 +235,8 @@ impl Write for DraftOnDisk {
 
 impl SnapshotDraft for DraftOnDisk {
     fn finish(self: Box<Self>) -> io::Result<Arc<dyn KeptSnapshot>> {
-        // Built while the disk was slow it may be older than two that came from a leader meanwhile, and gone already.
+        // Built while the disk was slow it may be older than two that came from a leader meanwhile,
+        // and removed already.
         let (info, reader) = self.writer.finish_open()?;
         self.snapshots.remove_older(self.purged)?;
         Ok(Arc::new(SnapshotOnDisk { info, reader }))

@@ -1,6 +1,6 @@
-//! What the members say of themselves, asked every second: which commands they know (I29), how far
-//! they have come, and how their disks are (DESIGN §7). A leader whose own disk is full or slow hands
-//! over to a member that is better off.
+//! Asks the members every second which commands they know (I29), how far they have come, and how
+//! their disks are (DESIGN §7). A leader whose own disk is full or slow hands over to a member that
+//! is better off.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,18 +25,17 @@ use super::relief::{Candidate, DiskHealth, Patience};
 use super::store::ReplicaStore;
 use crate::consensus::Role;
 
-/// Between two looks.
+/// Time between two rounds of questions.
 const EVERY: Duration = Duration::from_secs(1);
-/// A leader does not hand over for the state of its disk before it has led this long, nor again
-/// before this long after it tried. So leadership that is passed around rests in between, whatever
-/// the disks do.
+/// A leader does not hand over for the state of its disk before it has led this long, nor within
+/// this time after an attempt. So leadership does not move faster than that, whatever the disks do.
 const SETTLED: Duration = Duration::from_secs(10);
 
 pub(super) struct Survey {
     pub(super) me: Arc<Me>,
     pub(super) store: Arc<dyn ReplicaStore>,
     pub(super) reserve_bytes: u64,
-    /// Told to peers with every answer.
+    /// Sent to peers with every answer.
     pub(super) below_reserve: Arc<AtomicBool>,
     pub(super) heard: Arc<Heard>,
     pub(super) policy: Arc<Policy>,
@@ -47,15 +46,15 @@ pub(super) struct Survey {
     pub(super) seams: Seams,
     pub(super) times: Arc<DiskTimes>,
     pub(super) hand_over: HandOver,
-    /// Held while members are changed or leadership is passed on by an operator.
+    /// Held during a change of members, and while an operator moves leadership.
     pub(super) one_at_a_time: Arc<tokio::sync::Mutex<()>>,
-    /// How long commands are refused at most while somebody takes over.
+    /// How long commands are refused at most during a hand-over.
     pub(super) patience: Duration,
     pub(super) metrics: ReplicationMetrics,
     pub(super) relief: Relief,
 }
 
-/// What this leader remembers between two looks at its disk.
+/// What this leader remembers between two checks of its disk.
 #[derive(Debug, Default)]
 pub(super) struct Relief {
     tenure: Option<Tenure>,
@@ -64,7 +63,7 @@ pub(super) struct Relief {
 }
 
 impl Survey {
-    /// Looks until the task is dropped; at once whenever the role changes.
+    /// Asks until the task is dropped; at once whenever the role changes.
     pub(super) async fn run(mut self) {
         loop {
             self.look_at_own_disk();
@@ -83,7 +82,7 @@ impl Survey {
     }
 
     fn look_at_own_disk(&self) {
-        // A disk that cannot be asked is not taken for full: its writes will tell.
+        // A disk whose free space is unknown does not count as full: its writes will show.
         let below = self.store.free_space().is_ok_and(|free| free < self.reserve_bytes);
         if self.below_reserve.swap(below, Ordering::Relaxed) != below {
             tracing::warn!(below, reserve_bytes = self.reserve_bytes, "disk reserve");
@@ -136,7 +135,7 @@ impl Survey {
             let voters: Vec<u64> = membership.voter_ids().collect();
             (members, voters)
         };
-        // Before the cluster is formed there are no members to ask, and so nobody who knows anything: what is
+        // Before the cluster is formed there are no members whose version is known: the value
         // stored here counts from the first instant of this node's lead (I29).
         let nobody = members.is_empty();
         let heard = self.heard.highest_version(&members);
@@ -174,7 +173,7 @@ impl Survey {
         }
     }
 
-    /// The other voters that answered when they were last asked.
+    /// The other voters that answered the last question.
     fn candidates(&self) -> Vec<Candidate> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();

@@ -1,8 +1,8 @@
-//! How many bytes the table may take becomes everybody's limit once all members know the command for it.
+//! Makes the leader's limit of table bytes the cluster's, once all members know the command for it.
 //!
 //! The other limits go into the log with the first command of a tenure. This one is younger: as long as
 //! a member runs a release that does not know it, it is not proposed (I29), no member has it, and all
-//! refuse alike. So it is looked at again until it is what the leader's settings say.
+//! refuse alike. So this task checks again until the table has the limit of the leader's settings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,12 @@ use super::machine::Replicated;
 use super::proposer::Proposer;
 use crate::consensus::Role;
 
-/// Between two tries of a leader whose table has another limit: as often as members say what they know.
+/// Time between two tries of a leader whose table has another limit: the members report their versions
+/// as often.
 const TRY_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) struct TableLimit {
-    /// As configured here; the leader's becomes everybody's.
+    /// As configured here; the leader's applies to the whole cluster.
     pub(super) max_table_bytes: u64,
     pub(super) role: watch::Receiver<Role>,
     pub(super) proposer: Arc<Proposer>,
@@ -28,7 +29,7 @@ pub(super) struct TableLimit {
 }
 
 impl TableLimit {
-    /// Looks after the limit until the task is dropped.
+    /// Maintains the limit until the task is dropped.
     pub(super) async fn run(mut self) {
         loop {
             let leads = self.role.borrow_and_update().tenure().is_some();
@@ -54,7 +55,7 @@ impl TableLimit {
         self.shared.look(|table, _| table.max_table_bytes()) == Some(self.max_table_bytes)
     }
 
-    /// Twice is harmless: the second changes nothing.
+    /// A repeated proposal is harmless: it changes nothing.
     fn propose(&self) {
         let max_bytes = self.max_table_bytes;
         let done = Box::new(move |result| match result {

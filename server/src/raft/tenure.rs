@@ -1,7 +1,7 @@
 //! Tenures: one term led by one process from start to end (DESIGN §7).
 //!
-//! A tenure begins when an entry that this node proposed itself in it is applied, and ends at once
-//! when openraft says anything but "you lead this term".
+//! A tenure begins when an entry that this node proposed in it is applied, and ends at once when
+//! openraft reports anything but "you lead this term".
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::proposer::Proposer;
 use super::types::Types;
 use crate::consensus::{LeaderHint, Role};
 
-/// Between two tries to write the first entry of a tenure.
+/// Pause between two attempts to write the first entry of a tenure.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 
 pub(super) struct Tenures {
@@ -32,12 +32,12 @@ pub(super) struct Tenures {
     pub(super) proposer: Arc<Proposer>,
     pub(super) shared: Arc<Replicated>,
     pub(super) configured: Arc<[Member]>,
-    /// The limits as configured here; the leader's become everybody's.
+    /// The limits as configured here; those of the leader apply to the whole cluster.
     pub(super) limits: Limits,
     pub(super) seams: Seams,
 }
 
-/// What openraft says this node is.
+/// The state of this node according to openraft.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Standing {
     Leads(Tenure),
@@ -94,8 +94,8 @@ impl Tenures {
         Some(LeaderHint { node_id: leader, advertise })
     }
 
-    /// Waits until this node leads that term no more. `false`: openraft has stopped; what it said
-    /// last stands for ever, also that this node leads.
+    /// Waits until this node no longer leads that term. `false`: openraft has stopped; its last
+    /// report stands for ever, even if it is that this node leads.
     async fn until_deposed(&self, tenure: Tenure) -> bool {
         let mut metrics = self.raft.server_metrics();
         loop {
@@ -108,8 +108,8 @@ impl Tenures {
         }
     }
 
-    /// Commits and applies an entry of this node's own in this tenure. openraft's word that this
-    /// node leads is not enough: it says so for an instant while it forms a cluster, too.
+    /// Commits and applies an entry of this node's own in this tenure. openraft's report that this
+    /// node leads is not enough: it also reports that for an instant while it forms a cluster.
     async fn first_entry(&self, tenure: Tenure) {
         if mutant!(KeepaliveBeforeOwnEntry) {
             return;

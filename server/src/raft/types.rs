@@ -1,5 +1,5 @@
-//! The types openraft is told to work with. They stay inside this module: neither the wire nor the
-//! disk knows them (`wire.rs` translates).
+//! The types that configure openraft. They stay inside this module: neither the wire nor the disk
+//! knows them (`wire.rs` translates).
 
 use std::fmt;
 
@@ -57,7 +57,7 @@ pub(super) fn log_id(term: u64, index: u64) -> LogId {
     LogId::new(CommittedLeaderId::new(term), index)
 }
 
-/// Where a member is reached, as the membership in the log has it.
+/// The addresses of a member, as the membership in the log has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Addresses {
     pub(super) advertise: String,
@@ -76,7 +76,7 @@ impl Addresses {
     }
 }
 
-/// A batch as it stands in the log: `holdfast_core::Batch::encode`. Cloning shares the bytes.
+/// A batch as the log holds it: `holdfast_core::Batch::encode`. Cloning shares the bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct EncodedBatch(pub(super) Bytes);
 
@@ -92,8 +92,8 @@ impl fmt::Display for EncodedBatch {
     }
 }
 
-/// Where openraft says what became of a write: a closure, run where the entry was applied, so that
-/// no task has to be woken in between.
+/// Receives the outcome of a write from openraft: a closure that runs where the entry was applied,
+/// so that no task has to be woken in between.
 pub(super) struct Callback<T>(Box<dyn FnOnce(T) + Send>);
 
 impl<T> Callback<T> {

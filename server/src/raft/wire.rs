@@ -1,8 +1,7 @@
-//! Between openraft's types and those of the wire and the disk, both ways.
+//! Converts between openraft's types and those of the wire and the disk.
 //!
-//! What comes in is foreign: every conversion from the wire checks what openraft takes for granted
-//! (entries that follow each other, a vote that is there, a membership that can elect), because
-//! openraft asserts it.
+//! Input is foreign: every conversion from the wire checks what openraft asserts (entries that
+//! follow each other, a vote that is present, a membership that can elect).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,8 +26,8 @@ use crate::storage::{self, Record, RecordKind, StoredVote};
 #[error("malformed message of a peer: {0}")]
 pub(super) struct Malformed(pub(super) &'static str);
 
-/// With one leader per term, the term says which node led; the field is kept for a time when it
-/// does not.
+/// With one leader per term, the term determines which node led. The field is reserved for the case
+/// that it does not.
 const NODE_ID_UNUSED: u64 = 0;
 
 pub(super) fn log_id_to_wire(id: &LogId) -> proto::LogId {
@@ -189,8 +188,8 @@ pub(super) fn append_from_wire(
     Ok(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
 }
 
-/// Entries follow each other and the one before them, by index and by term, none later than the
-/// leader's own.
+/// Checks that entries follow each other and the one before them, by index and by term, and none is
+/// later than the leader's own term.
 fn check_order(prev: Option<&LogId>, entries: &[Entry], vote: &Vote) -> Result<(), Malformed> {
     let mut term = prev.map_or(0, |id| id.leader_id.term);
     let mut next = prev.map_or(Some(0), |id| id.index.checked_add(1));

@@ -1,4 +1,4 @@
-//! Operations that wait for the disk, and what of them goes there together.
+//! Operations that wait for the disk, and the commits they are grouped into.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use super::record::encoded_len;
 /// Bytes of records after which a commit takes no further operation; one operation always fits.
 const COMMIT_BYTES: usize = 256 << 10;
 
-/// What goes to disk together.
+/// The operations that go to disk together.
 pub(super) enum Commit {
     /// Appends, votes and purges. Empty: a slice of purge alone.
     Changes(Vec<Operation>),
@@ -27,7 +27,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Puts an operation at the end; gives it back with the fault if there was one.
+    /// Appends an operation to the queue; returns its `done` with the fault if there was one.
     pub(super) fn push(&mut self, operation: Operation, done: Done) -> Option<(Done, Fault)> {
         if let Some(fault) = &self.failed {
             return Some((done, fault.clone()));
@@ -37,15 +37,16 @@ impl Queue {
         None
     }
 
-    /// Whoever submits from now on is refused. Gives those who wait, to be told.
+    /// Refuses all operations from now on. Returns the callbacks of the waiting ones, for the
+    /// caller to fail.
     pub(super) fn fail(&mut self, fault: &Fault) -> Vec<Done> {
         self.failed = Some(fault.clone());
         self.bytes = 0;
         self.operations.drain(..).map(|(_, done)| done).collect()
     }
 
-    /// What goes to disk together, as a whole or not at all: changes in order, or one truncation,
-    /// before which the guard file has to be written.
+    /// Takes the operations that go to disk together, as a whole or not at all: changes in order,
+    /// or one truncation, before which the guard file has to be written.
     pub(super) fn take_commit(&mut self) -> (Commit, Vec<Done>) {
         let mut changes = Vec::new();
         let mut waiting = Vec::new();

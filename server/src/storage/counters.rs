@@ -1,4 +1,4 @@
-//! What the log's writer counts.
+//! The counters of the log's writer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use holdfast_seams::{Clock, Moment};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
-/// What the writer has done since the log was opened, for metrics.
+/// Counts the work of the writer since the log was opened, for metrics.
 pub struct Counters {
     commits: AtomicU64,
     pub(super) groups: AtomicU64,
@@ -24,7 +24,7 @@ impl fmt::Debug for Counters {
 }
 
 impl Counters {
-    /// Nothing counted yet; commits are timed on `clock`.
+    /// Counters at zero; commits are timed on `clock`.
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             commits: AtomicU64::default(),
@@ -37,12 +37,12 @@ impl Counters {
         }
     }
 
-    /// When a commit begins, for [`committed`](Self::committed).
+    /// The time at which a commit begins, for [`committed`](Self::committed).
     pub(super) fn now(&self) -> Moment {
         self.clock.now()
     }
 
-    /// A commit that began at `begun` is durable.
+    /// Counts a commit that began at `begun` and is durable.
     pub(super) fn committed(&self, begun: Moment, synced_blobs: bool) {
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.blob_syncs.fetch_add(u64::from(synced_blobs), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The files of a data folder, as a trait: the system's, or a simulation's.
+//! The files of a data folder, as a trait: those of the system or of a simulation.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -8,28 +8,28 @@ use std::sync::Arc;
 
 use super::files::{create_folders, free_space, sync_folder, with_descriptors};
 
-/// Files and folders, with what has to be synced to survive a power cut.
+/// Files and folders, and what has to be synced to survive a power cut.
 ///
-/// Every error is as from the system; what was being done may or may not have happened.
+/// Every error is as from the system; the operation may or may not have happened.
 pub trait Disk: Send + Sync + 'static {
     /// Whether methods wait for a disk: they are called off the runtime then.
     fn may_block(&self) -> bool;
 
-    /// Opens a file that is there, for reading and writing.
+    /// Opens an existing file for reading and writing.
     ///
     /// # Errors
     ///
     /// [`io::ErrorKind::NotFound`] if there is none.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Makes an empty file, in place of one that is there.
+    /// Creates an empty file, in place of an existing one.
     ///
     /// # Errors
     ///
     /// As from the system.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Whether a file or folder is there.
+    /// Whether a file or folder exists.
     ///
     /// # Errors
     ///
@@ -43,21 +43,21 @@ pub trait Disk: Send + Sync + 'static {
     /// As from the system.
     fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>>;
 
-    /// Gives a file another name in the same folder, in place of one that has it.
+    /// Renames a file within its folder, in place of an existing file of that name.
     ///
     /// # Errors
     ///
     /// As from the system.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Removes a file, if it is there.
+    /// Removes a file, if it exists.
     ///
     /// # Errors
     ///
     /// As from the system.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes a folder and its missing parents, durably.
+    /// Creates a folder and its missing parents, durably.
     ///
     /// # Errors
     ///

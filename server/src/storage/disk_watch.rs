@@ -1,18 +1,18 @@
 //! The watchdog over the disk: an operation that does not end is a fault of this node.
 //!
-//! A disk that hangs reports no error. Its node would go on for ever as a follower that answers
-//! pings and appends nothing, or as a leader whose queue to the disk blocks everything else. So each
-//! operation on the disk is entered here before it begins, and one that is not over within the limit
-//! ends the node, like a failed write: nothing that it would have acknowledged is in doubt.
+//! A disk that hangs reports no error. Its node would remain for ever a follower that answers pings
+//! and appends nothing, or a leader whose queue to the disk blocks everything else. So each
+//! operation on the disk is registered here before it begins. One that takes longer than the limit
+//! ends the node, like a failed write: the node acknowledges nothing that is in doubt.
 //!
 //! # Invariants
 //!
-//! - The watchdog never waits for a thread that waits for the disk: it has a thread of its own, and
-//!   nobody holds its lock while at the disk.
-//! - It counts its own looks and no clock. So a machine or process that was suspended does not take
-//!   the time it slept for a hang of its disk.
-//! - While a thread waits for a descriptor nothing is counted: that has an end of its own (`files.rs`),
-//!   and the disk is well.
+//! - The watchdog never waits for a thread that waits for the disk: it has its own thread, and no
+//!   thread holds its lock during disk I/O.
+//! - It counts its own checks and reads no clock. So it does not take the time for which a machine
+//!   or process was suspended for a hang of its disk.
+//! - While a thread waits for a descriptor nothing is counted: that wait has a limit of its own
+//!   (`files.rs`), and the disk works.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,19 +28,19 @@ use super::disk::{Disk, DiskFile};
 use super::error::{Fault, OnFault};
 use super::files::waits_for_descriptor;
 
-/// An operation that is found running at so many looks in a row is a fault; the limit has as many
-/// looks.
+/// An operation that is found running at this many checks in a row is a fault; the checks divide
+/// the limit evenly.
 const LOOKS: u32 = 10;
-/// What reads and syncs as much as there is, all of it one operation, may take so many times the limit.
+/// An operation that reads or syncs any amount of data may take this many times the limit.
 const PATIENCE: u32 = 60;
 
-/// Watches every operation that is entered. Cheap to clone.
+/// Watches every registered operation. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct DiskWatch(Option<Arc<Shared>>);
 
 struct Shared {
     limit: Duration,
-    /// Whether something else than the disk is waited for.
+    /// Whether a thread waits for something other than the disk.
     is_excused: fn() -> bool,
     on_fault: OnFault,
     state: Mutex<State>,
@@ -49,33 +49,33 @@ struct Shared {
 #[derive(Default)]
 struct State {
     next: u64,
-    /// One entry for each thread that is at the disk.
+    /// One entry for each thread that uses the disk.
     running: BTreeMap<u64, Operation>,
-    /// The oldest operation at the last look, and at how many looks it was found.
+    /// The oldest operation at the last check, and the number of checks that found it.
     oldest: Option<(u64, u32)>,
 }
 
 struct Operation {
     action: &'static str,
     path: PathBuf,
-    /// How many times the limit it may take.
+    /// How many times the limit the operation may take.
     patience: u32,
 }
 
-/// An operation under way; leaving it out of scope ends it.
+/// An operation under way; it ends when this is dropped.
 pub(super) struct Watched<'a>(Option<(&'a Shared, u64)>);
 
 impl DiskWatch {
-    /// Nothing is watched: suites, and simulations without this fault.
+    /// Watches nothing: for suites, and simulations without this fault.
     pub(super) fn none() -> Self {
         Self(None)
     }
 
-    /// Reports the first operation that takes `limit` to `on_fault`, from a thread of its own.
+    /// Reports the first operation that takes `limit` to `on_fault`, from its own thread.
     ///
     /// # Errors
     ///
-    /// As from the system, if no thread can be had.
+    /// As from the system, if no thread can be started.
     pub(super) fn on_a_thread(limit: Duration, on_fault: OnFault) -> io::Result<Self> {
         let (watch, shared) = Self::new(limit, waits_for_descriptor, on_fault);
         let looks = move || {
@@ -122,13 +122,13 @@ impl DiskWatch {
         (Self(Some(shared)), weak)
     }
 
-    /// Enters an operation, before it begins.
+    /// Registers an operation before it begins.
     pub(super) fn enter(&self, action: &'static str, path: &Path) -> Watched<'_> {
         self.enter_for(action, path, 1)
     }
 
-    /// Enters an operation that may take [`PATIENCE`] times the limit. One that began later is not
-    /// looked at until it is over.
+    /// Registers an operation that may take [`PATIENCE`] times the limit. Operations that began
+    /// later are not checked until it is over.
     pub(super) fn enter_patiently(&self, action: &'static str, path: &Path) -> Watched<'_> {
         self.enter_for(action, path, PATIENCE)
     }
@@ -147,7 +147,7 @@ impl Drop for Watched<'_> {
     }
 }
 
-/// One look; whether there will be another.
+/// Makes one check; returns whether to continue.
 fn look(shared: &Weak<Shared>) -> bool {
     let Some(shared) = shared.upgrade() else { return false };
     let fault = shared.look();
@@ -200,7 +200,7 @@ fn stalled(limit: Duration, patience: u32) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, words)
 }
 
-/// A disk, each of whose operations is watched.
+/// A disk whose operations are all watched.
 pub(super) struct WatchedDisk {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) watch: DiskWatch,
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(faults.load(Ordering::Relaxed), 1, "it is reported once");
     }
 
-    /// The thread is never idle, and none of what it does takes long.
+    /// The thread is never idle, and none of its operations takes long.
     #[tokio::test(start_paused = true)]
     async fn operations_that_end_are_no_fault_however_many_there_are() {
         let (watch, faults, seams) = watched();
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(faults.load(Ordering::Relaxed), 1);
     }
 
-    /// R3 of the safety review: a process out of descriptors has no hung disk.
+    /// R3 of the safety review: a process out of descriptors does not have a hung disk.
     #[tokio::test(start_paused = true)]
     async fn waiting_for_a_descriptor_does_not_count() {
         static WAITS: AtomicBool = AtomicBool::new(true);

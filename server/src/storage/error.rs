@@ -1,4 +1,4 @@
-//! Why a store does not open, and what stops one that was open. Written for the operator.
+//! Why a store does not open, and the fault that stops an open one. Written for the operator.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use std::sync::Arc;
 use super::files::is_want_of_descriptors;
 use super::guard::ClusterId;
 
-/// What every refusal to trust a store ends with (I21, I22).
+/// The end of every refusal to trust a store (I21, I22).
 const REPLACE: &str = "Keep the folder as it is for inspection. Remove this node from the cluster \
     and start it again with an empty folder under a new node id: it joins as a learner and is \
     filled from the other nodes. A cluster of one is restored from a backup";
 
-/// Why a data folder was not opened. Nothing in it was changed that could make it worse.
+/// Why a data folder was not opened. Nothing in it was changed for the worse.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -30,11 +30,11 @@ pub enum OpenError {
     /// The operating system refused: permissions, a read-only file system, a broken disk.
     #[error("cannot {action} {}: {source}. Check its owner, its permissions and the disk", path.display())]
     Inaccessible {
-        /// What was tried, as in "cannot read".
+        /// The attempted action, as in "cannot read".
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The file system is full.
@@ -43,7 +43,7 @@ pub enum OpenError {
          start again; nothing acknowledged is lost", path.display()
     )]
     DiskFull {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
@@ -73,7 +73,7 @@ pub enum OpenError {
         path: PathBuf,
         /// The node it names.
         found: u64,
-        /// The node that was to be started.
+        /// The node that should start.
         expected: u64,
     },
     /// The folder belongs to another cluster.
@@ -123,7 +123,7 @@ pub enum OpenError {
         /// What was found.
         what: String,
     },
-    /// The store is whole in itself but lacks what was acknowledged (I21).
+    /// The store is consistent but lacks what was acknowledged (I21).
     #[error("{} has lost data that was acknowledged: {what}. {REPLACE}", path.display())]
     BehindGuard {
         /// The store.
@@ -142,7 +142,7 @@ pub(super) fn open_error(action: &'static str, path: &Path, source: io::Error) -
     OpenError::Inaccessible { action, path, source }
 }
 
-/// Space that a store needs to start and go on: two sled segments and a guard, bytes.
+/// Space that a store needs to start and continue: two sled segments and a guard, bytes.
 pub const SPACE_TO_GO_ON: u64 = 16 << 20;
 
 fn is_full(error: &io::Error) -> bool {
@@ -156,15 +156,15 @@ fn holder(pid: Option<u32>) -> String {
 
 /// A write or sync that failed while the store was open.
 ///
-/// After one of these nothing is acknowledged any more and nothing is tried again: what the disk
-/// holds is unknown until the store is opened anew. The process ends with exit code 74; with 75 if
-/// the disk hung; with 70 if all that was wanting were descriptors ([`Fault::is_want_of_descriptors`]).
+/// After it nothing is acknowledged and nothing is retried: what the disk holds is unknown until
+/// the store is opened again. The process ends with exit code 74; with 75 if the disk hung; with 70
+/// if only descriptors were missing ([`Fault::is_want_of_descriptors`]).
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("cannot {action} {}: {source}{}", file.display(), space(*space_needed))]
 pub struct Fault {
     /// The file that could not be written.
     pub file: PathBuf,
-    /// What was tried, as in "cannot write".
+    /// The attempted action, as in "cannot write".
     pub action: &'static str,
     /// What went wrong.
     pub source: Arc<io::Error>,
@@ -178,19 +178,19 @@ impl Fault {
         Self { file: file.to_path_buf(), action, source: Arc::new(source), space_needed }
     }
 
-    /// Whether the disk has hung, and said nothing. Nothing is damaged: a node that starts again
-    /// when the disk answers goes on.
+    /// Whether the disk hung without an error. Nothing is damaged: a node that starts again when
+    /// the disk answers continues.
     pub fn is_stall(&self) -> bool {
         self.source.kind() == io::ErrorKind::TimedOut
     }
 
-    /// Whether a file could not be opened for want of descriptors, for as long as that was tried: the disk
-    /// has nothing to do with it, and a process that is started again has them.
+    /// Whether a file could not be opened for want of descriptors for as long as that was retried.
+    /// The disk is not the cause, and a restarted process has descriptors.
     pub fn is_want_of_descriptors(&self) -> bool {
         is_want_of_descriptors(&self.source)
     }
 
-    /// The fault as an error for those who wait for an operation.
+    /// The fault as an error for the callers that wait for an operation.
     pub(super) fn to_io(&self) -> io::Error {
         io::Error::new(self.source.kind(), self.clone())
     }
@@ -200,6 +200,6 @@ fn space(needed: Option<u64>) -> String {
     needed.map_or_else(String::new, |bytes| format!("; free at least {bytes} bytes"))
 }
 
-/// Told of the first [`Fault`], and perhaps of others after it, from any thread. The server's ends
-/// the process.
+/// Receives the first [`Fault`], and perhaps others after it, from any thread. The server's
+/// callback ends the process.
 pub type OnFault = Arc<dyn Fn(Fault) + Send + Sync>;

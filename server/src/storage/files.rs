@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-/// First pause before a file is opened again for which there was no descriptor. It doubles each time.
+/// First pause before a retry of opening a file for which there was no descriptor. It doubles each
+/// time.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest of these pauses.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How often a file is opened again: for about a minute in all.
+/// Number of retries: about a minute in all.
 const TRIES_MORE: u32 = 66;
 
 /// Whether the process, or the machine, had no descriptor left to open a file with.
@@ -22,15 +23,16 @@ pub(super) fn is_want_of_descriptors(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Opens a file or folder; while there is no descriptor for it, again and again for about a minute.
-/// Blocks meanwhile.
+/// Opens a file or folder, and retries for about a minute while there is no descriptor for it. Blocks
+/// meanwhile.
 ///
-/// To open is all that is repeated, because nothing has happened to the file by then. A write or a sync
-/// that failed is never tried again: what the disk holds after it is unknown (DESIGN §7).
+/// Only opening is retried, because nothing has happened to the file by then. A write or a sync that
+/// failed is never retried: what the disk holds after it is unknown (DESIGN §7).
 ///
-/// Descriptors kept for this alone would not do: the first task to take a descriptor that is given back has
-/// it, and on a machine without any (ENFILE) a process's own reserve is worth nothing. That there are
-/// some left is seen to where connections are accepted (`open_files`); this is for when they are not.
+/// A reserve of descriptors for this purpose would not help: the first task to take a returned
+/// descriptor gets it, and on a machine without any (ENFILE) a process's own reserve is worth nothing.
+/// The code that accepts connections (`open_files`) keeps some descriptors free; this is for when there
+/// are none.
 ///
 /// # Errors
 ///
@@ -43,10 +45,11 @@ pub(super) fn with_descriptors<T>(open: impl FnMut() -> io::Result<T>) -> io::Re
     })
 }
 
-/// Threads of this process that wait for a descriptor.
+/// The number of threads of this process that wait for a descriptor.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether some thread waits for a descriptor: what does not end may be that, and no fault of the disk.
+/// Whether a thread waits for a descriptor: then that may be why an operation does not end, not the
+/// disk.
 pub(super) fn waits_for_descriptor() -> bool {
     WAITING.load(Ordering::Relaxed) > 0
 }
@@ -136,7 +139,7 @@ pub fn free_space(folder: &Path) -> io::Result<u64> {
 mod tests {
     use super::*;
 
-    /// What opening brought after `failures` of them, how often it was tried, and the time waited.
+    /// The result of opening after `failures` errors, the number of attempts, and the time waited.
     fn open_after(failures: u32, error: Errno) -> (io::Result<()>, u32, Duration) {
         let (mut tries, mut waited) = (0, Duration::ZERO);
         let opened = with_pauses(
@@ -149,7 +152,7 @@ mod tests {
         (opened, tries, waited)
     }
 
-    /// R3: a process out of descriptors is no broken disk.
+    /// R3: a process out of descriptors does not have a broken disk.
     #[test]
     fn a_file_is_opened_again_while_there_is_no_descriptor_for_it() {
         for error in [Errno::MFILE, Errno::NFILE] {

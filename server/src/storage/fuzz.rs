@@ -1,6 +1,6 @@
-//! Mutated bytes for everything that is read from a data folder: an error by name, or what was
-//! written, and never memory for what bytes only claim. Checksums keep blind damage out, so the
-//! bytes behind them are forged as well.
+//! Mutated bytes for everything that is read from a data folder. Each yields a named error or what
+//! was written, and no memory is allocated for sizes that bytes only claim. Checksums keep blind
+//! damage out, so the bytes behind them are forged as well.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -39,7 +39,7 @@ fn records() -> Vec<Record> {
     ]
 }
 
-/// What is read is written as the same bytes.
+/// What is read is written back as the same bytes.
 fn read_group(bytes: &[u8]) -> Outcome {
     let group = decode_group(&Bytes::copy_from_slice(bytes));
     if let Ok(records) = &group {
@@ -54,7 +54,7 @@ fn no_group_of_records_brings_a_reader_down() {
     Target::new("record-groups", seeds).memory(16, 4 << 10).run(read_group);
 }
 
-/// Each step is a record whose checksum is right: its kind, then its fields and its payload.
+/// Each step is a record with a correct checksum: its kind, then its fields and its payload.
 #[test]
 fn no_forged_record_brings_a_reader_down() {
     let mut seed = Vec::new();
@@ -115,7 +115,7 @@ fn guard_state() -> GuardState {
     }
 }
 
-/// As it is written, and with its frame forged around whatever the first slot says.
+/// A guard file as it is written, and one with a correct frame around a forged first slot.
 #[test]
 fn no_guard_file_brings_a_reader_down() {
     let fresh = GuardState { vote: None, durable: None, ..guard_state() };
@@ -139,7 +139,7 @@ fn no_guard_file_brings_a_reader_down() {
     });
 }
 
-/// The whole file as it is written, and one whose head is forged.
+/// A whole snapshot file as it is written, and one whose head is forged.
 #[test]
 fn no_snapshot_file_brings_a_reader_down() {
     let head = snapshot::encode_header(Some(ClusterId([9; 16])), 0, Some(ID), b"three members");
@@ -159,7 +159,7 @@ fn no_snapshot_file_brings_a_reader_down() {
     });
 }
 
-/// A version that is not known is told from damage, wherever there is a frame.
+/// Every frame distinguishes an unknown version from damage.
 #[test]
 fn a_newer_frame_is_told_from_a_damaged_one() {
     let newer = seal(*b"HFMT", 2, b"something");

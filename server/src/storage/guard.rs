@@ -1,24 +1,25 @@
-//! The guard file: what this node is, and the least that its store must hold.
+//! The guard file: the identity of this node, and the least that its store must hold.
 //!
-//! It lies beside the store and is never written by sled, so that a store which lost something can
-//! be told from a whole one (I21): sled opens a cut-off file as an empty database.
+//! It lies beside the store and sled never writes it. So a store that lost something can be told
+//! from a whole one (I21): sled opens a file that was cut off as an empty database.
 //!
 //! # Format
 //!
-//! Two slots of [`SLOT_BYTES`], written alternately and synced: a write that is torn by a power cut
-//! leaves the other slot, and the higher sequence number wins. A third place, the hint, is written
-//! after each commit of the log *without* being synced: as long as the kernel lives it says exactly
-//! how far the log was acknowledged, and a power cut may take it back, never push it forward. It
-//! counts only for the slot whose sequence number it names.
+//! The file has two slots of [`SLOT_BYTES`], written alternately and synced: a write that a power
+//! cut tears leaves the other slot, and the higher sequence number wins. A third place, the hint,
+//! is written after each commit of the log *without* a sync. While the kernel runs it holds exactly
+//! how far the log was acknowledged; a power cut may set it back, never forward. It counts only for
+//! the slot whose sequence number it names.
 //!
 //! # Invariants
 //!
 //! - The vote and the bounds here were durable in the store before they were written here: a crash
 //!   between the two leaves the store ahead of its guard, never behind.
 //! - Before the log is made shorter, the bound is lowered and synced.
-//! - Whoever opens a guard of which a slot is torn writes both anew before anything else is noted.
-//! - What the node is (ids, stage, members) stands in both slots, so that no single damaged slot
-//!   takes back a promise.
+//! - A process that opens a guard with a torn slot writes both slots again before it notes anything
+//!   else.
+//! - Both slots hold the identity (ids, stage, members), so that no single damaged slot takes back
+//!   a promise.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ use super::record::{
     take_vote, unseal,
 };
 
-/// Room of one slot, bytes. Members are bounded by it.
+/// Size of one slot, bytes. It bounds the number of members.
 const SLOT_BYTES: usize = 32 << 10;
 const HINT_AT: u64 = 2 * SLOT_BYTES as u64;
 const HINT_BYTES: usize = 64;
@@ -63,7 +64,7 @@ pub enum Stage {
     /// part of one, or lost its folder and got an empty one; the store cannot tell these apart, so
     /// a cluster that is already initialised must not take it under a node id it knows (I22).
     Fresh,
-    /// This node has agreed to be a member of the cluster named beside it, and agrees to no other.
+    /// This node has promised itself to the cluster named beside it, and to no other.
     Promised,
     /// The cluster was initialised, or this node joined an initialised one.
     Initialised,
@@ -74,11 +75,11 @@ pub enum Stage {
 pub struct Member {
     /// Its node id.
     pub id: u64,
-    /// Its addresses, in the words of whoever stores them; opaque here.
+    /// Its addresses, encoded by the caller; opaque here.
     pub address: Vec<u8>,
 }
 
-/// What this node is. Survives everything but the loss of the folder.
+/// The identity of this node. Survives everything but the loss of the folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// Its id in the cluster.
@@ -89,7 +90,7 @@ pub struct Identity {
     pub cluster: Option<ClusterId>,
     /// Raised when the cluster is restored from a backup; 0 while there is no cluster.
     pub incarnation: u64,
-    /// The members of the cluster as far as this node was told.
+    /// The members of the cluster, as far as this node knows.
     pub members: Vec<Member>,
 }
 
@@ -115,7 +116,7 @@ pub enum PromiseError {
     /// The member list does not fit into the guard file.
     #[error("the member list takes {bytes} bytes, at most {SLOT_BYTES} fit into the guard file")]
     TooLarge {
-        /// What it would take with everything else.
+        /// The bytes of the whole slot with that list.
         bytes: usize,
     },
     /// The guard file could not be written. Whether the promise survives is unknown; the process
@@ -124,12 +125,13 @@ pub enum PromiseError {
     Io(#[from] io::Error),
 }
 
-/// Everything in a slot.
+/// The contents of a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct GuardState {
     /// Whether the store beside it has been created completely. Until then nothing in it counts.
     pub(super) created: bool,
-    /// Drawn when the store was created, kept here and in sled: they belong together.
+    /// Drawn when the store was created. Guard and sled both hold it, which shows that they belong
+    /// together.
     pub(super) store_id: [u8; 16],
     pub(super) identity: Identity,
     pub(super) vote: Option<StoredVote>,
@@ -139,7 +141,7 @@ pub(super) struct GuardState {
     pub(super) snapshot: Option<LogId>,
 }
 
-/// The open guard file. One writer at a time, whatever the thread.
+/// The open guard file. One thread writes at a time.
 pub(super) struct Guard {
     path: PathBuf,
     file: Arc<dyn DiskFile>,
@@ -151,7 +153,7 @@ struct Current {
     sequence: u64,
     state: GuardState,
     failed: bool,
-    /// As found: a slot that cannot be read, or not the file's full length.
+    /// Whether the file was found with a slot that cannot be read, or shorter than its full length.
     harmed: bool,
 }
 
@@ -162,12 +164,12 @@ impl std::fmt::Debug for Guard {
 }
 
 impl Guard {
-    /// Makes a new guard file in `folder`, durable with its name, for a store that is not created
+    /// Creates a guard file in `folder`, durable with its name, for a store that is not created
     /// yet.
     ///
     /// # Errors
     ///
-    /// What the system said; there may be a temporary file, never half a guard.
+    /// As from the system; a temporary file may be left, never half a guard.
     pub(super) fn create(
         disk: &dyn Disk,
         folder: &Path,
@@ -227,10 +229,10 @@ impl Guard {
         Ok(Some(Self { path, file, current, on_fault }))
     }
 
-    /// Makes a guard whole again that was found with one slot torn, or shortened: what it says
-    /// stands in both slots then, and in a file of full length. Otherwise the next harm would meet
-    /// the only slot, and a shortened file that a hint makes longer again would bring back what
-    /// stood in the part cut off. To be done once the store has been found to be the guard's.
+    /// Repairs a guard that was found with a torn slot, or shortened: writes its state to both
+    /// slots of a file of full length. Otherwise the next damage would hit the only slot, and a
+    /// hint that makes a shortened file longer again would bring back the contents of the part that
+    /// was cut off. Call it once the store is known to be the guard's.
     ///
     /// # Errors
     ///
@@ -316,7 +318,7 @@ impl Guard {
         if current.failed {
             return Err(self.fault("write", io::Error::other("an earlier write failed")));
         }
-        // The next slot takes it over: it must not say less than the hint it makes void.
+        // The next slot takes it over: it must not hold less than the hint that it replaces.
         current.state.durable = Some(durable);
         let mut body = current.sequence.to_be_bytes().to_vec();
         put_log_id(durable, &mut body);
@@ -331,7 +333,7 @@ impl Guard {
         fault
     }
 
-    /// From now on a store that is missing is a store that was lost.
+    /// Notes that the store is created: from now on a missing store is a lost store.
     pub(super) fn set_created(&self) -> Result<(), Fault> {
         self.update_both(|state| state.created = true)
     }
@@ -407,7 +409,7 @@ pub(super) fn guard_path(folder: &Path) -> PathBuf {
     folder.join("guard")
 }
 
-/// The file at its full size from the start, so that a later `fdatasync` has no metadata to write.
+/// Writes the file at its full size, so that a later `fdatasync` has no metadata to write.
 fn write_new(disk: &dyn Disk, path: &Path, slot: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
     let file = disk.create(path)?;
     file.write_all_at(&vec![0; FILE_BYTES], 0)?;
@@ -426,13 +428,13 @@ fn slot_offset(sequence: u64) -> u64 {
     (sequence % 2) * SLOT_BYTES as u64
 }
 
-/// Both slots, as far as the file has them: one that was cut behind its content still counts.
+/// Both slots, as far as the file has them: a slot that is cut off after its content still counts.
 fn slots_of(bytes: &[u8]) -> [Result<(u64, GuardState), DecodeError>; 2] {
     let (first, rest) = bytes.split_at(SLOT_BYTES.min(bytes.len()));
     [first, &rest[..SLOT_BYTES.min(rest.len())]].map(decode_slot)
 }
 
-/// The newer of the readable slots. One unreadable slot is what a power cut leaves.
+/// The newer of the readable slots. A power cut may leave one slot unreadable.
 pub(super) fn choose_slot(bytes: &[u8], path: &Path) -> Result<(u64, GuardState), OpenError> {
     let [first, second] = slots_of(bytes);
     for slot in [&first, &second] {
@@ -481,13 +483,13 @@ pub(super) fn encode(sequence: u64, state: &GuardState) -> Vec<u8> {
     seal(SLOT_MAGIC, VERSION, &body)
 }
 
-/// What stands in the frame of a slot.
+/// The contents in the frame of a slot.
 #[cfg(test)]
 pub(super) fn body(slot: &[u8]) -> Result<&[u8], DecodeError> {
     unseal(SLOT_MAGIC, VERSION, slot)
 }
 
-/// A guard file whose first slot says `body`, with a checksum that is right.
+/// A guard file whose first slot contains `body`, with a correct checksum.
 #[cfg(test)]
 pub(super) fn forge(body: &[u8]) -> Vec<u8> {
     let mut file = seal(SLOT_MAGIC, VERSION, body);

@@ -14,16 +14,16 @@ pub enum Operation {
     /// Removes every record after this index; `None` removes every record.
     TruncateAfter(Option<u64>),
     /// Marks everything up to and including this record as no longer needed. May lie beyond the
-    /// last record: the log then goes on after it.
+    /// last record: the log then continues after it.
     Purge(LogId),
 }
 
-/// Called once when the operation's fate is known: `Ok` after it is on stable storage, `Err` if
-/// that will never be known to be so. Called from any thread, possibly before the submitting call
+/// Called once when the outcome is known: `Ok` after the operation is on stable storage, `Err` if
+/// it will never be known to be. Called from any thread, possibly before the submitting call
 /// returns; it must not block and must not change the log.
 pub type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
 
-/// Where the log is kept. One conformance suite holds for every implementation
+/// The storage of the log. One conformance suite holds for every implementation
 /// (`server/tests/storage_conformance.rs`).
 ///
 /// # Promises
@@ -32,9 +32,9 @@ pub type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
 ///   effect of some prefix of them that includes every acknowledged one (I19).
 /// - `done` runs with `Ok` only after the operation and all before it are durable. Acknowledgements
 ///   come in order.
-/// - After the first failure nothing is acknowledged any more.
+/// - After the first failure nothing is acknowledged.
 pub trait LogIo: Send + Sync + 'static {
-    /// Queues `operation`; `done` is called once. Returns at once unless more is queued than an
-    /// implementation's stated bound; then it waits until the disk has caught up.
+    /// Queues `operation`; `done` is called once. Returns at once, unless the queue exceeds the
+    /// implementation's documented bound; then it waits until the disk has caught up.
     fn submit(&self, operation: Operation, done: Done);
 }

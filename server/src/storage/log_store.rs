@@ -22,13 +22,14 @@ pub struct LogStore {
     order: Mutex<()>,
     mirror: Mutex<LogMirror>,
     io: Arc<dyn LogIo>,
-    /// What a purge must stay below; `None` where no snapshots are kept (simulations, suites).
+    /// A purge must stay below the newest of these; `None` where no snapshots are kept
+    /// (simulations, suites).
     snapshots: Option<Arc<Snapshots>>,
 }
 
 impl LogStore {
-    /// A log over `io`, which holds what `recovered` says. Purges are not checked against
-    /// snapshots (I30): that is for the caller, or for [`Store`](super::Store).
+    /// A log over `io`, which holds `recovered`. Purges are not checked against snapshots (I30):
+    /// that is for the caller, or for [`Store`](super::Store).
     pub fn new(recovered: LogMirror, io: Arc<dyn LogIo>) -> Self {
         Self { order: Mutex::new(()), mirror: Mutex::new(recovered), io, snapshots: None }
     }
@@ -59,8 +60,8 @@ impl LogStore {
         self.change(Operation::TruncateAfter(keep), done)
     }
 
-    /// Drops every record up to and including `upto`. Space on disk comes back in slices, with
-    /// later commits or when the writer is idle.
+    /// Drops every record up to and including `upto`. Later commits, or an idle writer, free the
+    /// space on disk in slices.
     ///
     /// # Errors
     ///
@@ -86,8 +87,8 @@ impl LogStore {
         self.change(Operation::Vote(vote), done)
     }
 
-    /// The records of `range` that are there, in order; the first always, further ones while
-    /// their payloads stay within `max_bytes`.
+    /// The existing records of `range`, in order: the first always, further ones while their
+    /// payloads stay within `max_bytes`.
     pub fn entries(&self, range: Range<u64>, max_bytes: usize) -> Vec<Record> {
         self.mirror().entries(range, max_bytes)
     }
@@ -117,7 +118,7 @@ impl LogStore {
         self.mirror().is_empty()
     }
 
-    /// Looks at the log as it is in memory; quickly, for nothing is appended meanwhile.
+    /// Calls `look` with the log in memory. Be quick: no append runs meanwhile.
     pub fn look<R>(&self, look: impl FnOnce(&LogMirror) -> R) -> R {
         look(&self.mirror())
     }
@@ -134,8 +135,8 @@ impl LogStore {
         Ok(())
     }
 
-    /// A panic of another thread while it held the lock leaves the mirror whole: `apply` changes
-    /// it only after `check`, and does not fail.
+    /// A panic of another thread while it held the lock leaves the mirror consistent: `apply`
+    /// changes it only after `check`, and does not fail.
     fn mirror(&self) -> MutexGuard<'_, LogMirror> {
         self.mirror.lock().unwrap_or_else(PoisonError::into_inner)
     }

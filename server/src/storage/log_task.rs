@@ -1,6 +1,6 @@
-//! The log's writer as a task, for simulations: what `sled_log.rs` does with a thread.
+//! The log's writer as a task, for simulations: does what `sled_log.rs` does with a thread.
 //!
-//! The same queue, the same commits, the same order of steps; only the time that each takes comes
+//! The queue, the commits and the order of steps are the same; only the time of each step comes
 //! from outside, so that a crash can fall between any two of them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,19 +15,19 @@ use super::log_io::{Done, LogIo, Operation};
 use super::sled_log::IDLE;
 use super::writer::Writer;
 
-/// What a commit is about to do.
+/// The next step of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It hands its changes to the system.
+    /// It writes its changes to the system.
     Write,
     /// It makes them durable. Until then a loss of power may take them away.
     Sync,
-    /// It tells the guard file. Nothing is acknowledged before.
+    /// It updates the guard file. Nothing is acknowledged before.
     Guard,
 }
 
-/// How long a simulated disk takes over a step: the step is done when the future is. One that never
-/// is, is a disk that hangs.
+/// How long a simulated disk takes for a step: the step is done when the future is. A future that
+/// never ends is a disk that hangs.
 pub type Pace = Arc<dyn Fn(Step) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// [`LogIo`] on a task. Dropping it lets the task finish what is queued.
@@ -36,10 +36,10 @@ pub(super) struct LogTask {
 }
 
 struct Shared {
-    /// Without the bound that `sled_log.rs` has: a task cannot wait inside `submit`. openraft bounds
-    /// what it has under way.
+    /// Without the bound of `sled_log.rs`: a task cannot wait inside `submit`. openraft bounds its
+    /// own operations under way.
     queue: Mutex<Queue>,
-    /// Rung when there is work, or the log is being closed.
+    /// Notified when there is work, or the log is being closed.
     work: Notify,
     watch: DiskWatch,
 }
@@ -76,7 +76,7 @@ impl Drop for LogTask {
 }
 
 impl Shared {
-    /// Commit by commit until the log is closed or the first fault.
+    /// Runs commit by commit until the log is closed or the first fault.
     async fn run(self: Arc<Self>, mut writer: Writer, on_fault: OnFault, pace: Pace, seams: Seams) {
         while let Some((commit, done)) = self.next_commit(writer.has_purge_left(), &seams).await {
             let path = writer.path().to_owned();
@@ -116,7 +116,7 @@ impl Shared {
         }
     }
 
-    /// Tells the server, then everybody who waits. Whoever submits from now on is refused.
+    /// Reports the fault to the server, then fails all waiting operations. Later ones are refused.
     fn fail(&self, fault: &Fault, waiting: Vec<Done>, on_fault: &OnFault) {
         let queued = self.lock().fail(fault);
         on_fault(fault.clone());

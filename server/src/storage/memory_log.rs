@@ -8,8 +8,8 @@ use super::log_io::{Done, LogIo, Operation};
 use super::mirror::LogMirror;
 
 /// Completes one submitted operation: makes it durable and calls its `done`. The hook of
-/// [`MemoryLog::delayed`] runs it when the simulated disk is through; dropping it unrun is a disk
-/// that never answers.
+/// [`MemoryLog::delayed`] runs it when the simulated disk has finished. Dropping it unrun simulates
+/// a disk that never answers.
 pub type Completion = Box<dyn FnOnce() + Send>;
 
 type Hook = Box<dyn Fn(Completion) + Send + Sync>;
@@ -46,7 +46,7 @@ impl MemoryLog {
         Self::with(recovered, None)
     }
 
-    /// A log that holds `recovered` and hands each completion to `hook`, in order of submission.
+    /// A log that holds `recovered` and passes each completion to `hook`, in order of submission.
     /// Completing an operation completes all before it first, so acknowledgements keep their order
     /// whatever the hook does.
     pub fn delayed(
@@ -61,13 +61,13 @@ impl MemoryLog {
         Self { disk: Arc::new(Mutex::new(disk)), hook }
     }
 
-    /// What a restart would read: every completed operation and nothing else.
+    /// What a restart would read: every completed operation and no other.
     pub fn durable(&self) -> LogMirror {
         lock(&self.disk).durable.clone()
     }
 
-    /// Loses what is not durable. Nothing submitted before is acknowledged any more, and nothing
-    /// after: open a new log over the result, as a restarted process would.
+    /// Loses what is not durable. Nothing submitted before or after is acknowledged any more: open
+    /// a new log over the result, as a restarted process would.
     pub fn power_cut(&self) -> LogMirror {
         let mut disk = lock(&self.disk);
         disk.failed = true;

@@ -1,4 +1,4 @@
-//! The unpurged log in memory: what readers see, and the plain meaning of each operation.
+//! The unpurged log in memory: what readers see, and the effect of each operation.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -6,8 +6,8 @@ use std::ops::Range;
 use super::log_io::Operation;
 use super::record::{LogId, MAX_PAYLOAD, Record, StoredVote};
 
-/// What a record takes in memory beside its payload, bytes: itself, its place in the list, and what
-/// its allocation is rounded up to.
+/// What a record takes in memory beside its payload, bytes: itself, its place in the list, and the
+/// rounding of its allocation.
 pub const RECORD_BYTES: u64 = 128;
 
 /// An operation that the log cannot take in its present state. Nothing was changed.
@@ -65,7 +65,7 @@ pub enum Misuse {
 #[derive(Debug, Clone, Default)]
 pub struct LogMirror {
     records: VecDeque<Record>,
-    /// Bytes of all records up to and including each one, counted from some beginning.
+    /// Bytes of all records up to and including each one, counted from an arbitrary origin.
     ends: VecDeque<u64>,
     /// The same, for the last record that was purged.
     before: u64,
@@ -74,7 +74,7 @@ pub struct LogMirror {
 }
 
 impl LogMirror {
-    /// A log as it was read back. `records` must follow `purged` without a gap.
+    /// A log that was read back. `records` must follow `purged` without a gap.
     pub(super) fn recovered(
         records: VecDeque<Record>,
         purged: Option<LogId>,
@@ -123,8 +123,8 @@ impl LogMirror {
         self.ends.back().map_or(0, |last| last.saturating_sub(*end))
     }
 
-    /// The last record that has to go, if those after it are to take at most `max_bytes`; `None` if
-    /// all of them do.
+    /// The last record to remove so that those after it take at most `max_bytes`; `None` if all of
+    /// them do.
     pub fn last_beyond(&self, max_bytes: u64) -> Option<u64> {
         let excess = self.bytes().checked_sub(max_bytes).filter(|excess| *excess > 0)?;
         let enough = self.before.saturating_add(excess);
@@ -139,7 +139,7 @@ impl LogMirror {
         self.records.get(offset)
     }
 
-    /// The records of `range` that are there, in order; the first always, further ones while their
+    /// The existing records of `range`, in order: the first always, further ones while their
     /// payloads together stay within `max_bytes`.
     pub fn entries(&self, range: Range<u64>, max_bytes: usize) -> Vec<Record> {
         let Some(first) = self.records.front().map(|record| record.log_id.index) else {
@@ -163,8 +163,8 @@ impl LogMirror {
     ///
     /// # Errors
     ///
-    /// Why it cannot. A log that was never purged and is empty takes a first record of any index;
-    /// Raft begins at 0, and a store that begins elsewhere is refused when it is opened.
+    /// Why it cannot. An empty log that was never purged takes a first record of any index; Raft
+    /// begins at 0, and a store that begins elsewhere is refused when it is opened.
     pub fn check(&self, operation: &Operation) -> Result<(), Misuse> {
         match operation {
             Operation::Append(records) => self.check_append(records),
@@ -197,8 +197,8 @@ impl LogMirror {
         Ok(())
     }
 
-    /// Applies `operation`, which [`check`](Self::check) has allowed, and hands back the records
-    /// that fell out, so that the caller can free them outside its lock.
+    /// Applies `operation`, which [`check`](Self::check) has allowed. Returns the records that it
+    /// removed, so that the caller can free them outside its lock.
     pub fn apply(&mut self, operation: &Operation) -> VecDeque<Record> {
         match operation {
             Operation::Append(records) => {
@@ -240,7 +240,7 @@ impl LogMirror {
     }
 }
 
-/// Two mirrors of one log are equal, wherever their bytes are counted from.
+/// Two mirrors of one log are equal, whatever the origin of their byte counts.
 impl PartialEq for LogMirror {
     fn eq(&self, other: &Self) -> bool {
         (&self.records, self.purged, self.vote) == (&other.records, other.purged, other.vote)

@@ -1,11 +1,11 @@
-//! What this node keeps on disk: the replicated log, its vote, snapshots, and who it is.
+//! What this node keeps on disk: the replicated log, its vote, snapshots, and its identity.
 //!
 //! This is the only module that names sled. It does not name the Raft library either: payloads and
 //! metas are opaque bytes, and the adapter in `raft/` translates.
 //!
 //! # Promises
 //!
-//! - What was acknowledged survives the loss of power with every write lost that was not synced
+//! - What was acknowledged survives a loss of power that takes every write that was not synced
 //!   (I19), and so does the vote (I20).
 //! - A folder that is shorter than, or different from, what its guard file says does not open
 //!   (I21). [`OpenError`] says what to do instead.
@@ -28,9 +28,9 @@
 //! The store refuses a folder of another node or cluster, a store without its guard, a guard
 //! without its store, and a store and guard that were not made together. It cannot tell a folder
 //! that was emptied whole from a new one, nor an old copy of a whole folder from the folder itself.
-//! So whoever forms a cluster must not let a node at [`Stage::Fresh`] join an initialised cluster
-//! under an id that the cluster knows, and backups are restored as a new incarnation, never by
-//! copying a folder back.
+//! So the code that forms a cluster must not let a node at [`Stage::Fresh`] join an initialised
+//! cluster under an id that the cluster knows, and backups are restored as a new incarnation, never
+//! by copying a folder back.
 
 mod commit_queue;
 mod counters;

@@ -1,9 +1,9 @@
-//! What the log is made of: ids, records, the vote, and their bytes on disk.
+//! The contents of the log: ids, records, the vote, and their bytes on disk.
 //!
-//! Every stored item carries its own magic, version and checksum, so that a flipped bit or a cut
-//! is seen by us, whatever sled makes of it. The checksum is CRC-32 (IEEE) rather than CRC-32C:
-//! at the sizes allowed here both find the same errors (every burst up to 32 bits, and any other
-//! damage but one in 2^32), and one CRC in the tree, sled's own, is enough.
+//! Every stored item carries its own magic, version and checksum, so that we detect a flipped bit
+//! or a cut, whatever sled makes of it. The checksum is CRC-32 (IEEE) rather than CRC-32C: at the
+//! sizes allowed here both find the same errors (every burst up to 32 bits, and any other damage
+//! but one in 2^32), and one CRC in the dependency tree, sled's own, is enough.
 
 use bytes::Bytes;
 
@@ -13,7 +13,7 @@ const RECORD_MAGIC: [u8; 2] = *b"HR";
 const RECORD_VERSION: u8 = 1;
 /// Bytes of a record before its payload: magic, version, kind, term, node, index, length, CRC.
 pub(super) const RECORD_HEADER: usize = 36;
-/// Where the checksum stands in the header; it covers everything but itself.
+/// Offset of the checksum in the header; it covers everything but itself.
 const CRC_AT: usize = 32;
 
 /// Largest payload of one record, bytes.
@@ -39,7 +39,7 @@ pub struct LogId {
     pub index: u64,
 }
 
-/// What a record's payload is; the store does not look inside.
+/// The kind of a record's payload; the store does not look inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordKind {
     /// No payload: a leader's first entry.
@@ -72,9 +72,9 @@ impl RecordKind {
 /// One entry of the replicated log. Cloning shares the payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Where it stands.
+    /// Its place in the log.
     pub log_id: LogId,
-    /// What the payload is.
+    /// The kind of the payload.
     pub kind: RecordKind,
     /// Opaque here; at most [`MAX_PAYLOAD`] bytes.
     pub payload: Bytes,
@@ -85,17 +85,17 @@ pub struct Record {
 pub struct StoredVote {
     /// The term voted in.
     pub term: u64,
-    /// Who got the vote; `None` if the term was seen but nobody was voted for.
+    /// The node that got the vote; `None` if the term was seen but no vote was given.
     pub node_id: Option<u64>,
     /// Whether a quorum is known to have granted that node the term.
     pub committed: bool,
 }
 
 impl StoredVote {
-    /// Whether this vote can follow `earlier` without anything being taken back (I20).
+    /// Whether this vote can follow `earlier` without taking anything back (I20).
     ///
-    /// Within a term a node gives one vote; but a node that voted for one candidate and then hears
-    /// that the term elected another says so. That is no second vote: the quorum was there without
+    /// Within a term a node gives one vote. But a node that voted for one candidate and then learns
+    /// that the term elected another saves that. This is no second vote: the quorum existed without
     /// it.
     pub fn covers(&self, earlier: &Self) -> bool {
         if self.term != earlier.term {
@@ -110,19 +110,19 @@ impl StoredVote {
     }
 }
 
-/// Why bytes are not what was stored.
+/// Why bytes differ from what was stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The bytes end inside an item.
     #[error("cut off")]
     CutOff,
-    /// The first bytes are not ours.
+    /// The first bytes are not those of Holdfast.
     #[error("not a Holdfast record")]
     Magic,
     /// Written by a newer release.
     #[error("format version {found}, this release reads {known}")]
     Version {
-        /// What the item says.
+        /// The version that the item names.
         found: u64,
         /// The highest this release reads.
         known: u64,
@@ -135,20 +135,20 @@ pub enum DecodeError {
     Gap {
         /// The index that should stand there.
         expected: u64,
-        /// The index that does.
+        /// The index that stands there.
         found: u64,
     },
     /// The checksum matches but a field has no meaning in this version.
     #[error("unknown {field} {value}")]
     Field {
-        /// Which field.
+        /// The name of the field.
         field: &'static str,
-        /// What it held.
+        /// Its value.
         value: u64,
     },
 }
 
-/// Reads fixed-size fields from the front of a slice; every step may find it cut off.
+/// Reads fixed-size fields from the front of a slice; every step may find the slice cut off.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -269,7 +269,7 @@ pub(super) fn take_vote(fields: &mut Fields<'_>) -> Result<StoredVote, DecodeErr
     Ok(StoredVote { term, node_id: voted.then_some(node_id), committed })
 }
 
-/// Appends a length in four bytes; whatever is stored is bounded far below 4 GiB.
+/// Appends a length in four bytes; all stored items are far smaller than 4 GiB.
 pub(super) fn put_length(length: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
 }
@@ -295,11 +295,11 @@ pub(super) fn seal(magic: [u8; 4], version: u32, body: &[u8]) -> Vec<u8> {
 
 /// Reads what [`seal`] framed. Bytes after it are ignored.
 ///
-/// The checksum is judged before the version, so that "newer" is said only of an intact item.
+/// The checksum is checked before the version, so that only an intact item is called newer.
 ///
 /// # Errors
 ///
-/// What is wrong with the frame; the body is returned only when all of it is right.
+/// What is wrong with the frame. The body is returned only if the whole frame is right.
 pub(super) fn unseal(magic: [u8; 4], version: u32, bytes: &[u8]) -> Result<&[u8], DecodeError> {
     let mut fields = Fields(bytes);
     if fields.array::<4>()? != magic {
@@ -317,7 +317,7 @@ pub(super) fn unseal(magic: [u8; 4], version: u32, bytes: &[u8]) -> Result<&[u8]
     Ok(body)
 }
 
-/// A record of `kind` whose checksum is right, of whatever stands in `fields`: a log id, and the
+/// A record of `kind` with a correct checksum, from the bytes in `fields`: a log id, and the
 /// payload.
 #[cfg(test)]
 pub(super) fn forge_record(kind: u8, fields: &[u8], out: &mut Vec<u8>) {
@@ -358,7 +358,7 @@ mod tests {
         }
     }
 
-    /// Between two records it cannot be seen here: the next group, or the guard, shows the gap.
+    /// A cut between two records is not visible here: the next group, or the guard, shows the gap.
     #[test]
     fn a_group_that_ends_inside_a_record_is_found() {
         let good = group();

@@ -1,7 +1,7 @@
-//! What a tree holds, read back and checked against the guard file (I21).
+//! Reads back what a tree holds and checks it against the guard file (I21).
 //!
-//! Nothing is trusted: every record is checked, no gap is let pass, and a tree that is shorter than
-//! its guard says is refused, whatever made it so.
+//! Nothing is trusted: every record is checked, every gap is an error, and a tree that is shorter
+//! than its guard says is refused, whatever the cause.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -24,8 +24,7 @@ use super::writer::{
     GROUP_PREFIX, META_MAGIC, META_VERSION, PURGED_KEY, STORE_ID_KEY, VOTE_KEY, Writer, group_key,
 };
 
-/// Reads a tree, which lies at `path`, and makes it ready to be written. Commits are timed on
-/// `clock`.
+/// Reads the tree at `path` and prepares it for writing. Commits are timed on `clock`.
 ///
 /// # Errors
 ///
@@ -49,8 +48,8 @@ pub(super) fn recover(
     Ok((Writer { tree, guard, groups, purged, since_bound: 0, counters }, mirror))
 }
 
-/// The guard and the store were made together: without its id the store is empty, with another one
-/// it is another store.
+/// Checks that guard and store were made together: a store without the guard's id is empty, one
+/// with another id is another store.
 fn check_store_id(path: &Path, tree: &mut dyn Tree, state: &GuardState) -> Result<(), OpenError> {
     if !state.created {
         let id = seal(META_MAGIC, META_VERSION, &state.store_id);
@@ -90,7 +89,7 @@ fn read_mark<T>(
 
 type Log = (BTreeMap<u64, LogId>, VecDeque<Record>);
 
-/// Every group in order, every checksum; no gap after the purge mark.
+/// Reads every group in order and checks every checksum; no gap may follow the purge mark.
 fn read_log(path: &Path, tree: &dyn Tree, purged: Option<LogId>) -> Result<Log, OpenError> {
     let mut groups = BTreeMap::new();
     let mut records: VecDeque<Record> = VecDeque::new();
@@ -120,7 +119,7 @@ fn read_log(path: &Path, tree: &dyn Tree, purged: Option<LogId>) -> Result<Log, 
     Ok((groups, records))
 }
 
-/// I21: the store holds at least what its guard says was durable.
+/// I21: checks that the store holds at least what its guard recorded as durable.
 fn check_guard(path: &Path, log: &LogMirror, state: &GuardState) -> Result<(), OpenError> {
     let behind = |what| Err(OpenError::BehindGuard { path: path.to_path_buf(), what });
     if let Some(vote) = state.vote
@@ -168,8 +167,8 @@ fn damaged(path: &Path, item: &str, error: DecodeError) -> OpenError {
     }
 }
 
-/// What the system refused is told apart from what is wrong with the files. sled hands out copies of
-/// a system error that have lost its number; the kind is still there.
+/// Distinguishes errors of the system from damage of the files. sled returns copies of a system
+/// error that have lost its number; the kind is still there.
 pub(super) fn unreadable(path: &Path, error: io::Error) -> OpenError {
     use io::ErrorKind::{InvalidData, Other, UnexpectedEof};
     let own_words = error.raw_os_error().is_none()

@@ -14,10 +14,10 @@ use super::log_io::{Done, LogIo, Operation};
 use super::sled_open::panic_message;
 use super::writer::Writer;
 
-/// Bytes of records that may wait for the writer. A caller that comes on top of them waits in
-/// `submit` until the disk has caught up: the replica cannot take more than its disk does.
+/// Bytes of records that may wait for the writer. A caller beyond that waits in `submit` until the
+/// disk has caught up: the replica cannot take more than its disk does.
 const QUEUE_BYTES: usize = 64 << 20;
-/// How long the writer lets the disk rest before it purges a slice without being asked to commit.
+/// How long the writer is idle before it purges a slice without a commit.
 pub(super) const IDLE: Duration = Duration::from_millis(20);
 
 /// [`LogIo`] on sled. Dropping it waits until everything queued is durable and the files are
@@ -29,9 +29,9 @@ pub struct SledLog {
 
 struct Shared {
     queue: Mutex<Queue>,
-    /// Rung when there is work, or the log is being closed.
+    /// Notified when there is work, or the log is being closed.
     work: Condvar,
-    /// Rung when the queue has become shorter.
+    /// Notified when the queue has become shorter.
     room: Condvar,
     counters: Arc<Counters>,
     watch: DiskWatch,
@@ -42,7 +42,7 @@ impl SledLog {
     ///
     /// # Errors
     ///
-    /// As from the system, if no thread can be had.
+    /// As from the system, if no thread can be started.
     pub(super) fn start(writer: Writer, on_fault: OnFault, watch: DiskWatch) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue::default()),
@@ -58,7 +58,7 @@ impl SledLog {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// What the writer has done, for metrics.
+    /// The counters of the writer, for metrics.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.shared.counters)
     }
@@ -84,7 +84,7 @@ impl Drop for SledLog {
         self.shared.lock().closing = true;
         self.shared.work.notify_one();
         let Some(thread) = self.thread.take() else { return };
-        // A callback may hold the last reference; a thread cannot wait for itself.
+        // A callback may hold the last reference; a thread cannot join itself.
         if thread.thread().id() != thread::current().id() {
             drop(thread.join());
         }
@@ -120,7 +120,7 @@ impl Shared {
     }
 
     /// Waits for work. `None`: the log is being closed and nothing is left to do. An empty commit
-    /// is a slice of purge that nobody waits for.
+    /// is a slice of purge, without a caller.
     fn next_commit(&self, purge_left: bool) -> Option<(Commit, Vec<Done>)> {
         let mut queue = self.lock();
         loop {
@@ -145,7 +145,7 @@ impl Shared {
         }
     }
 
-    /// Tells the server, then everybody who waits. Whoever submits from now on is refused.
+    /// Reports the fault to the server, then fails all waiting operations. Later ones are refused.
     fn fail(&self, fault: &Fault, waiting: Vec<Done>, on_fault: &OnFault) {
         let queued = self.lock().fail(fault);
         self.room.notify_all();

@@ -1,8 +1,8 @@
-//! Opening sled, trusting nothing.
+//! Opens sled without trusting it.
 //!
 //! sled panics on some damage, silently drops the end of a damaged log, and opens a file that was
-//! cut off as an empty database. So it is opened on a thread of its own where a panic is caught,
-//! and what it holds is checked (`recover.rs`).
+//! cut off as an empty database. So it is opened on a separate thread where a panic is caught, and
+//! its contents are checked (`recover.rs`).
 
 use std::any::Any;
 use std::cell::Cell;
@@ -27,11 +27,11 @@ use super::store::FolderLock;
 use super::writer::Writer;
 
 /// Large enough that groups and the pages that hold them stay in sled's one file: with the default
-/// of 512 KiB, values of 17 KB already went to files of their own, which sled never syncs.
+/// of 512 KiB, values of 17 KB already went to separate files, which sled never syncs.
 const SEGMENT_BYTES: usize = 4 << 20;
-/// The log is read once, at start; more cache buys nothing (measured).
+/// The log is read once, at start; more cache gains nothing (measured).
 const CACHE_BYTES: u64 = 32 << 20;
-/// Two seconds in all for sled to let go of its file.
+/// Two seconds in all for sled to release its file.
 const RELEASE_TRIES: u32 = 100;
 const RELEASE_PAUSE: Duration = Duration::from_millis(20);
 
@@ -39,8 +39,8 @@ const RELEASE_PAUSE: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 ///
-/// Why it cannot be trusted. A store that was never completely created is made anew; any other is
-/// left to be inspected.
+/// Why it cannot be trusted. A store that was never completely created is created again; any other
+/// is left for inspection.
 pub(super) fn open_sled(
     folder: &Path,
     guard: &Arc<Guard>,
@@ -61,7 +61,7 @@ pub(super) fn open_sled(
         let (path, state, guard) = (path.clone(), state.clone(), Arc::clone(guard));
         move || read_store(&path, &state, guard, lock)
     })?;
-    // Everything sled made or mended while opening, and the names it lies under (I19).
+    // Everything that sled created or repaired while opening, and the names of its files (I19).
     sync_tree(&path)
         .and_then(|()| sync_folder(folder))
         .map_err(|e| open_error("sync", &path, e))?;
@@ -71,7 +71,7 @@ pub(super) fn open_sled(
     Ok(opened)
 }
 
-/// A creation that was interrupted left nothing that was ever acknowledged.
+/// An interrupted creation left nothing that was ever acknowledged.
 fn remove_unfinished(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -79,13 +79,13 @@ fn remove_unfinished(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a store that was not closed ready for sled.
+/// Prepares a store that was not closed for sled.
 ///
-/// sled notes at each start how far it has read, in a file `snap.*`. It writes it under a temporary
-/// name, and at the next start takes what a crash left there for the newest one, and fails. The
-/// note only saves time and the one before it is still there, so the left-over is removed. The note
-/// must not run ahead of the file it is about either: what a killed process left in the page cache
-/// is synced before sled reads it.
+/// sled notes at each start how far it has read, in a file `snap.*`, which it writes under a
+/// temporary name. At the next start it takes a temporary file that a crash left for the newest
+/// note, and fails. The note only saves time and the one before it is still there, so the left-over
+/// is removed. Nor may the note run ahead of the file that it describes: what a killed process left
+/// in the page cache is synced before sled reads it.
 fn prepare(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let file = entry?.path();
@@ -96,7 +96,7 @@ fn prepare(path: &Path) -> io::Result<()> {
     sync_tree(path)
 }
 
-/// sled, opened, and the log in it.
+/// Opens sled and reads the log in it.
 fn read_store(
     path: &Path,
     state: &GuardState,
@@ -115,13 +115,13 @@ fn read_store(
     let idlers = Idlers::of_process();
     idlers.thin_out(&tree);
     let tree = SledTree { db, tree, idlers, file, _lock: lock };
-    // The machine's own clock: what this thread does, no simulation repeats.
+    // The machine's own clock: no simulation repeats the work of this thread.
     recover(Box::new(tree), path, state, guard, Seams::system().clock)
 }
 
-/// sled locks its file as well. We hold the folder, so nobody else has it open but what is left of
-/// an instance that this very process has just closed: a forked process before its exec, or sled's
-/// own threads. That is over in a moment.
+/// sled locks its file as well. We hold the folder, so only the remains of an instance that this
+/// process has just closed can have it open: a forked process before its exec, or sled's own
+/// threads. They release it in a moment.
 fn open_when_released(config: &sled::Config) -> Result<sled::Db, sled::Error> {
     for _ in 0..RELEASE_TRIES {
         match config.open() {
@@ -134,8 +134,8 @@ fn open_when_released(config: &sled::Config) -> Result<sled::Db, sled::Error> {
     config.open()
 }
 
-/// Runs `work` on a thread of its own; a panic there becomes [`OpenError::Damaged`] with its
-/// message, and prints nothing by itself.
+/// Runs `work` on a separate thread. A panic there becomes [`OpenError::Damaged`] with its message,
+/// and prints nothing by itself.
 fn apart<T: Send + 'static>(
     path: &Path,
     work: impl FnOnce() -> Result<T, OpenError> + Send + 'static,
@@ -161,7 +161,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The operator gets one message, ours; a back trace of sled before it helps nobody.
+/// The operator gets one message, ours; a back trace of sled before it does not help.
 fn silence_panics_of_openers() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -174,7 +174,7 @@ fn silence_panics_of_openers() {
     });
 }
 
-/// What a caught panic said.
+/// The message of a caught panic.
 pub(super) fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| payload.downcast_ref::<String>().cloned())

@@ -1,18 +1,19 @@
-//! Keeps most threads of sled's pool out of the way of each commit.
+//! Keeps most threads of sled's pool away from each commit.
 //!
-//! sled hands every write to a pool of seven threads and wakes all of them for it, one after the
-//! other: one writes, six look at an empty queue and go back to sleep. At one commit an acquire
-//! that was 44 % of a server's CPU, and it delayed the commit itself. sled has no setting for it.
-//! What its interface does offer is a future that is woken on a thread of the pool: a waker that
-//! does not return keeps that thread out of the queue.
+//! sled gives every write to a pool of seven threads and wakes all of them for it, one after the
+//! other: one writes, six find an empty queue and sleep again. With one acquire per commit that was
+//! 44 % of a server's CPU, and it delayed the commit itself. sled has no setting for it. Its
+//! interface does offer a future that is woken on a thread of the pool: a waker that does not
+//! return keeps that thread away from the queue.
 //!
 //! # Invariants
 //!
-//! - [`LEFT`] threads go on serving the queue: one writes, one is there for what the first may wait
+//! - [`LEFT`] threads go on serving the queue: one writes, the other does what the first may wait
 //!   for (sled truncates its file on the pool, too).
-//! - Nothing can wait for ever on a thread that is kept out: one of those looks every
-//!   [`LOOK_EVERY`], and when a commit has made no progress since, all of them go back for good. So
-//!   they do when none is left to keep out, because the system refused sled some of its threads.
+//! - No commit waits for ever for a thread that is kept away: one of those threads checks every
+//!   [`LOOK_EVERY`], and if a commit has made no progress since, all of them return for good. They
+//!   also return if there are no more to keep away, because the system refused sled some of its
+//!   threads.
 
 use std::future::Future;
 use std::pin::pin;
@@ -24,13 +25,13 @@ use std::time::Duration;
 const POOL: usize = 7;
 /// Threads that stay in the pool.
 const LEFT: usize = 2;
-/// How long a commit may make no progress until the pool is given its threads back. Far above any
-/// healthy sync of a disk; far below what a lease lasts.
+/// How long a commit may make no progress before the pool gets its threads back. Far above any
+/// healthy sync of a disk; far below the length of a lease.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Attempts for each thread: one fails when the pool is done before it can be told to wait.
+/// Attempts for each thread: one fails when the pool finishes before the waker is registered.
 const ATTEMPTS: usize = 100;
 
-/// The threads that are kept out of the pool of this process.
+/// The threads that are kept away from the pool of this process.
 pub(super) struct Idlers {
     state: Mutex<State>,
     changed: Condvar,
@@ -40,12 +41,12 @@ pub(super) struct Idlers {
 #[derive(Default)]
 struct State {
     idle: usize,
-    /// All go back, and nobody is kept out any more.
+    /// All threads return, and no thread is kept away any more.
     dismissed: bool,
     commits: Commits,
 }
 
-/// Commits in the life of the process.
+/// The commits of this process.
 #[derive(Clone, Copy, Debug, Default)]
 struct Commits {
     begun: u64,
@@ -53,13 +54,13 @@ struct Commits {
 }
 
 impl Commits {
-    /// Whether some commit was underway at `earlier`, and none was done since.
+    /// Whether a commit was under way at `earlier`, and none has finished since.
     fn stand_still_since(self, earlier: Self) -> bool {
         earlier.begun > earlier.done && self.done == earlier.done
     }
 }
 
-/// A commit on its way; it counts as done when this is dropped.
+/// A commit under way; it counts as done when this is dropped.
 pub(super) struct Underway(Arc<Idlers>);
 
 impl Drop for Underway {
@@ -73,13 +74,13 @@ impl Idlers {
         Arc::new(Self { state: Mutex::default(), changed: Condvar::new(), look_every })
     }
 
-    /// The one of this process: the pool is one for the whole process as well.
+    /// The one of this process: the process has one pool as well.
     pub(super) fn of_process() -> Arc<Self> {
         static IDLERS: OnceLock<Arc<Idlers>> = OnceLock::new();
         Arc::clone(IDLERS.get_or_init(|| Self::new(LOOK_EVERY)))
     }
 
-    /// Keeps all threads out but [`LEFT`], once in the life of the process.
+    /// Keeps all threads but [`LEFT`] away, once per process.
     pub(super) fn thin_out(self: &Arc<Self>, tree: &sled::Tree) {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
@@ -96,8 +97,8 @@ impl Idlers {
         state.idle < POOL - LEFT && !state.dismissed
     }
 
-    /// Has some thread of the pool wake us, which keeps it here. Returns when it is, or when it was
-    /// done with its work before it could be told to wake anybody.
+    /// Makes a thread of the pool call our waker, which keeps the thread. Returns when the thread
+    /// is kept, or when it finished its work before the waker was registered.
     fn take_one_out(self: &Arc<Self>, tree: &sled::Tree) {
         let idle = self.lock().idle;
         let waker = Waker::from(Arc::clone(self));
@@ -107,7 +108,8 @@ impl Idlers {
         }
     }
 
-    /// A pool that does not come has fewer threads than it should, and all of those are here: they go back.
+    /// Waits for another thread. If none comes, the pool has fewer threads than it should, and all
+    /// of them are kept here: they return.
     fn wait_for_one_more_than(&self, idle: usize) {
         let waiting = |state: &mut State| state.idle == idle && !state.dismissed;
         let waited = self.changed.wait_timeout_while(self.lock(), self.look_every, waiting);
@@ -129,7 +131,7 @@ impl Idlers {
         Underway(Arc::clone(self))
     }
 
-    /// Keeps the calling thread until all are dismissed. The first one looks after the commits.
+    /// Keeps the calling thread until all are dismissed. The first one monitors the commits.
     fn idle(&self) {
         let mut state = self.lock();
         let is_lookout = state.idle == 0;
@@ -145,7 +147,7 @@ impl Idlers {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits a while; dismisses everybody if the commits stood still.
+    /// Waits one interval; dismisses all threads if no commit made progress.
     fn look<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let before = state.commits;
         let waited =
@@ -176,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    /// Without it a commit that waits for more threads than are left would wait for ever.
+    /// Otherwise a commit that needs more threads than are left would wait for ever.
     #[test]
     fn a_commit_without_progress_gives_all_threads_back() {
         let idlers = Idlers::new(Duration::from_millis(1));
@@ -197,7 +199,7 @@ mod tests {
         assert_eq!(idlers.lock().idle, 0);
     }
 
-    /// As when the system refused sled threads: it has two, and both are kept out.
+    /// As when the system refused sled threads: the pool has two, and both are kept away.
     #[test]
     fn a_pool_with_fewer_threads_than_it_starts_has_all_of_them_back() {
         let idlers = Idlers::new(Duration::from_millis(20));

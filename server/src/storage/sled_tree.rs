@@ -1,4 +1,4 @@
-//! sled as a [`Tree`], made durable by ourselves.
+//! sled as a [`Tree`], made durable by our own syncs.
 //!
 //! sled's `flush` writes, but syncs neither metadata nor the device (measured: 60 of 60 simulated
 //! power cuts lost acknowledged keys). So each commit ends with our own `fdatasync` of sled's one
@@ -17,14 +17,14 @@ use super::sled_pool::Idlers;
 use super::store::FolderLock;
 use super::tree::{Change, Items, Tree};
 
-/// sled, opened.
+/// An open sled.
 pub(super) struct SledTree {
     pub(super) db: sled::Db,
     pub(super) tree: sled::Tree,
     pub(super) idlers: Arc<Idlers>,
     pub(super) file: DataFile,
-    /// Held as long as sled is open, so that no other process opens it; the last field, for the last
-    /// to be dropped.
+    /// Held as long as sled is open, so that no other process opens it. The last field, so that it
+    /// is dropped last.
     pub(super) _lock: FolderLock,
 }
 
@@ -46,9 +46,8 @@ impl Tree for SledTree {
         Box::new(self.tree.scan_prefix(prefix).map(copied))
     }
 
-    /// One change alone needs no batch to be atomic, and most commits are one group of records; for
-    /// a batch sled writes a record of its own before the changes, by itself, and waits for the
-    /// disk for each.
+    /// A single change needs no batch to be atomic, and most commits are one group of records. For
+    /// a batch sled writes a separate record before the changes, and waits for the disk for each.
     fn write(&mut self, mut changes: Vec<Change>) -> io::Result<()> {
         let underway = self.idlers.underway();
         let written = if changes.len() > 1 {
@@ -81,7 +80,7 @@ fn batch_of(changes: Vec<Change>) -> sled::Batch {
     batch
 }
 
-/// Handles on what sled writes, to be synced by us.
+/// Handles on the files that sled writes, for our own syncs.
 pub(super) struct DataFile {
     path: PathBuf,
     db: File,
@@ -103,8 +102,8 @@ impl DataFile {
 
     /// Makes what sled has written durable. Returns whether `blobs/` had to be synced.
     ///
-    /// Values are bounded so that sled keeps them in its file; but it decides by the size of a
-    /// page, so a look at the folder's time stamp, one system call, backs the bound up.
+    /// Values are bounded so that sled keeps them in its file. But sled decides by the size of a
+    /// page, so a check of the folder's time stamp, one system call, backs the bound up.
     fn sync(&mut self) -> io::Result<bool> {
         self.db.sync_data()?;
         let now = changed(&self.blobs)?;
@@ -130,7 +129,7 @@ fn changed(folder: &Path) -> io::Result<(i64, i64)> {
     Ok((metadata.mtime(), metadata.mtime_nsec()))
 }
 
-/// A system error as it is; of any other only the words are left.
+/// Returns a system error as it is; of any other only the message remains.
 pub(super) fn to_io(error: sled::Error) -> io::Error {
     match error {
         sled::Error::Io(error) => error,

@@ -1,9 +1,9 @@
-//! Snapshots: files of their own, which count only once they were synced and read back (I30).
+//! Snapshots: separate files, which count only once they were synced and read back (I30).
 //!
 //! A file is a header (cluster, incarnation, last log id, the caller's meta bytes; checksummed),
 //! the body, and a trailer with the body's length and SHA-256. It is written under a temporary
 //! name, synced, read back from the disk, renamed, and its folder synced; then the guard file is
-//! told. Bodies of the same state are equal on all nodes, headers need not be.
+//! updated. Bodies of the same state are equal on all nodes, headers need not be.
 //!
 //! # Invariants
 //!
@@ -34,11 +34,11 @@ const TRAILER_BYTES: u64 = 16 + 8 + 32;
 const FRAME_HEAD: usize = 12;
 const EXTENSION: &str = "snap";
 
-/// Bytes after which what was written of a snapshot is synced. One sync of a large file at its end
-/// would hold up the log's own syncs for seconds, and look like a disk that hangs.
+/// Bytes after which the written part of a snapshot is synced. One sync of a large file at its end
+/// would delay the log's own syncs for seconds, and look like a disk that hangs.
 const SYNC_SLICE: u64 = 8 << 20;
 
-/// Largest piece of a snapshot handed out at once, bytes.
+/// Largest piece of a snapshot returned at once, bytes.
 pub const SNAPSHOT_CHUNK: usize = 64 << 10;
 
 /// Largest meta of a snapshot, bytes.
@@ -47,9 +47,9 @@ pub const MAX_SNAPSHOT_META: usize = 1 << 20;
 /// A snapshot that was synced and read back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotInfo {
-    /// The last record it contains; `None` for the state before any.
+    /// The last record it contains; `None` for the state before the first.
     pub last: Option<LogId>,
-    /// The caller's bytes: membership and whatever else belongs to it.
+    /// The caller's bytes: the membership and what else belongs to it.
     pub meta: Bytes,
     /// Length of the body.
     pub length: u64,
@@ -69,8 +69,8 @@ pub struct Snapshots {
 
 #[derive(Default)]
 struct State {
-    /// Good files, oldest first; the last is the newest, the one before it a spare for as long as
-    /// the log reaches back to it.
+    /// Good files, oldest first. The last is the newest; the one before it is a spare for as long
+    /// as the log reaches back to it.
     good: Vec<SnapshotInfo>,
     /// The last of `good`, open.
     newest: Option<Arc<dyn DiskFile>>,
@@ -80,12 +80,13 @@ struct State {
 impl Snapshots {
     /// Finds the newest good snapshot in `folder`, which is created if it is missing.
     ///
-    /// `log` says what the log still holds: (last purged index, last index). A damaged or missing
-    /// newest snapshot is tolerated only if the log reaches from an older one through it.
+    /// `log` is the range that the log still holds: (last purged index, last index). A damaged or
+    /// missing newest snapshot is tolerated only if the log reaches from an older one through it.
     ///
     /// # Errors
     ///
-    /// What is damaged or lost. Nothing was changed but left-over temporary files, which are gone.
+    /// What is damaged or lost. Nothing was changed, except that left-over temporary files were
+    /// removed.
     pub(super) fn open(
         disk: Arc<dyn Disk>,
         folder: PathBuf,
@@ -129,7 +130,7 @@ impl Snapshots {
         self.lock().good.last().cloned()
     }
 
-    /// Begins a snapshot that ends at `last`. It counts for nothing until it is finished; dropped
+    /// Begins a snapshot that ends at `last`. It does not count until it is finished; dropped
     /// before, it leaves nothing behind.
     ///
     /// # Errors
@@ -181,14 +182,14 @@ impl Snapshots {
     ///
     /// # Errors
     ///
-    /// As from the system; what is left goes at the next start or the next purge.
+    /// As from the system; the next start or the next purge removes what is left.
     pub fn remove_older(&self, purged: Option<LogId>) -> io::Result<()> {
         let purged = purged.map(|id| id.index);
         self.remove_where(|info| info.last.map(|last| last.index) < purged)
     }
 
     /// Removes every snapshot but the newest that is `useless`, and all but one of the others: one
-    /// fallback is enough, and the latest of them needs the least log.
+    /// spare is enough, and the latest of them needs the least log.
     fn remove_where(&self, useless: impl Fn(&SnapshotInfo) -> bool) -> io::Result<()> {
         let mut state = self.lock();
         let newest = state.good.len().saturating_sub(1);
@@ -207,8 +208,8 @@ impl Snapshots {
         Ok(())
     }
 
-    /// Puts a file that was read back in its place. The guard is told last: it must never name a
-    /// snapshot that a power cut can take away.
+    /// Moves a file that was read back to its place. The guard is updated last: it must never name
+    /// a snapshot that a power cut can take away.
     fn admit(
         &self,
         temporary: &Path,
@@ -260,7 +261,7 @@ impl std::fmt::Debug for Snapshots {
     }
 }
 
-/// Takes the body of a snapshot, from the state machine or from a peer. Every failed write is a
+/// Writes the body of a snapshot, from the state machine or from a peer. Every failed write is a
 /// reported [`Fault`].
 pub struct SnapshotWriter {
     snapshots: Arc<Snapshots>,
@@ -268,7 +269,7 @@ pub struct SnapshotWriter {
     file: BufWriter<Place>,
     hash: Sha256,
     info: SnapshotInfo,
-    /// How much of the body was synced.
+    /// Bytes of the body that were synced.
     synced: u64,
     finished: bool,
 }
@@ -289,7 +290,8 @@ impl SnapshotWriter {
         self.finish_open().map(|(info, _)| info)
     }
 
-    /// The same, and its body to be read: also when newer ones that came meanwhile have replaced the file.
+    /// As [`finish`](Self::finish), and returns a reader of its body, even if newer snapshots have
+    /// replaced the file meanwhile.
     ///
     /// # Errors
     ///
@@ -308,8 +310,8 @@ impl SnapshotWriter {
         Ok((info, reader))
     }
 
-    /// As [`finish`](Self::finish), for a body received from a peer: refuses one that is not what
-    /// the peer announced.
+    /// As [`finish`](Self::finish), for a body received from a peer: refuses one that differs from
+    /// the peer's announcement.
     ///
     /// # Errors
     ///
@@ -329,7 +331,7 @@ impl SnapshotWriter {
         self.finish()
     }
 
-    /// I30: from the disk, not from the page cache, as far as the kernel heeds the advice.
+    /// I30: reads from the disk, not from the page cache, as far as the kernel heeds the advice.
     fn read_back(&self) -> io::Result<Arc<dyn DiskFile>> {
         self.file.get_ref().file.forget_cached();
         match verify(&*self.snapshots.disk, &self.temporary, &self.snapshots.guard) {
@@ -339,7 +341,7 @@ impl SnapshotWriter {
             {
                 return Ok(file);
             }
-            // It was not even looked at.
+            // The file was not even read.
             Err(OpenError::Inaccessible { source, .. }) if is_want_of_descriptors(&source) => {
                 return Err(self.report("open", source));
             }
@@ -384,7 +386,7 @@ impl Write for SnapshotWriter {
 impl Drop for SnapshotWriter {
     fn drop(&mut self) {
         if !self.finished {
-            // Left behind, it is removed at the next start.
+            // If the file stays, the next start removes it.
             drop(self.snapshots.disk.remove(&self.temporary));
         }
     }
@@ -405,7 +407,7 @@ pub struct SnapshotReader {
 }
 
 impl SnapshotReader {
-    /// The body, of so many bytes, of an open file.
+    /// A reader of the body, which has `length` bytes, of an open file.
     fn of(file: Arc<dyn DiskFile>, length: u64) -> io::Result<Self> {
         let whole = file.length()?;
         let start = whole.checked_sub(length + TRAILER_BYTES).ok_or_else(cut_off)?;
@@ -465,7 +467,7 @@ pub(super) fn encode_header(
     seal(HEADER_MAGIC, VERSION, &body)
 }
 
-/// What a header says, and how long it is.
+/// The contents of a header, and its length.
 pub(super) struct Header {
     cluster: ClusterId,
     incarnation: u64,
@@ -552,13 +554,13 @@ fn decode_trailer(bytes: &[u8]) -> Result<(u64, [u8; 32]), DecodeError> {
     Ok((fields.u64()?, fields.array()?))
 }
 
-/// What stands in the frame of a head.
+/// The contents in the frame of a head.
 #[cfg(test)]
 pub(super) fn header_body(head: &[u8]) -> Result<&[u8], DecodeError> {
     unseal(HEADER_MAGIC, VERSION, head)
 }
 
-/// A head that says `body`, with a checksum that is right.
+/// A head that contains `body`, with a correct checksum.
 #[cfg(test)]
 pub(super) fn seal_header(body: &[u8]) -> Vec<u8> {
     seal(HEADER_MAGIC, VERSION, body)
@@ -608,7 +610,7 @@ fn lost(
     OpenError::BehindGuard { path: folder.to_path_buf(), what }
 }
 
-/// The snapshot files in `folder`; left-over temporary files are removed.
+/// Lists the snapshot files in `folder` and removes left-over temporary files.
 fn list(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in disk.list(folder)? {

@@ -25,7 +25,7 @@ use super::snapshot::Snapshots;
 use super::tree::Tree;
 use super::writer::Writer;
 
-/// What a data folder is expected to be.
+/// What a data folder is expected to contain.
 #[derive(Clone)]
 pub struct StoreOptions {
     /// The node id of this process. A folder of another node is refused.
@@ -35,10 +35,11 @@ pub struct StoreOptions {
     pub cluster: Option<ClusterId>,
     /// Sixteen fresh random bytes: the id of the store if it has to be created, ignored otherwise.
     pub new_store_id: [u8; 16],
-    /// Told of faults; the server's ends the process with exit code 74, or 75 if the disk hung.
+    /// Receives faults; the server's callback ends the process with exit code 74, or 75 if the disk
+    /// hung.
     pub on_fault: OnFault,
     /// An operation on the disk that takes longer is a fault ([`Fault::is_stall`](super::Fault::is_stall)). `None`: the disk
-    /// has any time it wants.
+    /// may take any time.
     pub stalls_after: Option<Duration>,
 }
 
@@ -51,10 +52,10 @@ impl std::fmt::Debug for StoreOptions {
     }
 }
 
-/// Opens the log in the file given, or begins it there.
+/// Opens the log in the given file, or creates it there.
 pub type OpenTree = Box<dyn FnOnce(&Path) -> io::Result<Box<dyn Tree>>>;
 
-/// What a simulated store stands on instead of the machine.
+/// What a simulated store uses in place of the machine.
 pub struct Ground {
     /// Its files.
     pub disk: Arc<dyn Disk>,
@@ -62,7 +63,7 @@ pub struct Ground {
     pub open_tree: OpenTree,
     /// How long its commits take.
     pub pace: Pace,
-    /// What writes the log is a task of these.
+    /// Runs the task that writes the log.
     pub seams: Seams,
 }
 
@@ -81,7 +82,7 @@ pub struct Store {
     log: Arc<LogStore>,
     snapshots: Arc<Snapshots>,
     counters: Arc<Counters>,
-    /// How long a simulated disk takes.
+    /// How long a simulated disk takes for each step.
     pace: Option<Pace>,
     watch: DiskWatch,
 }
@@ -101,12 +102,12 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Why the folder is not to be used, in words for the operator. A folder that does not hold
+    /// Why the folder must not be used, in words for the operator. A folder that does not hold
     /// everything it acknowledged never opens (I21).
     ///
-    /// What it cannot see: a folder that was emptied *with* its guard file looks new
+    /// Not detected: a folder that was emptied *with* its guard file looks new
     /// ([`Stage::Fresh`](super::Stage::Fresh)), and an old copy of a whole folder looks like the
-    /// folder. Whoever forms or joins a cluster decides on the stage (I22).
+    /// folder. The code that forms or joins a cluster decides on the stage (I22).
     pub fn open(folder: &Path, options: StoreOptions) -> Result<Self, OpenError> {
         let watch = watch_thread(folder, &options)?;
         let lock = claim_folder(folder, &watch)?;
@@ -124,8 +125,8 @@ impl Store {
         })
     }
 
-    /// As [`open`](Self::open), on a simulation's disk. Does not block; nobody else may have the
-    /// folder open.
+    /// As [`open`](Self::open), on a simulation's disk. Does not block. No other process may have
+    /// the folder open.
     ///
     /// # Errors
     ///
@@ -153,8 +154,8 @@ impl Store {
         Ok(Self { pace: Some(pace), ..store })
     }
 
-    /// Opens only the log of a folder, with purges unchecked: for suites that know no snapshots.
-    /// A folder purged like that does not open as a [`Store`] any more (I30).
+    /// Opens only the log of a folder, with purges unchecked: for test suites without snapshots. A
+    /// folder purged like that no longer opens as a [`Store`] (I30).
     ///
     /// # Errors
     ///
@@ -171,12 +172,12 @@ impl Store {
         Ok(LogStore::new(mirror, Arc::new(io)))
     }
 
-    /// Whether methods wait for a disk.
+    /// Whether methods block on a disk.
     pub(crate) fn may_block(&self) -> bool {
         self.disk.may_block()
     }
 
-    /// The simulated disk has done this step; at once where the disk is a real one.
+    /// Waits until the simulated disk has done this step; returns at once on a real disk.
     pub(crate) fn pace(&self, step: Step) -> BoxFuture<'static, ()> {
         let Some(pace) = &self.pace else { return Box::pin(std::future::ready(())) };
         let (done, watch) = (pace(step), self.watch.clone());
@@ -197,12 +198,12 @@ impl Store {
         Arc::clone(&self.snapshots)
     }
 
-    /// What the writer has done, for metrics.
+    /// The counters of the writer, for metrics.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.counters)
     }
 
-    /// What this node is.
+    /// The identity of this node.
     pub fn identity(&self) -> Identity {
         self.guard.state().identity
     }
@@ -264,7 +265,7 @@ struct Opened<'a> {
 }
 
 impl Opened<'_> {
-    /// Reads the snapshots, then lets the log be written.
+    /// Reads the snapshots, then starts the writer of the log.
     fn assemble(
         self,
         on_fault: OnFault,
@@ -297,7 +298,7 @@ fn watch_thread(folder: &Path, options: &StoreOptions) -> Result<DiskWatch, Open
         .map_err(|e| open_error("start the watchdog of", folder, e))
 }
 
-/// As [`open_sled`] does it, with another tree in the same place.
+/// Opens the log as [`open_sled`] does, with another tree in the same place.
 fn open_tree_on(
     disk: &dyn Disk,
     folder: &Path,
@@ -325,26 +326,26 @@ fn open_tree_on(
     Ok(recovered)
 }
 
-/// The folder belongs to this process until this is dropped.
+/// The lock on a folder: the folder belongs to this process until it is dropped.
 #[derive(Debug)]
 pub(super) struct FolderLock(File);
 
 impl Drop for FolderLock {
-    /// Closing the file is not enough: a process that is just being forked elsewhere holds it open
-    /// for a moment longer, and the lock with it.
+    /// Closing the file is not enough: a process that is being forked at this moment keeps it open
+    /// for a little longer, and the lock with it.
     fn drop(&mut self) {
         drop(self.0.unlock());
     }
 }
 
-/// Makes the folder if there is none, and takes it for this process.
+/// Creates the folder if there is none, and locks it for this process.
 fn claim_folder(folder: &Path, watch: &DiskWatch) -> Result<FolderLock, OpenError> {
     let _watched = watch.enter("create and lock", folder);
     create_folders(folder).map_err(|e| open_error("create", folder, e))?;
     lock_folder(folder)
 }
 
-/// Takes the folder for this process and writes the process id for whoever comes second.
+/// Locks the folder for this process and writes the process id for the message of a second process.
 fn lock_folder(folder: &Path) -> Result<FolderLock, OpenError> {
     let path = folder.join("LOCK");
     let mut file = OpenOptions::new()
@@ -371,7 +372,8 @@ fn lock_folder(folder: &Path) -> Result<FolderLock, OpenError> {
     Ok(FolderLock(file))
 }
 
-/// The guard of the folder, after a look at whose it is. Made anew only if nothing else is there.
+/// The guard of the folder, after a check of the node and cluster it names. Created only if the
+/// folder holds nothing else.
 fn open_guard(disk: &dyn Disk, folder: &Path, options: &StoreOptions) -> Result<Guard, OpenError> {
     let on_fault = Arc::clone(&options.on_fault);
     let Some(guard) = Guard::open(disk, folder, Arc::clone(&on_fault))? else {

@@ -1,11 +1,11 @@
-//! Where the log lies: keys and values, in sled or in a simulation.
+//! The storage of the log: keys and values, in sled or in a simulation.
 
 use std::io;
 use std::path::Path;
 
 use bytes::Bytes;
 
-/// A key with its new value, or none if it goes.
+/// A key with its new value; `None` removes it.
 pub type Change = (Vec<u8>, Option<Vec<u8>>);
 
 /// Keys with their values, in order of the keys.
@@ -29,17 +29,17 @@ pub trait Tree: Send + 'static {
     /// As from the system, or what is damaged.
     fn get(&self, key: &[u8]) -> io::Result<Option<Bytes>>;
 
-    /// Everything whose key begins with `prefix`.
+    /// All items whose key begins with `prefix`.
     fn scan(&self, prefix: &[u8]) -> Items<'_>;
 
-    /// Writes changes; none is no change.
+    /// Writes changes; an empty list changes nothing.
     ///
     /// # Errors
     ///
     /// As from the system; whether they survive is unknown.
     fn write(&mut self, changes: Vec<Change>) -> io::Result<()>;
 
-    /// Makes everything durable that was written. Says whether files beside the one at
+    /// Makes everything durable that was written. Returns whether files beside the one at
     /// [`path`](Self::path) had to be synced for that.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
-//! What a commit does: groups, marks, and making them durable.
+//! A commit of the log: groups, marks, and making them durable.
 //!
-//! All of it is in one tree, because a tree takes changes as a whole or not at all, also over a
-//! crash: groups of records under `g` and the index of the first one, big-endian; vote, purge mark
-//! and store id under `m` and their names. A commit is one list of changes.
+//! All of it is in one tree, because a tree takes changes as a whole or not at all, also across a
+//! crash. Groups of records are under `g` and the index of the first one, big-endian; vote, purge
+//! mark and store id are under `m` and their names. A commit is one list of changes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,29 +36,30 @@ pub(super) fn group_key(first: u64) -> Vec<u8> {
     [GROUP_PREFIX, &first.to_be_bytes()].concat()
 }
 
-/// Groups removed by one commit after a purge. More make the commit slow: purging at one go cost
-/// up to 1.1 s of delay at 256 writers, 8 keys a commit at most 50 ms.
+/// Groups removed by one commit after a purge. More make the commit slow: with 256 writers, purging
+/// everything at once delayed commits by up to 1.1 s, 8 keys a commit by at most 50 ms.
 const PURGE_SLICE: usize = 8;
-/// Commits after which the guard's bound is synced. Until then the unsynced hint says it, which
+/// Commits after which the guard's bound is synced. Until then the unsynced hint holds it, which
 /// only a power cut can take back.
 const BOUND_COMMITS: u32 = 1024;
 
-/// A tree, opened and read, with all that a commit needs to know about it.
+/// A tree that was opened and read, with the state that a commit needs.
 pub(super) struct Writer {
     pub(super) tree: Box<dyn Tree>,
     pub(super) guard: Arc<Guard>,
-    /// The last record of each group, by the index of the first. Groups that lie below the purge
-    /// mark as a whole are still to be removed.
+    /// The last record of each group, by the index of the first. Groups wholly below the purge mark
+    /// are still to be removed.
     pub(super) groups: BTreeMap<u64, LogId>,
     pub(super) purged: Option<LogId>,
     pub(super) since_bound: u32,
     pub(super) counters: Arc<Counters>,
 }
 
-/// A commit that was written, and not made durable yet.
+/// A commit that was written, and is not durable yet.
 pub(super) struct Written {
     begun: Moment,
-    /// What the guard is to be told when it is durable; a truncation told it before.
+    /// What the guard takes over when the commit is durable; after a truncation nothing, because
+    /// the guard was updated before.
     news: Option<News>,
 }
 
@@ -73,7 +74,7 @@ struct News {
     vote: Option<StoredVote>,
 }
 
-/// What one commit does to the tree.
+/// The changes of one commit to the tree.
 #[derive(Default)]
 struct Changes(Vec<Change>);
 
@@ -105,14 +106,15 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// The fault: whether the commit survives is unknown; it does as a whole or not at all.
+    /// The fault. Whether the commit survives is unknown; it survives as a whole or not at all.
     pub(super) fn commit(&mut self, commit: &Commit) -> Result<(), Fault> {
         let written = self.write(commit)?;
         self.sync(&written)?;
         self.tell_guard(&written)
     }
 
-    /// The first step of [`commit`](Self::commit): the tree has it, the disk need not.
+    /// The first step of [`commit`](Self::commit): writes to the tree, which need not be on disk
+    /// yet.
     pub(super) fn write(&mut self, commit: &Commit) -> Result<Written, Fault> {
         let begun = self.counters.now();
         let news = match commit {
@@ -127,7 +129,7 @@ impl Writer {
         Ok(Written { begun, news })
     }
 
-    /// The second step: what was written is durable.
+    /// The second step: makes what was written durable.
     pub(super) fn sync(&mut self, written: &Written) -> Result<(), Fault> {
         if mutant!(FlushSkipped) || (written.has_vote() && mutant!(VoteNotSynced)) {
             return Ok(());
@@ -137,8 +139,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The last step, after the commit is durable, never before: see the guard's invariants. A vote
-    /// is acknowledged only when the guard holds it as well (I20).
+    /// The last step, after the commit is durable and never before: see the guard's invariants. A
+    /// vote is acknowledged only when the guard holds it as well (I20).
     pub(super) fn tell_guard(&mut self, written: &Written) -> Result<(), Fault> {
         let Some(News { vote }) = written.news else { return Ok(()) };
         let vote = vote.filter(|_| !mutant!(VoteNotSynced));
@@ -163,7 +165,7 @@ impl Writer {
                 Operation::Append(appended) => records.extend(appended),
                 Operation::Vote(new) => vote = Some(*new),
                 Operation::Purge(upto) => self.mark_purged(*upto, &mut batch),
-                // Comes as `Commit::Truncate`, by itself.
+                // Comes separately as `Commit::Truncate`.
                 Operation::TruncateAfter(_) => {}
             }
         }
@@ -176,7 +178,7 @@ impl Writer {
         Ok(News { vote })
     }
 
-    /// Remembers the mark; the groups below it go in slices, with this commit and later ones.
+    /// Writes the purge mark. This commit and later ones remove the groups below it in slices.
     fn mark_purged(&mut self, upto: LogId, batch: &mut Changes) {
         if self.purged.is_none_or(|purged| purged.index < upto.index) {
             self.purged = Some(upto);
@@ -184,8 +186,8 @@ impl Writer {
         }
     }
 
-    /// Packs records into groups of at most [`GROUP_BYTES`]. A purge beyond the end of the log may
-    /// lie between two of them: a group never spans that hole.
+    /// Packs records into groups of at most [`GROUP_BYTES`]. After a purge beyond the end of the
+    /// log there may be a hole between two records: a group never spans it.
     fn put_groups(&mut self, records: &[&Record], batch: &mut Changes) {
         let mut group = Vec::new();
         let mut ids: Option<(u64, LogId)> = None;
@@ -224,8 +226,8 @@ impl Writer {
 
     /// Rewrites the group that holds `keep` and drops the later ones, in one batch.
     ///
-    /// The guard's bound goes down before, synced: otherwise a crash right after would leave a log
-    /// that is rightly shorter and would be refused (I21).
+    /// The guard's bound is lowered and synced before: otherwise a crash right after would leave a
+    /// log that is rightly shorter and would be refused (I21).
     fn truncate(&mut self, keep: Option<u64>) -> Result<(), Fault> {
         let mut batch = Changes::default();
         let from = keep.map_or(0, |keep| keep.saturating_add(1));
@@ -250,7 +252,7 @@ impl Writer {
         self.apply(batch)
     }
 
-    /// Puts the records up to `keep` back under `first`; returns the last of them.
+    /// Writes the records up to `keep` back under `first`; returns the last of them.
     fn shorten_group(
         &self,
         first: u64,
@@ -275,13 +277,13 @@ impl Writer {
         self.tree.write(changes.0).map_err(|error| self.fault("write", error))
     }
 
-    /// Before the tree is closed: the bound stands in a synced slot, so that it holds for whatever
-    /// happens to the folder until the next start.
+    /// Called before the tree is closed: writes the bound to a synced slot, so that it holds for
+    /// any change of the folder until the next start.
     pub(super) fn close(&mut self) -> Result<(), Fault> {
         self.guard.update(|_| {})
     }
 
-    /// The last record, or what is purged, whichever is later.
+    /// The last record, or the last one purged, whichever is later.
     fn last(&self) -> Option<LogId> {
         let last = self.groups.last_key_value().map(|(_, last)| *last);
         std::cmp::max_by_key(last, self.purged, |id| id.map(|id| id.index))

@@ -1,4 +1,5 @@
-//! What release 0.1 left in its data folders (`tests/fixtures/0.1`): how it came in, and what has to be served from it.
+//! The data folders that release 0.1 left (`tests/fixtures/0.1`): how they were filled, and what
+//! must be served from them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper that fails ends its test")]
 
 use std::fs;
@@ -17,17 +18,17 @@ use holdfast_proto::v1::{
 
 use super::{Stream, channel};
 
-/// Long enough for a test to find every session alive: a leader that starts gives each its whole TTL.
+/// Long enough that every session is still open in a test: a new leader gives each its whole TTL.
 const TTL_MS: u64 = 900_000;
-/// Acquires and releases that make the log longer than a snapshot waits for.
+/// Acquires and releases that make the log long enough for a snapshot.
 const CHURN: u64 = 60;
 
-/// Where the fixtures lie.
+/// The folder of the fixtures.
 pub(crate) fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/0.1")
 }
 
-/// Copies a data folder. Git keeps no empty folders, and sled needs the one it has.
+/// Copies a data folder. Git keeps no empty folders, but sled needs the one it has.
 pub(crate) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to.join("sled/blobs")).unwrap();
     copy_files(from, to);
@@ -48,7 +49,7 @@ fn copy_files(from: &Path, to: &Path) {
     }
 }
 
-/// A session that stays, by its label.
+/// A session that stays open, by its label.
 pub(crate) struct Client {
     stream: Stream,
     opened: Opened,
@@ -64,7 +65,7 @@ impl Client {
         }
     }
 
-    /// Label, id and secret, to take the session up again.
+    /// Label, id and secret, with which the session can be resumed.
     pub(crate) fn line(&self) -> String {
         let Opened { session_id, secret, cluster_id, .. } = &self.opened;
         format!("{} {session_id} {} {}\n", self.label, hex::encode(secret), hex::encode(cluster_id))
@@ -106,7 +107,8 @@ impl Client {
     }
 }
 
-/// Every way to hold, to wait and to leave a value, half of it before the snapshot and half after it.
+/// Fills a node with every kind of hold, wait and value, half of it before the snapshot and half
+/// after it.
 pub(crate) async fn fill(address: SocketAddr) -> Vec<Client> {
     let mut holder = Client::open(address, "holder", TTL_MS).await;
     let mut reader = Client::open(address, "reader", TTL_MS).await;
@@ -147,7 +149,7 @@ async fn import(address: SocketAddr) {
     client.import(ImportRequest { groups }).await.unwrap();
 }
 
-/// What [`fill`] leaves: a lock, who holds it, who waits, its value.
+/// The contents that [`fill`] leaves: a lock, its holders, its waiters, its value.
 const LEFT: [(&str, &str, &str, &str); 9] = [
     ("held", "holder", "reader", "kept"),
     ("set/a", "holder", "", ""),
@@ -170,7 +172,7 @@ fn shown(label: &str, imported: bool) -> String {
     if imported { format!("{label} (imported)") } else { label.to_owned() }
 }
 
-/// Holders, waiters and value in words.
+/// Holders, waiters and value as text.
 fn said(lock: &LockInfo) -> [String; 3] {
     let holders: Vec<_> = lock.holders.iter().map(|one| shown(&one.label, one.imported)).collect();
     let waiters: Vec<_> = lock.queue.iter().map(|one| shown(&one.label, one.imported)).collect();
@@ -188,7 +190,7 @@ pub(crate) async fn assert_serves_what_was_left(address: SocketAddr) {
     }
 }
 
-/// The session of that label, taken up again with the secret that 0.1 gave it.
+/// Resumes the session of that label with the secret that 0.1 gave it.
 async fn resume(address: SocketAddr, sessions: &str, label: &str) -> Stream {
     let line = sessions.lines().find_map(|line| line.strip_prefix(label)).unwrap();
     let words: Vec<_> = line.split_whitespace().collect();
@@ -204,7 +206,8 @@ async fn resume(address: SocketAddr, sessions: &str, label: &str) -> Stream {
     stream
 }
 
-/// A client of before goes on: it releases, and who waited since then is granted.
+/// A client of release 0.1 continues: it releases, and the client that has waited since then is
+/// granted.
 pub(crate) async fn assert_goes_on(address: SocketAddr, sessions: &Path) {
     let sessions = fs::read_to_string(sessions).unwrap();
     let mut holder = resume(address, &sessions, "holder").await;

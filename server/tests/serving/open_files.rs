@@ -1,5 +1,5 @@
-//! More connections than the process may open files, and no files at all: nobody who is served is
-//! harmed, the members reach each other, snapshots are written, and no core is spent on it.
+//! More connections than the process may open files, and no files at all: clients that are served
+//! stay served, the members reach each other, snapshots are written, and no core is spent on it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,24 +16,24 @@ const OPEN_FILES: u64 = 300;
 const CLIENTS: u64 = 108;
 /// More than there are files.
 const FLOOD: u64 = 400;
-/// How long a node is watched that has nothing to do.
+/// How long an idle node is watched.
 const WATCHED: Duration = Duration::from_secs(2);
 
-/// How many clients a node that is started like this process has room for.
+/// How many clients a node has room for if it starts with the limits of this process.
 pub(super) fn left_for_clients() -> u64 {
     let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     limit - (limit / 16).max(96) - 64 - 32
 }
 
-/// Connections to a port, all kept open, also those that the node has closed.
+/// Opens connections to a port and keeps all open, also those that the node has closed.
 fn flood(port: SocketAddr) -> Vec<TcpStream> {
     (0..FLOOD).map(|_| TcpStream::connect(port).unwrap()).collect()
 }
 
-/// Whether the node has closed a connection on which nobody has said anything.
+/// Whether the node has closed a connection on which neither side has sent anything.
 fn is_closed(connection: &TcpStream) -> bool {
     connection.set_nonblocking(true).unwrap();
-    // A server speaks first only by the settings of HTTP/2.
+    // A server sends first only the settings of HTTP/2.
     match (&*connection).read(&mut [0; 256]) {
         Ok(read) => read == 0,
         Err(error) => error.kind() != ErrorKind::WouldBlock,
@@ -48,7 +48,7 @@ fn answers(port: SocketAddr) -> bool {
     stream.write_all(preface).is_ok() && stream.read(&mut [0; 9]).is_ok_and(|read| read > 0)
 }
 
-/// Processor time that a node has taken so far.
+/// Processor time that a node has used so far.
 fn busy(node: &Node) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", node.process_id())).unwrap();
     // After the name in brackets: the state is the first field, user and system time are the 12th and 13th.
@@ -59,7 +59,7 @@ fn busy(node: &Node) -> Duration {
     Duration::from_millis(10 * ticks)
 }
 
-/// Which part of one core a node takes while it is left alone.
+/// The fraction of one core that an idle node uses.
 async fn share_of_a_core(node: &Node) -> f64 {
     let seams = Seams::system();
     let (before, since) = (busy(node), seams.clock.now());
@@ -68,7 +68,7 @@ async fn share_of_a_core(node: &Node) -> f64 {
     busy(node).saturating_sub(before).as_secs_f64() / took.as_secs_f64()
 }
 
-/// Takes a lock and gives it back, again and again.
+/// Takes a lock and releases it, once for each request.
 async fn work(node: &Node, stream: &mut Stream, requests: std::ops::Range<u64>) {
     for request in requests {
         assert!(stream.is_granted("jobs", request).await, "the stream ended: {}", node.log());
@@ -87,7 +87,7 @@ fn set_open_files(node: &Node, limit: u64) {
     prlimit(Some(pid), Resource::Nofile, new).unwrap();
 }
 
-/// R3: the flood fills what there is for clients. The session goes on, and so does the cluster.
+/// R3: the flood uses all descriptors for clients. The session continues, and so does the cluster.
 #[tokio::test]
 async fn more_connections_than_files_are_refused_and_sessions_members_and_snapshots_go_on() {
     let nodes = cluster_of(2, |setup| {
@@ -124,8 +124,8 @@ async fn more_connections_than_files_are_refused_and_sessions_members_and_snapsh
     another.acquires("kept", 1).await;
 }
 
-/// R3: whatever took the descriptors, here a lower limit. A file that was not opened is no write that
-/// failed: the node waits, and goes on when there are some again.
+/// R3: the descriptors are gone, here by a lower limit. A file that was not opened is not a failed
+/// write: the node waits, and continues when there are descriptors again.
 #[tokio::test]
 async fn a_node_without_descriptors_waits_for_them_with_its_snapshot_and_its_new_clients() {
     let setup = Setup::new().flags(&["--snapshot-every", "100"]);

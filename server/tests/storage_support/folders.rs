@@ -1,4 +1,4 @@
-//! Folders in which everything was acknowledged, to be harmed.
+//! Folders in which everything was acknowledged, to be damaged.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a folder that cannot be made ends its test")]
 
@@ -16,10 +16,10 @@ use super::{options, record, wait};
 
 pub(crate) const CLUSTER: ClusterId = ClusterId([3; 16]);
 pub(crate) const VOTE: StoredVote = StoredVote { term: 9, node_id: Some(1), committed: false };
-/// Records of the folder that [`filled`] makes; purged are those up to [`PURGED`].
+/// Records of the folder that [`filled`] makes; those up to [`PURGED`] are purged.
 pub(crate) const RECORDS: u64 = 400;
 pub(crate) const PURGED: u64 = 99;
-/// Where an older copy of that folder ends.
+/// The end of an older copy of that folder.
 const HALFWAY: u64 = 200;
 pub(crate) const RECORDS_BEFORE_VOTE: usize = 390;
 
@@ -29,12 +29,12 @@ pub(crate) fn filled() -> TempDir {
     filled_and_open().0
 }
 
-/// As [`filled`], still open: what a process leaves that is killed now.
+/// As [`filled`], still open: the state that a process leaves if it is killed now.
 pub(crate) fn filled_and_open() -> (TempDir, Store) {
     filled_by(options(), |_| ())
 }
 
-/// As [`filled_and_open`], by any node; `halfway` sees the folder as it was after the purge.
+/// As [`filled_and_open`], for any node; `halfway` gets the folder as it was after the purge.
 pub(crate) fn filled_by(options: StoreOptions, halfway: impl Fn(&Path)) -> (TempDir, Store) {
     let folder = TempDir::new().unwrap();
     let store = Store::open(folder.path(), options).unwrap();
@@ -55,7 +55,7 @@ pub(crate) fn filled_by(options: StoreOptions, halfway: impl Fn(&Path)) -> (Temp
         }
     }
     wait(|done| log.save_vote(VOTE, done)).unwrap();
-    // After the vote, so that the guard's hint alone knows of them.
+    // After the vote, so that only the guard's hint covers them.
     wait(|done| log.append(all[RECORDS_BEFORE_VOTE..].to_vec(), done)).unwrap();
     (folder, store)
 }
@@ -75,7 +75,7 @@ pub(crate) fn open(folder: &Path) -> Result<Store, OpenError> {
     Store::open(folder, options())
 }
 
-/// What [`filled`] has acknowledged, compared byte by byte.
+/// Checks that the store has what [`filled`] acknowledged, byte by byte.
 pub(crate) fn assert_whole(store: &Store, case: &str) {
     let log = store.log();
     let first = usize::try_from(PURGED).unwrap() + 1;
@@ -89,7 +89,7 @@ pub(crate) fn assert_whole(store: &Store, case: &str) {
     assert_eq!(body, "state at 99", "{case}");
 }
 
-/// Every file of a folder with its bytes, to damage it again and again from the same start.
+/// Every file of a folder with its bytes, so that each damage starts from the same state.
 pub(crate) struct Image(pub(crate) Vec<(PathBuf, Vec<u8>)>);
 
 impl Image {

@@ -1,4 +1,4 @@
-//! What the storage suites share: seeded draws, records that carry their own proof, waiting.
+//! Shared by the storage suites: seeded draws, records that carry their own proof, waiting.
 
 #![allow(dead_code, reason = "each suite uses its part")]
 
@@ -33,7 +33,7 @@ impl Draw {
     }
 }
 
-/// A record whose payload can be told from every other one: seeded with its place.
+/// A record whose payload differs from every other one: generated from its place.
 pub(crate) fn record(term: u64, index: u64, bytes: usize) -> Record {
     let mut draw = Draw(term << 40 ^ index);
     let payload: Vec<u8> =
@@ -57,7 +57,7 @@ pub(crate) fn options_with(on_fault: impl Fn(Fault) + Send + Sync + 'static) -> 
     }
 }
 
-/// Runs one operation and waits until its fate is known.
+/// Runs one operation and waits for its outcome.
 pub(crate) fn wait<E: std::fmt::Debug>(
     operation: impl FnOnce(Done) -> Result<(), E>,
 ) -> io::Result<()> {
@@ -66,7 +66,7 @@ pub(crate) fn wait<E: std::fmt::Debug>(
     receive.recv().expect("every operation is answered")
 }
 
-/// An operation whose fate nobody waits for.
+/// A callback that ignores the outcome of an operation.
 pub(crate) fn ignore() -> Done {
     Box::new(|_| {})
 }

@@ -1,4 +1,4 @@
-//! Nodes as processes: started, asked over their ports, stopped by signals, ended with the test.
+//! Nodes as processes: started, queried over their ports, stopped by signals, ended with the test.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -18,16 +18,16 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-/// How long anything may take before its test fails.
+/// Time limit of anything in a test.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A port that nobody uses.
+/// A free port.
 pub fn free_address() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, holdfast_seams::loopback::free_port().unwrap()).into()
 }
 
-/// What a node is started with: its own folder and three free ports.
+/// The settings of a node: its own folder and three free ports.
 pub struct Setup {
     pub listen: SocketAddr,
     pub peer_listen: SocketAddr,
@@ -44,7 +44,7 @@ impl Setup {
         Self { _folder: Some(folder), ..Self::on(&data) }
     }
 
-    /// Other ports, the same folder.
+    /// New ports, the same folder.
     pub fn on(data: &Path) -> Self {
         Self {
             listen: free_address(),
@@ -61,7 +61,7 @@ impl Setup {
         self
     }
 
-    /// With these flags, which come after the usual ones.
+    /// The command with these flags, which come after the usual ones.
     pub fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfastd"));
         command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -73,7 +73,7 @@ impl Setup {
             // Tests share a disk that may be nearly full.
             ("--reserve-bytes", "0".to_owned()),
         ];
-        // A flag of the test's own takes the place of the usual one.
+        // A flag of the test replaces the usual one.
         for (flag, value) in usual {
             if !self.flags.iter().any(|given| given == flag) {
                 command.arg(flag).arg(value);
@@ -83,13 +83,13 @@ impl Setup {
         command
     }
 
-    /// Starts a node that is expected not to come up; returns how it ended and what it said.
+    /// Starts a node that is expected not to come up; returns its exit code and its output.
     #[track_caller]
     pub fn fails(&self) -> (Option<i32>, String) {
         Self::ends_at_once(self.command())
     }
 
-    /// As [`fails`](Self::fails), of a process that can open at most so many files.
+    /// As [`fails`](Self::fails), for a process that can open at most `limit` files.
     #[track_caller]
     pub fn fails_with_open_files(&self, limit: u64) -> (Option<i32>, String) {
         let mut command = self.command_with_open_files(limit);
@@ -134,7 +134,7 @@ impl Setup {
         node
     }
 
-    /// Starts a node whose standard error is a pipe that nobody reads, and waits until it is ready.
+    /// Starts a node whose standard error is a pipe without a reader, and waits until it is ready.
     #[track_caller]
     pub fn starts_unread(self) -> Node {
         let log = tempfile::tempfile().unwrap();
@@ -145,7 +145,7 @@ impl Setup {
         node
     }
 
-    /// The command, in a shell that lets the process open at most so many files.
+    /// The command, in a shell that lets the process open at most `limit` files.
     fn command_with_open_files(&self, limit: u64) -> Command {
         let node = self.command();
         let mut command = Command::new("sh");
@@ -154,14 +154,14 @@ impl Setup {
         command
     }
 
-    /// Starts a node that can open at most so many files.
+    /// Starts a node that can open at most `limit` files.
     pub fn starts_with_open_files(self, limit: u64) -> Node {
         let command = self.command_with_open_files(limit);
         self.run(command)
     }
 
     fn run(self, mut command: Command) -> Node {
-        // Nobody reads while it runs: a full pipe would stop it.
+        // Nothing reads while it runs: a full pipe would stop it.
         let log = tempfile::tempfile().unwrap();
         command.stdout(Stdio::null()).stderr(log.try_clone().unwrap());
         Node { process: Process(command.spawn().unwrap()), log, setup: self }
@@ -207,13 +207,13 @@ impl Node {
         self.ends_within(PATIENCE)
     }
 
-    /// Waits until it has ended, so long at most.
+    /// Waits until it has ended, at most for `time`.
     #[track_caller]
     pub fn ends_within(&mut self, time: Duration) -> ExitStatus {
         self.process.ends_within(time)
     }
 
-    /// Asks it to stop, waits, and gives the setup back for another start.
+    /// Asks it to stop, waits, and returns the setup for another start.
     #[track_caller]
     pub fn stop(mut self) -> Setup {
         self.signal(Signal::SIGTERM);
@@ -254,20 +254,20 @@ impl Drop for Process {
     }
 }
 
-/// So many nodes, formed and ready.
+/// `size` nodes, formed and ready.
 #[track_caller]
 pub fn cluster(size: usize) -> Vec<Node> {
     form(std::iter::repeat_with(Setup::new).take(size).collect(), Setup::starts_unready)
 }
 
-/// So many nodes whose data folders lie, or come, in `folder`, formed and ready.
+/// `size` nodes whose data folders are in `folder`, formed and ready.
 #[track_caller]
 pub fn cluster_in(folder: &Path, size: usize, flags: &[&str]) -> Vec<Node> {
     let setup = |nth| Setup::on(&folder.join(format!("node-{nth}"))).flags(flags);
     form((1..=size).map(setup).collect(), Setup::starts_unready)
 }
 
-/// So many nodes, each started as `run` does it, formed and ready.
+/// `size` nodes, each started by `run`, formed and ready.
 #[track_caller]
 pub fn cluster_of(size: usize, run: impl Fn(Setup) -> Node) -> Vec<Node> {
     form(std::iter::repeat_with(Setup::new).take(size).collect(), run)
@@ -294,12 +294,12 @@ pub fn leads(node: &Node) -> bool {
     metrics.is_some_and(|metrics| metrics.contains("\nholdfast_leader 1\n"))
 }
 
-/// Asks again and again until there is an answer, or patience is over.
+/// Repeats `ask` until there is an answer, or the time limit is over.
 pub fn eventually<T>(ask: impl FnMut() -> Option<T>) -> Option<T> {
     within(PATIENCE, ask)
 }
 
-/// Asks again and again until there is an answer, or the time is over.
+/// Repeats `ask` until there is an answer, or the time is over.
 pub fn within<T>(time: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     for _ in 0..time.as_millis() / PAUSE.as_millis() {
         if let Some(answer) = ask() {
@@ -310,7 +310,7 @@ pub fn within<T>(time: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T
     None
 }
 
-/// The whole answer to a GET, or nothing if nobody answers.
+/// The whole answer to a GET, or nothing without an answer.
 pub fn get(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;

@@ -1,4 +1,4 @@
-//! How a node becomes a member of a cluster that is there already.
+//! How a node becomes a member of an existing cluster.
 //!
 //! ```text
 //! leader                             the new node, started with --join
@@ -15,22 +15,22 @@
 //! snapshot, then the log ─────────▶  applies it
 //! ```
 //!
-//! # Why nobody votes twice under one id (I20, I22)
+//! # Why no node votes twice under one id (I20, I22)
 //!
-//! - A node votes, and takes entries, only once it has promised itself. With an empty folder it does
-//!   so at the first start of its cluster, or invited; and an invitation counts only for the start
-//!   of the process that it names.
-//! - Before a leader invites, the node introduced itself with that start; later a quorum confirmed
-//!   the leader, which had then applied whatever was committed before; and in that, the id was above
-//!   every id ever used ([`Roll`](crate::raft::roll::Roll)).
-//! - If somebody had voted under this id with a folder that is gone, he did so as a member, so an
-//!   entry that names the id was committed before his folder was lost, before this process started
+//! - A node votes, and takes entries, only once it has promised itself. With an empty folder it
+//!   promises at the first start of its cluster, or on an invitation, and an invitation counts only
+//!   for the start of the process that it names.
+//! - The leader invites after three steps: the node introduced itself with that start; then a
+//!   quorum confirmed the leader, which had applied all that was committed before; and there the id
+//!   was above every id ever used ([`Roll`](crate::raft::roll::Roll)).
+//! - Suppose a node had voted under this id with a folder that is gone. It voted as a member, so an
+//!   entry that names the id was committed before the folder was lost, before this process started
 //!   on an empty one, and before the leader was confirmed. Then the leader would not have invited.
 //! - A folder that has promised and is lost before the entry is committed leaves nothing behind: as
-//!   long as no committed entry names the id, nobody counts its votes.
+//!   long as no committed entry names the id, no node counts its votes.
 //!
-//! So a wiped node comes back under a new id only. Asking twice changes nothing: a node that has
-//! promised answers so again, and the leader adds a member once.
+//! So a wiped node comes back only under a new id. Repeating a step changes nothing: a node that
+//! has promised gives the same answer again, and the leader adds a member once.
 
 use holdfast_proto::v1 as proto;
 
@@ -41,8 +41,8 @@ use crate::raft::wire::member_from_wire;
 use crate::storage::ClusterId;
 
 impl Formation {
-    /// Waits to be invited, and then for the first entries. Meanwhile it looks whether its id can
-    /// still become a member's.
+    /// Waits for the invitation, and then for the first entries. Meanwhile it checks whether its id
+    /// can still become a member's.
     pub(super) async fn wait_to_be_added(&self) -> Result<(), Fault> {
         while !self.has_history() {
             self.look_for_own_id().await?;
@@ -72,7 +72,8 @@ impl Formation {
             let node_id = self.me.node_id;
             let told_by = member.node_id;
             match self.me.cluster() {
-                // The promise comes before the entry: an id that is used without it is another's.
+                // The promise comes before the entry: an id that is used without this promise
+                // belongs to another node.
                 None if hello.highest_node_id >= node_id => {
                     let highest = hello.highest_node_id;
                     return Err(Fault::IdUsed { node_id, highest, told_by });
@@ -86,7 +87,7 @@ impl Formation {
         Ok(())
     }
 
-    /// Considers an invitation: promises this node to the cluster that adds it, or says why not.
+    /// Considers an invitation: promises this node to the cluster that adds it, or returns why not.
     pub(super) async fn invited(&self, request: &proto::PromiseRequest) -> Result<(), String> {
         let inviter = self.check_invitation(request)?;
         let id: [u8; 16] = (&*request.cluster_id)
@@ -105,7 +106,7 @@ impl Formation {
                 ))
             };
         }
-        // Whoever adds this node must be reached from here: votes and questions go this way.
+        // This node must reach the one that adds it: votes and questions go this way.
         let hello = self.hello(&inviter).await.map_err(|why| {
             format!(
                 "node {} cannot reach the leader ({why}); the leader's peer_advertise must lead \
@@ -121,8 +122,8 @@ impl Formation {
         self.promise_self(cluster, incarnation, &members).await.map_err(|error| error.to_string())
     }
 
-    /// The invitation is meant for this start of this node, with the addresses it has; gives who
-    /// invites.
+    /// Checks that the invitation is meant for this start of this node, with the addresses it has;
+    /// returns the member that invites.
     fn check_invitation(&self, request: &proto::PromiseRequest) -> Result<Member, String> {
         let own_id = self.me.node_id;
         if request.to_node != own_id {
@@ -157,7 +158,7 @@ impl Formation {
     }
 }
 
-/// Whether the one who answers belongs to this life of this cluster.
+/// Whether the node that answers belongs to this incarnation of this cluster.
 pub(in crate::raft) fn own_cluster(
     hello: &proto::HelloResponse,
     (cluster, incarnation): (ClusterId, u64),

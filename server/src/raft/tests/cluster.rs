@@ -28,7 +28,7 @@ pub(super) struct Cluster {
     pub(super) members: Vec<Member>,
     pub(super) nodes: BTreeMap<u64, Node>,
     adjust: fn(&mut ReplicaConfig),
-    /// Whether those that are started from here on are of an older release to the others.
+    /// Whether members started from now on appear to the others as an older release.
     pub(super) older: bool,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn member(node_id: u64) -> Member {
 }
 
 impl Cluster {
-    /// `size` members, none of them started. `adjust` changes each one's settings.
+    /// `size` members, none of them started. `adjust` changes the settings of each.
     pub(super) fn stopped(size: u64, adjust: fn(&mut ReplicaConfig)) -> Self {
         // `RUST_LOG=debug cargo test … -- --nocapture` shows what openraft does.
         let filter = tracing_subscriber::EnvFilter::from_default_env();
@@ -100,7 +100,7 @@ impl Cluster {
         &self.nodes[&node_id].replica
     }
 
-    /// As `kill -9`: returns what the next process finds.
+    /// Kills the node as `kill -9` does; returns what the next process finds.
     pub(super) async fn kill(&mut self, node_id: u64) -> MemoryStore {
         self.network.leave(node_id);
         let node = self.nodes.remove(&node_id).unwrap();
@@ -114,8 +114,8 @@ impl Cluster {
         self.start(node_id, store).await;
     }
 
-    /// Waits for somebody who leads; the one with the highest term, should an old leader not know
-    /// yet.
+    /// Waits for a leader. If an old leader does not know of its successor yet, returns the one
+    /// with the highest term.
     pub(super) async fn leader(&self) -> (u64, Tenure) {
         let leads = async {
             loop {
@@ -228,7 +228,7 @@ pub(super) fn has_session(replica: &Replica, session: SessionId) -> bool {
     found
 }
 
-/// Submits without waiting; the result lies in the slot once it is there.
+/// Submits without waiting; the slot receives the result.
 pub(super) fn submit(
     replica: &Replica,
     command: Command,

@@ -8,8 +8,8 @@ use crate::raft::store::ReplicaStore;
 use crate::raft::{Fault, MemoryStore};
 use crate::storage::{Record, RecordKind};
 
-/// What a bug or a broken machine could leave behind: a log that reads well, with one label in it
-/// that nobody ever sent.
+/// A log as a bug or a broken machine could leave it: it can be read, but contains one label that
+/// no client ever sent.
 async fn tampered(store: MemoryStore) -> MemoryStore {
     let log = store.log();
     let mut records = log.entries(0..u64::MAX, usize::MAX);
@@ -35,8 +35,8 @@ async fn tampered(store: MemoryStore) -> MemoryStore {
     store.restarted()
 }
 
-/// The leader's state hash reaches the other two in a batch. The one whose log was changed has
-/// another, and stops; the cluster goes on without it.
+/// The leader's state hash reaches the other two in a batch. The member with the changed log has
+/// another hash and stops; the cluster continues without it.
 #[tokio::test(start_paused = true)]
 async fn a_member_whose_state_differs_from_the_leaders_stops_and_the_others_go_on() {
     let mut cluster = Cluster::started(3, |_| ()).await;

@@ -1,5 +1,5 @@
-//! First start: a node killed at any step comes back and the cluster forms, and nobody whose data
-//! is gone takes part.
+//! First start: a node killed at any step restarts and the cluster forms, and no node whose data is
+//! gone takes part.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,8 @@ fn promised(node_id: u64) -> MemoryStore {
     store
 }
 
-/// What the disks can hold when all three die at some step: the lowest id promises first; each
-/// other one has promised or not.
+/// All states of the disks when all three nodes die at some step: the lowest id promises first;
+/// each other one has promised or not.
 #[tokio::test(start_paused = true)]
 async fn killed_after_any_promise_the_cluster_forms_under_the_promised_id() {
     for which in 0..4_u32 {
@@ -46,14 +46,14 @@ async fn killed_after_any_promise_the_cluster_forms_under_the_promised_id() {
     }
 }
 
-/// Each node in turn is killed after each of the first milliseconds and comes back; whatever step
-/// that hits, the cluster forms.
+/// Each node in turn is killed after each of the first milliseconds and restarts; the cluster
+/// forms, whatever step that hits.
 #[tokio::test(start_paused = true)]
 async fn a_node_killed_at_any_step_of_the_first_start_comes_back_and_the_cluster_forms() {
     for victim in 1..=3 {
         for after_ms in [0, 1, 2, 3, 5, 10, 100, 499, 500, 501, 600, 1_000, 1_500, 2_000] {
             let mut cluster = Cluster::stopped(3, AS_IT_IS);
-            // The others come one after the other, so that the steps are apart.
+            // The others start one after the other, so that the steps are apart.
             for node_id in [1, 2, 3] {
                 cluster.start(node_id, MemoryStore::new(node_id)).await;
                 cluster.seams.sleep(Duration::from_millis(400)).await;
@@ -112,7 +112,7 @@ async fn a_node_whose_data_is_gone_stops_and_says_so_whichever_it_is() {
     }
 }
 
-/// A promise request that arrives late, at a node that has lost its folder meanwhile.
+/// A promise request arrives late, at a node that has lost its folder meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_late_copy_of_a_promise_request_is_refused_by_a_node_whose_data_is_gone() {
     let mut cluster = Cluster::started(3, AS_IT_IS).await;
@@ -174,8 +174,8 @@ async fn members_configured_differently_do_not_form_and_are_named() {
     cluster.shutdown().await;
 }
 
-/// The lowest id lost its folder before anything was initialised: it cannot know whether that is
-/// so, and the others stay with their promise.
+/// The lowest id lost its folder before anything was initialised: it cannot know that nothing was,
+/// and the others keep their promise.
 #[tokio::test(start_paused = true)]
 async fn a_lowest_id_whose_promise_is_gone_forms_no_second_cluster() {
     let mut cluster = Cluster::stopped(3, AS_IT_IS);

@@ -1,5 +1,5 @@
 //! Everything a peer can send, mutated: conversions alone, and whole sequences at one member of a
-//! formed cluster. Nothing panics, openraft included; what stops the member is a fault with a name.
+//! formed cluster. Nothing panics, openraft included; only a named fault may stop the member.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +22,14 @@ use crate::raft::{
 };
 use crate::session::fake::on_virtual_time;
 
-/// Longest a call or a stop may take, virtual time.
+/// Longest time for a call or a stop, virtual time.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// The member under fire, and who is said to call.
+/// The member under test, and the sender in the headers.
 const TARGET: u64 = 2;
 const CALLER: u64 = 3;
 
-/// The kinds of step, in the low bits; what a sender gets right by itself is put right unless a
+/// The kinds of step, in the low bits. Fields that a real sender gets right are corrected unless a
 /// high bit says otherwise.
 const APPEND: u8 = 0;
 const STREAM_APPEND: u8 = 1;
@@ -40,9 +40,9 @@ const TRANSFER: u8 = 5;
 const PROMISE: u8 = 6;
 const TIME_PASSES: u8 = 7;
 const KINDS: u8 = 8;
-/// The header is as it was decoded.
+/// The header stays as decoded.
 const HEADER_AS_IS: u8 = 0x80;
-/// Size and hash of a snapshot are as they were decoded.
+/// Size and hash of a snapshot stay as decoded.
 const HASH_AS_IS: u8 = 0x40;
 
 fn id(term: u64, index: u64) -> proto::LogId {
@@ -67,7 +67,7 @@ fn some_batch() -> Bytes {
     Batch { stamp_ms: 1, witness: None, commands }.encode().into()
 }
 
-/// Entries after `prev`, by a leader of term 9.
+/// An append of entries after `prev`, by a leader of term 9.
 fn append(prev: Option<proto::LogId>, commit: u64) -> proto::AppendRequest {
     let next = prev.as_ref().map_or(0, |prev| prev.index + 1);
     let entries = vec![
@@ -143,7 +143,7 @@ fn messages() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Decodes a message and translates it, and what is translated back is the same again.
+/// Decodes a message and translates it; translating back must give the same message.
 fn translate(kind: u8, bytes: &[u8]) -> Result<(), String> {
     let bad = |error: Malformed| error.to_string();
     match kind % 6 {
@@ -182,7 +182,7 @@ fn no_message_of_a_peer_brings_its_translation_down() {
     });
 }
 
-/// What the member's folder holds before every script, and what a caller of its cluster shows.
+/// The folder of the member before every script, and the fields that a caller of its cluster sends.
 struct Ground {
     store: MemoryStore,
     header: proto::PeerHeader,
@@ -190,7 +190,7 @@ struct Ground {
     table: Vec<u8>,
 }
 
-/// A cluster of three with a session and a lock, of which only the target is left.
+/// A cluster of three with a session and a lock, of which only the target remains.
 async fn ground() -> Ground {
     let mut cluster = Cluster::started(3, |_| ()).await;
     cluster.formed().await;
@@ -214,7 +214,7 @@ async fn ground() -> Ground {
     Ground { store, header, last: id(last.term, last.index), table }
 }
 
-/// The target alone, with nobody to talk to but whoever plays the script.
+/// The target alone; only the script sends it messages.
 struct Alone<'a> {
     ground: &'a Ground,
     seams: Seams,
@@ -308,8 +308,8 @@ impl<'a> Alone<'a> {
         }
     }
 
-    /// Whatever came, the replica says what it is, and stops when it is asked to. A leader that
-    /// lies in its cluster's name can stop it; that has a name, too.
+    /// After any script the replica reports its status, and stops on request. A leader that sends
+    /// false messages in its cluster's name can stop it, with a named fault.
     async fn check(self) -> Outcome {
         let _ = self.replica.status();
         let fault = self.replica.faults().borrow().clone();

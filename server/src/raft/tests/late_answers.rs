@@ -1,4 +1,4 @@
-//! Quorum rounds (DESIGN §5.1, I6, I18) when answers are held back on connections that live and arrive
+//! Quorum rounds (DESIGN §5.1, I6, I18) whose answers are held back on open connections and arrive
 //! late: after an election, in any order.
 
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::raft::types::{Vote, log_id};
 use crate::raft::{Leg, MemoryNetwork, Replica, ReplicaConfig};
 
 const AS_IT_IS: fn(&mut ReplicaConfig) = |_| ();
-/// Between the answers of the two followers; two answers at one instant are a case of their own.
+/// Time between the answers of the two followers; two answers at one instant are a separate case.
 const GAPS_MS: [u64; 4] = [0, 1, 5, 50];
 
-/// A leader whose messages, and the answers to them, can be held back.
+/// The fixture: a leader whose messages, and the answers to them, can be held back.
 struct Stage {
     cluster: Cluster,
     leader: u64,
@@ -44,12 +44,12 @@ impl Stage {
         self.others.iter().for_each(|other| act(&self.cluster.network, *other));
     }
 
-    /// Nothing that the others answer reaches the leader for now.
+    /// Holds back all answers of the others to the leader.
     fn hold_answers(&self) {
         self.each_other(|network, other| network.hold(self.leader, other, Leg::Back));
     }
 
-    /// Nothing that the leader and the others ask each other from now on arrives for now.
+    /// From now on, holds back all requests between the leader and the others.
     fn hold_questions(&self) {
         self.each_other(|network, other| {
             network.hold(self.leader, other, Leg::There);
@@ -65,8 +65,8 @@ impl Stage {
         self.cluster.seams.sleep(Duration::from_millis(ms)).await;
     }
 
-    /// Another node is elected while this one's messages are on their way, and still leads as far as
-    /// it knows.
+    /// Has another node elected while messages of this one are under way; this one still leads as
+    /// far as it knows.
     async fn depose(&self) {
         self.hold_questions();
         let (new, _) = self.cluster.leader_after(self.tenure).await;
@@ -74,8 +74,8 @@ impl Stage {
         assert_eq!(self.node().role().borrow().tenure(), Some(self.tenure));
     }
 
-    /// Asks the leader whether it leads, then lets the answers through that were under way: of
-    /// `first` and then, `gap_ms` later, of the other one.
+    /// Asks the leader whether it leads, then releases the answers under way: those of `first` and,
+    /// `gap_ms` later, those of the other one.
     async fn confirm_over(&self, first: usize, gap_ms: u64) -> Result<Confirmed, ProposeError> {
         let confirmed = self.node().confirm();
         self.pass(10).await;
@@ -115,7 +115,7 @@ async fn a_deposed_leader_is_not_confirmed_by_late_answers_on_its_log_streams() 
     }
 }
 
-/// The calls of a round end with it: what is answered to them later proves nothing about later.
+/// The calls of a round end with it: a later answer to them proves nothing about a later time.
 #[tokio::test(start_paused = true)]
 async fn answers_to_the_calls_of_one_round_count_for_no_later_round() {
     for (first, gap_ms) in [0, 1].into_iter().flat_map(|first| GAPS_MS.map(|gap| (first, gap))) {
@@ -147,7 +147,7 @@ async fn answers_that_come_late_count_for_the_round_in_which_they_were_asked_for
     stage.cluster.shutdown().await;
 }
 
-/// Calls may be lost, and connections break: members are asked again within the round.
+/// Calls may be lost, and connections break: the round calls members again.
 #[tokio::test(start_paused = true)]
 async fn a_round_goes_on_when_members_can_be_reached_again() {
     let stage = Stage::set().await;
@@ -160,7 +160,7 @@ async fn a_round_goes_on_when_members_can_be_reached_again() {
     stage.cluster.shutdown().await;
 }
 
-/// Whether a member has the leader's entries has nothing to do with whether it follows it.
+/// A member that lacks the leader's entries may still follow it.
 #[tokio::test(start_paused = true)]
 async fn members_whose_logs_lag_confirm_their_leader() {
     let stage = Stage::set().await;
@@ -178,7 +178,7 @@ async fn members_whose_logs_lag_confirm_their_leader() {
     stage.cluster.shutdown().await;
 }
 
-/// What is asked changes nothing at a member whose vote is saved, so that nothing is written.
+/// A call changes nothing at a member whose vote is saved, so that it writes nothing.
 #[tokio::test(start_paused = true)]
 async fn a_round_waits_for_no_disk() {
     let stage = Stage::set().await;
@@ -190,15 +190,15 @@ async fn a_round_waits_for_no_disk() {
         assert_eq!(stage.node().confirm().await.unwrap().tenure, stage.tenure);
     }
 
-    // The disks do stand still: nothing commits.
+    // The disks do hang: nothing commits.
     let waits = submit(stage.node(), open_session());
     stage.pass(100).await;
     assert!(stage.cluster.seams.timeout(Duration::from_millis(100), waits).await.is_err());
     stage.cluster.shutdown().await;
 }
 
-/// Its own voice is one of the majority only as long as it has given it to nobody else. Here it votes
-/// for another while the third member has not heard of that, and before anything else notices.
+/// A leader counts for its own majority only until it votes for another node. Here it votes for one
+/// while the third member does not know of that, and before any other part notices.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_has_voted_for_another_is_none_of_its_own_majority() {
     let stage = Stage::set().await;
@@ -214,8 +214,8 @@ async fn a_leader_that_has_voted_for_another_is_none_of_its_own_majority() {
     stage.cluster.shutdown().await;
 }
 
-/// More than there was once room for: a refusal would read as if no quorum answered, and end watches
-/// and hold up expiries although one does.
+/// More than there was once room for: a refusal would look like a missing quorum, and would end
+/// watches and delay expiries although a quorum answers.
 #[tokio::test(start_paused = true)]
 async fn no_question_is_refused_because_many_ask() {
     let stage = Stage::set().await;

@@ -58,8 +58,9 @@ async fn the_sled_log_passes_the_suite_of_openraft() {
     Suite::test_all(OnSled).await.unwrap();
 }
 
-/// A replication stream that openraft has replaced may read what was purged meanwhile. Found by a
-/// simulated run over real HTTP/2 (seed 533469298876), as a failed assertion of openraft's.
+/// A replication stream that openraft has replaced may read entries that were purged meanwhile.
+/// Found by a simulated run over real HTTP/2 (seed 533469298876), as a failed assertion of
+/// openraft's.
 #[tokio::test]
 async fn entries_behind_purged_ones_are_not_read_for_a_member() {
     let (store, _) = machine();

@@ -19,14 +19,14 @@ use crate::raft::{
 };
 use crate::storage::Stage;
 
-/// So few entries that whoever comes later needs a snapshot.
+/// Keeps so few entries that every later member needs a snapshot.
 fn little_log(config: &mut ReplicaConfig) {
     config.snapshot_every = 20;
     config.log_kept = 0;
     config.max_log_bytes = 8 << 10;
 }
 
-/// Three formed members with a held lock and one who waits for it.
+/// Three formed members with a held lock and one waiter.
 struct Held {
     cluster: Cluster,
     holder: SessionId,
@@ -46,7 +46,7 @@ impl Held {
         Self { cluster, holder, waiter }
     }
 
-    /// Whoever held holds, and whoever waits waits, as every node has it.
+    /// Checks on every node that the holder still holds and the waiter still waits.
     async fn assert_kept(&self) {
         self.cluster.level().await;
         for (node_id, node) in &self.cluster.nodes {
@@ -70,7 +70,7 @@ impl Held {
     }
 }
 
-/// Whom the leader believes to vote, and to learn.
+/// The voters and the learners according to the leader.
 async fn members(cluster: &Cluster) -> (Vec<u64>, Vec<u64>) {
     let (leader, _) = cluster.leader().await;
     let status = cluster.replica(leader).members().unwrap();
@@ -81,7 +81,7 @@ async fn members(cluster: &Cluster) -> (Vec<u64>, Vec<u64>) {
     (ids(votes), ids(learns))
 }
 
-/// Asks whoever leads, again as long as what is certain allows it, as the command line does.
+/// Asks the leader, and retries as long as the certain outcome allows it, as the command line does.
 async fn ask<F, R>(cluster: &Cluster, mut change: F) -> Result<(), MembershipError>
 where
     F: FnMut(Arc<Replica>) -> R,
@@ -150,8 +150,8 @@ async fn a_learner_catches_up_by_snapshot_then_log_and_has_the_same_state() {
     held.cluster.shutdown().await;
 }
 
-/// To four voters, to five, and down again to three, the first leader and its successor among
-/// those who go. Holds and waits are there after every step, and commands are taken.
+/// To four voters, to five, and down to three again; the first leader and its successor are among
+/// those removed. Holds and waits exist after every step, and commands are accepted.
 #[tokio::test(start_paused = true)]
 async fn a_cluster_grows_to_five_voters_and_shrinks_to_other_three() {
     let mut held = Held::new(little_log).await;
@@ -204,8 +204,8 @@ async fn leadership_goes_to_each_voter_that_is_named_and_nobody_else() {
     held.cluster.shutdown().await;
 }
 
-/// I22: whatever is left of the id's former life, a vote or an acknowledgement, it is not given to
-/// an empty folder.
+/// I22: an id whose data folder was emptied may have votes and acknowledgements left, so no empty
+/// folder gets that id.
 #[tokio::test(start_paused = true)]
 async fn a_wiped_member_comes_back_under_a_new_id_only() {
     for join_flag in [false, true] {
@@ -228,7 +228,7 @@ async fn a_wiped_member_comes_back_under_a_new_id_only() {
         assert_eq!(held.cluster.nodes[&wiped].store.identity().stage, Stage::Fresh);
         drop(held.cluster.kill(wiped).await);
 
-        // It is still a member; so removing comes first, and the id is spent.
+        // It is still a member, so it is removed first; then the id is spent.
         remove(&held.cluster, wiped).await.unwrap();
         remove(&held.cluster, wiped).await.unwrap();
         let again = add(&held.cluster, wiped).await;
@@ -246,8 +246,8 @@ fn fault_words(held: &Held, node_id: u64) -> String {
     fault.map(|fault| fault.to_string()).unwrap_or_default()
 }
 
-/// Whoever was a member is refused, and so is an id below it that never was; a member under other
-/// addresses is named.
+/// A former member is refused, and so is a lower id that was never used. Other addresses for a
+/// member are refused with the member as it is.
 #[tokio::test(start_paused = true)]
 async fn an_id_is_refused_if_it_was_used_or_lies_below_one_that_was() {
     let mut held = Held::new(little_log).await;
@@ -272,8 +272,8 @@ async fn an_id_is_refused_if_it_was_used_or_lies_below_one_that_was() {
     held.cluster.shutdown().await;
 }
 
-/// The log forgets who left; the snapshot's meta does not. One member is away and learns of it by a
-/// snapshot that is sent, the others by their own.
+/// The log forgets members that left; the snapshot's meta does not. One member is away and learns
+/// of the removal from a snapshot that it receives, the others from their own.
 #[tokio::test(start_paused = true)]
 async fn an_id_stays_spent_when_the_log_that_named_it_is_gone_and_everybody_was_restarted() {
     let mut held = Held::new(little_log).await;
@@ -310,7 +310,7 @@ async fn an_id_stays_spent_when_the_log_that_named_it_is_gone_and_everybody_was_
     held.cluster.shutdown().await;
 }
 
-/// A late copy of an invitation, at a node that has lost its folder meanwhile: it names another
+/// A late copy of an invitation reaches a node that has lost its folder meanwhile: it names another
 /// start.
 #[tokio::test(start_paused = true)]
 async fn an_invitation_counts_only_for_the_start_it_was_made_for() {
@@ -335,8 +335,8 @@ async fn an_invitation_counts_only_for_the_start_it_was_made_for() {
     let answer = held.cluster.replica(4).peer().promise(invitation.clone()).await.unwrap();
     assert!(!answer.promised && answer.refusal.contains("another start"), "{answer:?}");
 
-    // Also nobody forms a cluster with it, or invites it under other addresses, or into another
-    // cluster than the inviter's.
+    // Nor may a member form a cluster with it, or invite it under other addresses, or into a
+    // cluster other than the inviter's.
     let peer = held.cluster.replica(4).peer();
     let start_id = peer.hello(proto::HelloRequest { from_node: 1 }).await.unwrap().start_id;
     let right = proto::PromiseRequest { start_id: Some(start_id), ..invitation };
@@ -362,7 +362,7 @@ async fn an_invitation_counts_only_for_the_start_it_was_made_for() {
     held.cluster.shutdown().await;
 }
 
-/// Who was invited and never added must not take the cluster's name for a cluster of its own.
+/// A node that was invited and never added must not found a cluster under that cluster's id.
 #[tokio::test(start_paused = true)]
 async fn an_invited_node_forms_no_cluster_of_its_own_whatever_its_settings_say_later() {
     let mut held = Held::new(little_log).await;
@@ -401,7 +401,7 @@ async fn what_endangers_the_cluster_is_refused_by_its_reason() {
     taken.advertise = member(2).peer_advertise;
     let taken = refusal(leader.add_learner(taken).await);
     assert!(matches!(taken, MembershipRefusal::AddressTaken { node_id: 2, .. }), "{taken:?}");
-    // A node that runs and did not ask to join.
+    // A node that runs and was not started to join.
     let members = cluster.members.iter().cloned().chain([member(5)]).collect();
     let unasked = ReplicaConfig::new(5, members);
     let leader = leader.clone();
@@ -429,7 +429,7 @@ async fn voters_that_do_not_answer_are_counted_before_one_is_removed_or_added() 
     assert_eq!(refused, expected);
     let to_the_dead = held.cluster.replica(leader).transfer_leader(Some(others[0])).await;
     assert_eq!(refusal(to_the_dead), MembershipRefusal::Silent { node_id: others[0] });
-    // The dead one may go.
+    // The dead one may be removed.
     remove(&held.cluster, others[0]).await.unwrap();
     held.cluster.network.isolate(4);
     held.cluster.seams.sleep(Duration::from_secs(5)).await;
@@ -439,7 +439,7 @@ async fn voters_that_do_not_answer_are_counted_before_one_is_removed_or_added() 
     held.cluster.shutdown().await;
 }
 
-/// Its disk finishes nothing, so it stays behind for as long as anybody looks.
+/// The learner's disk finishes nothing, so it stays behind during the whole test.
 #[tokio::test(start_paused = true)]
 async fn a_learner_that_is_far_behind_gets_no_vote() {
     let mut held = Held::new(|_| ()).await;
@@ -454,7 +454,7 @@ async fn a_learner_that_is_far_behind_gets_no_vote() {
 
     let refused = async {
         loop {
-            // Until it is heard again it is silent.
+            // It is silent until its next acknowledgement.
             match held.cluster.replica(leader).promote(4).await {
                 Err(MembershipError::Refused(MembershipRefusal::Silent { .. })) => {
                     held.cluster.seams.sleep(Duration::from_millis(5)).await;
@@ -472,7 +472,7 @@ async fn a_learner_that_is_far_behind_gets_no_vote() {
     held.cluster.shutdown().await;
 }
 
-/// I29: it would stop at the first entry that it does not know.
+/// I29: the member would stop at the first entry that it does not know.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_cannot_read_what_the_leader_writes_is_not_added() {
     let mut held = Held::new(little_log).await;
@@ -492,15 +492,15 @@ async fn a_node_that_cannot_read_what_the_leader_writes_is_not_added() {
     held.cluster.shutdown().await;
 }
 
-/// I29, I27: the old release knows no such limit. Were it proposed, that member would stop; did the others
-/// have it already, they would refuse what the old one takes (I16).
+/// I29, I27: the old release does not know this limit. If the limit were proposed, that member
+/// would stop; if the other members had it already, they would refuse what the old one takes (I16).
 #[tokio::test(start_paused = true)]
 async fn the_tables_bytes_are_limited_once_the_last_member_knows_that_limit() {
     let mut cluster = Cluster::stopped(3, |config| {
         config.max_table_bytes = 4_242_424;
         config.limits.max_sessions = 7;
     });
-    // To the others each is of the old release, so each leader hears of two.
+    // Each appears to the others as the old release, so each leader learns of two.
     cluster.older = true;
     for node_id in 1..=3 {
         cluster.start(node_id, MemoryStore::new(node_id)).await;
@@ -544,7 +544,7 @@ async fn the_last_voter_stays() {
     cluster.shutdown().await;
 }
 
-/// Grown from one: the first voter hands over and leaves, and the state has gone with the others.
+/// A cluster grown from one: the first voter hands over and leaves, and the others have the state.
 #[tokio::test(start_paused = true)]
 async fn a_cluster_of_one_grows_and_outlives_its_first_member() {
     let mut cluster = Cluster::started(1, little_log).await;
@@ -585,8 +585,8 @@ async fn a_second_change_is_refused_while_one_is_under_way_and_nothing_of_it_hap
     held.cluster.shutdown().await;
 }
 
-/// The leader dies at many instants of a promotion and of a removal. Whatever that leaves, the next
-/// leader finishes it or knows nothing of it, and asking again brings it to its end.
+/// The leader dies at many instants of a promotion and of a removal. The next leader finishes what
+/// is left, or has none of it, and a retry completes it.
 #[tokio::test(start_paused = true)]
 async fn a_change_whose_leader_dies_is_finished_by_the_next_or_can_be_asked_for_again() {
     for turns in (0..60).step_by(4) {
@@ -602,7 +602,7 @@ async fn a_change_whose_leader_dies_is_finished_by_the_next_or_can_be_asked_for_
             let change = async {
                 if promotes { leader.promote(4).await } else { leader.remove(other).await }
             };
-            // Nothing takes time here; so it dies after so many turns of everybody.
+            // No virtual time passes here, so the leader dies after a number of scheduler turns.
             let dies = async {
                 for _ in 0..turns {
                     tokio::task::yield_now().await;
@@ -632,8 +632,8 @@ async fn a_change_whose_leader_dies_is_finished_by_the_next_or_can_be_asked_for_
     }
 }
 
-/// Half done: the entry with both sets of voters is committed, the second one is not written. Its
-/// leader is the one who is to go.
+/// Half done: the entry with both sets of voters is committed, the second one is not written. The
+/// change removes the leader itself.
 #[tokio::test(start_paused = true)]
 async fn a_half_done_change_is_finished_by_whoever_leads_even_if_it_is_himself_who_goes() {
     let held = Held::new(little_log).await;
@@ -655,7 +655,7 @@ async fn a_half_done_change_is_finished_by_whoever_leads_even_if_it_is_himself_w
     held.cluster.shutdown().await;
 }
 
-/// It was away when it was removed, and nobody sends it anything any more.
+/// The member was away when it was removed, and no member sends it anything more.
 #[tokio::test(start_paused = true)]
 async fn a_removed_member_that_was_away_learns_of_it_and_stops_and_deposes_nobody() {
     let mut held = Held::new(little_log).await;

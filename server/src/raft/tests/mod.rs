@@ -1,4 +1,4 @@
-//! Tests of replication that need what is private to it.
+//! Tests of replication that need its private parts.
 
 mod cluster;
 mod divergence;

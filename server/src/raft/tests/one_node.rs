@@ -1,4 +1,4 @@
-//! One voter: the same code, with nobody to wait for.
+//! One voter: the same code, without other members to wait for.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -40,8 +40,8 @@ async fn a_node_alone_forms_its_cluster_leads_and_commits() {
     cluster.shutdown().await;
 }
 
-/// A thousand commands submitted at once: the first goes at once, what comes while it is on its way
-/// goes together.
+/// A thousand commands submitted at once: the first is proposed at once, those that come meanwhile
+/// go together.
 #[tokio::test(start_paused = true)]
 async fn commands_submitted_together_share_entries_and_keep_their_order() {
     let cluster = Cluster::started(1, AS_IT_IS).await;
@@ -82,7 +82,7 @@ async fn a_restart_goes_on_from_snapshot_and_log() {
         sessions.push(open(cluster.replica(1)).await);
     }
     cluster.until("a snapshot", |cluster| cluster.replica(1).status().snapshot.is_some()).await;
-    // The last that a leader does by itself.
+    // The last command that a leader proposes by itself.
     let limited = |cluster: &Cluster| {
         let mut limit = None;
         cluster.replica(1).read(&mut |table, _| limit = table.max_table_bytes());
@@ -121,7 +121,7 @@ async fn a_leader_puts_its_configured_limits_into_the_log() {
     cluster.shutdown().await;
 }
 
-/// An eighth of the places, one of ten here, is kept for what frees.
+/// An eighth of the places, one of ten here, is reserved for commands that free.
 #[tokio::test(start_paused = true)]
 async fn commands_past_the_limit_are_refused_and_the_others_are_not() {
     let cluster = Cluster::started(1, |config| config.max_pending_commands = 10).await;
@@ -142,7 +142,7 @@ async fn commands_past_the_limit_are_refused_and_the_others_are_not() {
     cluster.shutdown().await;
 }
 
-/// A session's holds under these names; their tokens.
+/// A session's holds under these names; returns their tokens.
 async fn hold(node: &Arc<Replica>, session: SessionId, locks: u64) -> Vec<FencingToken> {
     let mut tokens = Vec::new();
     for request in 1..=locks {
@@ -160,7 +160,7 @@ fn release(session: SessionId, token: FencingToken) -> Command {
     Command::Release { session, done_below: RequestId::new(0), token, locks: Vec::new() }
 }
 
-/// I31: what frees shrinks the load, however much of it there is.
+/// I31: commands that free shrink the load, however many there are.
 #[tokio::test(start_paused = true)]
 async fn what_frees_is_never_refused_for_load() {
     let cluster = Cluster::started(1, |config| config.max_pending_commands = 16).await;
@@ -246,7 +246,7 @@ async fn each_lock_of_a_set_can_be_given_back_alone_beside_values_that_are_confi
     cluster.shutdown().await;
 }
 
-/// Four that send as much as they can leave room for the fifth, for acquires and releases.
+/// Four sessions that send as much as they can leave room for the fifth, for acquires and releases.
 #[tokio::test(start_paused = true)]
 async fn one_session_cannot_fill_the_queue() {
     let cluster = Cluster::started(1, |config| config.max_pending_commands = 64).await;
@@ -273,8 +273,8 @@ async fn one_session_cannot_fill_the_queue() {
     cluster.shutdown().await;
 }
 
-/// 50,000 copies of one release, as a stream may send in a second: the session that sends them is
-/// refused, and nobody else.
+/// 50,000 copies of one release, as a stream may send in a second: only the session that sends them
+/// is refused.
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_releases_is_refused_to_the_session_that_sends_it() {
     let cluster = Cluster::started(1, |config| config.max_pending_commands = 64).await;
@@ -354,7 +354,7 @@ async fn commands_past_the_limit_of_bytes_are_refused_and_releases_are_not() {
     cluster.shutdown().await;
 }
 
-/// What is measured is measured again: commands that left leave nothing behind.
+/// Every repetition has the same result: commands that left leave nothing in the counts.
 #[tokio::test(start_paused = true)]
 async fn what_was_refused_is_counted_and_what_left_makes_room() {
     let cluster = Cluster::started(1, |config| config.max_pending_commands = 16).await;
@@ -458,7 +458,7 @@ async fn an_entry_of_the_largest_commands_stays_within_a_group_of_the_log() {
     cluster.shutdown().await;
 }
 
-/// I28, I29: nothing is skipped, nothing is guessed at.
+/// I28, I29: no entry is skipped, none is guessed at.
 #[tokio::test(start_paused = true)]
 async fn an_entry_that_cannot_be_read_stops_the_node() {
     let unreadable: [&[u8]; 3] = [b"", &[0xFF, 0xFF, 0, 0], &[1, 0, 7, 7, 7]];
@@ -510,7 +510,7 @@ async fn a_stop_answers_everybody() {
     assert!(late.is_err());
 }
 
-/// What the listener hears, and when: before the proposer is told, with the state after the entry.
+/// The listener is called before the proposer's callback, with the state after the entry.
 #[tokio::test(start_paused = true)]
 async fn a_listener_hears_of_each_batch_before_its_proposer() {
     #[derive(Default)]
@@ -557,8 +557,8 @@ async fn witnesses_travel_in_batches() {
     cluster.shutdown().await;
 }
 
-/// A member that comes back, with a disk that finishes its first writes only; whether it leads by
-/// then, as openraft has it, while the first entry of its tenure is still on its way.
+/// Restarts a member with a disk that finishes only its first writes. Returns the cluster if the
+/// member leads according to openraft while the first entry of its tenure is not yet applied.
 async fn leads_without_a_tenure(writes: u64) -> Option<Cluster> {
     let mut cluster = Cluster::started(1, AS_IT_IS).await;
     cluster.formed().await;
@@ -571,8 +571,9 @@ async fn leads_without_a_tenure(writes: u64) -> Option<Cluster> {
     (leads && node.role().borrow().tenure().is_none()).then_some(cluster)
 }
 
-/// What openraft said last, that this node leads, stands for ever once it has stopped. Whoever asks
-/// again and again takes the only thread, and time stands still: hence a thread of its own.
+/// openraft's last report, that this node leads, stands for ever once it has stopped. A task that
+/// asks again and again would take the only thread, and time would stand still: hence a separate
+/// thread.
 #[test]
 fn a_leader_whose_disk_fails_before_its_tenure_began_ends() {
     let (tell, told) = std::sync::mpsc::channel();

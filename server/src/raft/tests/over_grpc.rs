@@ -94,7 +94,7 @@ async fn three_nodes_on_sockets_and_disks_form_commit_and_fill_a_follower_that_w
     let first = open(&nodes[leader].replica).await;
     nodes[leader].replica.confirm().await.unwrap();
 
-    // A follower is away until the log below a snapshot is gone.
+    // A follower is away until the log below a snapshot is purged.
     let away = (leader + 1) % 3;
     stop(nodes.remove(away)).await;
     let leader = nodes.iter().position(leads).unwrap();

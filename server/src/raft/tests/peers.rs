@@ -1,4 +1,4 @@
-//! What a member answers to messages that are not for it, or that no member writes (I22).
+//! The answers of a member to messages that are not for it, or that no member writes (I22).
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -93,8 +93,8 @@ async fn a_message_for_another_cluster_incarnation_or_node_is_refused_and_change
     cluster.shutdown().await;
 }
 
-/// A snapshot from an earlier life of the cluster, or from another one, sent by a node that is
-/// itself in order.
+/// A snapshot from an earlier incarnation of the cluster, or from another cluster, sent by a valid
+/// member.
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_of_another_cluster_or_incarnation_is_refused() {
     let (cluster, header) = formed().await;
@@ -132,7 +132,7 @@ async fn a_snapshot_of_another_cluster_or_incarnation_is_refused() {
         };
         let chunk = proto::SnapshotChunk { head: Some(head), data: Bytes::new() };
         let answer = peer.install_snapshot(stream::iter([chunk]).boxed()).await;
-        // For that reason, not for being empty.
+        // Refused for that reason, not for being empty.
         let Err(PeerError::Refused(why)) = answer else { panic!("{what}: {answer:?}") };
         assert!(why.contains(what), "{what}: {why}");
     }

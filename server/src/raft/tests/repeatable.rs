@@ -1,4 +1,4 @@
-//! openraft on a simulated machine: the same seed is the same life.
+//! openraft on a simulated machine: the same seed gives the same run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::cluster::member;
 use crate::consensus::Consensus as _;
 use crate::raft::{MemoryNetwork, MemoryStore, Replica, ReplicaConfig};
 
-/// Three members that form a cluster, lose their leader to a pause, and elect another.
+/// A run: three members form a cluster, lose their leader to a pause, and elect another.
 fn life(seed: u64) -> (u64, Vec<u64>) {
     let machine = Machine::new(seed);
     let network = MemoryNetwork::new();
@@ -44,7 +44,7 @@ fn life(seed: u64) -> (u64, Vec<u64>) {
     (machine.digest(), terms)
 }
 
-/// Elections are drawn, so another seed is another life.
+/// Election times are random, so another seed gives another run.
 #[test]
 fn the_same_seed_is_the_same_life_of_three_replicas() {
     let (digest, terms) = life(1);

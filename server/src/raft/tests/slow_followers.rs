@@ -1,4 +1,4 @@
-//! Followers that are slow, hang, or need longer for a snapshot than the leader logs meanwhile.
+//! Followers that are slow, hang, or install a snapshot more slowly than the leader fills its log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::raft::{Peer, PeerError, PeerStream, ReplicaConfig, ReplicaStore};
 
 type Answer<T> = BoxFuture<'static, Result<T, PeerError>>;
 
-/// A member whose answers take a while. It is the same member otherwise.
+/// A member that delays its answers, and is otherwise unchanged.
 #[derive(Clone)]
 struct Slow {
     member: Arc<dyn Peer>,
@@ -23,14 +23,14 @@ struct Slow {
     pace: Arc<Pace>,
 }
 
-/// How slow, milliseconds; it can change at any time.
+/// The delays, milliseconds; they can change at any time.
 #[derive(Default)]
 struct Pace {
-    /// Requests of the append stream are taken and none is answered; no piece of a snapshot is taken.
+    /// Takes requests of the append stream and answers none; takes no piece of a snapshot.
     hangs: AtomicBool,
-    /// Between two answers of the append stream.
+    /// Time between two answers of the append stream.
     append: AtomicU64,
-    /// From the last piece of a snapshot until it is installed.
+    /// Time from the last piece of a snapshot until it is installed.
     snapshot: AtomicU64,
     /// How many snapshots were sent.
     snapshots: AtomicU64,
@@ -43,7 +43,7 @@ impl Slow {
         let member = cluster.replica(node_id).peer();
         let slow = Self { member, seams: cluster.seams.clone(), pace: Arc::clone(&pace) };
         cluster.network.join(node_id, Arc::new(slow));
-        // What is under way to the member itself ends, and begins anew with this one.
+        // Ends the connections to the member itself; new ones reach this one.
         cluster.network.heal();
         pace
     }
@@ -125,7 +125,7 @@ impl Peer for Slow {
     }
 }
 
-/// What small sessions take in the log: about 300 entries of it.
+/// Bytes of log that small sessions fill: about 300 entries.
 const SMALL_LOG: u64 = 64 << 10;
 
 fn small_log(config: &mut ReplicaConfig) {
@@ -146,8 +146,8 @@ fn log_bytes(cluster: &Cluster, node_id: u64) -> u64 {
     cluster.replica(node_id).status().log_bytes
 }
 
-/// Opens `count` sessions, one after the other, with `every` between two; hands back the longest
-/// log that the leader had, in bytes.
+/// Opens `count` sessions, one after the other, with `every` between two; returns the longest log
+/// that the leader had, in bytes.
 async fn traffic(cluster: &Cluster, leader: u64, count: u32, every: Duration) -> u64 {
     let mut longest = 0;
     for _ in 0..count {
@@ -158,7 +158,7 @@ async fn traffic(cluster: &Cluster, leader: u64, count: u32, every: Duration) ->
     longest
 }
 
-/// L1 of the safety review: the follower answers 50 requests a minute on a connection that lives.
+/// L1 of the safety review: the follower answers 50 requests a minute on an open connection.
 #[tokio::test(start_paused = true)]
 async fn a_follower_that_answers_slowly_does_not_keep_the_leaders_log() {
     let cluster = Cluster::started(3, small_log).await;
@@ -179,7 +179,8 @@ async fn a_follower_that_answers_slowly_does_not_keep_the_leaders_log() {
     cluster.shutdown().await;
 }
 
-/// Its disk hangs, say: it answers heartbeats, takes appends, and never answers one.
+/// As with a disk that hangs: the follower answers heartbeats, takes appends, and never answers
+/// one.
 #[tokio::test(start_paused = true)]
 async fn a_follower_that_hangs_keeps_nothing_beyond_the_bound_and_catches_up_afterwards() {
     let cluster = Cluster::started(3, small_log).await;
@@ -211,7 +212,7 @@ fn few_kept(config: &mut ReplicaConfig) {
     config.max_log_bytes = 384 << 10;
 }
 
-/// Opens and closes `count` sessions: the table stays as small as it was.
+/// Opens and closes `count` sessions: the table does not grow.
 async fn churn(cluster: &Cluster, leader: u64, count: u32, every: Duration) {
     for _ in 0..count {
         let session = open(cluster.replica(leader)).await;
@@ -262,7 +263,7 @@ async fn members_do_not_make_their_snapshots_at_the_same_index() {
     cluster.shutdown().await;
 }
 
-/// The leader alone is below its disk reserve. The cluster would refuse what takes room.
+/// Only the leader is below its disk reserve. The cluster would refuse commands that take room.
 #[tokio::test(start_paused = true)]
 async fn a_leader_below_its_disk_reserve_hands_over_to_one_that_is_not() {
     let cluster = Cluster::started(3, |_| ()).await;
@@ -278,7 +279,7 @@ async fn a_leader_below_its_disk_reserve_hands_over_to_one_that_is_not() {
     cluster.seams.sleep(Duration::from_secs(2)).await;
     open(cluster.replica(new)).await;
     assert_eq!(full.metrics().relieved.get(), 1);
-    // Nobody else is better off: it stays where it is.
+    // No other member is better off: leadership stays.
     for node in cluster.nodes.values() {
         node.store.set_free_space(0);
     }
@@ -287,7 +288,7 @@ async fn a_leader_below_its_disk_reserve_hands_over_to_one_that_is_not() {
     cluster.shutdown().await;
 }
 
-/// A gray failure: the leader's disk takes 300 ms for what the others' do in no time.
+/// A gray failure: the leader's disk takes 300 ms for what the other disks do at once.
 #[tokio::test(start_paused = true)]
 async fn a_leader_whose_disk_is_much_slower_hands_over_once() {
     let cluster = Cluster::started(3, |_| ()).await;

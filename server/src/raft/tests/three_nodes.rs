@@ -19,7 +19,7 @@ const AS_IT_IS: fn(&mut ReplicaConfig) = |_| ();
 fn snapshots_every_20(config: &mut ReplicaConfig) {
     config.snapshot_every = 20;
     config.log_kept = 0;
-    // So little that a member that is away needs a snapshot afterwards.
+    // So little log that a member that was away needs a snapshot.
     config.max_log_bytes = 8 << 10;
 }
 
@@ -86,10 +86,10 @@ async fn what_was_acknowledged_outlives_the_leader() {
     cluster.shutdown().await;
 }
 
-/// The settings say how long a silence may last, and mean it: openraft by itself would wait for
-/// the sum of the two.
-/// Two members whose times are nearly equal split the votes and wait once more: about one kill in
-/// five hundred. So two of ten kills may take a second election, and none may come too early.
+/// The settings bound the silence before an election: openraft by itself would wait for the sum of
+/// the two. Two members whose times are nearly equal split the votes and wait once more: about one
+/// kill in five hundred. So two of ten kills may take a second election, and none may come too
+/// early.
 #[tokio::test(start_paused = true)]
 async fn a_dead_leader_is_replaced_after_a_silence_between_the_two_settings() {
     let settings = ReplicaConfig::new(1, Vec::new());
@@ -135,8 +135,8 @@ async fn all_killed_at_once_come_back_with_what_was_acknowledged() {
     cluster.shutdown().await;
 }
 
-/// The leader alone on one side: it commits nothing and confirms nothing, says so in time, and
-/// what it could not commit is not there afterwards as if it had been.
+/// The leader alone on one side: it commits and confirms nothing, reports so in time, and what it
+/// could not commit does not appear later as committed.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_committed_or_confirmed_without_a_quorum() {
     let cluster = Cluster::started(3, AS_IT_IS).await;
@@ -168,8 +168,8 @@ async fn nothing_is_committed_or_confirmed_without_a_quorum() {
     cluster.shutdown().await;
 }
 
-/// DESIGN §7: a batch is conditional on its tenure. Here one meant for the tenure before is handed
-/// to the same node, which leads again.
+/// DESIGN §7: a batch is conditional on its tenure. Here the same node leads again and gets a batch
+/// of its earlier tenure.
 #[tokio::test(start_paused = true)]
 async fn a_batch_of_one_tenure_is_never_appended_in_the_next() {
     let mut cluster = Cluster::started(1, AS_IT_IS).await;
@@ -192,7 +192,7 @@ async fn a_batch_of_one_tenure_is_never_appended_in_the_next() {
     cluster.shutdown().await;
 }
 
-/// DESIGN §7: openraft's word that this node leads is not enough.
+/// DESIGN §7: openraft's report that this node leads is not enough.
 #[tokio::test(start_paused = true)]
 async fn a_node_leads_only_after_it_applied_an_entry_of_that_tenure() {
     let mut cluster = Cluster::started(3, AS_IT_IS).await;
@@ -203,7 +203,7 @@ async fn a_node_leads_only_after_it_applied_an_entry_of_that_tenure() {
             .values()
             .map(|node| (Arc::clone(&node.replica), node.replica.role()))
             .collect();
-        // Each waits by itself, so that nothing is applied between the change and the look.
+        // Each waits separately, so that nothing is applied between the change and the check.
         let looks = roles.iter_mut().map(|(replica, role)| {
             Box::pin(async move {
                 let leads = role.wait_for(|role| role.tenure() > Some(last)).await.unwrap();
@@ -221,7 +221,7 @@ async fn a_node_leads_only_after_it_applied_an_entry_of_that_tenure() {
 }
 
 /// Commands that wait in the proposer of a leader when its tenure ends are refused for certain, and
-/// are in nobody's log later.
+/// appear in no log later.
 #[tokio::test(start_paused = true)]
 async fn commands_that_still_wait_when_the_tenure_ends_were_never_appended() {
     let cluster = Cluster::started(3, AS_IT_IS).await;
@@ -230,7 +230,7 @@ async fn commands_that_still_wait_when_the_tenure_ends_were_never_appended() {
     let deposed = cluster.replica(old);
     cluster.network.isolate(old);
 
-    // The first two fill what may be on its way; the others wait behind them.
+    // The first two fill the entries in flight; the others wait behind them.
     let mut told = Vec::new();
     for _ in 0..6 {
         told.push(submit(deposed, open_session()));
@@ -252,7 +252,7 @@ async fn commands_that_still_wait_when_the_tenure_ends_were_never_appended() {
     cluster.shutdown().await;
 }
 
-/// DESIGN §5.2: the tenure named in the command is not that of its entry.
+/// DESIGN §5.2: the command names a tenure other than that of its entry.
 #[tokio::test(start_paused = true)]
 async fn an_expiry_of_another_tenure_is_refused() {
     let mut cluster = Cluster::started(3, AS_IT_IS).await;
@@ -294,14 +294,14 @@ async fn a_follower_that_was_long_away_is_filled_from_a_snapshot() {
     let hashes = cluster.hashes();
     assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
     assert!(cluster.replica(away).status().snapshot.is_some());
-    // And it starts again from what it was sent.
+    // It also restarts from the snapshot that it received.
     cluster.restart(away).await;
     cluster.level().await;
     assert!(sessions.iter().all(|session| has_session(cluster.replica(away), *session)));
     cluster.shutdown().await;
 }
 
-/// A follower's log that contradicts the snapshot is gone before the snapshot counts.
+/// A follower's log that contradicts the snapshot is removed before the snapshot counts.
 #[tokio::test(start_paused = true)]
 async fn a_deposed_leader_with_a_tail_nobody_has_is_filled_from_a_snapshot_and_starts_again() {
     let mut cluster = Cluster::started(3, snapshots_every_20).await;
@@ -344,8 +344,8 @@ async fn a_hand_over_moves_leadership_at_once_and_loses_nothing() {
     cluster.shutdown().await;
 }
 
-/// openraft gives the leader up once it has asked another to take over, also where nobody was reached.
-/// Questions that go on must not keep the others from an election then (I31).
+/// openraft gives the leader up once it has asked another voter to take over, even if it reached
+/// none. Questions that go on must not keep the others from an election then (I31).
 #[tokio::test(start_paused = true)]
 async fn a_hand_over_that_reaches_nobody_ends_in_an_election_although_clients_go_on_asking() {
     let cluster = Cluster::started(3, AS_IT_IS).await;
@@ -374,7 +374,7 @@ async fn a_hand_over_that_reaches_nobody_ends_in_an_election_although_clients_go
     cluster.shutdown().await;
 }
 
-/// Without pre-vote the one who was away would come back with a higher term and depose a leader
+/// Without pre-vote the member that was away would come back with a higher term and depose a leader
 /// that serves.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_was_cut_off_does_not_depose_the_leader_when_it_comes_back() {
@@ -394,7 +394,7 @@ async fn a_node_that_was_cut_off_does_not_depose_the_leader_when_it_comes_back()
 }
 
 /// One round at a time, each begun after the question: a caller that asks while the leader is cut
-/// off is not answered by the round before.
+/// off does not get the answer of the round before.
 #[tokio::test(start_paused = true)]
 async fn a_confirmation_never_rests_on_a_round_older_than_the_question() {
     let cluster = Cluster::started(3, AS_IT_IS).await;
@@ -411,7 +411,7 @@ async fn a_confirmation_never_rests_on_a_round_older_than_the_question() {
     cluster.shutdown().await;
 }
 
-/// The round under way began before the question: the second caller gets one of his own.
+/// The round under way began before the question: the second caller gets the next round.
 #[tokio::test(start_paused = true)]
 async fn whoever_asks_during_a_round_is_answered_by_the_next() {
     let cluster = Cluster::started(3, AS_IT_IS).await;
@@ -477,12 +477,12 @@ fn import(owner: &str) -> Command {
     }
 }
 
-/// I29: who knew it when it was first applied cannot have forgotten it and follow this log.
+/// I29: a member that knew it when it was first applied cannot follow this log without knowing it.
 #[tokio::test(start_paused = true)]
 async fn a_version_that_was_applied_once_needs_no_word_of_a_member_that_is_down() {
     let mut cluster = Cluster::started(3, AS_IT_IS).await;
     cluster.formed().await;
-    // A leader asks everybody every second.
+    // A leader asks all members every second.
     cluster.seams.sleep(Duration::from_secs(3)).await;
     let (leader, tenure) = cluster.leader().await;
     commit(cluster.replica(leader), import("first")).await;
@@ -496,11 +496,12 @@ async fn a_version_that_was_applied_once_needs_no_word_of_a_member_that_is_down(
     cluster.shutdown().await;
 }
 
-/// I29: the first of its version is for a member to be heard of, for a while; one that stays away has it refused.
+/// I29: the first command of a version waits a while for the report of a member; it is refused if
+/// the member stays away.
 #[tokio::test(start_paused = true)]
 async fn the_first_command_of_a_version_waits_for_a_member_that_comes_back() {
     let mut cluster = Cluster::stopped(3, AS_IT_IS);
-    // Or the limit of the table's bytes, of the newest version, would be applied by now.
+    // Otherwise the limit of the table's bytes, of the newest version, would be applied by now.
     cluster.older = true;
     for node_id in 1..=3 {
         cluster.start(node_id, MemoryStore::new(node_id)).await;
@@ -525,7 +526,7 @@ async fn the_first_command_of_a_version_waits_for_a_member_that_comes_back() {
     cluster.shutdown().await;
 }
 
-/// The role of a leader is seen to end, and the next one has another tenure.
+/// The end of a leader's role is visible, and the next leader has another tenure.
 #[tokio::test(start_paused = true)]
 async fn a_tenure_is_never_led_again_by_a_process_that_comes_back() {
     let mut cluster = Cluster::started(3, AS_IT_IS).await;
@@ -535,7 +536,7 @@ async fn a_tenure_is_never_led_again_by_a_process_that_comes_back() {
         let (leader, tenure) = cluster.leader_after(last).await;
         assert!(!led.contains(&tenure), "{tenure} was led before: {led:?}");
         led.push(tenure);
-        // At once: a leader that restarts would like to lead on.
+        // Immediately: a leader that restarts would try to go on leading.
         cluster.restart(leader).await;
     }
     cluster.shutdown().await;
