@@ -1,9 +1,9 @@
-//! A batch worker: lock whatever of the batch is free, work on it, come back for the rest.
+//! A batch worker: locks the free keys of a batch, works on them, then locks the rest.
 //!
-//! Messages come in batches, and each needs its key for itself. A worker that waited for the first
-//! busy key would leave the free ones lying; one that tries again and again loads the store and
-//! waits longer than it has to. Here it takes what is free, and only when nothing is does it wait
-//! until the store tells it which key has become free.
+//! Messages come in batches, and each needs an exclusive lock on its key. A worker that waited for
+//! the first busy key would leave the free ones idle; one that polls loads the store and waits
+//! longer than it has to. This worker takes the free keys, and only when none is free it waits
+//! until the store grants the first one that becomes free.
 //!
 //! `HOLDFAST_ENDPOINTS=127.0.0.1:7420 cargo run --example batch_worker`
 #![expect(
@@ -30,24 +30,24 @@ async fn main() -> Result<()> {
     two.close().await
 }
 
-/// Processes every key of the batch under its lock. Says how many there were.
+/// Processes every key of the batch under its lock. Returns how many there were.
 async fn work_through(client: &Client, worker: &str, batch: &[&str]) -> Result<usize> {
     let mut rest = batch.to_vec();
     while !rest.is_empty() {
         let guard = lock_some(client, &rest).await?;
-        // What was granted is told by the guard: at least one key, perhaps all of them.
+        // The guard shows which keys were granted: at least one, perhaps all of them.
         let keys: Vec<_> = rest.extract_if(.., |key| guard.holds(key)).collect();
         for key in keys {
             guard.run(process(key)).await?;
             println!("{worker} has processed {key} under token {}", guard.token());
-            // Whoever waits for this key need not wait for the others.
+            // A waiter for this key need not wait for the others.
             guard.release_names([key]).await?;
         }
     }
     Ok(batch.len())
 }
 
-/// Whatever is free now; if nothing is, whatever becomes free first.
+/// Locks the keys that are free now; if none is, those that become free first.
 async fn lock_some(client: &Client, keys: &[&str]) -> Result<Guard> {
     match client.any_of(0, keys.iter().copied()).await {
         Err(Error::NotGranted { .. }) => client.any_of(1, keys.iter().copied()).await,

@@ -1,11 +1,11 @@
 //! Fencing: a holder that was paused for too long writes late, and the database refuses it.
 //!
 //! No lock can hold back a write that is already on its way when the lock is lost. The resource
-//! can: every row remembers the largest token that wrote to it, and takes no smaller one.
+//! can: every row stores the largest token that wrote to it, and refuses smaller ones.
 //!
 //! A second process of this example takes the lock and is stopped (SIGSTOP), as a long garbage
-//! collection or a suspended machine would do. Its lease runs out, the lock passes on, the next
-//! holder writes. Then the first one goes on where it was and writes too.
+//! collection or a suspended machine would do. Its lease runs out, the store grants the lock to the
+//! next holder, and that holder writes. Then the first process continues and writes too.
 //!
 //! `HOLDFAST_ENDPOINTS=127.0.0.1:7420 cargo run --example fenced_write`
 #![expect(clippy::print_stdout, reason = "an example talks to a person")]
@@ -31,8 +31,8 @@ async fn main() -> Result {
     }
 }
 
-/// The write, and all there is to fencing: the token travels with it, and the row takes no token
-/// that is smaller than one it has seen. False if the row refused.
+/// The fenced write: the token travels with it, and the row refuses a token that is smaller than
+/// its largest one. Returns false if the row refused.
 fn set_balance(database: &Connection, balance: i64, token: FencingToken) -> Result<bool> {
     let written = database.execute(
         "UPDATE account SET balance = ?1, fence = ?2 WHERE id = 'alice' AND fence <= ?2",
@@ -55,7 +55,7 @@ async fn show() -> Result {
     first.signal(Signal::STOP)?;
     println!("first holder is stopped in the middle of its work");
 
-    // It waits until the store has heard nothing of the first holder for the TTL of its session.
+    // This waits until the first holder's session has sent no keepalive for its TTL.
     let guard = lock_account().await?;
     let written = set_balance(&database, 70, guard.token())?;
     println!("second holder: token {}, written: {written}", guard.token());
@@ -70,10 +70,10 @@ async fn show() -> Result {
     Ok(())
 }
 
-/// The other process: takes the lock, and writes when it is told to without looking at its guard
-/// again. A real one would have looked just before it was stopped; that is no better.
+/// The other process: takes the lock, and writes on command without checking its guard again. A
+/// real one would have checked just before it was stopped, which does not help.
 async fn stalling_holder(path: &Path) -> Result {
-    // It is not left behind stopped, should the example end early.
+    // The kernel kills the stopped process if the example ends early.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let database = Connection::open(path)?;
     let guard = lock_account().await?;
@@ -87,13 +87,13 @@ async fn stalling_holder(path: &Path) -> Result {
 
 async fn lock_account() -> Result<Guard> {
     let endpoints = std::env::var("HOLDFAST_ENDPOINTS").unwrap_or("127.0.0.1:7420".into());
-    // A short lease: nobody wants to wait long for the end of this example.
+    // A short lease, to keep this example short.
     let builder = Client::builder().endpoints(&endpoints)?.ttl(Duration::from_secs(1));
     let client = builder.connect().await?;
     Ok(client.lock("accounts/alice").wait(Duration::from_secs(30)).await?)
 }
 
-/// This program once more, as the first holder.
+/// A second process of this program, as the first holder.
 struct Other {
     child: Child,
     said: Lines<BufReader<ChildStdout>>,

@@ -1,4 +1,4 @@
-//! Holding a lock: wait in line, work while it is certain, give it back.
+//! Holding a lock: wait in the queue, work while the lock is safe, release it.
 //!
 //! `HOLDFAST_ENDPOINTS=127.0.0.1:7420 cargo run --example hold_a_lock`
 #![expect(
@@ -17,7 +17,7 @@ async fn main() -> holdfast::Result<()> {
     // One session with the store. A task in the background keeps it alive and follows the leader.
     let client = Client::connect(&endpoints).await?;
 
-    // The request is made at once. While others are before us, we hear where we stand.
+    // The client sends the request at once. While others are ahead, the stream yields our place.
     let mut place =
         client.lock("reports/nightly").wait(Duration::from_secs(30)).follow_place().enqueue();
     while let Some(at) = place.next().await {
@@ -26,12 +26,12 @@ async fn main() -> holdfast::Result<()> {
     let guard = place.await?;
     println!("{} is ours under token {}", guard.name(), guard.token());
 
-    // The work is dropped where it stands if the lock is not certainly ours any more, so that it
-    // never runs beside the next holder's.
+    // `run` drops the work at its current await point if the lock is not safe any more, so that it
+    // never runs beside the next holder's work.
     let pages = guard.run(write_report()).await?;
     println!("{pages} pages written");
 
-    // Dropping the guard would give the lock back too, without waiting until that is done.
+    // Dropping the guard would release the lock too, without waiting for the answer.
     guard.release().await?;
     client.close().await
 }

@@ -1,5 +1,5 @@
-//! Electing a leader: whoever holds the lock leads, and says in the lock's value where it is
-//! reached. Anybody may look.
+//! Electing a leader: the holder of the lock leads, and publishes its address as the lock's value
+//! for any observer.
 //!
 //! `HOLDFAST_ENDPOINTS=127.0.0.1:7420 cargo run --example leader_election`
 #![expect(
@@ -17,11 +17,11 @@ const ELECTION: &str = "elections/scheduler";
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let endpoints = std::env::var("HOLDFAST_ENDPOINTS").unwrap_or("127.0.0.1:7420".into());
-    // The observer needs no session: it only looks. First it hears how things are.
+    // The observer needs no session: it only watches. First it receives the present state.
     let mut watch = Client::builder().endpoints(&endpoints)?.reader().watch(ELECTION);
     while !matches!(watch.next().await.transpose()?, Some(WatchEvent::Synced) | None) {}
 
-    // The candidates stand in line.
+    // The candidates wait in the queue.
     let (first, second, leaders) = tokio::join!(
         stand(&endpoints, "10.0.0.1:8080"),
         stand(&endpoints, "10.0.0.2:8080"),
@@ -37,8 +37,8 @@ async fn main() -> Result<()> {
 async fn stand(endpoints: &str, address: &str) -> Result<()> {
     let client = Client::connect(endpoints).await?;
     let guard = client.lock(ELECTION).await?;
-    // The value goes to the next leader with the lock: it learns who led before. A leader that
-    // died left it suspect.
+    // The value goes to the next leader with the lock and names the previous leader. If that leader
+    // died, the value is suspect.
     if let Some(before) = guard.value() {
         let who = String::from_utf8_lossy(&before.bytes).into_owned();
         println!("{address} takes over from {who}");
@@ -46,7 +46,7 @@ async fn stand(endpoints: &str, address: &str) -> Result<()> {
     guard.set_value(address.to_owned()).await?;
     println!("{address} leads under token {}", guard.token());
 
-    // What a leader does ends with its lock, whichever way that ends.
+    // The leader's work ends with its lock, however that ends.
     guard.run(lead()).await?;
 
     guard.release().await?;
@@ -57,7 +57,7 @@ async fn lead() {
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
-/// Follows who leads until it has seen so many leaders.
+/// Follows the election until it has seen this many leaders.
 async fn observe(mut watch: Watch, leaders: usize) -> Result<Vec<String>> {
     let mut seen = Vec::new();
     while seen.len() < leaders {
@@ -70,11 +70,11 @@ async fn observe(mut watch: Watch, leaders: usize) -> Result<Vec<String>> {
     Ok(seen)
 }
 
-/// Who leads from here on, if that is what the event tells.
+/// The address of the new leader, if the event shows one.
 fn new_leader(event: &WatchEvent) -> Option<String> {
     let WatchEvent::Change(change) = event else { return None };
     match &change.what {
-        // Only a holder sets it. What a leader that died has left is suspect.
+        // Only a holder sets it. After a leader that died, the value is suspect.
         ChangeKind::ValueChanged(Some(value)) if !value.is_suspect => {
             Some(String::from_utf8_lossy(&value.bytes).into_owned())
         }

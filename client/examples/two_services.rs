@@ -1,5 +1,5 @@
-//! Two services in one process share a client: one connection and one session for all their
-//! locks. Each still waits for the other as it would for anybody else.
+//! Two services in one process share a client: one connection and one session for all their locks.
+//! Each service still waits for the other's locks as for those of any other client.
 //!
 //! `HOLDFAST_ENDPOINTS=127.0.0.1:7420 cargo run --example two_services`
 #![expect(
@@ -17,13 +17,13 @@ async fn main() -> Result<()> {
     let endpoints = std::env::var("HOLDFAST_ENDPOINTS").unwrap_or("127.0.0.1:7420".into());
     let client = Client::connect(&endpoints).await?;
 
-    // A clone is the same session. Were the process to die, all its locks would pass on together.
+    // A clone is the same session. If the process dies, all its locks pass on together.
     tokio::try_join!(bill(client.clone()), mail(client.clone()))?;
 
     client.close().await
 }
 
-/// Changes the customers, so it needs them for itself.
+/// Changes the customers, so it needs an exclusive lock.
 async fn bill(client: Client) -> Result<()> {
     for _ in 0..3 {
         let customers = client.lock("customers").await?;
@@ -35,8 +35,7 @@ async fn bill(client: Client) -> Result<()> {
     Ok(())
 }
 
-/// Reads the customers, beside whoever else reads them, and needs the outbox for itself: both or
-/// none.
+/// Reads the customers, beside other readers, and needs the outbox exclusively: both or none.
 async fn mail(client: Client) -> Result<()> {
     use holdfast::LockItem;
 

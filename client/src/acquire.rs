@@ -1,4 +1,4 @@
-//! Asking for locks.
+//! Requests for locks.
 
 use std::fmt;
 use std::future::IntoFuture;
@@ -8,18 +8,18 @@ use crate::items::{Need, Wanted};
 use crate::session::Ask;
 use crate::{Client, Guard, LockItem, QueuePlace, Result};
 
-/// A request for locks that was not made yet: `.await` makes it and waits for the guard,
-/// [`Acquire::enqueue`] makes it and gives its place in the queue.
+/// A request for locks that is not sent yet: `.await` sends it and waits for the guard,
+/// [`Acquire::enqueue`] sends it and returns its place in the queue.
 ///
-/// Cancel safe: dropping it, before or while it is awaited, takes the request back; a grant that
-/// crosses that is given back, never leaked.
+/// Cancel safe: dropping it, before or while it is awaited, cancels the request; the client
+/// releases a grant that crosses the cancel.
 ///
 /// # Errors
 ///
-/// Awaiting it answers [`Error::NotGranted`](crate::Error::NotGranted) (somebody else has the
+/// Awaiting it returns [`Error::NotGranted`](crate::Error::NotGranted) (another client holds the
 /// lock, and the call waits no longer), [`Error::Unreachable`](crate::Error::Unreachable) (no
-/// server within the limit), [`Error::Refused`](crate::Error::Refused) (what was asked is wrong,
-/// or at a limit), [`Error::SessionLost`](crate::Error::SessionLost) or
+/// server within the limit), [`Error::Refused`](crate::Error::Refused) (the request is wrong, or at
+/// a limit), [`Error::SessionLost`](crate::Error::SessionLost) or
 /// [`Error::Closed`](crate::Error::Closed). After each, the caller holds none of the locks.
 #[must_use = "nothing is asked until it is awaited or enqueued"]
 pub struct Acquire {
@@ -38,9 +38,9 @@ impl Acquire {
         Self { client, items, need, wait, limit, follow: false, claim_owner: None }
     }
 
-    /// Holds the lock, or all of several, beside others that share it. Shared requests that are
-    /// next to each other in the queue are granted together; one that asks to be alone is never
-    /// overtaken by them.
+    /// Requests the lock, or all of several, in shared mode. The store grants shared requests that
+    /// are next to each other in the queue together; shared requests never overtake an exclusive
+    /// one.
     ///
     /// ```no_run
     /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
@@ -55,7 +55,7 @@ impl Acquire {
     }
 
     /// Gives up after `limit`, which covers everything: reaching a server, retries, the queue.
-    /// Nothing is left behind in the queue then. The limit is looked at while the acquire, or its
+    /// Nothing stays in the queue then. The limit is checked while the acquire, or its
     /// [`QueuePlace`], is polled.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = true;
@@ -68,7 +68,8 @@ impl Acquire {
         self
     }
 
-    /// As it is, it gives up when it has no answer after `limit`.
+    /// Gives up when no answer has come after `limit`; whether it waits in the queue stays as it
+    /// is.
     pub(crate) fn answered_within(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
         self
@@ -82,16 +83,16 @@ impl Acquire {
         self
     }
 
-    /// Has the store push the place in the queue whenever it changes, at most once a second, to
-    /// be read from the [`QueuePlace`]. Without this it tells the place at which the request
-    /// enters, and nothing more.
+    /// Lets the store push the place in the queue whenever it changes, at most once a second; the
+    /// [`QueuePlace`] yields it. Without this, the [`QueuePlace`] yields only the place at which
+    /// the request enters the queue.
     pub fn follow_place(mut self) -> Self {
         self.follow = true;
         self
     }
 
-    /// Makes the request now and gives its place in the queue: a stream of places, and the future
-    /// of the guard. To be called inside the runtime that the client was made in.
+    /// Sends the request now and returns its place in the queue: a stream of places, and the future
+    /// of the guard. Call it inside the runtime that the client was made in.
     ///
     /// ```no_run
     /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {

@@ -21,7 +21,7 @@ impl Backoff {
         Self { max, delays: delays(max) }
     }
 
-    /// Begins anew.
+    /// Starts from the minimum again.
     pub(crate) fn reset(&mut self) {
         self.delays = delays(self.max);
     }
@@ -39,12 +39,12 @@ fn delays(max: Duration) -> ExponentialBackoff {
         .build()
 }
 
-/// At least `delay` and up to half as much again: for a pause that somebody else asked for.
+/// At least `delay` and up to half as much again: for a pause that the server asked for.
 pub(crate) fn spread(delay: Duration, rng: &dyn Rng) -> Duration {
     delay + jittered(delay, rng).saturating_sub(delay / 2)
 }
 
-/// Between half of `delay` and all of it, so that clients who failed together do not come back
+/// Between half of `delay` and all of it, so that clients that failed together do not return
 /// together.
 fn jittered(delay: Duration, rng: &dyn Rng) -> Duration {
     let half = delay / 2;

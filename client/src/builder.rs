@@ -1,4 +1,4 @@
-//! How a client is made.
+//! The settings and construction of a client.
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,98 +38,98 @@ impl Builder {
         }
     }
 
-    /// Where the servers are: `host:port`, several separated by commas. Which of them leads is
-    /// found out, and may change. Default: `127.0.0.1:7420`.
+    /// The servers: `host:port`, several separated by commas. The client finds out which of them
+    /// leads, and follows changes. Default: `127.0.0.1:7420`.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] if there is none, or one without a port.
+    /// [`Error::Setting`] if the list is empty, or an endpoint has no port.
     pub fn endpoints(mut self, list: &str) -> Result<Self> {
         self.endpoints = endpoints::parse(list)?;
         Ok(self)
     }
 
-    /// How long the store keeps the session, and all it holds, without hearing from it. Shorter
-    /// passes locks on sooner when this process dies; longer outlives longer pauses and outages.
-    /// Default: the server's (10 s). The server refuses what lies outside its bounds (1 s to
-    /// 15 min unless it is set otherwise).
+    /// How long the store keeps the session and all its holds without a keepalive. With a shorter
+    /// TTL the store passes locks on sooner when this process dies; a longer one outlives longer
+    /// pauses and outages. Default: the server's (10 s). The server refuses a TTL outside its
+    /// bounds (1 s to 15 min unless it is set otherwise).
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// What this client is called when others ask who holds a lock. Proves nothing; at most 256
+    /// The name that other clients see when this one holds a lock. It proves nothing; at most 256
     /// bytes. Default: `host:pid`.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
         self
     }
 
-    /// The largest relative difference of rate between this machine's clock and any server's,
-    /// both errors together: a guard is safe for TTL·(1 − allowance) − 20 ms after the last
-    /// keepalive that was answered. 0 to 0.5; default 0.1.
+    /// The largest relative difference of rate between this machine's clock and any server's, both
+    /// errors together. A guard is safe for TTL·(1 − allowance) − 20 ms after the send time of the
+    /// last keepalive that was answered. 0 to 0.5; default 0.1.
     pub fn allowance(mut self, allowance: f64) -> Self {
         self.allowance = allowance;
         self
     }
 
-    /// How long [`Builder::connect`], a try, or a question about locks may take to reach a server
-    /// that serves. Default: 10 s.
+    /// How long [`Builder::connect`], a try, or a read of locks may take to reach a server that
+    /// serves. Default: 10 s.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
     }
 
-    /// Time, tasks and randomness from elsewhere than the real machine: for simulations.
+    /// Replaces time, tasks and randomness of the real machine: for simulations.
     pub fn seams(mut self, seams: Seams) -> Self {
         self.seams = seams;
         self
     }
 
-    /// Another way to servers than gRPC: for simulations.
+    /// Replaces gRPC as the transport to servers: for simulations.
     pub fn transport(mut self, transport: Arc<dyn Transport>) -> Self {
         self.transport = Some(transport);
         self
     }
 
-    /// For questions only: no session is opened.
+    /// A reader, which opens no session.
     pub fn reader(&self) -> Reader {
         let transport = self.transport.clone().unwrap_or_else(|| Arc::new(GrpcTransport::new()));
         Reader::new(self.endpoints.clone(), transport, self.seams.clone(), self.connect_timeout)
     }
 
-    /// For operators: who the members are, and how that changes. `limit` bounds each call. No
-    /// session is opened.
+    /// For operators: reads and changes of membership. `limit` bounds each call. It opens no
+    /// session.
     pub fn cluster_admin(&self, limit: Duration) -> ClusterAdmin {
         ClusterAdmin::new(self.endpoints.clone(), self.seams.clone(), limit)
     }
 
-    /// For operators: scopes with fallback. `limit` bounds each call. No session is opened.
+    /// For operators: scopes with fallback. `limit` bounds each call. It opens no session.
     pub fn scope_admin(&self, limit: Duration) -> ScopeAdmin {
         ScopeAdmin::new(self.endpoints.clone(), self.seams.clone(), limit)
     }
 
-    /// For operators: brings in what is held in another store. `limit` bounds each call to a server.
-    /// No session is opened.
+    /// For operators: imports the holds of another store. `limit` bounds each call to a server. It
+    /// opens no session.
     pub fn importer(&self, limit: Duration) -> Importer {
         Importer::new(self.endpoints.clone(), self.seams.clone(), limit)
     }
 
-    /// For operators: questions about sessions. `limit` bounds each call. No session is opened.
+    /// For operators: reads of sessions. `limit` bounds each call. It opens no session.
     pub fn sessions(&self, limit: Duration) -> Sessions {
         Sessions::new(self.endpoints.clone(), self.seams.clone(), limit)
     }
 
-    /// Opens a session at whichever server leads. Has to be called inside a tokio runtime, whose
-    /// tasks then keep the session.
+    /// Opens a session at whichever server leads. Call it inside a tokio runtime, whose tasks then
+    /// keep the session.
     ///
     /// Dropping the future gives up.
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] if nobody led within the connect timeout, [`Error::Refused`] if the
-    /// server would not open the session (its TTL, its limits), [`Error::Setting`] if the
-    /// allowance makes no sense. There is no session then.
+    /// [`Error::Unreachable`] if the client reached no leader within the connect timeout,
+    /// [`Error::Refused`] if the server would not open the session (its TTL, its limits),
+    /// [`Error::Setting`] if the allowance makes no sense. There is no session then.
     pub async fn connect(self) -> Result<Client> {
         let (limit, seams) = (self.connect_timeout, self.seams.clone());
         let client = self.begin()?;
@@ -146,8 +146,9 @@ impl Builder {
         }
     }
 
-    /// As [`Builder::connect`], without waiting for a server: the session is opened as soon as one can be
-    /// reached. For who has another store to lock in until then (`compat::Locker` in mode `fallback`).
+    /// As [`Builder::connect`], without waiting for a server: the client opens the session as soon
+    /// as it reaches one. For callers that lock in another store until then (`compat::Locker` in
+    /// mode `fallback`).
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! A client: one session, one stream, kept by one task.
+//! A client: one session, one stream, one task that keeps both.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use crate::{Builder, Error, LockInfo, LockItem, NodeStatus, Page, Reader, Result
 
 /// A session at a Holdfast cluster. Cheap to clone; all clones are one session.
 ///
-/// A task keeps it: it renews the lease, reconnects, follows the leader and takes the session up
-/// again, so locks outlive broken connections and changes of leader. When the last clone, acquire
-/// and guard is dropped, the session is closed, as far as the runtime still runs;
-/// [`Client::close`] waits for it.
+/// A task keeps the session: it renews the lease, reconnects, follows the leader and resumes the
+/// session, so locks outlive broken connections and changes of leader. When the last clone, acquire
+/// and guard is dropped, the task closes the session, if the runtime still runs; [`Client::close`]
+/// waits for it.
 #[derive(Clone)]
 pub struct Client {
     handle: Arc<Handle>,
     reader: Reader,
 }
 
-/// Keeps the session open: held by clients, acquires and guards, not by the session's task.
+/// Keeps the session open. Clients, acquires and guards have one; the session's task does not.
 pub(crate) struct Handle {
     pub(crate) session: Arc<Session>,
 }
@@ -47,13 +47,13 @@ impl Client {
         Self::builder().endpoints(endpoints)?.connect().await
     }
 
-    /// Settings to connect with.
+    /// A builder with default settings.
     pub fn builder() -> Builder {
         Builder::new()
     }
 
-    /// An acquire of the lock `name`: awaiting it waits in the lock's queue, for ever unless
-    /// [`Acquire::wait`] says otherwise.
+    /// An acquire of the lock `name`. Awaiting it waits in the lock's queue, for ever unless
+    /// [`Acquire::wait`] sets a limit.
     ///
     /// ```no_run
     /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
@@ -68,21 +68,21 @@ impl Client {
         self.acquire([name.into()], Need::All, true)
     }
 
-    /// An acquire of the lock `name` that does not wait: if somebody holds it or waits for it,
-    /// awaiting it answers [`Error::NotGranted`]. It may take up to the connect timeout to reach a
-    /// server.
+    /// An acquire of the lock `name` that does not wait. If another client holds it or waits for
+    /// it, awaiting the acquire returns [`Error::NotGranted`]. It may take up to the connect
+    /// timeout to reach a server.
     pub fn try_lock(&self, name: impl Into<String>) -> Acquire {
         self.acquire([name.into()], Need::All, false)
     }
 
-    /// Takes over what was imported of the lock `name` for `owner`, as the other store called it:
+    /// Takes over what was imported of the lock `name` for `owner`, as the other store named it:
     /// its hold, under a new token, or its place in the queue (DESIGN §10). From then on it is a
-    /// guard, or a wait, of this session like any other; a wait limit that passes, or dropping the
-    /// wait, gives the place up.
+    /// guard, or a wait, of this session like any other. When a wait limit passes or the wait is
+    /// dropped, the client gives the place up.
     ///
-    /// Awaiting it answers [`Error::Refused`] with
-    /// [`RefusalReason::NotImported`](crate::RefusalReason::NotImported) if there is nothing of
-    /// it: it was never imported, was claimed before, or has run out.
+    /// Awaiting it returns [`Error::Refused`] with
+    /// [`RefusalReason::NotImported`](crate::RefusalReason::NotImported) if the store has no such
+    /// import: it was never imported, was claimed before, or has expired.
     ///
     /// ```no_run
     /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
@@ -93,12 +93,11 @@ impl Client {
         self.lock(name).claimed_from(owner.into())
     }
 
-    /// An acquire of several locks, whole or not at all, under one token: 1 to 64 names, each
-    /// once.
+    /// An acquire of several locks, all of them or none, under one token: 1 to 64 names, each once.
     ///
-    /// It waits in all their queues at once and holds nothing meanwhile, so sets alone never wait
-    /// for each other in a circle, in whatever order they name the locks. While it is first in
-    /// the queue of a free lock it keeps later requests out of it, so that it is not starved.
+    /// It waits in all their queues at once and holds nothing meanwhile, so sets alone never
+    /// deadlock, in whatever order they name the locks. While it is first in the queue of a free
+    /// lock, it keeps later requests out of that lock, so that it does not starve.
     ///
     /// ```no_run
     /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
@@ -111,19 +110,21 @@ impl Client {
         self.acquire(items, Need::All, true)
     }
 
-    /// An acquire of several locks that does not wait: if somebody holds one of them in the way,
-    /// or waits for one, awaiting it answers [`Error::NotGranted`] and nothing is held.
+    /// An acquire of several locks that does not wait. If another client holds one of them in a
+    /// conflicting mode, or waits for one, awaiting the acquire returns [`Error::NotGranted`] and
+    /// the caller holds nothing.
     pub fn try_lock_all(&self, items: impl IntoIterator<Item: Into<LockItem>>) -> Acquire {
         self.acquire(items, Need::All, false)
     }
 
     /// An acquire of whichever of several locks are free, under one token: 1 to 64 names, each
-    /// once. What it got is in [`Guard::names`](crate::Guard::names).
+    /// once. [`Guard::names`](crate::Guard::names) lists the granted ones.
     ///
-    /// With `min` 0 it takes all that are free now and never waits in a queue, whatever
-    /// [`Acquire::wait`] says of reaching a server; [`Error::NotGranted`] if none is. With `min` 1 it waits until it has one; if several are
-    /// free when it asks, or become so at the same moment, it gets them all. A server refuses
-    /// more than 1 as not supported yet.
+    /// With `min` 0 it takes all that are free now and never waits in a queue; [`Acquire::wait`]
+    /// then limits only the time to reach a server. If none is free, it returns
+    /// [`Error::NotGranted`]. With `min` 1 it waits until one is granted; if several are free at
+    /// the start, or become so at the same moment, it gets them all. A server refuses more than 1
+    /// as not supported yet.
     ///
     /// ```no_run
     /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
@@ -151,8 +152,7 @@ impl Client {
         Acquire::new(self.clone(), items.into_iter().map(Into::into).collect(), need, wait)
     }
 
-    /// One lock as of a linearizable read; `None` if nobody holds it or waits for it
-    /// and it has no value.
+    /// One lock as of a linearizable read; `None` if it has no holder, no waiter and no value.
     ///
     /// # Errors
     ///
@@ -188,13 +188,13 @@ impl Client {
         self.reader.page(prefix, size, after).await
     }
 
-    /// Watches the locks whose names begin with `prefix`: their state, then every change. It needs
-    /// no session, and outlives this client.
+    /// Watches the locks whose names begin with `prefix`: their state, then every change. The watch
+    /// needs no session, and outlives this client.
     pub fn watch(&self, prefix: &str) -> Watch {
         self.reader.watch(prefix)
     }
 
-    /// What a node knows of itself and its cluster.
+    /// What a node reports about itself and its cluster.
     ///
     /// # Errors
     ///
@@ -203,20 +203,20 @@ impl Client {
         self.reader.status().await
     }
 
-    /// The session's TTL: what the server gave.
+    /// The session's TTL, as the server granted it.
     pub fn ttl(&self) -> Duration {
         self.handle.session.ttl()
     }
 
-    /// Ends the session: every guard of it is lost, every wait ends with [`Error::Closed`], and
-    /// the store passes its locks on at once.
+    /// Ends the session: every guard of it is lost, every wait ends with [`Error::Closed`], and the
+    /// store grants its locks to the next waiters at once.
     ///
-    /// Dropping the future leaves the closing to the background.
+    /// If the future is dropped, the client closes the session in the background.
     ///
     /// # Errors
     ///
-    /// [`Error::OutcomeUnknown`] if no server confirmed it within 5 s. Nothing is safe any more
-    /// here, and the store ends the session when its TTL runs out.
+    /// [`Error::OutcomeUnknown`] if no server confirmed it within 5 s. No guard of this client is
+    /// safe any more, and the store ends the session when its TTL runs out.
     pub async fn close(&self) -> Result<()> {
         self.handle.session.close();
         self.handle.session.closed().await
@@ -234,7 +234,7 @@ impl Client {
         self.reader.limit()
     }
 
-    /// Nobody served for `waited`.
+    /// The error after `waited` without a server that served.
     pub(crate) fn unreachable(&self, waited: Duration) -> Error {
         Error::Unreachable {
             endpoints: self.reader.endpoints().to_vec(),

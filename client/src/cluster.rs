@@ -1,4 +1,4 @@
-//! Who belongs to a cluster: asked for and changed, by operators.
+//! The members of a cluster: reads and changes, for operators.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::Result;
 use crate::operator::Operator;
 use crate::transport::operator as calls;
 
-/// Asks the leader about the members, and changes them. Needs no session.
+/// Reads the members from the leader, and changes them. It needs no session.
 ///
-/// Whoever leads is found from any endpoint, and again if that changes. Every change is asked for by
-/// its end ("node 4 is a voter"), so asking twice is harmless, and a call that was not answered is
-/// asked again within the limit.
+/// It finds the leader from any endpoint, and again after a change of leader. Every change names
+/// its result ("node 4 is a voter"), so a repeated call is harmless, and the client retries a call
+/// without an answer within the limit.
 ///
 /// ```no_run
 /// # async fn example() -> holdfast::Result<()> {
@@ -33,41 +33,42 @@ use crate::transport::operator as calls;
 ///
 /// # Errors
 ///
-/// Of every call: [`Error::Refused`](crate::Error::Refused), nothing was changed and the message says what to do;
-/// [`Error::Unreachable`](crate::Error::Unreachable), no leader answered within the limit and nothing was changed;
-/// [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown), the change may still take effect.
+/// Of every call: [`Error::Refused`](crate::Error::Refused), nothing was changed and the message
+/// says what to do; [`Error::Unreachable`](crate::Error::Unreachable), no leader answered within
+/// the limit and nothing was changed; [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown), the
+/// change may still take effect.
 #[derive(Clone)]
 pub struct ClusterAdmin {
     operator: Operator,
 }
 
-/// A cluster as its leader knows it.
+/// A cluster as its leader reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterStatus {
     /// The cluster's id, 16 bytes.
     pub cluster: Vec<u8>,
-    /// Who leads.
+    /// The leader.
     pub leader: u64,
     /// The Raft term.
     pub term: u64,
-    /// Since a quorum last acknowledged the leader; `None`: not yet in this term.
+    /// The time since a quorum last acknowledged the leader; `None`: not yet in this term.
     pub quorum: Option<Duration>,
-    /// Whether a change of the members is under way.
+    /// Whether a change of membership is under way.
     pub changing: bool,
-    /// The highest node id that was ever a member's. A new member's is above it.
+    /// The highest node id that any member ever had. A new member needs a higher one.
     pub highest_node_id: u64,
     /// The members, by rising id.
     pub members: Vec<ClusterMember>,
 }
 
-/// A member as its leader knows it.
+/// A member as its leader reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterMember {
     /// Its id.
     pub node: u64,
-    /// Where clients reach it.
+    /// Its endpoint for clients.
     pub advertise: String,
-    /// Where the other members reach it.
+    /// Its endpoint for the other members.
     pub peer_advertise: String,
     /// Whether it votes; a learner does not.
     pub votes: bool,
@@ -79,13 +80,13 @@ pub struct ClusterMember {
     pub applied: Option<u64>,
     /// The last entry in its newest snapshot, as of about a second ago.
     pub snapshot: Option<u64>,
-    /// How many of the leader's entries it is short of.
+    /// How many of the leader's entries it still lacks.
     pub lag: u64,
-    /// Since it last acknowledged the leader; `None`: never since this one leads.
+    /// The time since it last acknowledged the leader; `None`: never in this tenure.
     pub silent: Option<Duration>,
-    /// Whether that was lately enough to count on it.
+    /// Whether that was recent enough for the leader to count on it.
     pub answers: bool,
-    /// Its release, if it was asked already.
+    /// Its release, if the leader has asked for it already.
     pub version: Option<String>,
 }
 
@@ -94,7 +95,7 @@ impl ClusterAdmin {
         Self { operator: Operator::new(endpoints, seams, limit) }
     }
 
-    /// The members as the leader knows them.
+    /// The members as the leader reports them.
     ///
     /// # Errors
     ///
@@ -104,7 +105,7 @@ impl ClusterAdmin {
         Ok(ClusterStatus::from(status))
     }
 
-    /// Adds node `node` as a learner, which does not vote. It has to run, wait for it
+    /// Adds node `node` as a learner, which does not vote. The node has to run, wait to be added
     /// (`holdfastd --join`) and have these addresses in its settings.
     ///
     /// # Errors
@@ -125,7 +126,7 @@ impl ClusterAdmin {
         self.operator.ask("adding a member", true, add).await.map(drop)
     }
 
-    /// Makes a learner that has nearly caught up a voter.
+    /// Promotes a learner that has nearly caught up to a voter.
     ///
     /// # Errors
     ///
@@ -138,7 +139,7 @@ impl ClusterAdmin {
             .map(drop)
     }
 
-    /// Removes a member, for ever under this id. A leader hands its leadership over first.
+    /// Removes a member, for ever under this id. A leader transfers its leadership first.
     ///
     /// # Errors
     ///
@@ -151,8 +152,8 @@ impl ClusterAdmin {
             .map(drop)
     }
 
-    /// Hands leadership to voter `to`, or to any that has caught up. Without `to`, what is asked
-    /// again after an answer was lost hands it over once more.
+    /// Transfers leadership to voter `to`, or to any voter that has caught up. Without `to`, a
+    /// retry after a lost answer transfers it once more.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Where the servers are, and which one to try next.
+//! The list of servers, and the choice of the next one to try.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{Error, Result};
 ///
 /// # Errors
 ///
-/// [`Error::Setting`] if there is none, or one without a port.
+/// [`Error::Setting`] if the list is empty, or an endpoint has no port.
 pub(crate) fn parse(list: &str) -> Result<Vec<String>> {
     let endpoints: Vec<_> = list.split(',').map(str::trim).filter(|one| !one.is_empty()).collect();
     if endpoints.is_empty() {
@@ -30,8 +30,8 @@ pub(crate) fn parse(list: &str) -> Result<Vec<String>> {
     Ok(endpoints.into_iter().map(str::to_owned).collect())
 }
 
-/// Chooses who is asked next: the leader somebody named, else the endpoints in turn, with a
-/// growing, jittered delay after each round in which nobody led.
+/// Chooses the next server to try: the leader that a node named, else the endpoints in turn, with a
+/// growing, jittered delay after each round without a leader.
 pub(crate) struct Route {
     endpoints: Vec<String>,
     at: usize,
@@ -48,7 +48,7 @@ impl Route {
         Self { endpoints, at: 0, hint: None, attempts: 0, delays }
     }
 
-    /// Whom to try now.
+    /// The endpoint to try now.
     pub(crate) fn next(&mut self) -> String {
         self.attempts += 1;
         if let Some(leader) = self.hint.take() {
@@ -58,20 +58,20 @@ impl Route {
         endpoint.cloned().unwrap_or_default()
     }
 
-    /// The attempt led to a session stream: delays begin anew.
+    /// Records that the attempt led to a session stream: delays start from the minimum again.
     pub(crate) fn succeeded(&mut self) {
         self.attempts = 0;
         self.delays.reset();
     }
 
-    /// The attempt, or the stream it led to, is over; `leader` is who leads, if somebody said so.
-    /// Returns how long to wait before the next attempt.
+    /// Records that the attempt, or its stream, is over; `leader` is the leader, if a node named
+    /// one. Returns the delay before the next attempt.
     pub(crate) fn failed(&mut self, leader: Option<String>, rng: &dyn Rng) -> Option<Duration> {
         if leader.is_none() {
             self.at = (self.at + 1) % self.endpoints.len().max(1);
         }
         self.hint = leader;
-        // Two nodes that name each other must not keep us running in a circle.
+        // Two nodes that name each other must not cause retries without delay.
         if self.attempts < self.endpoints.len() + usize::from(self.hint.is_some()) {
             return None;
         }

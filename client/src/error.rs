@@ -1,4 +1,4 @@
-//! What can go wrong, and what is certain then.
+//! The errors, and what is certain after each.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,76 +10,76 @@ use crate::{Holder, LostReason};
 /// Most names an error lists.
 const LISTED_MAX: usize = 4;
 
-/// What a call answers with when it does not do what was asked.
+/// The result of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What happened, who holds the lock, and whether a retry makes sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody else holds the lock, and the call would wait no longer. Certain: the caller does
-    /// not hold it, and stands in no queue; a grant that crosses this answer is given back.
+    /// Another client holds the lock, and the call waits no longer. Certain: the caller does not
+    /// hold it and has no place in a queue; the client releases a grant that crosses this answer.
     #[error("{} not granted{}{}", listed(.names), after(.waited.as_ref()), held_by(.holders))]
     NotGranted {
-        /// The locks that were asked for.
+        /// The names of the request.
         names: Vec<String>,
-        /// Who holds it, as far as the store told.
+        /// Who holds it, as far as the store reported.
         holders: Vec<Holder>,
         /// How long the call waited; `None` for a try.
         waited: Option<Duration>,
     },
-    /// The store refused the request. Certain: nothing of it was done.
+    /// The store refused the request. Certain: the store did no part of it.
     #[error("refused: {message}")]
     Refused {
         /// Why, for programs.
         reason: RefusalReason,
-        /// The store's words: what happened, to which thing, what to do.
+        /// The store's message: what happened, to which thing, what to do.
         message: String,
         /// The limit that was reached, by the name it has in the server's settings.
         limit: Option<String>,
         /// When it makes sense to try again.
         retry_after: Option<Duration>,
     },
-    /// The session ended while the request waited. Certain: its place is gone and it does not
-    /// hold the lock. The client opens a new session by itself; ask again.
+    /// The session ended while the request waited. Certain: its place is gone and it does not hold
+    /// the lock. The client opens a new session by itself; retry.
     #[error("the session was lost while waiting: {reason}")]
     SessionLost {
         /// Why.
         reason: LostReason,
     },
-    /// The hold had ended before it was given back. Certain: it is over, and somebody else may
-    /// have held the lock since the guard's safe deadline.
+    /// The hold ended before its release. Certain: it is over, and another client may have held the
+    /// lock since the guard's safe deadline.
     #[error("the lock was lost before it was given back: {reason}")]
     Lost {
         /// Why.
         reason: LostReason,
     },
-    /// No leading server answered in time. Certain: the caller holds nothing through this call;
-    /// if its request did arrive, it is cancelled as soon as a server can be reached, and ends
-    /// with the session otherwise.
+    /// No leading server answered in time. Certain: the caller holds nothing through this call. If
+    /// its request did arrive, the client cancels it as soon as it reaches a server; otherwise it
+    /// ends with the session.
     #[error("no server could be reached{} (tried {}): {last}", after(Some(.waited)), .endpoints.join(", "))]
     Unreachable {
-        /// Who was tried.
+        /// The endpoints that the client tried.
         endpoints: Vec<String>,
         /// For how long.
         waited: Duration,
-        /// What the last attempt said.
+        /// The error of the last attempt.
         last: String,
     },
-    /// No answer came in time, or none can come any more. What is unknown is what was asked, never
-    /// the lock: a guard that is being given back is not safe from the start, and the store ends
-    /// its hold at the latest with the session's TTL.
+    /// No answer came in time, or none can come any more. The outcome of the operation is unknown;
+    /// the state of the lock is not: a guard is unsafe from the start of its release, and the store
+    /// ends its hold at the latest with the session's TTL.
     #[error("no answer to {what} within {waited:?}; it may or may not have been done")]
     OutcomeUnknown {
-        /// What was asked.
+        /// The operation.
         what: &'static str,
         /// How long the call waited.
         waited: Duration,
     },
-    /// The client was closed. Certain: nothing was asked of the store.
+    /// The client was closed. Certain: the client sent nothing to the store.
     #[error("the client is closed")]
     Closed,
-    /// A setting of the client makes no sense. Nothing was asked of the store.
+    /// A setting of the client makes no sense. The client sent nothing to the store.
     #[error("{message}")]
     Setting {
         /// Which, and why.
@@ -88,7 +88,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same call may succeed later without anything being changed.
+    /// Whether the same call may succeed later without any change by the caller.
     pub fn may_retry(&self) -> bool {
         match self {
             Self::NotGranted { .. } | Self::SessionLost { .. } | Self::Unreachable { .. } => true,
@@ -108,7 +108,7 @@ impl Error {
         }
     }
 
-    /// From what a server said about a request for `names`.
+    /// Converts a server's refusal of a request for `names`.
     pub(crate) fn from_refusal(refusal: v1::Refusal, names: Vec<String>) -> Self {
         let reason = refusal.reason();
         if matches!(reason, v1::RefusalReason::LockHeld | v1::RefusalReason::NothingFree) {
@@ -136,7 +136,7 @@ pub enum RefusalReason {
     TtlOutOfRange,
     /// No leader with a quorum could be reached in time.
     Unavailable,
-    /// The servers' disks are nearly full; only what frees or ends things is accepted.
+    /// The servers' disks are nearly full; they accept only what frees space or ends things.
     DiskReserve,
     /// The server does not do that yet.
     Unsupported,
@@ -146,19 +146,19 @@ pub enum RefusalReason {
     Protocol,
     /// The server knows no such session.
     SessionUnknown,
-    /// A value is changed only under an exclusive hold of its lock.
+    /// A value can be changed only under an exclusive hold of its lock.
     NotExclusive,
-    /// A claim: nothing of that lock was imported for that owner, or it was claimed or has run out.
+    /// A claim: nothing of that lock was imported for that owner, or it was claimed or has expired.
     NotImported,
-    /// An import: nobody holds the lock that the row waits for; its holder comes first.
+    /// An import: the lock that the row waits for has no holder; import its holder first.
     NothingToWaitFor,
-    /// Somebody else holds the lock, or waits for it.
+    /// Another client holds the lock, or waits for it.
     LockHeld,
-    /// Nobody is granted anything in the lock's scope at the moment, and the request would not wait.
+    /// The lock's scope grants nothing at the moment, and the request would not wait.
     Suspended,
     /// The locks asked for together are not all in one scope.
     SeveralScopes,
-    /// A scope that cannot be set or removed as things are; the words say what is in the way.
+    /// The scope cannot be set or removed in its present state; the message names the obstacle.
     Scope,
     /// A reason this version of the client does not know.
     Other,
@@ -215,7 +215,7 @@ impl From<v1::RefusalReason> for RefusalReason {
     }
 }
 
-/// `text` with everything a terminal might act on escaped.
+/// `text` with every character escaped that a terminal might act on.
 pub(crate) fn shown(text: &str) -> impl fmt::Display + '_ {
     text.escape_debug()
 }
@@ -239,7 +239,7 @@ fn after(waited: Option<&Duration>) -> String {
 fn held_by(holders: &[Holder]) -> String {
     let Some(holder) = holders.first() else { return String::new() };
     let holder_is = format!(": held by {}", shown(&holder.label));
-    // Not every store knows since when.
+    // Not every store records since when.
     if holder.held.is_zero() {
         return holder_is;
     }

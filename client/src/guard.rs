@@ -1,4 +1,4 @@
-//! Locks that are held.
+//! The guard of a hold.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -18,16 +18,16 @@ use crate::session::Key;
 use crate::value::Change;
 use crate::{FencingToken, GuardState, LostReason, Mode, Result, Value};
 
-/// A lock that is held, for as long as [`Guard::is_safe`] says so; or several that were granted
-/// together, under one token.
+/// A hold of one lock, or of several that were granted together under one token.
 ///
-/// Dropping it gives back what it holds without waiting; [`Guard::release`] waits until that is
-/// certain. A guard outlives broken connections, changes of leader and every clone of its client.
+/// Dropping a guard releases its locks without waiting; [`Guard::release`] waits for the store's
+/// answer. A guard outlives broken connections, changes of leader and every clone of its client.
 ///
-/// Safe means: no other client holds the lock or is granted it (other than shared, if it is shared
-/// here) before this guard's safe deadline, which moves on as keepalives are answered. A guard that stopped being safe never is again. What
-/// a process does after it looked (a write on its way, a pause of the whole machine) no lock can
-/// hold back: give the resource the [`Guard::token`] and let it refuse older ones.
+/// Safe ([`Guard::is_safe`]) means: no other client holds the lock or is granted it (other than
+/// shared, if this guard shares it) before this guard's safe deadline, which moves on as keepalives
+/// are answered. A guard that stopped being safe never becomes safe again. No lock can hold back
+/// what a process does after its check (a write on its way, a pause of the whole machine): give the
+/// resource the [`Guard::token`] and let it refuse older ones.
 #[must_use = "dropping a guard gives its lock back at once"]
 pub struct Guard {
     hold: Arc<Hold>,
@@ -40,24 +40,24 @@ impl Guard {
         Self { hold, key, handle }
     }
 
-    /// The lock's name; of several the one that was named first among those granted, and that also
-    /// after it was given back by itself.
+    /// The lock's name; of several, the first that was granted, in the order of the request. It
+    /// stays the same when [`Guard::release_names`] releases that lock.
     pub fn name(&self) -> &str {
         self.hold.first().map(|lock| &*lock.name).unwrap_or_default()
     }
 
-    /// The names of all locks it holds, in the order in which they were asked for. Those that were
-    /// given back by [`Guard::release_names`] are left out.
+    /// The names of all locks it holds, in the order of the request. Names that
+    /// [`Guard::release_names`] has released are left out.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.hold.held().map(|lock| &*lock.name)
     }
 
-    /// Whether the lock `name` is one of its locks, and certainly held now.
+    /// Whether this guard holds the lock `name`, and certainly holds it now.
     pub fn holds(&self, name: &str) -> bool {
         self.is_safe() && self.hold.lock(name).is_some()
     }
 
-    /// How the lock `name` is held; `None` if it is none of this guard's.
+    /// The mode of the lock `name`; `None` if it is not a lock of this guard.
     pub fn mode_of(&self, name: &str) -> Option<Mode> {
         self.hold.lock(name).map(|lock| lock.mode)
     }
@@ -67,9 +67,9 @@ impl Guard {
         self.hold.token
     }
 
-    /// Whether the lock, or all of several, is certainly held now. One clock read against an atomic: cheap enough for
-    /// before every write. Counts time in which the machine was suspended. Once false, it stays
-    /// false.
+    /// Whether the lock, or all of several, is certainly held now. This is a clock read against an
+    /// atomic, or two of them in a scope with fallback: cheap enough for a check before every
+    /// write. The clock counts time in which the machine was suspended. Once false, it stays false.
     pub fn is_safe(&self) -> bool {
         self.safety().is_safe(self.clock())
     }
@@ -82,18 +82,18 @@ impl Guard {
         &*self.handle.session.seams().clock
     }
 
-    /// The hold's state, to look at and to wait for changes of. Brought up to date by a thread of
-    /// its own, so also while the executor stalls; [`Guard::is_safe`] is ahead of it by the time
-    /// that takes.
+    /// The hold's state, to read and to await changes of. A thread of its own updates it, so also
+    /// while the executor stalls; [`Guard::is_safe`] turns false earlier by the time that thread
+    /// takes.
     ///
-    /// Copy the state out at once (`*guard.state().borrow()`): while a borrow of it lives, nobody
-    /// can tell it anything, and dropping the guard in the same thread waits for ever.
+    /// Copy the state out at once (`*guard.state().borrow()`): a borrow blocks every update of the
+    /// state, and dropping the guard in the thread that has the borrow deadlocks.
     pub fn state(&self) -> watch::Receiver<GuardState> {
         self.hold.safety().state()
     }
 
-    /// How much longer the lock is certainly held, if nothing is heard from the store; zero if it
-    /// is not.
+    /// How much longer the lock is certainly held if no further answer of the store arrives; zero
+    /// if it is not safe now.
     pub fn safe_for(&self) -> std::time::Duration {
         if !self.is_safe() {
             return std::time::Duration::ZERO;
@@ -112,20 +112,21 @@ impl Guard {
         self.hold.safety().lost().await
     }
 
-    /// A token that is cancelled when the lock is not safe any more, for work that is told that
-    /// way. Cancelling it does nothing to the lock.
+    /// A token that is cancelled when the lock is not safe any more, for work that takes a
+    /// cancellation token. Cancelling it does nothing to the lock.
     pub fn cancellation_token(&self) -> CancellationToken {
         self.hold.safety().cancelled().child_token()
     }
 
-    /// Runs `work` as long as the lock is safe, and drops it where it stands when it is not.
+    /// Runs `work` while the lock is safe, and drops it at its current await point when the lock is
+    /// not.
     ///
     /// Dropping the returned future drops `work`; the lock stays held.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`](crate::Error::Lost) if the lock was not safe any more before `work` was
-    /// done. How far it came is for the caller to find out.
+    /// [`Error::Lost`](crate::Error::Lost) if the lock stopped being safe before `work` was done.
+    /// The caller has to find out how far `work` came.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
         let mut work = pin!(work);
         let mut lost = pin!(self.lost());
@@ -133,7 +134,7 @@ impl Guard {
             if let Poll::Ready(reason) = lost.as_mut().poll(context) {
                 return Poll::Ready(Err(crate::Error::Lost { reason }));
             }
-            // The watchdog tells a moment later than the clock.
+            // The watchdog reports the end a little later than the clock shows it.
             if !self.is_safe() {
                 return Poll::Ready(Err(crate::Error::Lost { reason: LostReason::DeadlinePassed }));
             }
@@ -142,11 +143,11 @@ impl Guard {
         .await
     }
 
-    /// Waits until somebody waits for one of the locks, and says for which; at once if somebody has
-    /// come to wait since the grant. `None` when the hold is over. For holders that finish early,
-    /// or lend the lock out.
+    /// Waits until another request waits for one of the locks, and returns that lock's name.
     ///
-    /// A hint: word of it that was under way on a connection that broke is not repeated.
+    /// Returns at once if one has come since the grant, and `None` when the hold is over. It is for
+    /// holders that finish early, or lend the lock out. It is a hint: a notice that was under way
+    /// on a broken connection is not repeated.
     ///
     /// Cancel safe.
     pub async fn contended(&self) -> Option<&str> {
@@ -161,8 +162,8 @@ impl Guard {
         }
     }
 
-    /// What the last holder left with the lock [`Guard::name`], as it came with the grant, or as
-    /// this guard has set it since.
+    /// The value that the last holder left with the lock [`Guard::name`], as it came with the
+    /// grant, or as this guard has set it since.
     ///
     /// ```no_run
     /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
@@ -183,27 +184,27 @@ impl Guard {
         self.value_of(self.name())
     }
 
-    /// The same for one of several locks; `None` too if `name` is none of this guard's.
+    /// The same for one of several locks; `None` too if `name` is not a lock of this guard.
     pub fn value_of(&self, name: &str) -> Option<Value> {
         self.hold.lock(name)?.value()
     }
 
-    /// Replaces the value of the lock [`Guard::name`]: at most 4 KiB; no bytes at all are a value
-    /// too. Answers when that is committed. The value outlives the hold and goes to the next
-    /// holder with the grant; if this hold ends without a release, it is marked as suspect.
+    /// Replaces the value of the lock [`Guard::name`]: at most 4 KiB; an empty value is a value
+    /// too. Returns when the change is committed. The value outlives the hold and goes to the next
+    /// holder with the grant; if this hold ends without a release, the store marks it as suspect.
     ///
-    /// Outages and changes of leader are outlived as a hold outlives them: it is sent again, and
-    /// made once.
+    /// The client sends the change again after outages and changes of leader; the store makes it
+    /// once.
     ///
-    /// Dropping the future leaves open whether it is made.
+    /// Dropping the future leaves open whether the store makes the change.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`](crate::Error::Lost): the hold was over before it was sent; the value is as
-    /// it was. [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown): the hold ended while it
-    /// was on its way, or no answer came within the session's TTL; the next holder will see.
-    /// [`Error::Refused`](crate::Error::Refused): it is too large, at a limit of the store, or the
-    /// lock is shared; the value is as it was.
+    /// [`Error::Lost`](crate::Error::Lost): the hold was over before the change was sent; the value
+    /// is unchanged. [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown): the hold ended while
+    /// the change was on its way, or no answer came within the session's TTL; the value at the next
+    /// grant shows the outcome. [`Error::Refused`](crate::Error::Refused): the value is too large,
+    /// a limit of the store is reached, or the lock is shared; the value is unchanged.
     pub async fn set_value(&self, bytes: impl Into<Bytes>) -> Result<()> {
         self.set_value_of(self.name(), bytes).await
     }
@@ -212,13 +213,13 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// As of [`Guard::set_value`]; [`Error::Refused`](crate::Error::Refused) too if `name` is none
-    /// of this guard's.
+    /// As of [`Guard::set_value`]; [`Error::Refused`](crate::Error::Refused) too if `name` is not a
+    /// lock of this guard.
     pub async fn set_value_of(&self, name: &str, bytes: impl Into<Bytes>) -> Result<()> {
         self.change_value(name, Change::set(bytes.into())?).await
     }
 
-    /// Removes the value of the lock [`Guard::name`]; that there is none is no error.
+    /// Removes the value of the lock [`Guard::name`]. A lock without a value is no error.
     ///
     /// # Errors
     ///
@@ -236,8 +237,8 @@ impl Guard {
         self.change_value(name, Change::Clear).await
     }
 
-    /// Leaves a suspect value of the lock [`Guard::name`] as it is, and no longer suspect: this
-    /// holder has looked, and vouches for it.
+    /// Clears the suspect mark of the value of the lock [`Guard::name`] and leaves its bytes as
+    /// they are: this holder has checked the value.
     ///
     /// # Errors
     ///
@@ -259,9 +260,9 @@ impl Guard {
         self.handle.session.change_value(self.key, &self.hold, name, change).await
     }
 
-    /// Gives back some of several locks and waits until the store has said so; the others stay
-    /// held. No name at all gives back nothing, all names are the same as [`Guard::release`].
-    /// The locks named are none of this guard's from the first poll on.
+    /// Releases some of several locks and waits for the store's answer; the others stay held. An
+    /// empty list releases nothing; all names are the same as [`Guard::release`]. From the first
+    /// poll on, this guard does not hold the named locks.
     ///
     /// ```no_run
     /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
@@ -272,12 +273,12 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     ///
-    /// Dropping the future leaves the release to the background.
+    /// If the future is dropped, the client releases the locks in the background.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`](crate::Error::Refused) if one of the names is none of this guard's;
-    /// nothing is given back then. Otherwise as of [`Guard::release`].
+    /// [`Error::Refused`](crate::Error::Refused) if one of the names is not a lock of this guard;
+    /// then nothing is released. Otherwise as of [`Guard::release`].
     pub async fn release_names(&self, names: impl IntoIterator<Item: AsRef<str>>) -> Result<()> {
         let names: Vec<Arc<str>> = names.into_iter().map(|name| name.as_ref().into()).collect();
         if names.is_empty() {
@@ -286,16 +287,16 @@ impl Guard {
         self.handle.session.release_names(self.key, &self.hold, &names).await
     }
 
-    /// Gives back everything it holds and waits until the store has said so. The guard is unsafe
-    /// from the first moment on.
+    /// Releases all its locks and waits for the store's answer. The guard is unsafe from the first
+    /// poll on.
     ///
-    /// Dropping the future leaves the release to the background.
+    /// If the future is dropped, the client releases the locks in the background.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`](crate::Error::Lost): the hold was over before; somebody else may have held
-    /// the lock since. [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown): no answer within
-    /// the session's TTL; the client goes on releasing it in the background.
+    /// [`Error::Lost`](crate::Error::Lost): the hold was over before; another client may have held
+    /// the lock since. [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown): no answer came
+    /// within the session's TTL; the client goes on releasing in the background.
     pub async fn release(self) -> Result<()> {
         self.handle.session.release(self.key, &self.hold).await
     }

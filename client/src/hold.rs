@@ -15,22 +15,23 @@ use crate::safety::Safety;
 use crate::value::Change;
 use crate::{FencingToken, Mode, Value};
 
-/// Why a hold is over although its guard did not give it back.
+/// Why a hold ended without a release by its guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// The safe deadline passed without word from the store. It may still see this session as the
-    /// holder for a moment, but nothing is certain any more.
+    /// The safe deadline passed without an answer from the store. The store may still count this
+    /// session as the holder for a moment, but nothing is certain any more.
     DeadlinePassed,
-    /// The store heard nothing of the session for its whole TTL and ended it.
+    /// The store received nothing from the session for its whole TTL and ended it.
     SessionExpired,
-    /// The client, or somebody with its secret, closed the session.
+    /// The client, or another process with its secret, closed the session.
     SessionClosed,
-    /// The session was taken up on another stream with its secret.
+    /// Another stream resumed the session with its secret.
     AttachedElsewhere,
     /// The store does not know the hold any more.
     Revoked,
-    /// The authority of the lock's scope went on, or may have: another store may grant the lock now.
+    /// The authority of the lock's scope moved to another store, or may have: that store may grant
+    /// the lock now.
     AuthorityPassed,
 }
 
@@ -58,7 +59,7 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// What a guard is worth. Moves down this list, or back from [`GuardState::Jeopardy`] to
+/// The state of a guard. It moves down this list, or back from [`GuardState::Jeopardy`] to
 /// [`GuardState::Held`]; the last two are final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuardState {
@@ -67,14 +68,14 @@ pub enum GuardState {
         /// The safe deadline; moves on with every answered keepalive.
         safe_until: Moment,
     },
-    /// Still held, but a keepalive has been unanswered for half the TTL: finish or make ready to.
+    /// Still held, but a keepalive has been unanswered for half the TTL: finish or prepare to.
     Jeopardy {
         /// The safe deadline.
         safe_until: Moment,
     },
     /// Over without a release, for ever.
     Lost(LostReason),
-    /// Given back, or being given back.
+    /// Released, or the release is under way.
     Released,
 }
 
@@ -89,7 +90,7 @@ impl GuardState {
 pub(crate) struct HeldLock {
     pub(crate) name: Arc<str>,
     pub(crate) mode: Mode,
-    /// Not given back by itself; falls when its release is queued, and never rises (DESIGN §5.6).
+    /// False from the moment its release is queued, and never true again (DESIGN §5.6).
     held: AtomicBool,
     value: Mutex<Option<Value>>,
 }
@@ -110,18 +111,18 @@ impl HeldLock {
     }
 }
 
-/// Shared by a guard and the session task.
+/// One hold, shared by a guard and the session task.
 pub(crate) struct Hold {
-    /// At least one; the first is the one that a guard of one lock is about.
+    /// At least one. [`Guard::name`](crate::Guard::name) is the name of the first.
     locks: Box<[HeldLock]>,
     pub(crate) token: FencingToken,
     safety: Safety,
-    /// The names of the hold for which somebody waits, as far as the store told.
+    /// The names of the hold for which a request waits, as far as the store reported.
     contended: watch::Sender<BTreeSet<Arc<str>>>,
 }
 
 impl Hold {
-    /// `None` if `span` is over: what cannot be safe is not handed out.
+    /// `None` if `span` is over: a guard is never unsafe from the start.
     pub(crate) fn granted(
         locks: Vec<HeldLock>,
         token: FencingToken,
@@ -135,7 +136,7 @@ impl Hold {
         })
     }
 
-    /// The lock that comes first in what was granted.
+    /// The first lock of the grant.
     pub(crate) fn first(&self) -> Option<&HeldLock> {
         self.locks.first()
     }
@@ -158,14 +159,14 @@ impl Hold {
         self.contended.send_if_modified(|names| names.remove(name));
     }
 
-    /// For a mutant: takes a lock that was given up back in.
+    /// For a mutant: puts a released lock back into the hold.
     pub(crate) fn revive(&self, name: &str) {
         if let Some(lock) = self.locks.iter().find(|lock| *lock.name == *name) {
             lock.held.store(true, Ordering::Release);
         }
     }
 
-    /// Notes that the store has made `change` under this hold.
+    /// Records that the store has made `change` under this hold.
     pub(crate) fn note_change(&self, name: &str, change: &Change) {
         if let Some(lock) = self.lock(name) {
             let mut value = lock.value.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,19 +174,19 @@ impl Hold {
         }
     }
 
-    /// Notes that somebody waits for `name`.
+    /// Records that a request waits for `name`.
     pub(crate) fn note_contended(&self, name: &[u8]) {
         if let Some(lock) = self.held().find(|lock| lock.name.as_bytes() == name) {
             self.contended.send_if_modified(|names| names.insert(lock.name.clone()));
         }
     }
 
-    /// The names for which somebody waits.
+    /// The names for which a request waits.
     pub(crate) fn contended(&self) -> watch::Receiver<BTreeSet<Arc<str>>> {
         self.contended.subscribe()
     }
 
-    /// Whether it is safe, as a whole, and who is told of it.
+    /// The safety of the hold as a whole.
     pub(crate) fn safety(&self) -> &Safety {
         &self.safety
     }

@@ -1,4 +1,4 @@
-//! Bringing in what is held and waited for in another store.
+//! Imports of the holds and waits of another store.
 
 use std::time::Duration;
 
@@ -20,75 +20,76 @@ const CALL_GROUPS: usize = 500;
 /// Bytes of names and values in one call: half of what a server's messages may hold.
 const CALL_BYTES: usize = 512 << 10;
 
-/// What one owner has in another store, as far as the same is left of its leases.
+/// What one owner holds and waits for in another store, with leases of the same remaining length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImportGroup {
-    /// What the other store calls it: 1 to 256 bytes without control or bidirectional-override
-    /// characters.
+    /// The owner's name in the other store: 1 to 256 bytes without control or
+    /// bidirectional-override characters.
     pub owner: String,
-    /// What is left of its leases: 1 ms to 366 days, in whole milliseconds (the rest is cut off).
+    /// The rest of its leases: 1 ms to 366 days, in whole milliseconds (fractions are cut off).
     pub remaining: Duration,
-    /// What it has, in the order in which it is to come in.
+    /// Its rows, in the order of the import.
     pub rows: Vec<ImportRow>,
 }
 
-/// What an owner has of one lock.
+/// An owner's hold of one lock, or its place in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImportRow {
     /// The lock.
     pub name: String,
-    /// What the owner has of it.
+    /// Hold or place.
     pub has: Has,
 }
 
-/// What an owner has of a lock.
+/// An owner's state at a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Has {
     /// It holds the lock.
     Hold {
-        /// With this value, at most 4 KiB. `None`: the lock keeps the one that it has here.
+        /// With this value, at most 4 KiB. `None`: the lock keeps the value that it has in this
+        /// store.
         value: Option<Vec<u8>>,
     },
-    /// It waits, behind whoever came in before.
+    /// It waits, behind the requests that came in before.
     Place,
 }
 
-/// What became of a row.
+/// The outcome of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fate {
-    /// It holds the lock, for its owner to claim.
+    /// The row holds the lock, and its owner can claim it.
     Held {
-        /// Under this token; whoever claims it gets a new one.
+        /// The token of the hold; a claim gets a new one.
         token: FencingToken,
     },
     /// It waits for the lock.
     Queued {
-        /// How many stand before it; 0 is next.
+        /// How many requests stand before it; 0 is next.
         place: u64,
     },
-    /// It came in before, and that import still runs. Nothing changed.
+    /// An earlier import of the row still runs. Nothing changed.
     Known,
-    /// It did not come in: somebody else holds the lock here or waits for it, or a limit is
-    /// reached.
+    /// The row did not come in: another session holds the lock in this store or waits for it, or a
+    /// limit is reached.
     Refused {
         /// Why, for programs.
         reason: RefusalReason,
-        /// The store's words.
+        /// The store's message.
         message: String,
     },
 }
 
-/// Brings in what is held and waited for in another store (DESIGN §10).
+/// Imports the holds and waits of another store (DESIGN §10).
 ///
-/// What one owner has becomes a session of its own, which nobody renews: its owner claims each
-/// lock ([`Client::claim`](crate::Client::claim)), and what nobody claims runs out when it would
-/// have there. A row that comes again while an earlier import of it runs changes nothing (I25): so
-/// a call that failed, for whatever reason, is made again.
+/// Each owner's rows become a session of their own, which no client renews. The owner claims each
+/// lock ([`Client::claim`](crate::Client::claim)); rows that are not claimed expire when they would
+/// have expired in the other store. A row that is sent again while an earlier import of it runs
+/// changes nothing (I25), so the caller repeats a call that failed, for whatever reason.
 ///
-/// Nobody comes in beside anybody: a holder is refused if somebody else has the lock here, and a
-/// waiter if nobody has it, because then the holder it waits for has not come in. So the holder of
-/// a lock comes first, then those who wait for it, in their order.
+/// No row comes in beside another session: the store refuses a holder if another session has the
+/// lock, and a waiter if the lock has no holder, because then the holder it waits for has not come
+/// in. So the holder of a lock comes first, then its waiters, in their order.
 ///
 /// ```no_run
 /// # async fn example() -> holdfast::Result<()> {
@@ -115,16 +116,16 @@ impl Importer {
         Self { operator: Operator::new(endpoints, seams, limit) }
     }
 
-    /// Brings groups in, in their order, and says of each row what became of it. As many calls as
-    /// it takes, one after the other.
+    /// Imports groups in their order and returns the outcome of each row. Sends as many calls as it
+    /// needs, one after the other.
     ///
-    /// Dropping the future leaves what was sent alone.
+    /// Dropping the future does not undo the calls that were sent.
     ///
     /// # Errors
     ///
     /// [`Error::Refused`]: something in one of the groups makes no sense; groups before it may have
     /// come in. [`Error::Unreachable`], [`Error::OutcomeUnknown`]: some may have come in. After
-    /// each, the same groups may be brought in again.
+    /// each, the caller may import the same groups again.
     pub async fn import(&self, groups: &[ImportGroup]) -> Result<Vec<Vec<Fate>>> {
         let mut fates: Vec<Vec<Fate>> = groups.iter().map(|_| Vec::new()).collect();
         for call in calls_of(groups) {
@@ -146,9 +147,9 @@ impl Importer {
     }
 }
 
-/// As much of a group as a server takes at once.
+/// A part of a group that fits a server's limits for one group.
 struct Piece<'a> {
-    /// Which of the groups.
+    /// The index of the group.
     group: usize,
     of: &'a ImportGroup,
     rows: &'a [ImportRow],
@@ -166,7 +167,7 @@ impl Piece<'_> {
     }
 }
 
-/// The groups in pieces, and those in calls, in their order.
+/// The groups in pieces, and the pieces in calls, in their order.
 fn calls_of(groups: &[ImportGroup]) -> Vec<Vec<Piece<'_>>> {
     let mut calls: Vec<Vec<Piece<'_>>> = Vec::new();
     let mut room = 0;

@@ -1,4 +1,4 @@
-//! What the store tells about locks and nodes, for people and their tools.
+//! What the store reports about locks and nodes, for people and their tools.
 
 use std::time::Duration;
 
@@ -12,34 +12,34 @@ use crate::{FencingToken, Mode, Value};
 pub struct Holder {
     /// The holder's session.
     pub session: u64,
-    /// What the session calls itself; proves nothing. May hold any characters: escape it before
-    /// it goes to a terminal.
+    /// The session's label; it proves nothing. It may contain any characters: escape it before it
+    /// goes to a terminal.
     pub label: String,
     /// The grant's fencing token.
     pub token: FencingToken,
-    /// For how long, by the leader's wall clock.
+    /// How long it has held the lock, by the leader's wall clock.
     pub held: Duration,
-    /// How it holds it.
+    /// The mode of the hold.
     pub mode: Mode,
-    /// It was imported from another store, where its owner is called what `label` says, and nobody
-    /// has claimed it.
+    /// The hold was imported from another store, where its owner has the name in `label`, and no
+    /// client has claimed it.
     pub is_imported: bool,
 }
 
-/// Where a request stands in its queue.
+/// The place of a request in its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// How many stand before it; 0 is next. Of a request for all of several locks the largest of
-    /// its places, of one for any of them the smallest.
+    /// How many requests stand before it; 0 is next. For all of several locks it is the largest of
+    /// the request's places, for any of them the smallest.
     pub place: u64,
-    /// Who holds what it waits for: at most 100.
+    /// The holders of the locks that it waits for: at most 100.
     pub holders: Vec<Holder>,
-    /// It waits for nobody, but for the store to have authority over the lock's scope: the scope is on its
-    /// way from one store to the other, or is served by the other one.
+    /// The request waits for no holder, but for the store to get authority over the lock's scope:
+    /// the scope is moving from one store to the other, or the other store serves it.
     pub awaits_authority: bool,
 }
 
-/// A place, and when it was told.
+/// A place, and when the store reported it.
 #[derive(Clone, Debug)]
 pub(crate) struct Told {
     pub(crate) place: Place,
@@ -47,7 +47,7 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// The place with its holders as old as they are `now`.
+    /// The place, with the ages of its holders as of `now`.
     pub(crate) fn aged(&self, now: Moment) -> Place {
         let mut place = self.place.clone();
         for holder in &mut place.holders {
@@ -63,16 +63,16 @@ impl Place {
     }
 }
 
-/// Who waits for a lock.
+/// A waiter of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
     /// The waiter's session.
     pub session: u64,
-    /// What the session calls itself.
+    /// The session's label.
     pub label: String,
-    /// For how long, by the leader's wall clock.
+    /// How long it has waited, by the leader's wall clock.
     pub waiting: Duration,
-    /// How it wants to hold the lock.
+    /// The mode that it requests.
     pub mode: Mode,
     /// How many names its request waits for, this one among them.
     pub names: u32,
@@ -85,30 +85,30 @@ pub struct Waiter {
 pub struct LockInfo {
     /// Its name.
     pub name: String,
-    /// How many hold it in all.
+    /// How many sessions hold it in all.
     pub held_by: u64,
-    /// Who holds it, in the order of the grants: at most 100 from `inspect`, 4 from `list`.
+    /// The holders in the order of the grants: at most 100 from `inspect`, 4 from `list`.
     pub holders: Vec<Holder>,
-    /// How many wait in all.
+    /// How many requests wait in all.
     pub waiting: u64,
-    /// The first of them, the next one first: at most 100 from `inspect`, none from `list`.
+    /// The first waiters, the next one first: at most 100 from `inspect`, none from `list`.
     pub queue: Vec<Waiter>,
-    /// What a holder left with it; not told by `list`.
+    /// The value that a holder left with it; `list` leaves it out.
     pub value: Option<Value>,
     /// Whether there is a value.
     pub has_value: bool,
-    /// The scope with fallback that it is in.
+    /// The scope with fallback that contains its name.
     pub scope: Option<LockScope>,
 }
 
 /// A scope with fallback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockScope {
-    /// What its names begin with.
+    /// The prefix of its names.
     pub prefix: String,
-    /// The upper part of the tokens that are given out in it.
+    /// The upper part of its tokens.
     pub epoch: u32,
-    /// Nobody is granted anything in it at the moment.
+    /// The scope grants nothing at the moment.
     pub suspended: bool,
 }
 
@@ -117,7 +117,7 @@ pub struct LockScope {
 pub struct Page {
     /// The locks.
     pub locks: Vec<LockInfo>,
-    /// For the page after this one; `None` after the last.
+    /// The name to continue from; `None` after the last page.
     pub next: Option<String>,
 }
 
@@ -126,20 +126,20 @@ pub struct Page {
 pub struct Member {
     /// Its id.
     pub node: u64,
-    /// Where clients reach it.
+    /// The endpoint for clients.
     pub advertise: String,
 }
 
-/// What one node knows of itself and its cluster.
+/// What one node reports about itself and its cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeStatus {
     /// The cluster's id, 16 bytes.
     pub cluster: Vec<u8>,
     /// The node that answered.
     pub node: u64,
-    /// Who leads, if the node knows.
+    /// The leader, if the node knows it.
     pub leader: Option<u64>,
-    /// Where clients reach the leader.
+    /// The leader's endpoint for clients.
     pub leader_endpoint: Option<String>,
     /// The Raft term.
     pub term: u64,
@@ -149,7 +149,7 @@ pub struct NodeStatus {
     pub version: String,
     /// Every member.
     pub members: Vec<Member>,
-    /// Whether the node leads with a quorum, or follows a leader it has heard from lately.
+    /// Whether the node leads with a quorum, or follows a leader that has contacted it lately.
     pub ready: bool,
 }
 

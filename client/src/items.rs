@@ -1,4 +1,4 @@
-//! Which locks are asked for, and how they are to be held.
+//! The locks of a request, and their modes.
 
 #[cfg(test)]
 mod fuzz;
@@ -17,16 +17,16 @@ const NAMES_MAX: usize = 64;
 /// Longest lock name, bytes. The server decides what a name is; this only keeps a stream from
 /// breaking over the size of one frame.
 pub(crate) const NAME_BYTES_MAX: usize = 512;
-/// As much of a name that cannot be used as an error shows, bytes.
+/// How many bytes of an unusable name an error shows.
 const SHOWN_BYTES_MAX: usize = 64;
 
-/// How a lock is held.
+/// The mode of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Mode {
-    /// By one alone.
+    /// One holder alone.
     Exclusive,
-    /// Beside others that share it: readers, as a rule.
+    /// Beside other holders that share it: readers, as a rule.
     Shared,
 }
 
@@ -57,7 +57,7 @@ impl From<Mode> for v1::Mode {
     }
 }
 
-/// One lock of several that are asked for together. A plain name is one held exclusively.
+/// One lock of a request for several. A plain name means exclusive.
 ///
 /// ```no_run
 /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
@@ -74,12 +74,12 @@ pub struct LockItem {
 }
 
 impl LockItem {
-    /// The lock `name`, held by one alone.
+    /// The lock `name` in exclusive mode.
     pub fn exclusive(name: impl Into<String>) -> Self {
         Self { name: name.into(), mode: Mode::Exclusive }
     }
 
-    /// The lock `name`, held beside others that share it.
+    /// The lock `name` in shared mode.
     pub fn shared(name: impl Into<String>) -> Self {
         Self { name: name.into(), mode: Mode::Shared }
     }
@@ -89,7 +89,7 @@ impl LockItem {
         &self.name
     }
 
-    /// How it is to be held.
+    /// The requested mode.
     pub fn mode(&self) -> Mode {
         self.mode
     }
@@ -113,14 +113,14 @@ impl From<&String> for LockItem {
     }
 }
 
-/// How many of the items will do.
+/// How many of the items a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// All, whole or not at all.
+    /// All of them or none.
     All,
-    /// Whichever are free, at least so many; 0 is what is free now.
+    /// Whichever are free, at least `min`; 0 means those that are free now.
     Any {
-        /// As the store has it.
+        /// The minimum, as the store counts it.
         min: u32,
     },
 }
@@ -132,19 +132,19 @@ pub(crate) struct Item {
     pub(crate) mode: Mode,
 }
 
-/// What one request asks for.
+/// The locks, mode and claim of one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     items: Box<[Item]>,
     need: Need,
-    /// Whose import is to be taken over.
+    /// The owner whose import the request takes over.
     claim_owner: Option<String>,
 }
 
 impl Wanted {
     /// # Errors
     ///
-    /// [`Error::Refused`], in the server's words, for what no server would take.
+    /// [`Error::Refused`], in the server's words, for a request that no server would accept.
     pub(crate) fn new(items: &[LockItem], need: Need) -> Result<Self> {
         check_number(items.len(), need)?;
         let mut modes = BTreeMap::new();
@@ -158,7 +158,7 @@ impl Wanted {
         Ok(Self { items: items.iter().map(item).collect(), need, claim_owner: None })
     }
 
-    /// The same, as a claim of what was imported for `owner`.
+    /// The same, as a claim of an import for `owner`.
     pub(crate) fn claimed_from(self, owner: Option<String>) -> Self {
         Self { claim_owner: owner, ..self }
     }
@@ -167,7 +167,7 @@ impl Wanted {
         self.need
     }
 
-    /// The names as errors list them.
+    /// The names, for errors.
     pub(crate) fn names(&self) -> Vec<String> {
         self.items.iter().map(|item| item.name.as_ref().to_owned()).collect()
     }
@@ -177,8 +177,8 @@ impl Wanted {
         self.items.iter().map(|item| item.name.as_ref())
     }
 
-    /// Which of the items a grant of `names` gives. All, if all were asked for: there is no other
-    /// grant of them.
+    /// The items that a grant of `names` gives. For [`Need::All`] these are all items: a grant is
+    /// always whole.
     pub(crate) fn granted(&self, names: &[Bytes]) -> Vec<Item> {
         let is_granted = |item: &&Item| match self.need {
             Need::All => true,
@@ -187,7 +187,7 @@ impl Wanted {
         self.items.iter().filter(is_granted).cloned().collect()
     }
 
-    /// The frame that asks for it.
+    /// The frame of the request.
     pub(crate) fn to_wire(&self, request_id: u64, wait: bool, follow_place: bool) -> v1::Acquire {
         let item = |item: &Item| v1::Item {
             name: Bytes::copy_from_slice(item.name.as_bytes()),
@@ -249,12 +249,12 @@ fn check_name(name: &str) -> Result<()> {
     )))
 }
 
-/// A request that is wrong in itself.
+/// The error for a request that is wrong in itself.
 pub(crate) fn invalid(message: String) -> Error {
     Error::Refused { reason: RefusalReason::Invalid, message, limit: None, retry_after: None }
 }
 
-/// A request past a limit that is the same for all.
+/// The error for a request past a limit that is the same for all clients.
 pub(crate) fn past_limit(limit: &str, message: String) -> Error {
     let limit = Some(limit.to_owned());
     Error::Refused { reason: RefusalReason::Limit, message, limit, retry_after: None }

@@ -1,12 +1,12 @@
-//! Until when a hold is certain: the safe deadline, and what it may never do.
+//! How long a hold is certain: the safe deadline and its rules.
 //!
 //! # Invariants
 //!
 //! - A deadline counts from the *send* time of a keepalive that was answered, less the allowance
 //!   for clock rates and [`DEADLINE_MARGIN`] (I6, DESIGN §5.4).
 //! - A [`Span`] whose deadline was once seen to have passed is over for ever: no later answer
-//!   lengthens it, so nobody reads "safe" after somebody has read "unsafe" (DESIGN §5.6).
-//! - A keepalive's seq is never given out twice (DESIGN §5.4).
+//!   lengthens it, so no caller reads "safe" after any caller has read "unsafe" (DESIGN §5.6).
+//! - No two keepalives have the same seq (DESIGN §5.4).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use holdfast_mutants::mutant;
 use holdfast_seams::{Clock, Moment};
 
-/// The TTL a server gives a session that asks for none, as long as the server has not told.
+/// The TTL that a server gives a session without a TTL of its own, until the server reports it.
 pub(crate) const TTL_DEFAULT: Duration = Duration::from_secs(10);
 
 /// Taken off every safe deadline for the time between a clock read and what it decides.
@@ -44,7 +44,7 @@ impl Terms {
         sent + self.certain(self.ttl).saturating_sub(DEADLINE_MARGIN)
     }
 
-    /// What is certain here of a length that a server measures.
+    /// The part of a length measured by a server that is certain on this clock.
     pub(crate) fn certain(&self, length: Duration) -> Duration {
         let allowance = if mutant!(DeadlineWithoutAllowance) { 0.0 } else { self.allowance };
         length.mul_f64(1.0 - allowance)
@@ -55,13 +55,14 @@ impl Terms {
         self.ttl / 4
     }
 
-    /// When a keepalive is unanswered for TTL/2, if the last one answered was sent at `sent`:
-    /// the next one was due a quarter of the TTL after it, whether it could be sent or not.
+    /// The instant at which a keepalive is unanswered for TTL/2, if the last answered one was sent
+    /// at `sent`: the next one was due a quarter of the TTL after it, whether the client could send
+    /// it or not.
     pub(crate) fn jeopardy_from(&self, sent: Moment) -> Moment {
         sent + self.keepalive_every() + self.ttl / 2
     }
 
-    /// How long a keepalive may stay unanswered before the stream is given up for another.
+    /// How long a keepalive may stay unanswered before the client leaves the stream for another.
     pub(crate) fn silence_limit(&self) -> Duration {
         self.keepalive_every().max(Duration::from_millis(500))
     }
@@ -79,12 +80,12 @@ impl Span {
         Arc::new(Self { deadline: AtomicU64::new(nanos(deadline)) })
     }
 
-    /// One that nothing bounds yet.
+    /// A span without a deadline yet.
     pub(crate) fn unbounded() -> Self {
         Self { deadline: AtomicU64::new(UNBOUNDED) }
     }
 
-    /// Whether nothing bounds it.
+    /// Whether the span has no deadline.
     pub(crate) fn is_unbounded(&self) -> bool {
         self.deadline.load(Ordering::Acquire) == UNBOUNDED
     }
@@ -94,8 +95,8 @@ impl Span {
         Arc::new(Self { deadline: AtomicU64::new(0) })
     }
 
-    /// Whether the deadline lies ahead. Who finds that it has passed ends the span, so that the
-    /// answer can only ever change from yes to no.
+    /// Whether the deadline lies ahead. A caller that finds it passed ends the span, so the result
+    /// changes only from true to false.
     pub(crate) fn is_alive(&self, clock: &dyn Clock) -> bool {
         loop {
             let deadline = self.deadline.load(Ordering::Acquire);
@@ -120,7 +121,7 @@ impl Span {
         self.change(clock, |deadline| deadline.max(nanos(to)))
     }
 
-    /// Moves the deadline to `to`, later or earlier, or takes it away; false if the span is over.
+    /// Moves the deadline to `to`, later or earlier, or removes it; false if the span is over.
     pub(crate) fn bound(&self, to: Option<Moment>, clock: &dyn Clock) -> bool {
         self.change(clock, |_| to.map_or(UNBOUNDED, nanos))
     }
@@ -131,7 +132,7 @@ impl Span {
             if deadline == 0 {
                 return false;
             }
-            // The answer may be good, but it came too late: somebody may have been told.
+            // The answer is valid, but it came too late: a caller may have read "unsafe" already.
             let replacement = if nanos(clock.now()) < deadline { new(deadline) } else { 0 };
             if self.replace(deadline, replacement) {
                 return replacement != 0;
@@ -164,15 +165,15 @@ fn nanos(at: Moment) -> u64 {
     u64::try_from(at.since_origin().as_nanos()).unwrap_or(UNBOUNDED)
 }
 
-/// Keepalives and what their answers are worth.
+/// Keepalives and the deadlines that follow from their answers.
 #[derive(Debug)]
 pub(crate) struct Lease {
     terms: Terms,
     span: Arc<Span>,
     /// Send time of the last keepalive that was answered.
     renewed: Option<Moment>,
-    /// Sent on this stream and not answered, oldest first. At most one per quarter of the TTL
-    /// and given up with the stream, so a handful.
+    /// Sent on this stream and not answered, oldest first. At most one per quarter of the TTL, and
+    /// dropped with the stream, so a handful.
     unanswered: VecDeque<(u64, Moment)>,
     next_seq: u64,
     next_due: Moment,
@@ -194,7 +195,7 @@ impl Lease {
         self.terms
     }
 
-    /// The server's TTL, which may be its default.
+    /// Takes over the TTL from the server, which may be the server's default.
     pub(crate) fn set_ttl(&mut self, ttl: Duration) {
         self.terms = Terms::new(ttl, self.terms.allowance);
     }
@@ -208,13 +209,14 @@ impl Lease {
         self.next_due
     }
 
-    /// When the oldest unanswered keepalive, or else the next one, has been so for too long.
+    /// When the oldest unanswered keepalive, or else the next one, has been unanswered for too
+    /// long.
     pub(crate) fn silent_from(&self) -> Moment {
         let oldest = self.unanswered.front().map_or(self.next_due, |(_, sent)| *sent);
         oldest + self.terms.silence_limit()
     }
 
-    /// When somebody has to look again: jeopardy, then the safe deadline.
+    /// When the watchdog has to check again: jeopardy, then the safe deadline.
     pub(crate) fn next_alarm(&self, now: Moment) -> Option<Moment> {
         let deadline = self.span.deadline()?;
         let jeopardy = self.renewed.map(|sent| self.terms.jeopardy_from(sent));
@@ -226,8 +228,8 @@ impl Lease {
         self.renewed.is_some_and(|sent| now >= self.terms.jeopardy_from(sent))
     }
 
-    /// Notes a keepalive that is about to be queued: `now` is its send time, so it has to be read
-    /// before (DESIGN §5.4). Returns its seq.
+    /// Records a keepalive that is about to be queued. `now` is its send time, so the caller reads
+    /// the clock before it queues the keepalive (DESIGN §5.4). Returns its seq.
     pub(crate) fn send_keepalive(&mut self, now: Moment) -> u64 {
         let again = if mutant!(SeqSentAgain) { self.unanswered.pop_front() } else { None };
         let seq = again.map_or(self.next_seq, |(seq, _)| seq);
@@ -237,7 +239,7 @@ impl Lease {
         seq
     }
 
-    /// The send time of keepalive `seq`, with which all earlier ones are answered too. `None` for
+    /// The send time of keepalive `seq`. Its answer also answers all earlier keepalives. `None` for
     /// a seq that is not outstanding.
     pub(crate) fn answered(&mut self, seq: u64) -> Option<Moment> {
         let at = self.unanswered.iter().position(|(sent, _)| *sent == seq)?;
@@ -245,25 +247,26 @@ impl Lease {
         Some(sent)
     }
 
-    /// The stream is gone, and with it every answer.
+    /// Drops the unanswered keepalives: their stream is gone.
     pub(crate) fn forget_unanswered(&mut self) {
         self.unanswered.clear();
     }
 
-    /// The next keepalive is due at `at`, if it was not earlier. One that is under way is waited for.
+    /// Moves the next keepalive to `at`, if it is due later. Does nothing while a keepalive is
+    /// under way.
     pub(crate) fn hurry(&mut self, at: Moment) {
         if self.unanswered.is_empty() {
             self.next_due = self.next_due.min(at);
         }
     }
 
-    /// An Open sent at `sent` was answered: as good as a keepalive.
+    /// Records the answer to an Open sent at `sent`, which counts as a keepalive.
     pub(crate) fn opened(&mut self, sent: Moment) {
         self.next_due = sent + self.terms.keepalive_every();
     }
 
-    /// Counts an answer to what was sent at `sent`. If the span is over, a new one begins: what
-    /// was held in the old one stays lost.
+    /// Applies an answer to a frame sent at `sent`. If the span is over, a new one begins; holds of
+    /// the old one stay lost.
     pub(crate) fn renew(&mut self, sent: Moment, clock: &dyn Clock) {
         let sent = if mutant!(DeadlineFromReceipt) { clock.now() } else { sent };
         self.renewed = self.renewed.max(Some(sent));
@@ -273,7 +276,7 @@ impl Lease {
         }
     }
 
-    /// The session is over: nothing is safe, and a next one starts from nothing.
+    /// Ends the session's lease: nothing is safe, and the next session starts without one.
     pub(crate) fn end(&mut self) {
         self.span.end();
         self.renewed = None;
@@ -360,8 +363,8 @@ mod tests {
         assert_eq!(lease.answered(first), None);
     }
 
-    /// I6: the answer is in time for the server, yet it came after the deadline it would have
-    /// moved, and a caller may have been told already.
+    /// I6: the server sent the answer in time, yet it came after the deadline it would have moved,
+    /// and a caller may have read "unsafe" already.
     #[test]
     fn a_span_whose_deadline_passed_is_over_for_ever_even_if_nobody_looked() {
         let clock = clock(100);
@@ -373,7 +376,7 @@ mod tests {
         assert!(!span.is_alive(&clock), "not even a clock that went back revives it");
     }
 
-    /// The executor stalls: no alarm has come, and nobody was told (I6).
+    /// The executor stalls: no alarm came, and the guard's state still shows the lock as held (I6).
     #[test]
     fn a_hold_looks_at_the_clock_itself() {
         let clock = clock(99);

@@ -25,25 +25,25 @@
 //! # More than one lock
 //!
 //! - [`Client::lock`]`(…)`[`.shared()`](Acquire::shared): readers beside readers.
-//! - [`Client::lock_all`]: several locks, whole or not at all, under one token.
+//! - [`Client::lock_all`]: several locks, all of them or none, under one token.
 //! - [`Client::any_of`]: whichever of several are free.
 //! - [`Guard::value`], [`Guard::set_value`]: a few bytes that go to the next holder with the grant.
-//! - [`Acquire::enqueue`]: the place in the queue, to be awaited and to be watched.
-//! - [`Client::claim`]: takes over what was imported from another store.
-//! - [`Client::watch`]: what happens to locks, for who only looks.
+//! - [`Acquire::enqueue`]: the place in the queue, as a future and as a stream of changes.
+//! - [`Client::claim`]: takes over a hold or a place that was imported from another store.
+//! - [`Client::watch`]: changes of locks, for observers without a session.
 //!
 //! `client/examples` shows them at work: fenced writes, a batch worker, leader election.
 //!
 //! # What is promised
 //!
-//! - While [`Guard::is_safe`] is true, no other client holds its locks; where it shares one, none
-//!   holds that alone. A guard that is not safe never becomes safe again.
+//! - While [`Guard::is_safe`] is true, no other client holds its locks; where it shares a lock, no
+//!   other client holds that lock exclusively. A guard that is not safe never becomes safe again.
 //! - Tokens of later grants are larger, for ever (I3).
-//! - Dropping an acquire or a guard leaves nothing behind: it is cancelled or given back.
-//! - A place in a queue is kept over broken connections and changes of leader.
+//! - Dropping an acquire or a guard leaves nothing behind: the client cancels the request or
+//!   releases the hold.
+//! - A request keeps its place in a queue over broken connections and changes of leader.
 //!
-//! What no lock can do: hold back a write that was on its way when the lock was lost. That is
-//! what the token is for.
+//! No lock can hold back a write that was on its way when the lock was lost. The token is for that.
 
 mod acquire;
 mod backoff;

@@ -1,4 +1,4 @@
-//! Calls that operators make: to whoever leads, and again until it is known what came of them.
+//! Operators' calls: sent to the leader, and retried until the outcome is known.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use crate::reader::refused;
 use crate::transport::operator::Failure;
 use crate::{Error, Result};
 
-/// The longest one server may take before the next is asked. A server ends every call itself,
-/// within its `propose_deadline_ms` (5 s unless it is set otherwise).
+/// The longest one server may take before the client tries the next. A server ends every call
+/// itself, within its `propose_deadline_ms` (5 s unless it is set otherwise).
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(8);
-/// Longest delay between two rounds of asking.
+/// Longest delay between two rounds of attempts.
 const DELAY_MAX: Duration = Duration::from_millis(500);
 
-/// Makes calls that may be made twice, each at whoever leads.
+/// Makes calls that may be repeated, each at the leader.
 #[derive(Clone)]
 pub(crate) struct Operator {
     endpoints: Vec<String>,
@@ -29,7 +29,7 @@ impl Operator {
         Self { endpoints, seams, limit }
     }
 
-    /// Makes a call; `changes` if it is more than a question, and is `what` in errors.
+    /// Makes a call. `changes` is false for a read; `what` names the call in errors.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl Operator {
         loop {
             let endpoint = route.next();
             let before = asked.may_be_done;
-            // Until the answer says otherwise: this future may be dropped while it waits.
+            // Until the answer proves otherwise: the caller may drop this future while it waits.
             asked.may_be_done = true;
             let answer = self.seams.timeout(ATTEMPT_LIMIT, call(endpoint.clone())).await;
             let mut named = None;
@@ -92,7 +92,7 @@ impl Operator {
     }
 }
 
-/// What is known of a call that was not answered yet.
+/// What the client knows about a call without an answer.
 struct Asked {
     may_be_done: bool,
     last: String,

@@ -1,4 +1,4 @@
-//! A request that was made: where it stands, and what comes of it.
+//! A request that was sent: its place in the queue and its answer.
 
 use std::fmt;
 use std::future::Future;
@@ -18,15 +18,14 @@ use crate::info::Told;
 use crate::session::{Asked, Key};
 use crate::{Client, Error, Guard, LockItem, Place, Result};
 
-/// A place in a queue. As a future it answers with the guard, or why there is none (see
-/// [`Acquire`](crate::Acquire)); as a stream, or by [`QueuePlace::next`], it tells the place when
-/// the request enters the queue, and when it changes if
-/// [`Acquire::follow_place`](crate::Acquire::follow_place) asked for that. The stream ends when
-/// there is an answer.
+/// A place in a queue. As a future it resolves to the guard, or to the error (see
+/// [`Acquire`](crate::Acquire)). As a stream, or by [`QueuePlace::next`], it yields the place when
+/// the request enters the queue, and each change if
+/// [`Acquire::follow_place`](crate::Acquire::follow_place) was set. The stream ends when there is
+/// an answer.
 ///
-/// Cancel safe: both can be dropped and taken up again between two polls. Dropping the
-/// `QueuePlace` itself takes the request back; a grant that crosses that is given back, never
-/// leaked.
+/// Cancel safe: the futures of both can be dropped and awaited again. Dropping the `QueuePlace`
+/// itself cancels the request; the client releases a grant that crosses the cancel.
 #[must_use = "dropping it takes the request back"]
 pub struct QueuePlace {
     /// `None` once there is an answer.
@@ -66,15 +65,15 @@ impl QueuePlace {
         }
     }
 
-    /// The place as it was told last, with its holders as old as they are now; `None` while the
-    /// request does not stand in the queue, as far as is known.
+    /// The place that the store reported last, with the ages of its holders as of now; `None` while
+    /// the request has no place in the queue, as far as the client knows.
     pub fn place(&self) -> Option<Place> {
         let told = self.told.as_ref()?.borrow();
         told.as_ref().map(|told| told.aged(self.clock.now()))
     }
 
-    /// Waits for the next place; `None` when there is an answer. Places that were passed meanwhile
-    /// are left out. Cancel safe.
+    /// Waits for the next place; `None` when there is an answer. It skips places that newer ones
+    /// have replaced. Cancel safe.
     pub async fn next(&mut self) -> Option<Place> {
         StreamExt::next(self).await
     }
@@ -97,7 +96,7 @@ impl Future for QueuePlace {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.poll_answer(context) {
-            // Polled again after it was done, it stays silent.
+            // A poll after the answer was taken stays pending.
             Poll::Ready(()) => self.answer.take().map_or(Poll::Pending, Poll::Ready),
             Poll::Pending => Poll::Pending,
         }
@@ -108,7 +107,7 @@ impl Stream for QueuePlace {
     type Item = Place;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Place>> {
-        // The wait limit passes too while only places are looked at.
+        // The wait limit also counts while the caller polls only the stream.
         match self.poll_answer(context) {
             Poll::Ready(()) => Poll::Ready(None),
             Poll::Pending => self.places.poll_next_unpin(context),
@@ -126,7 +125,7 @@ fn places(told: watch::Receiver<Option<Told>>) -> BoxStream<'static, Place> {
     let next = async |mut told: watch::Receiver<Option<Told>>| {
         loop {
             if told.changed().await.is_err() {
-                // The request is answered; the guard or the error is what comes next.
+                // The request is answered; the guard or the error comes next.
                 return std::future::pending().await;
             }
             let place = told.borrow_and_update().as_ref().map(|told| told.place.clone());
@@ -138,7 +137,7 @@ fn places(told: watch::Receiver<Option<Told>>) -> BoxStream<'static, Place> {
     stream::unfold(told, next).boxed()
 }
 
-/// A request and who made it.
+/// A request and the client that made it.
 struct Request {
     pending: Pending,
     client: Client,
@@ -160,7 +159,7 @@ impl Request {
         let waited = seams.clock.now().saturating_since(began);
         match granted {
             Some(Ok(hold)) => Ok(self.pending.into_guard(hold)),
-            // The try was denied, or the wait ended; the time is ours to tell.
+            // The server denied the try, or ended the wait; the client measures the time.
             Some(Err(Error::NotGranted { names, holders, .. })) if waits => {
                 Err(Error::NotGranted { names, holders, waited: Some(waited) })
             }
@@ -169,7 +168,7 @@ impl Request {
         }
     }
 
-    /// Why nothing was granted until the limit.
+    /// The error when the limit passed without a grant.
     fn given_up(&self, waited: Duration) -> Error {
         let now = self.client.session().seams().clock.now();
         let place = self.pending.place.borrow().as_ref().map(|told| told.aged(now));
@@ -182,7 +181,7 @@ impl Request {
     }
 }
 
-/// Ends when the call waits no longer.
+/// Ends when the limit passes; never without one.
 async fn passing(limit: Option<Moment>, clock: &dyn Clock) {
     match limit {
         Some(limit) => clock.sleep_until(limit).await,
@@ -190,7 +189,7 @@ async fn passing(limit: Option<Moment>, clock: &dyn Clock) {
     }
 }
 
-/// What a request came to: undone when dropped, unless its grant became a guard.
+/// A sent request. Dropping it cancels the request, unless its grant became a guard.
 struct Pending {
     handle: Arc<Handle>,
     key: Key,
@@ -207,7 +206,7 @@ impl Pending {
     }
 
     fn into_guard(mut self, hold: Arc<Hold>) -> Guard {
-        // From here on the guard gives back what there is to give back.
+        // From here on the guard releases the locks.
         self.armed = false;
         Guard::new(hold, self.key, self.handle.clone())
     }

@@ -1,4 +1,4 @@
-//! Questions that need no session.
+//! Reads that need no session.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use holdfast_seams::{BoxFuture, Seams, Transport, TransportError};
 use crate::endpoints::Route;
 use crate::{Error, LockInfo, NodeStatus, Page, RefusalReason, Result, Watch};
 
-/// The longest one server may take to answer before the next is asked.
+/// The longest one server may take to answer before the reader tries the next.
 pub(crate) const ATTEMPT_LIMIT: Duration = Duration::from_secs(2);
 /// Locks in a page of [`Reader::list`].
 const PAGE_SIZE: u32 = 1_000;
 
-/// Asks about locks and nodes, without a session. Cheap to clone.
+/// Reads locks and nodes, without a session. Cheap to clone.
 #[derive(Clone)]
 pub struct Reader {
     endpoints: Arc<[String]>,
@@ -50,13 +50,12 @@ impl Reader {
         self.limit
     }
 
-    /// One lock as of a linearizable read; `None` if nobody holds it or waits for it
-    /// and it has no value.
+    /// One lock as of a linearizable read; `None` if it has no holder, no waiter and no value.
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] if no server answered within the connect timeout,
-    /// [`Error::Refused`] if one did not like the question. Asking changes nothing.
+    /// [`Error::Unreachable`] if no server answered within the connect timeout, [`Error::Refused`]
+    /// if a server refused the read. A read changes nothing.
     pub async fn inspect(&self, name: &str) -> Result<Option<LockInfo>> {
         let request = v1::InspectRequest { name: name.to_owned() };
         let response =
@@ -64,8 +63,8 @@ impl Reader {
         Ok(response.lock.map(LockInfo::from))
     }
 
-    /// Whether the grant with that token holds the lock `name`, as of a linearizable read. It may
-    /// end at any time after that: a resource that has to be sure compares tokens itself, with
+    /// Whether the grant with that token holds the lock `name`, as of a linearizable read. The hold
+    /// may end at any time after that: a resource that has to be sure compares tokens itself, with
     /// every write.
     ///
     /// ```no_run
@@ -87,8 +86,8 @@ impl Reader {
         Ok(response.current)
     }
 
-    /// The locks whose names begin with `prefix`, in name order. Read in pages, each of which is
-    /// true as of a moment of its own.
+    /// The locks whose names begin with `prefix`, in name order. It reads page by page; each page
+    /// is consistent as of an instant of its own.
     ///
     /// # Errors
     ///
@@ -103,8 +102,8 @@ impl Reader {
         Ok(locks)
     }
 
-    /// One page of what [`Reader::list`] reads: at most `size` locks (1 to 1,000), after the page
-    /// whose [`Page::next`] is given.
+    /// One page of [`Reader::list`]: at most `size` locks (1 to 1,000), after the page whose
+    /// [`Page::next`] is passed.
     ///
     /// # Errors
     ///
@@ -120,7 +119,7 @@ impl Reader {
     }
 
     /// Watches the locks whose names begin with `prefix` (empty: all): their state, then every
-    /// change. Nothing is asked before the first poll; [`Watch`] tells the rest.
+    /// change. It sends nothing before the first poll. See [`Watch`].
     ///
     /// ```no_run
     /// # async fn example() -> holdfast::Result<()> {
@@ -143,7 +142,7 @@ impl Reader {
         Watch::new(self.clone(), prefix.to_owned())
     }
 
-    /// What a node knows of itself and its cluster: the first endpoint that answers.
+    /// What a node reports about itself and its cluster: the first endpoint that answers.
     ///
     /// # Errors
     ///
@@ -154,7 +153,7 @@ impl Reader {
         Ok(NodeStatus::from(response))
     }
 
-    /// Asks one endpoint after the other, or the leader one of them names, until one answers.
+    /// Calls one endpoint after the other, or the leader that one of them names, until one answers.
     async fn ask<T>(
         &self,
         call: impl Fn(&str) -> BoxFuture<'static, Result<T, TransportError>>,

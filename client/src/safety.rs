@@ -1,4 +1,4 @@
-//! Whether something that was granted is safe: its span, its end, and who is told.
+//! Whether a grant is safe: its deadlines, its end, and the notification of both.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 use crate::lease::Span;
 use crate::{GuardState, LostReason};
 
-/// Shared by a guard and by whoever keeps what it holds.
+/// Shared by a guard and the task that keeps its hold.
 pub(crate) struct Safety {
     span: Arc<Span>,
-    /// What else bounds it: the authority of the scope that its names are in (DESIGN §10).
+    /// The second bound: the authority of the scope that its names are in (DESIGN §10).
     cover: Span,
     over: AtomicBool,
     state: watch::Sender<GuardState>,
@@ -22,7 +22,7 @@ pub(crate) struct Safety {
 }
 
 impl Safety {
-    /// `None` if `span` is over: what cannot be safe is not handed out.
+    /// `None` if `span` is over: a guard is never unsafe from the start.
     pub(crate) fn within(span: Arc<Span>) -> Option<Self> {
         let safe_until = span.deadline()?;
         Some(Self {
@@ -34,13 +34,14 @@ impl Safety {
         })
     }
 
-    /// A clock read against an atomic or two. Once false, false for ever: all parts only ever fall.
+    /// Whether it is safe: one or two clock reads against atomics. Once false, false for ever,
+    /// because each part changes only from true to false.
     pub(crate) fn is_safe(&self, clock: &dyn Clock) -> bool {
         let in_time = mutant!(IsSafeIgnoresClock) || self.is_in_time(clock);
         in_time && !self.over.load(Ordering::Acquire)
     }
 
-    /// Whether no deadline of it has passed.
+    /// Whether none of its deadlines has passed.
     pub(crate) fn is_in_time(&self, clock: &dyn Clock) -> bool {
         self.span.is_alive(clock) && self.cover.is_alive(clock)
     }
@@ -50,18 +51,18 @@ impl Safety {
         Some(self.span.deadline()?.min(self.cover.deadline()?))
     }
 
-    /// Until when authority covers it; `None` if nothing of the kind bounds it, or it has passed.
+    /// The deadline of the authority; `None` if no authority bounds it, or the deadline has passed.
     pub(crate) fn covered_until(&self) -> Option<Moment> {
         if self.cover.is_unbounded() { None } else { self.cover.deadline() }
     }
 
-    /// Bounds it by an authority, later or earlier than before, or not at all any more; false if the one
-    /// before is over, which is for ever.
+    /// Bounds it by an authority, later or earlier than before, or removes that bound. False if the
+    /// bound before is over, which is for ever.
     pub(crate) fn cover(&self, until: Option<Moment>, clock: &dyn Clock) -> bool {
         self.cover.bound(until, clock)
     }
 
-    /// Moves the safe deadline on; false if it is over.
+    /// Moves the safe deadline to `to`, if that is later; false if it is over.
     #[cfg(any(test, feature = "cassandra"))]
     pub(crate) fn extend(&self, to: Moment, clock: &dyn Clock) -> bool {
         self.span.extend(to, clock)
@@ -77,7 +78,7 @@ impl Safety {
         let over = state.wait_for(GuardState::is_over).await.map(|state| *state);
         match over {
             Ok(GuardState::Lost(reason)) => reason,
-            // The sender outlives this borrow, and nobody releases a borrowed guard.
+            // The sender outlives this borrow, and a borrowed guard cannot be released.
             _ => LostReason::Revoked,
         }
     }
@@ -94,7 +95,7 @@ impl Safety {
         &self.cancelled
     }
 
-    /// Unsafe from here on, whoever still looks.
+    /// Makes it unsafe for ever and publishes `last`.
     pub(crate) fn end(&self, last: GuardState) {
         self.over.store(true, Ordering::Release);
         self.state.send_if_modified(|state| {
@@ -107,7 +108,7 @@ impl Safety {
         self.cancelled.cancel();
     }
 
-    /// Publishes the deadline as it is now.
+    /// Publishes the current deadline.
     pub(crate) fn publish(&self, in_jeopardy: bool) {
         let Some(safe_until) = self.deadline() else { return };
         let now = if in_jeopardy {

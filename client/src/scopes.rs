@@ -1,4 +1,4 @@
-//! Scopes with fallback: set, removed and listed, by operators.
+//! Scopes with fallback: set, remove and list, for operators.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,58 +10,59 @@ use crate::Result;
 use crate::operator::Operator;
 use crate::transport::operator as calls;
 
-/// Asks the leader about scopes with fallback, and changes them. Needs no session.
+/// Reads scopes with fallback from the leader, and changes them. It needs no session.
 ///
-/// A scope is a prefix of names that Cassandra serves while no server can be reached. Every change is
-/// asked for by its end, so asking twice is harmless, and a call that was not answered is asked again
-/// within the limit.
+/// A scope is a prefix of names that Cassandra serves while no server can be reached. Every change
+/// names its result, so a repeated call is harmless, and the client retries a call without an
+/// answer within the limit.
 ///
-/// Before a scope is set, every client of its names has to know of scopes: one of an earlier release goes
-/// on to believe its lease alone while others hold the lock in Cassandra.
+/// Before a scope is set, every client of its names has to support scopes: a client of an earlier
+/// release goes on to trust its lease alone while other clients hold the lock in Cassandra.
 ///
 /// # Errors
 ///
-/// Of every call: [`Error::Refused`](crate::Error::Refused), nothing was changed and the message says what to do;
-/// [`Error::Unreachable`](crate::Error::Unreachable), no leader answered within the limit and nothing was changed;
-/// [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown), the change may still take effect.
+/// Of every call: [`Error::Refused`](crate::Error::Refused), nothing was changed and the message
+/// says what to do; [`Error::Unreachable`](crate::Error::Unreachable), no leader answered within
+/// the limit and nothing was changed; [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown), the
+/// change may still take effect.
 #[derive(Clone)]
 pub struct ScopeAdmin {
     operator: Operator,
 }
 
-/// A scope, as its leader knows it.
+/// A scope, as its leader reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScopeStatus {
-    /// What its names begin with.
+    /// The prefix of its names.
     pub prefix: String,
-    /// The upper part of the tokens that are given out in it.
+    /// The upper part of its tokens.
     pub epoch: u32,
-    /// Nobody is granted anything in it at the moment.
+    /// The scope grants nothing at the moment.
     pub suspended: bool,
     /// The mode and epoch of its row in Cassandra, if the leader knows them.
     pub row: Option<(String, u32)>,
-    /// W of that row: how long it has to stand still before clients take the scope over.
+    /// W of that row: how long the row has to stay unchanged before clients take the scope over.
     pub take_over: Option<Duration>,
-    /// V of that row: how long a hold in Cassandra lasts after the row was read, less a tenth.
+    /// V of that row: how long a hold in Cassandra lasts after a read of the row, less a tenth.
     pub hold: Option<Duration>,
-    /// What is left of the leader's authority over it; `None`: there is none.
+    /// The rest of the leader's authority over it; `None`: the leader has none.
     pub authority: Option<Duration>,
-    /// Since the leader last said in Cassandra that it lives.
+    /// The time since the leader's last bump of the row in Cassandra.
     pub beat_age: Option<Duration>,
     /// Changes of the mode that this leader has seen.
     pub switches: u64,
-    /// Those that it refused, because the epochs are used up.
+    /// Changes that it refused, because the epochs are used up.
     pub refused_switches: u64,
-    /// What an operator has to see to.
+    /// A problem that needs an operator.
     pub trouble: Option<String>,
 }
 
-/// Every scope, and whether there can be any.
+/// Every scope, and whether scopes are possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scopes {
     /// In the order of their prefixes.
     pub scopes: Vec<ScopeStatus>,
-    /// Whether the leader knows where the fallback is.
+    /// Whether the leader has settings for a fallback.
     pub has_fallback: bool,
 }
 
@@ -70,7 +71,7 @@ impl ScopeAdmin {
         Self { operator: Operator::new(endpoints, seams, limit) }
     }
 
-    /// Makes the names of a prefix a scope with fallback; tells the epoch of its tokens.
+    /// Makes the names of a prefix a scope with fallback; returns the epoch of its tokens.
     ///
     /// # Errors
     ///
@@ -81,7 +82,8 @@ impl ScopeAdmin {
         Ok(self.operator.ask("setting a scope", true, set).await?.epoch)
     }
 
-    /// Makes them names like all others again. The scope has to be served by the store.
+    /// Turns the names of a scope back into ordinary names. The store has to serve the scope at
+    /// that time.
     ///
     /// # Errors
     ///
@@ -92,7 +94,7 @@ impl ScopeAdmin {
         self.operator.ask("removing a scope", true, remove).await.map(drop)
     }
 
-    /// Every scope, and how it stands.
+    /// Every scope and its state.
     ///
     /// # Errors
     ///

@@ -15,35 +15,36 @@ use crate::{FencingToken, Result};
 pub struct SessionInfo {
     /// Its id.
     pub session: u64,
-    /// What it calls itself; proves nothing. May hold any characters: escape it before it goes to a
-    /// terminal. Of an imported one what the other store calls its owner.
+    /// Its label; it proves nothing. It may contain any characters: escape it before it goes to a
+    /// terminal. For an imported session it is the owner's name in the other store.
     pub label: String,
     /// Its lease.
     pub ttl: Duration,
-    /// Since when it is open, by the leader's wall clock.
+    /// The time since it was opened, by the leader's wall clock.
     pub age: Duration,
-    /// It was imported from another store: nobody can renew it, and it ends when its lease is over.
+    /// It was imported from another store: no client can renew it, and it ends when its lease runs
+    /// out.
     pub is_imported: bool,
-    /// What it holds and waits for, in the order in which it was asked for: at most 1,000.
+    /// Its holds and waits, in the order of the requests: at most 1,000.
     pub requests: Vec<SessionRequest>,
     /// How many there are in all.
     pub request_count: u64,
 }
 
-/// A request of a session that holds or waits.
+/// A request of a session, granted or waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionRequest {
-    /// What it holds, or waits for: at most 100 names.
+    /// The locks that it holds or waits for: at most 100 names.
     pub names: Vec<String>,
-    /// How many there are in all.
+    /// How many names there are in all.
     pub name_count: u64,
-    /// Since the grant, or since it began to wait, by the leader's wall clock.
+    /// The time since the grant, or since it began to wait, by the leader's wall clock.
     pub since: Duration,
-    /// Which of the two.
+    /// Whether it holds or waits.
     pub state: RequestState,
 }
 
-/// How far a request came.
+/// The state of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestState {
     /// It holds, under this token.
@@ -53,13 +54,13 @@ pub enum RequestState {
     },
     /// It waits.
     Waits {
-        /// How many stand before it; 0 is next.
+        /// How many requests stand before it; 0 is next.
         place: u64,
     },
 }
 
-/// Asks about sessions. [`Builder::sessions`](crate::Builder::sessions) makes one; no session of its
-/// own is opened.
+/// Reads sessions. [`Builder::sessions`](crate::Builder::sessions) makes one; it opens no session
+/// of its own.
 #[derive(Clone, Debug)]
 pub struct Sessions {
     operator: Operator,
@@ -75,7 +76,7 @@ impl Sessions {
     /// # Errors
     ///
     /// [`Error::Unreachable`](crate::Error::Unreachable) if no leader answered within the limit;
-    /// [`Error::Refused`](crate::Error::Refused) by a server that does not know the question.
+    /// [`Error::Refused`](crate::Error::Refused) by a server that does not know this call.
     pub async fn inspect(&self, session: u64) -> Result<Option<SessionInfo>> {
         let request = v1::InspectSessionRequest { session_id: session };
         let ask = |endpoint| calls::inspect_session(endpoint, request);

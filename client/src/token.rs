@@ -18,7 +18,7 @@ impl FencingToken {
         Self(number)
     }
 
-    /// Of the counter's number in an epoch; `None` if there is no room for it.
+    /// The token of number `number` in an epoch; `None` if either is too large.
     #[cfg(any(test, feature = "cassandra"))]
     pub(crate) fn of(epoch: u16, number: i64) -> Option<Self> {
         let number = u64::try_from(number).ok().filter(|number| *number < 1 << COUNTER_BITS)?;
@@ -26,7 +26,7 @@ impl FencingToken {
         Some(Self(epoch << COUNTER_BITS | number))
     }
 
-    /// In which epoch it was drawn: its high bits.
+    /// The epoch: the token's high bits.
     pub(crate) const fn epoch(self) -> u64 {
         self.0 >> COUNTER_BITS
     }
@@ -36,7 +36,7 @@ impl FencingToken {
         self.0
     }
 
-    /// The number as databases have it.
+    /// The number as a signed database column stores it.
     pub const fn as_i64(self) -> i64 {
         self.0.cast_signed()
     }

@@ -1,4 +1,4 @@
-//! What a holder leaves with a lock.
+//! The value of a lock.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use crate::{FencingToken, Result};
 /// Largest value, bytes.
 const VALUE_BYTES_MAX: usize = 4_096;
 
-/// What a holder left with a lock. It outlives the hold and goes to the next holder with the
-/// grant.
+/// The value that a holder left with a lock. It outlives the hold and goes to the next holder with
+/// the grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
     /// As it was set; may be empty.
     pub bytes: Bytes,
-    /// The grant under which it was set; confirming it leaves that as it is.
+    /// The token of the grant under which it was set; confirming the value does not change it.
     pub token: FencingToken,
-    /// Whether the lease of an exclusive holder, that one or a later one, ran out, and nobody has
-    /// set or confirmed the value since: it may have died half-way through what the value speaks
-    /// of.
+    /// Whether the lease of an exclusive holder (the one that set it, or a later one) ran out, and
+    /// no holder has set or confirmed the value since. That holder may have died in the middle of
+    /// the work that the value describes.
     pub is_suspect: bool,
 }
 
@@ -35,7 +35,7 @@ impl From<v1::Value> for Value {
     }
 }
 
-/// What becomes of a value.
+/// A change of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Set(Bytes),
@@ -46,8 +46,8 @@ pub(crate) enum Change {
 impl Change {
     /// # Errors
     ///
-    /// [`Error::Refused`](crate::Error::Refused), in the server's words, for a value no server
-    /// would take.
+    /// [`Error::Refused`](crate::Error::Refused), in the server's words, for a value that no server
+    /// would accept.
     pub(crate) fn set(bytes: Bytes) -> Result<Self> {
         let len = bytes.len();
         if len > VALUE_BYTES_MAX {
@@ -58,7 +58,7 @@ impl Change {
         Ok(Self::Set(bytes))
     }
 
-    /// Whether it takes no room at the store, or gives some back.
+    /// Whether it takes no space at the store, or frees some.
     pub(crate) fn frees(&self) -> bool {
         match self {
             Self::Clear | Self::Confirm => true,
@@ -66,7 +66,7 @@ impl Change {
         }
     }
 
-    /// The value after this change was made under `token`, if there was `before`.
+    /// The value after this change under `token`; `before` is the value before it.
     pub(crate) fn after(&self, before: Option<Value>, token: FencingToken) -> Option<Value> {
         match self {
             Self::Set(bytes) => Some(Value { bytes: bytes.clone(), token, is_suspect: false }),

@@ -14,41 +14,43 @@ use crate::reader::Reader;
 use crate::{Holder, LockInfo, LostReason, Result, Value, Waiter};
 use keeper::Keeper;
 
-/// What happens to the locks below a prefix; made by [`Reader::watch`].
+/// Events of the locks below a prefix; made by [`Reader::watch`].
 ///
-/// First comes the state: a [`WatchEvent::Lock`] for each lock, then [`WatchEvent::Synced`]; from
-/// there on every change, each once and in order. Locks that were told already may change before
-/// the state is complete: then their changes come in between.
+/// First comes the state: a [`WatchEvent::Lock`] for each lock, then [`WatchEvent::Synced`]; after
+/// that every change, each once and in order. A lock that was already reported may change before
+/// the state is complete: then its changes come in between.
 ///
-/// A watch finds the leader by itself and begins anew when it breaks: a change of leader, a lost
-/// connection, or a reader so slow that the server cut it. Then [`WatchEvent::Restarted`] says that
-/// what was told is out of date, and the state follows anew. What happened in between is not told.
+/// A watch finds the leader by itself and starts again when it breaks: after a change of leader, a
+/// lost connection, or when the server cut a slow reader. Then [`WatchEvent::Restarted`] marks all
+/// earlier events as out of date, and the state follows again. The watch does not report the
+/// changes in between.
 ///
-/// It goes on for as long as it is polled, and ends only after an error: [`Error::Refused`](crate::Error::Refused) if a
-/// server does not serve it (the prefix cannot be a name, there are too many watches), or
-/// [`Error::Unreachable`](crate::Error::Unreachable) if none could be reached within the connect timeout before anything was
-/// told. Once something was told, it tries for ever. Dropping it ends it.
+/// It goes on for as long as it is polled, and ends only after an error:
+/// [`Error::Refused`](crate::Error::Refused) if a server does not serve it (the prefix cannot be a
+/// name, there are too many watches), or [`Error::Unreachable`](crate::Error::Unreachable) if it
+/// reached no server within the connect timeout before the first event. After the first event it
+/// retries for ever. Dropping it ends it.
 ///
-/// It is not polled in the background: what is not read waits at the server, which cuts a watch
-/// that falls too far behind.
+/// Nothing polls it in the background: unread events wait at the server, which cuts a watch that
+/// falls too far behind.
 pub struct Watch {
     prefix: String,
     events: BoxStream<'static, Result<WatchEvent>>,
 }
 
-/// What a watch tells.
+/// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WatchEvent {
-    /// A lock as it is now, without its queue. Of more than 100 holders the others follow at once,
-    /// as changes, [`ChangeKind::Granted`].
+    /// A lock as it is now, without its queue. If it has more than 100 holders, the others follow
+    /// at once, as changes, [`ChangeKind::Granted`].
     Lock(LockInfo),
-    /// The state is complete: a lock that was not named is not held, not waited for, and has no
-    /// value. What follows are changes.
+    /// The state is complete: a lock that was not reported has no holder, no waiter and no value.
+    /// Changes follow.
     Synced,
     /// Something happened to a lock.
     Change(LockChange),
-    /// The watch broke. Nothing that was told before counts any more; the state follows anew.
+    /// The watch broke. All earlier events are out of date; the state follows again.
     Restarted,
 }
 
@@ -60,27 +62,27 @@ pub struct LockChange {
     pub name: String,
     /// What happened.
     pub what: ChangeKind,
-    /// How many wait for it now.
+    /// How many requests wait for it now.
     pub waiting: u64,
-    /// Counts what the store has done: never less than before, and the same for all that happened
-    /// at once.
+    /// The log index of the change: never less than before, and the same for all changes that
+    /// happened at once.
     pub index: u64,
 }
 
-/// What can happen to a lock. Of holders and waiters it is not told for how long they hold or
-/// wait, and no label if their session has ended.
+/// What can happen to a lock. Holders and waiters come without the time they have held or waited,
+/// and without a label if their session has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChangeKind {
-    /// Somebody waits for it.
+    /// A request waits for it.
     Queued(Waiter),
-    /// Somebody waits no more, without a grant.
+    /// A request waits no more, without a grant.
     Left(Waiter),
-    /// Somebody holds it.
+    /// A session holds it.
     Granted(Holder),
-    /// Somebody gave it back.
+    /// Its holder released it.
     Released(Holder),
-    /// Somebody holds it no more without having given it back.
+    /// A hold ended without a release.
     Lost(Holder, LostReason),
     /// Its value was set, confirmed, removed, or became suspect.
     ValueChanged(Option<Value>),
@@ -95,8 +97,7 @@ impl Watch {
         Self { prefix, events: events.boxed() }
     }
 
-    /// The next event; `None` after an error, never otherwise. Cancel safe: nothing is lost if the
-    /// future is dropped.
+    /// The next event; `None` only after an error. Cancel safe: dropping the future loses no event.
     ///
     /// # Errors
     ///
@@ -105,7 +106,7 @@ impl Watch {
         self.events.next().await
     }
 
-    /// What is watched.
+    /// The prefix.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }

@@ -1,5 +1,5 @@
-//! `holdfast lock`, `try`, `list`, `inspect` and `check-token` as processes, with real children, against a server
-//! of a few lines on a real socket.
+//! `holdfast lock`, `try`, `list`, `inspect` and `check-token` as processes, with real children,
+//! against a minimal server on a real socket.
 #![cfg(feature = "cli")]
 #![expect(
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-/// `holdfast` with these arguments, without anything of our environment that it listens to.
+/// `holdfast` with these arguments, without the variables that it reads.
 fn holdfast(endpoint: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
     command.env_remove("HOLDFAST_ENDPOINTS").args(["--endpoints", endpoint]).args(arguments);
@@ -43,7 +43,7 @@ fn send(child: &Child, signal: Signal) {
     kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
 }
 
-/// Waits until a file that the command writes is there.
+/// Waits for a file that the command writes.
 fn wait_for_file(path: &Path) -> String {
     let until = now() + Duration::from_secs(10);
     loop {
@@ -56,7 +56,7 @@ fn wait_for_file(path: &Path) -> String {
 }
 
 fn lives(pid: &str) -> bool {
-    // A process that was killed and not collected yet does not live.
+    // A process that was killed and not reaped yet counts as dead.
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     status.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
@@ -263,7 +263,7 @@ fn the_command_dies_with_us() {
     wait_until_dead(&command);
 }
 
-/// The whole of us stands still past the deadline; going on, the first thing is the kill.
+/// holdfast is stopped past the deadline; after SIGCONT it kills the command first.
 #[test]
 fn a_stop_past_the_deadline_kills_the_command() {
     let folder = TempDir::new().unwrap();
@@ -355,7 +355,7 @@ fn a_question_the_store_refuses_is_122_with_its_words() {
     assert!(said["error"].as_str().unwrap().contains("page_size is 0"));
 }
 
-/// It talks to the default address; another server there fails this test, and rightly so.
+/// It uses the default address; another server there makes this test fail, as it should.
 #[test]
 fn the_example_of_the_readme_runs() {
     let (_server, _address) = FakeServer::start_at("127.0.0.1:7420");
@@ -369,7 +369,7 @@ fn the_example_of_the_readme_runs() {
     assert!(output.status.success());
 }
 
-/// Each event is one line without times; nothing a terminal would act on gets there.
+/// Each event is one line without times; no character that a terminal might act on is printed.
 #[test]
 fn watch_prints_a_line_for_each_event_until_it_is_asked_to_end() {
     for (json, lines) in [

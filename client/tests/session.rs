@@ -39,7 +39,7 @@ use tokio::sync::oneshot;
 
 type Outcome = oneshot::Receiver<holdfast::Result<Guard>>;
 
-/// Acquires in a task of its own, so that the test can play the server meanwhile.
+/// Acquires in a task of its own, so that the test can act as the server meanwhile.
 fn start(net: &Net, acquire: holdfast::Acquire) -> (Task, Outcome) {
     let (done, outcome) = oneshot::channel();
     let seams = net.seams.clone();
@@ -94,7 +94,7 @@ async fn a_try_that_finds_the_lock_held_names_the_holder() {
     assert_eq!(error.to_string(), "jobs is not granted: held by other:1 for 12 s");
 }
 
-/// DESIGN §5.4: the answer takes three seconds; the deadline is none the later for it.
+/// DESIGN §5.4: the answer takes three seconds, which does not move the deadline.
 #[tokio::test(start_paused = true)]
 async fn the_safe_deadline_counts_from_when_the_keepalive_was_sent() {
     let mut net = Net::new();
@@ -139,8 +139,8 @@ async fn a_late_answer_on_the_same_stream_does_not_revive_a_hold() {
     let mut net = Net::new();
     let (_client, mut server, guard) = holding(&mut net).await;
     let seq = server.keepalive().await;
-    // The stream is given up after a quarter of the TTL without an answer; the answer below is
-    // one that arrives together with the next stream's.
+    // The client leaves the stream after a quarter of the TTL without an answer; the answer below
+    // arrives together with the next stream's.
     net.seams.sleep(ms(2_600)).await;
     let mut newer = net.accept().await;
     newer.open().await;
@@ -209,7 +209,7 @@ async fn a_grant_that_was_pushed_into_a_broken_stream_is_found_in_the_state() {
     assert!(outcome.await.unwrap().unwrap().is_safe());
 }
 
-/// The server refused it before it was proposed, and the refusal was lost with the stream.
+/// The server refused it before proposing it, and the refusal was lost with the stream.
 #[tokio::test(start_paused = true)]
 async fn a_request_the_server_passed_over_is_asked_anew_and_its_old_id_is_spent() {
     let mut net = Net::new();
@@ -262,14 +262,14 @@ async fn a_server_that_falls_silent_is_left_for_the_next_in_time() {
     let (_client, mut silent, guard) = holding(&mut net).await;
     silent.keepalive().await;
 
-    // Nothing more comes from it; its connection stays up.
+    // It sends nothing more; its connection stays up.
     let server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
 
     assert_ne!(server.endpoint, silent.endpoint);
     assert!(guard.is_safe());
 }
 
-/// A State of megabytes is long on its way over a slow line, and nothing shows that it is. Every
+/// A State of megabytes takes long on a slow line, and nothing shows that it is on its way. Every
 /// resume renews the lease: a client that always gave up as early would keep its locks for ever and
 /// never learn that it has them (I31).
 #[tokio::test(start_paused = true)]
@@ -292,14 +292,14 @@ async fn a_server_that_takes_long_to_attach_the_session_is_given_more_time_after
     server.say_all(vec![opened(7), Body::State(state)]).await;
 
     assert!(given_up > 0, "a server that is silent is not waited for that long at first");
-    // Too late for what was held: it is given back.
+    // Too late for the hold: the client releases it.
     assert_eq!(server.release().await, 41);
     let (_task, outcome) = start(&net, client.lock("jobs"));
     server.grant_next(42).await;
     assert_eq!(outcome.await.unwrap().unwrap().token().get(), 42);
 }
 
-/// DESIGN §5.6: the grant was made, but nobody may act on it any more.
+/// DESIGN §5.6: the grant was made, but no caller may act on it any more.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_arrives_after_the_safe_deadline_is_released_and_not_delivered() {
     let mut net = Net::new();
@@ -308,7 +308,7 @@ async fn a_grant_that_arrives_after_the_safe_deadline_is_released_and_not_delive
     let client = client.unwrap();
     let (_task, outcome) = start(&net, client.lock("jobs"));
     server.queue_next(0).await;
-    // Half of ten seconds less 20 ms; the stream itself is given up only later.
+    // Half of ten seconds less 20 ms; the stream itself times out only later.
     let seq = server.keepalive().await;
     net.seams.sleep(ms(2_490)).await;
 
@@ -344,7 +344,7 @@ async fn a_grant_that_crosses_a_cancel_is_given_back_by_it() {
 
     assert_eq!(server.cancel().await, id, "one command ends it, whatever it came to");
     drop(server);
-    // The cancel was lost with the stream: it is sent again until it is answered.
+    // The cancel was lost with the stream: the client sends it again until it is answered.
     let mut server = net.accept_resume(vec![state_granted(id, 41)], 2).await;
     assert_eq!(server.cancel().await, id);
     server.say(cancelled(id, Was::Held)).await;
@@ -359,7 +359,7 @@ async fn a_grant_nobody_picked_up_is_released() {
     assert!((&mut acquiring).now_or_never().is_none());
     server.grant_next(41).await;
 
-    // The grant lies ready, and the future is dropped without another poll.
+    // The grant has arrived, and the future is dropped without another poll.
     drop(acquiring);
 
     assert_eq!(server.release().await, 41);
@@ -503,7 +503,7 @@ async fn a_wait_that_is_over_is_cancelled_and_names_the_holder() {
     let error = outcome.await.unwrap().unwrap_err();
 
     let Error::NotGranted { holders, waited, .. } = &error else { panic!("{error}") };
-    // Twelve seconds when it was told, and we waited one and a half since.
+    // Twelve seconds when the server reported it, and one and a half since.
     assert_eq!(holders.first().map(|holder| holder.held.as_secs()), Some(13));
     assert!(waited.is_some_and(|waited| waited >= ms(1_500)));
     assert_eq!(server.cancel().await, id);

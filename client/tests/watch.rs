@@ -1,4 +1,4 @@
-//! A watch against servers whose every word a test says, on virtual time.
+//! A watch against servers whose every answer the test writes, on virtual time.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -16,9 +16,9 @@ use holdfast_seams::{BoxFuture, Pipe, Seams, Transport, TransportError, Watched,
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 
-/// Longest a test waits for anything: virtual time would pass for ever.
+/// The longest wait of a test: virtual time would pass for ever.
 const PATIENCE: Duration = Duration::from_mins(2);
-/// As the reader's connect timeout.
+/// The reader's connect timeout.
 const LIMIT: Duration = Duration::from_secs(10);
 
 type Said = Result<v1::WatchResponse, TransportError>;
@@ -184,7 +184,7 @@ fn unavailable(leader: Option<&str>) -> TransportError {
     TransportError::Unavailable { message: "this node follows".into(), leader }
 }
 
-/// The name of a lock that is told, or what else it is.
+/// The name of the reported lock, or the kind of another event.
 async fn next(net: &Net, watch: &mut Watch) -> String {
     let event = net.seams.timeout(PATIENCE, watch.next()).await.expect("an event comes");
     match event.expect("the watch goes on").unwrap() {
@@ -246,7 +246,7 @@ async fn every_kind_of_event_arrives_as_it_was_said() {
     assert_eq!(kinds[6], ChangeKind::ValueChanged(None));
 }
 
-/// What was told is out of date at once, not only when somebody serves again.
+/// The earlier events are out of date at once, not only when a server answers again.
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_breaks_says_so_once_and_tells_the_state_anew_at_the_new_leader() {
     let mut net = Net::new();
@@ -268,7 +268,7 @@ async fn a_watch_that_breaks_says_so_once_and_tells_the_state_anew_at_the_new_le
     assert_eq!(next(&net, &mut watch).await, "synced");
 }
 
-/// Also a plain end, which nothing may be concluded from; also in the middle of the pages.
+/// Also after a plain end, which proves nothing; also in the middle of the pages.
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_ends_between_two_pages_begins_anew() {
     let mut net = Net::new();
@@ -279,7 +279,7 @@ async fn a_watch_that_ends_between_two_pages_begins_anew() {
     drop(server);
 
     assert_eq!(next(&net, &mut watch).await, "restarted");
-    // Nothing was told by this one: there is nothing to forget.
+    // This one reported nothing, so there is no second `Restarted`.
     drop(net.serve(&mut watch).await);
     let server = net.serve(&mut watch).await;
     server.say(vec![synced()]).await;
@@ -335,8 +335,8 @@ async fn nobody_there_ends_a_watch_that_was_told_nothing_yet_after_the_connect_t
     assert_eq!(net.seams.clock.now().saturating_since(began), LIMIT);
 }
 
-/// Once it has told something, it is worth waiting for: an outage ends no watch. It is asked for
-/// about once a second, not in a tight circle.
+/// After its first event a watch survives every outage. It retries about once a second, not without
+/// pause.
 #[tokio::test(start_paused = true)]
 async fn a_watch_outlives_an_outage_of_an_hour_and_asks_patiently() {
     const OUTAGE: Duration = Duration::from_hours(1);
@@ -357,7 +357,7 @@ async fn a_watch_outlives_an_outage_of_an_hour_and_asks_patiently() {
     assert_eq!(next(&net, &mut watch).await, "synced");
 }
 
-/// A future of `next` that is dropped has taken nothing with it.
+/// A dropped future of `next` loses no event.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_lost_when_waiting_for_the_next_event_is_given_up() {
     let mut net = Net::new();

@@ -1,4 +1,4 @@
-//! What ends the command line early: one line, and an exit code.
+//! Errors that end the command line: one line, and an exit code.
 
 use crate::Error;
 
@@ -17,22 +17,22 @@ pub const CANNOT_RUN: u8 = 126;
 /// The command was not found.
 pub const NOT_FOUND: u8 = 127;
 
-/// What happened, to which thing, what to do; and the exit code that says so.
+/// What happened, to which thing, what to do; and the exit code for it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What the process ends with.
+    /// The exit code of the process.
     pub code: u8,
     /// One line for people.
     pub message: String,
 }
 
 impl Failure {
-    /// Both.
+    /// A failure with this code and message.
     pub fn new(code: u8, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
 
-    /// Something on this machine went wrong while `what`.
+    /// An error on this machine during `what`.
     pub fn own(what: &str, error: impl std::fmt::Display) -> Self {
         Self::new(OWN_ERROR, format!("{what}: {error}"))
     }

@@ -1,5 +1,5 @@
-//! What the programs `holdfast` and `holdfast-migrate` have in common on the command line. No API: it
-//! changes with them.
+//! Common parts of the command lines of `holdfast` and `holdfast-migrate`. Not an API: it changes
+//! with them.
 
 pub mod failure;
 #[cfg(feature = "cassandra")]
@@ -11,7 +11,7 @@ pub mod runtime;
 use std::fmt::Display;
 use std::time::Duration;
 
-/// A line of ours with text from elsewhere in it: escaped as [`escaped`] does, but for its quotes.
+/// A line with foreign text in it, escaped as [`escaped`] does, except for its quotes.
 pub fn printable(line: &str) -> String {
     let shown = |c: char| {
         let as_it_is = matches!(c, '"' | '\'' | '\\');
@@ -21,16 +21,16 @@ pub fn printable(line: &str) -> String {
     line.chars().flat_map(shown).collect()
 }
 
-/// How long reaching a server may take; a person waits for it.
+/// How long reaching a server may take; a person is waiting.
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Prints a line of a subcommand's answer. Whoever reads it may have gone; that is no error.
+/// Prints a line of a subcommand's answer. A closed standard output is no error.
 pub fn line(text: impl Display) {
     use std::io::Write;
     let _ = writeln!(std::io::stdout().lock(), "{text}");
 }
 
-/// Text that came from elsewhere, with whatever a terminal would act on escaped.
+/// Foreign text, with every character escaped that a terminal might act on.
 pub fn escaped(text: &str) -> String {
     text.escape_debug().to_string()
 }
@@ -39,7 +39,7 @@ pub fn escaped(text: &str) -> String {
 ///
 /// # Errors
 ///
-/// What is wrong with it, for the person who wrote it.
+/// What is wrong with it, for the user who wrote it.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let number_ends = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(number_ends);

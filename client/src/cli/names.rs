@@ -1,4 +1,4 @@
-//! What tables and columns are called, for deployments that call them otherwise.
+//! Names of tables and columns, for deployments with other names than the defaults.
 
 use crate::compat::{
     BakeryTables, Layout, LeaseTable, ModesTable, OptimisticTable, QueueTables, ShadowTables,
@@ -49,7 +49,7 @@ pub struct LeaseNames {
 /// Of the queues.
 #[derive(Clone, Debug, Args)]
 pub struct QueueNames {
-    /// The places in line.
+    /// The places in the queue.
     #[arg(long, value_name = "TABLE", default_value = "lock_queue")]
     pub queue_table: String,
     /// Their holders.
@@ -64,7 +64,7 @@ pub struct QueueNames {
 /// Of the shadow rows.
 #[derive(Clone, Debug, Args)]
 pub struct ShadowNames {
-    /// Shadow: where threads try. The main rows and the columns of both are those of the queue.
+    /// The shadow rows. The main rows and the columns of both are those of the queue.
     #[arg(long, value_name = "TABLE", default_value = "lock_shadow")]
     pub shadow_table: String,
 }
@@ -106,7 +106,7 @@ pub struct BakeryNames {
     /// The numbers of the bakery.
     #[arg(long, value_name = "TABLE", default_value = "numbers")]
     pub numbers_table: String,
-    /// Who is choosing one.
+    /// The processes that are choosing a number.
     #[arg(long, value_name = "TABLE", default_value = "choosing")]
     pub choosing_table: String,
     /// The columns of both, as column families made through Thrift show them.
@@ -118,14 +118,14 @@ pub struct BakeryNames {
 /// Of the time service.
 #[derive(Clone, Debug, Args)]
 pub struct TimeNames {
-    /// The time that its replicas tell.
+    /// The time of the time service's replicas.
     #[arg(id = "time-table", long, value_name = "TABLE", default_value = "global_time")]
     table: String,
     /// Its columns: the cell's name, its value.
     #[arg(id = "time-columns", long, num_args = 2, value_names = ["NAME", "VALUE"],
           default_values = ["name", "value"])]
     columns: Vec<String>,
-    /// The cell; each is a time of its own.
+    /// The cell; each cell is a separate time.
     #[arg(id = "time-cell", long, value_name = "NAME", default_value = "GlobalTime")]
     cell: String,
 }
@@ -140,7 +140,7 @@ impl TimeNames {
 /// Of the work queues.
 #[derive(Clone, Debug, Args)]
 pub struct WorkNames {
-    /// What the items of work are, and their attempts.
+    /// The contents of the items of work, and their attempts.
     #[arg(long, value_name = "TABLE", default_value = "work_details")]
     pub work_details_table: String,
     /// Which workers choose a number for an item.
@@ -152,7 +152,7 @@ pub struct WorkNames {
     /// The hours in which there are items.
     #[arg(long, value_name = "TABLE", default_value = "work_hours")]
     pub work_hours_table: String,
-    /// The items that were set aside.
+    /// The items that were set aside as dead letters.
     #[arg(long, value_name = "TABLE", default_value = "work_aside")]
     pub work_aside_table: String,
 }
@@ -201,7 +201,7 @@ impl Names {
     }
 }
 
-/// As many as the command line takes.
+/// The names as an array; the command line takes exactly as many.
 pub fn of_columns<const N: usize>(names: &[String]) -> [&str; N] {
     std::array::from_fn(|at| names.get(at).map_or("", String::as_str))
 }
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(Schema::new("k", None).named(line.names.layout()).statements(), usual);
     }
 
-    /// Also before a subcommand: three, not as many as come.
+    /// Also before a subcommand: exactly three values.
     #[test]
     fn three_columns_are_named_at_once() {
         let line = ["line", "--queue-columns", "a", "b", "C d", "--optimistic-columns", "e", "f"];

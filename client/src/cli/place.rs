@@ -1,4 +1,4 @@
-//! Where a Cassandra cluster is, and how a program gets in.
+//! The address of a Cassandra cluster, and the credentials for it.
 
 use clap::Args;
 
@@ -29,7 +29,8 @@ impl Reach {
     }
 }
 
-/// As of a server of ours, but for what to do when there is none.
+/// Converts an error as for a Holdfast server, with another message when Cassandra cannot be
+/// reached.
 pub fn failure(error: Error) -> Failure {
     if let Error::Unreachable { endpoints, waited, last } = &error {
         let message = format!(

@@ -1,4 +1,4 @@
-//! Where the asynchronous part of a subcommand runs.
+//! The runtime of a subcommand.
 
 use std::future::Future;
 
@@ -8,7 +8,7 @@ use super::failure::Failure;
 ///
 /// # Errors
 ///
-/// If the system gives no runtime (no descriptors, for one); nothing has run then.
+/// If the system provides no runtime (no descriptors, for one); then nothing has run.
 pub fn block_on<F: Future>(work: F) -> Result<F::Output, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::own("starting the runtime", error))?;

@@ -1,4 +1,4 @@
-//! Mutated names and endpoints: refused in words, or taken as they are.
+//! Mutated names and endpoints: the parser refuses them with a message, or accepts them unchanged.
 
 use holdfast_fuzz::{Outcome, Target};
 

@@ -1,11 +1,12 @@
-//! What the authority of the scopes is worth to this client: until when a hold of a name in a scope with
-//! fallback is safe, whatever its session's lease says (DESIGN §10).
+//! Authority over scopes: how long a hold of a name in a scope with fallback is safe, whatever its
+//! session's lease says (DESIGN §10).
 //!
 //! # Invariants
 //!
-//! - What is left of an authority counts from the *send* time of the keepalive that was answered, less the
+//! - The rest of an authority counts from the *send* time of the answered keepalive, less the
 //!   allowance for clock rates and [`DEADLINE_MARGIN`] (`CoverFromSendTime`).
-//! - It counts for tokens of its own epoch, and for no others (`CoverOfOwnEpoch`). Epochs only rise.
+//! - It counts for tokens of its own epoch, and for no others (`CoverOfOwnEpoch`). Epochs only
+//!   rise.
 //! - A scope bounds holds until an answer to a later keepalive leaves it out.
 
 use std::collections::BTreeMap;
@@ -18,40 +19,40 @@ use holdfast_seams::Moment;
 use crate::FencingToken;
 use crate::lease::{DEADLINE_MARGIN, Terms};
 
-/// More than this is not counted of an authority that is left: a server that says more is wrong.
+/// The longest rest of an authority that counts; a server that reports more is wrong.
 const LEFT_MAX: Duration = Duration::from_hours(24);
 
-/// All scopes that the store has told of: as many as it has, 16.
+/// All scopes that the store has reported: at most 16.
 #[derive(Debug, Default)]
 pub(crate) struct Covers {
     scopes: BTreeMap<String, Cover>,
 }
 
-/// One of them.
+/// One scope.
 #[derive(Clone, Copy, Debug)]
 struct Cover {
     epoch: u64,
-    /// Until when the authority of that epoch is certain, as far as it was told; `None`: never was.
+    /// How long the authority of that epoch is certain, as far as reported; `None`: it never was.
     until: Option<Moment>,
-    /// When the keepalive was sent whose answer named it last.
+    /// Send time of the keepalive whose answer reported it last.
     told: Moment,
 }
 
-/// What the scopes say of a hold.
+/// What the scopes mean for a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Covered {
     /// None of its names is in a scope.
     Free,
-    /// Authority of its token's epoch covers it until then, which may have passed.
+    /// An authority of its token's epoch covers it until this instant, which may have passed.
     Until(Moment),
-    /// None does, as far as was told; it may yet.
+    /// No authority covers it, as far as reported; one still may.
     NotYet,
-    /// None ever will: its epoch is over.
+    /// No authority ever will: its epoch is over.
     Over,
 }
 
 impl Covers {
-    /// Takes in the answer to what was sent at `sent`, which names *all* scopes of the store.
+    /// Applies the answer to a frame sent at `sent`; it names *all* scopes of the store.
     pub(crate) fn told(&mut self, sent: Moment, named: &[ScopeAuthority], terms: Terms) {
         self.scopes.retain(|scope, cover| {
             sent <= cover.told || named.iter().any(|told| told.scope == *scope)
@@ -65,7 +66,7 @@ impl Covers {
         }
     }
 
-    /// What a hold of these names under `token` is worth.
+    /// What the scopes mean for a hold of these names under `token`.
     pub(crate) fn of<'a>(
         &self,
         names: impl Iterator<Item = &'a str> + Clone,
@@ -83,7 +84,7 @@ impl Covers {
         covered
     }
 
-    /// Whether the store may hand out these names at `now`, as far as was told.
+    /// Whether the store may grant these names at `now`, as far as reported.
     pub(crate) fn are_served<'a>(
         &self,
         names: impl Iterator<Item = &'a str> + Clone,
@@ -92,7 +93,7 @@ impl Covers {
         self.bounding(names).all(|cover| cover.until.is_some_and(|until| now < until))
     }
 
-    /// The scopes of the names, once for each name that it has.
+    /// The scopes that contain any of the names.
     fn bounding<'a>(
         &self,
         names: impl Iterator<Item = &'a str> + Clone,
@@ -102,7 +103,7 @@ impl Covers {
         })
     }
 
-    /// The session is over; the next one is told anew.
+    /// Drops all scopes at the end of a session; the next session learns them again.
     pub(crate) fn forget(&mut self) {
         self.scopes.clear();
     }
@@ -114,7 +115,7 @@ impl Cover {
         if new.epoch > self.epoch {
             *self = new;
         } else if new.epoch == self.epoch {
-            // What was told before was so: nothing takes it back.
+            // The earlier report was true: a later one does not shorten it.
             self.until = self.until.max(new.until);
         }
     }
@@ -130,7 +131,7 @@ impl Cover {
 }
 
 impl Terms {
-    /// How much of what is left of an authority is certain, from when the keepalive was sent.
+    /// The certain part of an authority's rest, counted from the send time of the keepalive.
     fn covered(&self, left: Duration) -> Duration {
         self.certain(left).saturating_sub(DEADLINE_MARGIN)
     }
@@ -218,7 +219,7 @@ mod tests {
         assert_eq!(world.of("orders/1", 3), Covered::Free);
     }
 
-    /// The core grants no such set; one from before the scopes were made may be held still.
+    /// The core grants no such set; a set from before the scopes were made may still be held.
     #[test]
     fn a_set_over_two_scopes_is_covered_while_both_cover_it() {
         let mut world = world();

@@ -1,4 +1,4 @@
-//! The task that talks to servers: one stream after the other, as long as the session lives.
+//! The task that talks to servers: one stream after the other until the session is closed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,9 @@ use super::{CLOSE_LIMIT, Fate, Session};
 use crate::endpoints::Route;
 use crate::{Error, RefusalReason};
 
-/// A stream that lived shorter than this counts as a failed attempt when it comes to delays, so
-/// that a server which takes every session and drops it at once is not asked without pause.
+/// A stream that ran shorter than this counts as a failed attempt for the delays, so that the
+/// client does not retry without pause at a server that attaches every session and drops it at
+/// once.
 const STREAM_LIFE_MIN: Duration = Duration::from_secs(1);
 
 /// Keeps the session until it is closed.
@@ -38,7 +39,7 @@ async fn close_limit(session: &Session) {
     session.seams.sleep(CLOSE_LIMIT).await;
 }
 
-/// One stream after the other.
+/// Runs one stream after the other until the session is closed.
 async fn keep(session: &Session, transport: &dyn Transport, endpoints: Vec<String>) {
     let ttl = session.ttl();
     let delay_max = (ttl / 20).clamp(Duration::from_millis(100), Duration::from_secs(1));
@@ -58,7 +59,7 @@ async fn keep(session: &Session, transport: &dyn Transport, endpoints: Vec<Strin
         session.with(|machine| machine.detached(&end));
         let leader = match end {
             StreamEnd::Redirected(leader) | StreamEnd::Failed { leader, .. } => leader,
-            // It answered, so it is the one to ask again.
+            // It answered, so it is the next to try.
             StreamEnd::SessionOver => Some(endpoint),
             StreamEnd::Refused(_) => None,
         };
@@ -72,22 +73,22 @@ async fn keep(session: &Session, transport: &dyn Transport, endpoints: Vec<Strin
 struct Attempt<'a> {
     session: &'a Session,
     endpoint: &'a str,
-    /// Streams that were given up before the session was attached, since it last was.
+    /// Streams that timed out before the session was attached, since it last was.
     unanswered: u32,
     was_ready: bool,
 }
 
 impl Attempt<'_> {
-    /// How long a server may take to be reached.
+    /// The time limit for reaching a server.
     fn limit(&self) -> Duration {
         (self.session.ttl() / 5).clamp(Duration::from_millis(500), Duration::from_secs(2))
     }
 
-    /// How long it may then take to attach the session: twice as long after each stream that was
-    /// given up, up to the lease.
+    /// The time limit for attaching the session then: it doubles after each stream that timed out,
+    /// up to the TTL.
     ///
-    /// A State of some megabytes takes its time over a slow line, and nothing shows that it is on
-    /// its way. Every resume renews the lease: a client that always gave up too soon would keep its
+    /// A State of some megabytes takes time on a slow line, and nothing shows that it is on its
+    /// way. Every resume renews the lease: a client that always gave up too soon would keep its
     /// locks for ever and never learn that it has them (I31).
     fn attach_limit(&self) -> Duration {
         let limit = self.limit().saturating_mul(2_u32.saturating_pow(self.unanswered));
@@ -109,7 +110,7 @@ impl Attempt<'_> {
         self.converse(&mut pipe).await
     }
 
-    /// Drains what comes before anything else, always (DESIGN §6, traps of h2).
+    /// Always drains incoming frames first (DESIGN §6, traps of h2).
     async fn converse(&mut self, pipe: &mut Pipe<ClientFrames, ServerFrames>) -> StreamEnd {
         let limit = self.attach_limit();
         let mut writable = true;
@@ -137,7 +138,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// False when the other end takes nothing any more; why, is then in what it sent.
+    /// False when the server accepts no more frames; the incoming frames then give the reason.
     fn send_what_fits(&self, pipe: &Pipe<ClientFrames, ServerFrames>) -> bool {
         loop {
             match pipe.outgoing.try_reserve() {

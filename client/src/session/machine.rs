@@ -2,18 +2,18 @@
 //!
 //! # Invariants
 //!
-//! - A hold is handed out only in a span that is alive, and never again once it was lost or its
-//!   release was queued; no State revives it (I6, DESIGN §5.6).
-//! - A hold of names in a scope with fallback is handed out, and is safe, only while authority of its
-//!   token's epoch covers it (DESIGN §10, I24).
-//! - A name of a hold that was given back by itself is no part of it from the moment its release was
+//! - The machine hands a hold out only in a span that is alive, and never again once the hold was
+//!   lost or its release was queued; no State revives it (I6, DESIGN §5.6).
+//! - It hands a hold of names in a scope with fallback out only while authority of its token's
+//!   epoch covers it, and the hold is safe only as long (DESIGN §10, I24).
+//! - A name that was released by itself is no part of its hold from the moment the release was
 //!   queued.
-//! - What a caller dropped is cancelled or released, however answers and calls cross, until the
-//!   server has said that it is over.
-//! - A change of a value is sent only under a hold that is alive here, and again only under the id
-//!   it had (I12), or under a new one after the old one was spent.
-//! - Nothing but keepalives is sent between an Open with resume and the whole of its State: State
-//!   decides what has to be sent again, and a State that was cut off changes nothing (I23).
+//! - The machine cancels or releases a request that its caller dropped, however answers and calls
+//!   cross, until the server has reported its end.
+//! - It sends a change of a value only under a hold that is alive here, and again only under the
+//!   same id (I12), or under a new one after the old one was spent.
+//! - It sends only keepalives between an Open with resume and the whole of its State: State decides
+//!   what has to be sent again, and an incomplete State changes nothing (I23).
 
 mod answers;
 mod arriving;
@@ -46,14 +46,14 @@ use crate::items::{Need, Wanted};
 use crate::lease::{Lease, TTL_DEFAULT, Terms};
 use crate::{Error, LostReason, RefusalReason, Result};
 
-/// Most requests of one client at a time, those being given back included; past it an acquire is
-/// refused. Far above what a server allows a session, so it only bounds what piles up while no
+/// Most requests of one client at a time, including those being released; past it an acquire is
+/// refused. It is far above a server's limit for a session, so it only bounds the backlog while no
 /// server can be reached.
 const REQUESTS_MAX: usize = 65_536;
 /// Most frames of one message: they stay far below any server's message size.
 const FRAMES_MAX: usize = 64;
 
-/// What a session asks the server for.
+/// The settings that a session sends with its Open.
 #[derive(Clone, Debug)]
 pub(crate) struct Wishes {
     /// `None`: the server's default.
@@ -62,7 +62,7 @@ pub(crate) struct Wishes {
     pub(crate) allowance: f64,
 }
 
-/// How an acquire is to be made.
+/// An acquire, as the caller made it.
 #[derive(Debug)]
 pub(crate) struct Ask {
     pub(crate) wanted: Wanted,
@@ -70,14 +70,14 @@ pub(crate) struct Ask {
     pub(crate) follow: bool,
 }
 
-/// What an acquire waits on.
+/// A caller's ends of an acquire: its answer and its place.
 pub(crate) struct Asked {
     pub(crate) key: Key,
     pub(crate) answer: oneshot::Receiver<Result<Arc<Hold>>>,
     pub(crate) place: watch::Receiver<Option<Told>>,
 }
 
-/// Whether the session was ever open; what `connect` waits for.
+/// Whether the session was ever open; `connect` waits for it.
 #[derive(Clone, Debug)]
 pub(crate) enum Opening {
     Trying,
@@ -85,7 +85,7 @@ pub(crate) enum Opening {
     Refused(Error),
 }
 
-/// Why a stream is of no use any more.
+/// Why a stream cannot be used any more.
 #[derive(Debug, PartialEq)]
 pub(super) enum StreamEnd {
     /// This node does not lead, or stops; the leader, if it named one.
@@ -94,7 +94,7 @@ pub(super) enum StreamEnd {
     Failed { message: String, leader: Option<String> },
     /// The session is over; the next stream opens a new one.
     SessionOver,
-    /// The server will not open a session.
+    /// The server refuses to open a session.
     Refused(Error),
 }
 
@@ -104,38 +104,38 @@ impl StreamEnd {
     }
 }
 
-/// Who this client is to the cluster.
+/// The ids of this client's session at the cluster.
 struct Identity {
     session: u64,
     secret: Bytes,
     cluster: Bytes,
 }
 
-/// The stream, as far as the machine cares.
+/// The state of the stream.
 #[derive(Clone, Copy)]
 enum Stream {
     None,
-    /// Open went out at this moment; no answer yet.
+    /// Open was sent at this instant; no answer yet.
     Opening(Moment),
-    /// Attached by a resume; State is not whole yet, and something of it came last at this moment.
+    /// Attached by a resume. State is incomplete, and its last page came at this instant.
     Resuming(Moment),
-    /// State is whole and waits for the answer to a keepalive.
+    /// State is complete and waits for the answer to a keepalive.
     Renewing,
     Ready,
 }
 
-/// Something to be sent as soon as the stream is ready. Looked up again when its turn comes.
+/// A frame to send as soon as the stream is ready. Its contents are looked up again at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Intent {
     Acquire(Key),
     Cancel(Key),
     Release(Key),
-    /// Gives back some names of a hold: the request and the part.
+    /// Releases some names of a hold: the request and the part.
     ReleaseNames(Key, Key),
     Change(Key),
-    /// Spends an id that no request here has any more.
+    /// Spends an id that no request of this client has any more.
     Forget(u64),
-    /// Ends the session, once more.
+    /// Ends the session, in a retry.
     Close,
 }
 
@@ -145,7 +145,7 @@ pub(super) struct Machine {
     wishes: Wishes,
     lease: Lease,
     covers: Covers,
-    /// No later than when the first hold is not covered any more; `None`: none is bounded so.
+    /// No later than when the first hold loses its cover; `None`: no authority bounds any hold.
     cover_ends: Option<Moment>,
     identity: Option<Identity>,
     requests: Requests,
@@ -153,7 +153,7 @@ pub(super) struct Machine {
     arriving: Arriving,
     /// In order. At most a few for each request, so bounded by [`REQUESTS_MAX`].
     to_send: VecDeque<Intent>,
-    /// What a server with too much to do refused, of the stream that there is.
+    /// What an overloaded server refused on the present stream.
     retries: Retries,
     closing: bool,
     close_sent: bool,
@@ -205,12 +205,12 @@ impl Machine {
         self.closing
     }
 
-    /// Whether there is a session at a server, as far as is known.
+    /// Whether there is a session at a server, as far as the client knows.
     pub(super) fn has_session(&self) -> bool {
         self.identity.is_some()
     }
 
-    /// The cluster that the session is at, as far as is known.
+    /// The cluster of the session, as far as the client knows.
     #[cfg(any(test, feature = "cassandra"))]
     pub(super) fn cluster(&self) -> Option<Vec<u8>> {
         self.identity.as_ref().map(|identity| identity.cluster.to_vec())
@@ -224,14 +224,14 @@ impl Machine {
         &self.last_error
     }
 
-    /// Asks for a lock.
+    /// Makes a request.
     pub(super) fn ask(&mut self, ask: Ask) -> Result<Asked> {
         self.may_ask()?;
         let (answer, answered) = oneshot::channel();
         let place = watch::Sender::new(None);
         let places = place.subscribe();
         let key = self.requests.insert(Request {
-            // What is free now is granted or denied at once.
+            // The server grants or denies it at once.
             wait: ask.wait && ask.wanted.need() != Need::Any { min: 0 },
             wanted: ask.wanted,
             follow: ask.follow,
@@ -262,7 +262,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The caller of an acquire is gone: whatever it came to is undone.
+    /// Undoes an acquire whose caller is gone, whatever its state.
     pub(super) fn abandon(&mut self, key: Key) {
         let Some(request) = self.requests.get_mut(key) else { return };
         request.answer = None;
@@ -281,7 +281,8 @@ impl Machine {
         }
     }
 
-    /// Ends everything: nothing is safe, nothing waits, and nothing more is asked.
+    /// Ends everything: no hold is safe, no request waits, and the machine sends no further
+    /// request.
     pub(super) fn close(&mut self) {
         self.closing = true;
         self.to_send.clear();
@@ -291,8 +292,8 @@ impl Machine {
         self.lease.end();
     }
 
-    /// Without a stream that is ready nothing is queued: what there is to send then is found anew
-    /// when one is.
+    /// Queues nothing without a ready stream: when one becomes ready, the machine derives what to
+    /// send from the requests.
     fn queue(&mut self, intent: Intent) {
         if self.is_ready() {
             self.to_send.push_back(intent);
@@ -300,8 +301,8 @@ impl Machine {
     }
 }
 
-/// Whether a server may refuse so what it does not look at: then the refusal says nothing of a copy
-/// that was sent before, on a stream that broke.
+/// Whether a server may refuse with this reason before it checks the request. Such a refusal proves
+/// nothing about an earlier copy, sent on a stream that broke.
 fn is_of_one_copy(reason: Reason) -> bool {
     matches!(
         reason,

@@ -23,19 +23,19 @@ use request::Done;
 pub(crate) use machine::{Ask, Asked, Opening, Wishes};
 pub(crate) use request::Key;
 
-/// How long closing may take before it counts as unknown. The session then runs out by itself.
+/// How long closing may take before its outcome counts as unknown. The session then expires.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// What a change of a value is called in errors.
+/// What errors call a change of a value.
 const CHANGE: &str = "a change of a value";
 
 /// How the session's task ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Running,
-    /// The server said that the session is over, or never had one.
+    /// The server reported that the session is over, or that it never had one.
     Closed,
-    /// Nobody said so in time.
+    /// No server reported that in time.
     Unknown,
 }
 
@@ -88,7 +88,7 @@ impl Session {
         &self.seams
     }
 
-    /// What the session calls itself.
+    /// The session's label.
     pub(crate) fn label(&self) -> String {
         self.lock().machine.label().to_owned()
     }
@@ -97,7 +97,7 @@ impl Session {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `act` work on the machine, and keeps the watchdog in step with it.
+    /// Runs `act` on the machine, then sets the watchdog to the machine's next alarm.
     fn with<T>(&self, act: impl FnOnce(&mut Machine) -> T) -> T {
         let mut watched = self.lock();
         let result = act(&mut watched.machine);
@@ -111,7 +111,7 @@ impl Session {
         result
     }
 
-    /// On the watchdog's thread: the executor may be stalled.
+    /// Runs on the watchdog's thread: the executor may be stalled.
     fn on_alarm(&self) {
         self.lock().alarm = None;
         self.with(Machine::alarm);
@@ -128,19 +128,19 @@ impl Session {
         self.lock().machine.terms().ttl()
     }
 
-    /// Whether a server is being talked to now.
+    /// Whether the session has a stream to a server now.
     pub(crate) fn is_attached(&self) -> bool {
         self.lock().machine.is_ready()
     }
 
-    /// Whether a server is being talked to that may hand out `name` now, as far as is known: one with
-    /// authority over the scope of the name, if it is in one.
+    /// Whether the session has a stream now to a server that may grant `name`, as far as the client
+    /// knows: one with authority over the scope of the name, if the name is in a scope.
     #[cfg(any(test, feature = "cassandra"))]
     pub(crate) fn serves(&self, name: &str) -> bool {
         self.lock().machine.serves(name)
     }
 
-    /// The cluster that the session is at; `None` while there is none.
+    /// The cluster of the session; `None` while there is none.
     #[cfg(any(test, feature = "cassandra"))]
     pub(crate) fn cluster(&self) -> Option<Vec<u8>> {
         self.lock().machine.cluster()
@@ -156,7 +156,7 @@ impl Session {
         Ok(asked)
     }
 
-    /// The caller of an acquire is gone. Does not wait.
+    /// Cancels an acquire whose caller is gone. Does not wait.
     pub(crate) fn abandon(&self, key: Key) {
         self.with(|machine| machine.abandon(key));
         self.wake.notify_one();
@@ -168,7 +168,7 @@ impl Session {
         self.wake.notify_one();
     }
 
-    /// Gives a hold back and waits until the store has said what became of it.
+    /// Releases a hold and waits for the store's answer.
     pub(crate) async fn release(&self, key: Key, hold: &Hold) -> Result<()> {
         let (done, outcome) = oneshot::channel();
         let limit = self.ttl();
@@ -205,8 +205,8 @@ impl Session {
         self.outcome(CHANGE, limit, outcome, hold).await
     }
 
-    /// What became of something that was asked under `hold`; unheard, it was not asked, because
-    /// the hold was over.
+    /// The outcome of an operation under `hold`. If its sender is dropped, the client did not send
+    /// the operation, because the hold was over.
     async fn outcome(
         &self,
         what: &'static str,
@@ -224,7 +224,8 @@ impl Session {
         }
     }
 
-    /// Ends the session here at once, and at the server as soon as one can be reached.
+    /// Ends the session in this client at once, and at the server as soon as the client reaches
+    /// one.
     pub(crate) fn close(&self) {
         self.with(Machine::close);
         self.closing.send_replace(true);

@@ -1,4 +1,4 @@
-//! What the client knows of its own requests.
+//! The client's requests and their states.
 
 mod changes;
 
@@ -16,69 +16,70 @@ use crate::{Error, FencingToken, Result};
 
 pub(super) use changes::Change;
 
-/// Who waits for the outcome of something; `None`: nobody.
+/// The receiver of an outcome; `None`: no caller waits.
 pub(super) type Done = Option<oneshot::Sender<Result<()>>>;
 
-/// Tells who waits for it, if anybody does.
+/// Sends an outcome to its receiver, if there is one.
 pub(super) fn tell(done: Done, outcome: Result<()>) {
     if let Some(done) = done {
-        // Who dropped the other end does not want to know.
+        // The receiver may have been dropped; that is no error.
         let _ = done.send(outcome);
     }
 }
 
-/// A request within this client. Unlike a request id it outlives the session, as long as nothing
-/// of the request was sent.
+/// The identity of a request within this client. Unlike a request id it outlives the session, as
+/// long as nothing of the request was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key(u64);
 
-/// Where a request stands.
+/// The state of a request.
 pub(super) enum Phase {
     /// Never sent in this session.
     Unsent,
-    /// Sent; no answer yet, or none that was seen.
+    /// Sent; no answer yet, or none that has come.
     Asked,
-    /// Stands in the queue.
+    /// Waits in the queue.
     Queued,
-    /// Holds what was granted, at the server, and is handed out once authority covers it.
+    /// Granted at the server; handed out once authority covers it.
     Uncovered(Uncovered),
-    /// Holds what was granted, and the hold was handed out.
+    /// Granted, and the hold was handed out.
     Held(Arc<Hold>),
-    /// Holds what was granted, which is to be released: nobody here believes in it any more.
+    /// Granted, and to be released: the hold is over in this client.
     GivingBack(GivingBack),
-    /// Its caller is gone: to be cancelled, whatever it came to meanwhile.
+    /// Its caller is gone: to be cancelled, whatever its state at the server.
     Cancelling,
 }
 
-/// A grant in a scope whose authority has not been told yet.
+/// A grant in a scope whose authority the store has not reported yet.
 pub(super) struct Uncovered {
     pub(super) token: FencingToken,
     pub(super) granted: v1::Granted,
 }
 
-/// A release on its way.
+/// A release that is under way.
 pub(super) struct GivingBack {
     pub(super) token: FencingToken,
-    /// How often it was sent. A second "not the holder" means that the first one did it.
+    /// How often it was sent. After a second copy, "not the holder" means that the first one
+    /// released the lock.
     pub(super) sent: u32,
-    /// Who wants to know.
+    /// Receives the outcome.
     pub(super) done: Done,
 }
 
-/// A release of some of the names of a hold, on its way. Those names are no part of the hold any
+/// A release of some of the names of a hold, under way. Those names are no part of the hold any
 /// more.
 pub(super) struct Part {
     pub(super) key: Key,
-    /// Never empty: a release that names nothing gives back everything.
+    /// Never empty: a release without names releases everything.
     pub(super) names: BTreeSet<Arc<str>>,
-    /// How often it was sent. A second "not the holder" means that the first one did it.
+    /// As of [`GivingBack::sent`].
     pub(super) sent: u32,
-    /// Who wants to know.
+    /// Receives the outcome.
     pub(super) done: Done,
 }
 
 impl GivingBack {
-    /// A release that nobody waits for.
+    /// A release whose outcome no caller awaits.
     pub(super) fn unattended(token: FencingToken) -> Self {
         Self { token, sent: 0, done: None }
     }
@@ -96,20 +97,20 @@ pub(super) struct Request {
     /// The highest log index of a frame about it: older frames are out of date.
     pub(super) seen: u64,
     pub(super) phase: Phase,
-    /// Who waits for the grant, until it was answered.
+    /// Receives the grant; `None` once it was answered.
     pub(super) answer: Option<oneshot::Sender<Result<Arc<Hold>>>>,
     pub(super) place: watch::Sender<Option<Told>>,
-    /// Names on their way back, in the order in which they were given back.
+    /// Names that are being released, in the order of the calls.
     pub(super) parts: Vec<Part>,
 }
 
 impl Request {
-    /// Answers the caller. False if nobody waits any more.
+    /// Answers the caller. False if no caller waits any more.
     pub(super) fn answer(&mut self, outcome: Result<Arc<Hold>>) -> bool {
         self.answer.take().is_some_and(|answer| answer.send(outcome).is_ok())
     }
 
-    /// Its hold is over, and with it what was on its way back by itself.
+    /// Answers the releases of single names: the hold is over.
     pub(super) fn finish_parts(&mut self, outcome: &Result<()>) {
         for part in self.parts.drain(..) {
             tell(part.done, outcome.clone());
@@ -175,7 +176,7 @@ impl Requests {
         self.by_key.keys().copied().collect()
     }
 
-    /// The keys of what holds a lock or gives it back, with the hold if it was handed out.
+    /// The holds that were handed out, with their keys.
     pub(super) fn holds(&self) -> impl Iterator<Item = (Key, &Arc<Hold>)> {
         self.by_token.values().filter_map(|key| match &self.by_key.get(key)?.phase {
             Phase::Held(hold) => Some((*key, hold)),
@@ -183,18 +184,18 @@ impl Requests {
         })
     }
 
-    /// The keys of grants that wait to be covered.
+    /// The keys of grants that wait for cover.
     pub(super) fn uncovered(&self) -> Vec<Key> {
         let is_uncovered = |key: &&Key| matches!(self.phase(**key), Some(Phase::Uncovered(_)));
         self.by_token.values().filter(is_uncovered).copied().collect()
     }
 
-    /// Notes that the request holds nothing under `token` any more.
+    /// Records that the request holds nothing under `token` any more.
     pub(super) fn forget_token(&mut self, token: FencingToken) {
         self.by_token.remove(&token);
     }
 
-    /// The request's id, given out now if it has none.
+    /// The request's id; assigns one if it has none.
     pub(super) fn id_of(&mut self, key: Key) -> Option<u64> {
         if self.by_key.get(&key)?.id.is_none() {
             let id = self.give_id(key);
@@ -203,7 +204,7 @@ impl Requests {
         self.by_key.get(&key)?.id
     }
 
-    /// The next id, which is `key`'s from now on.
+    /// Assigns the next id to `key`.
     fn give_id(&mut self, key: Key) -> u64 {
         self.ids_given += 1;
         self.by_id.insert(self.ids_given, key);
@@ -216,19 +217,19 @@ impl Requests {
         self.unanswered.remove(&id);
     }
 
-    /// Notes that the request's first answer has come.
+    /// Records that the request's first answer has come.
     pub(super) fn answered(&mut self, key: Key) {
         if let Some(id) = self.by_key.get(&key).and_then(|request| request.id) {
             self.unanswered.remove(&id);
         }
     }
 
-    /// Notes that the request holds its lock under `token`.
+    /// Records that the request holds its lock under `token`.
     pub(super) fn holds_under(&mut self, key: Key, token: FencingToken) {
         self.by_token.insert(token, key);
     }
 
-    /// Takes its id from a request that is to be sent under a new one. Returns the old id.
+    /// Removes the id of a request that will be sent under a new one. Returns the old id.
     pub(super) fn renumber(&mut self, key: Key) -> Option<u64> {
         let request = self.by_key.get_mut(&key)?;
         let id = request.id.take()?;
@@ -252,7 +253,7 @@ impl Requests {
         Some(request)
     }
 
-    /// All ids below have had their first answer.
+    /// The id below which all ids have had their first answer.
     pub(super) fn done_below(&self) -> u64 {
         if mutant!(DoneBeforeReceived) {
             return self.ids_given + 1;
@@ -260,8 +261,8 @@ impl Requests {
         self.unanswered.first().copied().unwrap_or(self.ids_given + 1)
     }
 
-    /// Takes out what was sent in a session that is over; what was not stays, for the next one,
-    /// in which ids begin anew. Changes of values have to be taken out before.
+    /// Removes the requests that were sent in a session that is over; the others stay for the next
+    /// session, in which ids start again. The caller removes changes of values before.
     pub(super) fn take_sent(&mut self) -> Vec<Request> {
         let sent: Vec<_> =
             self.by_key.iter().filter(|(_, one)| one.id.is_some()).map(|(key, _)| *key).collect();
@@ -270,7 +271,7 @@ impl Requests {
         taken
     }
 
-    /// Takes out what was never sent in this session.
+    /// Removes the requests that were never sent in this session.
     pub(super) fn take_unsent(&mut self) -> Vec<Request> {
         let unsent: Vec<_> =
             self.by_key.iter().filter(|(_, one)| one.id.is_none()).map(|(key, _)| *key).collect();

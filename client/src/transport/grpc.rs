@@ -1,4 +1,4 @@
-//! gRPC: sessions and questions. Beside it only `cluster.rs` names tonic.
+//! gRPC: sessions and reads. Only this folder names tonic.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,25 +18,25 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::verdict::Verdict;
 
-/// Messages that may lie between the session task and the connection.
+/// Most messages between the session task and the connection.
 const OUTGOING_MAX: usize = 64;
-/// Largest message taken from a server: a State names every request of the session.
+/// Largest message from a server: a State names every request of the session.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// h2 kills a connection on which many small frames lie unread; its budget grows with this
-/// (DESIGN §6).
+/// h2 closes a connection on which many small frames are unread; its budget grows with this (DESIGN
+/// §6).
 const WINDOW_BYTES: u32 = 4 << 20;
-/// Half-open connections are noticed after one interval and one time-out.
+/// A half-open connection is detected after one interval and one time-out.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// As above.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection that is being made.
+/// A connection attempt.
 type Connecting = BoxFuture<'static, Result<Channel, tonic::transport::Error>>;
-/// How the connection that an endpoint describes is made.
+/// Connects to an endpoint.
 type Connect = dyn Fn(Endpoint) -> Connecting + Send + Sync;
 
-/// Reaches servers by gRPC; each stream or question has a connection of its own. Public for
-/// simulations, which put a network of their own beneath it.
+/// Connects to servers by gRPC; each stream or read has a connection of its own. Public for
+/// simulations, which replace the network beneath it.
 #[doc(hidden)]
 #[derive(Clone)]
 pub struct GrpcTransport {
@@ -49,7 +49,7 @@ impl GrpcTransport {
         Self::over(tcp)
     }
 
-    /// Over whatever `connect` makes of an endpoint: its settings of HTTP/2 are to be kept.
+    /// Over the connections of `connect`, which has to keep the endpoint's settings of HTTP/2.
     pub fn over(connect: impl Fn(Endpoint) -> Connecting + Send + Sync + 'static) -> Self {
         Self { connect: Arc::new(connect) }
     }
@@ -75,7 +75,7 @@ pub(super) fn tcp(endpoint: Endpoint) -> Connecting {
 ///
 /// # Errors
 ///
-/// [`TransportError::Unreachable`]; nothing was asked.
+/// [`TransportError::Unreachable`]; nothing was sent.
 pub(super) async fn channel(connect: &Connect, endpoint: &str) -> Result<Channel, TransportError> {
     let unreachable = |error: tonic::transport::Error| TransportError::Unreachable {
         endpoint: endpoint.to_owned(),
@@ -84,7 +84,7 @@ pub(super) async fn channel(connect: &Connect, endpoint: &str) -> Result<Channel
     connect(described(endpoint).map_err(unreachable)?).await.map_err(unreachable)
 }
 
-/// Where a server is, and how we talk to it.
+/// The endpoint of a server, with the client's settings.
 pub(super) fn described(endpoint: &str) -> Result<Endpoint, tonic::transport::Error> {
     Ok(Endpoint::from_shared(format!("http://{endpoint}"))?
         .tcp_nodelay(true)
@@ -95,7 +95,7 @@ pub(super) fn described(endpoint: &str) -> Result<Endpoint, tonic::transport::Er
         .keep_alive_while_idle(true))
 }
 
-/// What the network said, without the layers it came through.
+/// The innermost error, without the layers around it.
 pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     let mut at = error;
     while let Some(source) = at.source() {
@@ -113,7 +113,7 @@ impl Transport for GrpcTransport {
         Box::pin(async move {
             let mut client = transport.client(endpoint.clone()).await?;
             let (outgoing, frames) = mpsc::channel(OUTGOING_MAX);
-            // The call begins with the first poll: a server may answer only to the first frame,
+            // The call starts with the first poll: a server may answer only after the first frame,
             // which the caller sends once it has the pipe.
             let call = async move {
                 let response = client.session(ReceiverStream::new(frames)).await?;
@@ -191,8 +191,8 @@ impl Transport for GrpcTransport {
     }
 }
 
-/// What a status means to a session or a question. Public for simulations, whose servers answer as
-/// ours do, without a port.
+/// The meaning of a status for a session or a read. Public for simulations, whose servers answer
+/// like real ones, without a port.
 #[doc(hidden)]
 pub fn told(endpoint: &str, status: &Status) -> TransportError {
     let message = status.message().to_owned();

@@ -1,4 +1,4 @@
-//! The ways to a server.
+//! Transports to servers.
 
 mod grpc;
 pub(crate) mod operator;

@@ -10,29 +10,29 @@ use tonic::{Response, Status};
 use super::grpc::{channel, tcp};
 use super::verdict::Verdict;
 
-/// Why a call was not answered with what it asked for.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Nobody is there. Nothing was asked.
+    /// No connection. Nothing was sent.
     NotConnected {
-        /// What the network said.
+        /// The network's error.
         detail: String,
     },
     /// The node does not lead, or has no quorum. Nothing was changed.
     Unavailable {
-        /// The node's words.
+        /// The node's message.
         message: String,
-        /// Where clients reach the leader, if the node knows.
+        /// The leader's endpoint for clients, if the node knows it.
         leader: Option<String>,
     },
-    /// Nothing was changed, and asking the same again will not help by itself.
+    /// Nothing was changed, and the same call will not succeed by itself.
     Refused {
-        /// The node's words.
+        /// The node's message.
         message: String,
     },
-    /// No outcome was seen; it may still take effect.
+    /// The outcome is unknown; the call may still take effect.
     Unknown {
-        /// The node's words, or the network's.
+        /// The node's message, or the network's error.
         message: String,
     },
 }
@@ -52,7 +52,7 @@ fn answer<T>(endpoint: &str, answer: Result<Response<T>, Status>) -> Answer<T> {
     answer.map(Response::into_inner).map_err(|status| failure(endpoint, &status))
 }
 
-/// Who the members are.
+/// The members.
 pub(crate) async fn status(endpoint: String) -> Answer<v1::ClusterStatusResponse> {
     let mut client = connect(endpoint.clone()).await?;
     answer(&endpoint, client.cluster_status(v1::ClusterStatusRequest {}).await)
@@ -85,7 +85,7 @@ pub(crate) async fn remove(
     answer(&endpoint, client.remove(request).await)
 }
 
-/// Hands leadership over.
+/// Transfers leadership.
 pub(crate) async fn transfer_leader(
     endpoint: String,
     request: v1::TransferLeadershipRequest,
@@ -118,7 +118,7 @@ pub(crate) async fn list_scopes(endpoint: String) -> Answer<v1::ListScopesRespon
     answer(&endpoint, client.list_scopes(v1::ListScopesRequest {}).await)
 }
 
-/// Brings in what is held and waited for elsewhere.
+/// Imports holds and waits.
 pub(crate) async fn import(
     endpoint: String,
     request: v1::ImportRequest,
@@ -136,7 +136,7 @@ pub(crate) async fn inspect_session(
     answer(&endpoint, client.inspect_session(request).await)
 }
 
-/// What a status means to a change.
+/// The meaning of a status for a change.
 fn failure(endpoint: &str, status: &Status) -> Failure {
     let message = status.message().to_owned();
     match Verdict::of(status) {
@@ -144,7 +144,7 @@ fn failure(endpoint: &str, status: &Status) -> Failure {
             Failure::Unavailable { message: format!("{endpoint}: {message}"), leader }
         }
         Verdict::Refused | Verdict::TooSlow => Failure::Refused { message },
-        // No session is asked for here, so that nobody can have taken one over.
+        // This call has no session, so no other stream can have resumed one.
         Verdict::Unknown | Verdict::TakenOver => {
             Failure::Unknown { message: format!("{endpoint}: {message}") }
         }

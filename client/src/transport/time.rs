@@ -1,4 +1,4 @@
-//! gRPC: the time service, from both ends.
+//! gRPC: the time service, client and server.
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -16,23 +16,23 @@ use tonic::{Code, Request, Response, Status};
 use super::grpc::{described, innermost};
 use crate::{Error, Result};
 
-/// A question and its answer are a few bytes.
+/// A request and its answer are a few bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 10;
-/// Questions of one connection that may be open at a time.
+/// Most open requests of one connection.
 const STREAMS_MAX: u32 = 1_000;
-/// Half-open connections are noticed after one interval and one time-out.
+/// A half-open connection is detected after one interval and one time-out.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// Why a replica did not tell the time.
+/// Why a replica did not return the time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoTime {
-    /// Another time it may.
+    /// A retry may succeed.
     NotNow(String),
-    /// It will not, as things are.
+    /// A retry does not succeed in the replica's present state.
     Refused(String),
 }
 
-/// One replica, over one connection that is made when it is first asked, and again when it broke.
+/// One replica, over one connection that is made at the first request, and again after it broke.
 #[derive(Debug)]
 pub(crate) struct GrpcReplica {
     described: Endpoint,
@@ -44,7 +44,7 @@ impl GrpcReplica {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] if that is no address.
+    /// [`Error::Setting`] if `endpoint` is no address.
     pub(crate) fn at(endpoint: &str) -> Result<Self> {
         let wrong = |error: tonic::transport::Error| Error::Setting {
             message: format!("endpoint {}: {}", endpoint.escape_debug(), innermost(&error)),
@@ -53,9 +53,9 @@ impl GrpcReplica {
         Ok(Self { described, channel: OnceLock::new() })
     }
 
-    /// Asks once.
+    /// Requests the time once.
     pub(crate) async fn now_us(&self) -> Result<u64, NoTime> {
-        // Only inside a runtime can it be made.
+        // The channel can be made only inside a runtime.
         let channel = self.channel.get_or_init(|| self.described.connect_lazy()).clone();
         let mut client =
             TimeServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
@@ -69,12 +69,12 @@ fn no_time(status: &Status) -> NoTime {
     match status.code() {
         Code::FailedPrecondition => NoTime::Refused(said()),
         Code::Unimplemented => NoTime::Refused("there is no time service there".into()),
-        // What the connection says of itself stands behind the status.
+        // The connection's own error is the source of the status.
         _ => NoTime::NotNow(std::error::Error::source(status).map_or_else(said, innermost)),
     }
 }
 
-/// A port on which a replica answers.
+/// A port of a replica.
 #[derive(Debug)]
 pub struct TimePort {
     listener: TcpListener,
@@ -82,11 +82,11 @@ pub struct TimePort {
 }
 
 impl TimePort {
-    /// Listens at `host:port`; port 0 is any that is free. Nobody is answered yet.
+    /// Listens at `host:port`; port 0 is any free port. It does not answer yet.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] if that is no address of this machine, or somebody else's already.
+    /// [`Error::Setting`] if `at` is no address of this machine, or is in use.
     pub async fn listen(at: &str) -> Result<Self> {
         let wrong = |error: std::io::Error| Error::Setting {
             message: format!("cannot listen at {}: {error}", at.escape_debug()),
@@ -96,12 +96,12 @@ impl TimePort {
         Ok(Self { listener, address })
     }
 
-    /// Where it listens.
+    /// The local address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers with what `now_us` says, until it is dropped.
+    /// Answers with the result of `now_us` until it is dropped.
     pub(crate) async fn serve(
         self,
         now_us: impl Fn() -> BoxFuture<'static, Result<u64>> + Send + Sync + 'static,
@@ -122,7 +122,7 @@ impl TimePort {
     }
 }
 
-/// The service around one question.
+/// The service around one function.
 struct Answering(Box<dyn Fn() -> BoxFuture<'static, Result<u64>> + Send + Sync>);
 
 #[tonic::async_trait]

@@ -1,40 +1,40 @@
-//! What a gRPC status tells a client: one table for sessions, questions and operators' calls.
+//! The meaning of a gRPC status for a client: one table for sessions, reads and operators' calls.
 
 use std::error::Error;
 
 use tonic::{Code, Status};
 
-/// Where a node that does not lead says who does.
+/// The metadata in which a node that does not lead names the leader.
 const LEADER_METADATA: &str = "holdfast-leader";
-/// The server's settings whose overflow cuts a slow reader's stream or watch; the name of the one
-/// is in the message.
+/// The server's settings whose overflow cuts a slow reader's stream or watch; the message contains
+/// the setting's name.
 const READER_LIMITS: [&str; 3] = ["outbox_frames", "outbox_bytes", "watch_backlog"];
 
 /// What is certain after a call or stream ended with a status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The server says that it does not lead or has no quorum. Nothing was done; another may do it,
-    /// and so may this one later.
+    /// The server does not lead or has no quorum. It did nothing; another may succeed, and so may
+    /// this one later.
     NotHere {
-        /// Where clients reach the leader, if the server knows.
+        /// The leader's endpoint for clients, if the server knows it.
         leader: Option<String>,
     },
-    /// A newer stream showed the session's secret.
+    /// A newer stream resumed the session with its secret.
     TakenOver,
-    /// This end did not read fast enough, and was cut.
+    /// This client did not read fast enough, and the server cut it.
     TooSlow,
-    /// Nothing was done, and trying the same again will not help.
+    /// The server did nothing, and the same call will not succeed later.
     Refused,
-    /// Nothing is certain: the connection broke, or the server does not know itself.
+    /// Nothing is certain: the connection broke, or the server does not know the outcome.
     Unknown,
 }
 
 impl Verdict {
-    /// What `status` says.
+    /// The meaning of `status`.
     pub(super) fn of(status: &Status) -> Self {
         match status.code() {
-            // tonic makes an UNAVAILABLE of its own when a connection breaks, and names what broke
-            // it; a server's comes without.
+            // tonic returns an UNAVAILABLE of its own when a connection breaks, with a source; a
+            // server's has none.
             Code::Unavailable if status.source().is_none() => {
                 Self::NotHere { leader: leader_of(status) }
             }
@@ -64,7 +64,7 @@ impl Verdict {
     }
 }
 
-/// Who leads, if the node that answered said so.
+/// The leader, if the node named one.
 fn leader_of(status: &Status) -> Option<String> {
     let leader = status.metadata().get(LEADER_METADATA)?;
     leader.to_str().ok().map(str::to_owned)
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(Verdict::of(&status), Verdict::NotHere { leader });
     }
 
-    /// The call may have arrived: that nothing was done is not certain.
+    /// The call may have arrived, so it is not certain that nothing was done.
     #[test]
     fn a_connection_that_broke_is_no_word_of_the_server() {
         let mut status = Status::unavailable("transport error");
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(Verdict::of(&limit), Verdict::Refused);
     }
 
-    /// Every code there is, as servers send it.
+    /// Every code, as servers send it.
     #[test]
     fn only_codes_by_which_nothing_was_done_are_refusals() {
         let refused = [

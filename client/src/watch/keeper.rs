@@ -1,4 +1,4 @@
-//! Keeps a watch going: finds who leads, and begins anew when it breaks.
+//! Keeps a watch going: finds the leader, and starts again when the watch breaks.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,43 +15,43 @@ use crate::{Error, Result};
 
 /// The longest delay between two rounds of attempts.
 const DELAY_MAX: Duration = Duration::from_secs(1);
-/// A watch that lived shorter than this counts as a failed attempt when it comes to delays.
+/// A watch that ran shorter than this counts as a failed attempt for the delays.
 const LIFE_MIN: Duration = Duration::from_secs(1);
 
-/// One watch after the other.
+/// A watch across restarts: one stream after the other.
 pub(super) struct Keeper {
     reader: Reader,
     prefix: String,
     route: Route,
-    /// The watch that runs.
+    /// The stream that runs.
     line: Option<Line>,
-    /// What it told and nobody has taken yet.
+    /// Events that the caller has not taken yet.
     told: VecDeque<WatchEvent>,
     /// Before the next attempt.
     pause: Option<Duration>,
     patience: Patience,
-    /// Something was told since the last break, and counts until `Restarted`.
+    /// Events came since the last break; they are valid until `Restarted`.
     counts: bool,
-    /// What the last attempt said.
+    /// The error of the last attempt.
     last: String,
     over: bool,
 }
 
-/// A watch at one server.
+/// A stream of one server.
 struct Line {
     endpoint: String,
     began: Moment,
     watched: Watched,
 }
 
-/// How long servers are looked for.
+/// How long the keeper looks for a server.
 #[derive(Clone, Copy)]
 enum Patience {
-    /// Nobody has polled yet.
+    /// Before the first poll.
     NotBegun,
     /// Until then.
     Until(Moment),
-    /// For ever: something was told.
+    /// For ever: events have come.
     Endless,
 }
 
@@ -109,7 +109,7 @@ impl Keeper {
         }
     }
 
-    /// The watch that ran is over.
+    /// Ends the stream that ran.
     fn broke(&mut self, error: TransportError) -> Result<()> {
         let line = self.line.take();
         if std::mem::take(&mut self.counts) && !mutant!(WatchRestartUntold) {
@@ -123,12 +123,12 @@ impl Keeper {
             }
             at_the_same = Some(endpoint);
         }
-        // Whoever cut a slow reader leads.
+        // Only the leader cuts a slow reader.
         let served_us = error == TransportError::TooSlow;
         self.failed(error, at_the_same.filter(|_| served_us))
     }
 
-    /// Tries one server, within what is left of our patience.
+    /// Tries one server, within the rest of the time limit.
     async fn connect(&mut self) -> Result<()> {
         let seams = self.reader.seams().clone();
         let left = self.patience_left()?;
@@ -154,7 +154,7 @@ impl Keeper {
         }
     }
 
-    /// How long servers are still looked for; `None`: for ever.
+    /// How long the keeper still looks for a server; `None`: for ever.
     fn patience_left(&mut self) -> Result<Option<Duration>> {
         let now = self.reader.seams().clock.now();
         let until = match self.patience {
@@ -173,7 +173,8 @@ impl Keeper {
         })
     }
 
-    /// An attempt, or what it led to, is over; `next` is whom to try then, if that is known.
+    /// Handles the end of an attempt or of its stream; `next` is the endpoint to try then, if
+    /// known.
     fn failed(&mut self, error: TransportError, next: Option<String>) -> Result<()> {
         let next = match error {
             TransportError::Refused { message } => return Err(reader::refused(message)),

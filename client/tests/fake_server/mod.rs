@@ -1,4 +1,4 @@
-//! A gRPC server with a mind of a few lines, for tests of the command line on real sockets.
+//! A minimal gRPC server for tests of the command line on real sockets.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ pub const HELD: &str = "held";
 /// The lock of this name is shared.
 pub const SHARED: &str = "shared";
 
-/// Grants what is free, queues what is held, answers keepalives.
+/// Grants free locks, queues requests for held ones, answers keepalives.
 #[derive(Clone, Default)]
 pub struct FakeServer {
     heard: Arc<Mutex<Vec<client_frame::Body>>>,
@@ -30,7 +30,7 @@ impl FakeServer {
         Self::start_at("127.0.0.1:0")
     }
 
-    /// The same at an address that may be somebody else's for a moment.
+    /// The same at an address that another process may have for a moment.
     pub fn start_at(address: &'static str) -> (Self, SocketAddr) {
         let server = Self::default();
         let serving = server.clone();
@@ -49,7 +49,7 @@ impl FakeServer {
         (server, told.recv().unwrap())
     }
 
-    /// Waits until a frame was heard for which `is_it` says so.
+    /// Waits until a frame has come for which `is_it` is true.
     pub fn wait_for(&self, what: &str, is_it: impl Fn(&client_frame::Body) -> bool) {
         let until = now() + Duration::from_secs(10);
         while !self.heard.lock().unwrap().iter().any(&is_it) {
@@ -121,7 +121,7 @@ fn acquired(acquire: &v1::Acquire) -> Body {
     Body::Denied(v1::Denied { request_id, refusal: Some(refusal) })
 }
 
-/// A lock that two share, with a value that is no text.
+/// A lock that two sessions share, with a value that is not UTF-8.
 fn shared_lock(name: String) -> v1::LockInfo {
     let reader = |label: &str, token| v1::Holder {
         label: label.into(),
@@ -215,7 +215,7 @@ impl LockService for FakeServer {
         Err(Status::unimplemented("no test asks"))
     }
 
-    /// One lock, and what happens to it.
+    /// One lock, and its changes.
     async fn watch(
         &self,
         _request: Request<v1::WatchRequest>,
@@ -320,7 +320,7 @@ impl LockService for FakeServer {
         Err(Status::unimplemented("no test asks"))
     }
 
-    /// Session 7 was imported, 8 is anybody's, and there are no others.
+    /// Session 7 was imported, session 8 was not, and there are no others.
     async fn inspect_session(
         &self,
         request: Request<v1::InspectSessionRequest>,

@@ -1,4 +1,4 @@
-//! A server whose every word a test says, on virtual time and without a socket.
+//! A server whose every frame the test writes, on virtual time and without a socket.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 pub const TTL: Duration = Duration::from_secs(10);
 /// How long after its send time an answered keepalive keeps a hold safe.
 pub const SAFE: Duration = Duration::from_millis(8_980);
-/// Longest a test waits for anything: virtual time would pass for ever.
+/// The longest wait of a test: virtual time would pass for ever.
 pub const PATIENCE: Duration = Duration::from_mins(2);
 
 pub fn ms(millis: u64) -> Duration {
@@ -28,7 +28,7 @@ pub struct Net {
     pub seams: Seams,
     streams: mpsc::Receiver<(String, Pipe<v1::ServerFrames, v1::ClientFrames>)>,
     transport: Arc<ScriptedTransport>,
-    /// Of the next frame, over all streams.
+    /// The index of the next frame, over all streams.
     index: Arc<AtomicU64>,
 }
 
@@ -49,7 +49,7 @@ impl Net {
         }
     }
 
-    /// Nobody answers at `endpoint` any more.
+    /// Makes `endpoint` unreachable.
     pub fn take_down(&self, endpoint: &str) {
         self.transport.down.lock().unwrap().insert(endpoint.to_owned());
     }
@@ -71,7 +71,7 @@ impl Net {
         (client.unwrap(), server)
     }
 
-    /// The next stream a client opens and has not given up meanwhile.
+    /// The next stream that a client opens and still keeps open.
     pub async fn accept(&mut self) -> Server {
         loop {
             let opened = self.seams.timeout(PATIENCE, self.streams.recv()).await;
@@ -99,7 +99,7 @@ impl Net {
         server
     }
 
-    /// The next stream, on which session 7 is resumed with `requests` and `next_request_id`.
+    /// The next stream; resumes session 7 on it with `requests` and `next_request_id`.
     pub async fn accept_resume(
         &mut self,
         requests: Vec<v1::RequestState>,
@@ -199,9 +199,9 @@ pub struct Server {
     heard: VecDeque<v1::ClientFrame>,
     index: Arc<AtomicU64>,
     seams: Seams,
-    /// The seqs of all keepalives heard, answered or not.
+    /// The seqs of all keepalives received, answered or not.
     pub keepalives: Vec<u64>,
-    /// What answers to keepalives say of the scopes.
+    /// The scopes in the answers to keepalives.
     pub scopes: Vec<v1::ScopeAuthority>,
 }
 
@@ -216,12 +216,12 @@ impl Server {
         self.heard.pop_front()
     }
 
-    /// What the next frame that is no keepalive says; keepalives are answered at once.
+    /// The body of the next frame that is no keepalive; answers keepalives at once.
     pub async fn hear(&mut self) -> client_frame::Body {
         self.hear_frame().await.body.expect("a frame says something")
     }
 
-    /// The next frame that is no keepalive; keepalives are answered at once.
+    /// The next frame that is no keepalive; answers keepalives at once.
     pub async fn hear_frame(&mut self) -> v1::ClientFrame {
         let until = self.seams.clock.now() + PATIENCE;
         loop {
@@ -238,7 +238,7 @@ impl Server {
         }
     }
 
-    /// Answers keepalives for `length`; hears nothing else.
+    /// Answers keepalives for `length`; no other frame may come.
     pub async fn keep_alive_for(&mut self, length: Duration) {
         let seams = self.seams.clone();
         let heard = seams.timeout(length, self.hear()).await;
@@ -273,7 +273,7 @@ impl Server {
         }
     }
 
-    /// The next frame, which is a release, with its names in order.
+    /// The next frame, which is a release: its token, and its names in order.
     pub async fn release_of_names(&mut self) -> (u64, Vec<String>) {
         match self.hear().await {
             client_frame::Body::Release(release) => (release.token, texts(&release.names)),
@@ -295,7 +295,7 @@ impl Server {
         }
     }
 
-    /// The next keepalive; nothing else may come before. It is not answered.
+    /// The next keepalive; no other frame may come before. It is not answered.
     pub async fn keepalive(&mut self) -> u64 {
         match self.frame().await.expect("the stream is open").body {
             Some(client_frame::Body::KeepAlive(keepalive)) => {
@@ -325,9 +325,9 @@ impl Server {
         let index = self.index.fetch_add(1, Ordering::Relaxed);
         let frame = |body| v1::ServerFrame { index, body: Some(body) };
         let frames = bodies.into_iter().map(frame).collect();
-        // A client that is gone hears nothing.
+        // A client that is gone receives nothing.
         let _ = self.pipe.outgoing.send(v1::ServerFrames { frames }).await;
-        // Let the client take it in before the test goes on.
+        // Lets the client handle it before the test goes on.
         self.seams.sleep(Duration::from_micros(1)).await;
     }
 
@@ -360,7 +360,7 @@ pub fn kept_alive(seq: u64) -> server_frame::Body {
     kept_alive_in(seq, Vec::new())
 }
 
-/// With these scopes.
+/// An answer with these scopes.
 pub fn kept_alive_in(seq: u64, scopes: Vec<v1::ScopeAuthority>) -> server_frame::Body {
     server_frame::Body::KeptAlive(v1::KeptAlive { seq, scopes })
 }

@@ -1,4 +1,5 @@
-//! What frees, refused by a server that has too much to do: sent again on the same stream, later.
+//! Frames that free something and that an overloaded server refused: sent again on the same stream,
+//! later.
 
 use futures_util::FutureExt;
 use holdfast::{Error, GuardState, RefusalReason};
@@ -10,7 +11,7 @@ use super::scripted::{
 };
 use super::{holding, start};
 
-/// What a server with too much to do asks for, milliseconds.
+/// The pause that the overloaded server names, milliseconds.
 const RETRY_AFTER_MS: u64 = 100;
 
 /// A refusal for load.
@@ -65,7 +66,7 @@ async fn a_release_that_was_refused_for_load_did_not_end_a_hold_that_is_gone() {
 }
 
 /// Each pause is up to twice as long as the one before, and none is longer than two seconds and its
-/// jitter; what gets through begins anew.
+/// jitter; a success starts from the first pause again.
 #[tokio::test(start_paused = true)]
 async fn pauses_between_retries_grow_to_a_bound_and_begin_anew() {
     let mut net = Net::new();
@@ -96,7 +97,7 @@ async fn pauses_between_retries_grow_to_a_bound_and_begin_anew() {
     assert!(anew < ms(2 * RETRY_AFTER_MS), "{anew:?}");
 }
 
-/// `done_below` must not pass a request whose end is not known (I12).
+/// `done_below` must not pass a request whose end is unknown (I12).
 #[tokio::test(start_paused = true)]
 async fn a_cancel_refused_for_load_is_sent_again_and_confirms_nothing_before() {
     let mut net = Net::new();
@@ -118,7 +119,7 @@ async fn a_cancel_refused_for_load_is_sent_again_and_confirms_nothing_before() {
     assert_eq!(later.done_below, 2);
 }
 
-/// A grant that nobody here remembers is cancelled; a refusal must not leave it held for ever.
+/// The client cancels a grant that it does not know; a refusal must not leave it held for ever.
 #[tokio::test(start_paused = true)]
 async fn the_cancel_of_a_forgotten_grant_refused_for_load_is_sent_again() {
     let mut net = Net::new();
@@ -147,7 +148,7 @@ async fn a_close_refused_for_load_is_sent_again() {
     assert_eq!(closing.await, Ok(()));
 }
 
-/// I12: under the id it had.
+/// I12: under the same id.
 #[tokio::test(start_paused = true)]
 async fn a_clear_refused_for_load_is_sent_again_and_a_new_value_is_refused_to_the_caller() {
     let mut net = Net::new();
@@ -172,7 +173,7 @@ async fn a_clear_refused_for_load_is_sent_again_and_a_new_value_is_refused_to_th
     assert!(guard.is_safe());
 }
 
-/// The caller of an acquire decides: it learns that a retry makes sense, and when.
+/// The caller of an acquire decides: the error shows that a retry makes sense, and when.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_refused_for_load_says_when_a_retry_makes_sense() {
     let mut net = Net::new();
@@ -190,8 +191,8 @@ async fn an_acquire_refused_for_load_says_when_a_retry_makes_sense() {
     server.keep_alive_for(ms(1_000)).await;
 }
 
-/// A refusal names the grant, not which of its releases it means; no release of a part may be taken
-/// for done because another was.
+/// A refusal names the grant, but not which of its releases it means; the release of one part must
+/// not count as done because another was.
 #[tokio::test(start_paused = true)]
 async fn of_two_parts_on_their_way_the_refused_one_is_sent_again() {
     let mut net = Net::new();
@@ -220,7 +221,7 @@ async fn of_two_parts_on_their_way_the_refused_one_is_sent_again() {
     assert_eq!(b.await, Ok(()));
 }
 
-/// What else a server may answer to a release makes no sense to repeat: State says what is true.
+/// After any other refusal of a release a retry makes no sense: State shows the truth.
 #[tokio::test(start_paused = true)]
 async fn a_release_refused_for_anything_else_ends_the_stream() {
     for reason in [v1::RefusalReason::Invalid, v1::RefusalReason::Unavailable] {
@@ -235,7 +236,7 @@ async fn a_release_refused_for_anything_else_ends_the_stream() {
     }
 }
 
-/// What waited to be sent again belongs to a stream: after a resume State decides.
+/// Retries belong to a stream: after a resume State decides.
 #[tokio::test(start_paused = true)]
 async fn after_a_resume_nothing_is_sent_twice() {
     let mut net = Net::new();

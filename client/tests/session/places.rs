@@ -1,4 +1,4 @@
-//! The place in the queue, to be awaited and to be watched.
+//! The place in the queue, as a future and as a stream.
 
 use futures_util::FutureExt;
 use holdfast::{Error, RefusalReason};
@@ -107,7 +107,7 @@ async fn a_request_that_is_wrong_has_no_places_and_one_answer() {
     assert!((&mut place).now_or_never().is_none(), "the answer is given once");
 }
 
-/// The copy that was sent first may take a place all the same: nobody here would ever give it up.
+/// The first copy may take a place all the same, and no caller would ever give that up.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_sent_again_and_refused_for_a_limit_is_taken_back() {
     let mut net = Net::new();
@@ -125,7 +125,8 @@ async fn an_acquire_sent_again_and_refused_for_a_limit_is_taken_back() {
     assert_eq!(server.cancel().await, id);
 }
 
-/// I10: the copy that was sent first has a place, of which the refusal says nothing (seed 1000006405 of the simulator).
+/// I10: the first copy has a place, about which the refusal proves nothing (seed 1000006405 of the
+/// simulator).
 #[tokio::test(start_paused = true)]
 async fn an_acquire_that_waits_keeps_its_place_when_a_copy_of_it_is_refused() {
     let mut net = Net::new();
@@ -143,7 +144,7 @@ async fn an_acquire_that_waits_keeps_its_place_when_a_copy_of_it_is_refused() {
     assert_eq!(outcome.await.unwrap().unwrap().token().get(), 41);
 }
 
-/// DESIGN §10: a claim is a frame of its own kind, and comes again as one.
+/// DESIGN §10: a claim is a frame of its own kind, also when it is sent again.
 #[tokio::test(start_paused = true)]
 async fn a_claim_names_the_owner_each_time_it_is_sent() {
     let mut net = Net::new();

@@ -1,5 +1,5 @@
-//! A resume by a server that knows pages: Opened moves no deadline, State comes in pages, and the
-//! answer to the keepalive behind them renews (DESIGN §5.1, §5.5; I6, I23, I31).
+//! A resume by a server that supports pages: Opened moves no deadline, State comes in pages, and
+//! the answer to the keepalive behind them renews (DESIGN §5.1, §5.5; I6, I23, I31).
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn page(requests: Vec<v1::RequestState>, next_request_id: u64, more: bool) -> Bo
     Body::State(v1::State { requests, next_request_id, more })
 }
 
-/// The next stream, on which the session is taken up again.
+/// The next stream, on which the client resumes the session.
 async fn accept_resume(net: &mut Net) -> Server {
     let mut server = net.accept().await;
     let resume = server.open().await.resume.expect("the session is resumed");
@@ -52,8 +52,8 @@ async fn an_opened_that_moves_no_deadline_is_not_believed_and_a_keepalive_follow
     assert!(safe_until(&guard) >= asked + SAFE && late_by < ms(5), "from when it was sent");
 }
 
-/// The first page names neither the hold nor the request that waits: had it been taken for all there
-/// is, the hold would be revoked and the request asked for anew.
+/// The first page names neither the hold nor the request that waits: if the client took it for the
+/// whole State, it would revoke the hold and send the request again.
 #[tokio::test(start_paused = true)]
 async fn a_state_that_is_cut_off_between_its_pages_changes_nothing() {
     let mut net = Net::new();
@@ -80,7 +80,8 @@ async fn a_state_that_is_cut_off_between_its_pages_changes_nothing() {
     assert_eq!(waiting.await.unwrap().unwrap().token().get(), 42);
 }
 
-/// The deadline passed while nobody could be reached; the session lived on, and the grant came.
+/// The deadline passed while no server could be reached; the session did not end, and the grant
+/// came.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_state_shows_after_the_deadline_is_handed_out_once_the_lease_is_renewed() {
     let mut net = Net::new();
@@ -107,7 +108,7 @@ async fn a_grant_that_state_shows_after_the_deadline_is_handed_out_once_the_leas
     assert!(two.is_safe() && three.is_safe() && !guard.is_safe());
 }
 
-/// The answer comes when it is worth nothing any more: State waits for the next one.
+/// The answer comes too late to renew: State waits for the next one.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_too_late_hands_nothing_out() {
     let mut net = Net::new();

@@ -8,17 +8,17 @@ use holdfast_seams::Moment;
 use super::scripted::{Net, PATIENCE, SAFE, Server, granted, kept_alive_in, ms};
 use super::start;
 
-/// A token drawn in that epoch.
+/// A token of that epoch.
 fn of_epoch(epoch: u64) -> u64 {
     (epoch << 48) + 41
 }
 
-/// The scope of `jobs`.
+/// The report on the scope of `jobs`.
 fn told(epoch: u32, remaining_ms: u64) -> Vec<v1::ScopeAuthority> {
     vec![v1::ScopeAuthority { scope: "jo".into(), epoch, remaining_ms }]
 }
 
-/// A client that has heard this of the scope, and the server's end of its stream.
+/// A client that has received this report on the scope, and the server's end of its stream.
 async fn hearing(net: &mut Net, scopes: Vec<v1::ScopeAuthority>) -> (holdfast::Client, Server) {
     let (client, mut server) = net.connected().await;
     server.scopes = scopes;
@@ -26,7 +26,7 @@ async fn hearing(net: &mut Net, scopes: Vec<v1::ScopeAuthority>) -> (holdfast::C
     (client, server)
 }
 
-/// One that holds `jobs` in epoch 3, by an authority of ten seconds.
+/// A client that holds `jobs` in epoch 3, under an authority of ten seconds.
 async fn holding(net: &mut Net) -> (holdfast::Client, Server, Guard) {
     let (client, mut server) = hearing(net, told(3, 10_000)).await;
     let (task, outcome) = start(net, client.lock("jobs"));
@@ -76,7 +76,7 @@ async fn a_grant_outside_of_every_scope_waits_for_none() {
     assert!(outcome.await.unwrap().unwrap().is_safe());
 }
 
-/// `CoverFromSendTime`: the answer takes two seconds; the cover is none the longer for it.
+/// `CoverFromSendTime`: the answer takes two seconds, which does not lengthen the cover.
 #[tokio::test(start_paused = true)]
 async fn a_guard_is_covered_from_when_the_keepalive_was_sent() {
     let mut net = Net::new();
@@ -183,7 +183,7 @@ async fn a_grant_that_ends_uncovered_is_asked_for_anew_by_who_waits() {
     assert_eq!(outcome.await.unwrap().unwrap().token().get(), of_epoch(6));
 }
 
-/// The stream broke, and the news of that with it.
+/// The stream broke, and the frame about it was lost.
 #[tokio::test(start_paused = true)]
 async fn so_is_one_that_a_resumed_session_does_not_find_any_more() {
     let mut net = Net::new();
@@ -199,7 +199,7 @@ async fn so_is_one_that_a_resumed_session_does_not_find_any_more() {
     assert!(outcome.try_recv().is_err(), "it still waits");
 }
 
-/// With W of 4 s what is left of an authority is shorter than the time between two keepalives.
+/// With W of 4 s the rest of an authority is shorter than the time between two keepalives.
 #[tokio::test(start_paused = true)]
 async fn a_short_authority_is_asked_for_in_time() {
     let mut net = Net::new();

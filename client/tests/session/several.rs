@@ -1,4 +1,4 @@
-//! Readers beside readers, several names at once, and whichever of them are free.
+//! Shared locks, several names at once, and whichever of them are free.
 
 use futures_util::FutureExt;
 use holdfast::{Acquire, Client, Error, Guard, LockItem, LostReason, Mode, RefusalReason};
@@ -19,7 +19,7 @@ async fn holding_three(net: &mut Net) -> (Client, Server, Guard) {
     (client, server, guard.unwrap())
 }
 
-/// What an acquire answers if it is granted under token 41 with these names.
+/// The result of an acquire that is granted under token 41 with these names.
 async fn granted_as(
     net: &Net,
     server: &mut Server,
@@ -73,7 +73,7 @@ async fn a_shared_acquire_shares_every_name_it_has() {
     assert!(!acquire.wait);
 }
 
-/// The batch of the Scylla seed: what was busy is not ours.
+/// The batch of the Scylla article: busy keys are not part of the guard.
 #[tokio::test(start_paused = true)]
 async fn a_guard_of_any_holds_what_the_grant_names_and_not_what_was_asked() {
     let mut net = Net::new();
@@ -172,7 +172,7 @@ async fn the_last_names_given_back_are_the_whole() {
     assert_eq!(release.await, Ok(()));
 }
 
-/// On the wire no names at all mean everything.
+/// On the wire an empty list means everything.
 #[tokio::test(start_paused = true)]
 async fn no_names_give_back_nothing() {
     let mut net = Net::new();
@@ -265,7 +265,7 @@ async fn the_whole_given_back_over_a_part_is_sent_again_alone_and_answers_both()
     assert_eq!(whole.await, Ok(()));
 }
 
-/// I23, I14: a set of which a name is gone is no set.
+/// I23, I14: a set without one of its names is no set.
 #[tokio::test(start_paused = true)]
 async fn a_name_missing_from_the_state_loses_the_whole_guard_and_gives_back_the_rest() {
     let mut net = Net::new();

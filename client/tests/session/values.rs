@@ -1,4 +1,4 @@
-//! Values: as they come with a grant, and as a holder changes them. And word of who waits.
+//! Values as they come with a grant, changes by a holder, and notices of waiters.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::scripted::{
 };
 use super::{holding, start};
 
-/// A client that holds `jobs` under token 41, with what token 7 left there.
+/// A client that holds `jobs` under token 41, with a value of token 7.
 async fn holding_value(net: &mut Net) -> (Client, Server, Guard) {
     let (client, mut server) = net.connected().await;
     let (_task, outcome) = start(net, client.lock("jobs"));
@@ -81,7 +81,7 @@ async fn a_value_is_vouched_for_and_removed() {
     assert_eq!(guard.value(), None);
 }
 
-/// I12: the server tells a repeat by its id.
+/// I12: the server recognises a repeat by its id.
 #[tokio::test(start_paused = true)]
 async fn a_change_the_state_does_not_know_is_sent_again_under_its_id() {
     let mut net = Net::new();
@@ -192,7 +192,7 @@ async fn under_a_hold_that_is_not_safe_nothing_is_asked() {
     drop(server);
 }
 
-/// A clock whose watchdog sleeps on: the deadline has passed, and nobody was told.
+/// A clock whose watchdog never fires: the deadline has passed, and the state still shows the hold.
 struct Drowsy(Arc<dyn Clock>);
 
 impl Clock for Drowsy {
@@ -210,7 +210,7 @@ impl Clock for Drowsy {
     }
 }
 
-/// A guard of `a` and `b` whose deadline has passed without anybody's notice.
+/// A guard of `a` and `b` whose deadline has passed without an alarm.
 async fn overdue() -> (Client, Server, Guard) {
     let mut net = Net::new();
     net.seams.clock = Arc::new(Drowsy(net.seams.clock.clone()));
@@ -224,7 +224,7 @@ async fn overdue() -> (Client, Server, Guard) {
     (client, server, guard)
 }
 
-/// DESIGN §5.6: the deadline counts, not whether somebody has noticed it.
+/// DESIGN §5.6: the deadline counts, not the alarm.
 #[tokio::test(start_paused = true)]
 async fn a_deadline_nobody_noticed_stops_a_change() {
     let (_client, _server, guard) = overdue().await;
@@ -279,7 +279,7 @@ async fn a_refused_change_says_why_and_leaves_the_hold() {
     assert_eq!(guard.value(), None);
 }
 
-/// The copy that was sent first may be committed all the same: the refusal is of the second alone.
+/// The first copy may be committed all the same: the refusal is of the second alone.
 #[tokio::test(start_paused = true)]
 async fn a_change_sent_again_and_refused_for_a_limit_may_have_been_done() {
     let mut net = Net::new();
@@ -298,7 +298,7 @@ async fn a_change_sent_again_and_refused_for_a_limit_may_have_been_done() {
     assert!(guard.is_safe());
 }
 
-/// I23: what the server says of the token is the truth.
+/// I23: the server's report about the token is the truth.
 #[tokio::test(start_paused = true)]
 async fn a_change_under_a_token_the_server_does_not_know_loses_the_hold() {
     let mut net = Net::new();

@@ -1,4 +1,4 @@
-//! What can be said on the command line.
+//! The command line's arguments.
 
 #[cfg(test)]
 mod fuzz;
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 #[cfg(feature = "cassandra")]
 use crate::failure::OWN_ERROR;
 
-/// Where servers are unless anything says otherwise.
+/// The servers without an option or variable.
 const ENDPOINTS_DEFAULT: &str = "127.0.0.1:7420";
 
 /// Distributed locks: run a job while no other machine runs it.
@@ -53,7 +53,7 @@ pub(crate) struct Global {
 }
 
 impl Global {
-    /// A client as the options say.
+    /// A client with the options' settings.
     pub(crate) fn builder(&self) -> Result<Builder, Failure> {
         let endpoints = self.endpoints.as_deref().unwrap_or(ENDPOINTS_DEFAULT);
         let builder = client_of(endpoints)?;
@@ -63,7 +63,8 @@ impl Global {
         })
     }
 
-    /// The same beside locks on Cassandra: the TTL is theirs, and where the servers are has to be said.
+    /// The same beside locks on Cassandra: the TTL is that of those locks, and the servers must be
+    /// given.
     #[cfg(feature = "cassandra")]
     pub(crate) fn second_builder(&self) -> Result<Builder, Failure> {
         let unsaid = || {
@@ -75,7 +76,7 @@ impl Global {
         Ok(client_of(self.endpoints.as_deref().ok_or_else(unsaid)?)?)
     }
 
-    /// How long reaching a server may take if the whole may take `wait`.
+    /// The limit for reaching a server if the whole may take `wait`.
     pub(crate) fn connect_limit(wait: Option<Duration>) -> Duration {
         // A try does not wait for a lock, but it has to reach a server.
         wait.filter(|wait| !wait.is_zero()).map_or(CONNECT_LIMIT, |wait| wait.min(CONNECT_LIMIT))
@@ -99,18 +100,18 @@ pub(crate) enum Command {
     /// token, the same for all).
     ///
     /// The command is the first of a process group of its own. Whatever ends it (its own end, a
-    /// signal, a lost lock), the lock is given back when nothing of that group runs any more:
-    /// what the command has started and left behind is waited for, and a line on standard error says
-    /// how many processes that are. SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to the group;
-    /// what still runs 10 s after the command itself has ended of one of them is killed (see
-    /// --kill-after). When the lock is about to be lost the whole group is asked to end, and
-    /// killed before somebody else could hold the lock (see --grace).
+    /// signal, a lost lock), holdfast gives the lock back when nothing of that group runs any more:
+    /// it waits for processes that the command has left behind, and a line on standard error shows
+    /// how many there are. SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to the group; what
+    /// still runs 10 s after such a signal has ended the command itself is killed (see
+    /// --kill-after). When the lock is about to be lost, holdfast asks the whole group to end, and
+    /// kills it before another client could hold the lock (see --grace).
     ///
     /// A process that has left the group (by setsid or setpgid, as daemons do, and each job of an
     /// interactive shell or of a shell with `set -m`) is not waited for, not asked to end and not
-    /// killed: it runs on without the lock. If holdfast itself is killed with SIGKILL, the
-    /// command is killed with it, but nothing else of its group: that runs on, and somebody else can
-    /// hold the lock as soon as the lease has run out, at most the TTL later.
+    /// killed: it runs on without the lock. If holdfast itself is killed with SIGKILL, the command
+    /// is killed with it, but nothing else of its group: that runs on, and another client can hold
+    /// the lock as soon as the lease has run out, at most the TTL later.
     Lock(LockArgs),
     /// Run a command if a lock, or all of several, is free, exit with 124 if it is not.
     ///
@@ -135,20 +136,21 @@ pub(crate) enum Command {
     /// The locks as they are, and then whatever happens to them, one line each.
     ///
     /// Ends with Ctrl-C, and 0. After a broken connection or a change of leader it goes on by
-    /// itself: it says so, and shows the locks anew. Exit codes: 0 asked to end; 122 the store
-    /// refused; 123 no server could be reached; 125 an error of holdfast itself.
+    /// itself: it prints a line about that, and the state of the locks again. Exit codes: 0 asked
+    /// to end; 122 the store refused; 123 no server could be reached; 125 an error of holdfast
+    /// itself.
     Watch(WatchArgs),
-    /// Who the members of the cluster are; add one, give it a vote, remove one, change who leads.
+    /// The members of the cluster: show them; add or remove one, give it a vote, change the leader.
     ///
-    /// Every change is named by its end: that it was made before is no error, and asking again is
-    /// harmless. One is made at a time. Exit codes: 0 done, or so already; 122 refused, nothing was
-    /// changed, the message says what to do; 123 no leader was reached, or no outcome was seen in
-    /// time; 125 an error of holdfast itself, or a wrong command line.
+    /// Every change names its result, so it is no error if that is so already, and repeating it is
+    /// harmless. The cluster makes one change at a time. Exit codes: 0 done, or so already; 122
+    /// refused, nothing was changed, the message says what to do; 123 no leader was reached, or no
+    /// outcome was seen in time; 125 an error of holdfast itself, or a wrong command line.
     #[command(subcommand)]
     Cluster(ClusterCommand),
     /// Scopes with fallback: prefixes of names that Cassandra serves while no server can be reached.
     ///
-    /// The leader answers, wherever the question is asked. Exit codes as of cluster.
+    /// The leader answers, whichever server is called. Exit codes as of cluster.
     #[command(subcommand)]
     Scope(ScopeCommand),
     /// Locks by the recipes on Cassandra; its tables.
@@ -163,7 +165,7 @@ pub(crate) enum Command {
     /// Starts servers of its own (the holdfastd beside this program, data in a temporary folder,
     /// every answer synced) or, without --members, measures those of --endpoints.
     Bench(BenchArgs),
-    /// The process of `bench` that is killed while it holds a lock.
+    /// The process that `bench` kills while it holds a lock.
     #[command(hide = true)]
     BenchHolder(BenchHolderArgs),
     /// A process of the demo's workers.
@@ -177,8 +179,8 @@ pub(crate) struct LockArgs {
     /// Give up after this long, e.g. 30s; covers reaching a server too [default: wait for ever].
     #[arg(long, value_parser = duration)]
     pub(crate) wait: Option<Duration>,
-    /// Take over what was imported of the lock for OWNER, as the store it came from calls it, instead
-    /// of waiting in line.
+    /// Take over the import of the lock for OWNER, by its name in the other store, instead of
+    /// waiting in line.
     #[arg(long, value_name = "OWNER", conflicts_with_all = ["shared", "any"])]
     pub(crate) claim: Option<String>,
     #[command(flatten)]
@@ -192,13 +194,13 @@ pub(crate) struct TryArgs {
     pub(crate) job: Job,
 }
 
-/// What runs under which lock.
+/// A command and its locks.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Job {
-    /// The locks: all of them, whole or not at all.
+    /// The locks: all of them or none.
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// Hold them beside others that share them.
+    /// Hold them shared, beside others that share them.
     #[arg(long)]
     pub(crate) shared: bool,
     /// Not all of them, but whichever are free: at least one.
@@ -208,7 +210,7 @@ pub(crate) struct Job {
     pub(crate) work: Work,
 }
 
-/// What runs while a lock is held.
+/// A command that runs under a lock.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Work {
     /// Ask the command to end (SIGTERM) this long before the locks stop being safe [default: a
@@ -222,9 +224,9 @@ pub(crate) struct Work {
     /// otherwise never, and what is left is waited for].
     #[arg(long, value_parser = duration)]
     pub(crate) kill_after: Option<Duration>,
-    /// Give back as soon as the command itself has ended, without waiting for what it has started. That
-    /// runs on without the lock: somebody else can hold it meanwhile, and both can write at the same
-    /// time.
+    /// Give the lock back as soon as the command itself has ended, without waiting for processes
+    /// that it has started. Those run on without the lock: another client can hold it meanwhile,
+    /// and both can write at the same time.
     #[arg(long)]
     pub(crate) release_at_exit: bool,
     /// The command and its arguments.
@@ -274,16 +276,16 @@ pub(crate) struct WatchArgs {
 /// Of `cluster`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
-    /// The members as the leader knows them: who votes, who leads, how far each has come.
+    /// The members as the leader reports them: votes, leadership, progress.
     Status(ClusterLimit),
-    /// Add a node that was started with `--join`. It learns, and does not vote yet.
+    /// Add a node that was started with `--join`. It is a learner, and does not vote yet.
     Add(AddArgs),
     /// Give a learner that has caught up a vote.
     Promote(MemberArgs),
     /// Remove a member, for ever: its node id is never used again. The leader hands over first.
     ///
-    /// Nothing is asked back: what would leave the cluster without a majority is refused, and a
-    /// machine that was removed by mistake comes back under a new node id.
+    /// There is no confirmation prompt: the cluster refuses a removal that would leave it without a
+    /// majority, and a machine that was removed by mistake comes back under a new node id.
     Remove(MemberArgs),
     /// Let another voter lead.
     TransferLeader(TransferArgs),
@@ -294,18 +296,18 @@ pub(crate) enum ClusterCommand {
 pub(crate) enum ScopeCommand {
     /// Make the names that begin with a prefix a scope with fallback.
     ///
-    /// Every client of these names has to know of scopes: update them all before.
+    /// Every client of these names has to support scopes: update them all before.
     Set(SetScopeArgs),
-    /// Make them names like all others again. The scope has to be served by the store at the moment.
+    /// Turn them back into ordinary names. The store has to serve the scope at the moment.
     Remove(RemoveScopeArgs),
-    /// Every scope: its epoch, whether it is granted in, its row in Cassandra.
+    /// Every scope: its epoch, whether it grants locks, its row in Cassandra.
     List(ClusterLimit),
 }
 
 /// Of `scope set`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SetScopeArgs {
-    /// What the names begin with; no two scopes overlap.
+    /// The prefix of the names; no two scopes overlap.
     pub(crate) prefix: String,
     /// Cassandra serves them while no server can be reached. So far there is no other kind of scope.
     #[arg(long, required = true)]
@@ -317,7 +319,7 @@ pub(crate) struct SetScopeArgs {
 /// Of `scope remove`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RemoveScopeArgs {
-    /// What the names begin with.
+    /// The prefix of the names.
     pub(crate) prefix: String,
     #[command(flatten)]
     pub(crate) limit: ClusterLimit,
@@ -326,7 +328,7 @@ pub(crate) struct RemoveScopeArgs {
 /// How long any of `cluster` and `scope` may take.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ClusterLimit {
-    /// Give up after this long, e.g. 30s; covers finding the leader and asking again.
+    /// Give up after this long, e.g. 30s; covers finding the leader and retries.
     #[arg(long, value_parser = duration, default_value = "15s")]
     pub(crate) timeout: Duration,
 }
@@ -375,7 +377,7 @@ fn node_id() -> clap::builder::RangedU64ValueParser {
 /// Of `demo`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// The same without locks: increments get lost, and the exit code says so.
+    /// The same without locks: increments get lost, and the exit code shows it.
     #[arg(long)]
     pub(crate) no_locks: bool,
 }
@@ -383,7 +385,7 @@ pub(crate) struct DemoArgs {
 /// Of `bench`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// What is done.
+    /// The workload.
     #[arg(long, value_enum, ignore_case = true)]
     pub(crate) workload: Workload,
     /// Start this many servers: 1 or 3 [default: 3, if no --endpoints are given].
@@ -397,7 +399,7 @@ pub(crate) struct BenchArgs {
     /// clients.
     #[arg(long, default_value_t = 8, value_parser = value_parser!(u32).range(1..=1_000))]
     pub(crate) sessions: u32,
-    /// How long is measured, seconds; 2 s of warm-up come before.
+    /// How many seconds are measured, after 2 s of warm-up.
     #[arg(long, default_value_t = 10, value_parser = value_parser!(u32).range(1..=3_600))]
     pub(crate) secs: u32,
     /// W5: how many holders are killed, one after the other.
@@ -438,10 +440,10 @@ pub(crate) struct BenchHolderArgs {
 /// Of the demo's worker processes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DemoWorkerArgs {
-    /// Where the four files are.
+    /// The folder of the four files.
     #[arg(long)]
     pub(crate) folder: PathBuf,
-    /// Which of the processes this is.
+    /// The number of this process.
     #[arg(long)]
     pub(crate) process: u32,
     /// Workers in this process.
@@ -452,7 +454,7 @@ pub(crate) struct DemoWorkerArgs {
     pub(crate) servers: Option<String>,
 }
 
-/// A cluster that `bench` starts.
+/// Parses the size of a cluster that `bench` starts.
 fn members(text: &str) -> Result<usize, String> {
     match text {
         "1" => Ok(1),
@@ -492,7 +494,7 @@ mod tests {
         assert_eq!(job.work.command, ["job", "d"]);
     }
 
-    /// Three columns, not as many as come.
+    /// Exactly three columns.
     #[cfg(feature = "cassandra")]
     #[test]
     fn columns_stand_before_a_subcommand() {
@@ -500,7 +502,7 @@ mod tests {
         assert!(Cli::try_parse_from(whole.split(' ')).is_ok());
     }
 
-    /// Before its subcommand, one of the two; the tables are made in either.
+    /// The form is given before the subcommand; `schema` has its own option.
     #[cfg(feature = "cassandra")]
     #[test]
     fn the_bakery_has_two_forms() {
@@ -516,7 +518,7 @@ mod tests {
         assert!(!parsed("queue --form php try n -- t"));
     }
 
-    /// As the others; their tables are named before them.
+    /// The same tasks as the others; the names of tables come first.
     #[cfg(feature = "cassandra")]
     #[test]
     fn the_older_recipes_lock_try_and_measure() {

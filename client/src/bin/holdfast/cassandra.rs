@@ -1,4 +1,4 @@
-//! `holdfast cassandra`: a command runs under a lock of one of the recipes; the recipes' tables.
+//! `holdfast cassandra`: runs a command under a lock of one of the recipes, and makes the recipes' tables.
 
 mod clock;
 mod housekeeper;
@@ -33,7 +33,7 @@ use moving::ModeArgs;
 use recipe::Recipe;
 use work::WorkCommand;
 
-/// Where the cluster is, and what is done there.
+/// The cluster, and the task there.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CassandraArgs {
     #[command(flatten)]
@@ -50,8 +50,8 @@ struct Place {
     /// [default: 60s].
     #[arg(long, value_parser = duration)]
     max_skew: Option<Duration>,
-    /// Decide within the datacenter of the nodes that are talked to (`LOCAL_SERIAL`, `LOCAL_QUORUM`):
-    /// clients of another datacenter are not excluded.
+    /// Decide within the datacenter of the nodes that holdfast calls (`LOCAL_SERIAL`, `LOCAL_QUORUM`): clients of another
+    /// datacenter are not excluded.
     #[arg(long)]
     local_serial: bool,
     #[command(flatten)]
@@ -62,41 +62,40 @@ struct Place {
 enum CassandraCommand {
     /// Print the tables as CQL, or make them.
     ///
-    /// What is there stays as it is. Exit codes: 0 done, or so already; 122 refused; 123 no node could
-    /// be reached; 125 an error of holdfast itself.
+    /// Existing tables stay as they are. Exit codes: 0 done, or so already; 122 refused; 123 no node could be reached; 125 an
+    /// error of holdfast itself.
     Schema(SchemaArgs),
     /// A row with an owner and a TTL for each lock (`leases`); 180s unless --ttl says otherwise.
     #[command(subcommand)]
     Lease(LockCommand),
-    /// Waiters in line by the time they came (`lock_queue`), the holder in a row of its own
-    /// (`lock_main`).
+    /// Waiters in the order of their arrival (`lock_queue`), the holder in a row of its own (`lock_main`).
     Queue(QueueArgs),
-    /// A row with a session for each lock (`tokens`), whose heartbeats are in a table of their own
-    /// (`token_times`); what died is freed by a housekeeper, and by nobody else.
+    /// A row with a session for each lock (`tokens`), with the sessions' heartbeats in a table of their own (`token_times`);
+    /// only a housekeeper frees the locks of dead sessions.
     #[command(subcommand)]
     TokensLwt(LockCommand),
-    /// Lamport's bakery: who wants in draws a number (`numbers`) while its flag is up (`choosing`), and the
-    /// lowest number is in.
+    /// Lamport's bakery: a client draws a number (`numbers`) while its flag is up (`choosing`), and the lowest number holds the
+    /// lock.
     Bakery(BakeryArgs),
-    /// The older recipe of the thesis: a row where those who want it try whether they are alone (`lock_shadow`), the
-    /// holder in another (`lock_main`). No order: who gives back and comes again mostly has it again.
+    /// The older recipe of the thesis: a row in which clients check whether they are alone (`lock_shadow`), the holder in
+    /// another (`lock_main`). No order: a client that releases and retries mostly gets the lock again.
     #[command(subcommand)]
     Shadow(LockCommand),
-    /// A row for each session that wants a lock (`optimistic_tokens`); who finds itself alone has it. For a few workers: many
-    /// keep each other from ever having it.
+    /// A row for each session that wants a lock (`optimistic_tokens`); a session that is alone holds it. For a few workers:
+    /// many keep each other out.
     #[command(subcommand)]
     TokensOptimistic(LockCommand),
-    /// Free the tokens of sessions that stopped beating, until a signal asks to end.
+    /// Free the tokens of sessions without heartbeats, until a signal asks to end.
     ///
-    /// Any number may run at once. A session is dead when a housekeeper has seen no heartbeat of it for
-    /// the grace, by its own watch; what died before it was started is gone one grace later. Exit codes:
-    /// 0 asked to end, or done; 122 refused; 123 no node could be reached; 125 an error of holdfast itself.
+    /// Any number may run at once. A session is dead when a housekeeper has seen no heartbeat of it for the grace, on its own
+    /// clock; sessions that died before it was started are gone one grace later. Exit codes: 0 asked to end, or done; 122
+    /// refused; 123 no node could be reached; 125 an error of holdfast itself.
     Housekeeper(HousekeeperArgs),
-    /// One replica of the time service that places in a queue can be by (`global_time`), until a signal asks to end.
+    /// Run one replica of the time service (`global_time`) that can order places in a queue, until a signal asks to end.
     ///
-    /// Run several, on machines of their own; the time goes on as long as one lives, and never goes back over all of them. Exit
-    /// codes: 0 asked to end; 122 refused: no such table, a cell with what is no time; 123 no node could be reached; 125 an error of
-    /// holdfast itself, or an address that cannot be listened at.
+    /// Run several, on machines of their own; the time goes on as long as one runs, and never goes back over all of them. Exit
+    /// codes: 0 asked to end; 122 refused: no such table, or a cell whose value is no time; 123 no node could be reached; 125
+    /// an error of holdfast itself, or an address that it cannot listen on.
     Clock(ClockArgs),
     /// A queue of work (`work_numbers` and four more): items are added, and each is worked on by one worker at a time.
     #[command(subcommand)]
@@ -113,11 +112,10 @@ struct QueueArgs {
 
 #[derive(Clone, Debug, Args)]
 struct SchemaArgs {
-    /// Make what is not there.
+    /// Make the missing tables.
     #[arg(long)]
     apply: bool,
-    /// Make the keyspace too, with so many replicas in each datacenter: three, for one node to be
-    /// spared.
+    /// Make the keyspace too, with this many replicas in each datacenter: three, to tolerate the loss of one node.
     #[arg(long, value_name = "N")]
     replication: Option<u32>,
     /// The form of the bakery's tables.
@@ -127,14 +125,14 @@ struct SchemaArgs {
 
 #[derive(Clone, Debug, Args)]
 struct BakeryArgs {
-    /// Whose text its other clients follow.
+    /// The article that the other clients follow.
     #[arg(long, value_enum, default_value = "wiki")]
     form: Form,
     #[command(subcommand)]
     command: LockCommand,
 }
 
-/// Of the bakery.
+/// The form of the bakery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
     /// The page of the Cassandra wiki: a flag is 1, and is deleted.
@@ -160,7 +158,7 @@ enum LockCommand {
     Lock(WaitArgs),
     /// Run a command if a lock is free, exit with 124 if it is not.
     Try(JobArgs),
-    /// Measure: clients that acquire and give back as fast as they can, on this cluster.
+    /// Measure: clients that acquire and release as fast as they can, on this cluster.
     ///
     /// The figures are those of `holdfast bench`, with round trips and statements without an answer. It uses
     /// locks of its own, whose names begin with `bench/`.
@@ -187,7 +185,7 @@ struct JobArgs {
 }
 
 impl Place {
-    /// A session of our own.
+    /// A driver session of its own.
     async fn connect(&self, limit: Duration) -> Result<Cassandra, Failure> {
         let credentials = self.reach.credentials();
         let scope = if self.local_serial { SerialScope::Datacenter } else { SerialScope::Cluster };
@@ -201,7 +199,7 @@ impl Place {
         self.names.layout()
     }
 
-    /// Of a row of modes: its TTL is not that of locks.
+    /// The options of a row of modes: its TTL is not that of locks.
     fn row_options(&self, limit: Duration) -> LockerOptions {
         let options = moving::row_options().answer_limit(limit);
         self.max_skew.into_iter().fold(options, LockerOptions::max_skew)
@@ -295,7 +293,7 @@ fn bench(
     Ok(0)
 }
 
-/// One lock, before many fail for one reason; how long its rows stand.
+/// Acquires one lock first, so that a common error is reported once; returns the TTL of its rows.
 async fn try_out(lockers: &[Arc<dyn RemoteLocker>], limit: Duration) -> holdfast::Result<Duration> {
     let Some(locker) = lockers.first() else { return Ok(Duration::ZERO) };
     let guard = locker.get_lock_within("bench/first", limit).await?;
@@ -341,12 +339,12 @@ fn lock(
             Some(Duration::ZERO) => Patience::None,
             Some(wait) => Patience::AtMost(wait.saturating_sub(spent)),
         };
-        // What `both` waits for last is the native store.
+        // In mode `both` the last wait is for the native store.
         let failed = if native.is_some() { Failure::from } else { failure };
         let kept = keep(&*locker, &name, patience, &events, &stop).await;
         let kept = kept.map_err(|error| failed(waited_before_too(error, spent)));
         drop(locker);
-        // What was given up is out of the table before we are gone.
+        // Abandoned rows are removed from the table before this process ends.
         let _ = seams.timeout(GOODBYE_LIMIT, cassandra.settled()).await;
         if let Some(native) = native {
             let _ = seams.timeout(GOODBYE_LIMIT, native.close()).await;
@@ -355,7 +353,7 @@ fn lock(
     })
 }
 
-/// `--wait` covers what was `spent` before the lock was asked for, and so does what is said of it.
+/// Adds `spent`, the time before the request, to the reported wait: `--wait` covers it.
 fn waited_before_too(error: Error, spent: Duration) -> Error {
     match error {
         Error::NotGranted { names, holders, waited } => {
@@ -368,7 +366,7 @@ fn waited_before_too(error: Error, spent: Duration) -> Error {
     }
 }
 
-/// Acquires, holds until told to stop, gives back.
+/// Acquires, holds until `stop`, releases.
 async fn keep(
     locker: &dyn RemoteLocker,
     name: &str,
@@ -383,7 +381,7 @@ async fn keep(
     let token = guard.fencing_token().map(|token| token.to_string());
     let held = Held::of_locks(guard.state(), &[name.to_owned()], token, guard.ttl());
     hold(held, events, stop).await;
-    // The command has ended; whatever this says, the TTL passes the lock on.
+    // The command has ended; whatever the result, the TTL passes the lock on.
     let _ = Seams::system().timeout(GOODBYE_LIMIT, guard.release()).await;
     Ok(())
 }

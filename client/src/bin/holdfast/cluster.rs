@@ -1,4 +1,4 @@
-//! Servers of our own on loopback, for the demo and for measuring.
+//! Local servers on loopback, for the demo and for measuring.
 
 use holdfast_seams::loopback;
 use std::fs::File;
@@ -13,9 +13,9 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::{runtime, spawn};
 
-/// How long one question to one server may take.
+/// The time limit of one request to one server.
 const QUESTION_LIMIT: Duration = Duration::from_millis(300);
-/// These servers need little disk, and a machine that is short of it should still show them.
+/// These servers need little disk, and should also run on a machine that is short of it.
 const RESERVE_BYTES: u64 = 64 << 20;
 
 /// The servers. Dropping it kills them.
@@ -32,8 +32,8 @@ struct Node {
 }
 
 impl Cluster {
-    /// Starts so many servers, with settings and data below `folder`. On the main thread: they
-    /// die with the thread that started them.
+    /// Starts this many servers, with settings and data below `folder`. Call it on the main thread:
+    /// they die with the thread that started them.
     pub(crate) fn start(folder: &Path, servers: usize) -> Result<Self, Failure> {
         let binary = server_binary()?;
         let ports = free_ports(servers * 3)?;
@@ -54,7 +54,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts a server that does not run.
+    /// Starts a server that is not running.
     pub(crate) fn start_node(&mut self, index: usize) -> Result<(), Failure> {
         let Some(node) = self.nodes.get_mut(index) else { return Ok(()) };
         let failed = |error| Failure::own("starting holdfastd", error);
@@ -73,12 +73,12 @@ impl Cluster {
         endpoints.join(",")
     }
 
-    /// The process ids of the servers that were started.
+    /// The process ids of the running servers.
     pub(crate) fn processes(&self) -> Vec<u32> {
         self.nodes.iter().filter_map(|node| Some(node.process.as_ref()?.id())).collect()
     }
 
-    /// The server that leads, if one says so.
+    /// The server that leads, if one reports that.
     pub(crate) fn leader(&self) -> Option<usize> {
         (0..self.nodes.len()).find(|index| {
             self.status(*index)
@@ -86,7 +86,7 @@ impl Cluster {
         })
     }
 
-    /// Whether a server takes part: leads, or follows a leader it hears.
+    /// Whether a server takes part: leads, or follows a leader that contacts it.
     pub(crate) fn is_ready(&self, index: usize) -> bool {
         self.status(index).is_some_and(|status| status.ready)
     }
@@ -98,16 +98,16 @@ impl Cluster {
         runtime::block_on(reader.status()).ok()?.ok()
     }
 
-    /// SIGKILL, by its process id.
+    /// Kills a server with SIGKILL, by its process id.
     pub(crate) fn kill(&mut self, index: usize) {
         if let Some(mut process) = self.nodes.get_mut(index).and_then(|node| node.process.take()) {
-            // It may have ended by itself, and then there is nothing to kill.
+            // It may have ended by itself; then there is nothing to kill.
             let _ = process.kill();
             let _ = process.wait();
         }
     }
 
-    /// The number of a server that ended by itself, and where its log is.
+    /// The number and log of a server that ended by itself.
     pub(crate) fn fallen(&mut self) -> Option<(usize, PathBuf)> {
         self.nodes.iter_mut().enumerate().find_map(|(index, node)| {
             let process = node.process.as_mut()?;
@@ -130,7 +130,7 @@ fn reader(endpoint: &str) -> Option<Reader> {
     Some(builder.connect_timeout(QUESTION_LIMIT).reader())
 }
 
-/// `holdfastd` beside our own executable: the one that was built with us.
+/// `holdfastd` beside this executable, from the same build.
 fn server_binary() -> Result<PathBuf, Failure> {
     let own = std::env::current_exe().map_err(|error| Failure::own("finding holdfast", error))?;
     let binary = own.with_file_name("holdfastd");
@@ -144,7 +144,7 @@ fn server_binary() -> Result<PathBuf, Failure> {
     ))
 }
 
-/// Ports nobody listens on now, and that a server finds free when it comes back.
+/// Ports that are free now, and that a server finds free when it restarts.
 fn free_ports(number: usize) -> Result<Vec<u16>, Failure> {
     let ports: Result<Vec<_>, _> = (0..number).map(|_| loopback::free_port()).collect();
     ports.map_err(|error| Failure::own("finding free ports", error))
@@ -164,7 +164,7 @@ fn settings(index: usize, addresses: &[String], folder: &Path) -> String {
             )
         })
         .collect();
-    // A server without a list of members is a cluster by itself.
+    // A server without a list of members is a cluster of its own.
     let members = match members.len() {
         1 => String::new(),
         _ => format!("members = [\n{}]\n", members.concat()),

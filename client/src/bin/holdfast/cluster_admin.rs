@@ -59,7 +59,7 @@ fn limit(command: &ClusterCommand) -> Duration {
     }
 }
 
-/// What is so now; `text` with the node in place of `{}`.
+/// The new state; `text` with the node in place of `{}`.
 fn told(global: &Global, is: &str, node: u64, text: &str) -> String {
     if global.json {
         json!({ "node": node, "is": is }).to_string()
@@ -165,7 +165,7 @@ fn role(member: &ClusterMember) -> &'static str {
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut text, byte| {
-        // A String takes whatever is written.
+        // Writing to a String cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })

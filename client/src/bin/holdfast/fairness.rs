@@ -1,6 +1,6 @@
-//! How evenly something was shared.
+//! How evenly the clients shared a resource.
 
-/// Jain's index: (Σx)² / (n·Σx²). 1 is perfect, 1/n is one taking all.
+/// Jain's index: (Σx)² / (n·Σx²). 1 is perfect, 1/n means that one client got all.
 pub(crate) fn jain(shares: &[u64]) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "counts of grants are far below 2^52")]
     let shares: Vec<f64> = shares.iter().map(|share| *share as f64).collect();

@@ -84,7 +84,7 @@ fn print(lock: &LockInfo) {
     }
 }
 
-/// What is not shown of `all`.
+/// Prints how many of `all` are not shown.
 fn more(all: u64, shown: usize) {
     let shown = u64::try_from(shown).unwrap_or(u64::MAX);
     if all > shown {

@@ -8,7 +8,7 @@ use crate::args::{Global, ListArgs};
 use crate::failure::Failure;
 use crate::{runtime, show};
 
-/// Locks asked for at a time.
+/// Locks in one page.
 const PAGE_SIZE: u32 = 1_000;
 
 pub(crate) fn run(global: &Global, args: &ListArgs) -> Result<u8, Failure> {
@@ -23,7 +23,7 @@ pub(crate) fn run(global: &Global, args: &ListArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// One line for each lock, page by page: a program may read it as it comes.
+/// Prints one line for each lock, page by page, so that a program can read them as they come.
 async fn print_json(reader: &Reader, prefix: &str) -> Result<(), Failure> {
     let mut after = None;
     loop {

@@ -1,4 +1,4 @@
-//! The command line of Holdfast. `holdfast --help` tells what it does.
+//! The command line of Holdfast; `holdfast --help` describes it.
 
 mod args;
 mod bench;
@@ -31,8 +31,8 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(usage) => {
-            // Help and version are asked for, everything else is our caller's mistake. Nobody is
-            // left to be told if even this cannot be printed.
+            // Help and version are requests, everything else is the caller's mistake. If even this
+            // cannot be printed, there is no other output.
             let _ = usage.print();
             return ExitCode::from(if usage.use_stderr() { OWN_ERROR } else { 0 });
         }

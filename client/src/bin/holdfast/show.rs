@@ -7,7 +7,7 @@ use holdfast::Holder;
 pub(crate) use holdfast::cli::{escaped, line};
 use serde_json::{Value, json};
 
-/// What a session calls itself, or its owner in the store it was imported from.
+/// A session's label; for an imported session, its owner's name in the other store.
 pub(crate) fn label(label: &str, is_imported: bool) -> String {
     let imported = if is_imported { " (imported)" } else { "" };
     format!("{}{imported}", escaped(label))
@@ -62,8 +62,8 @@ pub(crate) fn value(value: &holdfast::Value) -> Value {
     })
 }
 
-/// For people, on one line: text with whatever a terminal would act on escaped, anything else as
-/// bytes.
+/// For people, on one line: text with every character escaped that a terminal might act on,
+/// anything else as bytes.
 pub(crate) fn value_text(value: &holdfast::Value) -> String {
     match std::str::from_utf8(&value.bytes) {
         Ok(text) => format!("\"{}\"", escaped(text)),

@@ -1,20 +1,20 @@
-//! Signals as events, so that what they do is decided in one place.
+//! Signals as events, so that one place decides what they do.
 
 use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// Takes `heard` out of their default ways and gives each that comes to `tell`, on a thread of its
-/// own, until that says false. To be called before any other thread is started: threads inherit
-/// what is blocked. Children do too, unless they are started by [`crate::spawn`].
+/// Blocks the signals `heard` and passes each to `tell`, on a thread of its own, until `tell`
+/// returns false. Call it before any other thread is started: threads inherit the blocked signals.
+/// So do children, unless [`crate::spawn`] starts them.
 pub(crate) fn listen(
     heard: &[Signal],
     tell: impl Fn(Signal) -> bool + Send + 'static,
 ) -> Result<(), Failure> {
     let heard: SigSet = heard.iter().copied().collect();
     let mut blocked = heard;
-    // Taking the terminal back from a child's group must not stop us.
+    // Taking the terminal back from a child's group must not stop this process.
     blocked.add(Signal::SIGTTOU);
     blocked.thread_block().map_err(|error| Failure::own("blocking signals", error))?;
     std::thread::Builder::new()
@@ -35,11 +35,11 @@ pub(crate) fn asks_to_end(signal: Signal) -> bool {
     matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT)
 }
 
-/// Waits, in a runtime, for the first signal of a terminal or a service manager that asks to end.
+/// Waits, in a runtime, for the first SIGINT or SIGTERM.
 ///
 /// # Errors
 ///
-/// If the system lets nobody listen.
+/// If the system does not let this process listen.
 pub(crate) async fn asked_to_end_once() -> Result<(), Failure> {
     let listen = |kind| signal(kind).map_err(|error| Failure::own("listening to signals", error));
     let mut interrupt = listen(SignalKind::interrupt())?;

@@ -1,4 +1,4 @@
-//! Children that do not outlive us.
+//! Children that do not outlive this process.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -8,8 +8,8 @@ use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getpid, getppid};
 
-/// Has the kernel kill the command when the thread that starts it ends, so start it on the main
-/// thread; and has the command hear every signal, although we block some.
+/// Makes the kernel kill the command when the thread that starts it ends, so start it on the main
+/// thread; and lets the command receive every signal, although this process blocks some.
 pub(crate) fn as_child(command: &mut Command) {
     let parent = getpid();
     #[expect(unsafe_code, reason = "the parent-death signal can only be set after the fork")]
@@ -20,10 +20,10 @@ pub(crate) fn as_child(command: &mut Command) {
     }
 }
 
-/// In the child of `parent`, between fork and exec.
+/// Runs in the child of `parent`, between fork and exec.
 fn prepare(parent: Pid) -> std::io::Result<()> {
     prctl::set_pdeathsig(Signal::SIGKILL)?;
-    // The parent may have died before the line above: nobody would ever be told.
+    // The parent may have died before the line above: then no signal would ever come.
     if getppid() != parent {
         return Err(Errno::ESRCH.into());
     }

@@ -9,7 +9,7 @@ use crate::args::{Global, WatchArgs};
 use crate::failure::Failure;
 use crate::{runtime, show, signals};
 
-/// Prints until a signal asks to end, or nobody reads any more: both are how a watch ends.
+/// Prints until a signal asks to end, or the reader of the output is gone: both are the normal end.
 pub(crate) fn run(global: &Global, args: &WatchArgs) -> Result<u8, Failure> {
     let reader = global.builder()?.reader();
     runtime::block_on(async {
@@ -86,7 +86,7 @@ fn held_by(holder: &Holder) -> String {
     format!("held by {label} (token {}{shared})", holder.token)
 }
 
-/// Who held it; the label of a session that has ended is not known any more.
+/// The holder; the label of a session that has ended is not known any more.
 fn by(holder: &Holder) -> String {
     let label = show::escaped(&holder.label);
     let by = if label.is_empty() { String::new() } else { format!(" by {label}") };
@@ -156,7 +156,7 @@ fn reason_code(reason: LostReason) -> &'static str {
     }
 }
 
-/// Without how long it is held: that begins, or is over.
+/// Without the time it is held: that begins, or is over.
 fn json_of_holder(holder: &Holder) -> Value {
     json!({
         "session": holder.session.to_string(),

@@ -1,4 +1,4 @@
-//! What the server says, frame by frame.
+//! Frames from the server, one by one.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::session::request::{Key, Phase, Request};
 use crate::{Error, FencingToken, LostReason, Place};
 
 impl Machine {
-    /// Takes in what the server sent. `Some` if the stream is of no use any more.
+    /// Handles a message of the server. `Some` if the stream cannot be used any more.
     pub(in crate::session) fn handle(&mut self, frames: v1::ServerFrames) -> Option<StreamEnd> {
         self.lose_overdue();
         frames.frames.into_iter().find_map(|frame| self.handle_one(frame.index, frame.body?))
@@ -75,7 +75,7 @@ impl Machine {
                 return Some(StreamEnd::failed("the server resumed another session"));
             }
             Some(_) => self.begin_arriving(opened.lease_unmoved),
-            // Keepalives would be due without end.
+            // Keepalives would be due all the time.
             None if opened.ttl_ms == 0 => {
                 return Some(StreamEnd::failed("the server opened a session without a lease"));
             }
@@ -91,7 +91,7 @@ impl Machine {
             }
         }
         if opened.lease_unmoved && !mutant!(UnmovedOpenedBelieved) {
-            // What it says of scopes has nothing to do with the session's lease.
+            // Its report on scopes is independent of the session's lease.
             self.cover(sent, &opened.scopes);
             self.alarm();
         } else {
@@ -102,7 +102,7 @@ impl Machine {
         None
     }
 
-    /// Whether a frame of this index about the request is news; notes that it was seen.
+    /// Whether a frame with this index about the request is news; records the index.
     fn is_news(&mut self, key: Key, index: u64) -> bool {
         let Some(request) = self.requests.get_mut(key) else { return false };
         let news = index >= request.seen;
@@ -130,7 +130,8 @@ impl Machine {
 
     pub(super) fn granted(&mut self, granted: v1::Granted, index: u64) {
         let Some(key) = self.requests.with_id(granted.request_id) else {
-            // Nobody here remembers it: it is not to stay held (I13 makes a late one harmless).
+            // No request here has this id: it must not stay held (I13 makes a late Cancel
+            // harmless).
             self.queue(Intent::Forget(granted.request_id));
             return;
         };
@@ -169,13 +170,13 @@ impl Machine {
                     request.answer(Err(error));
                 }
             }
-            // The answer to its Cancel is still to come and says that it is over.
+            // The answer to its Cancel is still to come, and ends it.
             Phase::Cancelling => self.requests.answered(key),
             Phase::Unsent | Phase::Uncovered(_) | Phase::Held(_) | Phase::GivingBack(_) => {}
         }
     }
 
-    /// Whatever the request was, the server says that it is over (DESIGN §4, Cancel).
+    /// Ends a request that was being cancelled, whatever it was before (DESIGN §4, Cancel).
     fn cancelled(&mut self, id: u64) {
         self.retries.begin_anew();
         let Some(key) = self.requests.with_id(id) else { return };
@@ -196,15 +197,15 @@ impl Machine {
                 self.session_over(LostReason::SessionExpired);
                 return Some(StreamEnd::SessionOver);
             }
-            // State after a resume says what became of it, and a resume needs a quorum: one way
-            // to heal all. Asking here again would not do: another node may lead by now.
+            // State after a resume reports its outcome, and a resume needs a quorum: one way to
+            // heal all. A retry on this stream would not do: another node may lead by now.
             v1::RefusalReason::Unavailable => return Some(StreamEnd::failed(refusal.message)),
             _ => {}
         }
         match refused.subject {
             Some(Subject::RequestId(id)) => self.request_refused(id, refusal),
             Some(Subject::Token(token)) => self.release_refused(FencingToken::new(token), refusal),
-            // Nothing but a Close is about the session as a whole.
+            // Only a Close is about the session as a whole.
             None if self.close_sent && is_for_now(&refusal) => {
                 self.put_off(Intent::Close, &refusal)
             }
@@ -212,13 +213,13 @@ impl Machine {
         }
     }
 
-    /// An Acquire, a Cancel or a change of a value was refused.
+    /// Handles the refusal of an Acquire, a Cancel or a change of a value.
     fn request_refused(&mut self, id: u64, refusal: v1::Refusal) -> Option<StreamEnd> {
         if let Some(key) = self.requests.change_with_id(id) {
             return self.change_copy_refused(key, refusal);
         }
         let Some(key) = self.requests.with_id(id) else {
-            // It was to be spent, and must not stay to be granted to nobody.
+            // The id was to be spent: its request must not stay and get a grant without a caller.
             return is_for_now(&refusal)
                 .then(|| self.put_off(Intent::Forget(id), &refusal))
                 .flatten();
@@ -228,13 +229,13 @@ impl Machine {
             (matches!(phase, Phase::Cancelling), matches!(phase, Phase::Queued));
         match refusal.reason() {
             v1::RefusalReason::RequestGone if cancelling => drop(self.requests.remove(key)),
-            // It must not stay. If it was its Acquire that was refused, the answer to the Cancel is
-            // still to come, and a second one does no harm.
+            // The request must not stay. If the server refused its Acquire, the answer to the
+            // Cancel is still to come, and a second one does no harm.
             _ if cancelling && is_for_now(&refusal) => {
                 return self.put_off(Intent::Cancel(key), &refusal);
             }
-            // It has its place in the log: what was refused is a copy that was sent again after a resume, while the
-            // first one, of the stream before, was under way (I10).
+            // It has its place in the log: the server refused a copy that the client sent again
+            // after a resume, while the first one, of the stream before, was under way (I10).
             reason if waits && is_of_one_copy(reason) && !mutant!(RefusedCopyEndsWait) => {}
             _ => self.deny(key, refusal),
         }
@@ -249,8 +250,8 @@ impl Machine {
                 StreamEnd::SessionOver
             }
             v1::RefusalReason::Unavailable => StreamEnd::failed(refusal.message),
-            // One node of another cluster must not end a session that others still know; when
-            // nothing of it is safe any more, there is nothing to lose.
+            // One node of another cluster must not end a session that other nodes still know. When
+            // nothing of the session is safe any more, there is nothing to lose.
             _ if resuming && self.lease.span().is_alive(&*self.clock) => {
                 StreamEnd::failed(refusal.message)
             }

@@ -1,17 +1,17 @@
-//! A resume, from Opened until State is whole and may be believed.
+//! A resume, from Opened until the client applies the complete State.
 //!
-//! A server that was told that we take State in pages answers with an Opened that moves no deadline
-//! (`lease_unmoved`), and with the pages. Once the last is here, a keepalive goes out at once: its
-//! answer, which comes like any other after a quorum round begun after its receipt, is what moves the
-//! server's deadline and ours (§5.1, §5.5, I6). So a client that cannot take its State keeps nothing
-//! (I31).
+//! If the client asked for State in pages, the server answers with an Opened that moves no deadline
+//! (`lease_unmoved`), and with the pages. When the last page has come, the client sends a keepalive
+//! at once. Its answer, which comes like any other after a quorum round begun after its receipt,
+//! moves the server's deadline and the client's (§5.1, §5.5, I6). So a client that cannot receive
+//! its State keeps nothing (I31).
 //!
-//! State is believed whole or not at all (I23). While the lease is alive that is at once: holds live on
-//! under the deadline that they had, waits go on, and only the deadline waits for the answer. If the
-//! deadline has passed, nothing could be handed out before the answer; so State waits for it, with what
-//! comes behind it.
+//! The client applies State as a whole or not at all (I23). While the lease is alive it does so at
+//! once: holds stay under the deadline that they had, waits go on, and only the deadline waits for
+//! the answer. If the deadline has passed, no grant could be handed out before the answer; so State
+//! waits for it, with the frames behind it.
 //!
-//! A server of 0.1 knows nothing of this: its Opened renews, and its State is one frame.
+//! A server of 0.1 does not know pages: its Opened renews, and its State is one frame.
 
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::server_frame::Body;
@@ -19,13 +19,13 @@ use holdfast_proto::v1::{self, State};
 
 use super::{Machine, Stream, StreamEnd};
 
-/// Most requests of one State; the limit that a server can be given (`max_requests_per_session`).
+/// Most requests of one State; the largest value of a server's `max_requests_per_session`.
 const REQUESTS_MAX: usize = 1_000_000;
-/// Most frames behind a State that waits for its lease; past it the stream is given up for another.
-/// A server keeps 8,192 for a client that does not read, and the answer comes behind them.
+/// Most frames behind a State that waits for its lease; past it the client leaves the stream for
+/// another. A server keeps 8,192 for a client that does not read, and the answer comes behind them.
 const BEHIND_MAX: usize = 65_536;
 
-/// What has come of a State.
+/// The part of a State that has come.
 #[derive(Default)]
 pub(super) struct Arriving {
     /// Opened moved no deadline.
@@ -33,20 +33,20 @@ pub(super) struct Arriving {
     pages: Vec<v1::RequestState>,
     /// The index of the pages so far.
     index: Option<u64>,
-    /// The State, once it is whole and waits for the lease.
+    /// The State, once it is complete and waits for the lease.
     whole: Option<(State, u64)>,
-    /// What came behind it.
+    /// The frames that came behind it.
     behind: Vec<(u64, Body)>,
 }
 
 impl Machine {
-    /// The session is attached to this stream again; State is to come.
+    /// Starts to receive State: the session is attached to this stream again.
     pub(super) fn begin_arriving(&mut self, lease_unmoved: bool) {
         self.stream = Stream::Resuming(self.clock.now());
         self.arriving = Arriving { lease_unmoved, ..Arriving::default() };
     }
 
-    /// A page of State, or all of it.
+    /// Handles a page of State, or all of it.
     pub(super) fn state_came(&mut self, page: State, index: u64) -> Option<StreamEnd> {
         if !matches!(self.stream, Stream::Resuming(_)) {
             return Some(StreamEnd::failed("the server sent State where none was asked for"));
@@ -73,7 +73,7 @@ impl Machine {
         if !self.arriving.lease_unmoved {
             return self.synchronise(state, index);
         }
-        // Its answer renews; nothing else that is to be sent comes before it.
+        // The answer renews the lease; the client sends this keepalive before anything else.
         self.lease.hurry(self.clock.now());
         if self.closing || self.lease.span().is_alive(&*self.clock) {
             return self.synchronise(state, index);
@@ -82,7 +82,7 @@ impl Machine {
         self.arriving.whole = Some((state, index));
     }
 
-    /// Whether what comes now waits, and with `body` for how long: takes it if it does.
+    /// Returns `body` if it can be handled now; otherwise keeps it until the lease is renewed.
     pub(super) fn keeps_behind(
         &mut self,
         index: u64,
@@ -116,9 +116,10 @@ impl Machine {
         Err(None)
     }
 
-    /// The lease was renewed: State that waited for it is believed, and what came behind it.
+    /// Applies a State that waited for the lease, and the frames behind it, now that the lease is
+    /// renewed.
     pub(super) fn believe_state(&mut self) -> Option<StreamEnd> {
-        // An answer that came too late is worth nothing; the next one may be.
+        // An answer that came too late renews nothing; the next one may.
         let is_renewed = self.lease.span().is_alive(&*self.clock);
         if !matches!(self.stream, Stream::Renewing) || !is_renewed {
             return None;

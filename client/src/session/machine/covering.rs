@@ -1,4 +1,4 @@
-//! Authority over scopes: what it covers is handed out, what it does not cover any more is lost.
+//! Authority over scopes: hands out grants that it covers, and ends holds that it covers no more.
 
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::{self, ScopeAuthority};
@@ -12,13 +12,13 @@ use crate::session::request::{GivingBack, Key, Phase, Uncovered};
 use crate::{Error, FencingToken, LostReason, Place};
 
 impl Machine {
-    /// Whether this may be handed out now, as far as was told.
+    /// Whether the store may grant this name now, as far as reported.
     #[cfg(any(test, feature = "cassandra"))]
     pub(in crate::session) fn serves(&self, name: &str) -> bool {
         self.is_ready() && self.covers.are_served([name].into_iter(), self.clock.now())
     }
 
-    /// Takes in what was answered to a keepalive that was sent at `sent`.
+    /// Applies the answer to a keepalive that was sent at `sent`.
     pub(super) fn cover(&mut self, sent: Moment, scopes: &[ScopeAuthority]) {
         let sent = if mutant!(CoverFromReceipt) { self.clock.now() } else { sent };
         self.covers.told(sent, scopes, self.lease.terms());
@@ -36,8 +36,8 @@ impl Machine {
         self.hurry(sent);
     }
 
-    /// The grants that waited for authority, and have it now. Not before State has come after a resume: the store may
-    /// have ended them meanwhile, and the scope with them.
+    /// Hands out grants that waited for authority and have it now. Not before State has come after
+    /// a resume: the store may have ended them meanwhile, and the scope with them.
     fn hand_out_covered(&mut self) {
         if !self.is_ready() {
             return;
@@ -51,21 +51,22 @@ impl Machine {
         }
     }
 
-    /// Bounds a hold by what the scopes of its names say now; false if it cannot be safe any more.
+    /// Bounds a hold by the scopes of its names; false if it cannot be safe any more.
     pub(super) fn cover_hold(&self, hold: &Hold) -> bool {
         let names = hold.held().map(|lock| lock.name.as_ref());
         let safety = hold.safety();
         match self.covers.of(names, hold.token) {
-            // A hold of no scope, or of one that is gone.
+            // A hold in no scope, or in one that is gone.
             Covered::Free => safety.cover(None, &*self.clock),
             Covered::Until(until) => safety.cover(Some(until), &*self.clock),
-            // What covered it before ends by itself; a scope that is new to us covers nothing.
+            // Its cover from before ends by itself; a scope that is new to this client covers
+            // nothing.
             Covered::NotYet => safety.covered_until().is_some(),
             Covered::Over => false,
         }
     }
 
-    /// The holds whose cover has passed are lost, for ever.
+    /// Ends the holds whose cover has passed, for ever.
     pub(super) fn lose_uncovered(&mut self) {
         if self.cover_ends.is_none_or(|ends| self.clock.now() < ends) {
             return;
@@ -87,8 +88,8 @@ impl Machine {
         self.cover_ends = ends.min();
     }
 
-    /// Keeps a grant until authority covers it, and says so to who follows its place; false if it need
-    /// not wait.
+    /// Keeps a grant until authority covers it, and reports that as its place; false if it need not
+    /// wait.
     pub(super) fn waits_for_cover(
         &mut self,
         key: Key,
@@ -104,7 +105,7 @@ impl Machine {
             Covered::Until(until) => now < until,
             Covered::NotYet | Covered::Over => false,
         };
-        // Without a lease it is late, and given back, whatever covers it.
+        // Without a lease it is late and will be released, whatever covers it.
         if covered || !self.lease.span().is_alive(&*self.clock) {
             return false;
         }
@@ -119,7 +120,8 @@ impl Machine {
         true
     }
 
-    /// The store ended what waits to be covered: the request goes on waiting, at the end of the line.
+    /// The store ended a grant that waits for cover: the request goes on waiting, at the end of the
+    /// queue.
     pub(super) fn waits_on(&mut self, key: Key) -> bool {
         let request = self.requests.get_mut(key);
         let Some(Phase::Uncovered(uncovered)) = request.map(|request| &request.phase) else {
@@ -131,7 +133,8 @@ impl Machine {
         true
     }
 
-    /// What waits to be covered is given back, and its caller told so: it can hardly be had in time.
+    /// Releases a grant that waits for cover and fails its acquire: authority will hardly come in
+    /// time.
     pub(super) fn give_up_uncovered(&mut self, key: Key, reason: LostReason) {
         let Some(request) = self.requests.get_mut(key) else { return };
         let Phase::Uncovered(uncovered) = &request.phase else { return };
@@ -141,8 +144,8 @@ impl Machine {
         self.queue(Intent::Release(key));
     }
 
-    /// Authority may be far shorter than a session's lease: holds under it are kept by keepalives of their
-    /// own pace, and so is the hope of grants that wait for it.
+    /// Speeds up keepalives where authority needs it. Authority may be far shorter than a session's
+    /// lease: holds under it, and grants that wait for it, need a shorter keepalive interval.
     fn hurry(&mut self, sent: Moment) {
         let shortest = self.lease.terms().keepalive_every() / 8;
         if let Some(ends) = self.cover_ends {
@@ -251,7 +254,8 @@ mod tests {
         });
     }
 
-    /// Its state says so before any keepalive was answered: a process that plans by it, or stands still, has nothing else.
+    /// Its state shows the bound before any answered keepalive: a process that plans by it, or is
+    /// paused, has no other information.
     #[test]
     fn a_hold_says_from_the_start_that_authority_bounds_it() {
         on_virtual_time(async {

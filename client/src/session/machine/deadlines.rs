@@ -1,4 +1,4 @@
-//! What time does to a session: alarms, streams given up, holds lost.
+//! Time-driven actions of a session: alarms, streams that time out, holds that are lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::hold::GuardState;
 use crate::session::request::{GivingBack, Key, Phase};
 
 impl Machine {
-    /// Looks at the deadlines. To be called when [`Machine::next_alarm`] has come; called early
-    /// or late it is harmless.
+    /// Checks the deadlines. Call it when [`Machine::next_alarm`] has come; an early or late call
+    /// is harmless.
     pub(in crate::session) fn alarm(&mut self) {
         self.lose_overdue();
         let in_jeopardy = self.lease.in_jeopardy(self.clock.now());
@@ -27,23 +27,23 @@ impl Machine {
         self.cover_ends.map_or(lease, |ends| Some(lease.map_or(ends, |lease| lease.min(ends))))
     }
 
-    /// When the stream is to be given up, if nothing comes before.
+    /// When the stream times out, if nothing comes before.
     fn given_up_at(&self, attempt: Duration) -> Option<Moment> {
         match self.stream {
             Stream::None => None,
             Stream::Opening(since) | Stream::Resuming(since) => Some(since + attempt),
-            // A keepalive that cannot even be sent is as unanswered as one that was.
+            // A keepalive that could not be sent counts as unanswered too.
             Stream::Ready | Stream::Renewing => Some(self.lease.silent_from()),
         }
     }
 
-    /// When the driver has to look again: a keepalive or a retry is due, or the stream is given up.
+    /// When the driver has to check again: a keepalive or a retry is due, or the stream times out.
     pub(in crate::session) fn next_timer(&self, attempt: Duration) -> Option<Moment> {
         let give_up = self.given_up_at(attempt)?;
         let now = self.clock.now();
         let keepalive = self.may_keep_alive().then(|| self.lease.next_due());
         let retry = self.retries.at().filter(|_| self.is_ready());
-        // What is due already waits for room on the stream, not for time.
+        // Frames that are due already wait for room on the stream, not for time.
         let ahead = [keepalive, retry].into_iter().flatten().filter(|due| now < *due);
         Some(ahead.fold(give_up, Moment::min))
     }
@@ -53,7 +53,7 @@ impl Machine {
         self.given_up_at(attempt).is_some_and(|at| self.clock.now() >= at)
     }
 
-    /// Every hold whose safe deadline has passed is lost, for ever (DESIGN §5.6).
+    /// Ends every hold whose safe deadline has passed, for ever (DESIGN §5.6).
     pub(super) fn lose_overdue(&mut self) {
         if !self.lease.span().is_alive(&*self.clock) {
             self.lose_holds(LostReason::DeadlinePassed);
@@ -61,7 +61,7 @@ impl Machine {
         self.lose_uncovered();
     }
 
-    /// The holds are over here; the server is told to end them too.
+    /// Ends the holds here and queues their releases.
     fn lose_holds(&mut self, reason: LostReason) {
         let keys: Vec<_> = self.requests.holds().map(|(key, _)| key).collect();
         for key in keys {
@@ -81,7 +81,7 @@ impl Machine {
         self.queue(Intent::Release(key));
     }
 
-    /// What was sent at `sent` was answered, and these are all scopes of the store.
+    /// Applies an answer to a frame sent at `sent`; `scopes` are all scopes of the store.
     pub(super) fn renew(&mut self, sent: Moment, scopes: &[ScopeAuthority]) {
         let before = self.lease.span().clone();
         self.lease.renew(sent, &*self.clock);

@@ -1,7 +1,7 @@
-//! Everything a server can say, mutated, to the session of a client that asks, drops and waits.
+//! Mutated frames from a server, for the session of a client that acquires, drops and waits.
 //!
-//! Nothing panics, the machine never has to be asked for ever, and no hold is safe longer than its
-//! lease after the last keepalive that was sent (I6), whatever is said.
+//! Nothing panics, the machine does not produce frames for ever, and no hold is safe longer than
+//! its lease after the last keepalive that was sent (I6), whatever the frames are.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use prost::Message;
 use super::*;
 use crate::LockItem;
 
-/// The kinds of step; 0 is what the server says.
+/// The kinds of step; 0 is a message from the server.
 const SAYS: u8 = 0;
 const STREAM_BEGINS: u8 = 1;
 const STREAM_ENDS: u8 = 2;
@@ -26,7 +26,7 @@ const ASKS: u8 = 4;
 const DROPS: u8 = 5;
 const GIVES_BACK: u8 = 6;
 const KINDS: u8 = 7;
-/// Most messages that one step may make the machine want to send.
+/// Most messages that the machine may send after one step.
 const MESSAGES_MAX: usize = 1_000;
 const TTL: Duration = Duration::from_secs(10);
 
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// Names separated by blanks; what is not text is asked for as it would be shown.
+    /// Names separated by blanks; bytes that are not UTF-8 are replaced.
     fn asks(&mut self, bytes: &[u8]) {
         let text = String::from_utf8_lossy(bytes);
         let items: Vec<LockItem> = text.split(' ').map(LockItem::from).collect();
@@ -151,7 +151,7 @@ fn granted(request_id: u64) -> Granted {
     Granted { request_id, token: 5, names: vec!["a".into(), "b".into()], values }
 }
 
-/// A session that is granted two locks, waits for another, is cut off, and resumes.
+/// A session with a grant of two locks and a wait for another, which loses its stream and resumes.
 fn seed() -> Vec<u8> {
     let mut seed = Vec::new();
     script::push(&mut seed, STREAM_BEGINS, b"");

@@ -1,4 +1,4 @@
-//! Holds: handed out, given back whole or in part, lost.
+//! Holds: handed out, released in whole or in part, lost.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::session::request::{Done, GivingBack, Key, Part, Phase, tell};
 use crate::{Error, FencingToken, LostReason, RefusalReason, Result, Value};
 
 impl Machine {
-    /// Hands a grant to its caller, if it is safe to (DESIGN §5.6); otherwise it is released.
-    /// One that no authority covers yet waits for it.
+    /// Hands a grant to its caller if that is safe (DESIGN §5.6); otherwise releases it. A grant
+    /// that no authority covers yet waits for it.
     pub(super) fn hand_out(&mut self, key: Key, granted: v1::Granted) {
         let token = FencingToken::new(granted.token);
         self.requests.holds_under(key, token);
@@ -51,13 +51,13 @@ impl Machine {
         }
         let hold = Hold::granted(locks(items, granted.values), token, span);
         let hold = hold.filter(|hold| self.cover_hold(hold)).ok_or(too_late)?;
-        // Whoever looks at it first is told of its cover too.
+        // The first read of its state shows its cover too.
         hold.safety().publish(false);
         Ok(Arc::new(hold))
     }
 
-    /// Gives a hold back. `done` hears what became of it.
-    /// What was lost before is not given back any more: `done` is dropped unheard.
+    /// Releases a hold. `done` receives the outcome. A hold that was lost before is not released
+    /// again: then `done` is dropped.
     pub(in crate::session) fn give_back(&mut self, key: Key, done: Done) {
         self.lose_overdue();
         let Some(request) = self.requests.get_mut(key) else { return };
@@ -72,12 +72,12 @@ impl Machine {
         self.queue(Intent::Release(key));
     }
 
-    /// Gives back some names of a hold, the whole of it if no others are left. `done` hears what
-    /// became of it, or is dropped unheard as in [`Machine::give_back`].
+    /// Releases some names of a hold, or all of it if no others are left. `done` receives the
+    /// outcome, or is dropped as in [`Machine::give_back`].
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if a name is no part of the hold; nothing is given back then.
+    /// [`Error::Refused`] if a name is no part of the hold; then nothing is released.
     pub(in crate::session) fn give_back_names(
         &mut self,
         key: Key,
@@ -115,7 +115,7 @@ impl Machine {
         self.queue(Intent::ReleaseNames(key, part));
     }
 
-    /// The frame for a part, unless the whole is given back meanwhile.
+    /// The frame for a part, unless the whole hold is being released meanwhile.
     pub(super) fn release_of_names(&mut self, key: Key, part: Key) -> Option<Body> {
         let request = self.requests.get_mut(key)?;
         let Phase::Held(hold) = &request.phase else { return None };
@@ -147,8 +147,9 @@ impl Machine {
         self.settle_refused(key)
     }
 
-    /// The names of a hold as a State shows them. What is on its way back is sent again if it is
-    /// still held there; a name that is missing there is lost, and the hold with it.
+    /// Compares the names of a hold with a State. A part that is being released is sent again if
+    /// the State still shows it as held; a name that is missing there is lost, and the hold with
+    /// it.
     pub(super) fn synchronise_hold(&mut self, key: Key, names: &[Bytes]) {
         let Some(request) = self.requests.get_mut(key) else { return };
         let Phase::Held(hold) = &request.phase else { return };
@@ -173,7 +174,7 @@ impl Machine {
         }
     }
 
-    /// The server does not know the hold as it was handed out: what is left of it goes back.
+    /// The server does not know the hold as it was handed out: ends it and releases the rest.
     fn revoke(&mut self, key: Key) {
         let reason = LostReason::Revoked;
         let Some(request) = self.requests.get_mut(key) else { return };
@@ -189,8 +190,8 @@ impl Machine {
         self.ended(FencingToken::new(lost.token), &Err(Error::Lost { reason }), reason);
     }
 
-    /// The server says that a hold is over: `outcome` is what a release that waits is told,
-    /// `reason` what a hold that nobody gave back is.
+    /// Handles the server's report that a hold is over. A waiting release gets `outcome`; a hold
+    /// without a release is lost for `reason`.
     pub(super) fn ended(&mut self, token: FencingToken, outcome: &Result<()>, reason: LostReason) {
         let Some(key) = self.requests.with_token(token) else { return };
         if self.waits_on(key) {
@@ -226,7 +227,8 @@ impl Machine {
         let is_under_way =
             |part: &Part| part.sent > 0 && !retries.has(Intent::ReleaseNames(key, part.key));
         let request = self.requests.get_mut(key)?;
-        // Answers of the store come in the order of the frames, and a part is sent before the whole.
+        // The store answers in the order of the frames, and the client sends a part before the
+        // whole.
         if let Some(first) = request.parts.iter().position(is_under_way) {
             let part = request.parts.remove(first);
             tell(part.done, of_refused_release(part.sent));
@@ -256,7 +258,8 @@ fn locks(items: Vec<Item>, values: Vec<v1::NamedValue>) -> Vec<HeldLock> {
     locks.into_iter().map(|(item, value)| HeldLock::new(item, value)).collect()
 }
 
-/// "Not the holder": after a second copy because the first one did it.
+/// The outcome of a release that the server refused with "not the holder": a second copy is refused
+/// because the first one released the lock.
 fn of_refused_release(sent: u32) -> Result<()> {
     if sent > 1 { Ok(()) } else { Err(Error::Lost { reason: LostReason::Revoked }) }
 }

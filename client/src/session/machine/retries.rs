@@ -1,19 +1,20 @@
-//! What frees, refused by a server that has too much to do: sent again on the same stream, later.
+//! Frames that free something and that an overloaded server refused: sent again on the same stream,
+//! later.
 //!
 //! A new stream would cost the server far more than the refused frame: a connection, a quorum round
-//! and a State, after which the same frame comes again. So a release, a cancel, a value taken away
-//! or vouched for, and a close that are refused for now wait here until the server has had a pause.
-//! Nothing else changes: the guard is unsafe (DESIGN §5.6), the request keeps its phase and its id,
-//! `done_below` does not pass it, and its caller waits until its own limit.
+//! and a State, after which the client sends the same frame again. So a release, a cancel, a clear
+//! or confirm of a value, and a close that are refused for now wait here until the server has had a
+//! pause. Nothing else changes: the guard is unsafe (DESIGN §5.6), the request keeps its phase and
+//! its id, `done_below` does not pass it, and its caller waits until its own limit.
 //!
-//! The stream is given up, and State tells what is true, when a release is refused for any other
-//! reason than "not the holder"; when a server answers UNAVAILABLE, because another one may lead;
-//! and when a server refuses more than was asked of it.
+//! The client leaves the stream, and the next State shows the truth, when a server refuses a
+//! release for any other reason than "not the holder"; when a server answers UNAVAILABLE, because
+//! another one may lead; and when a server refuses more frames than the client sent.
 //!
 //! # Bounds
 //!
-//! At most [`REQUESTS_MAX`] things wait here, each once, and all of them for one moment; pauses are
-//! at most [`PAUSE_MAX`] and half of that.
+//! At most [`REQUESTS_MAX`] intents wait here, each once, and all of them for one instant; pauses
+//! are at most [`PAUSE_MAX`] and half of that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,51 +28,52 @@ use crate::session::request::{Key, Phase};
 
 /// The first pause, if the server names none.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The shortest, whatever the server names.
+/// The shortest pause, whatever the server names.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
-/// The longest, before jitter: a caller waits for a release as long as its lease, 1 s at least.
+/// The longest pause, before jitter: a caller waits for a release as long as its lease, 1 s at
+/// least.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// What waits to be sent again.
+/// The intents that wait for a retry.
 #[derive(Debug, Default)]
 pub(super) struct Retries {
     what: BTreeSet<Intent>,
-    /// When all of it is sent.
+    /// When all of them are sent.
     at: Option<Moment>,
-    /// What the server last asked for.
+    /// The pause that the server last named.
     asked: Option<Duration>,
-    /// How often something was sent again since anything was last done.
+    /// Rounds of retries since the server last did one of these operations.
     rounds: u32,
-    /// Releases of a hold that were refused, where several are under way and the refusal does not
-    /// say which it means.
+    /// Refused releases of a hold, where several are under way and the refusal does not name the
+    /// one it means.
     unclear: BTreeMap<Key, usize>,
 }
 
 impl Retries {
-    /// When something is to be sent again.
+    /// When the next retry is due.
     pub(super) fn at(&self) -> Option<Moment> {
         self.at
     }
 
-    /// Something that frees was done: the server has room again.
+    /// Records that the server did one of these operations: it has room again.
     pub(super) fn begin_anew(&mut self) {
         self.rounds = 0;
     }
 
-    /// Whether this waits to be sent again.
+    /// Whether this intent waits for a retry.
     pub(super) fn has(&self, intent: Intent) -> bool {
         self.what.contains(&intent)
     }
 }
 
-/// Whether the server may take the same frame a little later.
+/// Whether the server may accept the same frame a little later.
 pub(super) fn is_for_now(refusal: &v1::Refusal) -> bool {
     let reason = refusal.reason();
     refusal.retry_after_ms.is_some() || matches!(reason, Reason::Limit | Reason::DiskReserve)
 }
 
 impl Machine {
-    /// Sends this again, after the pause that the refusal asks for.
+    /// Schedules a retry, after the pause that the refusal names.
     pub(super) fn put_off(&mut self, intent: Intent, refusal: &v1::Refusal) -> Option<StreamEnd> {
         self.note_pause(refusal);
         self.put_off_until_then(intent)
@@ -99,7 +101,7 @@ impl Machine {
         too_many.then(|| StreamEnd::failed("the server refused more than it was asked"))
     }
 
-    /// Queues what is to be sent again by now.
+    /// Queues the retries that are due.
     pub(super) fn retry_what_is_due(&mut self) {
         if self.retries.at.is_none_or(|at| self.clock.now() < at) {
             return;
@@ -114,15 +116,15 @@ impl Machine {
         self.to_send.extend(due);
     }
 
-    /// One of the releases of a hold that are under way was refused for now.
+    /// Handles a refusal for now of one of the releases of a hold that are under way.
     pub(super) fn put_off_release(&mut self, key: Key, refusal: &v1::Refusal) -> Option<StreamEnd> {
         self.note_pause(refusal);
         *self.retries.unclear.entry(key).or_default() += 1;
         self.settle_refused(key)
     }
 
-    /// Each copy of a release has one answer: once as many of a hold were refused as are under way,
-    /// these are the ones.
+    /// Each copy of a release has one answer: when as many releases of a hold were refused as are
+    /// under way, the refusals mean exactly these.
     pub(super) fn settle_refused(&mut self, key: Key) -> Option<StreamEnd> {
         let refused = *self.retries.unclear.get(&key)?;
         let under_way = self.releases_under_way(key);
@@ -147,7 +149,7 @@ impl Machine {
         releases
     }
 
-    /// A copy that was refused explains no answer to a later one.
+    /// Uncounts a copy that was refused: it explains no answer to a later one.
     fn copy_did_nothing(&mut self, intent: Intent) {
         let (Intent::Release(key) | Intent::ReleaseNames(key, _)) = intent else { return };
         let Some(request) = self.requests.get_mut(key) else { return };

@@ -1,4 +1,4 @@
-//! Streams that come and go, and what is sent on them.
+//! The start and end of streams, and the frames sent on them.
 
 use holdfast_proto::v1::{self, client_frame::Body};
 
@@ -7,9 +7,9 @@ use super::{FRAMES_MAX, Intent, Machine, Opening, Retries, Stream, StreamEnd};
 use crate::session::request::{Phase, fail_all};
 
 impl Machine {
-    /// The first frame of a stream that is about to be sent.
+    /// Starts a stream and returns its first frame.
     pub(in crate::session) fn open(&mut self) -> v1::ClientFrames {
-        // Read before the frame is queued (DESIGN §5.4): the answer renews from here.
+        // Read before the frame is queued (DESIGN §5.4): the answer renews from this instant.
         let sent = self.clock.now();
         self.stream = Stream::Opening(sent);
         self.arriving = Arriving::default();
@@ -27,7 +27,7 @@ impl Machine {
         self.message(vec![Body::Open(open)])
     }
 
-    /// The stream is gone.
+    /// Handles the end of the stream.
     pub(in crate::session) fn detached(&mut self, end: &StreamEnd) {
         self.stream = Stream::None;
         self.arriving = Arriving::default();
@@ -56,7 +56,7 @@ impl Machine {
         self.may_keep_alive() && keepalive_due || self.is_ready() && anything_else
     }
 
-    /// What is to be sent now, at most one message; it has to be queued after this and in order.
+    /// The next message to send now; the driver queues it at once and in order.
     pub(in crate::session) fn take_output(&mut self) -> Option<v1::ClientFrames> {
         if !self.may_keep_alive() {
             return None;
@@ -80,7 +80,7 @@ impl Machine {
         (!bodies.is_empty()).then(|| self.message(bodies))
     }
 
-    /// The frame for an intent, unless things have moved on.
+    /// The frame for an intent; `None` if the request's phase has changed since.
     fn carry_out(&mut self, intent: &Intent) -> Option<Body> {
         match *intent {
             Intent::Acquire(key) => {

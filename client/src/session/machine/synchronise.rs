@@ -1,4 +1,4 @@
-//! The session's end, and the truth after a resume.
+//! The session's end, and the reconciliation after a resume.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ use crate::session::request::{Key, Phase, tell};
 use crate::{Error, LostReason, Place};
 
 impl Machine {
-    /// The session was taken up elsewhere; this client does not take it up again.
+    /// Ends the session here: another stream resumed it, and this client does not resume it again.
     pub(in crate::session) fn attached_elsewhere(&mut self) {
         self.session_over(LostReason::AttachedElsewhere);
     }
 
-    /// Nothing of the session is left. The next stream opens a new one for what was never sent.
+    /// Ends the session. The next stream opens a new one for the requests that were never sent.
     pub(super) fn session_over(&mut self, reason: LostReason) {
         self.end_requests(reason, &Error::SessionLost { reason });
         self.identity = None;
@@ -30,7 +30,7 @@ impl Machine {
         self.retries = Retries::default();
     }
 
-    /// Ends whatever was sent in this session.
+    /// Ends all requests that were sent in this session.
     pub(super) fn end_requests(&mut self, reason: LostReason, waits: &Error) {
         let over = Err(Error::Lost { reason });
         self.end_all_changes(reason);
@@ -47,8 +47,9 @@ impl Machine {
         }
     }
 
-    /// Everything the session has, as of `index`: what differs here is mended, what the server
-    /// does not know is sent again under the same id (I23).
+    /// Reconciles all requests of the session with its state as of `index`: requests that differ
+    /// here take the server's state, and requests that the server does not know are sent again
+    /// under the same id (I23).
     pub(super) fn synchronise(&mut self, state: v1::State, index: u64) {
         self.stream = Stream::Ready;
         self.to_send.clear();
@@ -59,7 +60,7 @@ impl Machine {
         for (id, entry) in known {
             match self.requests.with_id(id) {
                 Some(key) => self.synchronise_one(key, entry, index),
-                // Nobody here waits for it or would ever release it.
+                // No caller here waits for it or would ever release it.
                 None => self.forget_stray(&entry),
             }
         }
@@ -108,20 +109,20 @@ impl Machine {
             }
             Some(State::Ended(_) | State::ValueSet(_)) | None => return self.found_ended(key),
         }
-        // What this client wanted before the stream broke, once more.
+        // The client's last intent before the stream broke, again.
         if let Some(intent) = again {
             self.queue(intent);
         }
     }
 
-    /// The server has no trace of the request; `passed` if it has seen higher ids.
+    /// Handles a request that the server does not list; `passed` if it has seen higher ids.
     fn unknown_to_server(&mut self, key: Key, passed: bool) {
         let Some(request) = self.requests.get(key) else { return };
         match (&request.phase, passed) {
             (Phase::Unsent, _) | (Phase::Asked, false) => {
                 self.queue(Intent::Acquire(key));
             }
-            // Refused before it was proposed, and the refusal was lost.
+            // The server refused it before proposing it, and the refusal was lost.
             (Phase::Asked, true) => self.ask_anew(key),
             // A copy of its Acquire may still be under way: the Cancel spends the id.
             (Phase::Cancelling, false) => self.queue(Intent::Cancel(key)),
@@ -132,8 +133,8 @@ impl Machine {
         }
     }
 
-    /// Asks for a request under another id. The old one is spent, so that no copy under way can
-    /// take a place.
+    /// Sends a request under another id. The client spends the old one, so that no copy under way
+    /// can take a place.
     pub(super) fn ask_anew(&mut self, key: Key) {
         if let Some(id) = self.requests.renumber(key) {
             self.queue(Intent::Forget(id));
@@ -144,7 +145,7 @@ impl Machine {
         self.queue(Intent::Acquire(key));
     }
 
-    /// The request has ended at the server, and the frame that said so never came.
+    /// Ends a request that has ended at the server, when the frame about it never came.
     fn found_ended(&mut self, key: Key) {
         if self.waits_on(key) {
             return;
@@ -152,7 +153,7 @@ impl Machine {
         let reason = LostReason::Revoked;
         self.end_changes(key, reason);
         let Some(mut request) = self.requests.remove(key) else { return };
-        // The session lives, so nothing but its release can have ended a hold that is given back.
+        // The session is alive, so only its release can have ended a hold that is being released.
         let is_given_back = matches!(request.phase, Phase::GivingBack(_));
         let outcome = if is_given_back { Ok(()) } else { Err(Error::Lost { reason }) };
         request.finish_parts(&outcome);

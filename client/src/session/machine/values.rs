@@ -1,4 +1,4 @@
-//! Changes of values: asked, sent again, answered.
+//! Changes of values: sent, sent again, answered.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use crate::session::request::{Change, Done, Key, Phase, tell};
 use crate::{Error, FencingToken, LostReason, Mode, RefusalReason, Result, value};
 
 impl Machine {
-    /// Changes the value of a lock that the request `of` holds. `done` hears what became of it.
+    /// Changes the value of a lock that the request `of` holds. `done` receives the outcome.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if the lock is no part of the hold or is shared. Nothing is asked of the
-    /// store then. Nor is it under a hold that is over: `done` is dropped unheard.
+    /// [`Error::Refused`] if the lock is no part of the hold or is shared. Then the client sends
+    /// nothing to the store. Nor does it under a hold that is over: then `done` is dropped.
     pub(in crate::session) fn change_value(
         &mut self,
         of: Key,
@@ -49,7 +49,7 @@ impl Machine {
         Some(Body::SetValue(change.what.to_wire(id, change.token, &change.name)))
     }
 
-    /// The change with that id is committed.
+    /// Ends the change with that id: it is committed.
     pub(super) fn value_set(&mut self, id: u64) {
         let Some(key) = self.requests.change_with_id(id) else { return };
         let Some(change) = self.requests.remove_change(key) else { return };
@@ -60,8 +60,8 @@ impl Machine {
         tell(change.done, Ok(()));
     }
 
-    /// A copy of a change was refused. One that takes no room is sent again under its id, if the
-    /// server has too much to do just now.
+    /// Handles the refusal of a copy of a change. A change that takes no space is sent again under
+    /// its id, if the server is only overloaded.
     pub(super) fn change_copy_refused(
         &mut self,
         key: Key,
@@ -87,7 +87,7 @@ impl Machine {
         }
         let reason = LostReason::Revoked;
         tell(change.done, Err(Error::Lost { reason }));
-        // Unless that name was on its way back, the server does not know the hold any more.
+        // Unless that name is being released, the server does not know the hold any more.
         if let Some(Phase::Held(hold)) = self.requests.phase(change.of)
             && hold.lock(&change.name).is_some()
         {
@@ -95,15 +95,15 @@ impl Machine {
         }
     }
 
-    /// The hold of the request `of` is over for `reason`: what was not sent under it never will
-    /// be, and what was and has no answer gets none any more.
+    /// Ends the changes under the hold of request `of`, which is over for `reason`: an unsent
+    /// change will never be sent, and a change that was sent gets no answer any more.
     pub(super) fn end_changes(&mut self, of: Key, reason: LostReason) {
         for change in self.requests.remove_changes_of(of) {
             self.end_change(change, reason);
         }
     }
 
-    /// The same when every hold is over.
+    /// The same for all holds.
     pub(super) fn end_all_changes(&mut self, reason: LostReason) {
         for key in self.requests.change_keys() {
             if let Some(change) = self.requests.remove_change(key) {
@@ -123,8 +123,8 @@ impl Machine {
         tell(change.done, Err(outcome));
     }
 
-    /// What a State says of the changes on their way: answered, or to be sent again. To be called
-    /// before releases are sent again, which were asked for later.
+    /// Compares the changes that are under way with a State: each is answered, or sent again. Call
+    /// it before releases are sent again, because they came after the changes.
     pub(super) fn synchronise_changes(
         &mut self,
         known: &BTreeMap<u64, v1::RequestState>,
@@ -136,8 +136,8 @@ impl Machine {
             match id.map(|id| (id, known.get(&id).and_then(|entry| entry.state.as_ref()))) {
                 None => self.queue(Intent::Change(key)),
                 Some((id, None)) if id >= next_request_id => self.queue(Intent::Change(key)),
-                // Refused before it was proposed, and the refusal was lost. The old id is spent,
-                // so that no copy under way can undo what is set later.
+                // The server refused it before proposing it, and the refusal was lost. The client
+                // spends the old id, so that no copy under way can undo a later change.
                 Some((id, None)) => {
                     self.requests.renumber_change(key);
                     self.queue(Intent::Forget(id));
@@ -147,7 +147,7 @@ impl Machine {
                     self.change_refused(key, denied.refusal.clone().unwrap_or_default());
                 }
                 Some((id, Some(State::ValueSet(_)))) => self.value_set(id),
-                // Nobody but this client uses its ids: the server speaks of something else.
+                // Only this client uses its ids: the server's entry means something else.
                 Some((_, Some(State::Queued(_) | State::Granted(_) | State::Ended(_)))) => {
                     if let Some(change) = self.requests.remove_change(key) {
                         self.end_change(change, LostReason::Revoked);

@@ -1,4 +1,5 @@
-//! Changes of values on their way. Their ids come from the same rising row as those of acquires.
+//! Changes of values that are under way. Their ids come from the same sequence as those of
+//! acquires.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use super::{Done, Key, Requests};
 use crate::FencingToken;
 use crate::value;
 
-/// A change of the value of a lock that is held.
+/// A change of the value of a held lock.
 pub(in crate::session) struct Change {
     /// The request that holds the lock.
     pub(in crate::session) of: Key,
@@ -20,7 +21,7 @@ pub(in crate::session) struct Change {
     pub(in crate::session) asked: Moment,
     /// How often it was sent under that id.
     pub(in crate::session) sent: u32,
-    /// Who wants to know.
+    /// Receives the outcome.
     pub(in crate::session) done: Done,
 }
 
@@ -43,7 +44,7 @@ impl Requests {
         self.changes.keys().copied().collect()
     }
 
-    /// The change's id, given out now if it has none.
+    /// The change's id; assigns one if it has none.
     pub(in crate::session) fn id_of_change(&mut self, key: Key) -> Option<u64> {
         if self.changes.get(&key)?.id.is_none() {
             let id = self.give_id(key);
@@ -52,21 +53,21 @@ impl Requests {
         self.changes.get(&key)?.id
     }
 
-    /// Notes that the change is sent once more.
+    /// Records that the change is sent once more.
     pub(in crate::session) fn change_is_sent(&mut self, key: Key) {
         if let Some(change) = self.changes.get_mut(&key) {
             change.sent = change.sent.saturating_add(1);
         }
     }
 
-    /// Notes that the last copy was refused without being looked at.
+    /// Records that the server refused the last copy without a check.
     pub(in crate::session) fn change_did_nothing(&mut self, key: Key) {
         if let Some(change) = self.changes.get_mut(&key) {
             change.sent = change.sent.saturating_sub(1);
         }
     }
 
-    /// Takes its id from a change that is to be sent under a new one. Returns the old id.
+    /// Removes the id of a change that will be sent under a new one. Returns the old id.
     pub(in crate::session) fn renumber_change(&mut self, key: Key) -> Option<u64> {
         let change = self.changes.get_mut(&key)?;
         change.sent = 0;
@@ -75,8 +76,8 @@ impl Requests {
         Some(id)
     }
 
-    /// Takes a change out. It is not sent again, so its id counts as answered: a late copy lies
-    /// below `done_below` and changes nothing.
+    /// Removes a change. The client does not send it again, so its id counts as answered: a late
+    /// copy is below `done_below` and changes nothing.
     pub(in crate::session) fn remove_change(&mut self, key: Key) -> Option<Change> {
         let change = self.changes.remove(&key)?;
         if let Some(id) = change.id {
@@ -85,7 +86,7 @@ impl Requests {
         Some(change)
     }
 
-    /// Takes out the changes made under one hold.
+    /// Removes the changes made under one hold.
     pub(in crate::session) fn remove_changes_of(&mut self, of: Key) -> Vec<Change> {
         let keys: Vec<_> =
             self.changes.iter().filter(|(_, one)| one.of == of).map(|(key, _)| *key).collect();

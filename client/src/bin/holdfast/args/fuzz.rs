@@ -1,4 +1,5 @@
-//! Mutated command lines: understood, or refused in words; a duration is what was written.
+//! Mutated command lines: the parser accepts them or refuses with a message; a duration is never
+//! shorter than written.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -1,5 +1,5 @@
-//! The closed loops on Cassandra, by one of the recipes: the same figures as of our own store, and what
-//! only they have.
+//! The closed loops on Cassandra, by one of the recipes: the figures of the native store, and two
+//! of their own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::lock::keeper::GOODBYE_LIMIT;
 use crate::show;
 
-/// What is measured.
+/// The measurement.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LoopArgs {
     /// Clients that work at the same time.
@@ -28,21 +28,22 @@ pub(crate) struct LoopArgs {
     /// Locks that they share; as many as clients: each has one of its own.
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u32).range(1..=10_000))]
     names: u32,
-    /// Driver sessions that the clients share, each a process as far as locks go; never more than clients.
+    /// Driver sessions that the clients share; for locks, each counts as a process. Never more than
+    /// clients.
     #[arg(long, default_value_t = 8, value_parser = value_parser!(u32).range(1..=1_000))]
     pub(crate) sessions: u32,
-    /// How long is measured, seconds; 2 s of warm-up come before.
+    /// How many seconds are measured, after 2 s of warm-up.
     #[arg(long, default_value_t = 10, value_parser = value_parser!(u32).range(1..=3_600))]
     seconds: u32,
 }
 
 impl LoopArgs {
-    /// How many sessions are to be opened.
+    /// The number of sessions to open.
     pub(crate) fn sessions(&self) -> usize {
         count(self.sessions.min(self.clients))
     }
 
-    /// As the native workloads are called, where it is one of them.
+    /// The name of the native workload, where there is one.
     fn workload(&self) -> &'static str {
         match (self.clients, self.names) {
             (1, 1) => "W1",
@@ -53,9 +54,9 @@ impl LoopArgs {
     }
 }
 
-/// A lock service made of a recipe and a cluster, one entry for each session.
+/// A lock service: a recipe on a cluster, with one entry for each session.
 pub(crate) struct Measured {
-    /// The recipe, as the command line calls it.
+    /// The recipe's name on the command line.
     pub(crate) recipe: &'static str,
     pub(crate) sessions: Vec<Cassandra>,
     pub(crate) lockers: Vec<Arc<dyn RemoteLocker>>,
@@ -66,7 +67,7 @@ pub(crate) struct Measured {
 ///
 /// # Errors
 ///
-/// If what it costs cannot be read from the system.
+/// If the cost cannot be read from the system.
 pub(crate) async fn measure(
     global: &Global,
     args: &LoopArgs,
@@ -87,7 +88,7 @@ pub(crate) async fn measure(
     let (figures, asked) = tokio::join!(pairs::measure(&loops, window), asking);
     row.extend(figures?);
     tell(asked, &mut row);
-    // What was given up is out of the tables before we are gone.
+    // Abandoned rows are removed from the tables before this process ends.
     let settled = join_all(measured.sessions.iter().map(Cassandra::settled));
     let _ = seams.timeout(GOODBYE_LIMIT, settled).await;
     if global.json {
@@ -117,7 +118,7 @@ fn header(args: &LoopArgs, measured: &Measured, clock: &dyn Clock) -> Result<Row
     Ok(header.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
 }
 
-/// What all sessions asked of the cluster in the window.
+/// The statements of all sessions in the window.
 async fn asked(sessions: &[Cassandra], window: Window, clock: &dyn Clock) -> StatementCounts {
     let read = || {
         sessions.iter().map(Cassandra::statements).fold(StatementCounts::default(), |all, one| {

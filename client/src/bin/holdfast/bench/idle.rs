@@ -1,4 +1,4 @@
-//! W4: locks that are held, without and then with a waiter each. What does waiting cost?
+//! W4: locks that are held, first without and then with a waiter each. What does waiting cost?
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use super::row::{self, Row, float};
 use super::scene::Scene;
 use crate::failure::Failure;
 
-/// Lets the store do what it does after many grants, such as a snapshot, before memory is read.
+/// Time for the store's work after many grants, such as a snapshot, before memory is read.
 const SETTLE: Duration = Duration::from_secs(2);
-/// How long all waiters may take to stand in their queues.
+/// How long all waiters may take to enter their queues.
 const QUEUE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Measures; every waiter stands in its queue before the second window begins.
+/// Measures; every waiter is in its queue before the second window begins.
 pub(super) async fn measure(plan: &Plan, scene: &Scene) -> Result<Row, Failure> {
     let names = scene.names();
     let names: Vec<_> = (0..plan.clients).map(|lock| format!("{names}{lock}")).collect();
@@ -68,7 +68,7 @@ async fn queue_all(scene: &Scene, sessions: &[Client], names: &[String]) -> Resu
     Ok(())
 }
 
-/// What one window costs, under names that end in `suffix`.
+/// Adds the cost of one window, under keys that end in `suffix`.
 async fn tell_window(
     plan: &Plan,
     scene: &Scene,
@@ -87,7 +87,7 @@ async fn tell_window(
 
 async fn end(sessions: impl Iterator<Item = &Client>) {
     for session in sessions {
-        // The measurement is over, and a session that is not closed runs out by itself.
+        // The measurement is over, and a session that is not closed expires.
         let _ = session.close().await;
     }
 }

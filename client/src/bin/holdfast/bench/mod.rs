@@ -1,13 +1,13 @@
-//! `holdfast bench`: locks measured, with the workloads and the row that the peers are measured by.
+//! `holdfast bench`: measures locks, with the workloads and the result row of the peer systems.
 //!
-//! All workloads are closed loops: a client asks again as soon as its release was acknowledged. The
-//! clients are tasks on one thread, and share sessions. What counts is what happened in the window
-//! after the warm-up; the row says what else the machine was busy with meanwhile.
+//! All workloads are closed loops: a client sends its next request as soon as its release was
+//! acknowledged. The clients are tasks on one thread, and share sessions. Only the window after the
+//! warm-up counts; the row also shows the machine's other load in that window.
 //!
 //! # Invariants
 //!
-//! - An operation counts only once its release was acknowledged: nothing is measured that the store
-//!   could still undo.
+//! - An operation counts only once its release was acknowledged: no figure contains work that the
+//!   store could still undo.
 //! - A figure that does not apply is left out of the row, never 0.
 
 #[cfg(feature = "cassandra")]
@@ -33,13 +33,13 @@ use crate::{runtime, show, signals};
 use row::Row;
 use scene::Scene;
 
-/// What runs before the measured window, so that connections, caches and the leader are warm.
+/// The time before the measured window, in which connections, caches and the leader warm up.
 const WARM_UP: Duration = Duration::from_secs(2);
-/// TTL of the sessions unless --ttl says otherwise; W5 waits for it, so it has a shorter one.
+/// TTL of the sessions unless --ttl is given; W5 waits for it, so it has a shorter one.
 const TTL: Duration = Duration::from_secs(10);
 const TTL_KILLED_HOLDER: Duration = Duration::from_secs(5);
 
-/// What is measured, checked.
+/// The checked arguments.
 #[derive(Clone, Debug)]
 struct Plan {
     workload: Workload,
@@ -117,7 +117,7 @@ async fn measure(plan: &Plan, scene: &Scene) -> Result<Row, Failure> {
     Ok(row)
 }
 
-/// The process that W5 kills: takes the lock, says so, and says until when it is safe.
+/// The process that W5 kills: acquires the lock and prints its safe deadlines.
 pub(crate) fn hold(global: &Global, args: &BenchHolderArgs) -> Result<u8, Failure> {
     runtime::block_on(takeover::hold(global, &args.name))??;
     Ok(crate::failure::LOST)

@@ -1,4 +1,4 @@
-//! The closed loops on our own store.
+//! The closed loops on the native store.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::row::Row;
 use super::scene::Scene;
 use crate::failure::Failure;
 
-/// W1 to W3; `shared`: all clients want one lock.
+/// W1 to W3; `shared`: all clients use one lock.
 pub(super) async fn measure(plan: &Plan, scene: &Scene, shared: bool) -> Result<Row, Failure> {
     let sessions = scene.sessions(plan, plan.sessions).await?;
     let locker = |session: &holdfast::Client| Arc::new(session.clone()) as Arc<dyn RemoteLocker>;
@@ -26,7 +26,7 @@ pub(super) async fn measure(plan: &Plan, scene: &Scene, shared: bool) -> Result<
     let window = Window::after_warm_up(plan.window, &**scene.clock());
     let row = pairs::measure(&loops, window).await?;
     for session in &sessions {
-        // The measurement is over, and a session that is not closed runs out by itself.
+        // The measurement is over, and a session that is not closed expires.
         let _ = session.close().await;
     }
     Ok(row)

@@ -1,4 +1,4 @@
-//! W1, W2 and W3: acquire and release, over and over, by whatever locker.
+//! W1, W2 and W3: acquire and release, over and over, with any locker.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,17 +16,17 @@ use crate::failure::Failure;
 
 /// How long after the window an acquire that began in it may take before it counts as failed.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// After an error, so that a store that refuses everything is not asked without pause.
+/// The pause after an error, so that a store that refuses everything is not called without pause.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(5);
 
 /// Clients that acquire and release as fast as they can.
 pub(super) struct Loops {
     pub(super) seams: Seams,
     pub(super) probe: Probe,
-    /// The clients share them.
+    /// Shared by the clients.
     pub(super) lockers: Vec<Arc<dyn RemoteLocker>>,
     pub(super) clients: usize,
-    /// The clients share them too, if they are fewer; one at least.
+    /// At least one; shared by the clients, if there are fewer.
     pub(super) names: Vec<String>,
 }
 
@@ -38,14 +38,14 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// So long, after the warm-up that begins now.
+    /// A window of this length, after a warm-up that begins now.
     pub(super) fn after_warm_up(length: Duration, clock: &dyn Clock) -> Self {
         let from = clock.now() + WARM_UP;
         Self { from, until: from + length }
     }
 }
 
-/// What the clients share.
+/// The state that the clients share.
 struct Turns {
     seams: Seams,
     window: Window,
@@ -65,13 +65,13 @@ struct Tally {
 #[derive(Clone, Copy)]
 struct Last {
     client: usize,
-    /// When it was had, and was about to be released.
+    /// When it was granted, shortly before its release.
     granted: Moment,
-    /// How many grants of that lock its client has had one after the other.
+    /// How many grants of that lock its client has had in a row.
     run: u64,
 }
 
-/// Runs the closed loop until the window ends, and tells what happened in it.
+/// Runs the closed loop until the window ends, and returns its figures.
 pub(super) async fn measure(loops: &Loops, window: Window) -> Result<Row, Failure> {
     let names = loops.names.clone();
     let score = Score::of_clients(loops.clients);
@@ -108,11 +108,11 @@ fn start(
 }
 
 async fn wait_for(mut all: mpsc::Receiver<()>) {
-    // Nobody sends; it closes.
+    // Nothing is ever sent; the channel closes.
     while all.recv().await.is_some() {}
 }
 
-/// What the window costs.
+/// The cost of the window.
 async fn cost_of(loops: &Loops, window: Window) -> Result<Cost, Failure> {
     let clock = &loops.seams.clock;
     clock.sleep_until(window.from).await;
@@ -126,7 +126,8 @@ impl Turns {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One client: asks again as soon as its release was acknowledged, until the window ends.
+    /// Runs one client: the next request follows as soon as its release was acknowledged, until the
+    /// window ends.
     async fn take(&self, client: usize, locker: &dyn RemoteLocker) {
         let name = client % self.names.len();
         while self.seams.clock.now() < self.window.until {
@@ -164,7 +165,8 @@ impl Turns {
         Ok(())
     }
 
-    /// How long the hand-over took that ended now; the next one begins. Runs are of grants in the window.
+    /// The time of the hand-over that ended now; the next one begins. Runs count grants in the
+    /// window.
     fn handed_over(&self, name: usize, client: usize, granted: Moment) -> Option<Duration> {
         if !self.shared {
             return None;

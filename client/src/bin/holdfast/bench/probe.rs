@@ -1,4 +1,4 @@
-//! What a measurement costs, read from `/proc` at its two ends.
+//! The cost of a measurement, read from `/proc` at its two ends.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use crate::failure::Failure;
 
-/// Reads what this process, the servers and the whole machine have used.
+/// Reads the usage of this process, the servers and the whole machine.
 pub(super) struct Probe {
     clock: Arc<dyn Clock>,
-    /// `None`: they are not ours, and may run anywhere.
+    /// `None`: bench did not start them, and they may run anywhere.
     servers: Option<Vec<u32>>,
 }
 
-/// What was used up to one instant. CPU in seconds, user and system together.
+/// The usage up to one instant. CPU in seconds, user and system together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
     at: Moment,
@@ -26,15 +26,15 @@ pub(super) struct Reading {
     packets: u64,
 }
 
-/// What was used between two readings.
+/// The usage between two readings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
     pub(super) seconds: f64,
     pub(super) servers_cpu: Option<f64>,
     pub(super) own_cpu: f64,
-    /// Cores that whatever else runs on the machine kept busy.
+    /// Cores that other processes of the machine kept busy.
     pub(super) other_cores: Option<f64>,
-    /// On loopback, everybody's.
+    /// On loopback, of all processes.
     pub(super) packets: u64,
 }
 
@@ -62,7 +62,7 @@ impl Probe {
 }
 
 impl Reading {
-    /// What was used since `earlier`.
+    /// The usage since `earlier`.
     pub(super) fn since(&self, earlier: &Self) -> Cost {
         let seconds = self.at.saturating_since(earlier.at).as_secs_f64();
         let own_cpu = self.own_cpu - earlier.own_cpu;
@@ -73,7 +73,7 @@ impl Reading {
             seconds,
             servers_cpu,
             own_cpu,
-            // Servers that are not ours may be what keeps the machine busy.
+            // Foreign servers may be what keeps the machine busy.
             other_cores: servers_cpu.map(|servers| (machine_cpu - servers - own_cpu) / seconds),
             packets: self.packets.saturating_sub(earlier.packets),
         }
@@ -92,7 +92,7 @@ fn read(path: &Path) -> Result<String, Failure> {
         .map_err(|error| Failure::own(&format!("reading {}", path.display()), error))
 }
 
-/// A word of `path` that has to be a number.
+/// Parses a word of `path` that has to be a number.
 fn number<T: std::str::FromStr>(path: &Path, word: Option<&str>) -> Result<T, Failure> {
     let unexpected = || {
         let message = format!("a number was expected, not {word:?}");
@@ -101,7 +101,7 @@ fn number<T: std::str::FromStr>(path: &Path, word: Option<&str>) -> Result<T, Fa
     word.and_then(|word| word.parse().ok()).ok_or_else(unexpected)
 }
 
-/// In the kernel's ticks, most often a hundredth of a second.
+/// Converts the kernel's ticks, most often a hundredth of a second.
 fn seconds(ticks: u64) -> Result<f64, Failure> {
     let failed = |why: &str| Failure::own("asking for the length of a tick", why);
     let per_second = sysconf(SysconfVar::CLK_TCK).map_err(|error| failed(error.desc()))?;
@@ -117,15 +117,15 @@ fn sum_of_cpu(processes: &[u32]) -> Result<f64, Failure> {
 fn cpu_of(process: u32) -> Result<f64, Failure> {
     let path = PathBuf::from(format!("/proc/{process}/stat"));
     let text = read(&path)?;
-    // The name stands in brackets and may hold spaces; user and system time are the 14th and 15th
-    // of all words, the 12th and 13th after it.
+    // The name is in brackets and may contain spaces; user and system time are the 14th and 15th of
+    // all words, the 12th and 13th after it.
     let mut words = text.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').skip(11);
     let user: u64 = number(&path, words.next())?;
     let system: u64 = number(&path, words.next())?;
     seconds(user + system)
 }
 
-/// What all cores did besides being idle or waiting for a disk.
+/// The time of all cores except idle time and waits for a disk.
 fn machine_cpu() -> Result<f64, Failure> {
     let path = Path::new("/proc/stat");
     let text = read(path)?;
@@ -162,7 +162,7 @@ mod tests {
         let clock = Seams::system().clock;
         let probe = Probe::new(clock.clone(), Some(vec![std::process::id()]));
         let before = probe.read().expect("it reads");
-        // Until the kernel has counted some: however slow or busy the machine is.
+        // Until the kernel has counted some, however slow or busy the machine is.
         let cost = loop {
             let cost = probe.read().expect("it reads").since(&before);
             if cost.own_cpu >= 0.2 {

@@ -1,4 +1,4 @@
-//! One result: an object whose keys are the same for every lock service that is measured.
+//! One result: an object with the same keys for every lock service.
 
 use holdfast_seams::Clock;
 use prost_types::Timestamp;
@@ -10,13 +10,13 @@ use super::scene::Scene;
 use crate::args::Workload;
 use crate::failure::Failure;
 
-/// Key and figure. What does not apply is not there.
+/// Keys and figures. A figure that does not apply is left out.
 pub(super) type Row = Map<String, Value>;
 
-/// What runs, and when.
+/// The description of the run, and its time.
 pub(super) async fn header(plan: &Plan, scene: &Scene) -> Result<Row, Failure> {
     let load = probe::load()?;
-    // Connecting waits for a leader; only then a server knows its members.
+    // Connecting waits for a leader; only then does a server know its members.
     let sessions = scene.sessions(plan, 1).await?;
     let status = scene.status().await?;
     for session in sessions {
@@ -27,7 +27,7 @@ pub(super) async fn header(plan: &Plan, scene: &Scene) -> Result<Row, Failure> {
         ("variant", json!(format!("sessions={}", plan.sessions))),
         ("version", json!(status.version)),
         ("topology", json!(format!("{}n", status.members.len()))),
-        // The server has no other way: it answers nothing that is not synced on a majority.
+        // The server has no other mode: it answers only after a majority has synced.
         ("durability", json!("fsync")),
         ("workload", json!(name(plan.workload))),
         ("n", json!(plan.clients)),
@@ -40,7 +40,7 @@ pub(super) async fn header(plan: &Plan, scene: &Scene) -> Result<Row, Failure> {
     Ok(header.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
 }
 
-/// Of W5, how many trials: as the peers' rows have it.
+/// For W5 the number of trials, as in the peers' rows.
 fn seconds(plan: &Plan) -> u64 {
     match plan.workload {
         Workload::KilledHolder => plan.trials.into(),
@@ -58,13 +58,13 @@ fn name(workload: Workload) -> &'static str {
     }
 }
 
-/// Now, to the second, as RFC 3339 has it.
+/// The current time, to the second, in RFC 3339.
 pub(super) fn timestamp(clock: &dyn Clock) -> String {
     let seconds = i64::try_from(clock.wall_ms() / 1_000).unwrap_or(i64::MAX);
     Timestamp { seconds, nanos: 0 }.to_string()
 }
 
-/// What a window cost; `suffix` ends the keys that the peers have twice.
+/// Adds the cost of a window; `suffix` ends the keys that the peers have twice.
 pub(super) fn tell_cost(cost: &Cost, suffix: &str, row: &mut Row) {
     row.insert(format!("client_cpu_s{suffix}"), json!(cost.own_cpu));
     if let Some(servers) = cost.servers_cpu {

@@ -1,4 +1,4 @@
-//! Where it is measured: servers of our own, or others', and sessions there.
+//! The fixture of a measurement: servers that bench starts, or foreign ones, and sessions there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::failure::Failure;
 
 /// How long the servers may take to have a leader that opens a session.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
-/// Members of a cluster of our own, unless another number was asked for.
+/// Members of a cluster that bench starts, without --members.
 const MEMBERS: usize = 3;
 
-/// Servers, and the ways to them.
+/// The servers, their folder and endpoints.
 pub(super) struct Scene {
-    // In this order: the servers end before their folder goes.
+    // In this order: the servers end before their folder is removed.
     own: Option<Cluster>,
     folder: Option<TempDir>,
     endpoints: String,
@@ -29,7 +29,7 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// Starts servers, unless others' are to be measured. On the main thread.
+    /// Starts servers, unless foreign ones are measured. Call it on the main thread.
     pub(super) fn set(global: &Global, members: Option<usize>) -> Result<Self, Failure> {
         let seams = Seams::system();
         if let (Some(endpoints), None) = (&global.endpoints, members) {
@@ -43,11 +43,11 @@ impl Scene {
         Ok(Self { own: Some(own), folder: Some(folder), endpoints, seams })
     }
 
-    /// Ends our own servers. If the measurement failed, their logs are kept and named.
+    /// Ends the servers that it started. If the measurement failed, it keeps and names their logs.
     pub(super) fn clear<T>(self, measured: Result<T, Failure>) -> Result<T, Failure> {
         drop(self.own);
         match (measured, self.folder) {
-            // A signal asked for the end; there is nothing to look into.
+            // A signal asked for the end; the logs are not needed.
             (Err(failure), Some(folder)) if failure.code < 128 => {
                 let kept = folder.keep();
                 let message = format!("{}; logs are kept in {}", failure.message, kept.display());
@@ -65,13 +65,13 @@ impl Scene {
         &self.endpoints
     }
 
-    /// What a measurement costs; of others' servers only what can be seen from here.
+    /// The probe of a measurement; for foreign servers it reads only this machine.
     pub(super) fn probe(&self) -> Probe {
         let servers = self.own.as_ref().map(Cluster::processes);
         Probe::new(self.clock().clone(), servers)
     }
 
-    /// So many sessions.
+    /// Opens this many sessions.
     pub(super) async fn sessions(
         &self,
         plan: &Plan,
@@ -86,13 +86,13 @@ impl Scene {
         Ok(futures_util::future::try_join_all(sessions).await?)
     }
 
-    /// What a server says of itself and its cluster.
+    /// A server's report about itself and its cluster.
     pub(super) async fn status(&self) -> Result<NodeStatus, Failure> {
         let builder = Client::builder().endpoints(&self.endpoints)?;
         Ok(builder.connect_timeout(CONNECT_LIMIT).reader().status().await?)
     }
 
-    /// The start of lock names that nobody else uses.
+    /// A prefix of lock names that no other run uses.
     pub(super) fn names(&self) -> String {
         format!("bench/{:016x}/", self.seams.rng.next_u64())
     }

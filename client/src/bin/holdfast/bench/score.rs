@@ -1,4 +1,4 @@
-//! What the clients of a closed loop went through.
+//! The figures of a closed loop's clients.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::row::{Row, float};
 use crate::fairness::jain;
 
-/// Longest time that is told apart from longer ones: an hour.
+/// The longest time that the histogram distinguishes: an hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
 /// Latencies, to three digits.
@@ -45,11 +45,11 @@ pub(super) struct Pair {
     pub(super) client: usize,
     pub(super) acquire: Duration,
     pub(super) release: Duration,
-    /// From just before the release before it; for clients that share a lock.
+    /// From just before the previous release; for clients that share a lock.
     pub(super) handover: Option<Duration>,
 }
 
-/// Everything that is counted in the window.
+/// All counts of the window.
 #[derive(Debug)]
 pub(super) struct Score {
     acquire: Latencies,
@@ -91,12 +91,12 @@ impl Score {
         self.longest_wait = self.longest_wait.max(pair.acquire);
     }
 
-    /// Somebody still waits when the window ends, and has for this long.
+    /// Records a client that still waits at the end of the window, and how long it has waited.
     pub(super) fn still_waits(&mut self, waited: Duration) {
         self.longest_wait = self.longest_wait.max(waited);
     }
 
-    /// A client had so many grants of one lock, one after the other.
+    /// Records this many grants of one lock to one client in a row.
     pub(super) fn ran(&mut self, run: u64) {
         self.longest_run = self.longest_run.max(run);
     }

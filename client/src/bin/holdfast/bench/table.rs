@@ -1,4 +1,4 @@
-//! A row for people.
+//! A row as text.
 
 use comfy_table::{Table, presets};
 use serde_json::Value;
@@ -6,8 +6,8 @@ use serde_json::Value;
 use super::row::Row;
 use crate::show;
 
-/// What a figure is called, its keys, and what they are multiplied by for the unit that is shown.
-/// Several keys stand beside one another.
+/// A figure's title, its keys, the factor for the unit shown, and the unit. Several keys are shown
+/// beside one another.
 type Line = (&'static str, &'static [&'static str], f64, &'static str);
 
 const LINES: &[Line] = &[
@@ -92,14 +92,14 @@ fn title(row: &Row) -> String {
     )
 }
 
-/// Those of a line's figures that the row has.
+/// The figures of a line that the row has.
 fn figures(row: &Row, (_, keys, factor, unit): &Line) -> Option<String> {
     let shown = keys.iter().filter_map(|key| row.get(*key)?.as_f64());
     let shown: Vec<_> = shown.map(|figure| format!("{}{unit}", short(figure * factor))).collect();
     (!shown.is_empty()).then(|| shown.join(" / "))
 }
 
-/// Three digits are enough for anybody who compares.
+/// Three digits are enough for a comparison.
 fn short(figure: f64) -> String {
     match figure.abs() {
         whole if whole >= 100.0 || figure.fract() == 0.0 => format!("{figure:.0}"),

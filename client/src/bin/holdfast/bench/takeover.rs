@@ -1,4 +1,4 @@
-//! W5: a process that holds a lock is killed. How long until the waiter has it?
+//! W5: kills a process that holds a lock. How long until the waiter has it?
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::{show, spawn};
 
-/// How long each step may take that no TTL has a part in.
+/// The time limit of each step that does not depend on the TTL.
 const STEP_LIMIT: Duration = Duration::from_secs(30);
-/// The holder dies this long after the waiter queued, and up to as much later again: somewhere
-/// between two of its keepalives.
+/// The holder is killed this long after the waiter queued, plus a random part of as much again:
+/// somewhere between two of its keepalives.
 const KILL_AFTER: Duration = Duration::from_secs(1);
-/// What the holder says before an instant of the machine's boot clock, in nanoseconds.
+/// The prefix of the holder's lines, before an instant of the machine's boot clock in nanoseconds.
 const SAFE_UNTIL: &str = "safe-until ";
-/// What a safe deadline falls short of the last renewal plus TTL: an allowance, which the holder
-/// sets, and a constant (`holdfast::Builder::allowance`).
+/// The difference between a safe deadline and the last renewal plus TTL: an allowance, which the
+/// holder sets, and a constant (`holdfast::Builder::allowance`).
 const ALLOWANCE: f64 = 0.1;
 const SAFETY: Duration = Duration::from_millis(20);
 
@@ -104,15 +104,15 @@ fn random_part_of(length: Duration, seams: &Seams) -> Duration {
 struct Holder {
     process: Child,
     said: Said,
-    /// Up to when its hold was safe as far as it last said; nanoseconds of the boot clock, which
-    /// all processes of a machine share.
+    /// The safe deadline that it printed last; nanoseconds of the boot clock, which all processes
+    /// of a machine share.
     safe_until: Arc<AtomicU64>,
 }
 
 type Said = Lines<BufReader<ChildStdout>>;
 
 impl Holder {
-    /// Starts it, and waits until it holds the lock.
+    /// Starts the process, and waits until it holds the lock.
     async fn start(plan: &Plan, scene: &Scene, name: &str) -> Result<Self, Failure> {
         let failed = |error| Failure::own("starting the holder", error);
         let own = std::env::current_exe().map_err(failed)?;
@@ -135,7 +135,7 @@ impl Holder {
         }
     }
 
-    /// Reads one line; false at the end of what it has to say.
+    /// Reads one line; false at the end of its output.
     async fn hear(&mut self) -> Result<bool, Failure> {
         let line = self.said.next_line().await;
         let line = line.map_err(|error| Failure::own("listening to the holder", error))?;
@@ -146,18 +146,19 @@ impl Holder {
         Ok(true)
     }
 
-    /// SIGKILL. When its lease ends: the TTL after its last acknowledged renewal was sent.
+    /// Kills it with SIGKILL. Returns the end of its lease: the TTL after it sent its last
+    /// acknowledged renewal.
     async fn kill(&mut self, ttl: Duration) -> Result<Moment, Failure> {
         let failed = |error| Failure::own("killing the holder", error);
         self.process.kill().await.map_err(failed)?;
-        // What it said before it died lies in the pipe.
+        // Its output from before its death is in the pipe.
         while self.hear().await? {}
         let safe_until = Duration::from_nanos(self.safe_until.load(Ordering::Relaxed));
         Ok(Moment::from_origin(safe_until + ttl.mul_f64(ALLOWANCE) + SAFETY))
     }
 }
 
-/// In the process that is killed: takes the lock and says each time until when it is safe.
+/// Runs in the process that is killed: acquires the lock and prints each safe deadline.
 pub(super) async fn hold(global: &Global, name: &str) -> Result<(), Failure> {
     let client = global.builder()?.allowance(ALLOWANCE).label("bench holder").connect().await?;
     let guard = client.lock(name).await?;

@@ -1,4 +1,4 @@
-//! `holdfast cassandra clock`, and what asks it.
+//! `holdfast cassandra clock`, and the options of its clients.
 
 use std::time::Duration;
 
@@ -13,18 +13,17 @@ use crate::args::{Global, duration};
 use crate::failure::{Failure, NOT_REACHED};
 use crate::{runtime, show, signals};
 
-/// Where a replica answers, and how it keeps the time.
+/// The address of a replica, and how it keeps the time.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ClockArgs {
-    /// Where to answer `holdfast.v1.TimeService`: host:port, with port 0 any that is free.
+    /// The address for `holdfast.v1.TimeService`: host:port; port 0 is any free port.
     #[arg(long, value_name = "HOST:PORT")]
     listen: String,
-    /// How often to update the cell, 10ms to 1m: who comes within it may be told the same time as somebody
-    /// before.
+    /// How often to update the cell, 10ms to 1m: calls between two updates may get the same time.
     #[arg(long, value_parser = interval, default_value = "500ms")]
     interval: Duration,
-    /// How far this machine's clock may be ahead of a Cassandra node's; beyond that it is not written to
-    /// the cell.
+    /// How far this machine's clock may be ahead of a Cassandra node's; a time beyond that is not
+    /// written to the cell.
     #[arg(long, value_parser = duration, default_value = "60s")]
     max_ahead: Duration,
 }
@@ -38,7 +37,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     Err(format!("{text:?} is not between {least:?} and {most:?}"))
 }
 
-/// Tells the time until a signal asks to end.
+/// Serves the time until a signal asks to end.
 pub(super) fn run(global: &Global, place: &Place, args: &ClockArgs) -> Result<u8, Failure> {
     runtime::block_on(async {
         select! {
@@ -57,7 +56,8 @@ async fn keep(global: &Global, place: &Place, args: &ClockArgs) -> Result<(), Fa
     let mut said = Said::default();
     let mut tell = |updated: &Answered<TimeUpdate>| match updated {
         Ok(update) => said.news(update).iter().for_each(|news| news.print(global)),
-        // It is refused, and the end, or the next one may be answered.
+        // A refusal ends the replica and is reported there; after other errors the next update may
+        // succeed.
         Err(Error::Refused { .. }) => {}
         Err(_) if said.is_silent => {}
         Err(error) => {
@@ -82,7 +82,7 @@ async fn keep(global: &Global, place: &Place, args: &ClockArgs) -> Result<(), Fa
     }
 }
 
-/// What was said already: everything once, and again when it has passed and comes back.
+/// The news that were printed: each once, and again when it has passed and comes back.
 #[derive(Debug, Default)]
 struct Said {
     is_ahead: bool,
@@ -90,7 +90,7 @@ struct Said {
     is_silent: bool,
 }
 
-/// Something to be told.
+/// News for the operator.
 #[derive(Debug, PartialEq, Eq)]
 enum News {
     /// The time is ahead of this machine's clock.
@@ -100,7 +100,7 @@ enum News {
 }
 
 impl Said {
-    /// What differs between two clocks by less than this is nothing to be told.
+    /// A smaller difference between two clocks is not reported.
     const AHEAD_MIN: Duration = Duration::from_secs(1);
 
     fn news(&mut self, update: &TimeUpdate) -> Vec<News> {
@@ -111,10 +111,11 @@ impl Said {
             self.is_ahead = true;
             news.push(News::Ahead(ahead));
         }
-        // Not as soon as it is less: it would be said again and again of a clock that is behind by just
-        // that.
+        // Not as soon as it is less: a clock that is behind by just that much would be reported
+        // again and again.
         self.is_ahead &= ahead > Self::AHEAD_MIN / 2;
-        // Once for all: with one node whose clock is wrong it comes and goes with the node that is asked.
+        // Only once: with one node whose clock is wrong, it comes and goes with the node that
+        // answers.
         if !update.disbelieved.is_zero() && !self.is_disbelieved {
             self.is_disbelieved = true;
             news.push(News::Disbelieved(update.disbelieved));
@@ -150,24 +151,24 @@ fn ms(length: Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// By which time places in a queue are.
+/// The clock that orders places in a queue.
 #[derive(Clone, Debug, Args)]
 pub(super) struct TimeServiceArgs {
-    /// Take the place in line by the time service at these replicas of `holdfast cassandra clock`:
-    /// host:port, several separated by commas. All who wait in one queue have to do so [default: this
-    /// machine's clock].
+    /// Order places in the queue by the time service (`holdfast cassandra clock`) with these
+    /// replicas: host:port, several separated by commas. All clients of one queue have to do so
+    /// [default: this machine's clock].
     #[arg(long, global = true, value_name = "HOST:PORT,…", env = "HOLDFAST_TIME_SERVICE")]
     time_service: Option<String>,
 }
 
 impl TimeServiceArgs {
-    /// `None`: by this machine's clock.
+    /// `None`: this machine's clock.
     pub(super) fn client(&self) -> Result<Option<TimeClient>, Failure> {
         Ok(self.time_service.as_deref().map(TimeClient::new).transpose()?)
     }
 }
 
-/// Whether the service answers, before anybody waits for it without a word.
+/// Checks that the service answers, before a client waits for it silently.
 pub(super) async fn try_out(time: &TimeClient) -> Result<(), Failure> {
     match time.now_us().await {
         Ok(_) => Ok(()),

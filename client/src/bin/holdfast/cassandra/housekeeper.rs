@@ -13,21 +13,22 @@ use crate::args::{Global, duration};
 use crate::failure::{Failure, NOT_REACHED};
 use crate::{runtime, show, signals};
 
-/// How long sessions may be silent.
+/// The limits of the housekeeper.
 #[derive(Clone, Debug, Args)]
 pub(super) struct HousekeeperArgs {
-    /// How long a session may stand without a heartbeat; one that was promised longer has longer.
+    /// How long a session may be without a heartbeat; a session that was promised longer has
+    /// longer.
     #[arg(long, value_parser = duration, default_value = "180s")]
     grace: Duration,
-    /// How often to look at the tables, 500ms at least [default: a sixth of the grace].
+    /// How often to read the tables, 500ms at least [default: a sixth of the grace].
     #[arg(long, value_parser = interval)]
     every: Option<Duration>,
-    /// Look, wait for the grace, remove what is dead, and end.
+    /// Read the tables, wait for the grace, remove dead sessions, and end.
     #[arg(long)]
     once: bool,
 }
 
-/// Each look reads both tables whole: without a pause between them it would be a load of its own.
+/// Each sweep reads both tables whole: without a pause between sweeps that would be a heavy load.
 fn interval(text: &str) -> Result<Duration, String> {
     let every = duration(text)?;
     if every < Duration::from_millis(500) {
@@ -62,7 +63,7 @@ async fn keep(global: &Global, place: &Place, args: &HousekeeperArgs) -> Result<
     loop {
         match housekeeper.sweep().await {
             Ok(sweep) => tell(global, &sweep),
-            // It comes back, and what was watched is watched on.
+            // The cluster comes back, and the sessions seen so far stay known.
             Err(error @ Error::Unreachable { .. }) => failure(error).print("holdfast", global.json),
             Err(error) => return Err(failure(error)),
         }
@@ -80,7 +81,7 @@ fn all_answered(sweep: &Sweep) -> Result<(), Failure> {
     }
 }
 
-/// One line for each thing that was removed.
+/// Prints one line for each removal.
 fn tell(global: &Global, sweep: &Sweep) {
     for removed in &sweep.removed {
         match removed {

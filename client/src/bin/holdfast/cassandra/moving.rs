@@ -13,18 +13,18 @@ use super::failure;
 use crate::args::Global;
 use crate::failure::Failure;
 
-/// As which process of which scope.
+/// The mode of this process, and its scope.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ModeArgs {
-    /// Lock as a process of a scope that moves to the native store: in `cassandra`, in `both` (here, and then in the
-    /// store of --endpoints), in `native`, or in `fallback` (in the native store while it serves the scope, and here while it
-    /// cannot) [default: by the recipe alone, seen by nobody who moves the scope].
+    /// Lock as a process of a scope that moves to the native store: in `cassandra`, in `both` (first in Cassandra, then in the
+    /// store of --endpoints), in `native`, or in `fallback` (in the native store while it serves the scope, and in Cassandra
+    /// while it cannot) [default: by the recipe alone, invisible to the operator who moves the scope].
     ///
-    /// The scope's stage has to admit the mode. `both` is admitted at every stage but `fallback`, and excludes old clients as well as
-    /// those that are further on; the command finds the token in `HOLDFAST_TOKEN`.
+    /// The scope's stage has to admit the mode. `both` is admitted at every stage but `fallback`, and excludes old clients as
+    /// well as those that are further on; the command finds the token in `HOLDFAST_TOKEN`.
     #[arg(long, value_parser = mode)]
     mode: Option<LockerMode>,
-    /// What the names of the scope's locks begin with; all processes have to say the same [default: all names].
+    /// The prefix of the scope's lock names; all processes have to use the same [default: all names].
     #[arg(long, requires = "mode", default_value = "", hide_default_value = true)]
     scope: String,
 }
@@ -34,7 +34,7 @@ fn mode(text: &str) -> Result<LockerMode, String> {
         .ok_or_else(|| format!("{text:?} is none of cassandra, both, native, fallback"))
 }
 
-/// What was asked for, and where the other store is.
+/// The mode, the scope, and the client of the native store.
 pub(super) struct Moving {
     mode: LockerMode,
     scope: String,
@@ -42,7 +42,7 @@ pub(super) struct Moving {
 }
 
 impl ModeArgs {
-    /// `None` if nothing moves.
+    /// `None` without a mode.
     pub(super) fn parsed(self, global: &Global) -> Result<Option<Moving>, Failure> {
         let Self { mode, scope } = self;
         let Some(mode) = mode else { return Ok(None) };
@@ -52,13 +52,13 @@ impl ModeArgs {
     }
 }
 
-/// The row's, as the library has them: longer than locks stand.
+/// The options of the modes' row, as in the library: its TTL is longer than that of locks.
 pub(super) fn row_options() -> LockerOptions {
     LockerOptions::default().ttl(Duration::from_mins(15))
 }
 
 impl Moving {
-    /// Enters the scope. Also the client, to be closed at the end.
+    /// Enters the scope. Returns also the client, which the caller closes at the end.
     pub(super) async fn enter(
         self,
         cassandra: &Cassandra,
@@ -72,7 +72,7 @@ impl Moving {
         builder = builder.fallback(FallbackOptions::default().lease(leases));
         let mut native = None;
         if let Some(store) = self.native {
-            // What falls back does not need a server to begin with.
+            // Mode `fallback` does not need a server to start.
             let client = match self.mode {
                 LockerMode::Fallback => store.begin()?,
                 _ => store.connect().await?,

@@ -1,4 +1,4 @@
-//! The recipes, as one command runs under any of them.
+//! The recipes behind one interface for the command line.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::failure::Failure;
 type Made = holdfast::Result<Arc<dyn RemoteLocker>>;
 type Make = dyn Fn(&Cassandra, &LockerOptions, Layout) -> Made + Send + Sync;
 
-/// One of them.
+/// One recipe.
 pub(super) struct Recipe {
     name: &'static str,
     make: Box<Make>,
-    /// The time service that it goes by, if it does.
+    /// The time service that it uses, if any.
     time: Option<TimeClient>,
 }
 
@@ -35,7 +35,7 @@ impl Recipe {
         })
     }
 
-    /// With places by this machine's clock, or by a time service.
+    /// With places ordered by this machine's clock, or by a time service.
     pub(super) fn queue(time: Option<TimeClient>) -> Self {
         let asked = time.clone();
         let queue = Self::new("queue", move |on, options, layout| {
@@ -72,17 +72,17 @@ impl Recipe {
         })
     }
 
-    /// As the command line calls it.
+    /// Its name on the command line.
     pub(super) fn name(&self) -> &'static str {
         self.name
     }
 
-    /// A locker of it.
+    /// A locker of this recipe.
     pub(super) fn locker(&self, on: &Cassandra, options: &LockerOptions, layout: Layout) -> Made {
         (self.make)(on, options, layout)
     }
 
-    /// Whether what it needs beside Cassandra is there.
+    /// Checks that the services it needs beside Cassandra answer.
     pub(super) async fn try_out(&self) -> Result<(), Failure> {
         match &self.time {
             Some(time) => clock::try_out(time).await,

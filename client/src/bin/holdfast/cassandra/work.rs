@@ -1,4 +1,4 @@
-//! `holdfast cassandra work`: items are added to a queue, listed, and worked on by a command.
+//! `holdfast cassandra work`: adds items to a queue, lists them, and runs a command for each.
 
 mod run;
 mod workers;
@@ -17,32 +17,32 @@ use crate::args::{Global, Work};
 use crate::failure::Failure;
 use crate::{runtime, show};
 
-/// As much of a payload as a table shows, characters.
+/// How much of a payload a table shows, characters.
 const SHOWN_MAX: usize = 60;
 
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum WorkCommand {
     /// Add an item, or one for each line of standard input; prints the id of each.
     ///
-    /// An id is printed when its item is certain to be found. Exit codes: 0 all are added; 122 refused; 123 no answer: the
-    /// item whose id was not printed may be added or not; 125 an error of holdfast itself.
+    /// An id is printed when its item is certain to be found. Exit codes: 0 all are added; 122 refused; 123 no answer: the item
+    /// without a printed id may be added or not; 125 an error of holdfast itself.
     Add(AddArgs),
-    /// Run a command for one item after the other, each while it is had by nobody else.
+    /// Run a command for one item after the other, each while no other worker has it.
     ///
     /// The command finds the payload on its standard input, and `HOLDFAST_QUEUE`, `HOLDFAST_ITEM` and `HOLDFAST_ATTEMPT` in its
     /// environment. If it ends with 0 the item is done; otherwise it is given back, and comes again as the next attempt. Either
-    /// way the next one begins when nothing of the command's process group runs any more, as with lock. A worker
-    /// that dies keeps its item for the TTL and the skew; the command dies with it. So an item may be worked on more
-    /// than once, and never by two at a time.
+    /// way the next one begins when nothing of the command's process group runs any more, as with lock. A worker that dies
+    /// keeps its item for the TTL and the skew; the command dies with it. So an item may be worked on more than once, and never
+    /// by two at a time.
     ///
     /// Exit codes: 0 the queue was empty; 128+n ended by signal n; 122 refused; 123 no answer; 126, 127 the
     /// command cannot be run, was not found; 125 an error of holdfast itself.
     Run(RunArgs),
-    /// Show what waits, who has what, and what was set aside.
+    /// Show the items that wait, those that workers have, and dead letters (set aside).
     List(ListArgs),
-    /// Add what was set aside anew, as another item without attempts; prints its id.
+    /// Add an item that was set aside again, as another item without attempts; prints its id.
     Retry(ItemArgs),
-    /// Remove what was set aside.
+    /// Remove an item that was set aside.
     Forget(ItemArgs),
 }
 
@@ -50,7 +50,7 @@ pub(super) enum WorkCommand {
 pub(super) struct AddArgs {
     /// The queue.
     queue: String,
-    /// What is to be done, 64 KiB at most [default: each line of standard input is an item].
+    /// The payload, 64 KiB at most [default: each line of standard input is an item].
     payload: Option<String>,
 }
 
@@ -58,13 +58,13 @@ pub(super) struct AddArgs {
 pub(super) struct RunArgs {
     /// The queue.
     queue: String,
-    /// How many items at a time: as many processes.
+    /// How many items at a time, each in a process of its own.
     #[arg(long, default_value = "1", overrides_with = "workers")]
     workers: NonZeroU16,
-    /// End when nothing waits and nobody has anything, instead of waiting for more.
+    /// End when no item waits and no worker has one, instead of waiting for more.
     #[arg(long)]
     until_empty: bool,
-    /// Set an item aside that had so many attempts [default: none is set aside]. All workers should say the same.
+    /// Set an item aside after this many attempts [default: none is set aside]. All workers should use the same.
     #[arg(long, value_name = "N")]
     max_attempts: Option<NonZeroU32>,
     #[command(flatten)]
@@ -75,7 +75,7 @@ pub(super) struct RunArgs {
 pub(super) struct ListArgs {
     /// The queue.
     queue: String,
-    /// How many items are shown at most.
+    /// The most items to show.
     #[arg(long, default_value = "1000")]
     limit: usize,
 }
@@ -113,7 +113,7 @@ pub(super) fn run(global: &Global, place: Place, command: WorkCommand) -> Result
     }
 }
 
-/// The queue on a session of our own.
+/// The queue on a driver session of its own.
 async fn open(
     global: &Global,
     place: &Place,
@@ -126,7 +126,7 @@ async fn open(
     Ok((cassandra, queue))
 }
 
-/// Does something with a queue, and is done.
+/// Runs one operation on a queue.
 fn on(
     global: &Global,
     place: &Place,
@@ -145,7 +145,7 @@ async fn add(global: &Global, queue: &WorkQueue, payload: Option<String>) -> Res
         tell(global, &queue.enqueue(payload).await.map_err(failure)?);
         return Ok(());
     }
-    // Nothing else runs on this thread: a line may keep it waiting.
+    // Nothing else runs on this thread, so a read may block it.
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(|error| Failure::own("reading standard input", error))?;
         tell(global, &queue.enqueue(line).await.map_err(failure)?);

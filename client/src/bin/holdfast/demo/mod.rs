@@ -1,8 +1,8 @@
-//! `holdfast demo`: the main job on real processes, with a leader that is killed twice.
+//! `holdfast demo`: locks under load on real processes, while the leader is killed twice.
 //!
-//! 64 workers in 4 processes, each worker with a client of its own, add one to four files that
-//! nothing but the locks protects. What they write down is judged at the end: no two turns at one
-//! file overlap, tokens rise, no increment is lost.
+//! 64 workers in 4 processes, each worker with a client of its own, increment four files that only
+//! the locks protect. At the end the demo checks the workers' records: no two turns at one file
+//! overlap, tokens rise, no increment is lost.
 
 mod record;
 mod stage;
@@ -19,13 +19,13 @@ const FILES: u32 = 4;
 const PROCESSES: u32 = 4;
 /// Workers in each.
 const WORKERS: u32 = 16;
-/// Turns each worker has at least.
+/// Fewest turns of each worker.
 const TURNS_MIN: u32 = 50;
 
-/// Exit code when anything is off.
+/// Exit code when a check fails.
 const OFF: u8 = 1;
 
-/// Runs the demo and prints what it showed.
+/// Runs the demo and prints the results.
 pub(crate) fn run(global: &Global, args: &DemoArgs) -> Result<u8, Failure> {
     let verdict = stage::play(args.no_locks)?;
     if global.json {
@@ -46,7 +46,7 @@ pub(crate) fn run_worker(args: &DemoWorkerArgs) -> Result<u8, Failure> {
     worker::run(args)
 }
 
-/// The lock's name too.
+/// The name of a file and of its lock.
 fn file_name(file: u32) -> String {
     format!("counter-{file}")
 }

@@ -1,4 +1,4 @@
-//! What happens, in order: servers, workers, two kills, the end.
+//! The course of the demo: servers, workers, two kills, the end.
 
 use std::io::{BufRead, BufReader, IsTerminal};
 use std::os::unix::process::CommandExt;
@@ -26,14 +26,14 @@ const SERVERS: usize = 3;
 pub(crate) const KILLS: usize = 2;
 /// Grants before the first kill, between the two, and after the second.
 const STRETCH: u64 = 1_100;
-/// Turns without locks: as many.
+/// As many turns without locks.
 const UNLOCKED_TURNS: u64 = 3 * STRETCH;
-/// Events of workers that may wait: more than one second's, so that a question to a server does
-/// not hold the workers up.
+/// Most events of workers that wait: more than one second's, so that a request to a server does not
+/// delay the workers.
 const EVENTS_MAX: usize = 65_536;
-/// How often the servers are looked at.
+/// How often the servers are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// The demo ends by then, done or not.
+/// The demo ends by then, complete or not.
 const LIMIT: Duration = Duration::from_secs(58);
 
 enum Event {
@@ -43,7 +43,7 @@ enum Event {
     Signal(Signal),
 }
 
-/// Plays the demo; what it left behind is removed, unless something failed.
+/// Runs the demo, and removes its files unless something failed.
 pub(crate) fn play(no_locks: bool) -> Result<Verdict, Failure> {
     let (events, inbox) = sync_channel(EVENTS_MAX);
     let heard = events.clone();
@@ -70,7 +70,7 @@ pub(crate) fn play(no_locks: bool) -> Result<Verdict, Failure> {
     }
 }
 
-/// What the files hold in the end; a file without a number counts nothing.
+/// The sum of the numbers in the files; a file without a number counts 0.
 fn sum_of_files(folder: &Path) -> u64 {
     let number = |file| {
         let text = std::fs::read_to_string(folder.join(file_name(file))).ok()?;
@@ -79,16 +79,16 @@ fn sum_of_files(folder: &Path) -> u64 {
     (0..FILES).filter_map(number).sum()
 }
 
-/// Where in the play we are.
+/// The state of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scene {
-    /// All is well; a kill, or the end, comes after a stretch of turns.
+    /// All servers run; a kill, or the end, comes after a stretch of turns.
     Well,
-    /// This server was killed, and nothing was granted since.
+    /// This server was killed, and no grant has come since.
     Killed(usize),
-    /// It was started again, and does not take part yet.
+    /// It was restarted, and does not take part yet.
     Restarted(usize),
-    /// The workers were told that it is enough.
+    /// The workers were asked to end.
     Ending,
 }
 
@@ -101,7 +101,7 @@ struct Stage {
     turns: Vec<Turn>,
     kills: Vec<u64>,
     scene: Scene,
-    /// Turns when the last stretch began.
+    /// Turns at the start of the current stretch.
     stretch_from: u64,
     bar: ProgressBar,
 }
@@ -110,7 +110,7 @@ impl Drop for Stage {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
         for worker in &mut self.workers {
-            // One that has ended is only collected.
+            // For a worker that has ended this only reaps it.
             let _ = worker.kill();
             let _ = worker.wait();
         }
@@ -143,7 +143,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Starts a process of workers, and a thread that reads what it writes down.
+    /// Starts a process of workers, and a thread that reads its records.
     fn start_workers(
         &mut self,
         folder: &Path,
@@ -220,7 +220,7 @@ impl Stage {
         last > self.kills.last().copied()
     }
 
-    /// Moves the play on, if it is time.
+    /// Moves to the next state, if it is time.
     fn look(&mut self, now: Moment) -> Result<(), Failure> {
         if now.saturating_since(self.began) > LIMIT {
             let message = format!("the demo did not end within {} s", LIMIT.as_secs());
@@ -272,7 +272,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The workers end when their standard input does.
+    /// Ends the workers: they end with their standard input.
     fn end(&mut self) {
         for worker in &mut self.workers {
             worker.stdin = None;

@@ -1,4 +1,4 @@
-//! The closing table, and the same for programs.
+//! The closing table, as text and as JSON.
 
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};

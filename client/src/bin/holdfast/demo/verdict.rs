@@ -1,14 +1,14 @@
-//! What the turns prove.
+//! The checks of the turns.
 
 use hdrhistogram::Histogram;
 
 use super::record::Turn;
 use crate::fairness::jain;
 
-/// Longest hand-over the histogram tells apart from longer ones: one minute.
+/// The longest hand-over that the histogram distinguishes: one minute.
 const HANDOVER_MAX_US: u64 = 60_000_000;
 
-/// Everything the closing table shows.
+/// The figures of the closing table.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Verdict {
     /// Turns in which a number was written.
@@ -18,7 +18,7 @@ pub(crate) struct Verdict {
     pub(crate) grants: u64,
     /// Turns that overlap another one of the same file.
     pub(crate) overlaps: u64,
-    /// Turns whose token is not above all before it at the same file.
+    /// Turns whose token is not above all earlier ones at the same file.
     pub(crate) tokens_back: u64,
     /// Turns in which the file held no number or the lock was lost.
     pub(crate) unwritten: u64,
@@ -27,13 +27,13 @@ pub(crate) struct Verdict {
     pub(crate) handover_p99_us: u64,
     /// The longest time without a grant after each kill, milliseconds.
     pub(crate) gaps_ms: Vec<u64>,
-    /// Fairness among workers: 1 is perfect, 1/n is one taking all.
+    /// Fairness among workers: 1 is perfect, 1/n means that one worker got all.
     pub(crate) jain: f64,
     pub(crate) fewest_by_worker: u64,
 }
 
 impl Verdict {
-    /// Judges `turns`, in any order. `kills` are instants as in [`Turn`].
+    /// Checks `turns`, in any order. `kills` are instants as in [`Turn`].
     pub(crate) fn of(mut turns: Vec<Turn>, found: u64, workers: u32, kills: &[u64]) -> Self {
         turns.sort_by_key(|turn| turn.entered);
         let mut handovers = handover_histogram();
@@ -107,7 +107,8 @@ fn going_back<'a>(turns: impl Iterator<Item = &'a Turn>) -> u64 {
     back
 }
 
-/// From one turn's end to the next one's beginning, where the next worker was waiting already.
+/// Records the time from each turn's end to the next one's start, if the next worker was waiting
+/// already.
 fn record_handovers<'a>(turns: impl Iterator<Item = &'a Turn>, into: &mut Histogram<u64>) {
     let mut before: Option<&Turn> = None;
     for turn in turns {

@@ -18,12 +18,12 @@ use crate::runtime;
 /// How long a worker keeps trying to reach the servers.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 
-/// Runs the process: until standard input ends, and every worker has had its turns.
+/// Runs the process until standard input ends and every worker has had its turns.
 pub(crate) fn run(args: &DemoWorkerArgs) -> Result<u8, Failure> {
     let enough = Arc::new(AtomicBool::new(false));
     let heard = enough.clone();
     std::thread::spawn(move || {
-        // Whatever ends it, nobody wants more.
+        // An end or an error: both ask the workers to end.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         heard.store(true, Ordering::Relaxed);
     });
@@ -72,7 +72,7 @@ impl Worker {
             tell(&turn)?;
         }
         if let Some(client) = client {
-            // The session would run out by itself.
+            // Otherwise the session expires.
             let _ = client.close().await;
         }
         Ok(())
@@ -96,12 +96,12 @@ impl Worker {
         Ok(Turn { worker: self.number, file, token, asked, entered, left, wrote })
     }
 
-    /// Read, parse, add one, write: nothing here protects the file.
+    /// Reads, parses, adds one, writes: nothing here protects the file.
     async fn increment(&self, path: &Path, guard: Option<&Guard>) -> Result<Option<u64>, Failure> {
         let failed = |error| Failure::own(&format!("using {}", path.display()), error);
         let text = std::fs::read_to_string(path).map_err(failed)?;
         let Ok(number) = text.trim().parse::<u64>() else { return Ok(None) };
-        // Other workers of this process get their turn here, as those of others always do.
+        // Lets other workers of this process run here, as those of other processes always do.
         tokio::task::yield_now().await;
         if guard.is_some_and(|guard| !guard.is_safe()) {
             return Ok(None);
@@ -115,7 +115,7 @@ impl Worker {
     }
 }
 
-/// Asks until it is granted: a change of leader is no reason to give up.
+/// Retries until it is granted: a change of leader is no reason to give up.
 async fn acquire(client: &Client, name: &str) -> Result<Guard, Failure> {
     loop {
         match client.lock(name).await {

@@ -1,4 +1,4 @@
-//! The command: the first of a process group of its own. It cannot outlive us.
+//! The command: the first of a process group of its own. It cannot outlive this process.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, IsTerminal, Write as _};
@@ -16,14 +16,14 @@ use crate::failure::{CANNOT_RUN, Failure, NOT_FOUND, OWN_ERROR};
 use crate::signals::asks_to_end;
 use crate::spawn;
 
-/// What became of the child since it was last asked.
+/// The child's state since the last check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
     /// It runs on.
     Running,
     /// A signal stopped it: it can go on.
     Stopped,
-    /// It has ended, with what is our exit code too.
+    /// It has ended, with this exit code, which becomes this process's too.
     Ended(u8),
 }
 
@@ -31,17 +31,17 @@ pub(crate) enum Word {
 pub(crate) struct Child {
     pid: Pid,
     group: Group,
-    /// Whether the terminal was ours to lend.
+    /// Whether this process has a terminal to lend.
     has_terminal: bool,
 }
 
 impl Child {
-    /// Starts the command. To be called on the main thread: the kernel kills the child when the
-    /// *thread* that forked it ends. With an input of its own it is no job of the terminal.
+    /// Starts the command. Call it on the main thread: the kernel kills the child when the *thread*
+    /// that forked it ends. A command with an input of its own is no job of the terminal.
     ///
     /// # Errors
     ///
-    /// As a shell has it: 127 if there is no such command, 126 if it cannot be run.
+    /// As in a shell: 127 if there is no such command, 126 if it cannot be run.
     pub(crate) fn start(command: &[OsString], told: &Told) -> Result<Self, Failure> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(Failure::new(OWN_ERROR, "no command is given"));
@@ -53,7 +53,7 @@ impl Child {
             command.stdin(Stdio::piped());
         }
         for (name, value) in &told.variables {
-            // One that we inherited from another holdfast is not about this lock.
+            // A variable inherited from another holdfast is not about this lock.
             match value {
                 Some(value) => command.env(name, value),
                 None => command.env_remove(name),
@@ -68,7 +68,7 @@ impl Child {
                 let pid = Pid::from_raw(child.id().cast_signed());
                 let started = Self { pid, group: Group::of(pid), has_terminal };
                 if let (Some(pipe), Some(input)) = (child.stdin.take(), told.input.clone()) {
-                    // Nobody would look after it.
+                    // Without its input the command must not run on.
                     feed(pipe, input).inspect_err(|_| started.signal_group(Signal::SIGKILL))?;
                 }
                 Ok(started)
@@ -77,23 +77,22 @@ impl Child {
         }
     }
 
-    /// Sends a signal to everything the command has started in its group. That nothing is left
-    /// to send it to is no error.
+    /// Sends a signal to the command's whole process group. An empty group is no error.
     pub(crate) fn signal_group(&self, signal: Signal) {
         self.group.signal(signal);
     }
 
-    /// Whether anything of its group runs. To be asked once it has ended itself.
+    /// Whether anything of its group runs. Call it once the command itself has ended.
     pub(crate) fn left(&mut self) -> Left {
         self.group.left()
     }
 
-    /// Sends a signal to the command alone, as long as it has not ended.
+    /// Sends a signal to the command alone, unless it has ended.
     pub(crate) fn signal(&self, signal: Signal) {
         let _ = kill(self.pid, signal);
     }
 
-    /// What became of it.
+    /// The state of the command.
     pub(crate) fn word(&self) -> Result<Word, Failure> {
         let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
         match waitpid(self.pid, Some(flags)) {
@@ -107,12 +106,12 @@ impl Child {
         }
     }
 
-    /// Whether the child was lent our terminal.
+    /// Whether the child got this process's terminal.
     pub(crate) fn has_terminal(&self) -> bool {
         self.has_terminal
     }
 
-    /// Lends the terminal to the command, if it was ours.
+    /// Lends the terminal to the command, if this process had it.
     pub(crate) fn give_terminal(&self) {
         if self.has_terminal {
             // The terminal may be gone: then there is nothing to lend.
@@ -128,32 +127,32 @@ impl Child {
     }
 }
 
-/// On a thread of its own: the command may read late, or never.
+/// Writes the input on a thread of its own: the command may read late, or never.
 fn feed(mut pipe: ChildStdin, input: String) -> Result<(), Failure> {
     let fed = std::thread::Builder::new().name("holdfast-input".into()).spawn(move || {
-        // Whoever closes its end does not want the rest.
+        // A command that closes its end does not want the rest.
         let _ = pipe.write_all(input.as_bytes());
     });
     fed.map(drop).map_err(|error| Failure::own("starting a thread", error))
 }
 
-/// 128+n, as shells have it.
+/// 128+n, as in shells.
 pub(crate) fn by_signal(signal: Signal) -> u8 {
     u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)
 }
 
-/// Whether this is how a command ends that was asked to.
+/// Whether a command that was asked to end ends with this code.
 pub(super) fn ended_as_asked(code: u8) -> bool {
     Signal::iterator().any(|signal| asks_to_end(signal) && by_signal(signal) == code)
 }
 
-/// Whether standard input is a terminal and we are what it talks to.
+/// Whether standard input is a terminal with this process in its foreground.
 fn lends_terminal() -> bool {
     let stdin = std::io::stdin();
     stdin.is_terminal() && tcgetpgrp(&stdin) == Ok(getpgrp())
 }
 
-/// The command finds itself in the foreground before its first step.
+/// Puts the command in the terminal's foreground before it runs.
 fn take_terminal_on_start(command: &mut Command) {
     #[expect(unsafe_code, reason = "the terminal has to be the child's before it runs")]
     // SAFETY: between fork and exec only async-signal-safe calls may be made; these are four plain

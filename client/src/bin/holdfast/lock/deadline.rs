@@ -1,4 +1,4 @@
-//! Until when a command may run: what the state of the hold asks for (DESIGN §8).
+//! How long a command may run, from the state of the hold (DESIGN §8).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use super::Held;
 /// How long before the safe deadline the command is killed: the time a kill needs to be done.
 const KILL_BEFORE: Duration = Duration::from_millis(200);
 
-/// A quarter of the TTL. In a scope with fallback a hold may be certain for much less than that at any time, and
-/// is moved on as often: then a third of what it is when it begins.
+/// A quarter of the TTL. In a scope with fallback a hold may at any time be certain for much less,
+/// and is extended as often: then a third of its certain time at the start.
 pub(super) fn usual_grace(held: &Held, now: Moment) -> Duration {
     let ahead = match *held.state.borrow() {
         GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
@@ -24,12 +24,12 @@ pub(super) fn usual_grace(held: &Held, now: Moment) -> Duration {
     if ahead < held.ttl / 2 { ahead / 3 } else { held.ttl / 4 }
 }
 
-/// What the hold's state asks for now.
+/// The action that the hold's state requires now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
-    /// Nothing before this moment.
+    /// Nothing before this instant.
     WaitUntil(Moment),
-    /// The command has to be asked to end, and killed at this moment.
+    /// Ask the command to end, and kill it at this instant.
     AskToEnd(Moment),
     Kill,
 }

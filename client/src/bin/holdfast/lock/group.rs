@@ -1,13 +1,13 @@
 //! The process group of a command: whether anything of it still runs, and how much.
 //!
-//! The kernel gives the number of a group to no other process while anything of the group is left, if only a zombie. So a
-//! signal reaches no stranger until a look has found the group empty, and after that none is sent. (Between two looks a
-//! stranger could get the number only if all others were given out in the meantime: the kernel takes them in turn.)
+//! The kernel gives the number of a group to no other process while anything of the group is left, even a zombie. So a signal
+//! reaches no foreign process until a check has found the group empty, and after that none is sent. (Between two checks a
+//! foreign group could get the number only if the kernel, which takes them in turn, gave out all others in the meantime.)
 //!
-//! Zombies run nothing. They can stay for as long as their parent lives and does not ask for them (in a container PID 1 may
-//! be one that never does), so they do not count. The kernel counts them, so `/proc` has to tell. To be the subreaper of what
-//! the command leaves behind would make us the parent of processes that left the group too, and would not help against a
-//! parent that left it and still lives.
+//! Zombies run nothing. They can stay as long as their parent runs and does not reap them (in a container PID 1 may never do
+//! so), so they do not count. The kernel counts them, so this module reads `/proc`. As the subreaper of the command's orphans,
+//! this process would become the parent of processes that left the group too, and it would not help against a parent that left
+//! the group and still runs.
 
 use std::fs;
 use std::io;
@@ -16,22 +16,22 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// What is left of a group.
+/// The rest of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
     Nothing,
-    /// So many processes, if that is known: those of somebody else may be hidden.
+    /// This many processes, if known: `/proc` may hide those of other users.
     Running(Option<usize>),
 }
 
-/// A process group that we started.
+/// A process group that this process started.
 #[derive(Debug)]
 pub(super) struct Group {
     id: Pid,
     is_empty: bool,
-    /// So many looks found something.
+    /// How many checks found something.
     looks: u32,
-    /// What the last list of all processes said.
+    /// The result of the last list of all processes.
     counted: Counted,
 }
 
@@ -41,24 +41,24 @@ impl Group {
         Self { id: leader, is_empty: false, looks: 0, counted: Counted::default() }
     }
 
-    /// Sends a signal to all of it. That nothing is left, or that we may not, is no error: [`left`](Self::left) says so.
+    /// Sends a signal to all of it. An empty group, or a missing permission, is no error: [`left`](Self::left) reports it.
     pub(super) fn signal(&self, signal: Signal) {
         if !self.is_empty {
             let _ = killpg(self.id, signal);
         }
     }
 
-    /// Whether anything of it runs. To be asked after the leader was waited for: it would count as a zombie.
+    /// Whether anything of it runs. Call it after the leader was reaped, which would count as a zombie.
     pub(super) fn left(&mut self) -> Left {
         if self.is_empty || killpg(self.id, None) == Err(Errno::ESRCH) {
             self.is_empty = true;
             return Left::Nothing;
         }
-        // Whatever else it says, something is left: EPERM is about processes of somebody else.
+        // Any other result means that something is left: EPERM is about processes of other users.
         let were_zombies = self.counted.only_zombies();
         if were_zombies || is_counted(self.looks) {
             self.counted = count(self.id).unwrap_or_default();
-            // A process that is forked while the list is read may be missed, once.
+            // The list may miss a process that is forked while it is read, but only once.
             self.is_empty = were_zombies && self.counted.only_zombies();
         }
         self.looks = self.looks.saturating_add(1);
@@ -70,7 +70,8 @@ impl Group {
     }
 }
 
-/// At which looks all processes of the machine are listed: at the first ones, and then every two seconds, for the list may be long.
+/// Whether a check lists all processes of the machine: the first checks do, and then one every two seconds, because the list
+/// may be long.
 fn is_counted(look: u32) -> bool {
     look < 8 || look.is_multiple_of(10)
 }
@@ -95,7 +96,7 @@ fn count(group: Pid) -> io::Result<Counted> {
         if !is_process {
             continue;
         }
-        // It may have ended since it was listed.
+        // The process may have ended since it was listed.
         let Ok(stat) = fs::read(entry.path().join("stat")) else { continue };
         match Process::parse(&String::from_utf8_lossy(&stat)) {
             Some(process) if process.group != group.as_raw() => {}
@@ -107,7 +108,7 @@ fn count(group: Pid) -> io::Result<Counted> {
     Ok(counted)
 }
 
-/// What `/proc/PID/stat` says.
+/// The fields of `/proc/PID/stat`.
 #[derive(Debug, PartialEq, Eq)]
 struct Process {
     group: i32,
@@ -116,13 +117,13 @@ struct Process {
 
 impl Process {
     fn parse(stat: &str) -> Option<Self> {
-        // The name before it stands in parentheses, and may hold any character.
+        // The name before it is in parentheses, and may contain any character.
         let (_, rest) = stat.rsplit_once(") ")?;
         let mut fields = rest.split_whitespace();
         let state = fields.next()?;
         let group = fields.nth(1)?.parse().ok()?;
         let threads: u64 = fields.nth(14)?.parse().ok()?;
-        // Of a process whose first thread alone has ended, that thread is a zombie too.
+        // When only the first thread of a process has ended, that thread is a zombie too.
         let is_alive = !matches!(state, "Z" | "X" | "x") || threads > 1;
         Some(Self { group, is_alive })
     }
@@ -162,7 +163,7 @@ mod tests {
         assert_eq!(Process::parse(""), None);
     }
 
-    /// Looks come every 200 ms in the end, and a machine may have thousands of processes.
+    /// In the end there is a check every 200 ms, and a machine may have thousands of processes.
     #[test]
     fn the_processes_of_the_machine_are_listed_often_at_first_and_then_every_tenth_time() {
         let counted: Vec<u32> = (0..45).filter(|look| is_counted(*look)).collect();
@@ -170,7 +171,7 @@ mod tests {
         assert_eq!(counted, [0, 1, 2, 3, 4, 5, 6, 7, 10, 20, 30, 40]);
     }
 
-    /// Two processes beside the leader, which is waited for as the supervisor does it.
+    /// Two processes beside the leader, which the test reaps as the supervisor does.
     #[test]
     fn a_group_is_empty_only_when_the_last_process_of_it_has_ended() {
         let mut command = Command::new("sh");

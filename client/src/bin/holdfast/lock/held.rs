@@ -1,4 +1,4 @@
-//! What a command runs under, and what it is told of it.
+//! The hold that a command runs under, and the command's environment.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use tokio::sync::{oneshot, watch};
 
 use super::Ended;
 
-/// What the main thread knows of the hold.
+/// The hold, as the main thread needs it.
 pub(crate) struct Held {
     pub(crate) state: watch::Receiver<GuardState>,
-    /// What is held, for messages: `the lock "a"`.
+    /// The held lock or item, for messages: `the lock "a"`.
     pub(crate) what: String,
-    /// What the command is told.
+    /// The command's environment and input.
     pub(crate) told: Told,
     pub(crate) ttl: Duration,
 }
 
-/// What a command is told of what it runs under.
+/// The information that a command gets about its hold.
 #[derive(Default)]
 pub(crate) struct Told {
-    /// One without a value is taken out of its environment: it would be about something else.
+    /// A variable without a value is removed from its environment: it would be about another lock.
     pub(crate) variables: Vec<(&'static str, Option<String>)>,
-    /// Its standard input, where that is not ours.
+    /// Its standard input, if it is not that of this process.
     pub(crate) input: Option<String>,
-    /// Who wants to know how it ended.
+    /// Receives how the command ended.
     pub(crate) ended: Option<oneshot::Sender<Ended>>,
 }
 
 impl Held {
-    /// Of these locks: with `--any` not all that were asked for. The token is there where what stands behind the lock
-    /// gives one.
+    /// A hold of these locks: with `--any` perhaps not all of the request. There is a token only if
+    /// the store behind the lock gives one.
     pub(crate) fn of_locks(
         state: watch::Receiver<GuardState>,
         names: &[String],

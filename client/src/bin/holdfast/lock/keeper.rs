@@ -16,24 +16,24 @@ use super::{Event, Held};
 use crate::failure::Failure;
 use crate::runtime;
 
-/// How long giving the lock back may take at the end; after that its lease runs out by itself.
+/// How long the release may take at the end; after that the lease runs out.
 pub(crate) const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
 
-/// What is to be acquired.
+/// The request of the command line.
 pub(crate) struct Wanted {
     pub(crate) builder: Builder,
     pub(crate) names: Vec<String>,
     pub(crate) shared: bool,
     /// Whichever are free instead of all.
     pub(crate) any: bool,
-    /// Whose import is to be taken over.
+    /// The owner whose import is taken over.
     pub(crate) claim: Option<String>,
     /// `None`: for ever; zero: not at all.
     pub(crate) wait: Option<Duration>,
 }
 
 impl Wanted {
-    /// The request; `spent` of the wait is over already.
+    /// The acquire; `spent` is the part of the wait that has passed.
     fn acquire(&self, client: &Client, spent: Duration) -> Acquire {
         let is_try = self.wait == Some(Duration::ZERO) && self.claim.is_none();
         let first = self.names.first().map(String::as_str).unwrap_or_default();
@@ -52,14 +52,14 @@ impl Wanted {
     }
 }
 
-/// The thread.
+/// The thread that keeps the lock.
 pub(crate) struct Keeper {
     thread: JoinHandle<()>,
     stop: CancellationToken,
 }
 
 impl Keeper {
-    /// Begins to acquire, as `keep` does it; what comes of it arrives as events.
+    /// Starts `keep` on the thread; its results arrive as events.
     pub(crate) fn start<F: Future<Output = Result<(), Failure>>>(
         events: SyncSender<Event>,
         keep: impl FnOnce(SyncSender<Event>, CancellationToken) -> F + Send + 'static,
@@ -71,7 +71,7 @@ impl Keeper {
             .spawn(move || {
                 let kept = runtime::block_on(keep(events.clone(), stopped));
                 if let Err(failure) = kept.and_then(|kept| kept) {
-                    // Nobody listens any more if the main thread is on its way out.
+                    // The main thread may have ended and dropped the receiver.
                     let _ = events.send(Event::Failed(failure));
                 }
             })
@@ -79,15 +79,15 @@ impl Keeper {
         Ok(Self { thread, stop })
     }
 
-    /// Stops waiting, or gives the lock back; waits until that is done, at most a few seconds.
+    /// Stops waiting, or releases the lock, and waits until that is done, at most a few seconds.
     pub(crate) fn finish(self) {
         self.stop.cancel();
-        // It panicked: there is nothing to wait for, and the lease decides.
+        // The thread panicked: there is nothing to wait for, and the lease decides.
         let _ = self.thread.join();
     }
 }
 
-/// Acquires from the store, holds until told to stop, gives back.
+/// Acquires from the store, holds until `stop`, releases.
 pub(crate) async fn keep(
     wanted: Wanted,
     events: SyncSender<Event>,
@@ -113,20 +113,20 @@ pub(crate) async fn keep(
             let token = Some(guard.token().to_string());
             let held = Held::of_locks(guard.state(), &names, token, client.ttl());
             hold(held, &events, &stop).await;
-            // The command has ended; whatever this says, the lease passes the lock on.
+            // The command has ended; whatever the result, the lease passes the lock on.
             let _ = seams.timeout(GOODBYE_LIMIT, guard.release()).await;
             Ok(())
         }
         Some(Err(error)) => Err(error.into()),
         None => Ok(()),
     };
-    // A request that was cancelled is gone before we are.
+    // A cancelled request is gone before this process ends.
     let _ = seams.timeout(GOODBYE_LIMIT, client.close()).await;
     outcome
 }
 
-/// Acquires while the line lives; `spent` of the wait is over already. Dropped, it takes the
-/// request back.
+/// Acquires and shows the progress; `spent` is the part of the wait that has passed. Dropping the
+/// future cancels the request.
 async fn acquire(
     client: &Client,
     wanted: &Wanted,
@@ -147,7 +147,7 @@ async fn acquire(
     }
 }
 
-/// Hands the hold to the main thread, and stays until told to stop.
+/// Hands the hold to the main thread, and keeps it until `stop`.
 pub(crate) async fn hold(held: Held, events: &SyncSender<Event>, stop: &CancellationToken) {
     let state = held.state.clone();
     if events.send(Event::Granted(held)).is_ok() {
@@ -155,7 +155,7 @@ pub(crate) async fn hold(held: Held, events: &SyncSender<Event>, stop: &Cancella
     }
 }
 
-/// Tells when what is held is lost, until told to stop.
+/// Reports the end of the hold, until `stop`.
 pub(crate) async fn watch_over(
     mut state: watch::Receiver<GuardState>,
     events: &SyncSender<Event>,
@@ -165,7 +165,7 @@ pub(crate) async fn watch_over(
         () = stop.cancelled() => return,
         _ = state.wait_for(GuardState::is_over) => {}
     }
-    // The main thread looks at the state itself.
+    // The main thread reads the state itself.
     if events.send(Event::Look).is_ok() {
         stop.cancelled().await;
     }

@@ -1,4 +1,4 @@
-//! The line that lives while one waits.
+//! The progress line during a wait.
 
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::show;
 
-/// Says where we stand, on a terminal only, and goes away when dropped.
+/// Shows the place in the queue, on a terminal only, and disappears when dropped.
 #[derive(Clone)]
 pub(crate) struct WaitLine {
     bar: ProgressBar,
@@ -30,13 +30,13 @@ impl WaitLine {
         Self { bar, seams, last: Arc::default() }
     }
 
-    /// Something that is not about a place.
+    /// Shows a text that is not about a place.
     pub(crate) fn say(&self, text: &'static str) {
         self.bar.set_message(text);
         self.bar.tick();
     }
 
-    /// A place that was pushed.
+    /// Shows a place that the store pushed.
     pub(crate) fn at(&self, place: &Place) {
         let now = self.seams.clock.now();
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((place.clone(), now));
@@ -48,7 +48,7 @@ impl WaitLine {
         self.seams.sleep(Duration::from_secs(1)).await;
     }
 
-    /// Shows how time passes.
+    /// Updates the shown times.
     pub(crate) fn refresh(&self) {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((place, told)) = &*last {
@@ -63,7 +63,8 @@ impl WaitLine {
     }
 }
 
-/// Where a request stands. `3rd in line, held by host:pid for 12 s`; `since` is how long ago that was told.
+/// The place of a request: `3rd in line, held by host:pid for 12 s`; `since` is the age of the
+/// report.
 fn text(place: &Place, since: Duration) -> String {
     if place.awaits_authority {
         return "next in line, waits for the scope's authority".into();

@@ -1,8 +1,8 @@
-//! `holdfast lock` and `holdfast try`: a command runs while a lock is held, and never longer; nor does anything of the
-//! process group that it is the first of.
+//! `holdfast lock` and `holdfast try`: run a command while a lock is held, and never longer, nor
+//! anything else of the command's process group.
 //!
 //! Three threads: the main one starts the command and waits for events (it has to, because the
-//! command dies with the thread that forked it); one talks to the store; one hears signals. A
+//! command dies with the thread that forked it); one talks to the store; one receives signals. A
 //! watchdog of the clock wakes the main thread when the safe deadline comes near, also after the
 //! machine was suspended and while the store's thread stalls.
 
@@ -34,11 +34,11 @@ pub(crate) use held::{Held, Told};
 use keeper::{Keeper, Wanted};
 use supervisor::{End, Rules, Supervisor};
 
-/// Events that may wait for the main thread, which does nothing slow.
+/// Most events that wait for the main thread, which does nothing slow.
 const EVENTS_MAX: usize = 64;
 
-/// What a terminal, a shell or a service manager sends to end, stop or tell a job, and word of the
-/// command.
+/// The signals by which a terminal, a shell or a service manager ends, stops or notifies a job, and
+/// SIGCHLD for the command.
 const HEARD: [Signal; 10] = [
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -52,24 +52,24 @@ const HEARD: [Signal; 10] = [
     Signal::SIGCHLD,
 ];
 
-/// What the main thread waits for.
+/// The events of the main thread.
 pub(crate) enum Event {
     /// A signal came.
     Signal(Signal),
     /// The lock is held.
     Granted(Held),
-    /// It will not be.
+    /// The lock will not be granted.
     Failed(Failure),
     /// The state of the hold has changed, or a deadline has come.
     Look,
-    /// There is nothing more to be held.
+    /// No further grant will come.
     #[cfg(feature = "cassandra")]
     Over,
 }
 
-/// Acquires the lock, runs the command, gives the lock back; the exit code is the command's.
+/// Acquires the lock, runs the command, releases the lock; the exit code is the command's.
 ///
-/// With `claim`, what was imported for that owner is taken over.
+/// With `claim` it takes over the import for that owner.
 pub(crate) fn run(
     global: &Global,
     wait: Option<Duration>,
@@ -85,7 +85,7 @@ pub(crate) fn run(
     run_under(&job.work, global.json, move |events, stop| keeper::keep(wanted, events, stop))
 }
 
-/// Runs the command under what `keep` acquires, holds until told to stop, and gives back.
+/// Runs the command under the hold that `keep` acquires, keeps until it is stopped, and releases.
 pub(crate) fn run_under<F: Future<Output = Result<(), Failure>>>(
     work: &Work,
     json: bool,
@@ -100,8 +100,8 @@ pub(crate) fn run_under<F: Future<Output = Result<(), Failure>>>(
     outcome
 }
 
-/// The exit code: the command's, where one lock is held. Where one thing is held after the other, the last
-/// one's is not told.
+/// The exit code: the command's, where one lock is held. Where holds follow one another (work
+/// items), the last command's code is not returned.
 fn work_on(
     work: &Work,
     json: bool,
@@ -121,7 +121,7 @@ fn work_on(
                 Ended::LockLost(failure) => Err(failure),
             };
         };
-        // Nobody listens if what was held is lost.
+        // The receiver is gone if the hold was lost.
         let _ = asks.send(ended);
         if let Some(signal) = asked_to_end {
             return Ok(by_signal(signal));
@@ -131,7 +131,7 @@ fn work_on(
 
 enum Granted {
     Held(Held),
-    /// A signal came first, or there is nothing; the exit code.
+    /// A signal came first, or nothing will be granted; the exit code.
     GivenUp(u8),
 }
 
@@ -156,13 +156,14 @@ fn next(inbox: &Receiver<Event>) -> Result<Event, Failure> {
     inbox.recv().map_err(gone)
 }
 
-/// As Ctrl-Z does it. Returns when somebody continues us.
+/// Stops this process as Ctrl-Z does. Returns after SIGCONT.
 fn stop_ourselves() {
-    // Fails for no process that may signal itself.
+    // A process may always signal itself.
     let _ = nix::sys::signal::raise(Signal::SIGSTOP);
 }
 
-/// Runs the command under the hold until nothing of it is left; and the last signal that asked it to end.
+/// Runs the command under the hold until nothing of it is left. Returns also the last signal that
+/// asked it to end.
 fn supervise(
     work: &Work,
     json: bool,
@@ -173,7 +174,7 @@ fn supervise(
     let clock = Seams::system().clock;
     let grace = work.grace.unwrap_or_else(|| usual_grace(held, clock.now()));
     let watchdog = clock.watchdog(Arc::new(move || {
-        // A full inbox has something to look at anyway.
+        // A full inbox wakes the main thread anyway.
         let _ = events.try_send(Event::Look);
     }));
     let watched = HoldWatch { clock, state: held.state.clone(), grace };
@@ -191,7 +192,7 @@ fn supervise(
     Ok((ended, asked_to_end))
 }
 
-/// What is worth a line, and ends nothing.
+/// Prints a warning on standard error.
 fn say(what: &str, json: bool) {
     if json {
         eprintln!("{}", serde_json::json!({ "warning": what }));
@@ -214,6 +215,6 @@ fn lost(what: &str, hold: &HoldWatch) -> Failure {
 pub(crate) enum Ended {
     /// With this code.
     ByItself(u8),
-    /// We ended it, because the lock was lost or about to be.
+    /// This process ended it, because the lock was lost or about to be.
     LockLost(Failure),
 }

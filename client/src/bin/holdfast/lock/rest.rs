@@ -1,4 +1,4 @@
-//! What a command leaves behind in its process group when it has ended itself, and how long that may run.
+//! The processes that a command leaves in its group after its own end, and how long they may run.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use holdfast::Moment;
 
 use super::group::Left;
 
-/// How long what is left of a command that was asked to end may run on, unless the user says otherwise: as long as most
-/// programs need to clean up.
+/// How long the rest of a command that was asked to end may run on, unless the user sets a limit: as long as most programs
+/// need to clean up.
 const KILL_AFTER: Duration = Duration::from_secs(10);
-/// The first pause between two looks; each further one is twice as long. The kernel tells nobody when the last process
-/// of a group has ended that are not its children.
+/// The first pause between two checks; each further one is twice as long. The kernel does not report the end of a group's
+/// last process to a process that is not its parent.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The longest of them: as much later the lock passes on.
+/// The longest pause, and so the longest delay until the lock passes on.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// What ends so soon after the command is not worth a line: the end of a pipe, say.
+/// A process that ends this soon after the command gets no line: the end of a pipe, for example.
 const SAY_AFTER: Duration = Duration::from_secs(1);
-/// Between two lines at least.
+/// The shortest time between two lines.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
-/// When all that is left is killed. `limit` is what the user says: so long after whichever came first, that the command was
-/// asked to end, or its own end. Unless the user says anything only a command that was asked to end, and did, has such a
-/// limit: one that does not end then may have its reasons, and what it leaves behind without being asked may have work to do.
+/// When the rest of the group is killed. `limit` is the user's: it counts from the request to end or from the command's own
+/// end, whichever came first. Without it there is a limit only for a command that was asked to end, and did: a command that
+/// does not end may have its reasons, and processes that were not asked to end may have work to do.
 pub(super) fn kill_at(
     limit: Option<Duration>,
     asked: Option<Moment>,
@@ -43,7 +43,7 @@ pub(super) struct Rest {
     /// When it ended.
     pub(super) since: Moment,
     pause: Duration,
-    /// What was said last, and when.
+    /// The last line's contents, and when it was printed.
     said: Option<(Left, Moment)>,
 }
 
@@ -52,14 +52,15 @@ impl Rest {
         Self { code, since, pause: PAUSE, said: None }
     }
 
-    /// When to look again.
+    /// When to check again.
     pub(super) fn next_look(&mut self, now: Moment) -> Moment {
         let at = now + self.pause;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         at
     }
 
-    /// The line to say now of `what` is held, if any: after a second, then on every change, at most every ten seconds.
+    /// The line to print now about the hold of `what`, if any: after a second, then on every change, at most every ten
+    /// seconds.
     pub(super) fn line(&mut self, what: &str, left: Left, now: Moment) -> Option<String> {
         let is_time = match self.said {
             None => now >= self.since + SAY_AFTER,

@@ -1,5 +1,6 @@
-//! A command under a hold: asked to end and killed when the hold asks for it, and told what we are told. It is over when
-//! nothing of its process group runs any more (I6): until then the lock is not given back, whatever ended the command.
+//! Supervises a command under a hold: passes signals on to it, and asks it to end and kills it when the hold requires that. The
+//! command is over when nothing of its process group runs any more (I6); until then the lock is not released, whatever ended
+//! the command.
 
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub(super) enum End {
     ByUs,
 }
 
-/// What the user says of the command's end.
+/// The user's options for the command's end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     kill_after: Option<Duration>,
@@ -44,17 +45,17 @@ pub(super) struct Supervisor {
     what: String,
     rules: Rules,
     watchdog: Watchdog,
-    /// It was sent TERM or KILL because of the lock.
+    /// The command was sent TERM or KILL because of the lock.
     told_to_end: bool,
-    /// Somebody sent us this.
+    /// The last signal that asked this process to end.
     asked_to_end: Option<Signal>,
-    /// When it was first asked to end, by whomever.
+    /// When the command was first asked to end, for any reason.
     asked_at: Option<Moment>,
-    /// It was stopped, and we with it.
+    /// The command was stopped, and this process with it.
     stopped: bool,
-    /// The command itself has ended.
+    /// Set once the command itself has ended.
     rest: Option<Rest>,
-    /// All that was left was killed, because a limit had passed.
+    /// A limit passed, and the rest of the group was killed.
     killed: bool,
 }
 
@@ -81,10 +82,10 @@ impl Supervisor {
         }
     }
 
-    /// Until nothing of the command runs; with `--release-at-exit` until the command itself has ended. And the last signal that
-    /// asked us to end.
+    /// Runs until nothing of the command runs; with `--release-at-exit`, until the command itself has ended. Returns also the
+    /// last signal that asked this process to end.
     ///
-    /// After an error the command, and all that it started, is killed: nobody looks after its lock any more.
+    /// After an error it kills the command and its whole group: no thread watches the lock any more.
     pub(super) fn run(
         &mut self,
         inbox: &Receiver<Event>,
@@ -115,10 +116,10 @@ impl Supervisor {
         }
     }
 
-    /// How it ended, if nothing of it is left that has to be waited for.
+    /// How the command ended, if nothing is left that has to be waited for.
     fn end(&mut self) -> Option<End> {
         let rest = self.rest.as_mut()?;
-        // What was told to end because of the lock is not let run on without it.
+        // A group that was asked to end because of the lock must not run on without it.
         let is_over = self.rules.release_at_exit && !self.told_to_end;
         let left = if is_over { Left::Nothing } else { self.child.left() };
         if left == Left::Nothing {
@@ -130,7 +131,7 @@ impl Supervisor {
         None
     }
 
-    /// Does what the time asks for, and has us woken when it asks for more.
+    /// Does what is due now, and sets the watchdog to the next deadline.
     fn meet_demand(&mut self) {
         let now = self.hold.clock.now();
         let demanded = match self.hold.demand() {
@@ -160,7 +161,7 @@ impl Supervisor {
             self.told_to_end = true;
             self.asked_at.get_or_insert(now);
             self.child.signal_group(Signal::SIGTERM);
-            // What is stopped does not hear it.
+            // A stopped process does not handle TERM.
             self.child.signal_group(Signal::SIGCONT);
         }
     }
@@ -183,8 +184,9 @@ impl Supervisor {
         match self.child.word()? {
             Word::Ended(code) => self.has_ended(code),
             Word::Stopped if self.child.has_terminal() => {
-                // Ctrl-Z: the shell waits for us to stop too. Nothing renews the lock meanwhile, so nothing of the group may
-                // run, not even what ignores the signal; before it goes on, the deadline is looked at.
+                // Ctrl-Z: the shell waits for this process to stop too. Nothing renews the lock meanwhile, so nothing of the
+                // group may run, not even a process that ignores the signal; before the command goes on, the deadline is
+                // checked.
                 self.child.signal_group(Signal::SIGSTOP);
                 self.child.take_terminal();
                 self.stopped = true;
@@ -195,12 +197,12 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The command itself has ended. The user at the terminal talks to us from here on: what is left would not stop for
-    /// Ctrl-Z, so neither do we.
+    /// Handles the end of the command itself. From here on the terminal belongs to this process: the rest of the group would
+    /// not stop for Ctrl-Z, so this process does not stop either.
     fn has_ended(&mut self, code: u8) {
         let now = self.hold.clock.now();
         if ended_as_asked(code) {
-            // By a signal that never passed through us: Ctrl-C at a terminal that we lent.
+            // By a signal that this process did not pass on: Ctrl-C at a terminal that the command had.
             self.asked_at.get_or_insert(now);
         }
         self.rest = Some(Rest::new(code, now));
@@ -214,14 +216,14 @@ impl Supervisor {
         }
         match signal {
             Signal::SIGCONT if self.stopped => self.go_on(),
-            // A program that does not know them is ended by them: only the command itself asked.
+            // These signals end a program that does not handle them; only the command itself may expect them.
             Signal::SIGUSR1 | Signal::SIGUSR2 if self.rest.is_none() => self.child.signal(signal),
             Signal::SIGUSR1 | Signal::SIGUSR2 => {}
             other => self.child.signal_group(other),
         }
     }
 
-    /// After a stop of both of us. A lock that was lost meanwhile kills the command before it can
+    /// Continues after a stop of the command and this process. A lock that was lost meanwhile kills the command before it can
     /// take another step.
     fn go_on(&mut self) {
         self.stopped = false;

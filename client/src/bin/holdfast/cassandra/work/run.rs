@@ -17,11 +17,11 @@ use crate::lock::keeper::{GOODBYE_LIMIT, watch_over};
 use crate::lock::{Ended, Event, Held, Told, run_under};
 use crate::show;
 
-/// Between two looks at a queue of which somebody else has the last items.
+/// The pause between two checks of a queue whose last items other workers have.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The pause after an item that failed; twice as long after each further one in a row.
 const FAILED_PAUSE: Duration = Duration::from_millis(100);
-/// The longest of them.
+/// The longest such pause.
 const FAILED_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 pub(super) fn run(global: &Global, place: Place, args: RunArgs) -> Result<u8, Failure> {
@@ -39,7 +39,7 @@ pub(super) fn run(global: &Global, place: Place, args: RunArgs) -> Result<u8, Fa
         };
         let worker = Worker { queue, until_empty, json, failed: 0 };
         let outcome = worker.work(&events, &stop).await;
-        // What was given up is out of the table before we are gone.
+        // Abandoned rows are removed from the tables before this process ends.
         let _ = Seams::system().timeout(GOODBYE_LIMIT, cassandra.settled()).await;
         outcome
     })
@@ -49,12 +49,12 @@ struct Worker {
     queue: WorkQueue,
     until_empty: bool,
     json: bool,
-    /// How many in a row.
+    /// Failures in a row.
     failed: u32,
 }
 
 impl Worker {
-    /// Until told to stop, or nothing is left.
+    /// Works until `stop`, or until no item is left.
     async fn work(
         mut self,
         events: &SyncSender<Event>,
@@ -66,7 +66,7 @@ impl Worker {
                 item = self.next() => item?,
             };
             let Some(item) = item else {
-                // Nobody listens any more if the main thread is on its way out.
+                // The main thread may have ended and dropped the receiver.
                 let _ = events.send(Event::Over);
                 return Ok(());
             };
@@ -77,7 +77,7 @@ impl Worker {
         }
     }
 
-    /// `None`: the queue is empty, and that was asked for.
+    /// `None`: the queue is empty, with `--until-empty`.
     async fn next(&self) -> Result<Option<WorkItem>, Failure> {
         let seams = Seams::system();
         if let Some(doublings) = self.failed.checked_sub(1) {
@@ -96,7 +96,7 @@ impl Worker {
         }
     }
 
-    /// Has the main thread run the command, and does what its end says.
+    /// Lets the main thread run the command, and ends or gives back the item by its exit code.
     async fn have_done(
         &mut self,
         item: WorkItem,
@@ -144,7 +144,7 @@ impl Worker {
         Held { state: item.state(), what: format!("item {}", item.id()), told, ttl: item.ttl() }
     }
 
-    /// What is worth a line, and ends nothing.
+    /// Prints a warning on standard error.
     fn say(&self, what: &str) {
         if self.json {
             eprintln!("{}", serde_json::json!({ "warning": what }));

@@ -1,4 +1,4 @@
-//! Several workers: as many processes, for each of them forks and waits on its main thread.
+//! Several workers: one process each, because each forks and waits on its main thread.
 
 use std::ffi::OsString;
 use std::num::NonZeroU16;
@@ -11,13 +11,13 @@ use nix::unistd::Pid;
 use crate::failure::{Failure, OWN_ERROR};
 use crate::{signals, spawn};
 
-/// Signals that may wait.
+/// Most signals that wait.
 const SIGNALS_MAX: usize = 64;
 const HEARD: [Signal; 5] =
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGCHLD];
 
-/// Runs our own command line so many times at once. When one of them fails the others are told to end; the exit code is the first
-/// that is not 0.
+/// Runs this program's own command line in this many processes. When one fails, the others get
+/// SIGTERM; the exit code is the first that is not 0.
 pub(super) fn run(workers: NonZeroU16) -> Result<u8, Failure> {
     let (events, inbox) = sync_channel(SIGNALS_MAX);
     signals::listen(&HEARD, move |signal| events.send(signal).is_ok())?;
@@ -43,7 +43,7 @@ pub(super) fn run(workers: NonZeroU16) -> Result<u8, Failure> {
     Ok(first)
 }
 
-/// One worker. It cannot outlive us.
+/// Starts one worker. It cannot outlive this process.
 fn start() -> Result<Child, Failure> {
     let failed = |error| Failure::own("starting a worker", error);
     let program = std::env::current_exe().map_err(failed)?;
@@ -53,7 +53,7 @@ fn start() -> Result<Child, Failure> {
     command.spawn().map_err(failed)
 }
 
-/// The same command line with one worker: what stands before the command wins over what was said earlier.
+/// The same command line with one worker: the option before the command overrides an earlier one.
 fn for_one(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let before_command =
         arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
@@ -63,12 +63,12 @@ fn for_one(mut arguments: Vec<OsString>) -> Vec<OsString> {
 
 fn tell_all(running: &[Child], signal: Signal) {
     for worker in running {
-        // One that has just ended hears nothing.
+        // A worker that has just ended gets no signal.
         let _ = kill(Pid::from_raw(worker.id().cast_signed()), signal);
     }
 }
 
-/// Takes out those that have ended, with their codes; 128+n, as shells have it.
+/// Removes the processes that have ended, and returns their codes; 128+n, as in shells.
 fn reap(running: &mut Vec<Child>) -> Result<Vec<u8>, Failure> {
     use std::os::unix::process::ExitStatusExt as _;
     let mut codes = Vec::new();
