@@ -1,14 +1,15 @@
-//! How long an answer is waited for, where many processes ask about one row.
+//! How long a process waits for an answer when many processes ask about one row.
 //!
-//! A read at SERIAL is a round of Paxos, and rounds about one row wait for each other. Who gives up and asks again leaves
-//! the round behind that nobody waits for any more: were all of them to give up after a fixed time, a cluster that is a
-//! little slower than that would be kept busy with rounds for nobody, and answer no one again. Measured on a busy machine
-//! with 50 readers of one row: of those that gave up after 0.67 s a fifth were answered in time, and nobody who wanted to
-//! change the row; of those that grew more patient four fifths.
+//! A read at SERIAL is a round of Paxos, and rounds about one row wait for each other. A client that gives up and retries
+//! leaves behind a round that no client waits for any more. If all clients gave up after a fixed time, a cluster slightly
+//! slower than that would spend its time on abandoned rounds and never answer again. Measured on a busy machine with 50
+//! readers of one row: with a fixed limit of 0.67 s a fifth of the readers got their answer in time, and no change of the
+//! row did; with a growing limit, four fifths did.
 
 use std::time::Duration;
 
-/// Grows with every answer that did not come in time, and follows those that did.
+/// A limit that grows with every answer that misses it, and follows the duration of those that
+/// arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerLimit {
     least: Duration,
@@ -17,7 +18,7 @@ pub struct AnswerLimit {
 }
 
 impl AnswerLimit {
-    /// From `least`, which is also what it begins with, to `most`.
+    /// From `least`, where it begins, to `most`.
     pub fn between(least: Duration, most: Duration) -> Self {
         Self { least, most, now: least }
     }
@@ -27,12 +28,12 @@ impl AnswerLimit {
         self.now
     }
 
-    /// An answer took so long.
+    /// Records an answer that took so long.
     pub fn answered(&mut self, took: Duration) {
         self.now = took.saturating_mul(2).min(self.most).max(self.least);
     }
 
-    /// None came in time.
+    /// Records that no answer came in time.
     pub fn not_answered(&mut self) {
         self.now = self.now.saturating_mul(2).min(self.most);
     }

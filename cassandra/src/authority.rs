@@ -1,16 +1,17 @@
-//! The row that says which of two stores serves a scope (DESIGN §10): what a leader and a client
-//! that falls back know of it together. What each does with it, and when, is theirs.
+//! The row that determines which of two stores serves a scope (DESIGN §10): what leaders and
+//! falling-back clients share. Each of them decides for itself what it does with the row, and when.
 //!
-//! `authority(scope, mode, epoch, beat, take_over_ms, hold_ms, cluster)`, changed by LWT on all six, decided
-//! among all datacenters, read at SERIAL, never retried. No column has a TTL.
+//! `authority(scope, mode, epoch, beat, take_over_ms, hold_ms, cluster)`, changed by LWT on all six, decided among all
+//! datacenters, read at SERIAL, never retried. No column has a TTL.
 //!
-//! `cluster` is the native store whose leaders keep the row: leaders of two clusters on one row would bump it in turn, each with
-//! authority. It is null in a row that version 0.1 made; a leader writes it with its next bump, on condition of its being null. Version 0.1
-//! names the column in no statement: what it writes leaves the cell as it is, and what it compares changes with every write
-//! (`beat`, or mode and epoch), so no mixture of versions weakens what a change compares.
+//! `cluster` is the native store whose leaders keep the row: leaders of two clusters on one row would bump it in turn,
+//! each with authority. It is null in a row that version 0.1 made; a leader writes it with its next bump, on condition
+//! that it is null. Version 0.1 names the column in no statement: its writes leave the cell as it is, and what it
+//! compares changes with every write (`beat`, or mode and epoch), so no mixture of versions weakens what a change
+//! compares.
 //!
-//! `take_over_ms` and `hold_ms` are W and V. Leaders write them, each as its settings say, and nobody goes by any
-//! others: so no client can wait for less, or hold for longer, than the leader believes.
+//! `take_over_ms` and `hold_ms` are W and V. Leaders write them from their settings, and every process uses only those
+//! of the row: so no client can wait for less, or hold for longer, than the leader believes.
 
 mod durations;
 
@@ -25,9 +26,9 @@ use crate::statement::{Action, Cells, Ident, Statement, Value};
 
 pub use durations::{DoNotFit, Durations};
 
-/// The last epoch that a scope may come to; a token has room for 32,767. It never wraps.
+/// The last epoch of a scope; a token has room for 32,767. Epochs never wrap.
 pub const EPOCH_MAX: u16 = 32_000;
-/// Into how many partitions the leases of a scope are spread.
+/// The number of partitions over which the leases of a scope are spread.
 pub const BUCKETS: i64 = 16;
 
 /// All columns but the key.
@@ -36,15 +37,15 @@ const COLUMNS: [&str; 6] = ["mode", "epoch", "beat", "take_over_ms", "hold_ms", 
 /// Which store serves a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
-    /// The native one, and some of its clients may not know of the row yet: nobody takes over.
+    /// The native one, while some of its clients may not know of the row yet: no client takes over.
     Preparing,
     /// The native one, while its leader's authority lasts.
     Native,
     /// Cassandra.
     Cassandra,
-    /// Cassandra, for who holds already; nobody new enters.
+    /// Cassandra, for existing holds only; no new hold begins.
     Draining,
-    /// The native one, without fallback: nobody takes over any more.
+    /// The native one, without fallback: no client takes over any more.
     Retired,
 }
 
@@ -52,7 +53,7 @@ impl Mode {
     const ALL: [Self; 5] =
         [Self::Preparing, Self::Native, Self::Cassandra, Self::Draining, Self::Retired];
 
-    /// As the table has it.
+    /// The text in the table.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Preparing => "preparing",
@@ -80,7 +81,7 @@ impl fmt::Display for Mode {
 pub struct ClusterTag(u128);
 
 impl ClusterTag {
-    /// Of the 16 bytes that the cluster's nodes tell; `None` if there are not so many.
+    /// The tag of the 16 bytes that the cluster's nodes report; `None` for any other length.
     pub fn new(id: &[u8]) -> Option<Self> {
         <[u8; 16]>::try_from(id).ok().map(u128::from_be_bytes).map(Self)
     }
@@ -91,37 +92,38 @@ impl ClusterTag {
     }
 }
 
-/// 32 hexadecimal digits, as the table has it.
+/// 32 hexadecimal digits, as in the table.
 impl fmt::Display for ClusterTag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
     }
 }
 
-/// What the row says.
+/// The content of the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AuthorityRow {
-    /// Who serves.
+    /// The store that serves the scope.
     pub mode: Mode,
-    /// Of the tokens that are given out meanwhile; higher after every switch.
+    /// The epoch of the tokens that are given out meanwhile; it rises with every switch.
     pub epoch: u16,
-    /// How often the leader said that it lives, in this epoch.
+    /// How often the leader has bumped the row in this epoch.
     pub beat: i64,
-    /// W and V, for whoever reads it. While holds in Cassandra may be safe, V stands as it is; W gets
-    /// shorter only when all authority that was counted by the longer one is over.
+    /// W and V, for every reader of the row. While holds in Cassandra may be safe, V does not change; W gets shorter
+    /// only when all authority that was counted by the longer one is over.
     pub durations: Durations,
-    /// Whose leaders keep it; `None`: version 0.1 made it, and nobody has said so yet.
+    /// The cluster whose leaders keep the row; `None`: version 0.1 made the row, and no leader has
+    /// written it yet.
     pub cluster: Option<ClusterTag>,
 }
 
 impl AuthorityRow {
-    /// One more beat.
+    /// The row with one more beat.
     #[must_use]
     pub fn bumped(self) -> Self {
         Self { beat: self.beat.wrapping_add(1), ..self }
     }
 
-    /// Whether a hold in Cassandra under a token of `epoch` may go on while the row says this.
+    /// Whether a hold in Cassandra under a token of `epoch` may go on under this row.
     pub fn extends(self, epoch: u16) -> bool {
         match self.mode {
             Mode::Cassandra => self.epoch == epoch,
@@ -130,7 +132,8 @@ impl AuthorityRow {
         }
     }
 
-    /// As an LWT answers with it. One whose W and V make no sense is not trusted in anything.
+    /// Reads a row as the database returns it. A row whose W and V make no sense is not trusted in
+    /// anything.
     fn parse(row: &Row) -> Result<Self, String> {
         let text = |name: &str| row.text(&Ident::new(name)).ok_or_else(|| format!("has no {name}"));
         let number =
@@ -177,39 +180,39 @@ impl fmt::Display for AuthorityRow {
     }
 }
 
-/// What an operator does about a row whose durations cannot be used.
+/// What an operator does about a row with unusable durations.
 const MEND: &str = "write both columns by hand, no shorter than any W and V that were in use (docs/cassandra.md, \
                     \"The authority row\")";
 
 fn millis(length: Duration) -> i64 {
-    // They are bounded.
+    // Durations are bounded.
     i64::try_from(length.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A read of the row. What was written before it began is in it; what it says was so at one instant
-/// between its two.
+/// A read of the row. It includes every write that was acknowledged before it began, and shows the
+/// row at one instant between `began` and `ended`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     /// Not later than it was sent.
     pub began: Moment,
     /// Not earlier than it was answered.
     pub ended: Moment,
-    /// What it showed; `None`: there is no such row, and the scope has no fallback.
+    /// The row; `None`: there is no such row, and the scope has no fallback.
     pub row: Option<AuthorityRow>,
 }
 
-/// What a change of the row came to.
+/// The outcome of a change of the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is as it was to be.
+    /// The row is changed.
     Done {
         /// Not later than the change was sent.
         began: Moment,
         /// Not earlier than it was answered.
         ended: Moment,
     },
-    /// It was otherwise than the change said, and is as it was. To be read before anything is
-    /// concluded from it.
+    /// The row differed from what the change expected, and is unchanged. The caller reads it before
+    /// it concludes anything.
     Otherwise,
 }
 
@@ -222,7 +225,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// That of the scope of names that begin with `scope`, in the table `authority`. Nothing is asked yet.
+    /// The row of the scope of names that begin with `scope`, in the table `authority`. This sends nothing.
     pub fn new(tables: Arc<Tables>, clock: Arc<dyn Clock>, scope: &str) -> Self {
         Self { tables, clock, scope: scope.to_owned() }
     }
@@ -236,7 +239,8 @@ impl Authority {
     ///
     /// # Errors
     ///
-    /// [`Fault`]: nothing is known. [`Fault::Refused`] also for a row that nobody of us wrote.
+    /// [`Fault`]: the row stays unknown. [`Fault::Refused`] also for a row that this project did
+    /// not write.
     pub async fn read(&self) -> Result<Look, Fault> {
         let columns = COLUMNS.map(Ident::new).into();
         let began = self.clock.now();
@@ -247,11 +251,11 @@ impl Authority {
         Ok(Look { began, ended, row })
     }
 
-    /// Makes the row, if there is none.
+    /// Creates the row, if there is none.
     ///
     /// # Errors
     ///
-    /// [`Fault`]; after [`Fault::Unknown`] it may have been made, or may yet be.
+    /// [`Fault`]; after [`Fault::Unknown`] the row may have been created, or may be later.
     pub async fn create(&self, row: AuthorityRow) -> Result<Change, Fault> {
         self.write(Action::InsertIfAbsent { cells: row.cells(), ttl_s: None }).await
     }
@@ -260,8 +264,8 @@ impl Authority {
     ///
     /// # Errors
     ///
-    /// [`Fault`]; after [`Fault::Unknown`] it may have been changed, or may yet be: who would gain from
-    /// that acts as if it had not, who would lose as if it had, until a read shows.
+    /// [`Fault`]; after [`Fault::Unknown`] the row may have been changed, or may be later. Until a read shows it, a
+    /// process that would gain from the change acts as if it had not happened, and one that would lose as if it had.
     pub async fn change(&self, from: AuthorityRow, to: AuthorityRow) -> Result<Change, Fault> {
         let (cells, only_if) = (to.cells(), from.cells());
         self.write(Action::UpdateIf { cells, ttl_s: None, only_if }).await
@@ -328,7 +332,7 @@ mod tests {
         assert!(AuthorityRow::parse(&Row::default()).unwrap_err().contains("no mode"));
     }
 
-    /// By nobody: by what would one who waits for less, or holds for longer, be stopped?
+    /// No process trusts it: nothing could stop one that waits for less, or holds for longer.
     #[test]
     fn a_row_whose_durations_are_missing_or_do_not_fit_is_not_trusted_and_it_says_what_to_do() {
         let why =
@@ -356,7 +360,7 @@ mod tests {
         Row(said.into_iter().chain(lengths).collect())
     }
 
-    /// Keeps what it is asked, and has no row.
+    /// Records the statements, and has no row.
     #[derive(Default)]
     struct Asked(Mutex<Vec<Statement>>);
 
@@ -373,8 +377,8 @@ mod tests {
         }
     }
 
-    /// `SerialRead`, `EpochCompared` of the model: a read at QUORUM, or one that is decided within a datacenter,
-    /// may miss what was written before it.
+    /// `SerialRead`, `EpochCompared` of the model: a read at QUORUM, or one that is decided within a datacenter, may
+    /// miss earlier writes.
     #[test]
     fn the_row_is_read_at_serial_and_changed_on_condition_of_all_of_it_among_all_datacenters() {
         let (asked, clock) = (Arc::new(Asked::default()), Seams::system().clock);
@@ -400,7 +404,7 @@ mod tests {
         assert_eq!(actions, expected);
     }
 
-    /// Later releases find these rows in the tables of those that ran before.
+    /// Later releases find these rows in the tables of earlier ones.
     #[test]
     fn a_row_that_names_no_cluster_is_written_as_0_1_wrote_it() {
         let kept = include_str!("../../tests/fixtures/0.1/rows.cql");

@@ -1,5 +1,4 @@
-//! What the recipes stand on: something that executes a statement, and is honest about what
-//! became of it.
+//! The interface below the recipes: it executes a statement and reports honestly what became of it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,38 +10,39 @@ use holdfast_seams::{Clock, Moment};
 
 use crate::statement::{Ident, Statement, Value};
 
-/// The seam between a recipe and its tables. Behind it stands a session of the driver, or the
-/// model of the tests; it hides the wire, never the recipe: every step is a [`Statement`].
+/// The interface between a recipe and its tables. A session of the driver implements it, or the
+/// model of the tests. It hides the wire protocol, never the recipe: every step is a [`Statement`].
 pub trait Database: Send + Sync + 'static {
-    /// Executes a statement, once: nothing is retried on the way (a repeated LWT that was applied
-    /// the first time answers that it was not).
+    /// Executes a statement once, without retries (a repeated LWT that was applied the first time
+    /// would report that it was not).
     ///
-    /// Dropping the future leaves open whether it takes effect.
+    /// Dropping the future leaves open whether the statement takes effect.
     fn execute(&self, statement: Statement) -> BoxFuture<'static, Result<Answer, Fault>>;
 
-    /// Where the database is, for people.
+    /// The addresses of the database, for error messages.
     fn endpoints(&self) -> Vec<String>;
 
-    /// In which keyspace its tables are; empty where there is no such thing.
+    /// The keyspace of its tables; empty if it has none.
     fn keyspace(&self) -> String {
         String::new()
     }
 }
 
-/// What a statement came to.
+/// The outcome of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The condition was true, and it is done.
+    /// The condition was true, and the statement is applied.
     Applied,
-    /// The condition was false, and nothing is done; what it was compared with, if there was a row.
+    /// The condition was false, and nothing is changed; the row that it was compared with, if there
+    /// was one.
     NotApplied(Option<Row>),
     /// The row, if there is one.
     Read(Option<Row>),
-    /// Written, or erased.
+    /// The write or delete is done.
     Written,
     /// The rows, in the order of their clustering columns.
     Rows(Vec<Row>),
-    /// Some of a table's rows, in no order, and where the next of them begin.
+    /// Some of a table's rows, in no order, and where the next page begins.
     Page(Vec<Row>, Option<Vec<u8>>),
 }
 
@@ -53,37 +53,38 @@ pub struct Row(
     pub BTreeMap<String, Cell>,
 );
 
-/// One of them.
+/// One cell of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// What it has.
+    /// Its value.
     pub value: Value,
-    /// Seconds until it vanishes by the coordinator's clock, where that was asked. A hint.
+    /// Seconds until it vanishes by the coordinator's clock, if the statement requested that. A
+    /// hint.
     pub ttl_s: Option<i32>,
 }
 
 impl Row {
-    /// That column, if it has a text.
+    /// The column's value, if it is a text.
     pub fn text(&self, column: &Ident) -> Option<&str> {
         self.0.get(column.as_str())?.value.text()
     }
 
-    /// That column, if it has a number.
+    /// The column's value, if it is a number.
     pub fn long(&self, column: &Ident) -> Option<i64> {
         self.0.get(column.as_str())?.value.long()
     }
 
-    /// That column, if it has a time.
+    /// The column's value, if it is a time.
     pub fn time_ms(&self, column: &Ident) -> Option<i64> {
         self.0.get(column.as_str())?.value.time_ms()
     }
 
-    /// That column, if it has a flag.
+    /// The column's value, if it is a flag.
     pub fn flag(&self, column: &Ident) -> Option<bool> {
         self.0.get(column.as_str())?.value.flag()
     }
 
-    /// Seconds until that column vanishes, if it does and was asked.
+    /// Seconds until the column vanishes, if it has a TTL and the statement requested it.
     pub fn ttl_s(&self, column: &Ident) -> Option<i32> {
         self.0.get(column.as_str())?.ttl_s
     }
@@ -92,25 +93,25 @@ impl Row {
 /// Why a statement has no answer, and what is certain then. The text is for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It may have taken effect, or may still, as long as a coordinator works on it. Under
-    /// contention on one partition this is no rare thing: half of all LWTs of 16 clients.
+    /// The statement may have taken effect, or may still do so as long as a coordinator works on
+    /// it. Under contention on one partition this is common: half of all LWTs of 16 clients.
     Unknown(String),
-    /// It has not taken effect and never will; another time it may.
+    /// The statement has not taken effect and never will; a repetition may.
     NotDone(String),
-    /// The same, and it will not another time either: what was asked is wrong.
+    /// The same, and a repetition will not either: the statement is wrong.
     Refused(String),
 }
 
 impl Fault {
-    /// What is certain when a coordinator has answered that too few replicas are alive. It counts them before it sends a
-    /// read or a plain write, and nothing is done. An LWT may be decided all the same: Paxos v1 (the default up to
-    /// Cassandra 5.0) counts the replicas for the commit only after the proposal was accepted, and answers the same.
+    /// The fault when a coordinator reports that too few replicas are alive. It counts them before it sends a read or a
+    /// plain write, so those are not done. An LWT may still be decided: Paxos v1 (the default up to Cassandra 5.0)
+    /// counts the replicas for the commit only after the proposal was accepted, and reports the same error.
     #[must_use]
     pub fn of_too_few_replicas(statement: &Statement, message: String) -> Self {
         if statement.is_conditional() { Self::Unknown(message) } else { Self::NotDone(message) }
     }
 
-    /// The words.
+    /// The message.
     pub fn message(&self) -> &str {
         match self {
             Self::Unknown(message) | Self::NotDone(message) | Self::Refused(message) => message,
@@ -124,59 +125,59 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What an LWT came to.
+/// The outcome of an LWT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Conditional {
-    /// It is done.
+    /// The LWT is applied.
     Applied,
-    /// Nothing is done; what it was compared with, if there was a row.
+    /// Nothing is changed; the row that it was compared with, if there was one.
     NotApplied(Option<Row>),
 }
 
-/// A database as one client uses it: at most one LWT, or read at SERIAL, in flight for each
-/// partition, for two of one client would only fight each other.
+/// A database as one client uses it: at most one LWT, or read at SERIAL, is in flight for each
+/// partition, because two of one client would only compete.
 pub struct Tables {
     database: Arc<dyn Database>,
     clock: Arc<dyn Clock>,
-    /// By table and partition; an entry goes when nobody uses it and another one is made.
+    /// By table and partition; an unused entry is removed when another one is added.
     lanes: Mutex<BTreeMap<Partition, Weak<Lane>>>,
     sent: AtomicU64,
     unanswered: AtomicU64,
 }
 
-/// What was asked of the database since the beginning.
+/// The statements sent to the database so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatementCounts {
     /// Statements sent, each of which is one round trip to a coordinator.
     pub sent: u64,
-    /// Those of them that ended without an answer, and may have taken effect or not.
+    /// Those of them that ended without an answer and may or may not have taken effect.
     pub unanswered: u64,
 }
 
 /// A table, and the columns of a partition key.
 type Partition = (Ident, Vec<Value>);
 
-/// Who has it is alone on a partition.
+/// Its holder has exclusive use of a partition.
 type Lane = tokio::sync::Mutex<()>;
 
 impl Tables {
-    /// Over this database; how long something took is told by this clock.
+    /// Uses this database; the clock measures how long statements take.
     pub fn new(database: Arc<dyn Database>, clock: Arc<dyn Clock>) -> Self {
         let [sent, unanswered] = [const { AtomicU64::new(0) }; 2];
         Self { database, clock, lanes: Mutex::default(), sent, unanswered }
     }
 
-    /// Where the database is, for people.
+    /// The addresses of the database, for error messages.
     pub fn endpoints(&self) -> Vec<String> {
         self.database.endpoints()
     }
 
-    /// In which keyspace the tables are.
+    /// The keyspace of the tables.
     pub fn keyspace(&self) -> String {
         self.database.keyspace()
     }
 
-    /// What was asked since the beginning.
+    /// The statements sent so far.
     pub fn counts(&self) -> StatementCounts {
         let [sent, unanswered] =
             [&self.sent, &self.unanswered].map(|count| count.load(Ordering::Relaxed));
@@ -192,8 +193,8 @@ impl Tables {
         answer
     }
 
-    /// Executes an LWT. The instant is from before it was sent: whatever its TTL gives counts from
-    /// there.
+    /// Executes an LWT. The returned instant precedes the sending: whatever the TTL guarantees
+    /// counts from there.
     pub async fn conditional(&self, statement: Statement) -> (Moment, Result<Conditional, Fault>) {
         let lane = self.lane(&statement);
         let _alone = lane.lock().await;
@@ -206,12 +207,12 @@ impl Tables {
         (started, answer)
     }
 
-    /// Reads at SERIAL: what was begun and can still be completed is completed first, or never
-    /// will be by whoever was before.
+    /// Reads at SERIAL: an LWT that was begun and can still be completed is completed first;
+    /// otherwise its proposer can never complete it.
     ///
     /// # Errors
     ///
-    /// [`Fault`]; a read changes nothing, whichever.
+    /// [`Fault`]; in no case does a read change anything.
     pub async fn read(&self, statement: Statement) -> Result<Option<Row>, Fault> {
         let lane = self.lane(&statement);
         let _alone = lane.lock().await;
@@ -225,7 +226,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// [`Fault`]; a read changes nothing, whichever.
+    /// [`Fault`]; in no case does a read change anything.
     pub async fn read_all(&self, statement: Statement) -> Result<Vec<Row>, Fault> {
         let lane = self.lane(&statement);
         let _alone = lane.lock().await;
@@ -235,11 +236,11 @@ impl Tables {
         }
     }
 
-    /// Writes or erases at QUORUM: whoever reads at QUORUM after the answer sees it.
+    /// Writes or erases at QUORUM: every later read at QUORUM sees it once the answer has arrived.
     ///
     /// # Errors
     ///
-    /// [`Fault`]; after [`Fault::Unknown`] some replicas may have it, or may come to.
+    /// [`Fault`]; after [`Fault::Unknown`] some replicas may have the write, or may get it later.
     pub async fn write(&self, statement: Statement) -> Result<(), Fault> {
         match self.execute(statement).await? {
             Answer::Written => Ok(()),
@@ -251,7 +252,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// [`Fault`]; a read changes nothing, whichever.
+    /// [`Fault`]; in no case does a read change anything.
     pub async fn scan(&self, statement: Statement) -> Result<Vec<Row>, Fault> {
         match self.execute(statement).await? {
             Answer::Rows(rows) => Ok(rows),
@@ -259,11 +260,11 @@ impl Tables {
         }
     }
 
-    /// Reads one page of all rows of a table at QUORUM, and where the next one begins.
+    /// Reads one page of all rows of a table at QUORUM, and the position of the next page.
     ///
     /// # Errors
     ///
-    /// [`Fault`]; a read changes nothing, whichever.
+    /// [`Fault`]; in no case does a read change anything.
     pub async fn page(&self, statement: Statement) -> Result<(Vec<Row>, Option<Vec<u8>>), Fault> {
         match self.database.execute(statement).await? {
             Answer::Page(rows, next) => Ok((rows, next)),

@@ -1,8 +1,8 @@
 //! The driver behind the recipes: the one place that names `scylla`.
 //!
-//! Statements are prepared once and executed once: no retries, no speculative execution (a repeated
-//! LWT that was applied the first time answers that it was not). Everything is committed at QUORUM
-//! and decided at SERIAL, or both within one datacenter.
+//! It prepares statements once and executes them once: no retries, no speculative execution (a
+//! repeated LWT that was applied the first time would report that it was not). It commits
+//! everything at QUORUM and decides at SERIAL, or both within one datacenter.
 
 mod connect;
 mod fault;
@@ -28,29 +28,30 @@ use connect::check_keyspace;
 pub use connect::{Credentials, NotOpen, open};
 
 /// How long one statement may take. Longer than a coordinator tries (its time-out for writes and
-/// that for contention are 2 s each by default), so that nobody still works on what was given up.
+/// that for contention are 2 s each by default), so that no coordinator still works on a statement
+/// that was given up.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 
-/// Among whom a lock is exclusive.
+/// Where a lock is exclusive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SerialScope {
     /// All datacenters: SERIAL and QUORUM.
     #[default]
     Cluster,
-    /// The datacenter that the session talks to: `LOCAL_SERIAL` and `LOCAL_QUORUM`. Clients of another
-    /// datacenter are not excluded.
+    /// The datacenter that the session talks to: `LOCAL_SERIAL` and `LOCAL_QUORUM`. Clients of another datacenter are
+    /// not excluded.
     Datacenter,
 }
 
-/// The keyspace `keyspace`, by its exact name, over the caller's own session: the one it uses for
-/// its data, for one. Its execution profile is not used, and is not changed. Nothing is sent: what the
-/// session knows of the cluster is looked at.
+/// Uses the keyspace `keyspace`, by its exact name, over the caller's own session, for example the one it uses for its
+/// data. This neither uses nor changes the session's execution profile. It sends nothing: it checks what the session
+/// knows of the cluster.
 ///
 /// # Errors
 ///
-/// [`NotOpen::Refused`] if there is no such keyspace, if it has fewer nodes, up or
-/// down, than replicas (an LWT would be decided by those that there are, and unknown to those that join
-/// later), or if the session does not fetch its schema and so cannot tell.
+/// [`NotOpen::Refused`] if there is no such keyspace, if the keyspace has fewer nodes, up or down, than replicas (the
+/// nodes present would decide an LWT, and nodes that join later would not know it), or if the session does not fetch
+/// its schema and so cannot tell.
 pub fn keyspace(
     session: Arc<Session>,
     keyspace: &str,
@@ -68,7 +69,7 @@ struct Prepared {
     keyspace: Ident,
     within: Decision,
     everywhere: Decision,
-    /// By text, and whether all decide. As many as there are statements in the recipes.
+    /// By text and by [`Statement::everywhere`]; as many as the recipes have statements.
     statements: Mutex<BTreeMap<(String, bool), PreparedStatement>>,
 }
 
@@ -84,10 +85,10 @@ impl Driver {
     }
 }
 
-/// Who has to agree to a statement.
+/// Which replicas have to agree to a statement.
 struct Decision {
     profile: ExecutionProfileHandle,
-    /// Of reads that decide.
+    /// For reads at SERIAL.
     read: Consistency,
 }
 
@@ -186,8 +187,8 @@ fn bound(bind: Bind) -> Option<CqlValue> {
     }
 }
 
-/// Reads an answer by the names of its columns: an LWT answers with more of them when it was not
-/// applied, and Cassandra with others than `ScyllaDB`.
+/// Reads an answer by the names of its columns: an LWT that was not applied returns more columns,
+/// and those of Cassandra differ from those of `ScyllaDB`.
 fn answer(result: QueryResult, action: &Action) -> Result<Answer, Fault> {
     if let Action::Put { .. } | Action::Erase { .. } = action {
         return Ok(Answer::Written);
@@ -215,14 +216,14 @@ fn answer(result: QueryResult, action: &Action) -> Result<Answer, Fault> {
         Some((_, Some(CqlValue::Boolean(false)))) => {
             let cells: BTreeMap<String, Cell> =
                 cells.filter_map(|(name, value)| Some((name, cell(value?, None)?))).collect();
-            // All of a row that is there cannot be null: its condition would have been compared.
+            // An existing row has at least one non-null cell here: the condition compared one.
             Ok(Answer::NotApplied((!cells.is_empty()).then_some(Row(cells))))
         }
         _ => Err(unreadable(&"an LWT that does not say whether it was applied")),
     }
 }
 
-/// It was executed: what cannot be read of it leaves the outcome open.
+/// The statement was executed; an unreadable answer leaves its outcome open.
 fn unreadable(error: &dyn fmt::Display) -> Fault {
     Fault::Unknown(format!("unreadable answer: {error}"))
 }
@@ -255,7 +256,7 @@ fn plain_row(row: DriverRow, columns: &[Ident]) -> Row {
     Row(cells.collect())
 }
 
-/// Each column comes with its TTL.
+/// Reads a row in which each column is followed by its TTL.
 fn read_row(row: DriverRow, columns: &[Ident]) -> Row {
     let mut values = row.columns.into_iter();
     let mut cells = BTreeMap::new();

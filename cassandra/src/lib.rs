@@ -1,9 +1,8 @@
-//! A keyspace of Cassandra, as locks need it, and no lock: operations of CQL as data
-//! ([`statement`]), something that executes them and is honest about what became of each
-//! ([`database`]), the row that says which of two stores serves a scope ([`authority`]) and how long
-//! answers about it are waited for ([`answer_limit`]), the driver (feature `driver`), and a model of the tables on virtual time (feature `model`).
+//! A keyspace of Cassandra for locks, without the locks themselves: operations of CQL as data ([`statement`]), execution with an honest
+//! outcome ([`database`]), the row that determines which of two stores serves a scope ([`authority`]) and how long a process waits for
+//! answers about it ([`answer_limit`]), the driver (feature `driver`), and a model of the tables on virtual time (feature `model`).
 //!
-//! The recipes that teams run are in the client; the server needs the authority row alone.
+//! The client contains the recipes that teams run; the server needs only the authority row.
 
 pub mod answer_limit;
 pub mod authority;

@@ -1,29 +1,29 @@
-//! A deterministic model of the tables, for the recipes' tests: what Cassandra's answers depend on,
-//! and nothing else, on the virtual time of a [`Machine`].
+//! A deterministic model of the tables, for the recipes' tests: exactly what Cassandra's answers
+//! depend on, on the virtual time of a [`Machine`].
 //!
-//! What it has, each as measured on real nodes or as the server's source has it:
+//! Its rules, each as measured on real nodes or as in the server's source:
 //!
-//! - LWTs and reads at SERIAL of one row happen one after the other, each at one instant between
-//!   its request and its answer. A request goes on when its client dies.
-//! - An answer may be lost: the statement was applied, was not, or will be a while after its client
-//!   was told that nobody knows (a coordinator goes on trying).
-//! - A coordinator that finds too few replicas says so. A read or a plain write has changed nothing then. An LWT may be
-//!   decided all the same: Paxos v1 counts replicas once more when it commits what was accepted before.
-//! - A TTL belongs to a cell. Its end is a whole second, set by the clock of the coordinator that
-//!   wrote; whether it has come is decided by that of the one that reads. Every statement takes any
-//!   of the three nodes, and each node's clock is wrong by as much as the test says.
+//! - LWTs and reads at SERIAL of one row happen one after the other, each at one instant between its request and its
+//!   answer. A request goes on when its client dies.
+//! - An answer may be lost: the statement was applied, was not applied, or is applied a while after its client got an
+//!   unknown outcome (a coordinator goes on trying).
+//! - A coordinator that finds too few replicas reports it. A read or a plain write has changed nothing then. An LWT may
+//!   still be decided: Paxos v1 counts replicas once more when it commits what was accepted before.
+//! - A TTL belongs to a cell. The clock of the coordinator that writes sets its end, a whole second; the clock of the
+//!   one that reads decides whether it has passed. Every statement goes to any of the three nodes, and each node's
+//!   clock is wrong by as much as the test sets.
 //! - A plain delete may name a part of a row's key, and hides all rows below it that are no newer.
-//! - A write without LWT reaches its three replicas one by one and is answered when two have it; a
-//!   read at QUORUM merges two of them by timestamps. Nothing is repaired on the way.
-//! - A row is there as long as any cell of it, or its marker, is: `INSERT` writes one, `UPDATE` none.
-//! - An LWT writes with the timestamp of its ballot: the coordinator's time, and above all earlier
-//!   ballots of the row. A plain delete of such a row has its coordinator's time, and hides whatever
-//!   was written, or is still to be written, with an earlier timestamp.
+//! - A write without LWT reaches its three replicas one by one and is answered when two have it; a read at QUORUM
+//!   merges two of them by timestamps. Reads repair nothing.
+//! - A row exists as long as any cell of it, or its marker, exists: `INSERT` writes a marker, `UPDATE` none.
+//! - An LWT writes with the timestamp of its ballot: the coordinator's time, and above all earlier ballots of the row.
+//!   A plain delete of such a row has its coordinator's time, and hides every earlier or later write with an earlier
+//!   timestamp.
 //! - A partition key is not empty.
 //! - A TTL of 0 is none.
-//! - All rows of a table are read page by page, each page at an instant of its own; those of a partition,
-//!   at SERIAL, at once.
-//! - Static columns belong to the partition, and an LWT on one of its rows may ask for them as well.
+//! - All rows of a table are read page by page, each page at an instant of its own; those of a partition, at SERIAL, at
+//!   once.
+//! - Static columns belong to the partition, and an LWT on one of its rows may compare them as well.
 
 #![allow(
     clippy::panic,
@@ -42,35 +42,35 @@ use tokio::sync::oneshot;
 use crate::database::{Answer, Cell, Database, Fault, Row};
 use crate::statement::{Action, Cells, Ident, NODE_TIME, Statement, Value};
 
-/// How long a statement takes in one direction, at most.
+/// The maximum time of a statement in one direction.
 const LATENCY_MAX: Duration = Duration::from_millis(40);
-/// For how long after a client was told that nobody knows a coordinator may go on.
+/// How long a coordinator may go on after its client got an unknown outcome, at most.
 const LATE_MAX: Duration = Duration::from_secs(8);
-/// How much longer than others a slow statement takes, at most.
+/// The maximum additional time of a slow statement.
 const SLOW_MAX: Duration = Duration::from_secs(2);
-/// What a client waits for an answer that does not come.
+/// How long a client waits for an answer that does not come.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// What a coordinator says that finds too few replicas.
+/// The error of a coordinator that finds too few replicas.
 const TOO_FEW: &str = "1 of 2 replicas alive";
-/// How many rows a page has: few, so that tests read several.
+/// The number of rows of a page: few, so that tests read several pages.
 const PAGE_ROWS: usize = 3;
 /// The columns that are static, in any table that has them.
 const STATICS: [&str; 4] = ["stage", "turn", "recipe", "cluster"];
 
-/// How often in a thousand statements something goes wrong.
+/// How many of a thousand statements fail, by the kind of fault.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Odds {
     /// Applied, and the answer lost.
     pub answer_lost: u64,
-    /// Never applied, and nobody knows.
+    /// Never applied, with an unknown outcome.
     pub request_lost: u64,
-    /// Nobody knows, and it is applied later.
+    /// Applied after an unknown outcome was reported.
     pub late: u64,
     /// Refused for now: too few replicas. Half of the LWTs are applied all the same.
     pub unavailable: u64,
 }
 
-/// The tables. Cheap to clone; all clones are the same.
+/// The tables. Cheap to clone; all clones share their state.
 #[derive(Clone)]
 pub struct Model {
     world: Process,
@@ -80,21 +80,21 @@ pub struct Model {
 #[derive(Default)]
 struct State {
     odds: Odds,
-    /// How many in a thousand of the others take long.
+    /// How many of a thousand other statements are slow.
     slow: u64,
-    /// What becomes of the next statement that fits.
+    /// The fate of the next matching statement.
     chosen: Option<(Which, Fate)>,
-    /// By how much each node's wall clock is ahead, milliseconds.
+    /// How far each node's wall clock is ahead, milliseconds.
     skew_ms: [i64; 3],
     rows: BTreeMap<(Ident, Vec<Value>), StoredRow>,
-    /// The key's columns of each table, as far as they were named.
+    /// The key columns of each table, as far as statements have named them.
     keys: BTreeMap<Ident, Vec<Ident>>,
     /// What each replica has of the tables that are written without LWT, by table, partition and
     /// clustering columns.
     replicas: [BTreeMap<(Ident, Vec<Value>), Version>; 3],
-    /// Statements of unknown outcome that were applied.
+    /// The number of statements of unknown outcome that were applied.
     unknown_but_applied: usize,
-    /// Statements that arrived.
+    /// The number of statements that arrived.
     arrived: usize,
 }
 
@@ -102,9 +102,9 @@ struct State {
 struct StoredRow {
     /// The largest timestamp of its LWTs.
     ballot_us: i64,
-    /// That of the newest plain delete.
+    /// The timestamp of the newest plain delete.
     erased_us: Option<i64>,
-    /// When the row itself ends, if no cell is left by then; `None`: it has no marker.
+    /// When the row's marker ends; `None`: it has none. Without cells the row ends with it.
     marker: Option<Ends>,
     cells: BTreeMap<String, (Value, Ends)>,
 }
@@ -113,7 +113,7 @@ struct StoredRow {
 #[derive(Clone, Debug)]
 struct Version {
     at_us: i64,
-    /// `None`: it is erased. A tie goes to the erased one.
+    /// `None`: erased. Of equal timestamps the erased version wins.
     cells: Option<Vec<(String, Value)>>,
     ends: Ends,
 }
@@ -127,31 +127,32 @@ impl Version {
 /// A second of a wall clock; `None`: never.
 type Ends = Option<i64>;
 
-/// Picks a statement.
+/// Selects a statement.
 pub type Which = fn(&Statement) -> bool;
 
 /// What becomes of a statement.
 #[derive(Clone, Copy)]
 pub enum Fate {
-    /// Done, and told.
+    /// Applied and answered.
     Answered,
-    /// So long after it was sent.
+    /// Applied and answered after this additional time.
     Slowly(Duration),
-    /// Done, and nobody knows.
+    /// Applied, with an unknown outcome.
     AnswerLost,
-    /// Never done, and nobody knows.
+    /// Never applied, with an unknown outcome.
     RequestLost,
-    /// After its client was told that nobody knows, so much later.
+    /// Applied so long after an unknown outcome was reported.
     Late(Duration),
     /// Refused for now: too few replicas.
     Unavailable {
-        /// An LWT was decided before the coordinator found too few. Nothing else is ever done then.
+        /// The LWT was decided before the coordinator found too few replicas. Any other statement
+        /// is never applied.
         applied: bool,
     },
 }
 
 impl Model {
-    /// Empty tables, and nothing goes wrong yet.
+    /// Empty tables, without faults.
     pub fn new(machine: &Machine) -> Self {
         Self { world: machine.world(), state: Arc::default() }
     }
@@ -160,42 +161,42 @@ impl Model {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on so much goes wrong.
+    /// Sets how often statements fail from now on.
     pub fn set_odds(&self, odds: Odds) {
         self.lock().odds = odds;
     }
 
-    /// From now on so many in a thousand of the statements that are answered take up to some seconds.
+    /// Makes so many of a thousand answered statements take up to `SLOW_MAX` longer from now on.
     pub fn set_slow(&self, per_mille: u64) {
         self.lock().slow = per_mille;
     }
 
-    /// Chooses what becomes of the next statement that fits: an LWT, a plain write, a scan or a page.
+    /// Sets the fate of the next matching statement, of whatever kind.
     pub fn choose(&self, which: Which, fate: Fate) {
         self.lock().chosen = Some((which, fate));
     }
 
-    /// Whether what was chosen last has come to pass.
+    /// Whether the fate set last was used.
     pub fn nothing_is_chosen(&self) -> bool {
         self.lock().chosen.is_none()
     }
 
-    /// From now on a node's wall clock is ahead of true time by so much.
+    /// Sets how far a node's wall clock is ahead of true time from now on.
     pub fn set_skew(&self, node: usize, milliseconds: i64) {
         self.lock().skew_ms[node] = milliseconds;
     }
 
-    /// How many statements were applied without their client's knowing.
+    /// The number of statements that were applied with an unknown outcome.
     pub fn unknown_but_applied(&self) -> usize {
         self.lock().unknown_but_applied
     }
 
-    /// How many statements clients have sent so far.
+    /// The number of statements that clients have sent so far.
     pub fn arrived(&self) -> usize {
         self.lock().arrived
     }
 
-    /// How many rows a table has at this instant, where none has a TTL.
+    /// The number of rows of a table at this instant, if none has a TTL.
     pub fn number_of_rows(&self, table: &Ident) -> usize {
         let state = self.lock();
         let rows = state.rows.iter().filter(|((of, _), _)| of == table);
@@ -231,7 +232,7 @@ impl Model {
         }
     }
 
-    /// Executes a statement at this instant, through any of the nodes.
+    /// Executes a statement at this instant, through a random node.
     pub fn apply(&self, statement: &Statement) -> Answer {
         let node = usize::try_from(self.draw(3)).unwrap_or(0);
         self.apply_at(node, statement)
@@ -255,8 +256,7 @@ impl Model {
         row.execute(&own, now_ms)
     }
 
-    /// A page of a table's rows at this instant, through any of the nodes. Where it ends is said by
-    /// its last key.
+    /// A page of a table's rows at this instant, through a random node. Its last key marks its end.
     fn page(&self, statement: &Statement, columns: &[Ident], from: Option<&[u8]>) -> Answer {
         let now_s = self.now_s(self.any_node());
         let state = self.lock();
@@ -328,7 +328,7 @@ impl Model {
             }
             Fate::Late(by) => {
                 seams.sleep(TIMEOUT).await;
-                // Whoever asked may be dead.
+                // The client may be dead.
                 let _ = reply.send(unknown());
                 seams.sleep(by).await;
                 self.apply_unseen(&statement);
@@ -352,13 +352,13 @@ impl Model {
         usize::try_from(self.draw(3)).unwrap_or(0)
     }
 
-    /// A write without LWT: on its way to each replica for a time of its own, answered when two have
-    /// it. Where nobody knows, some have it, or none, or all a while later.
+    /// A write without LWT: it reaches each replica after a random time, and is answered when two have it. After an
+    /// unknown outcome some replicas have it, or none, or all a while later.
     async fn write(self, statement: Statement, reply: oneshot::Sender<Result<Answer, Fault>>) {
         let seams = self.world.seams();
         let fate = self.fate_of(&statement);
         if let Fate::Slowly(by) = fate {
-            // On its way to the coordinator, whose clock its TTL is counted by.
+            // Before it reaches the coordinator, whose clock determines the end of its TTL.
             seams.sleep(by).await;
         }
         let (row, version) = self.version(&statement);
@@ -383,7 +383,7 @@ impl Model {
         let first = self.any_node();
         let mut reply = Some(reply);
         for nth in 0..reached {
-            // The last one may be far behind: a hint that is delivered late.
+            // The last replica may be far behind, as with a hint that is delivered late.
             let limit = if nth == 2 { LATE_MAX } else { LATENCY_MAX };
             seams.sleep(self.draw_up_to(limit)).await;
             self.store((first + nth) % 3, &row, version.clone());
@@ -426,7 +426,7 @@ impl Model {
         }
     }
 
-    /// A read at QUORUM: what two of the replicas have, each at an instant of its own.
+    /// A read at QUORUM: it merges two of the replicas, each read at an instant of its own.
     async fn scan(&self, statement: &Statement) -> Result<Answer, Fault> {
         let seams = self.world.seams();
         let (limit, from) = match &statement.action {
@@ -450,7 +450,7 @@ impl Model {
             }
         }
         let now_s = self.now_s(node);
-        // Deletes of a row, or of all that is below a part of its key.
+        // Deletes of a row, or of all rows below a part of its key.
         let erased: Vec<(Vec<Value>, i64)> = merged
             .iter()
             .filter(|(_, version)| version.cells.is_none())
@@ -472,7 +472,7 @@ impl Model {
         Ok(Answer::Rows(rows.take(usize::try_from(*limit).unwrap_or(0)).collect()))
     }
 
-    /// What any node's wall clock shows.
+    /// Reads a random node's wall clock.
     async fn read_clock(&self, statement: &Statement) -> Result<Answer, Fault> {
         self.fate_of_read(statement).await?;
         self.world.seams().sleep(self.draw_up_to(LATENCY_MAX)).await;
@@ -481,7 +481,7 @@ impl Model {
         Ok(Answer::Rows(vec![Row([(NODE_TIME.to_owned(), shown)].into())]))
     }
 
-    /// A read changes nothing: whether it or its answer was lost is all the same.
+    /// A read changes nothing, so a lost request and a lost answer are equivalent.
     async fn fate_of_read(&self, statement: &Statement) -> Result<(), Fault> {
         match self.fate_of(statement) {
             Fate::Unavailable { .. } => Err(Fault::of_too_few_replicas(statement, TOO_FEW.into())),
@@ -568,8 +568,8 @@ impl State {
         }
     }
 
-    /// What of an LWT on one row is to be compared with the row itself, and its answer if what is compared with the
-    /// partition is otherwise. Static cells lie under the partition's key alone.
+    /// Splits an LWT on one row: returns the part to compare with the row itself, and the refusal if the static cells,
+    /// which lie under the partition's key alone, differ from the condition.
     fn compare_statics(&self, statement: &Statement, now_s: i64) -> (Statement, Option<Answer>) {
         let mut own = statement.clone();
         let Action::UpdateIf { only_if, .. } = &mut own.action else { return (own, None) };
@@ -592,7 +592,7 @@ impl State {
         (own, refusal)
     }
 
-    /// All rows of a partition, each with what is static; one without the rest, if there is only that.
+    /// All rows of a partition, each with the static cells; one row with only these if there is no other.
     fn partition(&self, statement: &Statement, columns: &[Ident], now_s: i64) -> Answer {
         let partition: Vec<Value> = statement.key.iter().map(|(_, value)| value.clone()).collect();
         let wanted = |name: &str| columns.iter().any(|column| column.as_str() == name);
@@ -621,7 +621,7 @@ impl State {
 }
 
 impl StoredRow {
-    /// What a node whose clock shows this second sees.
+    /// The row as a node sees it whose clock shows this second.
     fn seen_at(&self, now_s: i64) -> SeenRow<'_> {
         let lives = |ends: &Ends| ends.is_none_or(|ends| now_s < ends);
         let cells = self.cells.iter().filter(|(_, (_, ends))| lives(ends));
@@ -689,7 +689,7 @@ impl StoredRow {
         }
     }
 
-    /// Moves the ballot on; false if a plain delete hides what has its timestamp.
+    /// Advances the ballot; returns false if a plain delete hides writes with its timestamp.
     fn takes_a_write(&mut self, wall_ms: i64) -> bool {
         self.ballot_us = (wall_ms * 1_000).max(self.ballot_us + 1);
         self.erased_us.is_none_or(|erased_us| self.ballot_us > erased_us)
@@ -714,7 +714,7 @@ impl StoredRow {
     }
 }
 
-/// What is not over by one node's clock.
+/// The cells that have not expired by one node's clock.
 struct SeenRow<'a> {
     is_there: bool,
     cells: BTreeMap<&'a str, (&'a Value, Ends)>,
@@ -722,7 +722,7 @@ struct SeenRow<'a> {
 }
 
 impl SeenRow<'_> {
-    /// If the condition is false; without a row there is nothing to show.
+    /// The answer if the condition is false; without a row it contains none.
     fn refusal(&self, only_if: &Cells) -> Option<Answer> {
         let met = only_if.iter().all(|(column, wanted)| {
             self.cells.get(column.as_str()).map(|(value, _)| *value) == wanted.as_ref()

@@ -1,18 +1,18 @@
-//! The few operations of CQL that the recipes need, as data: what is bound is a value, what is
-//! named is an identifier, and nothing that a caller says is ever spliced into the text.
+//! The few operations of CQL that the recipes need, as data: values are bound, names are
+//! identifiers, and no input of a caller is ever spliced into the text.
 //!
 //! The driver turns a [`Statement`] into a prepared one; the model of the tests interprets it. So
-//! what the tests run is what Cassandra is sent.
+//! the tests run what Cassandra receives.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-/// The name of a table or a column, as the server has it.
+/// The exact name of a table or a column.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ident(Arc<str>);
 
 impl Ident {
-    /// As the server has it: the case counts.
+    /// A name as the server has it: the case counts.
     pub fn new(name: &str) -> Self {
         Self(name.into())
     }
@@ -23,7 +23,7 @@ impl Ident {
     }
 }
 
-/// Quoted, always: `token` is a reserved word, and a deployment may have capitals.
+/// Always quoted: `token` is a reserved word, and a deployment may have capitals.
 impl fmt::Display for Ident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\"", self.0.replace('"', "\"\""))
@@ -39,14 +39,14 @@ pub enum Value {
     Long(i64),
     /// `timestamp`: milliseconds since 1970.
     Time(i64),
-    /// `list<text>`. One without elements is null in the table.
+    /// `list<text>`. An empty list is null in the table.
     Texts(Vec<String>),
     /// `boolean`.
     Flag(bool),
 }
 
 impl Value {
-    /// If it is one.
+    /// The text, if it is one.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -54,7 +54,7 @@ impl Value {
         }
     }
 
-    /// If it is one.
+    /// The number, if it is one.
     pub fn long(&self) -> Option<i64> {
         match self {
             Self::Long(number) => Some(*number),
@@ -62,7 +62,7 @@ impl Value {
         }
     }
 
-    /// If it is one.
+    /// The time, if it is one.
     pub fn time_ms(&self) -> Option<i64> {
         match self {
             Self::Time(milliseconds) => Some(*milliseconds),
@@ -70,7 +70,7 @@ impl Value {
         }
     }
 
-    /// If it is one.
+    /// The flag, if it is one.
     pub fn flag(&self) -> Option<bool> {
         match self {
             Self::Flag(flag) => Some(*flag),
@@ -91,43 +91,43 @@ impl From<i64> for Value {
     }
 }
 
-/// Columns with what they are to have, or to be compared with; `None` is null.
+/// Columns with the values to set, or to compare with; `None` is null.
 pub type Cells = Vec<(Ident, Option<Value>)>;
 
-/// One operation, on one partition but for [`Action::Page`].
+/// One operation, on one partition, except for [`Action::Page`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
     /// The table, without its keyspace.
     pub table: Ident,
-    /// The columns of the partition key, then as many of the clustering key as are named.
+    /// The columns of the partition key, then as many of the clustering key as the operation names.
     pub key: Vec<(Ident, Value)>,
-    /// How many of them are the partition's.
+    /// How many of them belong to the partition key.
     pub partition: usize,
-    /// Whether all datacenters decide it, also where locks are exclusive within one.
+    /// Whether all datacenters decide it, even where locks are exclusive within one.
     pub everywhere: bool,
-    /// What is done there.
+    /// The operation.
     pub action: Action,
 }
 
 impl Statement {
-    /// On a table whose partition key has one column, the first of `key`.
+    /// An operation on a table whose partition key has one column, the first of `key`.
     pub fn new(table: Ident, key: Vec<(Ident, Value)>, action: Action) -> Self {
         Self { table, key, partition: 1, everywhere: false, action }
     }
 
-    /// What time it is to the node that is asked.
+    /// Reads the time of the node that executes it.
     pub fn node_time() -> Self {
         Self::new(Ident::new("local"), Vec::new(), Action::NodeTime)
     }
 
-    /// On one whose partition key has so many.
+    /// Sets the number of columns of the partition key.
     #[must_use]
     pub fn partitioned_by(mut self, columns: usize) -> Self {
         self.partition = columns;
         self
     }
 
-    /// Decided among all datacenters, whatever the session's locks are decided among.
+    /// Makes all datacenters decide it, whatever the session's scope is.
     #[must_use]
     pub fn decided_everywhere(mut self) -> Self {
         self.everywhere = true;
@@ -135,40 +135,40 @@ impl Statement {
     }
 }
 
-/// What is done there.
+/// An operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// `INSERT … IF NOT EXISTS USING TTL`.
     InsertIfAbsent {
-        /// The row's, but for its key.
+        /// The cells of the row, without its key.
         cells: Cells,
-        /// Of all of them, seconds.
+        /// The TTL of all of them, seconds.
         ttl_s: Option<i32>,
     },
     /// `UPDATE … USING TTL … IF`.
     UpdateIf {
-        /// What is set.
+        /// The cells to set.
         cells: Cells,
-        /// Of what is set, seconds.
+        /// The TTL of these cells, seconds.
         ttl_s: Option<i32>,
-        /// What is compared.
+        /// The cells to compare.
         only_if: Cells,
     },
-    /// `DELETE … IF`, of a whole row; `IF EXISTS` when nothing is to be compared.
+    /// `DELETE … IF`, of a whole row; `IF EXISTS` when there is nothing to compare.
     DeleteIf {
-        /// What is compared.
+        /// The cells to compare.
         only_if: Cells,
     },
-    /// `SELECT` of these columns with the time they have left, at SERIAL.
+    /// `SELECT` of these columns with their remaining TTLs, at SERIAL.
     SelectSerial {
-        /// Which.
+        /// The columns.
         columns: Vec<Ident>,
     },
-    /// `INSERT … USING TIMESTAMP … AND TTL`, whatever is there.
+    /// `INSERT … USING TIMESTAMP … AND TTL`, unconditionally.
     Put {
-        /// The row's, but for its key.
+        /// The cells of the row, without its key.
         cells: Cells,
-        /// Of all of them, seconds; 0: they stand, whatever the table says.
+        /// The TTL of all of them, seconds; 0: no TTL, whatever the table's default is.
         ttl_s: i32,
         /// The timestamp, microseconds since 1970.
         at_us: i64,
@@ -180,43 +180,43 @@ pub enum Action {
     },
     /// `SELECT` of these columns of all rows of a partition, at SERIAL.
     AllSerial {
-        /// Which.
+        /// The columns.
         columns: Vec<Ident>,
     },
     /// `SELECT` of these columns of a partition's first rows, at QUORUM.
     First {
-        /// Which.
+        /// The columns.
         columns: Vec<Ident>,
-        /// How many rows at most.
+        /// The maximum number of rows.
         limit: i32,
     },
-    /// The same, of the rows that do not come before one.
+    /// The same, from a given row on.
     FirstFrom {
-        /// Which.
+        /// The columns.
         columns: Vec<Ident>,
-        /// The clustering column after those of the key, and the least that it may have.
+        /// The clustering column after those of the key, and its minimum value.
         from: (Ident, Value),
-        /// How many rows at most.
+        /// The maximum number of rows.
         limit: i32,
     },
-    /// `SELECT` of these columns, the partition key's first, of all rows of the table, at QUORUM: one
-    /// page, from where an earlier one ended.
+    /// `SELECT` of these columns, the partition key's first, of all rows of the table, at QUORUM: one page, from the
+    /// end of the previous one.
     Page {
-        /// Which.
+        /// The columns.
         columns: Vec<Ident>,
-        /// Where the page before ended.
+        /// Where the previous page ended.
         from: Option<Vec<u8>>,
     },
-    /// `SELECT toUnixTimestamp(now())`: what the coordinator's wall clock shows, milliseconds. Of no table
+    /// `SELECT toUnixTimestamp(now())`: the coordinator's wall clock in milliseconds. It belongs to no table
     /// ([`Statement::node_time`]).
     NodeTime,
 }
 
-/// What the answer to [`Action::NodeTime`] calls it.
+/// The column of the answer to [`Action::NodeTime`].
 pub const NODE_TIME: &str = "now";
 
 impl Statement {
-    /// Whether it is an LWT: whether it is done is decided by what is there.
+    /// Whether it is an LWT, which takes effect depending on the existing row.
     pub fn is_conditional(&self) -> bool {
         match self.action {
             Action::InsertIfAbsent { .. } | Action::UpdateIf { .. } | Action::DeleteIf { .. } => {
@@ -276,7 +276,7 @@ impl Statement {
             Action::SelectSerial { columns } => {
                 let mut wanted = String::new();
                 for column in columns {
-                    // Infallible: a String takes whatever is written to it.
+                    // Infallible: writing to a String cannot fail.
                     let _ = write!(wanted, "{column}, ttl({column}), ");
                 }
                 let wanted = wanted.trim_end_matches(", ");
@@ -293,8 +293,7 @@ impl Statement {
         format!("INSERT INTO {table} ({}) VALUES ({marks})", columns.join(", "))
     }
 
-    /// The values to bind, in the order of the text's marks; a TTL stands between them as it does
-    /// there.
+    /// The values to bind, in the order of the marks in the text, where a TTL stands among them.
     pub fn binds(&self) -> Vec<Bind> {
         let key = self.key.iter().map(|(_, value)| Bind::Value(Some(value.clone())));
         let of = |cells: &Cells| -> Vec<Bind> {
@@ -326,12 +325,12 @@ impl Statement {
     }
 }
 
-/// What one mark of a text stands for.
+/// The value for one mark of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bind {
     /// A cell; `None` is null.
     Value(Option<Value>),
-    /// Seconds of a TTL, or a number of rows.
+    /// The seconds of a TTL, or a number of rows.
     Int(i32),
 }
 
@@ -360,7 +359,7 @@ mod tests {
         vec![(Ident::new("owner"), Some(Value::from(value)))]
     }
 
-    /// The order of the marks in the text is the order of the values.
+    /// The marks in the text have the order of the values.
     #[test]
     fn a_statement_binds_what_its_text_marks_in_the_order_of_the_marks() {
         let update = statement(Action::UpdateIf {

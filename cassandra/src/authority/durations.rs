@@ -1,17 +1,17 @@
-//! W and V: how long whoever may hold a scope's locks believes it, and how long others wait for the end
-//! of that.
+//! W and V: how long a store counts on its right to a scope's locks, and how long others wait for the end of that
+//! right.
 
 use std::time::Duration;
 
-/// W and V, and what follows from them: each is measured by one process on its own clock. In whole
-/// milliseconds.
+/// W and V, and the durations derived from them, each of which one process measures on its own
+/// clock. In whole milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Durations {
     w: Duration,
     v: Duration,
 }
 
-/// W is too short for V, or V for anything, or W is too long.
+/// W is too short for V, V is below its minimum, or W is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the take-over after {w:?} (W) and holds of {v:?} (V) do not go together: V is 1 s at least, and W at \
@@ -23,9 +23,9 @@ pub struct DoNotFit {
 }
 
 impl Durations {
-    /// Below it a read every third of V would be a load.
+    /// Below it a read every third of V would be too much load.
     const V_MIN: Duration = Duration::from_secs(1);
-    /// As in the servers' settings; so that no sum of them overflows, whoever wrote the row.
+    /// As in the servers' settings; no sum of durations overflows, whatever the row contains.
     const W_MAX: Duration = Duration::from_hours(1);
 
     /// # Errors
@@ -41,7 +41,7 @@ impl Durations {
         if durations.w < durations.return_wait() { Err(DoNotFit { w, v }) } else { Ok(durations) }
     }
 
-    /// The W of one and the V of another; a longer W, should that V need it.
+    /// The W of one and the V of another; a longer W if that V needs it.
     #[must_use]
     pub fn of(w: Self, v: Self) -> Self {
         Self { w: w.w.max(v.return_wait()), v: v.v }
@@ -52,23 +52,23 @@ impl Durations {
         self.w
     }
 
-    /// V: what holds in Cassandra are counted by.
+    /// V, which bounds holds in Cassandra.
     pub fn v(&self) -> Duration {
         self.v
     }
 
-    /// How long a leader has authority from the start of a bump: so that it is over before W on any
-    /// other clock, both wrong by up to the allowance.
+    /// How long a leader has authority from the start of a bump: it ends before W has passed on any
+    /// other clock, both clocks wrong by up to the allowance.
     pub fn authority(&self) -> Duration {
         self.w / 5 * 4
     }
 
-    /// How often it bumps.
+    /// How often the leader bumps.
     pub fn bump_every(&self) -> Duration {
         self.w / 4
     }
 
-    /// How long before the end of its authority it suspends the scope.
+    /// How long before the end of its authority the leader suspends the scope.
     pub fn suspend_before(&self) -> Duration {
         self.w / 10
     }
@@ -83,13 +83,13 @@ impl Durations {
         self.v / 3
     }
 
-    /// How long a leader waits, from the end of the read or change that showed the row native, before
-    /// it raises the core's epoch: until no hold in Cassandra is safe, and a fifth of V more.
+    /// How long a leader waits, from the end of the read or change that showed the row native, before it raises the
+    /// core's epoch: until no hold in Cassandra is safe, and a fifth of V more.
     pub fn return_wait(&self) -> Duration {
         self.v + self.v / 10 + self.v / 5
     }
 
-    /// What a client counts of a `remaining` authority, from when it sent the keepalive.
+    /// How much of a `remaining` authority a client counts, from when it sent the keepalive.
     pub fn covered(remaining: Duration) -> Duration {
         remaining / 10 * 9
     }
@@ -102,7 +102,7 @@ impl Default for Durations {
     }
 }
 
-/// As the row has it, so that what was read is what was written.
+/// The precision of the row, so that a read returns what was written.
 fn in_whole_millis(length: Duration) -> Duration {
     length.saturating_sub(Duration::from_nanos(u64::from(length.subsec_nanos()) % 1_000_000))
 }
@@ -135,8 +135,8 @@ mod tests {
         assert_eq!(lengthened, of(13, 10));
     }
 
-    /// What has authority on the slowest clock ends before who waits W on the fastest takes over; so does
-    /// a hold before a leader's wait.
+    /// A leader's authority on the slowest clock ends before a client that waits W on the fastest takes over; a hold
+    /// ends before a leader's wait.
     #[test]
     fn every_right_is_over_before_the_wait_that_ends_it_on_clocks_a_tenth_apart() {
         let terms = Durations::default();

@@ -1,4 +1,4 @@
-//! A session of one's own, for who has none: the command line.
+//! Opens a session for programs that have none, such as the command line.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,10 +16,11 @@ use scylla::errors::{
 
 use crate::statement::Ident;
 
-/// How often a session asks whether its nodes agree on a table that it has made: the driver's own fifth of a second is longer than they take.
+/// How often a session checks whether its nodes agree on a table that it has made: the driver's own fifth of a second is longer than they
+/// take.
 const AGREED_EVERY: Duration = Duration::from_millis(50);
 
-/// Who one is to the cluster.
+/// The login to the cluster.
 #[derive(Clone)]
 pub struct Credentials {
     /// The role's name.
@@ -34,28 +35,28 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Why there is no keyspace to work with. Certain: nothing was asked of a table.
+/// Why no keyspace is available. Certain: no statement was sent to a table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOpen {
     /// None of the contact points answered.
     #[error("none of {} answered in {waited:?}: {last}", .contact_points.join(", "))]
     Unreachable {
-        /// Who was asked.
+        /// The contact points that were tried.
         contact_points: Vec<String>,
-        /// For how long.
+        /// The time waited.
         waited: Duration,
-        /// What the last of them said.
+        /// The last error.
         last: String,
     },
-    /// The cluster would not let us in, or the keyspace is not fit for locks.
+    /// The cluster rejected the login, or the keyspace is not fit for locks.
     #[error("{0}")]
     Refused(String),
-    /// What was given makes no sense.
+    /// A setting makes no sense.
     #[error("{0}")]
     Setting(String),
 }
 
-/// Whether locks can be kept in this keyspace: it is there, and has a node for each of its replicas.
+/// Checks that this keyspace can keep locks: it exists, and has a node for each of its replicas.
 pub(super) fn check_keyspace(session: &Session, keyspace: &str) -> Result<(), NotOpen> {
     let state = session.get_cluster_state();
     let named = Ident::new(keyspace);
@@ -74,8 +75,8 @@ pub(super) fn check_keyspace(session: &Session, keyspace: &str) -> Result<(), No
     };
     match more_replicas_than_nodes(&state, &there.strategy) {
         None => Ok(()),
-        // Plain writes would fail one by one, but an LWT is decided among the replicas that there are: by one
-        // node alone, and by others once they have joined.
+        // Plain writes would fail one by one, but the replicas present decide an LWT: one node alone now, and others
+        // once they have joined.
         Some((replicas, nodes)) => Err(NotOpen::Refused(format!(
             "keyspace {named} is to have {replicas} replicas, and there are {nodes} nodes for them: no \
              QUORUM could be had; add nodes, or ALTER KEYSPACE"
@@ -83,7 +84,7 @@ pub(super) fn check_keyspace(session: &Session, keyspace: &str) -> Result<(), No
     }
 }
 
-/// How many replicas a datacenter is to have, and how many nodes it has, up or down, if those are fewer.
+/// The number of replicas of a datacenter and of its nodes, up or down, if those are fewer.
 fn more_replicas_than_nodes(state: &ClusterState, strategy: &Strategy) -> Option<(usize, usize)> {
     let nodes = state.get_nodes_info();
     let compared: Vec<(usize, usize)> = match strategy {
@@ -100,12 +101,12 @@ fn more_replicas_than_nodes(state: &ClusterState, strategy: &Strategy) -> Option
     compared.into_iter().find(|(replicas, nodes)| replicas > nodes)
 }
 
-/// Opens a session of the caller's own, within `limit`, without looking at a keyspace.
+/// Opens a session for the caller, within `limit`, without checking a keyspace.
 ///
 /// # Errors
 ///
-/// [`NotOpen::Unreachable`] if no contact point answered, [`NotOpen::Refused`] if the cluster would not let us
-/// in, [`NotOpen::Setting`] without a contact point.
+/// [`NotOpen::Unreachable`] if no contact point answered, [`NotOpen::Refused`] if the cluster rejected the login,
+/// [`NotOpen::Setting`] without a contact point.
 pub async fn open(
     contact_points: &str,
     credentials: Option<&Credentials>,
@@ -140,7 +141,7 @@ pub async fn open(
     }
 }
 
-/// Why a node that answered would not let us in; `None` if that is not what happened.
+/// Why a node that answered rejected the login; `None` for any other error.
 fn refusal(error: &NewSessionError) -> Option<String> {
     let NewSessionError::MetadataError(MetadataError::ConnectionPoolError(
         ConnectionPoolError::Broken {

@@ -1,6 +1,6 @@
-//! What is certain after an error of the driver. This is the one table of it.
+//! What is certain after an error of the driver: the one table of it.
 //!
-//! Whatever is not known to have had no effect counts as unknown.
+//! Every error that may have had an effect counts as unknown.
 
 use scylla::errors::{DbError, ExecutionError, PrepareError, RequestAttemptError};
 
@@ -9,7 +9,8 @@ use crate::statement::Statement;
 
 pub(super) fn of_execution(error: &ExecutionError, statement: &Statement) -> Fault {
     match error {
-        // The driver compares our values with the types the server told when it prepared.
+        // The driver compares our values with the types that the server reported when it prepared
+        // the statement.
         ExecutionError::BadQuery(error) => refused(
             statement,
             &format!("its columns are of other types than the recipe's ({error})"),
@@ -61,7 +62,8 @@ fn of_server(error: &DbError, message: &str, statement: &Statement) -> Fault {
             Fault::of_too_few_replicas(statement, message)
         }
         DbError::IsBootstrapping => Fault::NotDone(error.to_string()),
-        // Also the time-outs of an LWT (`WriteTimeout` of type CAS): it may yet be applied.
+        // Includes the time-outs of an LWT (`WriteTimeout` of type CAS), which may still be
+        // applied.
         _ => Fault::Unknown(error.to_string()),
     }
 }

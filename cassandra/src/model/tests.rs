@@ -1,4 +1,4 @@
-//! What the model says of plain writes, where recipes lean on it.
+//! The model's behaviour for plain writes, where recipes depend on it.
 
 use super::*;
 

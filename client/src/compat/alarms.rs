@@ -1,4 +1,4 @@
-//! One watchdog for all holds of a locker: a thread each would be one for every lock.
+//! One watchdog for all holds of a locker: a thread for each hold would be one for each lock.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,14 +9,13 @@ use holdfast_seams::{Clock, Moment, Watchdog};
 use crate::safety::Safety;
 use crate::{GuardState, LostReason};
 
-/// Sees to it that a hold whose safe deadline has passed is told to be lost, also while the
-/// executor stalls.
+/// Reports a hold whose safe deadline has passed as lost, even while the executor stalls.
 pub(crate) struct Alarms(Arc<Watched>);
 
 struct Watched {
     clock: Arc<dyn Clock>,
     holds: Mutex<Holds>,
-    /// Set once, right after construction: it needs what it watches.
+    /// Set once, right after construction: the watchdog needs a reference to what it watches.
     watchdog: OnceLock<Watchdog>,
 }
 
@@ -24,11 +23,11 @@ struct Watched {
 struct Holds {
     last: u64,
     safeties: BTreeMap<u64, Arc<Safety>>,
-    /// What the watchdog was set to.
+    /// The deadline that the watchdog was last set to.
     next: Option<Moment>,
 }
 
-/// Watched as long as it lives.
+/// Keeps one hold watched until it is dropped.
 pub(crate) struct Alarm {
     watched: Weak<Watched>,
     id: u64,
@@ -44,12 +43,12 @@ impl Alarms {
                 watched.look();
             }
         }));
-        // It is the first.
+        // Nothing else has set it.
         let _ = watched.watchdog.set(watchdog);
         Self(watched)
     }
 
-    /// Watches over `safety`. A deadline that moves on later makes it ring once in vain.
+    /// Watches `safety`. A deadline that moves later makes the watchdog fire once in vain.
     pub(crate) fn watch(&self, safety: Arc<Safety>) -> Alarm {
         let id = {
             let mut holds = self.0.lock();
@@ -64,14 +63,14 @@ impl Alarms {
 }
 
 impl Watched {
-    /// Ends what is not safe any more, and sets the watchdog to what comes next.
+    /// Ends holds that are no longer safe, and sets the watchdog to the next deadline.
     fn look(&self) {
-        // Outside of the lock, and only if it has changed: a watchdog that has no thread rings at
-        // once, here.
+        // Outside of the lock, and only after a change: a watchdog that has no thread may fire at
+        // once, in this call.
         let mut to_set = self.end_and_find_next();
         while let (Some(next), Some(watchdog)) = (to_set, self.watchdog.get()) {
             watchdog.set(Some(next));
-            // Somebody who looked at the same time may have set an earlier one before us.
+            // A concurrent call may have set an earlier deadline before this one.
             to_set = self.lock().next.filter(|current| *current != next);
         }
     }
@@ -80,7 +79,7 @@ impl Watched {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next deadline, if it is another one than was last set.
+    /// The next deadline, if it differs from the one that was last set.
     fn end_and_find_next(&self) -> Option<Moment> {
         let mut holds = self.lock();
         holds.safeties.retain(|_, safety| {

@@ -17,8 +17,8 @@ use crate::builder::default_label;
 use crate::items::invalid;
 use crate::{Error, Result};
 
-/// A keyspace of a Cassandra cluster, as lockers use it. Cheap to clone; build all lockers of a
-/// process from one, so that they do not fight each other over a partition.
+/// A keyspace of a Cassandra cluster, as lockers use it. Cheap to clone. Build all lockers of a
+/// process from one, so that they do not compete for a partition.
 #[derive(Clone)]
 pub struct Cassandra {
     tables: Arc<Tables>,
@@ -28,15 +28,15 @@ pub struct Cassandra {
 }
 
 impl Cassandra {
-    /// Waits until all that was given up or given back so far is out of the tables: for programs
-    /// that end, for what is left behind stands until its TTL is over. Guards that are held, and
-    /// waits that go on, are waited for too. Cancel safe.
+    /// Waits until everything that was given up or given back so far is out of the tables. For
+    /// programs that end: whatever they leave behind stays until its TTL is over. This also waits
+    /// for guards that are held and for waits that go on. Cancel safe.
     pub async fn settled(&self) {
-        // The sender is our own.
+        // The sender is in `self`.
         let _ = self.keepers.subscribe().wait_for(|keepers| *keepers == 0).await;
     }
 
-    /// What the lockers built from this asked of the cluster so far: for those who measure.
+    /// Counts the statements that the lockers built from this have sent to the cluster so far.
     pub fn statements(&self) -> StatementCounts {
         self.tables.counts()
     }
@@ -46,7 +46,7 @@ impl Cassandra {
         self.tables.endpoints()
     }
 
-    /// Over tables that are not a driver's: for tests of what stands on the lockers.
+    /// Builds it over tables without a driver: for tests of code on top of the lockers.
     #[doc(hidden)]
     pub fn on(database: Arc<dyn Database>, seams: Seams) -> Self {
         let tables = Arc::new(Tables::new(database, seams.clock.clone()));
@@ -62,7 +62,7 @@ impl Cassandra {
         &self.seams
     }
 
-    /// What a caller is told of a fault of what began at `began`.
+    /// The error that a caller gets for a fault of a call that began at `began`.
     pub(crate) fn failed(&self, fault: Fault, began: Moment) -> Error {
         match fault {
             Fault::Unknown(last) | Fault::NotDone(last) => {
@@ -73,12 +73,12 @@ impl Cassandra {
         }
     }
 
-    /// In whose name a locker of these options writes.
+    /// Draws the signature under which a locker of these options writes.
     pub(crate) fn sign(&self, options: &LockerOptions) -> Signature {
         Signature::draw(&options.service, &*self.seams.rng)
     }
 
-    /// What a recipe on these tables is called in the table of modes.
+    /// The name of a recipe on these tables in the table of modes.
     pub(crate) fn recipe(&self, recipe: &str, tables: &[&Ident]) -> String {
         let tables: Vec<&str> = tables.iter().map(|table| table.as_str()).collect();
         recipe_on(recipe, &self.tables.keyspace(), &tables)
@@ -96,7 +96,8 @@ impl Cassandra {
     }
 }
 
-/// A recipe with its tables, as the table of modes has it: two are the same if, and only if, their clients exclude each other.
+/// The name of a recipe with its tables in the table of modes: two are equal if, and only if, their clients exclude each
+/// other.
 pub fn recipe_on(recipe: &str, keyspace: &str, tables: &[&str]) -> String {
     let tables: Vec<String> = tables.iter().map(|table| format!("{keyspace}.{table}")).collect();
     format!("{recipe} {}", tables.join(" "))
@@ -110,7 +111,7 @@ impl fmt::Debug for Cassandra {
     }
 }
 
-/// What every locker on Cassandra is told.
+/// The settings of every locker on Cassandra.
 #[derive(Clone, Debug)]
 #[must_use = "options do nothing until a locker is built with them"]
 pub struct LockerOptions {
@@ -132,35 +133,35 @@ impl Default for LockerOptions {
 }
 
 impl LockerOptions {
-    /// What this process is called in the table, and by others who ask who holds a lock. Owner ids
-    /// are `hf1:SERVICE@WRITER/` and a number of the attempt's own; the writer is drawn by each locker, so that several
-    /// processes may have one service name. Default: `host:pid`.
+    /// The name of this process in the table, which other clients see as the holder of a lock. Owner ids are
+    /// `hf1:SERVICE@WRITER/` and a number for each attempt. Each locker draws its own writer, so that several processes
+    /// may share one service name. Default: `host:pid`.
     pub fn service(mut self, service: impl Into<String>) -> Self {
         self.service = service.into();
         self
     }
 
-    /// How long a row stands that nobody renews, whole seconds: after a crash of its holder a lock
-    /// is free at the latest after so long plus the skew. It is renewed every third of what is
-    /// certain of it.
+    /// How long a row stays when nothing renews it, in whole seconds: after its holder crashed, a
+    /// lock is free at the latest after this time plus the skew. The locker renews it every third
+    /// of the time for which it is certain.
     ///
     /// Default: 180 s. Minimum: 3 s, and three times [`LockerOptions::max_skew`]; anything below is
     /// refused. Maximum: 20 years.
     ///
-    /// Source: the lease seed's `default_time_to_live`. It is so long because of clocks: a cell is
-    /// written to vanish at an instant of the writing coordinator's clock, and does vanish at that
-    /// instant of the reading one's. The authors of the queue recipe had to take 15 minutes.
+    /// Source: the lease article's `default_time_to_live`. It is so long because of clocks: the
+    /// writing coordinator computes by its own clock when a cell expires, and the reading node
+    /// compares that with its own clock. The authors of the queue recipe had to take 15 minutes.
     ///
-    /// Tokens have no TTL: for them it is how long a session stands without a heartbeat, at least, before
-    /// a [`Housekeeper`](super::Housekeeper) may end it.
+    /// Tokens have no TTL: for them this is the minimum time that a session stays without a heartbeat before a
+    /// [`Housekeeper`](super::Housekeeper) may end it.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// The largest difference between the wall clocks of any two of the cluster's nodes. A hold
-    /// counts as safe for that much less than its TTL. The client's own wall clock does not matter, but
-    /// to a housekeeper of somebody else's that compares the timestamps of tokens with its own.
+    /// The largest difference between the wall clocks of any two nodes of the cluster. A hold counts as safe for that
+    /// much less than its TTL. The client's own wall clock matters only to a foreign housekeeper that compares the
+    /// timestamps of tokens with its own clock.
     ///
     /// Default: 60 s, which is what a TTL of 180 s allows for.
     pub fn max_skew(mut self, max_skew: Duration) -> Self {

@@ -1,12 +1,12 @@
-//! What the recipes of plain writes stand on: a row for each lock, in it a cell for each attempt, written and read at
-//! QUORUM under timestamps of our own.
+//! The base of the recipes that use plain writes: a row for each lock, with a cell for each attempt, written and read
+//! at QUORUM under timestamps of this client.
 //!
 //! # Invariants
 //!
-//! - Nobody else writes the cells of an attempt: their names have its owner id in them.
-//! - A cell that is taken back stays so, in whatever order its writes arrive: a process's timestamps rise.
-//! - The seed's lemma 1 (thesis, §5.1): of two who each have a write acknowledged and then read the row, one at least
-//!   sees both. So of all whose cells stand, at most one finds its own alone.
+//! - Only an attempt writes its own cells: their names contain its owner id.
+//! - A cell that was taken back stays so, in whatever order its writes arrive, because a process's timestamps rise.
+//! - The article's lemma 1 (thesis, §5.1): of two clients that each have a write acknowledged and then read the row, at
+//!   least one sees both. So of all clients whose cells are in the row, at most one finds its own alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl CellLocker {
         })
     }
 
-    /// The same, in the name of that writer; and what the recipe on these tables is called.
+    /// The same locker writing as that writer, and the recipe's name for these tables.
     pub(super) fn written_by(
         &self,
         writer: &Writer,
@@ -90,14 +90,13 @@ impl CellLocker {
     }
 }
 
-/// The columns of a table of cells.
 #[derive(Clone, Debug)]
 pub(super) struct CellColumns {
-    /// The lock.
+    /// The column with the lock's name.
     pub(super) key: Ident,
-    /// The cell's name.
+    /// The column with the cell's name.
     pub(super) column: Ident,
-    /// What is in it; `None`: that it is there is all it says.
+    /// The column with the content; `None`: the presence of the cell is all it expresses.
     pub(super) value: Option<Ident>,
 }
 
@@ -112,17 +111,18 @@ pub(super) struct OwnCells {
     pub(super) ttl: Duration,
 }
 
-/// Who has cells in a row.
+/// The owners of the cells in a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// We do.
+    /// This attempt has a cell there.
     pub(super) ours: bool,
-    /// Somebody else does; one of them.
+    /// Another owner has a cell there: one of them.
     pub(super) other: Option<String>,
 }
 
 impl Seen {
-    /// "If there is only one record", and what the seed does not ask: whose it is.
+    /// "If there is only one record", and what the article does not check: that it is this
+    /// attempt's.
     pub(super) fn is_ours_alone(&self) -> bool {
         self.ours && self.other.is_none()
     }
@@ -137,11 +137,11 @@ impl OwnCells {
         Statement::new(table.clone(), key, action)
     }
 
-    /// Writes a cell with a TTL; the instant is from before it was sent.
+    /// Writes a cell with a TTL; returns the instant before the write was sent.
     ///
     /// # Errors
     ///
-    /// [`Fault`]; after [`Fault::Unknown`] the cell may be there, or may come to be.
+    /// [`Fault`]; after [`Fault::Unknown`] the cell may be there, or may appear later.
     pub(super) async fn put(&self, table: &Ident, name: &str) -> Result<Moment, Fault> {
         let value = |column: &Ident| (column.clone(), Some(Value::from(self.owner.as_str())));
         let action = Action::Put {
@@ -154,7 +154,7 @@ impl OwnCells {
         Ok(started)
     }
 
-    /// The cell that is named by its owner.
+    /// Writes the cell that is named by its owner.
     pub(super) async fn put_owner(&self, table: &Ident) -> Result<Moment, Fault> {
         self.put(table, self.owner.as_str()).await
     }
@@ -177,7 +177,8 @@ impl OwnCells {
         self.tables.scan(Statement::new(table.clone(), key, action)).await
     }
 
-    /// Who has a cell there that is named by its owner. A name that is no text is somebody else's.
+    /// The owners of cells in a row whose cells are named by their owner. A name that is not text
+    /// belongs to another owner.
     pub(super) async fn seen(&self, table: &Ident) -> Result<Seen, Fault> {
         let rows = self.first(table, 2).await?;
         let names = rows.iter().map(|row| row.text(&self.columns.column));

@@ -1,21 +1,21 @@
-//! One task for each lock that is asked for: it owns what the recipe writes, from the first
-//! statement to the last.
+//! The keeper task: one task for each requested lock, which owns what the recipe writes from the
+//! first statement to the last.
 //!
 //! ```text
-//!   caller            keeper's task                          tables
+//!   caller            keeper task                            tables
 //!   acquire ────────► attempt, pause, attempt, …  ─────────►
-//!   guard   ◄──────── had                          ◄─────────
+//!   guard   ◄──────── held                         ◄─────────
 //!   is_safe()         renew, every third of what is certain ►
 //!   drop, release ──► leave                        ─────────►
 //! ```
 //!
 //! # Invariants
 //!
-//! - A statement is never dropped half way by a caller who gives up: the task ends it, looks at
-//!   what came of it, and undoes it. Only the end of the process leaves anything to the TTL.
-//! - The safe deadline counts from before the last renewal that was *answered as applied* was sent
-//!   (I6, DESIGN §9). One of unknown outcome never counts.
-//! - What is not safe any more is given back, not revived (DESIGN §5.6).
+//! - A caller that gives up never interrupts a statement: the task finishes it, checks the outcome
+//!   and undoes it. Only the end of the process leaves anything to the TTL.
+//! - The safe deadline counts from the instant before the last renewal that was *answered as
+//!   applied* was sent (I6, DESIGN §9). A renewal of unknown outcome never counts.
+//! - The task gives back a hold that is no longer safe; it never revives one (DESIGN §5.6).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -37,62 +37,63 @@ use crate::lease::Span;
 use crate::safety::Safety;
 use crate::{Error, FencingToken, GuardState, Holder, LostReason, Mode, RefusalReason, Result};
 
-/// The longest pause between two looks at a lock that somebody else has (DESIGN §9).
+/// The longest pause between two attempts at a lock that another owner holds (DESIGN §9).
 const POLL_MAX: Duration = Duration::from_secs(2);
 /// How long a caller waits for a release; the task goes on after that.
 const RELEASE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What one algorithm does for one lock and one owner. The keeper calls one of these at a time,
-/// and always until it is done.
+/// What one algorithm does for one lock and one owner. The keeper task calls one of these methods
+/// at a time and always runs it to completion.
 pub(crate) trait Recipe: Send + 'static {
-    /// Goes as far towards the lock as it can go without waiting. Called again after a pause, with
-    /// whatever an earlier call left behind still there.
+    /// Goes as far towards the lock as it can without waiting. The keeper task calls it again after
+    /// a pause; whatever an earlier call wrote is still in the tables then.
     fn attempt(&mut self) -> impl Future<Output = Result<Attempt, Fault>> + Send;
-    /// Lengthens what it has.
+    /// Extends the hold.
     fn renew(&mut self) -> impl Future<Output = Renewal> + Send;
-    /// It has the lock, and this is the safety of the guard that is about to be handed out: to bound it
-    /// by whatever else the recipe knows of. Nothing is handed out that is not safe after this.
+    /// Bounds `safety`, that of the guard about to be handed out, by whatever else the recipe knows. The keeper task
+    /// hands out nothing that is not safe after this.
     fn begins(&mut self, _safety: &Arc<Safety>) {}
-    /// How long the hold lasts without word from its holder: the TTL, where nothing else bounds it.
+    /// How long the hold lasts when the store receives nothing from its holder: the TTL, unless
+    /// something else bounds it.
     fn lasts(&self, ttl: Duration) -> Duration {
         ttl
     }
-    /// The token that the lock is had under, where the recipe has one.
+    /// The fencing token of the hold, if the recipe has one.
     fn fencing_token(&self) -> Option<FencingToken> {
         None
     }
-    /// Takes everything back that it has, or may have, in the tables.
+    /// Takes back everything that this attempt wrote, or may have written, to the tables.
     fn leave(&mut self) -> impl Future<Output = Result<Left, Fault>> + Send;
 }
 
-/// How far an attempt came.
+/// How far an attempt got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Attempt {
-    /// It has the lock, by writes of which the first was sent at `started`.
+    /// The attempt holds the lock, by writes of which the first was sent at `started`.
     Had { started: Moment },
-    /// Somebody else has it; nothing is gained by a look before `again`, if that is known.
+    /// Another owner holds the lock; `again`, if known, bounds the pause until the next attempt.
     HeldBy { owner: Option<String>, again: Option<Duration> },
-    /// Somebody else has it or tries for it, and the recipe says itself how long to pause.
+    /// Another owner holds or tries for the lock, and the recipe chooses the pause itself.
     TryAgain { owner: Option<String>, after: Duration },
 }
 
-/// What a renewal came to.
+/// The outcome of a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
-    /// It is applied, and was sent at this instant.
+    /// The renewal is applied; it was sent at this instant.
     Applied(Moment),
-    /// The lock is certainly not had any more.
+    /// The owner certainly no longer holds the lock.
     Gone,
     /// No answer.
     Unknown,
 }
 
-/// What was there to be taken back.
+/// Whether there was a hold to take back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// The lock was still had.
+    /// The owner still held the lock.
     Released,
-    /// It was not had any more.
+    /// The owner no longer held the lock.
     NotHad,
 }
 
@@ -102,7 +103,7 @@ pub(crate) struct Keeping {
     pub(crate) seams: Seams,
     pub(crate) terms: Terms,
     pub(crate) alarms: Arc<Alarms>,
-    /// How many tasks there are.
+    /// The number of keeper tasks.
     pub(crate) keepers: watch::Sender<usize>,
     /// How long a call that does not wait may take to get an answer.
     pub(crate) answer_limit: Duration,
@@ -110,20 +111,20 @@ pub(crate) struct Keeping {
     pub(crate) endpoints: Arc<[String]>,
 }
 
-/// What a caller who waits can be told: how the last attempt ended.
+/// How the last attempt ended, for the error of a caller that stops waiting.
 #[derive(Clone, Debug, Default)]
 enum Progress {
-    /// There was none yet.
+    /// No attempt has ended yet.
     #[default]
     Begun,
-    /// Somebody else has the lock; its owner, where it was shown.
+    /// Another owner holds the lock: its id, if the attempt read it.
     HeldBy(Option<String>),
-    /// Without an answer.
+    /// The attempt got no answer.
     Failed(String),
 }
 
 impl Keeping {
-    /// Acquires the lock for `service` by `recipe`. `renew_now` has it renewed at once.
+    /// Acquires the lock for `service` by `recipe`. `renew_now` triggers an immediate renewal.
     ///
     /// Dropping the future takes everything back.
     ///
@@ -169,7 +170,7 @@ impl Keeping {
         Ok(RemoteGuard::new(lock_id, service, Box::new(RowHold { hold, end })))
     }
 
-    /// Why nothing was had until the limit.
+    /// The error for a caller whose limit passed without a grant.
     fn given_up(
         &self,
         lock_id: &str,
@@ -189,7 +190,7 @@ impl Keeping {
         Error::Unreachable { endpoints: self.endpoints.to_vec(), waited, last }
     }
 
-    /// The keeper knows neither what the lock is called nor how long was waited.
+    /// Adds the name and the waiting time, which the keeper task does not know.
     fn named(&self, error: Error, lock_id: &str, began: Moment, patience: Patience) -> Error {
         let Error::NotGranted { holders, .. } = error else { return error };
         let waited = self.seams.clock.now().saturating_since(began);
@@ -198,7 +199,7 @@ impl Keeping {
     }
 }
 
-/// Ends when the call waits no longer.
+/// Completes when the limit has passed; never without one.
 pub(super) async fn passing(limit: Option<Moment>, clock: &dyn Clock) {
     match limit {
         Some(limit) => clock.sleep_until(limit).await,
@@ -207,7 +208,7 @@ pub(super) async fn passing(limit: Option<Moment>, clock: &dyn Clock) {
 }
 
 fn not_granted(lock_id: &str, owner: Option<&str>, waited: Option<Duration>) -> Error {
-    // The tables know neither a session nor a token, nor since when.
+    // The tables contain no session, no token, and no time since which the lock is held.
     let holder = |owner: &str| Holder {
         session: 0,
         label: thread_id(owner).to_owned(),
@@ -220,7 +221,7 @@ fn not_granted(lock_id: &str, owner: Option<&str>, waited: Option<Duration>) -> 
     Error::NotGranted { names: vec![lock_id.to_owned()], holders, waited }
 }
 
-/// One of the tasks there are.
+/// Counts one running task for as long as it exists.
 pub(super) struct Counted(watch::Sender<usize>);
 
 impl Counted {
@@ -236,7 +237,6 @@ impl Drop for Counted {
     }
 }
 
-/// The task.
 struct Keeper<R> {
     _counted: Counted,
     keeping: Keeping,
@@ -265,16 +265,16 @@ impl<R: Recipe> Keeper<R> {
             }
             Ok(None) => {}
             Err(error) => {
-                // Nobody waits for it any more.
+                // The caller may no longer be waiting for it.
                 let _ = answer.send(Err(error));
             }
         }
         let left = self.leave().await;
-        // The guard was dropped.
+        // The receiver is gone if the guard was dropped.
         let _ = ended.send(left);
     }
 
-    /// Attempts until the lock is had; `None` if it is not wanted any more.
+    /// Attempts until it holds the lock; `None` if the caller has given up.
     async fn acquire(&mut self) -> Result<Option<(Arc<Safety>, Moment)>> {
         let rng = self.keeping.seams.rng.clone();
         let mut pauses = Backoff::new(POLL_MAX);
@@ -295,7 +295,7 @@ impl<R: Recipe> Keeper<R> {
                 }
                 Ok(Attempt::HeldBy { owner, again }) => {
                     self.progress.send_replace(Progress::HeldBy(owner));
-                    // What the row has left bounds the sleep; it decides nothing.
+                    // The remaining time of the row bounds the sleep; it decides nothing.
                     again.into_iter().fold(usual(), Duration::min)
                 }
                 Ok(Attempt::TryAgain { owner, after }) => {
@@ -339,7 +339,7 @@ impl<R: Recipe> Keeper<R> {
                 () = clock.sleep_until(due) => {}
             }
             if !safety.is_safe(&*clock) {
-                // Woken too late. Not every recipe's renewal asks whether there is something left to renew.
+                // The task woke too late. Not every recipe's renewal checks that there is a hold left to renew.
                 break;
             }
             let worry_at = self.keeping.terms.jeopardy_from(started);
@@ -364,7 +364,7 @@ impl<R: Recipe> Keeper<R> {
         safety.end(GuardState::Lost(LostReason::DeadlinePassed));
     }
 
-    /// Takes back what is there to take back, for as long as it can be there.
+    /// Takes back what the recipe wrote; retries for as long as it can still be there.
     async fn leave(&mut self) -> Result<Left, Fault> {
         let seams = self.keeping.seams.clone();
         let until = seams.clock.now() + self.keeping.terms.ttl();
@@ -380,7 +380,7 @@ impl<R: Recipe> Keeper<R> {
     }
 }
 
-/// Renews, and tells the holder to worry if that takes too long.
+/// Renews, and reports jeopardy to the holder if that takes too long.
 async fn renewed<R: Recipe>(
     recipe: &mut R,
     safety: &Safety,
@@ -399,14 +399,14 @@ fn refused(message: String) -> Error {
     Error::Refused { reason: RefusalReason::Invalid, message, limit: None, retry_after: None }
 }
 
-/// What a keeper hands out.
+/// What the keeper task hands to the caller.
 struct Granted {
     safety: Arc<Safety>,
     token: Option<FencingToken>,
     lasts: Duration,
 }
 
-/// Dropping it makes the hold unsafe, and has the keeper take it back.
+/// Dropping it makes the hold unsafe and lets the keeper task take it back.
 struct Hold {
     safety: Arc<Safety>,
     token: Option<FencingToken>,
@@ -421,7 +421,7 @@ impl Drop for Hold {
     }
 }
 
-/// What a guard has in hand.
+/// The hold behind a [`RemoteGuard`].
 struct RowHold {
     hold: Hold,
     end: oneshot::Receiver<Result<Left, Fault>>,
@@ -449,7 +449,7 @@ impl Held for RowHold {
             let Self { hold, end } = *self;
             let (safety, seams) = (hold.safety.clone(), hold.keeping.seams.clone());
             if !safety.is_safe(&*seams.clock) {
-                // Passed, and nobody noticed yet.
+                // The deadline has passed, and no alarm has reported it yet.
                 safety.end(GuardState::Lost(LostReason::DeadlinePassed));
             }
             drop(hold);

@@ -1,6 +1,7 @@
-//! Whole lives, of any recipe: four processes fight for two locks while statements get lost, are
-//! applied late, nodes have wrong clocks, processes stall, die and have clocks of their own. At no
-//! grant is another guard of the lock safe (I24, as far as one store goes); and all of it moves.
+//! Random simulated runs of any recipe: four processes compete for two locks while statements get
+//! lost or are applied late, nodes have wrong clocks, and processes stall, die and have clocks of
+//! their own. At no grant is another guard of the lock safe (I24, within one store); and every run
+//! makes progress.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,34 +16,34 @@ use super::model::{Model, Odds};
 use super::scene::world;
 use crate::FencingToken;
 
-/// The TTL that lockers of lives have.
+/// The TTL of the lockers in these runs.
 pub(crate) const TTL: Duration = secs(30);
-/// And the skew that their nodes keep to.
+/// The largest skew between the nodes.
 pub(crate) const SKEW: Duration = secs(10);
 const LENGTH: Duration = secs(900);
 const PROCESSES: usize = 4;
 
-/// Makes the locker of a process.
+/// Builds the locker of a process.
 pub(crate) type Make = dyn Fn(&Model, &Process) -> Arc<dyn RemoteLocker>;
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Looks at every grant of a life.
+/// Checks every grant of a run.
 #[derive(Default)]
 pub(crate) struct Judge {
     guards: Mutex<Vec<Weak<RemoteGuard>>>,
     tokens: Mutex<BTreeMap<String, FencingToken>>,
     pub(crate) grants: Mutex<usize>,
-    /// Those with a token.
+    /// Grants with a token.
     pub(crate) fenced: Mutex<usize>,
     pub(crate) lost: Mutex<usize>,
 }
 
 impl Judge {
-    /// A belief begins only here, and once unsafe a guard stays so: two that are safe at one instant
-    /// are seen when the later one is handed out.
+    /// A guard becomes safe only here, and an unsafe guard stays unsafe. So two guards that are safe at one instant are
+    /// detected when the later one is handed out.
     pub(crate) fn granted(&self, guard: &Arc<RemoteGuard>, seed: u64) {
         if let Some(token) = guard.fencing_token() {
             *self.fenced.lock().unwrap() += 1;
@@ -67,7 +68,7 @@ pub(crate) fn below(process: &Process, number: u64) -> u64 {
     Rng::next_u64(process) % number
 }
 
-/// Acquires, holds, gives back, for ever.
+/// Acquires, holds and gives back, in an endless loop.
 pub(crate) async fn work(
     locker: Arc<dyn RemoteLocker>,
     process: Process,
@@ -98,7 +99,7 @@ pub(crate) async fn work(
     }
 }
 
-/// Mostly short, now and then longer than a TTL.
+/// Holds the lock mostly for a short time, sometimes for longer than a TTL.
 async fn hold(process: &Process, guard: &RemoteGuard) {
     let long = below(process, 6) == 0;
     let length = Duration::from_millis(below(process, if long { 60_000 } else { 4_000 }));
@@ -109,13 +110,13 @@ async fn hold(process: &Process, guard: &RemoteGuard) {
     }
 }
 
-/// One thing goes wrong after the other.
+/// Injects one fault after another.
 pub(crate) async fn torment(machine: &Machine, model: &Model, start: &dyn Fn(&Process)) {
     let world = machine.world();
     let seams = world.seams();
     let mut alive: Vec<Process> = (0..PROCESSES).map(|_| machine.process("worker")).collect();
     alive.iter().for_each(start);
-    // In most lives processes take a while to think.
+    // In most runs the processes take a while to think.
     machine.set_look_takes(Duration::from_micros(below(&world, 4)));
     let end = seams.clock.now() + LENGTH;
     while seams.clock.now() < end {
@@ -132,7 +133,7 @@ pub(crate) async fn torment(machine: &Machine, model: &Model, start: &dyn Fn(&Pr
                 seams.sleep(Duration::from_millis(below(&world, 40_000))).await;
                 alive[at].resume();
             }
-            // Half a per cent either way: what the terms allow for, with some of it left.
+            // Half a per cent either way: the terms allow for more than that.
             2 => alive[at].set_rate(i32::try_from(below(&world, 10_000)).unwrap() - 5_000),
             3 => {
                 let node = usize::try_from(below(&world, 3)).unwrap();
@@ -149,7 +150,7 @@ pub(crate) async fn torment(machine: &Machine, model: &Model, start: &dyn Fn(&Pr
                 model.set_odds(odds);
             }
             5 => {
-                // Nothing is answered for a while, or nothing done.
+                // For a while either no statement is answered or none is carried out.
                 let nothing = if below(&world, 2) == 0 {
                     Odds { answer_lost: 500, request_lost: 500, ..Odds::default() }
                 } else {
@@ -180,7 +181,7 @@ fn live(seed: u64, make: &Make) -> Seen {
         process.seams().spawn("work", work).detach();
     };
     machine.run(torment(&machine, &model, &start));
-    // Healed: whatever was left behind has ended by now, and a newcomer gets the locks.
+    // The faults are over: whatever was left behind has expired, and a new client gets the locks.
     let newcomer = make(&model, &machine.process("newcomer"));
     machine.run(async {
         for name in ["a", "b"] {
@@ -193,7 +194,7 @@ fn live(seed: u64, make: &Make) -> Seen {
     Seen { grants, lost, unknown: model.unknown_but_applied() }
 }
 
-/// Lives a life from each of these seeds.
+/// Does one run for each of these random seeds.
 pub(crate) fn live_many(seeds: Range<u64>, make: &Make) {
     let mut all = Seen::default();
     for seed in seeds.clone() {

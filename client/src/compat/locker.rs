@@ -16,7 +16,7 @@ use super::owner::Writer;
 use crate::safety::Safety;
 use crate::{Error, FencingToken, GuardState, LostReason, Result};
 
-/// Gives out locks by name, one holder at a time (thesis, listing 1).
+/// Grants locks by name, each to one holder at a time (thesis, listing 1).
 ///
 /// ```no_run
 /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
@@ -31,33 +31,33 @@ use crate::{Error, FencingToken, GuardState, LostReason, Result};
 /// # }
 /// ```
 ///
-/// Every call is cancel safe: a future that is dropped takes its request back, and gives back a
-/// lock that crosses that. To be called inside the runtime that the locker was made in.
+/// Every call is cancel safe: dropping a future withdraws its request, and gives the lock back if a
+/// grant crosses that. Call it inside the runtime that the locker was made in.
 pub trait RemoteLocker: Send + Sync {
-    /// Acquires the lock `lock_id`, with as much patience as is said. The calls below say it in
-    /// words.
+    /// Acquires the lock `lock_id`, waiting as `patience` allows. The calls below are shorthands
+    /// for it.
     ///
     /// # Errors
     ///
-    /// [`Error::NotGranted`] if somebody else holds the lock and patience is at its end;
-    /// [`Error::Unreachable`] if the store did not answer until then; [`Error::Refused`] if it
-    /// will not do what was asked. After each, the caller does not hold the lock.
+    /// [`Error::NotGranted`] if another client holds the lock and the patience has run out;
+    /// [`Error::Unreachable`] if the store did not answer until then; [`Error::Refused`] if the
+    /// store refuses the request. After each, the caller does not hold the lock.
     fn acquire<'a>(
         &'a self,
         lock_id: &'a str,
         patience: Patience,
     ) -> BoxFuture<'a, Result<RemoteGuard>>;
 
-    /// Waits until the lock is had, over outages too.
+    /// Waits until the caller holds the lock, also during outages.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if the store will not do what was asked.
+    /// [`Error::Refused`] if the store refuses the request.
     fn get_lock<'a>(&'a self, lock_id: &'a str) -> BoxFuture<'a, Result<RemoteGuard>> {
         self.acquire(lock_id, Patience::Endless)
     }
 
-    /// Waits until the lock is had, at most for `limit`, which covers everything.
+    /// Waits for the lock for at most `limit`, which covers everything.
     ///
     /// # Errors
     ///
@@ -70,8 +70,8 @@ pub trait RemoteLocker: Send + Sync {
         self.acquire(lock_id, Patience::AtMost(limit))
     }
 
-    /// Takes the lock if nobody has it; `None` if somebody has. Waits for the store's answer only,
-    /// for as long as the locker's own limit says.
+    /// Takes the lock if it is free; returns `None` if another client holds it. It waits only for
+    /// the store's answer, up to the locker's own limit.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ pub trait RemoteLocker: Send + Sync {
         Box::pin(async { none_if_held(asked.await) })
     }
 
-    /// The same, and waits at most for `limit` for the store's answer.
+    /// Like [`RemoteLocker::try_get_lock`], waiting at most `limit` for the store's answer.
     ///
     /// # Errors
     ///
@@ -95,10 +95,10 @@ pub trait RemoteLocker: Send + Sync {
         Box::pin(async { none_if_held(asked.await) })
     }
 
-    /// The recipe on Cassandra that this locker is, for a [`Locker`](super::Locker) to stand on: in the name of `writer`, so that its
-    /// rows are known to be that `Locker`'s. A locker that wraps a recipe hands on what that one answers, wrapped.
+    /// Returns the recipe on Cassandra that this locker implements, in the name of `writer`, for a [`Locker`](super::Locker) to build
+    /// on: so the recipe's rows are known to be that `Locker`'s. A locker that wraps a recipe forwards the recipe's answer, wrapped.
     ///
-    /// Default: `None`, it is none, and no `Locker` can stand on it.
+    /// Default: `None`; this locker is no recipe, and no `Locker` can build on it.
     #[cfg(any(test, feature = "cassandra"))]
     fn on_cassandra(&self, _writer: &Writer) -> Option<OnCassandra> {
         None
@@ -109,7 +109,7 @@ pub trait RemoteLocker: Send + Sync {
 #[cfg(any(test, feature = "cassandra"))]
 pub struct OnCassandra {
     pub(crate) locker: Arc<dyn RemoteLocker>,
-    /// As the table of modes has it.
+    /// The recipe's name in the table of modes.
     pub(crate) recipe: String,
 }
 
@@ -136,7 +136,7 @@ impl fmt::Debug for OnCassandra {
     }
 }
 
-/// Lockers that are shared, and those whose recipe is chosen at run time.
+/// For shared lockers, and for lockers whose recipe is chosen at run time.
 impl<L: RemoteLocker + ?Sized> RemoteLocker for Arc<L> {
     fn acquire<'a>(
         &'a self,
@@ -163,24 +163,24 @@ fn none_if_held(asked: Result<RemoteGuard>) -> Result<Option<RemoteGuard>> {
 /// How long a call may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// Until the lock is had.
+    /// Until the lock is granted.
     Endless,
-    /// So long, for everything: reaching the store, retries, the lock.
+    /// For so long, including reaching the store, retries and the wait for the lock.
     AtMost(Duration),
-    /// Not for the lock; for the store's answer as long as the locker's own limit says.
+    /// Not for the lock; for the store's answer up to the locker's own limit.
     None,
-    /// Not for the lock; so long for the store's answer.
+    /// Not for the lock; for so long for the store's answer.
     NoneButAnswer(Duration),
 }
 
 #[cfg(any(test, feature = "cassandra"))]
 impl Patience {
-    /// Whether somebody else's hold is waited for.
+    /// Whether the call waits while another client holds the lock.
     pub(crate) fn waits(self) -> bool {
         matches!(self, Self::Endless | Self::AtMost(_))
     }
 
-    /// Whether nothing is left of it.
+    /// Whether its limit is used up.
     pub(crate) fn is_over(self) -> bool {
         match self {
             Self::Endless | Self::None => false,
@@ -197,7 +197,7 @@ impl Patience {
         }
     }
 
-    /// After how long the call is over; `own` is the locker's limit for an answer.
+    /// After how long the call ends; `own` is the locker's limit for an answer.
     pub(crate) fn limit(self, own: Duration) -> Option<Duration> {
         match self {
             Self::Endless => None,
@@ -207,7 +207,7 @@ impl Patience {
     }
 }
 
-/// What stands behind a [`RemoteGuard`]. Dropping it gives the lock back without waiting.
+/// The hold behind a [`RemoteGuard`]. Dropping it gives the lock back without waiting.
 pub(crate) trait Held: Send + Sync {
     fn safety(&self) -> &Safety;
     fn clock(&self) -> &dyn Clock;
@@ -215,15 +215,15 @@ pub(crate) trait Held: Send + Sync {
         self.safety().is_safe(self.clock())
     }
     fn fencing_token(&self) -> Option<FencingToken>;
-    /// How long the store keeps the lock without hearing from its holder.
+    /// How long the store keeps the lock when it receives nothing from the holder.
     fn ttl(&self) -> Duration;
     fn release(self: Box<Self>) -> BoxFuture<'static, Result<()>>;
 }
 
-/// A lock that is held, for as long as [`RemoteGuard::is_safe`] says so.
+/// A held lock, valid for as long as [`RemoteGuard::is_safe`] returns true.
 ///
-/// Dropping it gives the lock back without waiting; [`RemoteGuard::release`] waits until that is
-/// certain.
+/// Dropping it gives the lock back without waiting; [`RemoteGuard::release`] waits until the
+/// release is certain.
 #[must_use = "dropping a guard gives its lock back at once"]
 pub struct RemoteGuard {
     lock_id: String,
@@ -241,31 +241,31 @@ impl RemoteGuard {
         &self.lock_id
     }
 
-    /// The holder as others see it: what the locker was told to call itself.
+    /// The holder as other clients see it: the name that the locker's options give.
     pub fn thread_id(&self) -> &str {
         &self.thread_id
     }
 
-    /// The grant's fencing token, where what stands behind the locker gives one.
+    /// The fencing token of the grant, if the store behind the locker issues one.
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.held.fencing_token()
     }
 
-    /// Whether the lock is certainly held now. One clock read against an atomic: cheap enough for
-    /// before every write. Counts time in which the machine was suspended. Once false, it stays
-    /// false.
+    /// Whether the lock is certainly held now. It compares one clock read with an atomic: cheap
+    /// enough to call before every write. It counts time in which the machine was suspended. Once
+    /// false, it stays false.
     pub fn is_safe(&self) -> bool {
         self.held.is_safe()
     }
 
-    /// The hold's state, to look at and to wait for changes of.
+    /// The state of the hold, to read and to await changes of.
     ///
-    /// Copy the state out at once: while a borrow of it lives, nobody can tell it anything.
+    /// Copy the state out at once: an outstanding borrow blocks every update of it.
     pub fn state(&self) -> watch::Receiver<GuardState> {
         self.held.safety().state()
     }
 
-    /// How long the store keeps the lock without hearing from this process.
+    /// How long the store keeps the lock when it receives nothing from this process.
     pub fn ttl(&self) -> Duration {
         self.held.ttl()
     }
@@ -275,20 +275,20 @@ impl RemoteGuard {
         self.held.safety().lost().await
     }
 
-    /// A token that is cancelled when the lock is not safe any more, for work that is told that
-    /// way. Cancelling it does nothing to the lock.
+    /// A token that is cancelled when the lock is no longer safe, for work that takes such a token.
+    /// Cancelling it does not affect the lock.
     pub fn cancellation_token(&self) -> CancellationToken {
         self.held.safety().cancelled().child_token()
     }
 
-    /// Gives the lock back and waits until the store has said so. The guard is unsafe from the
+    /// Gives the lock back and waits until the store has confirmed it. The guard is unsafe from the
     /// first poll on.
     ///
-    /// Dropping the future leaves the release to the background.
+    /// Dropping the future leaves the release to a background task.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`]: the hold was over before; somebody else may have held the lock since.
+    /// [`Error::Lost`]: the hold ended earlier; another client may have held the lock since.
     /// [`Error::OutcomeUnknown`]: no answer in time; the hold ends at the latest with its lease.
     pub async fn release(self) -> Result<()> {
         self.held.release().await

@@ -1,36 +1,36 @@
-//! One way to lock, whatever stands behind it: the store of this crate, or the lock recipes that
-//! teams run on Cassandra.
+//! One interface to lock by, over the store of this crate or over the lock recipes that teams run
+//! on Cassandra.
 //!
-//! [`RemoteLocker`] is the interface: a service that is written against it moves from one to the
-//! other by building another locker. The native [`Client`](crate::Client) is one.
+//! [`RemoteLocker`] is the interface: a service that is written against it moves from one store to
+//! the other by building another locker. The native [`Client`](crate::Client) implements it.
 //!
 //! # On Cassandra (cargo feature `cassandra`)
 //!
 //! | locker | recipe | tables |
 //! |---|---|---|
 //! | `Lease` | a row with an owner and a TTL, by LWT | `leases(name, owner, value)` |
-//! | `Queue` | a row of places in line, and one with the holder | `lock_queue`, `lock_main` |
-//! | `Tokens` | a row with a session for each lock, by LWT; sessions beat, a housekeeper clears up | `tokens`, `token_times` |
-//! | `Bakery` | a row of numbers, the lowest is in, and one of flags for who is drawing | `numbers`, `choosing` |
-//! | `Shadow` | a row where those who want it try whether they are alone, and one with the holder | `lock_shadow`, `lock_main` |
-//! | `OptimisticTokens` | a row for each session that wants it; who is alone has it | `optimistic_tokens` |
+//! | `Queue` | a row of places in the queue, and a row with the holder | `lock_queue`, `lock_main` |
+//! | `Tokens` | a row with a session for each lock, by LWT; sessions send heartbeats, a housekeeper removes dead ones | `tokens`, `token_times` |
+//! | `Bakery` | a row of numbers, the lowest holds the lock, and a row of flags that mark clients drawing a number | `numbers`, `choosing` |
+//! | `Shadow` | a row in which each client tests whether it is alone, and a row with the holder | `lock_shadow`, `lock_main` |
+//! | `OptimisticTokens` | a row for each session that wants the lock; a session that is alone holds it | `optimistic_tokens` |
 //!
-//! Each is built from the caller's own session of the `scylla` driver, and excludes, and is excluded
-//! by, any other client of the same recipe on the same table. What it promises holds as long as:
+//! Each locker is built from the caller's own session of the `scylla` driver. It excludes, and is excluded by, any
+//! other client of the same recipe on the same table. Its promises hold as long as:
 //!
 //! - the wall clocks of any two nodes differ by at most the locker's `max_skew`;
-//! - one of three nodes at most is down, and the keyspace has three replicas;
-//! - a process looks at its guard before it acts: one that was paused past its safe deadline finds
-//!   the guard lost, but what it sent before that no lock can hold back;
-//! - nobody writes to the tables but by the recipe.
+//! - at most one of three nodes is down, and the keyspace has three replicas;
+//! - a process checks its guard before it acts: a process that was paused past its safe deadline finds the guard lost,
+//!   but no lock can hold back what it sent before;
+//! - only the recipe writes to the tables.
 //!
-//! A `Locker` stands on one of them and on the native client, and moves from the one to the other while its
-//! locks are held, beside processes that have not moved yet.
+//! A `Locker` combines one of them with the native client. It moves from one store to the other while its locks are
+//! held, beside processes that have not moved yet.
 //!
-//! [`clock`] is the time service that the queue's places can be by.
-//! A [`WorkQueue`] is no locker: it hands out items of work, each to one worker at a time, by the bakery of its seed.
+//! [`clock`] is the time service that the queue can take its places from. A [`WorkQueue`] is no locker: it hands out
+//! items of work, each to one worker at a time, by the bakery algorithm of its article.
 //!
-//! What no recipe can do is push: everybody who waits polls, and nobody is first.
+//! No recipe can push: every waiter polls, and a release wakes none of them.
 
 #[cfg(test)]
 mod lives;
@@ -42,7 +42,7 @@ mod scene;
 #[cfg(test)]
 mod seed_clients;
 
-// The recipes know no driver: their unit tests run on a model of the tables in every build.
+// The recipes depend on no driver: their unit tests run on a model of the tables in every build.
 #[cfg(any(test, feature = "cassandra"))]
 mod alarms;
 #[cfg(any(test, feature = "cassandra"))]
@@ -92,7 +92,7 @@ use holdfast_cassandra::{database, statement};
 
 pub use locker::{Patience, RemoteGuard, RemoteLocker};
 pub use name::check_lock_name;
-/// For `holdfast-migrate`, which reads what the lockers write.
+/// For `holdfast-migrate`, which reads the tables that the lockers write.
 #[cfg(feature = "cassandra")]
 #[doc(hidden)]
 pub use opening::open;

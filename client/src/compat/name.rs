@@ -1,18 +1,18 @@
-//! Which names locks may have: the same on Cassandra as in the store of this crate, so that each of them can move.
+//! The rules for lock names: the same on Cassandra as in the store of this crate, so that every lock can move.
 
 use crate::items::{NAME_BYTES_MAX, invalid};
 use crate::{Error, Result};
 
-/// As much of a name that is too long as an error shows, characters.
+/// How much of a name that is too long an error shows, in characters.
 const SHOWN_MAX: usize = 32;
 
-/// Whether a lock may be called that, in either store: 1 to 512 bytes, without control characters and without
-/// those that reorder the text around them. Every locker on Cassandra asks this before it sends
-/// anything. It is what the server asks of a name.
+/// Checks that a lock may have this name, in either store: 1 to 512 bytes, without control characters and without
+/// characters that reorder the text around them. Every locker on Cassandra checks it before it sends anything. The
+/// server applies the same rules.
 ///
 /// # Errors
 ///
-/// [`Error::Refused`], which shows the name and says what is wrong with it.
+/// [`Error::Refused`], which shows the name and the rule that it breaks.
 pub fn check_lock_name(name: &str) -> Result<()> {
     if name.is_empty() {
         return Err(invalid("a lock name cannot be empty".into()));

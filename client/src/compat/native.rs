@@ -9,7 +9,7 @@ use super::locker::{Held, Patience, RemoteGuard, RemoteLocker};
 use crate::safety::Safety;
 use crate::{Client, FencingToken, Guard, Result};
 
-/// `thread_id` is the session's label. A wait is a place in the lock's queue; a release is
+/// `thread_id` is the session's label. A waiting call has a place in the lock's queue; a release is
 /// [`Guard::release`].
 impl RemoteLocker for Client {
     fn acquire<'a>(

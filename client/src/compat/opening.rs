@@ -1,4 +1,4 @@
-//! Lockers on a session of the driver: the caller's own, or one opened for them.
+//! Builds lockers on a session of the driver: the caller's own, or one opened for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,26 +13,27 @@ use crate::items::invalid;
 use crate::{Error, Result};
 
 impl Cassandra {
-    /// The keyspace `keyspace`, by its exact name, over the caller's own session: the one it uses for
-    /// its data, for one. Its execution profile is not used, and is not changed. Nothing is sent: what the
-    /// session knows of the cluster is looked at.
+    /// Uses the keyspace `keyspace`, by its exact name, over the caller's own session, for example the one it uses for
+    /// its data. This neither uses nor changes the session's execution profile. It sends nothing: it checks what the
+    /// session knows of the cluster.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if there is no such keyspace, if it has fewer nodes, up or
-    /// down, than replicas (an LWT would be decided by those that there are, and unknown to those that join
-    /// later), or if the session does not fetch its schema and so cannot tell.
+    /// [`Error::Refused`] if there is no such keyspace, if the keyspace has fewer nodes, up or down, than replicas (the
+    /// nodes present would decide an LWT, and nodes that join later would not know it), or if the session does not
+    /// fetch its schema and so cannot tell.
     pub fn new(session: Arc<Session>, keyspace: &str, scope: SerialScope) -> Result<Self, Error> {
         Ok(Self::on(driver::keyspace(session, keyspace, scope)?, Seams::system()))
     }
 
-    /// Opens a session of the locker's own, within `limit`: for programs that have none. Contact
-    /// points are `host` or `host:port`, separated by commas; a lock is exclusive within `scope`.
+    /// Opens a session for the lockers, within `limit`: for programs that have none. Contact points
+    /// are `host` or `host:port`, separated by commas; a lock is exclusive within `scope`.
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] if none of them answered, [`Error::Refused`] if the cluster would not
-    /// let us in, [`Error::Setting`] without a contact point; and as of [`Cassandra::new`].
+    /// [`Error::Unreachable`] if no contact point answered, [`Error::Refused`] if the cluster
+    /// rejected the login, [`Error::Setting`] without a contact point; and those of
+    /// [`Cassandra::new`].
     pub async fn connect(
         contact_points: &str,
         keyspace: &str,
@@ -44,12 +45,12 @@ impl Cassandra {
     }
 }
 
-/// Opens a session of the caller's own, within `limit`, without looking at a keyspace.
+/// Opens a session for the caller, within `limit`, without checking a keyspace.
 ///
 /// # Errors
 ///
-/// [`Error::Unreachable`] if no contact point answered, [`Error::Refused`] if the cluster would not let us
-/// in, [`Error::Setting`] without a contact point.
+/// [`Error::Unreachable`] if no contact point answered, [`Error::Refused`] if the cluster rejected the login,
+/// [`Error::Setting`] without a contact point.
 pub async fn open(
     contact_points: &str,
     credentials: Option<&Credentials>,

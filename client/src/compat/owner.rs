@@ -1,26 +1,27 @@
-//! Who an attempt is, in the table and to others.
+//! The ids of attempts, as the tables and other clients have them.
 //!
-//! An id is `hf1:SERVICE@WRITER/ATTEMPT`. The service is what its user calls it, and several processes may be called alike. The
-//! writer is 64 random bits of one locker, so that whose rows these are can be told apart. Version 0.1 wrote `hf1:SERVICE/ATTEMPT`:
-//! whose such a row is, nobody can tell.
+//! An id is `hf1:SERVICE@WRITER/ATTEMPT`. The service is the name that the user chose; several processes may share it. The writer
+//! is 64 random bits of one locker, which identify its rows. Version 0.1 wrote `hf1:SERVICE/ATTEMPT`: such a row does not show
+//! which locker wrote it.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use holdfast_seams::Rng;
 
-/// What the ids of this client begin with, so that a migration knows its rows (DESIGN §10).
+/// The prefix of this client's ids, by which a migration recognises its rows (DESIGN §10).
 pub(crate) const MARK: &str = "hf1:";
 /// Hexadecimal digits of a writer.
 const WRITER_DIGITS: usize = 16;
 
-/// Whether an id is one of this client's, of any version of it.
+/// Whether an id was written by this client, in any version.
 pub fn is_ours(owner: &str) -> bool {
     owner.starts_with(MARK)
 }
 
-/// Which locker wrote a row: 64 random bits, as they stand in ids. A [`Locker`](super::Locker) draws them for the recipe it stands on,
-/// and its row in the table of modes has the same: so its rows are told from those of everybody else, whatever the service is called.
+/// The locker that wrote a row: 64 random bits, as they stand in ids. A [`Locker`](super::Locker) draws them for the recipe it builds
+/// on, and its row in the table of modes has the same writer. So its rows are distinguishable from all others, whatever the service
+/// name is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Writer(Arc<str>);
 
@@ -29,7 +30,8 @@ impl Writer {
         Self(format!("{:016x}", rng.next_u64()).into())
     }
 
-    /// That of an owner of ours, or of a process in the table of modes; `None` for what version 0.1 wrote, and for strangers.
+    /// The writer in an owner id of this client, or in a process id of the table of modes; `None` for ids of version 0.1 and
+    /// of foreign clients.
     pub fn of(owner: &str) -> Option<Self> {
         let (service, _) = owner.strip_prefix(MARK)?.rsplit_once('/')?;
         let (_, writer) = split(service)?;
@@ -44,7 +46,7 @@ fn split(service: &str) -> Option<(&str, &str)> {
     (writer.len() == WRITER_DIGITS && writer.bytes().all(is_digit)).then_some((service, writer))
 }
 
-/// In whose name rows are written.
+/// The service and the writer under which rows are written.
 #[derive(Clone, Debug)]
 pub(crate) struct Signature {
     service: Arc<str>,
@@ -52,12 +54,12 @@ pub(crate) struct Signature {
 }
 
 impl Signature {
-    /// Of a locker that nobody registers.
+    /// The signature of a locker that no row of the table of modes registers.
     pub(crate) fn draw(service: &str, rng: &dyn Rng) -> Self {
         Self { service: service.into(), writer: Writer::draw(rng) }
     }
 
-    /// Of the same service.
+    /// The same service with another writer.
     pub(crate) fn of_writer(&self, writer: &Writer) -> Self {
         Self { service: self.service.clone(), writer: writer.clone() }
     }
@@ -67,7 +69,7 @@ impl Signature {
     }
 }
 
-/// The id of one attempt: never used by another one, so a row that has it is this attempt's.
+/// The id of one attempt. No other attempt ever uses it, so a row with it is this attempt's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OwnerId(String);
 
@@ -90,19 +92,19 @@ impl OwnerId {
     }
 }
 
-/// What people are shown of an owner: the service of one of ours, anything else as it stands.
+/// How an owner is shown to people: the service of an id of this client, any other id unchanged.
 pub fn service_of(owner: &str) -> &str {
     thread_id(owner)
 }
 
-/// The same, as the recipes call it.
+/// The same, under the recipes' name for it.
 pub(crate) fn thread_id(owner: &str) -> &str {
     let ours = owner.strip_prefix(MARK).and_then(|rest| rest.rsplit_once('/'));
     let Some((service, _)) = ours else { return owner };
     split(service).map_or(service, |(service, _)| service)
 }
 
-/// Draws the same bits always.
+/// Always draws the same bits.
 #[cfg(test)]
 pub(crate) struct Always;
 

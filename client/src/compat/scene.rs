@@ -1,4 +1,4 @@
-//! For tests: what the recipes' tests on the model of the tables begin with.
+//! For tests: the common fixture of the recipes' tests on the model of the tables.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::locker::RemoteLocker;
 use super::model::{Model, Odds};
 use crate::Error;
 
-/// A machine on which everything is drawn from `seed`, and tables that everyone on it reaches.
+/// A machine that draws everything from `seed`, and tables that every process on it reaches.
 pub(crate) fn world(seed: u64) -> (Machine, Model) {
     let machine = Machine::new(seed);
     let model = Model::new(&machine);
@@ -23,20 +23,21 @@ pub(crate) fn cassandra(model: &Model, process: &Process) -> Cassandra {
     Cassandra::on(Arc::new(model.clone()), process.seams())
 }
 
-/// Of lockers with a lease of `ttl`, on nodes whose clocks differ by `skew` at most.
+/// Options for lockers with a lease of `ttl`, on nodes whose clocks differ by at most `skew`.
 pub(crate) fn options(service: &str, ttl: Duration, skew: Duration) -> LockerOptions {
     LockerOptions::default().service(service).ttl(ttl).max_skew(skew)
 }
 
-/// What the first of three in line have of a lock that was held for a minute.
+/// Measures three waiters of a lock that was held for a minute.
 pub(crate) struct HandOver {
-    /// From when each of the first two was next until it had the lock.
+    /// For each of the first two: the time from being next to holding the lock.
     took: [Duration; 2],
-    /// What each of the three asked of the tables in that minute.
+    /// The number of statements that each of the three sent in that minute.
     asked: [u64; 3],
 }
 
-/// The first locker holds, the others come one second after another. `sent` tells how many statements one has sent.
+/// The first locker holds the lock; the others start waiting one second apart. `sent` counts the statements that a
+/// locker has sent.
 pub(crate) fn hand_over<L: RemoteLocker>(
     machine: &Machine,
     [a, b, c, d]: &[L; 4],
@@ -66,8 +67,8 @@ pub(crate) fn hand_over<L: RemoteLocker>(
 }
 
 impl HandOver {
-    /// The next has the lock within a look and a few round trips, and so has the one after it, which came to be next only then. The
-    /// third asks no more than a waiter elsewhere does.
+    /// The next waiter holds the lock within one look and a few round trips, and so does the one after it, which became next only
+    /// then. The third sends no more statements than a waiter of another recipe.
     pub(crate) fn is_quick_and_only_the_first_two_pay(&self, seed: u64) {
         let Self { took, asked } = self;
         // A look at most 200 ms later, its answer, and three round trips of up to 80 ms and a replica's 40, or a renewal.
@@ -77,7 +78,7 @@ impl HandOver {
     }
 }
 
-/// An attempt at a store that refuses everything for now ends at its own limit, and says that nobody could be reached.
+/// An attempt at a store that refuses everything for now ends at its own limit and reports `Unreachable`.
 pub(crate) fn is_unreachable_within_the_limit(
     machine: &Machine,
     model: &Model,

@@ -1,4 +1,4 @@
-//! The tables of the recipes, as text to read and to apply.
+//! The tables of the recipes, as CQL to print and to apply.
 
 use std::time::Duration;
 
@@ -19,26 +19,26 @@ use super::work::WorkTables;
 use crate::items::invalid;
 use crate::{Error, Result};
 
-/// What the tables of all recipes are called, and their columns.
+/// The names of all recipes' tables and of their columns.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
-    /// Of [`Lease`](crate::compat::Lease).
+    /// Table of [`Lease`](crate::compat::Lease).
     pub lease: LeaseTable,
-    /// Of [`Queue`](crate::compat::Queue).
+    /// Tables of [`Queue`](crate::compat::Queue).
     pub queue: QueueTables,
-    /// Of [`Tokens`](crate::compat::Tokens).
+    /// Tables of [`Tokens`](crate::compat::Tokens).
     pub tokens: TokenTables,
-    /// Of [`Bakery`](crate::compat::Bakery).
+    /// Tables of [`Bakery`](crate::compat::Bakery).
     pub bakery: BakeryTables,
-    /// Of [`Shadow`](crate::compat::Shadow).
+    /// Tables of [`Shadow`](crate::compat::Shadow).
     pub shadow: ShadowTables,
-    /// Of [`OptimisticTokens`](crate::compat::OptimisticTokens).
+    /// Table of [`OptimisticTokens`](crate::compat::OptimisticTokens).
     pub optimistic: OptimisticTable,
-    /// Of [`Locker`](crate::compat::Locker).
+    /// Table of [`Locker`](crate::compat::Locker).
     pub modes: ModesTable,
-    /// Of [`TimeReplica`](crate::compat::TimeReplica).
+    /// Table of [`TimeReplica`](crate::compat::TimeReplica).
     pub time: TimeTable,
-    /// Of [`WorkQueue`](crate::compat::WorkQueue).
+    /// Tables of [`WorkQueue`](crate::compat::WorkQueue).
     pub work: WorkTables,
 }
 
@@ -51,22 +51,22 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// Of this keyspace, by its exact name. With `replication`, the keyspace is made too, with so
-    /// many replicas in each datacenter: three, for one node to be spared.
+    /// The schema of this keyspace, by its exact name. With `replication` it includes the keyspace,
+    /// with that many replicas in each datacenter: three, to tolerate the loss of one node.
     #[must_use]
     pub fn new(keyspace: &str, replication: Option<u32>) -> Self {
         Self { keyspace: Ident::new(keyspace), replication, layout: Layout::default() }
     }
 
-    /// With tables of other names.
+    /// Gives the tables other names.
     #[must_use]
     pub fn named(mut self, layout: Layout) -> Self {
         self.layout = layout;
         self
     }
 
-    /// The statements, in order. Each says `IF NOT EXISTS`: what is there stays as it is. Tables that version 0.1 made lack some
-    /// columns; [`Schema::apply`] adds them, by [`Schema::added`].
+    /// The statements, in order. Each contains `IF NOT EXISTS` and leaves existing tables unchanged. Tables that version 0.1
+    /// made lack some columns; [`Schema::apply`] adds them, by [`Schema::added`].
     pub fn statements(&self) -> Vec<String> {
         let keyspace = &self.keyspace;
         let made = self.replication.map(|replicas| {
@@ -80,7 +80,7 @@ impl Schema {
         made.into_iter().chain(tables.into_iter().map(made_table)).collect()
     }
 
-    /// What tables of version 0.1 lack, and the statement that adds it: table, column, statement.
+    /// The columns that tables of version 0.1 lack, as (table, column, statement that adds it).
     pub fn added(&self) -> Vec<(String, String, String)> {
         let modes = self.layout.modes.table.as_str();
         let columns = [
@@ -96,7 +96,7 @@ impl Schema {
         columns.map(alter).to_vec()
     }
 
-    /// The name of each table, and what follows it.
+    /// Each table's name and the rest of its `CREATE TABLE`.
     fn tables(&self) -> Vec<String> {
         let Layout { lease, queue, tokens, bakery, shadow, optimistic, modes, time, work } =
             &self.layout;
@@ -108,57 +108,61 @@ impl Schema {
         let tried = [&shadow.key, &shadow.column, &shadow.value];
         let OptimisticTable { tokens: wanted, token: by, session: who } = optimistic;
         let mut tables = vec![
-            // Lease seed, "The Data Model". Our rows say their TTL; the table's is for clients that do not.
+            // Lease article, "The Data Model". Rows of this client set their TTL; the table's default is for clients
+            // that do not.
             format!(
                 "{table} ({name} text PRIMARY KEY, {owner} text, {value} text) \
                  WITH default_time_to_live = 180"
             ),
             format!("{sequences} (\"name\" text PRIMARY KEY, \"next\" bigint)"),
-            // Thesis §5: a row of places and a main row for each lock. It names no tables.
+            // Thesis §5: a row of places and a main row for each lock. The thesis names no tables.
             of_cells(queue, cells),
             of_cells(main, cells),
-            // Scylla seed, the second `tokens` table and `token_times`.
+            // Scylla article, the second `tokens` table and `token_times`.
             format!("{tokens} ({token} text PRIMARY KEY, {session} text, {timestamp} timestamp)"),
             format!("{times} ({beating} text PRIMARY KEY, {held} list<text>, {beat} timestamp)"),
             numbers,
             choosing,
-            // Ours: which process of a scope locks in which store, and how far the scope has come.
+            // Holdfast's own: in which mode each process of a scope locks, and the scope's stage.
             format!(
                 "{} (\"scope\" text, \"process\" text, \"mode\" text, \"seq\" bigint, \"stage\" text static, \
                  \"turn\" bigint static, \"recipe\" text static, \"cluster\" text static, \
                  PRIMARY KEY (\"scope\", \"process\"))",
                 modes.table
             ),
-            // Ours: which store serves a scope with fallback, the locks in this one meanwhile, and the numbers of their
-            // tokens. Leases say their TTL; the others have none, and are never deleted.
+            // Holdfast's own: which store serves a scope with fallback, the locks that Cassandra holds meanwhile, and
+            // the counters of their tokens. Leases set their TTL; the other rows have none and are never deleted.
             "\"authority\" (\"scope\" text PRIMARY KEY, \"mode\" text, \"epoch\" bigint, \"beat\" bigint, \
              \"take_over_ms\" bigint, \"hold_ms\" bigint, \"cluster\" text)".to_owned(),
             "\"fallback_leases\" (\"scope\" text, \"bucket\" bigint, \"name\" text, \"owner\" text, \"value\" text, \
              PRIMARY KEY ((\"scope\", \"bucket\"), \"name\"))".to_owned(),
             "\"fences\" (\"name\" text PRIMARY KEY, \"n\" bigint)".to_owned(),
-            // Thesis §4: beside the main rows, whose table is the queue's unless it is named otherwise, those of who tries.
+            // Thesis §4: beside the main rows, which share the queue's table unless the layout names another, the rows of
+            // clients that try.
             of_cells(&shadow.shadow, tried),
-            // Scylla seed, the first `tokens` table: in a keyspace of its own there, so under another name here.
+            // Scylla article, the first `tokens` table: it has a keyspace of its own there, and so another name here.
             format!("{wanted} ({by} text, {who} text, PRIMARY KEY ({by}, {who}))"),
-            // Thesis §5.4: a cell. It names no table.
+            // Thesis §5.4: a cell. The thesis names no table.
             format!("{} ({} text PRIMARY KEY, {} bigint)", time.table, time.name, time.value),
         ];
         tables.extend((shadow.main != *main).then(|| of_cells(&shadow.main, tried)));
-        // The wiki's work queue: three column families, and ours to find what is in them.
+        // The wiki's work queue: three column families, and one of Holdfast's own to find their
+        // content.
         tables.extend(work.created());
         tables
     }
 
-    /// Makes what is not there yet, also columns that tables of version 0.1 lack, within `limit` for the connection.
+    /// Creates what does not exist yet, including columns that tables of version 0.1 lack. `limit` applies to the
+    /// connection.
     ///
     /// Applying twice is harmless. Dropping the future may leave part of the tables.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if the keyspace is not there and no replication is given, if there are
-    /// fewer nodes than replicas, or if it is there with another replication; nothing is made then.
-    /// [`Error::Refused`] too if a statement is refused: those before it stand.
-    /// [`Error::Unreachable`] if nobody answered.
+    /// [`Error::Refused`] if the keyspace does not exist and no replication is given, if there are
+    /// fewer nodes than replicas, or if it exists with another replication; then nothing is
+    /// created. [`Error::Refused`] also if the cluster refuses a statement: the statements before
+    /// it stay applied. [`Error::Unreachable`] if no node answered.
     pub async fn apply(
         &self,
         contact_points: &str,
@@ -174,7 +178,7 @@ impl Schema {
         self.add_columns(&session).await
     }
 
-    /// What is there already is not added again: `ADD IF NOT EXISTS` is younger than some clusters.
+    /// Adds only missing columns, without `ADD IF NOT EXISTS`, which is younger than some clusters.
     async fn add_columns(&self, session: &Session) -> Result<()> {
         let unknown = |error: &dyn std::fmt::Display| {
             invalid(format!("keyspace {}: its tables cannot be listed: {error}", self.keyspace))
@@ -220,8 +224,8 @@ impl Schema {
     }
 }
 
-/// Bakery seeds: the column families *numbers* and *choosing*. Ids are of type `text`: one of ours is that of
-/// an attempt, and the seeds' integers are those of processes.
+/// Bakery articles: the column families *numbers* and *choosing*. Ids are of type `text`: an id of this client is that
+/// of an attempt, the articles' integers are those of processes.
 fn cells_of(bakery: &BakeryTables) -> [String; 2] {
     let BakeryTables { numbers, choosing, key, column, value, form } = bakery;
     [(numbers, "bigint"), (choosing, form.flag_type())].map(|(table, of)| {
@@ -234,7 +238,7 @@ fn of_cells(table: &Ident, [key, column, value]: [&Ident; 3]) -> String {
     format!("{table} ({key} text, {column} text, {value} text, PRIMARY KEY ({key}, {column}))")
 }
 
-/// In each datacenter; `None` if they differ, or are not known.
+/// The replicas in each datacenter; `None` if they differ, or are unknown.
 fn replicas_of(strategy: &Strategy) -> Option<usize> {
     match strategy {
         Strategy::SimpleStrategy { replication_factor } => Some(*replication_factor),
@@ -263,8 +267,8 @@ mod tests {
         );
     }
 
-    /// A table of today is the table that `holdfast cassandra schema --replication 3` of 0.1 prints, and the
-    /// columns that are added to it.
+    /// A table of today is the table that `holdfast cassandra schema --replication 3` of 0.1 prints, plus the columns
+    /// that are added to it.
     #[test]
     fn tables_of_0_1_and_the_columns_added_to_them_are_the_tables_of_today() {
         let kept: Vec<_> = include_str!("../../../tests/fixtures/0.1/schema.cql").lines().collect();
@@ -283,7 +287,7 @@ mod tests {
         assert_eq!(kept, now);
     }
 
-    /// Who is choosing has a flag of another type.
+    /// The flag of a client that is choosing has another type in each form.
     #[test]
     fn the_bakerys_tables_are_those_of_its_form() {
         let of_form = |form| {

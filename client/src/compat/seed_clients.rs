@@ -1,5 +1,5 @@
-//! For tests: clients straight from the seeds' text, a statement at a time, and ours among their statements in
-//! whatever order a test says.
+//! For tests: clients that follow the articles' text, a statement at a time, and this crate's client between their
+//! statements, in whatever order a test gives.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use super::database::{Answer, Database, Fault};
 use super::model::Model;
 use super::statement::{Action, Ident, Statement, Value};
 
-/// A TTL that no test lives to see: these seeds have none.
+/// A TTL that outlasts every test: the clients of these articles have none.
 pub(crate) const FOR_EVER: i32 = 20 * 365 * 24 * 3_600;
 
 /// A table of cells; the lock is `foo`.
@@ -26,12 +26,12 @@ pub(crate) struct SeedTable {
 }
 
 impl SeedTable {
-    /// As a column family made through Thrift.
+    /// A column family made through Thrift.
     pub(crate) const fn cells(table: &'static str) -> Self {
         Self { table, key: "key", column: "column1", value: Some("value") }
     }
 
-    /// The Scylla seed's first table.
+    /// The Scylla article's first table.
     pub(crate) const fn tokens(table: &'static str) -> Self {
         Self { table, key: "token", column: "service_session_id", value: None }
     }
@@ -53,7 +53,7 @@ impl SeedTable {
         self.cell(name, Action::Erase { at_us })
     }
 
-    /// Whose cells are there.
+    /// The names of the cells in the row.
     pub(crate) async fn names(&self, model: &Model) -> Vec<String> {
         let column = Ident::new(self.column);
         let key = vec![(Ident::new(self.key), Value::from("foo"))];
@@ -86,24 +86,24 @@ impl SeedStamps {
     }
 }
 
-/// A client straight from a seed.
+/// A client that follows an article literally.
 pub(crate) trait SeedClient: Send + 'static {
-    /// Does its next statement, if it has not come to an end.
+    /// Does its next statement, unless it has ended.
     fn step<'a>(&'a mut self, model: &'a Model) -> BoxFuture<'a, ()>;
 }
 
-/// What comes before one of our statements.
+/// What happens before one of our client's statements.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Before {
-    /// So long it is held up first.
+    /// Our client stalls for so long first.
     pub(crate) stall: Duration,
     /// Then the other client takes so many steps.
     pub(crate) steps: usize,
-    /// And the statement's answer is lost.
+    /// Whether the statement's answer is lost.
     pub(crate) lost: bool,
 }
 
-/// The tables as our client has them, with somebody else's statements between its own.
+/// The tables as our client reaches them, with the other client's statements between its own.
 pub(crate) struct Meeting<C> {
     seams: Seams,
     model: Model,
@@ -125,7 +125,7 @@ impl<C: SeedClient> Meeting<C> {
     }
 }
 
-/// What our client stands on.
+/// The [`Database`] of our client.
 pub(crate) struct Met<C>(pub(crate) Arc<Meeting<C>>);
 
 impl<C: SeedClient> Database for Met<C> {
@@ -145,7 +145,8 @@ impl<C: SeedClient> Database for Met<C> {
     }
 }
 
-/// Every order of so many statements of ours and so many steps of the other one: how many steps come before each of ours.
+/// Every order of `ours` statements of our client and `steps` steps of the other one: how many steps come before each
+/// statement.
 pub(crate) fn orders(ours: u32, steps: u32) -> impl Iterator<Item = Vec<Before>> {
     let length = ours + steps;
     let masks = (0_u32..1 << length).filter(move |mask| mask.count_ones() == steps);

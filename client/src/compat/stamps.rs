@@ -1,21 +1,21 @@
-//! Timestamps that rise, for the order of what one process writes.
+//! Rising timestamps, which order the writes of one process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use holdfast_seams::Clock;
 
-/// Each above the one before, whatever the clock does. They are compared with nobody else's: no two
-/// processes write the same cell.
+/// Each timestamp is above the one before, whatever the clock does. No timestamp is compared with
+/// another process's: no two processes write the same cell.
 pub(super) struct Stamps {
     clock: Arc<dyn Clock>,
-    /// How many there are in a millisecond.
+    /// The number of timestamps in a millisecond.
     per_ms: u64,
     last: AtomicU64,
 }
 
 impl Stamps {
-    /// In microseconds, as a write carries them: a delete sent after a write wins over it.
+    /// In microseconds, as a write carries them: a delete that is sent after a write wins over it.
     pub(super) fn micros(clock: Arc<dyn Clock>) -> Self {
         Self { clock, per_ms: 1_000, last: AtomicU64::new(0) }
     }

@@ -1,4 +1,4 @@
-//! How long a row is certain to stand, although clocks differ.
+//! How long a row is certain to stand although clocks differ.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use holdfast_seams::Moment;
 
 use crate::{Error, Result};
 
-/// A TTL is given in whole seconds, and the instant at which a cell vanishes is a whole second of
-/// a node's clock: written late in a second, it stands for up to one less than was said.
+/// Cassandra takes a TTL in whole seconds and expires a cell at a whole second of a node's clock: a
+/// cell written late in a second stands for up to one second less than its TTL.
 const GRAIN: Duration = Duration::from_secs(1);
-/// For the time between a clock read and what it decides.
+/// For the time between a clock read and the decision that follows from it.
 const MARGIN: Duration = Duration::from_millis(20);
 /// The largest relative difference of rate between this clock and a node's, both errors together,
 /// as a divisor: one in a hundred.
 const DRIFT: u32 = 100;
-/// Below it nothing would be left of it.
+/// Below it no safe time would be left.
 const TTL_MIN: Duration = Duration::from_secs(3);
-/// Twenty years: the server takes no more.
+/// Twenty years: the server accepts no more.
 const TTL_MAX: Duration = Duration::from_hours(20 * 365 * 24);
 
 /// TTL and skew, and what follows from them.
@@ -53,14 +53,14 @@ impl Terms {
         self.ttl
     }
 
-    /// As CQL has it.
+    /// In CQL's unit.
     pub(crate) fn ttl_s(&self) -> i32 {
         i32::try_from(self.ttl.as_secs()).unwrap_or(i32::MAX)
     }
 
-    /// How long after it was sent a write is certain to stand. The coordinator that writes sets
-    /// the end by its own clock, the one that reads compares it with its own: if that one is ahead,
-    /// the cell vanishes earlier by the difference.
+    /// How long a write is certain to stand after it was sent. The writing coordinator computes the
+    /// expiry by its own clock, the reading one compares it with its own: if the reader's clock is
+    /// ahead, the cell vanishes earlier by the difference.
     fn certain(&self) -> Duration {
         if mutant!(RecipeIgnoresSkew) {
             return self.ttl;
@@ -68,7 +68,7 @@ impl Terms {
         self.ttl.saturating_sub(self.max_skew + GRAIN + MARGIN + self.ttl / DRIFT)
     }
 
-    /// The safe deadline that a write sent at `started` gives, once it is known to be applied.
+    /// The safe deadline that a write sent at `started` gives, once the client knows it is applied.
     pub(crate) fn safe_until(&self, started: Moment) -> Moment {
         started + self.certain()
     }
@@ -78,7 +78,7 @@ impl Terms {
         started + self.certain() / 3
     }
 
-    /// When a holder has reason to worry.
+    /// When a holder without a renewal is in jeopardy.
     pub(crate) fn jeopardy_from(&self, started: Moment) -> Moment {
         started + self.certain() * 2 / 3
     }

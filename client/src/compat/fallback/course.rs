@@ -1,8 +1,8 @@
-//! What one process knows of the authority row, and what follows from it; a machine without I/O.
+//! What one process knows of the authority row, and what follows from it, without I/O.
 //!
-//! It has no settings: W and V are those of the row that was read last. W counts only as long as the row
-//! stands still, W and V included. Each read gives a hold what the V that it shows gives, be it less than
-//! was had: while Cassandra serves or drains nobody of us changes it.
+//! It has no settings: W and V are those of the row that was read last. W counts only as long as the row, including W
+//! and V, stays unchanged. Each read gives a hold the V that it shows, even if that is less than the hold had: no
+//! process or leader of this project changes V while the row is at `cassandra` or `draining`.
 
 use holdfast_cassandra::authority::{AuthorityRow, Durations, EPOCH_MAX, Look, Mode};
 use holdfast_mutants::mutant;
@@ -11,7 +11,7 @@ use holdfast_seams::Moment;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Course {
-    /// Of the last row that was read, whatever was forgotten since: how often to read.
+    /// Of the last row that was read, also after `forget`: it determines how often to read.
     pace: Option<Durations>,
     seen: Option<Seen>,
 }
@@ -22,18 +22,18 @@ struct Seen {
     row: AuthorityRow,
     /// Those of the row.
     durations: Durations,
-    /// Before that read was sent: what it gives counts from here.
+    /// Before that read was sent: holds count from here.
     began: Moment,
-    /// After the first of the reads in a row that showed just this was answered.
+    /// After the answer to the first of the consecutive reads that showed exactly this row.
     since: Moment,
 }
 
-/// Leave to ask for a lock in Cassandra.
+/// Permission to request a lock in Cassandra.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Leave {
-    /// Of the token that is to be drawn.
+    /// The epoch of the token to be drawn.
     pub(super) epoch: u16,
-    /// Until when a hold that is had under it is safe.
+    /// Until when a hold under it is safe.
     pub(super) until: Moment,
 }
 
@@ -42,7 +42,7 @@ impl Course {
         Self { pace: None, seen: None }
     }
 
-    /// How often to read; before any row was read, by the defaults.
+    /// How often to read: by the defaults until a row was read.
     pub(super) fn pace(&self) -> Durations {
         self.pace.unwrap_or_default()
     }
@@ -51,26 +51,26 @@ impl Course {
         self.seen.map(|seen| seen.row)
     }
 
-    /// The row was read.
+    /// Takes in a read of the row.
     pub(super) fn looked(&mut self, look: &Look) {
         let Some(row) = look.row else { return self.seen = None };
         let before = self.seen.filter(|seen| is_unchanged(seen.row, row));
         let ended = if mutant!(WaitFromReadStart) { look.began } else { look.ended };
         let since = before.map_or(ended, |seen| seen.since);
         let began = if mutant!(HoldFromReadEnd) { look.ended } else { look.began };
-        // `DurationsOfTheRow`: and not of one that was read before.
+        // `DurationsOfTheRow`: not those of a row that was read earlier.
         let old = self.pace.filter(|_| mutant!(DurationsOfFirstRow));
         let durations = old.unwrap_or(row.durations);
         self.pace = Some(durations);
         self.seen = Some(Seen { row, durations, began, since });
     }
 
-    /// Nothing is known of the row any more, until it is read.
+    /// Drops what is known of the row, until the next read.
     pub(super) fn forget(&mut self) {
         self.seen = None;
     }
 
-    /// Whether new locks may be asked for; how old the read is, the hold minds.
+    /// Permission to request new locks. It does not check the age of the read; the hold does.
     pub(super) fn leave(&self) -> Option<Leave> {
         let Seen { row, durations, began, .. } = self.seen?;
         let enters = match row.mode {
@@ -103,17 +103,17 @@ impl Course {
             .then(|| if waits { since + durations.take_over_wait() } else { since })
     }
 
-    /// How the row is to be changed now, if the scope is to be taken over.
+    /// The change of the row that takes the scope over now, if that is due.
     pub(super) fn take_over(&self, now: Moment) -> Option<(AuthorityRow, AuthorityRow)> {
         let at = self.take_over_at()?;
         let from = self.row()?;
-        // With the durations that it has: a leader that comes back waits by that V.
+        // It keeps its durations: a leader that comes back waits by that V.
         let to = AuthorityRow { mode: Mode::Cassandra, epoch: from.epoch + 1, beat: 0, ..from };
         (at <= now).then_some((from, to))
     }
 }
 
-/// Whether nobody wrote the row in between: beats rise, and so do epochs, whatever else is changed.
+/// Whether no process wrote the row in between: beats and epochs rise, whatever else changes.
 fn is_unchanged(before: AuthorityRow, now: AuthorityRow) -> bool {
     before
         == AuthorityRow {
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(after(&[(10, row(Mode::Native, 6, 0))]).covers(4), None);
     }
 
-    /// `DurationsOfTheRow`: leaders may have changed them, and believe what the row says now.
+    /// `DurationsOfTheRow`: leaders may have changed them, and go by what the row has now.
     #[test]
     fn w_and_v_are_those_of_the_row_that_was_read_last() {
         let native = row(Mode::Native, 3, 7);
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(course.covers(6), Some(until));
     }
 
-    /// Nobody of us does that while a hold is safe: what the row says counts, as it does for leaders.
+    /// No process of this project does that while a hold is safe: the row's values count, as for leaders.
     #[test]
     fn a_read_that_shows_a_shorter_v_gives_less() {
         let serves = row(Mode::Cassandra, 4, 0);

@@ -1,16 +1,16 @@
-//! The numbers of tokens: one counter for each name, which is never deleted.
+//! The counters of fencing tokens: one for each name, which is never deleted.
 //!
-//! `fences(name, n)`. It has no TTL and knows no epoch: in a new one it simply goes on.
+//! `fences(name, n)`. It has no TTL and knows no epoch: it goes on counting in a new one.
 
 use super::super::database::{Conditional, Fault, Tables};
 use super::super::statement::{Action, Ident, Statement, Value};
 
-/// Draws the next number of `name`. Nobody else is given it. To be called while the lock is had.
+/// Draws the next number of `name`, which no other call gets. Call it while the lock is held.
 ///
 /// # Errors
 ///
-/// [`Fault`]: none was drawn, or one that is spent. Whether a lock that was had before is still had has to be
-/// asked before the next is drawn.
+/// [`Fault`]: the call drew no number, or one that is spent. Before it draws the next one, the caller has to check that
+/// it still holds the lock.
 pub(super) async fn draw(tables: &Tables, name: &str) -> Result<i64, Fault> {
     let n = Ident::new("n");
     let look = Action::SelectSerial { columns: vec![n.clone()] };
@@ -23,14 +23,14 @@ pub(super) async fn draw(tables: &Tables, name: &str) -> Result<i64, Fault> {
     };
     match tables.conditional(statement(name, action)).await.1? {
         Conditional::Applied => Ok(next),
-        // An attempt that is over drew late.
+        // An attempt that has ended drew a number late.
         Conditional::NotApplied(_) => {
             Err(Fault::NotDone(format!("the fence of {name:?} moved meanwhile")))
         }
     }
 }
 
-/// A token has no room for more.
+/// A token has no room for a larger number.
 pub(super) fn used_up(name: &str) -> Fault {
     Fault::Refused(format!("table fences: the numbers of {name:?} are used up, or not ours"))
 }

@@ -1,5 +1,5 @@
-//! The one reader of a scope's row in a process: it tells holds how long they are covered, leads the scope over when
-//! somebody waits for that, and reads nothing while nobody needs it.
+//! The one reader of a scope's row in a process: it extends holds, takes the scope over when a caller waits for that,
+//! and reads nothing while neither a hold nor a waiting caller needs it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use crate::compat::database::Fault;
 use crate::safety::Safety;
 use crate::{FencingToken, GuardState, LostReason};
 
-/// Cheap to clone; all clones are the same.
+/// Cheap to clone; all clones share their state.
 #[derive(Clone)]
 pub(super) struct Lookout(Arc<Inner>);
 
@@ -25,37 +25,37 @@ struct Inner {
     authority: Authority,
     seams: Seams,
     state: Mutex<State>,
-    /// Counts what was learned of the row.
+    /// Counts the updates of what is known of the row.
     news: watch::Sender<u64>,
     wake: Notify,
 }
 
 struct State {
     course: Course,
-    /// Who waits for a lock, for whom the scope is taken over.
+    /// The number of callers that wait for a lock; the scope is taken over only for them.
     acquiring: usize,
     /// The holds that the row covers.
     holds: BTreeMap<u64, Held>,
     last_hold: u64,
-    /// The number of the read that was begun last.
+    /// The number of the latest read that began.
     reading: u64,
-    /// There is a task.
+    /// Whether the task runs.
     runs: bool,
-    /// Why the row is not known, for people.
+    /// Why the row is not known, for error messages.
     trouble: String,
 }
 
 struct Held {
     epoch: u16,
-    /// The first read that counts for it: the next one to begin after it was had.
+    /// The first read that counts for the hold: the next one to begin after the hold began.
     first_read: u64,
     safety: Arc<Safety>,
 }
 
-/// Somebody waits for a lock, as long as this lives.
+/// A caller waits for a lock as long as this exists.
 pub(super) struct Acquiring(Lookout);
 
-/// A hold that reads move on, as long as this lives.
+/// Reads extend a hold as long as this exists.
 pub(super) struct Holding {
     lookout: Lookout,
     id: u64,
@@ -80,18 +80,18 @@ impl Lookout {
         self.0.authority.scope()
     }
 
-    /// The cluster whose leaders keep the row, as it was read last.
+    /// The cluster whose leaders keep the row, by the last read.
     pub(super) fn cluster(&self) -> Option<String> {
         let row = self.lock().course.row();
         row.and_then(|row| row.cluster).map(|cluster| cluster.to_string())
     }
 
-    /// How long a hold is covered by one read.
+    /// How long one read covers a hold.
     pub(super) fn hold_lasts(&self) -> Duration {
         self.lock().course.pace().hold()
     }
 
-    /// How often the row is read.
+    /// How often the task reads the row.
     fn read_every(&self) -> Duration {
         self.lock().course.pace().read_every()
     }
@@ -100,7 +100,7 @@ impl Lookout {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the row read, and the scope taken over when that is allowed. To be called inside the runtime whose tasks
+    /// Starts reading the row, and taking the scope over when that is allowed. Call it inside the runtime whose tasks
     /// then do it.
     pub(super) fn acquiring(&self) -> Acquiring {
         let mut state = self.lock();
@@ -109,7 +109,7 @@ impl Lookout {
             let is_known = self.leave_of(&state).is_ok();
             drop(state);
             if !is_known {
-                // Somebody held, and read no more often than that needs.
+                // Only holds existed so far, and the task reads no more often than they need.
                 self.0.wake.notify_one();
             }
         } else {
@@ -120,7 +120,7 @@ impl Lookout {
         Acquiring(self.clone())
     }
 
-    /// Leave to ask for a lock now, or why there is none.
+    /// Permission to request a lock now, or the reason why there is none.
     pub(super) fn leave(&self) -> Result<Leave, String> {
         self.leave_of(&self.lock())
     }
@@ -136,7 +136,7 @@ impl Lookout {
         }
     }
 
-    /// Why nothing can be asked for in Cassandra now, for people.
+    /// Why no lock can be requested in Cassandra now, for error messages.
     pub(super) fn why_not(&self) -> String {
         self.leave().err().unwrap_or_else(|| "no answer to the lease".to_owned())
     }
@@ -159,7 +159,7 @@ impl Lookout {
         }
     }
 
-    /// Waits until there is leave.
+    /// Waits until requests are permitted.
     pub(super) async fn served(&self) {
         let mut news = self.0.news.subscribe();
         while self.leave().is_err() {
@@ -168,7 +168,7 @@ impl Lookout {
         }
     }
 
-    /// A lock is had, under `token` and by that leave: bounds its safety, and moves it on from now on.
+    /// Registers a hold under `token` and that permission: bounds its safety, which later reads extend.
     pub(super) fn holds(&self, token: FencingToken, leave: Leave, safety: Arc<Safety>) -> Holding {
         safety.cover(Some(leave.until), &*self.0.seams.clock);
         let mut state = self.lock();
@@ -180,15 +180,15 @@ impl Lookout {
         Holding { lookout: self.clone(), id }
     }
 
-    /// Whether what was had is safe still: it may have taken long.
+    /// Whether the hold is still safe: the attempt may have taken long.
     pub(super) fn is_in_time(&self, safety: &Safety) -> bool {
         safety.is_in_time(&*self.0.seams.clock)
     }
 
-    /// The task; it ends when nobody needs it any more.
+    /// The task; it ends when neither a hold nor a waiting caller needs it.
     async fn keep(self) {
         let mut pauses = Backoff::new(self.read_every());
-        // A hold gains nothing from an answer that takes longer than it lasts.
+        // A hold gains nothing from an answer that takes longer than the hold lasts.
         let mut limit = AnswerLimit::between(self.read_every(), self.hold_lasts());
         let mut failed = 0_u32;
         loop {
@@ -196,7 +196,7 @@ impl Lookout {
             let next = match self.read(limit.get()).await {
                 Ok(look) => {
                     self.looked(number, &look);
-                    // The row says how often it is read.
+                    // The row determines how often it is read.
                     pauses = Backoff::new(self.read_every());
                     failed = 0;
                     limit = AnswerLimit::between(self.read_every(), self.hold_lasts());
@@ -219,11 +219,12 @@ impl Lookout {
         }
     }
 
-    /// The number of the read that begins now; `None` if nobody needs it.
+    /// The number of the read that begins now; `None` if neither a hold nor a waiting caller needs
+    /// it.
     fn begin_read(&self) -> Option<u64> {
         let mut state = self.lock();
         if state.acquiring == 0 && state.holds.is_empty() {
-            // Who comes later trusts only what is read then.
+            // A later caller trusts only what is read after it came.
             state.course.forget();
             state.runs = false;
             return None;
@@ -232,8 +233,8 @@ impl Lookout {
         Some(state.reading)
     }
 
-    /// Before a read after one that failed: the first one soon, for the sake of holds; further ones as seldom as any, or readers
-    /// who are in a hurry would keep Cassandra too busy to answer anybody.
+    /// The pause before a read that follows a failed one: short after the first failure, for the sake of holds, and
+    /// then as long as any other. Otherwise hurried readers would keep Cassandra too busy to answer any of them.
     fn pause(&self, failed: u32, pauses: &mut Backoff) -> Duration {
         let pause = pauses.next(&*self.0.seams.rng);
         if failed > 1 { self.until_next_read() } else { pause }
@@ -244,7 +245,7 @@ impl Lookout {
         read.unwrap_or_else(|_| Err(Fault::NotDone(format!("no answer within {limit:?}"))))
     }
 
-    /// What was read moves on the holds that were had when the read began, or ends them.
+    /// Extends the holds that existed when the read began, or ends them.
     fn looked(&self, number: u64, look: &Look) {
         let mut state = self.lock();
         let State { course, holds, trouble, .. } = &mut *state;
@@ -265,7 +266,7 @@ impl Lookout {
         }
     }
 
-    /// Takes the scope over, if somebody waits for that and it is time. When to read again; `None`: at once.
+    /// Takes the scope over, if a caller waits for that and it is due. Returns when to read again; `None`: at once.
     async fn lead_over(&self) -> Option<Moment> {
         let now = self.0.seams.clock.now();
         let (change, due) = {
@@ -282,13 +283,13 @@ impl Lookout {
         tracing::info!(scope = self.scope(), %from, %to, ?changed, "a scope is taken over");
         self.settle(to, now, &changed);
         match changed {
-            // A coordinator may be busy with it.
+            // A coordinator may still work on it.
             Err(_) => Some(self.0.seams.clock.now() + self.read_every() / 10),
             Ok(Change::Done { .. } | Change::Otherwise) => None,
         }
     }
 
-    /// Whatever came of it, the row has to be read before anything follows from it.
+    /// Whatever the outcome, the process has to read the row before anything follows from it.
     fn settle(&self, to: AuthorityRow, began: Moment, changed: &Result<Change, Fault>) {
         let mut state = self.lock();
         state.course.forget();
@@ -298,7 +299,7 @@ impl Lookout {
         "the row was changed, and not read since".clone_into(&mut state.trouble);
     }
 
-    /// Between three quarters of the time and all of it: processes that began together do not go on together.
+    /// Between three quarters of the interval and all of it, so that processes that began together spread out.
     fn until_next_read(&self) -> Duration {
         let every = self.read_every();
         let span = u64::try_from((every / 4).as_micros()).unwrap_or(u64::MAX).saturating_add(1);

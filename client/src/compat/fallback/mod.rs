@@ -1,41 +1,43 @@
-//! Locks in Cassandra while the native store cannot serve their scope, and only then (DESIGN §10): the net under
+//! Locks in Cassandra while, and only while, the native store cannot serve their scope (DESIGN §10): the basis of
 //! [`LockerMode::Fallback`](super::LockerMode::Fallback).
 //!
-//! Two stores that do not know each other need an arbiter: the row of the scope in the table `authority`, which a
-//! leading server keeps and clients take over when that server is gone. The lock itself is the lease of
+//! Two stores that do not know each other need an arbiter: the row of the scope in the table `authority`. A leading
+//! server keeps it, and clients take it over when that server is gone. The lock itself is the lease of
 //! [`lease`](super::lease), in a table of its own.
 //!
 //! # Why no other hold of the name is safe at the same time
 //!
-//! What true time each process measures is measured on its own clock, which counts suspended time; two clocks are
-//! compared nowhere, and no TTL column decides which store serves. The names in brackets are the rules that a model was
-//! searched for (`tests/model/src/authority/rule.rs`); a mutant breaks each of them.
+//! Each process measures durations on its own clock, which counts suspended time; the protocol never compares two
+//! clocks, and no TTL column decides which store serves. The names in brackets are the rules that the model search
+//! covers (`tests/model/src/authority/rule.rs`); a mutant breaks each of them.
 //!
-//! - **Taking over.** The row is read again and again while somebody waits, and has to show the same, down to the beat,
-//!   for the W that stands in it (`DurationsOfTheRow`), counted from the *end* of the first read that did
-//!   (`WaitFromReadEnd`, `TakeOverWaits`, `DrainTakeOverWaits`, `BeatCompared`). Then it is changed to `cassandra` in the
-//!   next epoch, if it is still so. A leader that had authority had it from a bump before that first read, and counted it
-//!   by a W that is no longer, so it is over. No answer, or another row: it is read again, and nothing is concluded
-//!   (`UnknownTakeOverFails`). Nobody takes over from `preparing` or `retired`.
-//! - **Holding.** A lock is asked for only under a read that showed `cassandra` (`NoEntryWhileDraining`), and the hold is
-//!   safe until V·(1 − a), by the V that it showed, after the *start* of that read (`HoldFromReadStart`), or until the
-//!   lease's own safe deadline, if that is earlier. A later read moves it on only if it *began* when the lock was had
-//!   (`ReadOfHeld`) and shows the epoch of the hold's token, or the draining after it (`ReadOfOwnEpoch`). Any other ends
-//!   the hold, and a hold whose time is over is lost for good. The leader that leads the scope back waits longer than the
-//!   row's V before it grants anything, and nobody changes that V before.
-//! - **Tokens** rise over all switches: the epoch of the read, and in it a number from `fences`, drawn between two writes
-//!   of the lease that were answered as applied, so that who drew the higher one held later.
+//! - **Taking over.** The process reads the row repeatedly while a caller waits. The row has to show the same,
+//!   including the beat, for the W in it (`DurationsOfTheRow`), counted from the *end* of the first read that showed it
+//!   (`WaitFromReadEnd`, `TakeOverWaits`, `DrainTakeOverWaits`, `BeatCompared`). Then the process changes it to
+//!   `cassandra` in the next epoch, on condition that it is unchanged. A leader that had authority had it from a bump
+//!   before that first read, and counted it by a W no longer than this one, so its authority is over. After no answer,
+//!   or another row, the process reads again and concludes nothing (`UnknownTakeOverFails`). No process takes over from
+//!   `preparing` or `retired`.
+//! - **Holding.** A process requests a lock only under a read that showed `cassandra` (`NoEntryWhileDraining`). The
+//!   hold is safe until V·(1 − a) after the *start* of that read, by the V that it showed (`HoldFromReadStart`), or
+//!   until the lease's own safe deadline, if that is earlier. A later read extends the hold only if it *began* when the
+//!   lock was held (`ReadOfHeld`) and shows the epoch of the hold's token, or the draining after it (`ReadOfOwnEpoch`).
+//!   A read that shows anything else ends the hold, and a hold whose time is over is lost for good. The leader that
+//!   leads the scope back waits longer than the row's V before it grants anything, and no process changes that V
+//!   before.
+//! - **Tokens** rise over all switches: the epoch of the read, and within it a number from `fences`, drawn between two
+//!   writes of the lease that were answered as applied, so that the holder with the higher number held later.
 //!
 //! # What it needs and costs
 //!
-//! W and V stand in the row, as the leader's settings have them: a process has no others, so that it cannot wait for
-//! less, or hold for longer, than leaders believe. One read at SERIAL each V/3 for a process and scope that holds or
+//! W and V are in the row, as the leader's settings have them. A process has no others, so it cannot wait for less, or
+//! hold for longer, than leaders believe. The cost is one read at SERIAL each V/3 for a process and scope that holds or
 //! waits here, and none while the native store serves. A lock costs the lease's LWT, a read and an LWT for its fence,
-//! and one more renewal. The leases of a scope lie in 16 partitions, so that a leader finds out by 16 reads that none is
+//! and one more renewal. The leases of a scope lie in 16 partitions, so that a leader learns by 16 reads that none is
 //! left; LWTs of one partition wait for each other.
 //!
-//! If a server keeps its authority and this process cannot reach it, nobody takes over, and the process waits: the
-//! net is under the scope, not under each client.
+//! If a server keeps its authority and this process cannot reach it, no process takes over, and this one waits: the
+//! fallback protects the scope, not each client.
 
 mod course;
 mod fence;
@@ -62,11 +64,12 @@ use crate::{Error, Result};
 use lookout::Lookout;
 use row::FallbackRow;
 
-/// How long the native store may be silent before Cassandra is looked at, and how long it has to serve before that is
-/// left alone again: longer than a stream takes to be made anew. A look costs a read at SERIAL each V/3.
+/// How long the native store may be unresponsive before Cassandra is asked, and how long it has to serve before
+/// Cassandra is left alone again: longer than a stream takes to reconnect. While Cassandra is asked, the process reads
+/// the row at SERIAL each V/3.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How this process falls back. How long things last is no setting of it: that stands in the scope's row.
+/// How this process falls back. Its durations are not set here: they are in the scope's row.
 #[derive(Clone, Debug, Default)]
 #[must_use = "options do nothing until a locker is built with them"]
 pub struct FallbackOptions {
@@ -74,7 +77,7 @@ pub struct FallbackOptions {
 }
 
 impl FallbackOptions {
-    /// What this process is called in the table of leases, their TTL and skew, and how long a call that does not wait may
+    /// The name of this process in the table of leases, their TTL and skew, and how long a call that does not wait may
     /// take. Default: that of [`LockerOptions`].
     pub fn lease(mut self, options: LockerOptions) -> Self {
         self.lease = options;
@@ -82,8 +85,7 @@ impl FallbackOptions {
     }
 }
 
-/// Locks the names of one scope in Cassandra, while that serves them. Cheap to clone: clones share one reader of the
-/// row.
+/// Locks the names of one scope in Cassandra while it serves them. Cheap to clone: clones share one reader of the row.
 #[derive(Clone)]
 pub(crate) struct Fallback {
     cassandra: Cassandra,
@@ -94,11 +96,11 @@ pub(crate) struct Fallback {
 }
 
 impl Fallback {
-    /// Of names that begin with `scope`. Nothing is asked yet.
+    /// Locks names that begin with `scope`. This sends nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] if TTL and skew make no sense, or the scope is that of all names.
+    /// [`Error::Setting`] if TTL and skew make no sense, or if `scope` is empty (all names).
     pub(crate) fn new(
         cassandra: &Cassandra,
         scope: &str,
@@ -120,7 +122,7 @@ impl Fallback {
         })
     }
 
-    /// How long the native store may be silent before Cassandra is looked at.
+    /// How long the native store may be unresponsive before Cassandra is asked.
     pub(crate) fn patience() -> Duration {
         PATIENCE
     }
@@ -145,12 +147,12 @@ impl Fallback {
         self.keeping.acquire(lock_id, service, patience, row, Arc::default()).await
     }
 
-    /// The cluster whose leaders keep the scope's row of authority, as far as that was read.
+    /// The cluster whose leaders keep the scope's authority row, if the last read showed it.
     pub(crate) fn cluster(&self) -> Option<String> {
         self.lookout.cluster()
     }
 
-    /// The partition that the lease of a name lies in.
+    /// The partition of the lease of a name.
     fn partition_of(&self, name: &str) -> Vec<(Ident, Value)> {
         vec![
             (Ident::new("scope"), Value::from(self.lookout.scope())),
@@ -159,12 +161,12 @@ impl Fallback {
     }
 }
 
-/// FNV-1a: spreads names, and is the same in every process for ever.
+/// FNV-1a: it spreads names evenly, and gives every process the same value forever.
 fn bucket_of(name: &str) -> i64 {
     let mixed = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    // The low bits alone are mixed little.
+    // The low bits alone are poorly mixed.
     let folded = (mixed ^ (mixed >> 32)) & 0xffff_ffff;
     i64::try_from(folded).unwrap_or_default() % BUCKETS
 }

@@ -1,4 +1,4 @@
-//! One lock as one attempt wants it: the lease, a token drawn while it is had, and the read that covers both.
+//! One attempt at one lock: the lease, a token drawn while the lease is held, and the read that covers both.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,15 +22,15 @@ pub(super) struct FallbackRow {
     rows: Rows,
     lookout: Lookout,
     lease: LeaseRow,
-    /// One that is to be given back before anything else is asked for.
+    /// A lease that the attempt has to give back before it requests anything else.
     given_up: Option<LeaseRow>,
     drawn: Option<(FencingToken, Leave)>,
     holding: Option<Holding>,
-    /// Until it is had, the scope is watched for it.
+    /// Makes the lookout watch the scope until the attempt holds the lock.
     acquiring: Option<Acquiring>,
 }
 
-/// Where the leases of one lock are, and whose.
+/// Where the leases of one lock are, and which owner writes them.
 struct Rows {
     tables: Arc<Tables>,
     leases: Arc<LeaseTable>,
@@ -65,15 +65,15 @@ impl FallbackRow {
         }
     }
 
-    /// What was begun is taken back: a leader waits for leases that are left. What is begun after it has an id of its own,
-    /// also while no delete was answered: one that is carried out late must not hit it.
+    /// Takes back what the attempt has written: a leader waits for remaining leases. The next lease has a new id even
+    /// before a delete is answered, because a delete that is applied late must not hit it.
     async fn give_up(&mut self) -> Result<(), Fault> {
         self.take_back().await?;
         self.given_up = Some(std::mem::replace(&mut self.lease, self.rows.fresh()));
         self.take_back().await
     }
 
-    /// Gives back what was given up.
+    /// Gives back the lease that was given up.
     async fn take_back(&mut self) -> Result<(), Fault> {
         if let Some(lease) = &mut self.given_up {
             lease.leave().await?;
@@ -84,7 +84,7 @@ impl FallbackRow {
 }
 
 impl Rows {
-    /// A lease that nobody was ever asked for.
+    /// A lease with a new owner id.
     fn fresh(&self) -> LeaseRow {
         let owner = OwnerId::draw(&self.signature, &*self.rng);
         let (tables, leases) = (self.tables.clone(), self.leases.clone());
@@ -94,10 +94,10 @@ impl Rows {
 }
 
 impl Recipe for FallbackRow {
-    /// The lease; a number of the fence; and the lease once more, so that the number was drawn while it was had. Where one
-    /// of them has no answer the next attempt begins with the lease again, and the number is spent.
+    /// Acquires the lease, draws a number from the fence, and renews the lease, so that it draws the number while it holds
+    /// the lease. If one of them has no answer, the next attempt begins with the lease again, and the number is spent.
     async fn attempt(&mut self) -> Result<Attempt, Fault> {
-        // The read is older than the lease: whatever the hold's time counts from, it had not begun.
+        // The read is older than the lease, so the hold's time counts from before the hold began.
         let leave = match self.lookout.leave() {
             Ok(leave) => leave,
             Err(why) => {

@@ -1,4 +1,4 @@
-//! The fallback on the model of the tables, beside a native store of two servers, with real clients of it.
+//! The fallback on the model of the tables, beside a native store of two servers with real clients.
 
 mod cluster;
 mod keeper;
@@ -24,12 +24,12 @@ use crate::{Client, Result};
 use cluster::{Cluster, TTL};
 use keeper::Keeper;
 
-/// The scopes, of which neither knows of the other.
+/// The scopes, which are independent of each other.
 const SCOPES: [&str; 2] = ["a/", "b/"];
 const W: Duration = secs(6);
 const V: Duration = secs(4);
 
-/// W and V, in seconds, that leaders may have as settings in lives in which those differ.
+/// W and V, in seconds, that leaders may have as settings in runs in which those differ.
 const SETTINGS: [(u64, u64); 4] = [(6, 4), (4, 2), (12, 4), (12, 8)];
 
 const fn secs(seconds: u64) -> Duration {
@@ -46,12 +46,12 @@ struct World {
     model: Model,
     cluster: Cluster,
     durations: Durations,
-    /// Each leader has settings of its own.
+    /// Each leader has its own settings.
     settings_differ: bool,
 }
 
 impl World {
-    /// The scopes are native in their first epoch, at the last stage, and server 0 leads.
+    /// The scopes are native in their first epoch and at the last stage, and server 0 leads.
     fn new(seed: u64) -> Self {
         let machine = Machine::new(seed);
         let (model, cluster) = (Model::new(&machine), Cluster::new(&machine, &SCOPES));
@@ -66,12 +66,12 @@ impl World {
         world
     }
 
-    /// The same, but that the settings of leaders differ.
+    /// Like [`World::new`], except that the settings of leaders differ.
     fn of_differing_settings(seed: u64) -> Self {
         Self { settings_differ: true, ..Self::new(seed) }
     }
 
-    /// Writes the row of a scope, whatever it says.
+    /// Overwrites the row of a scope.
     fn write_row(&self, scope: &str, mode: &str, epoch: i64, durations: Durations) {
         let ms = |length: Duration| Value::from(i64::try_from(length.as_millis()).unwrap());
         let cells = [
@@ -107,7 +107,7 @@ impl World {
         Durations::new(secs(w), secs(v)).unwrap()
     }
 
-    /// No server is there any more, nor anything that they had in memory.
+    /// Removes all servers, with everything that they had in memory.
     fn kill_servers(&self) {
         for at in 0..2 {
             self.cluster.replace(at, self.machine.process("server"));
@@ -122,7 +122,7 @@ impl World {
         options(&process.name(), secs(20), secs(5))
     }
 
-    /// One that knows of no Cassandra.
+    /// A client that does not use Cassandra.
     fn client(&self, process: &Process) -> Client {
         Client::builder()
             .endpoints("server:0,server:1")
@@ -152,7 +152,7 @@ impl World {
         ScopeModes::new(&world, scope, ModesTable::default()).unwrap()
     }
 
-    /// Each scope is at the last stage.
+    /// Moves each scope to the last stage.
     async fn open_the_last_stage(&self) {
         for scope in SCOPES {
             let modes = self.scope(scope);

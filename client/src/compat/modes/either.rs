@@ -1,4 +1,4 @@
-//! A lock in whichever of the two stores serves its scope.
+//! Acquires a lock in whichever of the two stores serves its scope.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use crate::compat::fallback::Fallback;
 use crate::compat::locker::{Patience, RemoteGuard, RemoteLocker};
 use crate::{Client, Error, Result};
 
-/// How often it is looked at whether the native store serves a lock that is waited for: a look at what this process
-/// knows, which asks nobody.
+/// How often a waiting call checks whether the native store serves its lock. The check reads only what this process
+/// knows and sends nothing.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The native store, as a locker that falls back sees it.
 pub(crate) trait NativeStore: RemoteLocker {
-    /// Whether it may hand out `lock_id` now, as far as is known: a server is being talked to, and has authority over
-    /// the scope of the name, if that is in one.
+    /// Whether the store may hand out `lock_id` now, as far as this process knows: a server answers, and it has
+    /// authority over the scope of the name, if the name is in a scope.
     fn serves(&self, lock_id: &str) -> bool;
 
-    /// The id of the cluster that it is, in hexadecimal digits; `None` while that is not known.
+    /// The id of its cluster, in hexadecimal digits; `None` while it is unknown.
     fn cluster(&self) -> Option<String>;
 }
 
@@ -32,7 +32,7 @@ impl NativeStore for Client {
         let id = self.session().cluster()?;
         let mut text = String::new();
         for byte in id {
-            // Infallible: a String takes whatever is written to it.
+            // Infallible: writing to a String cannot fail.
             let _ = write!(text, "{byte:02x}");
         }
         Some(text)
@@ -47,9 +47,9 @@ pub(super) struct Either<'a> {
 }
 
 impl Either<'_> {
-    /// Acquires from the one that grants first: at most one of them may. The native place in line is kept all the while;
-    /// Cassandra is asked only while the native store does not serve the name. What the other one
-    /// grants meanwhile is given back.
+    /// Acquires the lock from the store that grants first: at most one of them may grant it. The native request keeps
+    /// its place in the queue all the while; Cassandra receives requests only while the native store does not serve the
+    /// name. A grant of the other store is given back.
     pub(super) async fn acquire(
         &self,
         lock_id: &str,
@@ -63,8 +63,8 @@ impl Either<'_> {
         }
     }
 
-    /// Over sessions that are lost, too: who waits wants the lock, not a place in line. What a store says that does not
-    /// serve the name is not the last word, either.
+    /// Retries after a lost session while the caller waits: it wants the lock, not a place in the queue. A retryable
+    /// error of a store that does not serve the name is not final either.
     async fn natively(
         &self,
         lock_id: &str,
@@ -98,7 +98,8 @@ impl Either<'_> {
         }
     }
 
-    /// Ends when the native store has served the name, or has not, for as long as it may be silent.
+    /// Completes once the native store has served the name (or has not) without interruption for
+    /// [`Fallback::patience`].
     async fn native_is(&self, serving: bool, lock_id: &str) {
         let mut since = None;
         loop {

@@ -1,4 +1,4 @@
-//! A guard made of others: held while all of them are, and while the process' row covers it.
+//! A guard made of others: held while all of them are, and while the row of the process covers it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,13 +19,13 @@ pub(super) struct Joint {
     safety: Arc<Safety>,
     standing: Arc<Safety>,
     seams: Seams,
-    /// In the order in which they are given back: the other way round than they were taken.
+    /// In the order of release: the reverse of that of the acquires.
     parts: Vec<RemoteGuard>,
     _alarm: Alarm,
 }
 
 impl Joint {
-    /// `None` if one of them is not safe: then all are given back.
+    /// `None` if one of the parts is not safe: then all of them are given back.
     pub(super) fn new(
         parts: Vec<RemoteGuard>,
         used: InUse,
@@ -48,7 +48,8 @@ impl Joint {
         Some(joint)
     }
 
-    /// What ends the whole ends it here, before the word of it has come.
+    /// Checks the parts directly, so that a lost part ends the guard here before its notification
+    /// arrives.
     fn lost(&self) -> Option<LostReason> {
         if self.safety.is_safe(self.clock())
             && self.standing.is_safe(self.clock())
@@ -64,7 +65,8 @@ impl Joint {
     }
 }
 
-/// Until when all of them are safe, and whether one is in jeopardy; or how it ended.
+/// The instant until which all of them are safe, and whether one is in jeopardy; or the reason why
+/// one ended.
 fn together(states: &mut [watch::Receiver<GuardState>]) -> Result<(Moment, bool), LostReason> {
     let mut until = None::<Moment>;
     let mut worry = false;
@@ -83,7 +85,7 @@ fn together(states: &mut [watch::Receiver<GuardState>]) -> Result<(Moment, bool)
     until.map(|until| (until, worry)).ok_or(LostReason::Revoked)
 }
 
-/// Moves the deadline on as theirs move on, and ends it when one of them ends. `used` is dropped only then.
+/// Extends the deadline as those of the parts move, and ends it when one of the parts ends. Only then it drops `used`.
 async fn follow(
     safety: Arc<Safety>,
     clock: Arc<dyn Clock>,
@@ -125,7 +127,7 @@ impl Held for Joint {
         self.parts.iter().find_map(RemoteGuard::fencing_token)
     }
 
-    /// The shortest: the whole ends with it.
+    /// The shortest of the parts, which ends the guard.
     fn ttl(&self) -> Duration {
         self.parts.iter().map(RemoteGuard::ttl).min().unwrap_or_default()
     }

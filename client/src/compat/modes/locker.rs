@@ -24,8 +24,8 @@ use crate::compat::owner::{OwnerId, Signature, Writer};
 use crate::items::invalid;
 use crate::{Client, Error, Result};
 
-/// Locks in Cassandra, in both stores, or in the native one, and changes between them while locks are held; see the
-/// [module](crate::compat::modes) for what makes that safe.
+/// Locks in Cassandra, in both stores, or in the native one, and changes between them while locks are held; the
+/// [module](crate::compat::modes) explains why that is safe.
 ///
 /// ```no_run
 /// # #[cfg(feature = "cassandra")]
@@ -59,8 +59,8 @@ use crate::{Client, Error, Result};
 /// # }
 /// ```
 ///
-/// Cheap to clone. Its row in Cassandra is kept as long as a clone, an attempt or a guard is there, and taken back
-/// after that; [`Cassandra::settled`] waits for it.
+/// Cheap to clone. Its row in Cassandra is renewed as long as a clone, an attempt or a guard exists, and deleted after
+/// that; [`Cassandra::settled`] waits for the deletion.
 #[derive(Clone)]
 pub struct Locker {
     inner: Arc<Inner>,
@@ -79,7 +79,7 @@ struct Inner {
     shared: Shared,
 }
 
-/// What a [`Locker`] is made of; [`Locker::builder`] makes one.
+/// Builds a [`Locker`]; [`Locker::builder`] makes one.
 #[must_use = "nothing is locked until it is started"]
 pub struct LockerBuilder {
     cassandra: Cassandra,
@@ -92,13 +92,13 @@ pub struct LockerBuilder {
 }
 
 impl LockerBuilder {
-    /// The native store. Without it there is no mode but [`LockerMode::Cassandra`].
+    /// Sets the native store. Without it [`LockerMode::Cassandra`] is the only mode.
     pub fn native(mut self, client: Client) -> Self {
         self.native = Some(Arc::new(client));
         self
     }
 
-    /// Any locker as the native one.
+    /// Uses any locker as the native store.
     #[cfg(test)]
     pub(crate) fn native_like(mut self, locker: Arc<dyn NativeStore>) -> Self {
         self.native = Some(locker);
@@ -111,36 +111,36 @@ impl LockerBuilder {
         self
     }
 
-    /// Where the modes are kept.
+    /// The table that contains the modes.
     pub fn table(mut self, table: ModesTable) -> Self {
         self.table = table;
         self
     }
 
-    /// What this process is called in the table, and of its row: the TTL, the largest skew, and how long a call that
-    /// does not wait for a lock may take.
+    /// The name of this process in the table, the TTL and the largest skew of its row, and how long a call that does
+    /// not wait for a lock may take.
     ///
-    /// The TTL is how long a process that died stands in the way of a move, plus the skew; of what is certain of
-    /// it, two thirds are what an outage of Cassandra may take before guards are lost, native ones too. Bounds as of
-    /// [`LockerOptions::ttl`]. Default: 15 minutes, and a skew of 60 s.
+    /// A process that died blocks a move for the TTL plus the skew. An outage of Cassandra may last two thirds of what
+    /// is certain of the TTL before guards are lost, native ones too. Bounds as of [`LockerOptions::ttl`]. Default: 15
+    /// minutes, and a skew of 60 s.
     pub fn row(mut self, options: LockerOptions) -> Self {
         self.row = options;
         self
     }
 
-    /// Enters the scope in `mode`, and answers when that is certain. To be called inside the runtime whose tasks
-    /// then keep the row.
+    /// Enters the scope in `mode`, and returns when that is certain. Call it inside the runtime whose tasks then renew
+    /// the row.
     ///
     /// Dropping the future leaves the scope again.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if the scope's stage does not admit the mode, or the table is not there; it says what to do.
-    /// [`Error::Unreachable`] without an answer in time; [`Error::Setting`] if TTL and skew make no sense, or there
-    /// is no native store for the mode. Nothing can be locked through this then.
+    /// [`Error::Refused`] if the scope's stage does not admit the mode, or the table does not exist; the message
+    /// explains what to do. [`Error::Unreachable`] without an answer in time; [`Error::Setting`] if TTL and skew make
+    /// no sense, or there is no native store for the mode. After an error no lock can be taken through this builder.
     pub async fn start(self, mode: LockerMode) -> Result<Locker> {
         let keeping = self.cassandra.keeping(&self.row)?;
-        // One of all names has none, whatever is asked for later.
+        // A scope of all names has no fallback, whatever mode is requested later.
         let fallback = (!self.scope.is_empty())
             .then(|| Fallback::new(&self.cassandra, &self.scope, &self.fallback))
             .transpose()?;
@@ -185,8 +185,8 @@ impl fmt::Debug for LockerBuilder {
 }
 
 impl Locker {
-    /// Of names that begin with `scope`, which may be empty, by `recipe` on Cassandra. All processes that lock a name
-    /// have to say the same scope for it.
+    /// Builds a locker for names that begin with `scope`, which may be empty, by `recipe` on Cassandra. All processes
+    /// that lock a name have to use the same scope for it.
     pub fn builder(
         cassandra: &Cassandra,
         scope: &str,
@@ -203,29 +203,29 @@ impl Locker {
         }
     }
 
-    /// In which mode locks are asked for now; `None` while the process has no row, and no lock either.
+    /// The mode in which locks are requested now; `None` while the process has no row, and so takes no lock.
     pub fn mode(&self) -> Option<LockerMode> {
         self.inner.shared.get(State::acting)
     }
 
-    /// Its scope, and who else is there.
+    /// Its scope, with its stage and processes.
     pub fn scope(&self) -> &ScopeModes {
         &self.inner.modes
     }
 
-    /// Changes the mode, and answers when the process is in the new one and nothing is left of the old.
+    /// Changes the mode, and returns when the process is in the new one and nothing is left of the old.
     ///
-    /// Guards stay as they were taken. Until everything of the old mode is gone, new locks are asked for in both stores,
-    /// which goes together with all; waits begin anew, at the end of the line. From `cassandra` to `native` (and back)
-    /// it goes through `both`, and waits there for the last guard of the old mode: it alone keeps out who
-    /// locks only there.
+    /// Guards stay as they were taken. Until all guards and attempts of the old mode have ended, new locks are requested
+    /// in both stores, which is compatible with all modes; waiting calls start again at the end of the queue. The way
+    /// from `cassandra` to `native` (and back) leads through `both`. There the process waits for the last guard of the
+    /// old mode, which alone excludes clients that lock only in that store.
     ///
-    /// Dropping the future does not call the change off; asking for another mode does.
+    /// Dropping the future does not revert the change; requesting another mode does.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if the scope's stage does not admit the mode: the process goes on in the mode it is in by then,
-    /// `both` if it was under way. The same if another mode was asked for meanwhile. [`Error::Setting`] without
+    /// [`Error::Refused`] if the scope's stage does not admit the mode: the process stays in the mode that it has
+    /// reached, `both` if it was under way. The same if another mode was requested meanwhile. [`Error::Setting`] without
     /// a native store.
     pub async fn set_mode(&self, mode: LockerMode) -> Result<()> {
         check_stores(self.inner.native.is_some(), self.inner.fallback.is_some(), mode)?;
@@ -242,7 +242,7 @@ impl Locker {
         let mut seen = self.inner.shared.seen();
         let answered =
             seen.wait_for(|state| state.answered.0 >= asked || state.asked > asked).await;
-        // The sender is our own.
+        // The sender is in `self`.
         let answered = answered.map(|state| state.answered.clone());
         match answered {
             Ok((number, error)) if number == asked => error.map_or(Ok(()), Err),
@@ -252,7 +252,7 @@ impl Locker {
 }
 
 impl Inner {
-    /// Begins to use the mode of now, once there is a row.
+    /// Registers a use of the current mode, once there is a row.
     async fn enter(&self, life: &Arc<DropGuard>, deadline: Option<Moment>) -> Result<InUse> {
         loop {
             self.seated(deadline).await?;
@@ -309,10 +309,10 @@ impl Inner {
             let parts = select! {
                 parts = self.acquire_in(mode, lock_id, patience, deadline) => Some(parts?),
                 () = self.acts_otherwise_than(mode) => None,
-                // A row of the same mode may have come after it.
+                // The row may have ended and a new one of the same mode may have replaced it.
                 _ = standing.lost() => None,
             };
-            // Otherwise what was begun was given up, and is begun anew as things are now.
+            // Otherwise the attempt was abandoned; it starts again in the current mode.
             let Some(parts) = parts else { continue };
             let joint = Joint::new(parts, used, &self.keeping.seams, &self.keeping.alarms);
             if let Some(joint) = joint {
@@ -322,11 +322,11 @@ impl Inner {
     }
 
     async fn acts_otherwise_than(&self, mode: LockerMode) {
-        // The sender is our own.
+        // The sender is in `self`.
         let _ = self.shared.seen().wait_for(|state| state.acting() != Some(mode)).await;
     }
 
-    /// The guards of one lock in the order in which they are to be given back.
+    /// The guards of one lock in the order in which they have to be released.
     async fn acquire_in(
         &self,
         mode: LockerMode,
@@ -350,14 +350,13 @@ impl Inner {
             LockerMode::Native => vec![native()?.acquire(lock_id, patience_left()).await?],
             LockerMode::Both => self.acquire_both(native()?, lock_id, patience, deadline).await?,
         };
-        // Dropping them gives them back.
+        // Dropping the guards gives them back.
         self.check_cluster(native()?, deadline).await?;
         Ok(parts)
     }
 
-    /// Whether the native store is the one that the scope is tied to; ties it to that, if it is tied to none. Nothing is asked of
-    /// Cassandra but the first time that a process of the scope has a native guard. A store that has not been reached yet
-    /// has granted nothing.
+    /// Checks that the native store is the one that the scope is tied to; ties the scope to it, if it is tied to none. This
+    /// accesses Cassandra only until this process knows the tie. A store that was not reached yet has granted nothing.
     async fn check_cluster(
         &self,
         native: &dyn NativeStore,
@@ -373,7 +372,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether the row of authority is kept by the cluster that the scope is tied to.
+    /// Checks that the cluster that the scope is tied to keeps the authority row.
     fn check_row_of(&self, fallback: &Fallback) -> Result<()> {
         match (self.shared.get(|state| state.cluster.clone()), fallback.cluster()) {
             (Some(tied), Some(row)) => self.rows.check_tie("cluster", &tied, &row),
@@ -394,8 +393,8 @@ impl Inner {
         Err(self.cassandra.failed(fault, began))
     }
 
-    /// The recipe's lock, then the native one. The first is kept while the second is waited for; if it is lost meanwhile,
-    /// both are asked for anew.
+    /// The recipe's lock, then the native one. The first is kept while the call waits for the second; if the first is
+    /// lost meanwhile, the call requests both again.
     async fn acquire_both(
         &self,
         native: &dyn NativeStore,
@@ -411,7 +410,7 @@ impl Inner {
             let second = native.acquire(lock_id, self.left(patience, deadline));
             select! {
                 _ = first.lost() => {}
-                // Refused, or not in time: dropping the first gives it back.
+                // Refused or too late: dropping the first gives it back.
                 second = second => return Ok(vec![second?, first]),
             }
         }

@@ -1,25 +1,25 @@
-//! From locks on Cassandra to the store of this crate, process by process, while all of them work; and back.
+//! Moves locks on Cassandra to the store of this crate, process by process and while all of them work, and back.
 //!
-//! A [`Locker`] stands on a recipe and on a native client, and locks in one of four modes:
+//! A [`Locker`] combines a recipe with a native client and locks in one of four modes:
 //!
 //! | mode | takes | token | excludes |
 //! |---|---|---|---|
 //! | [`LockerMode::Cassandra`] | the recipe's lock | none | old clients, `cassandra`, `both` |
-//! | [`LockerMode::Both`] | the recipe's lock, then the native one; gives back the other way round | the native one | everybody |
+//! | [`LockerMode::Both`] | the recipe's lock, then the native one; gives them back in reverse order | the native one | all others |
 //! | [`LockerMode::Native`] | the native lock | the native one | `native`, `both`, `fallback` |
 //! | [`LockerMode::Fallback`] | the native lock while the native store serves the scope, else one in Cassandra | of either | `native`, `both`, `fallback` |
 //!
-//! Old clients know only the recipe's tables, and nobody but `cassandra` and `both` excludes them. A process in
-//! `cassandra` and one in `native` do not exclude each other. So the two must never be at work at once, and
-//! everybody passes through `both`.
+//! Old clients know only the recipe's tables; only `cassandra` and `both` exclude them. A process in `cassandra` and one in `native` do not
+//! exclude each other. So the two must never be active at once, and every process passes through `both`.
 //!
-//! # What is kept in Cassandra
+//! # Rows in Cassandra
 //!
-//! `locker_modes(scope, process, mode, seq, stage static, turn static, recipe static, cluster static)`, one partition for each
-//! *scope*, which is the prefix of the names that its processes lock (the table has it with an asterisk). Every [`Locker`] has a row there with its mode, with a TTL, and renews it.
-//! The scope has a *stage*, which an operator moves ([`ScopeModes::advance`], [`ScopeModes::go_back`]):
+//! `locker_modes(scope, process, mode, seq, stage static, turn static, recipe static, cluster static)` has one
+//! partition for each *scope*, the prefix of the names that its processes lock (with an asterisk appended in the
+//! table). Every [`Locker`] has a row there with its mode and a TTL, and renews it. The scope has a *stage*, which an
+//! operator moves ([`ScopeModes::advance`], [`ScopeModes::go_back`]):
 //!
-//! | stage | whose row may be entered, or changed, to | it is moved on, or back, when no row says |
+//! | stage | a process may enter, or change its row to | moves on, or back, when no row has |
 //! |---|---|---|
 //! | [`Stage::Cassandra`], the first | `cassandra`, `both` | `cassandra` (on) |
 //! | [`Stage::Both`] | `both` | `cassandra` (on), `native` or `fallback` (back) |
@@ -28,91 +28,100 @@
 //!
 //! # Why no process is in `cassandra` while another one is in `native`
 //!
-//! A row of `cassandra`, or of `native`, *covers* guards of that mode and of `both`; a row of `both` those of `both` only; a row of
-//! `fallback` those of `fallback`, `native` and `both`.
+//! A row of `cassandra`, or of `native`, *covers* guards of that mode and of `both`; a row of `both` covers those of
+//! `both` only; a row of `fallback` covers those of `fallback`, `native` and `both`.
 //!
-//! 1. **No guard is safe but under a row that covers it.** A process asks for a lock in a mode only while it has
-//!    such a row, and a guard's safe deadline is never later than the row's: the start of the last write of the
-//!    row that was answered as applied, plus its TTL, less the largest skew of the nodes' clocks, one second and a
-//!    hundredth, on the process' own clock, which counts suspended time. That is before any node takes the row
-//!    for gone, as with a recipe's own rows: two machines' clocks are compared nowhere, and what is assumed of the
-//!    nodes' clocks is what the recipes assume. So the TTL never ends a hold; it tells others that one has
-//!    ended. Who was paused for longer wakes with guards that are lost, and has to enter again, as the stage then allows: also
-//!    if it finds its row there still, for by the clock of another node it may have been gone, and the scope moved on. A
-//!    renewal says nothing of the stage, so all it may do is keep certain what has been so since it was entered.
-//! 2. **A row is made weaker only when nothing is left that needs it.** A process that leaves `cassandra`, or `native`,
-//!    asks for locks in `both` from then on, and changes its row only once the last guard and the last attempt of
-//!    the old mode is over. While a change has no answer, it acts as both sides of it allow: in `both`.
-//! 3. **Every write of a row is an LWT on the row as it was last seen**, by its `seq`, which is never used twice. One that a
-//!    coordinator applies late finds another `seq`, so it cannot make weaker what was made stronger since. What
-//!    enters `cassandra` or `native` is on condition of the stage as well.
-//! 4. **A stage is changed by an LWT on stage and `turn`**, which counts the changes, as they were in the same SERIAL read
-//!    that found no row in the way. Take the step from `both` to `native`: since the scope came to `both` no row was
-//!    entered or changed to `cassandra`, by 3; none was there at the read; and the LWT applies only if the scope
-//!    was at `both` all the time between. So none is there, and none comes while the stage is `native`. The way
-//!    back is the same with the two names exchanged. (That the step from `cassandra` to `both` looks for rows of
-//!    `cassandra` is only to tell the operator early: one that slips in is found at the next step.) The same holds for
-//!    the first step back, from `fallback` to `native`: a process that enters `fallback` after the look stays in it while
-//!    the scope is at `native`, so the next step back is refused as long as a row says `fallback`.
+//! 1. **A guard is safe only under a row that covers it.** A process requests a lock in a mode only while it has such a
+//!    row. A guard's safe deadline is never later than the row's: the start of the last write of the row that was
+//!    answered as applied, plus its TTL, less the largest skew of the nodes' clocks, one second and a hundredth, on the
+//!    process' own clock, which counts suspended time. That is before any node considers the row expired, as with a
+//!    recipe's own rows: the protocol compares no clocks of two machines, and assumes of the nodes' clocks what the
+//!    recipes assume. So the TTL never ends a hold; it shows other processes that one has ended. A process that was
+//!    paused for longer wakes with lost guards and has to enter again, as the stage then allows, even if it still finds
+//!    its row: by the clock of another node the row may have expired, and the scope may have moved on. A renewal does
+//!    not compare the stage, so it may only keep certain what has been certain since the process entered.
+//! 2. **A process weakens its row only when nothing needs it any more.** A process that leaves `cassandra`, or
+//!    `native`, requests locks in `both` from then on, and changes its row only once the last guard and the last
+//!    attempt of the old mode have ended. While a change has no answer, the process does what both sides of the change
+//!    allow: it locks in `both`.
+//! 3. **Every write of a row is an LWT on the row as it was last seen**, by its `seq`, which is never used twice. A
+//!    write that a coordinator applies late finds another `seq`, so it cannot weaken a row that was strengthened since.
+//!    A write that enters the scope or changes the mode also compares the stage.
+//! 4. **A stage changes by an LWT on stage and `turn`**, which counts the changes, as they were in the same SERIAL read
+//!    that found no row in the way. Take the step from `both` to `native`: since the scope came to `both`, no process
+//!    entered `cassandra` or changed its row to it, by 3; the read found no such row; and the LWT applies only if the
+//!    scope was at `both` all the time between. So there is no such row, and none appears while the stage is `native`.
+//!    The way back is the same with the two names exchanged. (The step from `cassandra` to `both` looks for rows of
+//!    `cassandra` only to warn the operator early: the next step finds a row that slips in.) The same holds for the
+//!    first step back, from `fallback` to `native`: a process that enters `fallback` after the look stays in it while
+//!    the scope is at `native`, so the next step back is refused as long as a row has `fallback`.
 //!
-//! By 4 rows of `cassandra` and of `native`, or of `fallback`, never stand side by side, and by 1 neither do their guards.
+//! By 4 rows of `cassandra` never exist beside rows of `native` or `fallback`, and by 1 neither do safe guards of these
+//! modes.
 //!
 //! # What a scope is tied to
 //!
-//! Two [`Locker`]s of one scope on two recipes, or on tables of other names, do not exclude each other in Cassandra; on two clusters of
-//! the native store they do not exclude each other natively. So the scope says which recipe, with its tables, and which cluster its
-//! processes lock by: `recipe` is written by the first process that enters, `cluster` before the first native guard is handed
-//! out, each by an LWT on its being null. A process with others is refused by name: it cannot enter or change its
-//! row, for each of these LWTs compares `recipe` and `cluster` as they were read with the stage; it is handed no native guard; and no
-//! tool moves the scope. To change one of them, end all processes of the scope and set the column to null (`docs/migration.md`).
+//! Two [`Locker`]s of one scope on two recipes, or on tables of other names, do not exclude each other in Cassandra; on
+//! two clusters of the native store they do not exclude each other natively. So the partition of the scope records
+//! which recipe, with its tables, and which cluster its processes lock by. The first process that enters writes
+//! `recipe`; `cluster` is written before the first native guard is handed out; each by an LWT that requires null. A
+//! process with another recipe or cluster is refused with an error that names both. It cannot enter or change its row,
+//! because each of these LWTs compares `recipe` and `cluster`, as they were read with the stage; it receives no native
+//! guard; and no tool moves the scope. To change one of them, end all processes of the scope and set the column to null
+//! (`docs/migration.md`).
 //!
-//! The id of a process, `hf1:SERVICE@WRITER/…`, has the writer that its recipe's rows have. So which rows are those of registered
-//! processes is known for each process, however many have one service name.
+//! The id of a process, `hf1:SERVICE@WRITER/…`, contains the writer of its recipe's rows. So the rows of each
+//! registered process are known, however many processes share a service name.
 //!
 //! # Beside version 0.1
 //!
-//! Version 0.1 has neither column, nor a writer in its ids. It reads only the columns it knows, and of other processes' rows none.
+//! Version 0.1 has neither column, and no writer in its ids. It reads only the columns it knows, and its processes read
+//! only their own rows.
 //!
-//! - **Its processes may be there at `cassandra` and `both`.** Rows, `seq`, stage and `turn` mean what they meant, its LWTs compare
-//!   what they compared, and ours compare more: 1 to 4 above hold for any mixture. Which recipe and cluster it locks by it does not say,
-//!   as no old client does. Its rows are nobody's that is registered.
-//! - **It is refused by name from `native` on.** These two stages are written as `native/2` and `fallback/2`. Version 0.1 knows no such
-//!   stage, and neither enters the scope nor changes its row there. No step to `native` is made while one of its processes is registered.
-//! - **Its tools move no scope in which one of our processes is registered.** Our rows say their mode as `cassandra/2` and so on. Version
-//!   0.1 refuses to look at a scope with a mode that it does not know; its processes look at their own rows only.
-//! - **Where only its processes and tools are, everything is as it was.** A stage that its tool wrote, `native` without more, is
-//!   read as one of ours.
+//! - **Its processes may take part at `cassandra` and `both`.** Rows, `seq`, stage and `turn` have the same meaning,
+//!   its LWTs compare the same values, and ours compare more: 1 to 4 above hold for any mixture. It does not record
+//!   which recipe and cluster it locks by, as no old client does. Its rows belong to no registered writer.
+//! - **From `native` on, it cannot take part.** These two stages are written as `native/2` and `fallback/2`. Version
+//!   0.1 knows no such stage; it neither enters the scope nor changes its row there. No step to `native` is made while
+//!   one of its processes is registered.
+//! - **Its tools move no scope in which one of our processes is registered.** Our rows have their mode as `cassandra/2`
+//!   and so on. The tools of version 0.1 refuse to read a scope with a mode that they do not know; its processes read
+//!   only their own rows.
+//! - **Where only its processes and tools are, nothing changes.** A stage that its tool wrote, `native` without a
+//!   suffix, is read as one of ours.
 //!
 //! # Why `native` and `fallback` are safe side by side
 //!
-//! Both honour the authority of the scope, for it is not the mode that does, but the client's session: the store tells of
+//! Both respect the authority of the scope, because the client's session does, whatever the mode: the store reports
 //! every scope with fallback in each answer that renews a lease, and from then on no native guard of its names is
-//! handed out, or safe, beyond what it tells (`client/src/session/cover.rs`). So before a scope is taken over, the
-//! authority that covers native guards has ended, whoever has them; and a process in `native` merely waits
-//! while others lock in Cassandra. The native half of `both` is bounded so, too; `both` is kept out of [`Stage::Fallback`] because it
-//! would hold the recipe's lock while it waits for a native one that cannot come. Between `native` and `fallback` a process does what
-//! `native` does, which rows of both cover. What the row in the table `authority` promises, and why, stands in
-//! [`fallback`](crate::compat::fallback).
+//! handed out, or safe, beyond the reported authority (`client/src/session/cover.rs`). So before a client takes a scope
+//! over, the authority that covers native guards has ended for every holder; and a process in `native` merely waits
+//! while others lock in Cassandra. The same bound applies to the native half of `both`; `both` is excluded from
+//! [`Stage::Fallback`] because it would hold the recipe's lock while it waits for a native one that cannot come.
+//! Between `native` and `fallback` a process does what `native` does, which rows of both cover.
+//! [`fallback`](crate::compat::fallback) documents what the row in the table `authority` promises, and why.
 //!
 //! # What it needs
 //!
-//! - For `fallback`: the scope of the [`Locker`] is one that the native store was told of (`holdfast scope set`), by the same prefix. One that
-//!   was not has no row in `authority`; then nobody falls back, and `fallback` is as `native`.
-//! - The table has all its columns. One that version 0.1 made has not; `holdfast cassandra schema --apply` adds them.
-//! - All processes that lock a name say the same scope for it. Scopes that overlap know nothing of each other, and nothing finds that out.
-//! - Clients that are not [`Locker`]s have no row. Old ones must all be gone, or replaced by `both`, before the scope goes on
-//!   from `both` to `native`, and may come again only when it is at `cassandra`; a plain native client may be there only while it is at
-//!   `native`.
-//! - In every mode the process needs Cassandra now and then, for its row: it outlives an outage of two thirds of what is
-//!   certain of the row (9 minutes with the defaults), and loses its guards after it, also native ones. When there is no
-//!   way back any more, let it lock by [`Client`](crate::Client) alone.
+//! - For `fallback`: the native store knows the scope of the [`Locker`] by the same prefix (`holdfast scope set`).
+//!   Without that, the scope has no row in `authority`; then no process falls back, and `fallback` behaves as `native`.
+//! - The table has all its columns. A table that version 0.1 made lacks some; `holdfast cassandra schema --apply` adds
+//!   them.
+//! - All processes that lock a name use the same scope for it. Overlapping scopes do not know of each other, and
+//!   nothing detects them.
+//! - Clients that are not [`Locker`]s have no row. All old clients must be gone, or replaced by `both`, before the
+//!   scope goes on from `both` to `native`, and may come back only when it is at `cassandra`; a plain native client may
+//!   take part only while the scope is at `native`.
+//! - In every mode the process needs Cassandra now and then, for its row: it survives an outage of two thirds of what
+//!   is certain of the row (9 minutes with the defaults) and then loses its guards, native ones too. When no way back
+//!   is needed any more, let it lock by [`Client`](crate::Client) alone.
 //!
 //! # What it costs
 //!
-//! One LWT for each process every third of what is certain of the row (each 4.6 minutes), a SERIAL read and one LWT to begin, all on
-//! one partition: hundreds of processes that start in the same second wait for each other, and some of them try again. A
-//! lock in `both` costs what it costs in each store, one after the other; while it waits for the second, the
-//! first is kept, and everybody else in `both` waits in Cassandra.
+//! One LWT for each process every third of what is certain of the row (each 4.6 minutes), and a SERIAL read and one LWT
+//! to begin, all on one partition: hundreds of processes that start in the same second wait for each other, and some of
+//! them retry. A lock in `both` costs the sum of both stores, one after the other; while a process waits for the second
+//! lock, it keeps the first, and all other processes in `both` wait in Cassandra.
 
 mod either;
 mod joint;
@@ -134,21 +143,21 @@ pub use scope::{MoveRefused, Registered, ScopeModes, ScopeView};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LockerMode {
-    /// By the recipe on Cassandra alone.
+    /// The recipe on Cassandra alone.
     Cassandra,
-    /// By the recipe first, then by the native store; safe while both are.
+    /// The recipe first, then the native store; a guard is safe while both are.
     Both,
-    /// By the native store alone.
+    /// The native store alone.
     Native,
-    /// By the native store while it serves the scope, and in Cassandra while that does.
+    /// The native store while it serves the scope, and Cassandra while that serves it.
     Fallback,
 }
 
 impl LockerMode {
-    /// Each stands beside the one before it and the one after it, and beside no other.
+    /// Each mode may coexist with the one before it and the one after it, and with no other.
     const IN_ORDER: [Self; 4] = [Self::Cassandra, Self::Both, Self::Native, Self::Fallback];
 
-    /// What it is called.
+    /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cassandra => "cassandra",
@@ -163,7 +172,8 @@ impl LockerMode {
         Self::IN_ORDER.into_iter().find(|mode| mode.as_str() == text)
     }
 
-    /// As a row of ours has it; version 0.1 wrote the name alone, and refuses to look at this.
+    /// The text in a row of this version. Version 0.1 wrote the name alone, and refuses to read
+    /// this one.
     pub(crate) fn written(self) -> &'static str {
         match self {
             Self::Cassandra => "cassandra/2",
@@ -173,19 +183,19 @@ impl LockerMode {
         }
     }
 
-    /// The mode that a row says, of ours or of version 0.1.
+    /// The mode in a row of this version or of version 0.1.
     #[doc(hidden)]
     pub fn of_row(text: &str) -> Option<Self> {
         let written = Self::IN_ORDER.into_iter().find(|mode| mode.written() == text);
         written.or_else(|| Self::parse(text))
     }
 
-    /// Whether a row that says this stands for guards that were taken in `mode`.
+    /// Whether a row with this mode covers guards that were taken in `mode`.
     pub(crate) fn covers(self, mode: Self) -> bool {
         self == mode || mode == Self::Both || (self == Self::Fallback && mode == Self::Native)
     }
 
-    /// The next mode on the way to `wanted`; `None` if this is it.
+    /// The next mode on the way to `wanted`; `None` if this is `wanted`.
     pub(crate) fn towards(self, wanted: Self) -> Option<Self> {
         let at = |mode| Self::IN_ORDER.iter().position(|one| *one == mode);
         let (here, there) = (at(self)?, at(wanted)?);
@@ -197,7 +207,7 @@ impl LockerMode {
         Self::IN_ORDER.get(next).copied()
     }
 
-    /// What is done on the way from this to `next`: whatever the row says meanwhile, it covers that.
+    /// The mode to lock in on the way from this to `next`: a row of either mode covers it.
     pub(crate) fn between(self, next: Self) -> Self {
         match (self, next) {
             (Self::Native, Self::Fallback) | (Self::Fallback, Self::Native) => Self::Native,
@@ -212,10 +222,10 @@ impl fmt::Display for LockerMode {
     }
 }
 
-/// How far a scope has come: which modes its processes may enter.
+/// How far a scope has come, which determines the modes that its processes may enter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
-    /// `cassandra` and `both`. Where every scope begins.
+    /// `cassandra` and `both`. Every scope begins here.
     Cassandra,
     /// `both` alone.
     Both,
@@ -228,7 +238,7 @@ pub enum Stage {
 impl Stage {
     const IN_ORDER: [Self; 4] = [Self::Cassandra, Self::Both, Self::Native, Self::Fallback];
 
-    /// What it is called.
+    /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cassandra => "cassandra",
@@ -243,7 +253,7 @@ impl Stage {
         Self::IN_ORDER.into_iter().find(|stage| stage.as_str() == text)
     }
 
-    /// As the table has it. Version 0.1 may be there at the first two, and refuses the others as unknown.
+    /// The text in the table. Version 0.1 may take part at the first two, and refuses the others as unknown.
     pub(crate) fn written(self) -> &'static str {
         match self {
             Self::Cassandra => "cassandra",
@@ -253,14 +263,14 @@ impl Stage {
         }
     }
 
-    /// The stage that the table says, written by us or by version 0.1.
+    /// The stage in the table, written by this version or by version 0.1.
     #[doc(hidden)]
     pub fn of_row(text: &str) -> Option<Self> {
         let written = Self::IN_ORDER.into_iter().find(|stage| stage.written() == text);
         written.or_else(|| Self::parse(text))
     }
 
-    /// Whether a row may be entered, or changed, to `mode`.
+    /// Whether a process may enter `mode`, or change its row to it.
     pub fn admits(self, mode: LockerMode) -> bool {
         match mode {
             LockerMode::Cassandra => self == Self::Cassandra,
@@ -277,8 +287,8 @@ impl fmt::Display for Stage {
     }
 }
 
-/// Where the modes are, for deployments that call the table otherwise. Its columns are `scope`, `process`, `mode`,
-/// `stage`, `recipe` and `cluster` (`text`), `seq` and `turn` (`bigint`).
+/// The table of modes, for deployments that give it another name. Its columns are `scope`, `process`, `mode`, `stage`,
+/// `recipe` and `cluster` (`text`), `seq` and `turn` (`bigint`).
 #[derive(Clone, Debug)]
 pub struct ModesTable {
     pub(crate) table: Ident,
@@ -292,7 +302,7 @@ impl Default for ModesTable {
 }
 
 impl ModesTable {
-    /// The table's name, as the server has it.
+    /// The table with this exact name.
     #[must_use]
     pub fn named(table: &str) -> Self {
         Self { table: Ident::new(table) }

@@ -1,4 +1,4 @@
-//! One scope in the table of modes: who is in which mode, and how its stage is moved.
+//! One scope in the table of modes: the mode of each process, and the moves of its stage.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,46 +17,47 @@ use crate::{Error, Result};
 
 /// The longest pause between two attempts to get an answer.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long a call goes on trying.
+/// How long a call retries.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// A scope and its stage, for operators; see the [module](crate::compat::modes) for what a move promises.
+/// A scope and its stage, for operators; the [module](crate::compat::modes) explains what a move promises.
 #[derive(Clone, Debug)]
 pub struct ScopeModes {
     rows: Rows,
 }
 
-/// What a scope was like at one instant, by a SERIAL read.
+/// A scope at one instant, by a SERIAL read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScopeView {
     /// Its stage.
     pub stage: Stage,
-    /// How often that was changed.
+    /// How often the stage was changed.
     pub turn: i64,
-    /// The recipe, with its tables, that its processes lock by in Cassandra; `None`: none has said so yet.
+    /// The recipe, with its tables, by which its processes lock in Cassandra; `None`: not recorded yet.
     pub recipe: Option<String>,
-    /// The cluster of the native store that they lock in, its id in hexadecimal digits; `None` likewise.
+    /// The cluster of the native store in which they lock, its id in hexadecimal digits; `None` likewise.
     pub cluster: Option<String>,
-    /// Its processes, in the order of their ids: those that live, and those that died less than a TTL ago.
+    /// Its processes, in the order of their ids: the running ones, and those that died less than a TTL ago.
     pub processes: Vec<Registered>,
-    /// Stage and turn as they were read.
+    /// Stage, turn, recipe and cluster as they were read.
     at: Cells,
 }
 
 /// A process of a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registered {
-    /// Its id, which no other one ever has.
+    /// Its id, which no other process ever has.
     pub process: String,
-    /// What it calls itself.
+    /// Its service name.
     pub service: String,
-    /// What its row says: it holds no lock in another mode, but perhaps in [`LockerMode::Both`].
+    /// The mode of its row: it holds no lock in another mode, except perhaps in
+    /// [`LockerMode::Both`].
     pub mode: LockerMode,
-    /// Who wrote its rows in the recipe's tables; `None`: it is of version 0.1, and which rows are its own is not known.
+    /// The writer of its rows in the recipe's tables; `None`: it is of version 0.1, and its rows cannot be identified.
     pub writer: Option<Writer>,
 }
 
-/// Why a scope was not moved. Certain, but for [`MoveRefused::Store`]: its stage is as it was.
+/// Why a scope was not moved. Except for [`MoveRefused::Store`], the stage is certainly unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MoveRefused {
@@ -71,10 +72,10 @@ pub enum MoveRefused {
         scope: String,
         /// Its stage.
         stage: Stage,
-        /// Those in the way.
+        /// The processes in the way.
         processes: Vec<Registered>,
     },
-    /// There is no stage beyond.
+    /// There is no next stage.
     #[error("scope {scope:?} is at {stage}, and there is no stage beyond")]
     AtTheEnd {
         /// The scope.
@@ -82,7 +83,7 @@ pub enum MoveRefused {
         /// Its stage.
         stage: Stage,
     },
-    /// Cassandra refused, or did not answer. The move may or may not have been made; [`ScopeModes::view`] tells.
+    /// Cassandra refused, or did not answer. The move may or may not be applied; [`ScopeModes::view`] shows which.
     #[error("{0}")]
     Store(#[from] Error),
 }
@@ -97,16 +98,16 @@ fn listed(processes: &[Registered]) -> String {
 }
 
 impl ScopeModes {
-    /// The scope of names that begin with `scope`. Nothing is asked yet.
+    /// The scope of names that begin with `scope`. This sends nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if no lock could be called so.
+    /// [`Error::Refused`] if `scope` is no valid lock name.
     pub fn new(cassandra: &Cassandra, scope: &str, table: ModesTable) -> Result<Self> {
         Ok(Self { rows: Rows::new(cassandra, scope, table)? })
     }
 
-    /// Its stage, and who is in which mode.
+    /// Its stage, and the mode of each process.
     ///
     /// # Errors
     ///
@@ -121,24 +122,25 @@ impl ScopeModes {
         }
     }
 
-    /// Moves the scope one stage towards `fallback`, and says where it is then. Asking again after an answer that was
-    /// lost may move it twice: look first.
+    /// Moves the scope one stage towards `fallback`, and returns its new stage. Repeating the call after a lost answer
+    /// may move it twice: check with [`ScopeModes::view`] first.
     ///
     /// Cancel safe, in that the stage is moved or is not.
     ///
     /// # Errors
     ///
-    /// [`MoveRefused`], which names who is in the way.
+    /// [`MoveRefused`], which names the processes in the way.
     pub async fn advance(&self) -> Result<Stage, MoveRefused> {
         self.advance_from(&self.view().await?).await
     }
 
-    /// The same, from where the scope was `seen`: if it was moved since, it is not moved. What was looked at
-    /// beside it in the meantime was looked at while it was there. Asking again is harmless.
+    /// Like [`ScopeModes::advance`], from where the scope was `seen`: if the scope was moved since, the call does not
+    /// move it. So the scope was at that stage during every check that the caller made since `seen`. Repeating the call
+    /// is harmless.
     ///
     /// # Errors
     ///
-    /// [`MoveRefused`], which names who is in the way.
+    /// [`MoveRefused`], which names the processes in the way.
     pub async fn advance_from(&self, seen: &ScopeView) -> Result<Stage, MoveRefused> {
         let to = match seen.stage {
             Stage::Cassandra => Some((Stage::Both, &[LockerMode::Cassandra][..])),
@@ -149,7 +151,7 @@ impl ScopeModes {
         self.step(seen, to).await
     }
 
-    /// Moves the scope one stage back towards `cassandra`, as [`ScopeModes::advance`] does the other way.
+    /// Moves the scope one stage back towards `cassandra`, the reverse of [`ScopeModes::advance`].
     ///
     /// # Errors
     ///
@@ -158,13 +160,14 @@ impl ScopeModes {
         self.go_back_from(&self.view().await?).await
     }
 
-    /// The same, as [`ScopeModes::advance_from`] does the other way.
+    /// Like [`ScopeModes::go_back`], from where the scope was `seen`, as
+    /// [`ScopeModes::advance_from`].
     ///
     /// # Errors
     ///
     /// As of [`ScopeModes::advance`].
     pub async fn go_back_from(&self, seen: &ScopeView) -> Result<Stage, MoveRefused> {
-        // A process that entered `fallback` between the look and the step back to `native` is in it still.
+        // A process that entered `fallback` between the look and the step back to `native` is still in it.
         const NATIVELY: &[LockerMode] = &[LockerMode::Native, LockerMode::Fallback];
         let to = match seen.stage {
             Stage::Fallback => Some((Stage::Native, &[LockerMode::Fallback][..])),
@@ -175,8 +178,8 @@ impl ScopeModes {
         self.step(seen, to).await
     }
 
-    /// Ties the scope to a recipe and to a cluster, where it is tied to none, and says what it is tied to then. For who moves a scope
-    /// in which no process is.
+    /// Ties the scope to a recipe and a cluster where it is tied to none, and returns what it is tied to then. For tools that move a
+    /// scope without processes.
     ///
     /// # Errors
     ///
@@ -196,7 +199,8 @@ impl ScopeModes {
         Ok((tied.pop().unwrap_or_default(), cluster))
     }
 
-    /// From where it was seen to the next stage, if no process was in a mode that it leaves behind.
+    /// Moves the scope from where it was seen to the next stage, if no process was in a mode that
+    /// the step leaves behind.
     async fn step(
         &self,
         seen: &ScopeView,
@@ -225,7 +229,7 @@ impl ScopeModes {
                 Err(fault) => patience.after(fault).await?,
             }
         }
-        // Somebody else moved it, or an attempt of ours that was not answered did. Where it is, it is by the rules.
+        // Another operator, or an unanswered attempt of this call, moved it, by the same rules.
         let now = self.view().await?;
         if (now.stage, now.turn) == (to, seen.turn + 1) {
             return Ok(to);
@@ -238,7 +242,7 @@ impl ScopeModes {
     }
 }
 
-/// How often, and for how long, something without an answer is asked again.
+/// How often, and for how long, a call retries without an answer.
 struct Patience {
     cassandra: Cassandra,
     began: Moment,
@@ -251,7 +255,7 @@ impl Patience {
         Self { cassandra: cassandra.clone(), began, pauses: Backoff::new(PAUSE_MAX) }
     }
 
-    /// Returns when it is time to ask again.
+    /// Returns when it is time to retry.
     async fn after(&mut self, fault: Fault) -> Result<()> {
         let seams = self.cassandra.seams();
         let waited = seams.clock.now().saturating_since(self.began);
@@ -277,18 +281,18 @@ pub(super) struct Rows {
     table: ModesTable,
 }
 
-/// A scope, as one of its processes sees it.
+/// A scope, as one of its processes reads it.
 pub(super) struct Seen {
     pub(super) stage: Stage,
     pub(super) recipe: Option<String>,
     pub(super) cluster: Option<String>,
-    /// All of this as it was read, to be compared by what rests on it.
+    /// All of this as it was read, to be compared by the writes that depend on it.
     pub(super) at: Cells,
-    /// One's own row, if there is one.
+    /// The process' own row, if there is one.
     pub(super) own: Option<OwnRow>,
 }
 
-/// What is seen of one's own row.
+/// What a process reads of its own row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OwnRow {
     pub(super) mode: LockerMode,
@@ -303,7 +307,7 @@ impl Rows {
         Ok(Self { cassandra: cassandra.clone(), scope: scope.to_owned(), table })
     }
 
-    /// The scope as it is. One whose stage nobody has moved yet has none in the table.
+    /// The scope as it is. Its partition has no stage until it is moved for the first time.
     pub(super) async fn view(&self) -> Result<ScopeView, Fault> {
         let rows = self.read().await?;
         let (stage, turn) = self.stage_of(rows.first())?;
@@ -316,7 +320,7 @@ impl Rows {
         Ok(ScopeView { stage, turn, recipe, cluster, processes, at })
     }
 
-    /// The scope, and one's own row if there is one.
+    /// The scope, and the process' own row if there is one.
     pub(super) async fn own(&self, process: &str) -> Result<Seen, Fault> {
         let rows = self.read().await?;
         let (stage, _) = self.stage_of(rows.first())?;
@@ -328,7 +332,7 @@ impl Rows {
         Ok(Seen { stage, recipe, cluster, at, own })
     }
 
-    /// Each row shows what the partition has.
+    /// Reads the static columns, which each row contains.
     fn stage_of(&self, row: Option<&Row>) -> Result<(Stage, i64), Fault> {
         let Some(row) = row else { return Ok((Stage::Cassandra, 0)) };
         let Some(stage) = row.text(&column("stage")) else { return Ok((Stage::Cassandra, 0)) };
@@ -337,7 +341,7 @@ impl Rows {
         Ok((Stage::of_row(stage).ok_or_else(unknown)?, turn))
     }
 
-    /// A process and its `seq`; `None` for what is left of a partition without rows.
+    /// A process and its `seq`; `None` for a partition that has only static columns.
     fn entry(&self, row: &Row) -> Result<Option<(Registered, i64)>, Fault> {
         let [process, mode] = ["process", "mode"].map(|name| row.text(&column(name)));
         let (Some(process), Some(mode)) = (process, mode) else { return Ok(None) };
@@ -362,12 +366,12 @@ impl Rows {
         self.cassandra.tables().read_all(self.partition(Action::AllSerial { columns })).await
     }
 
-    /// Whether the scope was as `seen` all the time until now, and is at `to` from now on.
+    /// Moves the scope to `to`; returns whether it was as `seen` all the time until now.
     pub(super) async fn change_stage(&self, seen: &ScopeView, to: Stage) -> Result<bool, Fault> {
         let cell = |name: &str, value: Value| (column(name), Some(value));
         let turn = Value::from(seen.turn + 1);
         let cells = vec![cell("stage", Value::from(to.written())), cell("turn", turn)];
-        // What it is tied to does not change while it has processes.
+        // Recipe and cluster do not change while the scope has processes.
         let only_if = seen.at.iter().filter(|(name, _)| ["stage", "turn"].contains(&name.as_str()));
         let only_if = only_if.cloned().collect();
         let action = Action::UpdateIf { cells, ttl_s: None, only_if };
@@ -377,7 +381,8 @@ impl Rows {
         }
     }
 
-    /// What the scope is tied to in the column `name`: to `value`, if it was tied to nothing.
+    /// Ties the scope to `value` in the column `name`, if that is null; returns what the scope is
+    /// tied to then.
     pub(super) async fn tie(&self, name: &str, value: &str) -> Result<String, Fault> {
         let (cells, only_if) =
             (vec![(column(name), Some(Value::from(value)))], vec![(column(name), None)]);
@@ -392,7 +397,7 @@ impl Rows {
         }
     }
 
-    /// Whether the scope is tied to what `own` says, which is what a process, or a tool, locks by.
+    /// Checks that the scope is tied to `own`, by which a process, or a tool, locks.
     pub(super) fn check_tie(&self, name: &str, tied: &str, own: &str) -> Result<(), Error> {
         if tied == own || mutant!(TiesNotCompared) {
             return Ok(());
@@ -412,7 +417,7 @@ impl Rows {
     }
 
     fn partition(&self, action: Action) -> Statement {
-        // A key cannot be empty, the scope of all names is.
+        // A partition key cannot be empty, but the scope of all names is.
         let key = vec![(column("scope"), Value::Text(format!("{}*", self.scope)))];
         Statement::new(self.table.table.clone(), key, action)
     }
@@ -428,13 +433,13 @@ pub(super) fn column(name: &str) -> Ident {
     Ident::new(name)
 }
 
-/// What the scope is tied to: its recipe, and its cluster.
+/// The recipe and the cluster that the scope is tied to.
 fn ties_of(row: Option<&Row>) -> (Option<String>, Option<String>) {
     let text = |name: &str| row.and_then(|row| row.text(&column(name))).map(str::to_owned);
     (text("recipe"), text("cluster"))
 }
 
-/// What a partition has, as it was read: before the first move it has no stage.
+/// The static columns of a partition, as they were read: before the first move there is no stage.
 fn at(row: Option<&Row>) -> Cells {
     let cell = |name: &str| {
         let value = row.and_then(|row| row.0.get(name)).map(|cell| cell.value.clone());

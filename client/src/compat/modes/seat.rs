@@ -1,4 +1,4 @@
-//! The task that keeps a process' row: enters it, renews it, changes its mode when that is allowed, takes it back.
+//! The task that keeps a process' row: it enters the row, renews it, changes its mode when allowed, and deletes it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,31 +20,31 @@ use crate::lease::Span;
 use crate::safety::Safety;
 use crate::{Error, GuardState, LostReason};
 
-/// The longest pause between two attempts at a row without an answer.
+/// The longest pause between two attempts to write the row after no answer.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// See the module.
 pub(super) struct Seat {
     rows: Rows,
     process: String,
-    /// What it locks by in Cassandra, as the table has it.
+    /// What the process locks by in Cassandra, as the table has it.
     recipe: String,
     keeping: Keeping,
     shared: Shared,
-    /// Nobody locks through this any more, and nothing is held.
+    /// The last user of the locker is gone, and nothing is held.
     over: CancellationToken,
-    /// The row as an applied write of ours left it; `None`: to be looked at.
+    /// The row as an applied write of this process left it; `None`: it has to be read.
     known: Option<OwnRow>,
     /// When that write was sent.
     written: Option<Moment>,
-    /// Grows with every write: none of ours has a number that another one had.
+    /// Grows with every write: no two writes of this process have the same number.
     last_seq: i64,
     alarm: Option<Alarm>,
     _counted: Counted,
 }
 
 impl Seat {
-    /// Of a process that has no row yet, until `over`.
+    /// A task for a process that has no row yet; it ends with `over`.
     pub(super) fn new(
         rows: Rows,
         (process, recipe): (String, String),
@@ -79,7 +79,7 @@ impl Seat {
             if let Err(fault) = acted {
                 self.note(fault);
             }
-            // Until it is to be renewed, or to say something else; without an answer, until the next attempt.
+            // Until the row has to be renewed or changed; without an answer, until the next attempt.
             let until = match self.written {
                 Some(written) if settled => {
                     pauses.reset();
@@ -96,7 +96,7 @@ impl Seat {
         self.leave().await;
     }
 
-    /// What went wrong is told to who asks; some of it will not pass.
+    /// Records a fault for the error messages of callers; a refusal also fails the pending request.
     fn note(&mut self, fault: Fault) {
         match fault {
             Fault::Refused(message) => {
@@ -109,15 +109,15 @@ impl Seat {
         }
     }
 
-    /// Ends when the row is to say something else than it does.
+    /// Completes when the row has to change to another mode.
     async fn something_to_do(&self, seen: &mut watch::Receiver<State>) {
         let wants_more =
             |state: &State| self.known.is_some_and(|row| state.next(row.mode).is_some());
-        // The sender is our own.
+        // The sender is in `self`.
         let _ = seen.wait_for(wants_more).await;
     }
 
-    /// One step: looks if it has to, then writes what is due.
+    /// Does one step: reads if necessary, then writes what is due.
     async fn act(&mut self) -> Result<(), Fault> {
         self.note_if_over();
         let Some(row) = self.known else { return self.look_and_write().await };
@@ -129,7 +129,7 @@ impl Seat {
         Ok(())
     }
 
-    /// What the row says is found out, and then made certain by a write of our own.
+    /// Reads the row, then makes it certain by a write of this process.
     async fn look_and_write(&mut self) -> Result<(), Fault> {
         let seen = self.look().await?;
         let Some(seen) = seen else { return Ok(()) };
@@ -138,7 +138,7 @@ impl Seat {
             return self.enter(seen).await;
         };
         if !self.shared.get(|state| state.is_covered_by(row.mode)) {
-            // Not by us.
+            // Another writer changed it.
             self.lose(LostReason::Revoked);
         }
         if self.stands() {
@@ -149,12 +149,13 @@ impl Seat {
         Ok(())
     }
 
-    /// The scope, tied to what this process locks by; `None` if it is tied to something else: then nothing is to be had here.
+    /// Reads the scope, tied to what this process locks by. `None` if it is tied to something else: then the process may not
+    /// lock here.
     async fn look(&mut self) -> Result<Option<Seen>, Fault> {
         let mut seen = self.rows.own(&self.process).await?;
         if seen.recipe.is_none() {
             self.rows.tie("recipe", &self.recipe).await?;
-            // What rests on it compares it.
+            // The writes that depend on the tie compare it.
             seen = self.rows.own(&self.process).await?;
         }
         let tied = seen.recipe.clone().unwrap_or_default();
@@ -168,14 +169,14 @@ impl Seat {
         Ok(Some(seen))
     }
 
-    /// Whether the row has been certain ever since it was entered.
+    /// Whether the row has been certain ever since the process entered.
     fn stands(&self) -> bool {
         let clock = &*self.keeping.seams.clock;
         self.shared.get(|state| state.row.as_ref().is_some_and(|row| row.safety.is_safe(clock)))
     }
 
-    /// The row is there, and was not certain for a while: by the clock of one node it may have been over, and the scope moved on, while by
-    /// that of another it stands. So it counts only from a write that the stage admits.
+    /// Begins again with a row that exists but was not certain for a while: by the clock of one node it may have expired, and the scope
+    /// moved on, while by that of another it still exists. So it counts only from a write that the stage admits.
     async fn stand_anew(&mut self, row: OwnRow, Seen { stage, at, .. }: Seen) {
         let (wanted, asked, is_covered) =
             self.shared.get(|state| (state.wanted, state.asked, state.is_covered_by(state.wanted)));
@@ -198,7 +199,7 @@ impl Seat {
         Ok(())
     }
 
-    /// To `next`, if the scope's stage admits it.
+    /// Changes the row to `next`, if the scope's stage admits it.
     async fn change(&mut self, row: OwnRow, next: LockerMode, asked: u64) -> Result<(), Fault> {
         let Some(Seen { stage, at, own, .. }) = self.look().await? else { return Ok(()) };
         if own != Some(row) {
@@ -209,7 +210,7 @@ impl Seat {
             self.refuse_change(row.mode, asked, &self.not_admitted(stage, next));
             return Ok(());
         }
-        // From here on nothing is begun that the change would leave uncovered.
+        // From here on nothing begins that the change would leave uncovered.
         let begun = self.shared.change(|state| {
             let begun = state.next(row.mode) == Some(next);
             state.changing = begun.then_some(next);
@@ -221,7 +222,7 @@ impl Seat {
         Ok(())
     }
 
-    /// Says nothing of the stage, so what it may do is keep certain what is.
+    /// Renews the row without comparing the stage, so it may only keep certain what is certain.
     async fn renew(&mut self, row: OwnRow) {
         let Some((row, sent)) = self.write(row.mode, as_it_is(row)).await else { return };
         if self.extend(row, sent).is_none() {
@@ -230,14 +231,14 @@ impl Seat {
         }
     }
 
-    /// On condition of a stage that admits the mode.
+    /// Writes the row on condition of a stage that admits the mode.
     async fn begin(&mut self, mode: LockerMode, only_if: Cells) {
         if let Some((row, sent)) = self.write(mode, only_if).await {
             self.stand(row, sent);
         }
     }
 
-    /// Writes the row. What was answered as applied, and when it was sent.
+    /// Writes the row; returns what was answered as applied, and when it was sent.
     async fn write(&mut self, mode: LockerMode, only_if: Cells) -> Option<(OwnRow, Moment)> {
         self.last_seq += 1;
         let seq = self.last_seq;
@@ -250,7 +251,7 @@ impl Seat {
         let (sent, answer) = self.rows.cassandra.tables().conditional(statement).await;
         match answer {
             Ok(Conditional::Applied) => return Some((OwnRow { mode, seq }, sent)),
-            // Something else was there: it is looked at before anything is concluded.
+            // The row was different: the next step reads it before it concludes anything.
             Ok(Conditional::NotApplied(_)) => self.known = None,
             Err(fault) => {
                 self.known = None;
@@ -260,7 +261,7 @@ impl Seat {
         None
     }
 
-    /// The row is certain, from before `sent` on.
+    /// Makes the row certain, counted from `sent`.
     fn stand(&mut self, row: OwnRow, sent: Moment) {
         if self.extend(row, sent).is_some() {
             return;
@@ -277,7 +278,7 @@ impl Seat {
         self.note_row(row, sent, safety);
     }
 
-    /// The same of a row that is certain still; `None` if it is not.
+    /// Extends a row that is still certain; `None` if it is not.
     fn extend(&mut self, row: OwnRow, sent: Moment) -> Option<()> {
         let clock = &*self.keeping.seams.clock;
         let safety = self.shared.get(|state| state.row.clone())?.safety;
@@ -299,7 +300,7 @@ impl Seat {
         });
     }
 
-    /// A row whose time has passed covers nothing any more.
+    /// A row whose deadline has passed covers nothing any more.
     fn note_if_over(&mut self) {
         let clock = self.keeping.seams.clock.clone();
         let over = self
@@ -311,7 +312,7 @@ impl Seat {
         }
     }
 
-    /// All guards under the row are lost.
+    /// Ends the row's safety, and with it all guards under the row.
     fn lose(&mut self, reason: LostReason) {
         self.alarm = None;
         let lost = self.shared.change(|state| {
@@ -323,7 +324,7 @@ impl Seat {
         }
     }
 
-    /// There is no row, and there will be none as things stand.
+    /// Records that there is no row, and that there will be none until something changes.
     fn refuse(&mut self, asked: u64, error: Error) {
         self.known = None;
         self.shared.change(|state| {
@@ -334,7 +335,7 @@ impl Seat {
         });
     }
 
-    /// It stays as it is.
+    /// Records that the row stays as it is.
     fn refuse_change(&self, mode: LockerMode, asked: u64, error: &Error) {
         self.shared.change(|state| {
             if state.asked == asked {
@@ -352,7 +353,7 @@ impl Seat {
         ))
     }
 
-    /// Takes the row back. What is not answered ends with its TTL.
+    /// Deletes the row. Without an answer the row ends with its TTL.
     async fn leave(&mut self) {
         self.lose(LostReason::Revoked);
         for _ in 0..3 {
@@ -364,7 +365,7 @@ impl Seat {
     }
 }
 
-/// On condition that nobody has written the row since.
+/// The condition that the row was not written since.
 fn as_it_is(row: OwnRow) -> Cells {
     vec![
         (column("mode"), Some(Value::from(row.mode.written()))),

@@ -1,6 +1,6 @@
-//! What one process is doing: its row, the mode it was told to be in, and what it has in hand in which mode.
+//! The state of one process: its row, the mode that the caller wants, and the guards and attempts in each mode.
 //!
-//! Everything that is decided from two of these at once is decided here, under one lock.
+//! Every decision that depends on two of these is made here, under one lock.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::LockerMode;
 use crate::Error;
 use crate::safety::Safety;
 
-/// The row as its last applied write left it, and how long that is certain.
+/// The row as its last applied write left it, and how long it is certain.
 #[derive(Clone)]
 pub(super) struct Standing {
     pub(super) mode: LockerMode,
@@ -24,18 +24,18 @@ pub(super) struct Standing {
 pub(super) struct State {
     /// `None`: no row is certain.
     pub(super) row: Option<Standing>,
-    /// A change of the row to this is on its way, and may or may not have been made.
+    /// A change of the row to this mode is under way and may or may not be applied.
     pub(super) changing: Option<LockerMode>,
     pub(super) wanted: LockerMode,
-    /// Counts what was wanted.
+    /// Counts the requests for a mode.
     pub(super) asked: u64,
-    /// The last of them that came to its end, and how.
+    /// The last request that has completed, and its outcome.
     pub(super) answered: (u64, Option<Error>),
     /// Why there is no row, if that will not pass by itself.
     pub(super) refused: Option<Error>,
     /// The cluster that the scope was tied to when it was last read.
     pub(super) cluster: Option<String>,
-    /// What the last attempt at the row came to, for people.
+    /// The outcome of the last attempt to write the row, for error messages.
     pub(super) trouble: String,
     cassandra: usize,
     native: usize,
@@ -59,18 +59,19 @@ impl State {
         }
     }
 
-    /// In which mode locks are asked for now; `None` without a row.
+    /// The mode in which locks are requested now; `None` without a row.
     pub(super) fn acting(&self) -> Option<LockerMode> {
         let mode = self.row.as_ref()?.mode;
         if mutant!(ModeActsAhead) {
             return Some(self.wanted);
         }
-        // On the way from one mode to another: what the row covers, whichever of the two it says.
+        // On the way from one mode to another: a mode that the row covers, whichever of the two it
+        // has.
         let next = self.changing.or_else(|| mode.towards(self.wanted));
         Some(next.map_or(mode, |next| mode.between(next)))
     }
 
-    /// Whether something is in hand that only a row of `mode` covers.
+    /// Whether a guard or an attempt exists that only a row of `mode` covers.
     fn needs(&self, mode: LockerMode) -> bool {
         match mode {
             LockerMode::Cassandra => self.cassandra > 0,
@@ -80,14 +81,14 @@ impl State {
         }
     }
 
-    /// What the row is to say next, from `row`; `None` while it has to stay as it is.
+    /// The next mode of the row, from `row`; `None` while it has to stay as it is.
     pub(super) fn next(&self, row: LockerMode) -> Option<LockerMode> {
-        // Nobody goes from `cassandra` to `native` but through `both`, and nobody leaves what he needs.
+        // The way from `cassandra` to `native` leads through `both`, and a row is never weakened below what is in use.
         let next = row.towards(self.wanted);
         next.filter(|next| self.is_covered_by(*next) || mutant!(ModeRowLeavesGuards))
     }
 
-    /// Whether a row that says `mode` stands for all that is in hand.
+    /// Whether a row with `mode` covers all guards and attempts.
     pub(super) fn is_covered_by(&self, mode: LockerMode) -> bool {
         LockerMode::IN_ORDER.into_iter().all(|needed| !self.needs(needed) || mode.covers(needed))
     }
@@ -102,7 +103,7 @@ impl State {
     }
 }
 
-/// A state that many look at.
+/// A shared, observable state.
 #[derive(Clone)]
 pub(super) struct Shared(Arc<watch::Sender<State>>);
 
@@ -125,7 +126,7 @@ impl Shared {
         result
     }
 
-    /// Begins to use the mode that locks are asked for in now; `None` without a row.
+    /// Registers a use of the current mode; `None` without a row.
     pub(super) fn enter(&self, life: &Arc<DropGuard>) -> Option<InUse> {
         self.change(|state| {
             let mode = state.acting()?;
@@ -142,9 +143,9 @@ impl Shared {
 pub(super) struct InUse {
     shared: Shared,
     pub(super) mode: LockerMode,
-    /// That of the row it began under.
+    /// That of the row under which it began.
     pub(super) standing: Arc<Safety>,
-    /// The row is kept for as long as anybody has this.
+    /// Keeps the row for as long as this exists.
     _life: Arc<DropGuard>,
 }
 

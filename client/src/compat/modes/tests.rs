@@ -1,4 +1,4 @@
-//! Modes on the model of the tables, with a native store of a few lines beside it.
+//! Modes on the model of the tables, beside a simple native store.
 
 mod both;
 mod lives;
@@ -26,12 +26,12 @@ const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Both stores, and the processes at them.
+/// Both stores, and the processes that use them.
 struct World {
     machine: Machine,
     model: Model,
     native: NativeStore,
-    /// Of leases and of rows.
+    /// The TTL of leases and of rows.
     ttl: Duration,
     skew: Duration,
 }
@@ -51,7 +51,7 @@ impl World {
         options(&process.name(), self.ttl, self.skew)
     }
 
-    /// Somebody else's client: it knows the leases and nothing of modes.
+    /// An old client: it knows the leases and nothing of modes.
     fn old(&self, process: &Process) -> Lease {
         let options = self.options(process);
         Lease::new(&self.cassandra(process), &options, LeaseTable::default()).unwrap()
@@ -71,7 +71,7 @@ impl World {
         ScopeModes::new(&world, "", ModesTable::default()).unwrap()
     }
 
-    /// Moves the scope to `stage`, as far as nobody is in the way.
+    /// Moves the scope to `stage`, if no process is in the way.
     async fn move_to(&self, stage: Stage) {
         let scope = self.scope();
         while scope.view().await.unwrap().stage < stage {
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// What the rows of the scope say.
+    /// The service and the mode of each row of the scope.
     async fn rows(&self) -> Vec<(String, LockerMode)> {
         let view = self.scope().view().await.unwrap();
         view.processes.into_iter().map(|one| (one.service, one.mode)).collect()

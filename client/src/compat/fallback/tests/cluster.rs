@@ -1,8 +1,8 @@
-//! A native store of two servers as a session sees them, and what upholds the server's side of the authority: enough of
-//! it for real clients to open sessions, wait, hold and be cut off.
+//! A native store of two servers as a session sees it, and the server's side of the authority: enough for real clients
+//! to open sessions, wait, hold and be cut off.
 //!
-//! What Raft gives stands here as one state that is never lost, and "who leads" as a fact that the leader of before
-//! learns late. The core grants as it likes: it is the clients that wait for authority to cover a grant.
+//! One state that is never lost stands for Raft. The index of the leader is a fact, which the former leader learns
+//! late. The core grants at any time: the clients wait for authority to cover a grant.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,14 +16,14 @@ use tokio::sync::mpsc;
 
 use super::below;
 
-/// Of every session.
+/// The TTL of every session.
 pub(super) const TTL: Duration = Duration::from_secs(4);
-/// How much longer the store keeps a session, by true time: more than any of its clocks is wrong.
+/// How much longer the store keeps a session, by true time: more than any of its clocks deviates.
 const KEPT: Duration = Duration::from_millis(5_200);
 /// How long a frame travels, at most.
 const LATENCY_MS: u64 = 40;
 
-/// Cheap to clone; all clones are the same.
+/// Cheap to clone; all clones share their state.
 #[derive(Clone)]
 pub(super) struct Cluster {
     pub(super) world: Process,
@@ -32,7 +32,7 @@ pub(super) struct Cluster {
 
 struct State {
     servers: [Server; 2],
-    /// Who leads, whoever else believes that he does.
+    /// The leader, even if the other server believes that it leads.
     leader: usize,
     /// Clients and servers do not reach each other.
     cut: bool,
@@ -47,7 +47,7 @@ struct State {
 struct Server {
     process: Process,
     believes: bool,
-    /// By scope: of which epoch, until when by its own clock.
+    /// By scope: the epoch, and the deadline by the server's own clock.
     authority: BTreeMap<&'static str, (u16, Moment)>,
 }
 
@@ -94,7 +94,7 @@ impl Cluster {
         self.world.seams().clock.now()
     }
 
-    // ---- for whoever torments it ------------------------------------------------------------
+    // ---- for fault injection ------------------------------------------------------------------
 
     pub(super) fn server(&self, at: usize) -> Process {
         self.lock().servers[at].process.clone()
@@ -108,14 +108,14 @@ impl Cluster {
         self.lock().cut = cut;
     }
 
-    /// A server comes back as a new process that knows nothing.
+    /// Replaces a server by a new process without any memory.
     pub(super) fn replace(&self, at: usize, process: Process) {
         let mut state = self.lock();
         state.servers[at].process.kill();
         state.servers[at] = Server { process, believes: false, authority: BTreeMap::new() };
     }
 
-    /// Makes a server the leader, who has no authority yet. Who led before does not know it.
+    /// Makes a server the leader, without authority yet. The former leader does not know it.
     pub(super) fn elect(&self, at: usize) {
         let mut state = self.lock();
         state.leader = at;
@@ -123,7 +123,7 @@ impl Cluster {
         state.servers[at].authority.clear();
     }
 
-    /// Who does not lead learns it.
+    /// Lets every server that does not lead learn it.
     pub(super) fn depose_others(&self) {
         let mut state = self.lock();
         let leader = state.leader;
@@ -135,7 +135,7 @@ impl Cluster {
         }
     }
 
-    /// What is so, for people.
+    /// A description of the state, for error messages.
     pub(super) fn tell(&self, name: &str) -> String {
         let state = self.lock();
         let lock = state.locks.get(name);
@@ -170,7 +170,7 @@ impl Cluster {
         self.lock().servers[at].authority.insert(scope, (epoch, until));
     }
 
-    /// `RaiseEpoch`: every hold of the scope from before is over.
+    /// `RaiseEpoch`: ends every earlier hold of the scope.
     pub(super) fn raise_epoch(&self, scope: &str, epoch: u16) {
         let mut state = self.lock();
         let Some(there) = state.epochs.get_mut(scope) else { return };
@@ -193,7 +193,7 @@ impl Cluster {
 
     // ---- sessions -----------------------------------------------------------------------------
 
-    /// Ends the sessions that nobody renewed.
+    /// Ends the sessions that were not renewed.
     pub(super) async fn expire(self) {
         loop {
             self.world.seams().sleep(Duration::from_millis(200)).await;
@@ -229,7 +229,7 @@ impl Cluster {
                     let Some(Ok(frames)) = frames else { return };
                     self.travel(&process).await;
                     if pipe.outgoing.is_closed() {
-                        // The client has gone to another stream: this one is not the session's any more.
+                        // The client has moved to another stream: this one no longer belongs to the session.
                         return;
                     }
                     let mut said = Vec::new();
@@ -252,7 +252,7 @@ impl Cluster {
         }
     }
 
-    /// One frame, at one instant.
+    /// Handles one frame, at one instant.
     fn hear(
         &self,
         at: usize,
@@ -295,7 +295,7 @@ impl State {
             let left = until.saturating_since(now).as_millis();
             v1::ScopeAuthority {
                 scope: (*scope).to_owned(),
-                // One that has none knows the core's.
+                // A server without authority knows the core's epoch.
                 epoch: u32::from(if left == 0 { self.epochs[scope] } else { epoch }),
                 remaining_ms: u64::try_from(left).unwrap(),
             }
@@ -407,7 +407,7 @@ impl State {
         let name = String::from_utf8(asked.items[0].name.to_vec()).unwrap();
         let is_known = self.sessions[&id].requests.contains_key(&request_id);
         if !is_known && request_id < self.sessions[&id].next_id {
-            // Ended, and asked again by a copy.
+            // The request has ended, and this is a copy of it.
             return Vec::new();
         }
         self.spend(id, request_id);
@@ -487,7 +487,7 @@ impl State {
     fn push(&mut self, session: u64, body: Body) {
         let pushes = self.sessions.get(&session).and_then(|session| session.pushes.clone());
         if let Some(pushes) = pushes {
-            // What a stream does not take, State tells after the next resume.
+            // If the stream does not take it, State reports it after the next resume.
             let _ = pushes.try_send(body);
         }
     }

@@ -1,4 +1,4 @@
-//! Who keeps the row of a scope on a server that believes that it leads: the server's rules of the model, and no more.
+//! Keeps the row of a scope on a server that believes that it leads: only the model's rules for servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use crate::compat::statement::{Action, Ident, Statement, Value};
 /// See the module.
 pub(super) struct Keeper {
     pub(super) cluster: Cluster,
-    /// Which server.
+    /// The index of the server.
     pub(super) at: usize,
     pub(super) scope: &'static str,
-    /// Its settings: W, by which it counts its authority, and V, which it writes when nobody holds in Cassandra.
+    /// Its settings: W, by which it counts its authority, and V, which it writes while no hold is in Cassandra.
     pub(super) durations: Durations,
-    /// Since the answer to the first of its bumps in a row, between which nobody else wrote.
+    /// Since the answer to the first of its consecutive bumps, between which no other server wrote.
     alone_since: Option<Moment>,
     tables: Arc<Tables>,
     authority: Authority,
@@ -60,7 +60,7 @@ impl Keeper {
         }
     }
 
-    /// As long as the server believes that it leads.
+    /// Runs as long as the server believes that it leads.
     pub(super) async fn keep(mut self) {
         let mut row = None;
         while self.cluster.believes(self.at) {
@@ -84,7 +84,7 @@ impl Keeper {
         self.seams.sleep(length).await;
     }
 
-    /// What the row says, and what follows if it is native above the core's epoch.
+    /// Takes in a read: a native row above the core's epoch makes the raise of that epoch due.
     fn learn(&mut self, look: Look) -> Option<AuthorityRow> {
         let row = look.row?;
         let owes = row.mode == Mode::Native && row.epoch > self.cluster.epoch(self.scope);
@@ -105,7 +105,7 @@ impl Keeper {
         }
     }
 
-    /// The row as it is afterwards; `None`: it has to be read.
+    /// The row after the step; `None`: it has to be read.
     async fn step(&mut self, row: AuthorityRow) -> Option<AuthorityRow> {
         let core = self.cluster.epoch(self.scope);
         let epoch = row.epoch.max(core) + 1;
@@ -120,7 +120,7 @@ impl Keeper {
                 Some(bumped)
             }
             Mode::Cassandra => {
-                // A least time between switches.
+                // The minimum time between switches.
                 self.sleep(Duration::from_millis(below(&self.process, 15_000))).await;
                 self.change(row, next(Mode::Draining)).await
             }
@@ -132,7 +132,7 @@ impl Keeper {
         }
     }
 
-    /// A longer W at once, a shorter one when all authority that was counted by the longer is over; V in the core's epoch.
+    /// A longer W at once, a shorter one when all authority counted by the longer one is over; V only in the core's epoch.
     fn durations_to_write(&self, row: AuthorityRow, core: u16) -> Durations {
         let (own, was) = (self.durations, row.durations);
         let now = self.seams.clock.now();
@@ -168,7 +168,7 @@ impl Keeper {
         Some(to)
     }
 
-    /// Until no lease is left, or V is over.
+    /// Waits until no lease is left, or V is over.
     async fn drain(&self, durations: Durations) {
         let limit = self.seams.clock.now() + durations.v();
         while self.seams.clock.now() < limit {

@@ -1,6 +1,6 @@
-//! One whole life: processes that fall back and processes that only know the native store fight for locks of two scopes,
-//! while servers die, are deposed without knowing it, stall and are cut off, and Cassandra loses answers. Each leader has
-//! settings of its own for W and V.
+//! One simulated run: processes that fall back and processes that know only the native store compete for locks of two
+//! scopes, while servers die, are deposed without knowing it, stall and are cut off, and Cassandra loses answers. Each
+//! leader has its own settings for W and V.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -14,7 +14,7 @@ const LENGTH: Duration = secs(400);
 const NAMES: [&str; 3] = ["a/1", "a/2", "b/1"];
 const PROCESSES: usize = 5;
 
-/// What came of some lives.
+/// The outcome of some runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     pub(super) lives: usize,
@@ -24,15 +24,15 @@ pub(super) struct Seen {
     pub(super) epochs: usize,
 }
 
-/// Looks at every guard that is handed out. A belief begins only here, and what is unsafe stays so: two that are
-/// safe at one instant are seen when the later one is handed out.
+/// Checks every guard that is handed out. A guard becomes safe only here, and an unsafe guard stays unsafe. So two
+/// guards that are safe at one instant are detected when the later one is handed out.
 #[derive(Default)]
 struct Judge {
     guards: Mutex<Vec<Weak<RemoteGuard>>>,
-    /// By name: the highest token that was safe.
+    /// The highest safe token of each name.
     highest: Mutex<BTreeMap<String, FencingToken>>,
     seen: Mutex<Seen>,
-    /// What was seen that may not be.
+    /// The first violation.
     wrong: Mutex<Option<String>>,
 }
 
@@ -86,7 +86,7 @@ impl Life {
         process.seams().spawn("life", living).detach();
     }
 
-    /// Three of four fall back; the others know the native store alone.
+    /// Three of four processes fall back; the others know only the native store.
     async fn live(&self, scope: &str, process: Process) {
         let locker: Arc<dyn RemoteLocker> = if below(&process, 4) == 0 {
             Arc::new(self.world.client(&process))
@@ -113,7 +113,7 @@ impl Life {
         }
     }
 
-    /// Mostly short, now and then until it is lost.
+    /// Holds the lock mostly for a short time, sometimes until it is lost.
     async fn hold(&self, process: &Process, guard: RemoteGuard) {
         let guard = Arc::new(guard);
         self.judge.granted(&guard, &self.world.cluster);
@@ -133,7 +133,7 @@ impl Life {
         }
     }
 
-    /// One thing goes wrong after the other.
+    /// Injects one fault after another.
     async fn torment(self: &Arc<Self>) {
         let world = self.world.machine.world();
         let seams = world.seams();
@@ -142,7 +142,7 @@ impl Life {
         for process in &alive {
             self.start(process);
         }
-        // In most lives processes take a while to think.
+        // In most runs the processes take a while to think.
         self.world.machine.set_look_takes(Duration::from_micros(below(&world, 4)));
         let end = seams.clock.now() + LENGTH;
         while seams.clock.now() < end && self.judge.wrong.lock().unwrap().is_none() {
@@ -162,7 +162,8 @@ impl Life {
                     seams.sleep(some_time).await;
                     alive[at].resume();
                 }
-                // Half a per cent either way, which the leases allow for; of servers, that authority does.
+                // Half a per cent either way for clients, which the leases allow for; four per cent for servers, which
+                // the authority allows for.
                 2 => alive[at].set_rate(i32::try_from(below(&world, 10_000)).unwrap() - 5_000),
                 _ => {
                     let faster_by = i32::try_from(below(&world, 80_000)).unwrap() - 40_000;
@@ -225,7 +226,7 @@ impl Life {
         }
     }
 
-    /// Who led before learns it a while later.
+    /// Elects the other server; the former leader learns it a while later.
     fn elect_another(self: &Arc<Self>, later: Duration) {
         let cluster = &self.world.cluster;
         self.world.elect(1 - cluster.leader());
@@ -238,7 +239,8 @@ impl Life {
         seams.spawn("learning", learning).detach();
     }
 
-    /// Healed: the native store serves both scopes again, and a newcomer gets each lock from it.
+    /// After the faults: the native store serves both scopes again, and a new client gets each lock
+    /// from it.
     async fn heal(&self) -> std::result::Result<(), String> {
         let seams = self.world.machine.world().seams();
         self.world.cluster.depose_others();
@@ -255,7 +257,7 @@ impl Life {
     }
 }
 
-/// Lives a life. What went wrong in it is the error.
+/// Does one run. The error is the violation that it found.
 pub(super) fn live(seed: u64, all: &mut Seen) -> std::result::Result<(), String> {
     let life =
         Arc::new(Life { world: World::of_differing_settings(seed), judge: Judge::default() });

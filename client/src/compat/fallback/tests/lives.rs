@@ -1,5 +1,5 @@
-//! In no life are two guards of a lock safe at once, or an older token after a newer one (I24, I3), and whatever happened the
-//! native store serves again; but there is such a life for each rule that is taken away.
+//! In no simulated run are two guards of a lock safe at once, or an older token after a newer one (I24, I3), and after all
+//! faults the native store serves again. But for each rule that is taken away, some run goes wrong.
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ fn in_none_of_very_many_lives_are_two_guards_safe_at_once_or_do_tokens_go_back()
     live_many(1_000..3_000);
 }
 
-/// Which of these lives goes wrong without `mutant`.
+/// The first of these runs that goes wrong with `mutant`, by its random seed.
 fn found(mutant: Mutant, seeds: Range<u64>) -> Option<u64> {
     let mut all = Seen::default();
     let wrong = seeds.into_iter().find_map(|seed| {
@@ -41,7 +41,8 @@ fn found(mutant: Mutant, seeds: Range<u64>) -> Option<u64> {
     wrong.map(|(seed, _)| seed)
 }
 
-/// Those that carry most. What breaks more rarely has a test of its own, and a place in the long list below.
+/// The rules that prevent most failures. Mutants that show more rarely have tests of their own, and a place in the long
+/// list below.
 #[test]
 fn a_life_goes_wrong_without_each_of_the_rules_that_carry_most() {
     let mutants = [

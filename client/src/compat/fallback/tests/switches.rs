@@ -14,7 +14,7 @@ use holdfast_mutants::{Mutant, while_armed};
 /// Longer than the time between two reads of the row.
 const SLOWLY: Duration = Duration::from_millis(1_500);
 
-/// What the row of a scope says.
+/// The mode, epoch and beat of a scope's row.
 fn row(world: &World, scope: &str) -> (String, i64, i64) {
     let [epoch, beat] = longs(world, scope, &["epoch", "beat"].map(Ident::new));
     let mode = Ident::new("mode");
@@ -36,7 +36,7 @@ fn read(world: &World, scope: &str, columns: &[Ident]) -> crate::compat::databas
     row
 }
 
-/// Writes it, whatever it says, with the durations of this world.
+/// Overwrites the row, with the durations of this world.
 fn set_row(world: &World, scope: &str, mode: &str, epoch: i64) {
     world.write_row(scope, mode, epoch, world.durations);
 }
@@ -45,7 +45,7 @@ fn epoch_of(guard: &RemoteGuard) -> u64 {
     guard.fencing_token().unwrap().epoch()
 }
 
-/// A process that falls back, in the world of that seed.
+/// A world with that random seed, and a process that falls back.
 fn world(seed: u64) -> (Arc<World>, Process) {
     let world = Arc::new(World::new(seed));
     let process = world.machine.process("one");
@@ -98,7 +98,7 @@ fn while_the_native_store_serves_nobody_reads_the_row() {
     world.machine.run(async {
         let locker = fallback(&world, &process).await;
         world.machine.world().seams().sleep(secs(5)).await;
-        // Bumps of both scopes are all that there is; a reader would add one each V/3.
+        // Bumps of both scopes are the only statements; a reader would add one each V/3.
         let before = world.model.arrived();
         let guard = locker.get_lock("a/1").await.unwrap();
         let waits = locker.get_lock_within("a/1", secs(30));
@@ -111,7 +111,7 @@ fn while_the_native_store_serves_nobody_reads_the_row() {
     });
 }
 
-/// The servers are well, and so is Cassandra; one process reaches only the latter.
+/// The servers and Cassandra are well; one process reaches only Cassandra.
 #[test]
 fn who_alone_cannot_reach_the_servers_waits_and_takes_nothing_over() {
     let (world, process) = world(3);
@@ -147,7 +147,7 @@ fn a_hold_is_safe_no_longer_than_v_after_the_last_read_that_was_answered() {
     });
 }
 
-/// Somebody else led the scope on, which is read in time.
+/// Another process leads the scope on, and a read shows it in time.
 #[test]
 fn a_hold_under_another_epoch_is_lost_at_the_next_read() {
     let (world, process) = world(5);
@@ -167,7 +167,7 @@ fn a_hold_under_another_epoch_is_lost_at_the_next_read() {
     });
 }
 
-/// A drain may take its time, as far as those are concerned who hold.
+/// A drain may take as long as it likes, as far as holders are concerned.
 #[test]
 fn who_only_holds_takes_nothing_over() {
     let (world, process) = world(16);
@@ -183,8 +183,8 @@ fn who_only_holds_takes_nothing_over() {
     });
 }
 
-/// `BeatCompared` and `EpochCompared` of the model: a change that is carried out late finds another row. W and V change
-/// with a beat, but for a hand that writes them.
+/// `BeatCompared` and `EpochCompared` of the model: a change that is applied late finds another row. W and V change
+/// only together with a beat, unless an operator writes them by hand.
 #[test]
 fn a_change_of_the_row_asks_for_all_of_it() {
     let (world, process) = world(17);
@@ -214,7 +214,7 @@ fn a_change_of_the_row_asks_for_all_of_it() {
     });
 }
 
-/// Whatever the servers of before had: the row says how long it stands still, and how long a hold lasts.
+/// Whatever the former servers had: the row determines how long it has to stay unchanged, and how long a hold lasts.
 #[test]
 fn w_and_v_are_what_the_row_says() {
     let (world, process) = world(18);
@@ -235,7 +235,7 @@ fn w_and_v_are_what_the_row_says() {
     });
 }
 
-/// Who went by durations that he is not told could take over too early, or hold for too long.
+/// A process that assumed other durations could take over too early, or hold for too long.
 #[test]
 fn a_row_without_w_and_v_is_not_taken_over_and_it_says_what_is_missing() {
     let (world, process) = world(19);
@@ -266,7 +266,7 @@ fn nobody_takes_over_a_scope_that_is_prepared_or_retired_or_has_no_row() {
             world.kill_servers();
             set_row(&world, "a/", mode, 1);
             let error = locker.get_lock_within("a/1", secs(60)).await.unwrap_err();
-            // Which of the two stores says so first is chance.
+            // Which of the two stores answers first is random.
             assert!(matches!(error, Error::Unreachable { .. }), "{error}");
             assert_eq!(row(&world, "a/"), (mode.to_owned(), 1, 0));
             let options = FallbackOptions::default();
@@ -284,7 +284,7 @@ fn nobody_takes_over_a_scope_that_is_prepared_or_retired_or_has_no_row() {
     });
 }
 
-/// The token is drawn, and meanwhile the lease was somebody else's: a cell was deleted by hand, say.
+/// While the token is drawn, another owner gets the lease: for example because its cell was deleted by hand.
 #[test]
 fn a_token_counts_only_if_the_lease_was_had_before_and_after_it_was_drawn() {
     static DRAWS: AtomicUsize = AtomicUsize::new(0);
@@ -321,7 +321,7 @@ fn a_token_counts_only_if_the_lease_was_had_before_and_after_it_was_drawn() {
     });
 }
 
-/// Nobody answers a change to `cassandra` that was never made.
+/// A change to `cassandra` that was never made gets no answer.
 #[test]
 fn a_take_over_without_an_answer_gives_nothing() {
     let (world, process) = world(13);
@@ -345,7 +345,7 @@ fn a_take_over_without_an_answer_gives_nothing() {
     });
 }
 
-/// The read was under way when the lock was had: what it shows may be from before.
+/// The read was under way when the hold began: it may show an earlier state.
 #[test]
 fn a_read_that_began_before_the_lock_was_had_does_not_lengthen_its_hold() {
     let (world, process) = world(14);
@@ -381,8 +381,8 @@ fn a_read_that_began_before_the_lock_was_had_does_not_lengthen_its_hold() {
     });
 }
 
-/// Every read of the row takes longer than the time between two. A process would begin anew with each of them for ever, and with
-/// it keep busy whoever is to answer, if it did not wait longer for the next.
+/// Every read of the row takes longer than the time between two. If a process did not wait longer for the next one, it would
+/// abandon and repeat them forever, and keep the nodes busy.
 #[test]
 fn a_row_that_is_answered_slowly_is_waited_for() {
     let (world, process) = world(16);
@@ -407,7 +407,7 @@ fn a_row_that_is_answered_slowly_is_waited_for() {
     });
 }
 
-/// An attempt that gave its lease up, without an answer, begins anew; then that delete is carried out.
+/// An attempt gives its lease up, without an answer, and starts again; then the delete is applied.
 #[test]
 fn a_late_delete_of_a_lease_that_was_given_up_does_not_hit_the_next_one() {
     let (world, process) = world(15);
@@ -475,7 +475,8 @@ fn a_try_says_whether_somebody_holds_it_there_too() {
     });
 }
 
-/// In `native` it honours the authority as much, and merely waits while others lock in Cassandra.
+/// In `native` a process respects the authority too, and merely waits while others lock in
+/// Cassandra.
 #[test]
 fn a_process_in_native_waits_while_the_scope_is_cassandras() {
     let (world, process) = world(10);

@@ -6,7 +6,7 @@ use crate::compat::model::Odds;
 use crate::compat::statement::{Action, Ident, Statement, Value};
 use crate::{Error, LostReason};
 
-/// Who else could have the lock: an old client, and a native one.
+/// Whether an old client, and a native one, could get the lock.
 async fn others(world: &World, process: &Process) -> [bool; 2] {
     let native = world.native.locker(process);
     [is_free(&world.old(process)).await, is_free(&native).await]
@@ -30,8 +30,8 @@ fn a_lock_in_both_is_kept_from_either_side_under_the_native_token_and_given_back
     });
 }
 
-/// First in Cassandra: who waits for an old client holds nothing natively meanwhile. Then natively: who is not let in
-/// there does not keep the first.
+/// First in Cassandra: a process that waits for an old client holds nothing natively meanwhile. Then natively: a
+/// process that does not get the native lock gives the first one back.
 #[test]
 fn the_first_is_had_before_the_second_is_asked_for_and_given_back_if_the_second_is_not_had() {
     let world = World::new(2);
@@ -59,7 +59,7 @@ fn the_first_is_had_before_the_second_is_asked_for_and_given_back_if_the_second_
     });
 }
 
-/// The other way round than it was taken: as long as the native store has not answered, old clients are kept out.
+/// In reverse order: old clients stay excluded until the native store has answered.
 #[test]
 fn the_native_half_is_given_back_before_the_other() {
     let world = World::new(12);
@@ -79,7 +79,7 @@ fn the_native_half_is_given_back_before_the_other() {
     });
 }
 
-/// Wherever the future is dropped, nothing is left on either side.
+/// Wherever the future is dropped, nothing is left in either store.
 #[test]
 fn an_acquire_that_is_given_up_leaves_nothing_in_either_store() {
     for after_ms in (0..1_500).step_by(30) {
@@ -96,7 +96,7 @@ fn an_acquire_that_is_given_up_leaves_nothing_in_either_store() {
     }
 }
 
-/// While it waits for the native half, it holds the other, and renews it: an old client never gets in between.
+/// While the process waits for the native half, it holds the other and renews it: an old client never gets in between.
 #[test]
 fn the_first_half_is_kept_for_as_long_as_the_second_is_waited_for() {
     let world = World::new(3);
@@ -116,8 +116,8 @@ fn the_first_half_is_kept_for_as_long_as_the_second_is_waited_for() {
     });
 }
 
-/// Cassandra does not answer for longer than the first half is certain, and the second half comes only then: it is no lock,
-/// and both are asked for again.
+/// Cassandra does not answer for longer than the first half is certain, and the second half comes only then: together they
+/// are no lock, and the process requests both again.
 #[test]
 fn a_first_half_that_is_lost_before_the_second_came_is_asked_for_again() {
     let world = World::new(4);
@@ -132,7 +132,7 @@ fn a_first_half_that_is_lost_before_the_second_came_is_asked_for_again() {
             world.model.set_odds(Odds { request_lost: 1_000, ..Odds::default() });
             world.sleep(secs(40)).await;
             world.model.set_odds(Odds::default());
-            // The row in Cassandra has ended: an old client has the lock now.
+            // The row in Cassandra has expired: an old client has the lock now.
             let old = world.old(&b);
             let theirs = old.get_lock_within("jobs", secs(20)).await.unwrap();
             held.release().await.unwrap();
@@ -155,7 +155,8 @@ fn a_first_half_that_is_lost_before_the_second_came_is_asked_for_again() {
     });
 }
 
-/// As soon as it is lost, and not only when the second comes: nobody waits natively with nothing in hand.
+/// The process retries as soon as the first half is lost, not only when the second comes: it never waits natively
+/// without the first.
 #[test]
 fn a_first_half_that_is_lost_is_had_again_while_the_second_is_still_waited_for() {
     let world = World::new(13);
@@ -184,7 +185,7 @@ fn a_first_half_that_is_lost_is_had_again_while_the_second_is_still_waited_for()
     });
 }
 
-/// Either half; and a look at the guard knows it at once.
+/// Either half; and `is_safe` shows it at once.
 #[test]
 fn a_lock_in_both_is_lost_with_either_half() {
     for lose_native in [true, false] {

@@ -1,4 +1,4 @@
-//! Whole lives: old clients and lockers fight for two locks while a scope moves to and fro, and everything goes wrong that may. At
+//! Random simulated runs: old clients and lockers compete for two locks while a scope moves back and forth, under all faults. At
 //! no grant is another guard of the lock safe, and tokens rise (I24, I3).
 
 use std::sync::Mutex;
@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::*;
 use crate::compat::lives::{Judge, SKEW, TTL, below, torment, work};
 
-/// A life, as its processes see it.
+/// A run, as its processes see it.
 struct Life {
     world: World,
     judge: Arc<Judge>,
     seed: u64,
-    /// The stage that the operator is on his way to.
+    /// The direction in which the operator moves the scope.
     towards_native: AtomicBool,
-    /// Processes of old clients, which have no row: the operator sees to it that they are gone in time.
+    /// Processes of old clients, which have no row: the operator ends them in time.
     old: Mutex<Vec<Process>>,
     old_may_come: AtomicBool,
     moves: AtomicUsize,
@@ -61,7 +61,7 @@ impl Life {
         }
     }
 
-    /// Mostly the way the operator goes.
+    /// Mostly follows the operator's direction.
     async fn change_modes(&self, locker: &Locker, process: &Process) {
         let seams = process.seams();
         loop {
@@ -99,13 +99,13 @@ impl Life {
                 }
             } else if let Ok(stage) = scope.go_back().await {
                 self.moves.fetch_add(1, Ordering::Relaxed);
-                // At `both` a process that slipped in may be in `native` still.
+                // At `both` a process that slipped in may still be in `native`.
                 self.old_may_come.store(stage == Stage::Cassandra, Ordering::Relaxed);
             }
         }
     }
 
-    /// The native store is out of reach now and then.
+    /// Makes the native store unreachable now and then.
     async fn trouble_native(&self) {
         let world = self.world.machine.world();
         loop {
@@ -147,11 +147,12 @@ fn live(seed: u64, all: &mut Seen) {
     operator.spawn("native trouble", async move { troubling.trouble_native().await }).detach();
     let start = |process: &Process| life.start(process);
     machine.run(torment(machine, &life.world.model, &start));
-    // Healed: a newcomer in both, which every stage but the last admits, gets the locks.
+    // The faults are over: a new client in `both`, which every stage but the last admits, gets the
+    // locks.
     drop(operation);
     let newcomer = machine.process("newcomer");
     machine.run(async {
-        // Where a move that was not answered may have brought it.
+        // An unanswered move may have brought the scope here.
         if life.world.scope().view().await.unwrap().stage == Stage::Fallback {
             life.world.scope().go_back().await.unwrap();
         }

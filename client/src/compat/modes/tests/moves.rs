@@ -1,4 +1,4 @@
-//! How processes, and the scope, move.
+//! Moves of processes and of the scope.
 
 use super::*;
 use crate::Error;
@@ -72,7 +72,7 @@ fn a_scope_is_not_moved_past_a_process_that_would_be_left_behind_and_says_which(
     });
 }
 
-/// The guard goes on as it was taken, and keeps the row at `cassandra`; locks that are asked for now are taken in both.
+/// The guard stays as it was taken, and keeps the row at `cassandra`; new locks are taken in both stores.
 #[test]
 fn guards_stay_in_the_mode_they_were_taken_in_and_the_row_with_them() {
     let world = World::new(5);
@@ -96,8 +96,8 @@ fn guards_stay_in_the_mode_they_were_taken_in_and_the_row_with_them() {
     });
 }
 
-/// From `cassandra` to `native`: a guard of the one is waited for, whatever the name; what is asked for meanwhile is taken in
-/// both.
+/// From `cassandra` to `native`: the process waits for every guard of the old mode, whatever its name; new locks are taken in
+/// both stores meanwhile.
 #[test]
 fn a_process_does_not_lock_natively_while_it_holds_anything_in_cassandra() {
     let world = World::new(6);
@@ -126,7 +126,7 @@ fn a_process_does_not_lock_natively_while_it_holds_anything_in_cassandra() {
     });
 }
 
-/// A waiter is not left behind in the old mode: it begins anew in the new one, and the change does not wait for it.
+/// The change does not leave a waiter behind in the old mode, or wait for it: the waiter starts again in the new mode.
 #[test]
 fn who_waits_when_the_mode_changes_waits_on_in_the_new_mode() {
     let world = World::new(7);
@@ -146,8 +146,8 @@ fn who_waits_when_the_mode_changes_waits_on_in_the_new_mode() {
     });
 }
 
-/// The leases stand for minutes, the row for 30 s. A process that is paused for longer than its row is certain wakes with guards that are
-/// lost, although nobody else has the lock; and the scope has gone on without it.
+/// The leases stand for minutes, the row for 30 s. A process that is paused for longer than its row is certain wakes with lost guards,
+/// although no other client has the lock; and the scope has moved on without it.
 #[test]
 fn no_guard_outlives_the_row_that_covers_it() {
     let world = World::new(8);
@@ -182,8 +182,8 @@ fn no_guard_outlives_the_row_that_covers_it() {
     });
 }
 
-/// By the clock of the node that the operator asks the row of a paused process is over, and the scope moves on; by that of the node that the
-/// process asks when it wakes it is still there. It is not renewed.
+/// By the clock of the node that the operator asks, the row of a paused process has expired, and the scope moves on. By the clock of the
+/// node that the process asks when it wakes, the row still exists. The process does not renew it.
 #[test]
 fn a_row_that_was_over_by_one_nodes_clock_does_not_come_back_by_anothers() {
     let world = World::new(17);

@@ -1,4 +1,4 @@
-//! A native store as a locker sees one: one holder for each lock, whose lease is kept by keepalives, and tokens that rise.
+//! A native store as a locker sees one: one holder for each lock, a lease that keepalives renew, and rising tokens.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use crate::{Error, FencingToken, GuardState, LostReason, Result};
 
 const TTL: Duration = secs(10);
 
-/// Cheap to clone; all clones are the same.
+/// Cheap to clone; all clones share their state.
 #[derive(Clone)]
 pub(super) struct NativeStore {
     world: Process,
@@ -27,10 +27,10 @@ pub(super) struct NativeStore {
 
 #[derive(Default)]
 struct State {
-    /// Who holds, under which token, until when by the store's clock.
+    /// For each lock the token of its holder, and the deadline by the store's clock.
     held: BTreeMap<String, (u64, Moment)>,
     token: u64,
-    /// Nobody is answered.
+    /// The store answers no request.
     down: bool,
 }
 
@@ -43,17 +43,17 @@ impl NativeStore {
         self.locker_of(process, "c1")
     }
 
-    /// One that says it is of that cluster.
+    /// A locker that reports that cluster.
     pub(super) fn locker_of(&self, process: &Process, cluster: &'static str) -> NativeLike {
         NativeLike { store: self.clone(), process: process.clone(), cluster }
     }
 
-    /// From now on nobody is answered, or everybody again.
+    /// Stops answering all requests, or resumes.
     pub(super) fn set_down(&self, down: bool) {
         self.state.lock().unwrap().down = down;
     }
 
-    /// Who holds it ends with its lease, and does not know.
+    /// Ends a hold in the store without a message to its holder.
     pub(super) fn forget(&self, name: &str) {
         self.state.lock().unwrap().held.remove(name);
     }
@@ -63,13 +63,13 @@ impl NativeStore {
         self.state.lock().unwrap().held.get(name).is_some_and(|(_, until)| now < *until)
     }
 
-    /// Up to so long from one end to the other.
+    /// Takes up to 40 ms, for one direction.
     async fn travel(&self) {
         let length = Duration::from_micros(Rng::next_u64(&self.world) % 40_000);
         self.world.seams().sleep(length).await;
     }
 
-    /// Waits for ever while the store is down.
+    /// Waits while the store is down.
     async fn reach(&self) {
         self.travel().await;
         while self.state.lock().unwrap().down {
@@ -77,7 +77,7 @@ impl NativeStore {
         }
     }
 
-    /// The token, if nobody has it.
+    /// The token, if the lock is free.
     async fn take(&self, name: &str) -> Option<u64> {
         self.reach().await;
         let now = self.world.seams().clock.now();
@@ -120,7 +120,7 @@ impl NativeStore {
     }
 }
 
-/// What one process has of it.
+/// The store as one process uses it.
 pub(super) struct NativeLike {
     store: NativeStore,
     process: Process,
@@ -132,12 +132,12 @@ fn safe_until(sent: Moment) -> Moment {
 }
 
 impl NativeLike {
-    /// Polls, which the real one does not.
+    /// Polls, unlike the real store.
     async fn wait(&self, name: &str, waits: bool) -> Option<Hold> {
         let seams = self.process.seams();
         loop {
             let sent = seams.clock.now();
-            // A request that nobody waits for any more is given back by the store's side.
+            // The store's side gives back the lock of a request that no caller awaits any more.
             let (answer, answered) = tokio::sync::oneshot::channel();
             let (store, lock) = (self.store.clone(), name.to_owned());
             let asking = async move {

@@ -1,4 +1,4 @@
-//! Version 0.1 beside this one: its statements as it sent them, and what it makes of what it reads. See the module.
+//! Version 0.1 beside this one: the statements it sent, and how it interprets what it reads. See the module.
 
 use super::*;
 use crate::compat::database::{Conditional, Row};
@@ -24,12 +24,12 @@ struct Older {
     seq: i64,
 }
 
-/// What it makes of a scope.
+/// A scope as it reads it.
 #[derive(Debug, PartialEq)]
 struct Read {
     stage: String,
     turn: i64,
-    /// Modes of all processes: its tools read them, its processes do not.
+    /// The modes of all processes: its tools read them, its processes do not.
     modes: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ impl Older {
         }
     }
 
-    /// Enters the scope, as it is by what it reads; `None`: it refuses the stage, as one that is not known.
+    /// Enters the scope by what it reads; `None`: it refuses an unknown stage.
     async fn enter(&mut self, mode: &str) -> Option<bool> {
         let Read { stage, turn, .. } = self.read().await;
         if !KNOWN.contains(&stage.as_str()) {
@@ -105,7 +105,7 @@ impl Older {
         self.lwt(statement(RENEW, true, renew)).await
     }
 
-    /// Its tool: `None` if it refuses to look, because of a mode or a stage that is not known.
+    /// Its tool: `None` if it refuses to proceed because of an unknown mode or stage.
     async fn advance(&self, to: &str) -> Option<bool> {
         let Read { stage, turn, modes } = self.read().await;
         let is_known = |text: &String| KNOWN.contains(&text.as_str());
@@ -118,7 +118,7 @@ impl Older {
     }
 }
 
-/// It enters, renews its row, and is in the way of the steps that it has to be in the way of.
+/// It enters, renews its row, and blocks the steps that it has to block.
 #[test]
 fn a_process_of_0_1_is_seen_and_waited_for_at_cassandra_and_both() {
     let world = World::new(1);
@@ -141,7 +141,7 @@ fn a_process_of_0_1_is_seen_and_waited_for_at_cassandra_and_both() {
     });
 }
 
-/// A tool of 0.1 would go on to `native` where it asks for no word and knows no writer.
+/// A tool of 0.1 would go on to `native` although it checks no ties and knows no writer.
 #[test]
 fn a_tool_of_0_1_refuses_a_scope_that_a_process_of_ours_is_in() {
     let world = World::new(2);

@@ -1,4 +1,4 @@
-//! What comes between a look and the write that rests on it; and what nobody should have done.
+//! Events between a read and the write that depends on it, and changes of the table by hand.
 
 use super::*;
 use crate::compat::database::{Answer, Conditional};
@@ -7,7 +7,8 @@ use crate::compat::modes::MoveRefused;
 use crate::compat::modes::scope::Rows;
 use crate::compat::statement::{Action, Ident, Statement, Value};
 
-/// A process enters `cassandra` after the operator looked and before he moves the scope: the next step finds it.
+/// A process enters `cassandra` after the operator looked and before the operator moves the scope: the next step finds
+/// it.
 #[test]
 fn a_process_that_slips_in_before_the_first_step_is_found_at_the_second() {
     let world = World::new(3);
@@ -22,8 +23,8 @@ fn a_process_that_slips_in_before_the_first_step_is_found_at_the_second() {
     });
 }
 
-/// A process enters `fallback` after the operator looked and before the scope goes back to `native`: it stays in `fallback`, and is in the
-/// way of both later steps back. At `cassandra` nothing would keep it and old clients apart (modes 4, I24).
+/// A process enters `fallback` after the operator looked and before the scope goes back to `native`: it stays in `fallback` and blocks
+/// both later steps back. At `cassandra` nothing would exclude it and old clients from each other (modes 4, I24).
 #[test]
 fn a_process_that_slips_into_fallback_is_in_the_way_of_the_later_steps_back() {
     let world = World::new(5);
@@ -42,14 +43,14 @@ fn a_process_that_slips_into_fallback_is_in_the_way_of_the_later_steps_back() {
                 matches!(refused, MoveRefused::InTheWay { stage, .. } if stage == at),
                 "{refused}"
             );
-            // An earlier version moves it all the same.
+            // An earlier version moves the scope all the same.
             let seen = world.scope().view().await.unwrap();
             assert_eq!(rows.change_stage(&seen, next).await, Ok(true));
         }
     });
 }
 
-/// The row of `process` says `fallback` from now on, by whatever wrote it.
+/// Sets the row of `process` to `fallback`.
 async fn says_fallback(rows: &Rows, process: &str) {
     let seq = rows.own(process).await.unwrap().own.unwrap().seq;
     let cells = vec![(Ident::new("mode"), Some(Value::from("fallback/2")))];
@@ -59,8 +60,8 @@ async fn says_fallback(rows: &Rows, process: &str) {
     assert!(matches!(answer, Ok(Conditional::Applied)), "{answer:?}");
 }
 
-/// An operator looks at `both`, where nobody is in the way, and is held up. The scope goes back, a process enters
-/// `cassandra`, the scope comes to `both` once more. What he decided then is not done now.
+/// An operator looks at `both`, where no process is in the way, and is delayed. The scope goes back, a process enters
+/// `cassandra`, and the scope comes to `both` once more. The operator's earlier decision no longer applies.
 #[test]
 fn what_was_decided_on_an_earlier_turn_of_the_scope_is_not_done_later() {
     let world = World::new(4);
@@ -81,8 +82,8 @@ fn what_was_decided_on_an_earlier_turn_of_the_scope_is_not_done_later() {
     });
 }
 
-/// An operator looked at the scope, with nobody in the way, and others moved it since: to where he would have, too. What
-/// he looked at beside it was looked at before.
+/// An operator looked at the scope, with no process in the way, and others moved it since, to the stage that the
+/// operator wanted, too. Whatever else the operator checked, it checked before those moves.
 #[test]
 fn a_scope_is_moved_only_from_where_it_was_seen() {
     let world = World::new(6);
@@ -102,7 +103,7 @@ fn a_scope_is_moved_only_from_where_it_was_seen() {
     });
 }
 
-/// It is done, and nobody knows; asked for again it finds the scope moved on by itself.
+/// The step is applied without an answer; the retry finds the scope already moved.
 #[test]
 fn a_step_that_was_done_without_an_answer_is_answered_as_done() {
     let world = World::new(7);
@@ -114,7 +115,7 @@ fn a_step_that_was_done_without_an_answer_is_answered_as_done() {
     });
 }
 
-/// What the row was changed to without an answer is found out; and what is applied late finds the row moved on.
+/// The process finds out what an unanswered write left in the row; a write that is applied late finds a newer row.
 #[test]
 fn a_write_that_is_applied_late_changes_nothing() {
     let world = World::new(9);
@@ -136,7 +137,7 @@ fn a_write_that_is_applied_late_changes_nothing() {
     });
 }
 
-/// Somebody takes the row away by hand: its guards are lost when the next renewal says so, and the process enters again.
+/// The row is deleted by hand: its guards are lost when the next renewal finds that, and the process enters again.
 #[test]
 fn a_row_that_was_taken_away_takes_its_guards_with_it() {
     let world = World::new(10);
@@ -159,13 +160,13 @@ fn a_row_that_was_taken_away_takes_its_guards_with_it() {
     });
 }
 
-/// A write of a row that makes it another mode's.
+/// A write of a row that gives it another mode.
 fn is_change(statement: &Statement) -> bool {
     matches!(&statement.action, Action::UpdateIf { ttl_s: Some(_), only_if, .. }
         if only_if.iter().any(|(column, _)| column.as_str() == "stage"))
 }
 
-/// The stage was as it has to be when the process looked, and is not when its write is decided.
+/// The stage admits the mode when the process reads it, and no longer when its write is decided.
 #[test]
 fn the_stage_is_asked_with_the_write_and_not_before_it() {
     for enters in [true, false] {
@@ -193,7 +194,8 @@ fn the_stage_is_asked_with_the_write_and_not_before_it() {
     }
 }
 
-/// A change to `both` is applied long after nobody knew; the process has gone back to `cassandra` meanwhile, and holds there.
+/// A change to `both` is applied long after it was reported as unknown; the process has gone back to `cassandra` meanwhile,
+/// and holds there.
 #[test]
 fn a_change_that_is_applied_late_does_not_uncover_what_is_held_since() {
     let world = World::new(13);
@@ -217,7 +219,8 @@ fn a_change_that_is_applied_late_does_not_uncover_what_is_held_since() {
     });
 }
 
-/// A change to `both` is on its way, and will be made. Whoever calls it off does not lock in `cassandra` before that is known.
+/// A change to `both` is under way and will be applied. A process that reverts it does not lock in `cassandra` before it knows
+/// the outcome.
 #[test]
 fn while_a_change_has_no_answer_everything_is_locked_in_both() {
     let world = World::new(14);
@@ -242,7 +245,8 @@ fn while_a_change_has_no_answer_everything_is_locked_in_both() {
     });
 }
 
-/// Stalled anywhere on the way, for longer than the row is certain: what comes out in the end is safe when it does.
+/// The process stalls anywhere on the way, for longer than the row is certain: a guard that is handed out in the end is
+/// safe then.
 #[test]
 fn what_is_not_safe_any_more_is_not_handed_out() {
     for stalls_after_ms in (0..400).step_by(5) {
@@ -274,7 +278,7 @@ fn what_is_not_safe_any_more_is_not_handed_out() {
     }
 }
 
-/// Somebody writes into the table by hand. What the row does not cover any more is lost.
+/// The row is changed by hand. A guard that the row does not cover any more is lost.
 #[test]
 fn a_row_that_says_too_little_takes_its_guards_with_it() {
     let world = World::new(15);

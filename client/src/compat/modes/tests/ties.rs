@@ -1,4 +1,4 @@
-//! What a scope is tied to, and whose rows are whose.
+//! What a scope is tied to, and which rows belong to which process.
 
 use super::*;
 use crate::Error;
@@ -21,7 +21,7 @@ impl World {
         Queue::new(&self.cassandra(process), &options, QueueTables::default()).unwrap()
     }
 
-    /// Whose row of the lease stands.
+    /// The owner in the row of the lease.
     async fn owner(&self, lock: &str) -> String {
         let key = vec![(Ident::new("name"), Value::from(lock))];
         let action = Action::SelectSerial { columns: vec![Ident::new("owner")] };
@@ -48,7 +48,8 @@ fn holders_on_two_recipes() -> (usize, Option<Error>) {
     })
 }
 
-/// They do not exclude each other in Cassandra. The second one is told what the scope is tied to.
+/// The two recipes do not exclude each other in Cassandra. The error of the second process names
+/// what the scope is tied to.
 #[test]
 fn a_scope_has_one_recipe_and_who_comes_by_another_is_refused_by_name() {
     let (holders, refused) = holders_on_two_recipes();
@@ -84,7 +85,7 @@ fn so_are_tables_of_another_name_and_a_table_that_is_set_free_may_be_taken_by_an
     });
 }
 
-/// Two clusters on one scope: a native lock of the one excludes nobody at the other.
+/// Two clusters on one scope: a native lock of one does not exclude clients of the other.
 #[test]
 fn no_native_guard_of_another_cluster_than_the_scopes_is_handed_out() {
     for mode in [LockerMode::Both, LockerMode::Native] {
@@ -113,8 +114,8 @@ fn no_native_guard_of_another_cluster_than_the_scopes_is_handed_out() {
     }
 }
 
-/// The tie is asked for once, and the answer kept: a native lock needs no Cassandra after that. Without an answer no guard is
-/// handed out.
+/// A process requests the tie once and keeps the answer: after that a native lock needs no Cassandra. Without an answer the
+/// process hands out no guard.
 #[test]
 fn the_first_native_guard_of_a_scope_waits_for_its_tie_and_later_ones_ask_nothing() {
     let world = World::new(4);
