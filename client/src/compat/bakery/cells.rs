@@ -1,4 +1,4 @@
-//! The two cells of one attempt, and the two rows that they stand in: every statement of the bakery.
+//! The two cells of one attempt, and the two rows that hold them: every statement of the bakery.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::compat::owner::OwnerId;
 use crate::compat::stamps::Stamps;
 use crate::compat::statement::{Action, Ident, Statement, Value};
 
-/// The most cells that a row may have: all of them have to be looked at.
+/// The most cells that a row may have: a client has to look at all of them.
 const ROW_MAX: i32 = 10_000;
 
-/// One attempt's.
+/// The cells of one attempt.
 pub(super) struct Cells {
     pub(super) tables: Arc<Tables>,
     pub(super) names: Arc<BakeryTables>,
@@ -31,13 +31,14 @@ impl Cells {
         self.names.form
     }
 
-    /// Wiki, line 1; PHP, step 2. From when on the flag stands for its TTL, at least.
+    /// Wiki, line 1; PHP, step 2. Returns the instant from which the flag stands for its TTL, at
+    /// least.
     pub(super) async fn raise_flag(&self) -> Result<Moment, Fault> {
         self.put(&self.names.choosing, self.flag(true)).await
     }
 
-    /// The wiki deletes its flag (line 5); PHP "by changing the true to false" (step 5), which ends with
-    /// its TTL.
+    /// The wiki deletes its flag (line 5); PHP lowers it "by changing the true to false" (step 5), and
+    /// the cell ends with its TTL.
     pub(super) async fn lower_flag(&self) -> Result<(), Fault> {
         match self.form() {
             BakeryForm::Wiki => self.erase_flag().await,
@@ -47,7 +48,8 @@ impl Cells {
         }
     }
 
-    /// Wiki, line 4; PHP, step 4. From when on the number stands for its TTL, at least.
+    /// Wiki, line 4; PHP, step 4. Returns the instant from which the number stands for its TTL, at
+    /// least.
     pub(super) async fn put_number(&self, number: i64) -> Result<Moment, Fault> {
         self.put(&self.names.numbers, Value::from(number)).await
     }
@@ -64,7 +66,7 @@ impl Cells {
     ///
     /// # Errors
     ///
-    /// [`Fault::Refused`] also for a row in which it cannot be seen who is first.
+    /// [`Fault::Refused`] also for a row that does not show which client is first.
     pub(super) async fn line(&self) -> Result<Line, Fault> {
         let numbers = &self.names.numbers;
         let mut line = Line::default();
@@ -80,7 +82,7 @@ impl Cells {
     ///
     /// # Errors
     ///
-    /// [`Fault::Refused`] also for a flag of which nobody can say whether it is up.
+    /// [`Fault::Refused`] also for a flag that is neither up nor down.
     pub(super) async fn choosing(&self) -> Result<BTreeSet<String>, Fault> {
         let choosing = &self.names.choosing;
         let mut up = BTreeSet::new();
@@ -110,8 +112,8 @@ impl Cells {
         }
     }
 
-    /// With a TTL, and with a timestamp of ours: what we send later wins, in whatever order the two
-    /// arrive.
+    /// Writes a cell with a TTL, and with this process' own timestamp: its later write wins, in
+    /// whatever order the two arrive.
     async fn put(&self, table: &Ident, value: Value) -> Result<Moment, Fault> {
         let action = Action::Put {
             cells: vec![(self.names.value.clone(), Some(value))],
@@ -142,7 +144,7 @@ impl Cells {
         let action = Action::First { columns, limit: ROW_MAX + 1 };
         let rows =
             self.tables.scan(Statement::new(table.clone(), vec![self.key()], action)).await?;
-        // As many as no line has: what lies behind the end of a read would be passed over.
+        // More cells than a line has: clients behind the end of the read would be overlooked.
         if rows.len() > usize::try_from(ROW_MAX).unwrap_or(usize::MAX) {
             return Err(Fault::Refused(format!(
                 "table {}: lock {:?} has more than {ROW_MAX} cells; delete those whose owners are gone",

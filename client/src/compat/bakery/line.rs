@@ -2,38 +2,39 @@
 
 use crate::compat::owner::is_ours;
 
-/// Who has drawn what.
+/// The numbers that clients have drawn.
 #[derive(Debug, Default)]
 pub(super) struct Line(Vec<(i64, String)>);
 
-/// Where somebody stands in a line.
+/// A client's position in a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// First.
     Ours,
-    /// The number is not there, or not this one: it has ended, or somebody took it away.
+    /// The number is missing or another one: it has ended, or was deleted.
     NotThere,
-    /// Nobody has a lower number, but somebody else's client has the same: by which rule he compares ids,
-    /// if he does at all, is not known.
+    /// No client has a lower number, but a foreign client has the same; whether and how it compares ids
+    /// is unknown.
     Tied {
-        /// Who.
+        /// The foreign client.
         with: String,
     },
     /// Others are before it.
     Behind {
         /// The first in line.
         first: String,
-        /// How many are before.
+        /// How many are before it.
         before: usize,
     },
 }
 
 impl Line {
-    /// Adds a cell as it is in the table. 0 is not in line: what Lamport has for who does not want in.
+    /// Adds a cell as it is in the table. 0 is not in line: Lamport's value for a process that does
+    /// not compete.
     ///
     /// # Errors
     ///
-    /// What a number is that nobody draws. It may stand for any.
+    /// Describes a number that no client draws. Such a cell could stand for any number.
     pub(super) fn add(&mut self, id: &str, number: Option<i64>) -> Result<(), String> {
         match number {
             Some(0) => {}
@@ -44,17 +45,18 @@ impl Line {
         Ok(())
     }
 
-    /// Wiki, line 3: the highest of all, and one more; `None` behind the last that there is.
+    /// Wiki, line 3: the highest number plus one; `None` behind the last that there is.
     pub(super) fn next_number(&self) -> Option<i64> {
         self.0.iter().map(|(number, _)| *number).max().unwrap_or(0).checked_add(1)
     }
 
-    /// One of those in line that are not `own`.
+    /// One client in line other than `own`.
     pub(super) fn other_than(&self, own: &str) -> Option<&str> {
         self.0.iter().map(|(_, id)| id.as_str()).find(|id| *id != own)
     }
 
-    /// Whether `own` is first with that number: by number, and of equal ones by the id (PHP, step 8).
+    /// The position of `own` with that number: by number, and between equal numbers by the id (PHP,
+    /// step 8).
     pub(super) fn turn_of(&self, own: &str, number: i64) -> Turn {
         if !self.0.iter().any(|(drawn, id)| id == own && *drawn == number) {
             return Turn::NotThere;
@@ -119,7 +121,7 @@ mod tests {
         assert_eq!(line.turn_of("hf1:s/a", 1), Turn::NotThere);
     }
 
-    /// Whichever way the ids compare.
+    /// However the ids compare.
     #[test]
     fn a_strangers_equal_number_is_a_tie_once_nobody_is_before() {
         for old in ["17", "zz"] {

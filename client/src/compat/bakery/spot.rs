@@ -1,5 +1,5 @@
-//! The steps of one attempt at the bakery. Why they are these, and in this order, stands in the [module
-//! above](super).
+//! The steps of one attempt at the bakery. The [module above](super) explains the steps and their
+//! order.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::compat::database::Fault;
 use crate::compat::keeper::{Attempt, Left, Recipe, Renewal};
 use crate::compat::terms::Terms;
 
-/// How many may be before somebody who looks often: the holder, and the next.
+/// A waiter with at most this many before it looks often: the holder, and the next waiter.
 const NEAR: usize = 2;
-/// The longest pause between two looks of who is near; as of the queue.
+/// The longest pause between two looks of such a waiter; as in the queue.
 const NEAR_PAUSE_MAX: Duration = Duration::from_millis(200);
-/// How often who does not wait looks whether those who are choosing have drawn: they need about three round trips.
+/// How often a `try` looks whether those that are choosing have drawn: drawing takes about three round trips.
 const TRY_LOOKS: u32 = 8;
 /// The pause between two of these looks.
 const TRY_PAUSE: Duration = Duration::from_millis(50);
@@ -26,25 +26,26 @@ const TRY_PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct BakerySpot {
     cells: Cells,
     terms: Terms,
-    /// Whether it stays in line when somebody is before it.
+    /// Whether it stays in line behind others.
     waits: bool,
     ticket: Option<Ticket>,
-    /// Of the PHP form: whom its first step waits for, once it has looked.
+    /// In the PHP form: the choosers that its first step waits for, once it has looked.
     first: Option<Choosers>,
     flag_may_be_up: bool,
     has_written: bool,
 }
 
-/// A number that was acknowledged in time, and has stood ever since.
+/// A number that was acknowledged in time, and has stood without a gap since.
 struct Ticket {
     number: i64,
-    /// When its last acknowledged write was sent.
+    /// The instant at which its last acknowledged write was sent.
     sent: Moment,
-    /// Whom it waits for, once it has looked. Who raises a flag later than that draws a higher number.
+    /// The choosers that it waits for, once it has looked. A client that raises its flag later draws a
+    /// higher number.
     choosers: Option<Choosers>,
 }
 
-/// Who was choosing at a first look, and is since.
+/// The clients that were choosing at a first look and at every look since.
 type Choosers = BTreeSet<String>;
 
 impl BakerySpot {
@@ -64,16 +65,16 @@ impl BakerySpot {
         self.cells.clock.now()
     }
 
-    /// What has to be before a number is drawn; `Some` if it is not so yet.
+    /// The steps before a number is drawn; `Some` if drawing has to wait.
     async fn before_drawing(&mut self) -> Result<Option<Attempt>, Fault> {
         if !self.waits {
-            // In no seed: nothing is gained by a number behind others.
+            // In no article: a number behind others gains nothing.
             let line = self.cells.line().await?;
             if let Some(other) = line.other_than(self.cells.owner.as_str()) {
                 return Ok(Some(held_by(other)));
             }
         }
-        // PHP, step 1. It excludes nobody, see the module.
+        // PHP, step 1. It excludes no client; see the module.
         if self.cells.form() == BakeryForm::Php
             && let Some(chooser) = self.awaited(Phase::BeforeDrawing).await?
         {
@@ -82,8 +83,8 @@ impl BakerySpot {
         Ok(None)
     }
 
-    /// Wiki, lines 1 to 4; PHP, steps 2 to 4. What an earlier call left behind without an answer loses to
-    /// what this one writes later.
+    /// Wiki, lines 1 to 4; PHP, steps 2 to 4. Cells of an earlier call that had no answer lose to this
+    /// call's later writes.
     async fn draw(&mut self) -> Result<(), Fault> {
         (self.has_written, self.flag_may_be_up) = (true, true);
         let raised = self.cells.raise_flag().await?;
@@ -95,7 +96,8 @@ impl BakerySpot {
             )));
         };
         let sent = self.cells.put_number(number).await?;
-        // Without the flag somebody may have looked between, drawn a higher number, and be in.
+        // Without the flag another client may have looked in between, drawn a higher number, and
+        // taken the lock.
         if self.now() >= self.terms.safe_until(raised) {
             return Err(Fault::NotDone(
                 "drawing a number took longer than the flag is certain to stand".into(),
@@ -106,9 +108,9 @@ impl BakerySpot {
         Ok(())
     }
 
-    /// Writes the number again, and says when it was sent. `None` if the last one may have ended before
-    /// this one came, late as it was or its owner: who drew between the two did not see it, and it counts for
-    /// nothing.
+    /// Writes the number again, and returns when it was sent. Returns `None` if the last write may have
+    /// ended before this one arrived, because the write or its client was late: a client that drew in
+    /// between did not see the number, so it counts for nothing.
     async fn write_again(&mut self) -> Result<Option<Moment>, Fault> {
         let Some(Ticket { number, sent, .. }) = self.ticket else { return Ok(None) };
         let put = self.cells.put_number(number).await;
@@ -121,7 +123,7 @@ impl BakerySpot {
         Ok(Some(sent))
     }
 
-    /// Who waits renews its number as who holds does.
+    /// A waiter renews its number as a holder does.
     async fn keep_in_line(&mut self) -> Result<(), Fault> {
         let is_due = |ticket: &Ticket| self.now() >= self.terms.renew_at(ticket.sent);
         if self.ticket.as_ref().is_some_and(is_due) {
@@ -139,8 +141,8 @@ impl BakerySpot {
         Ok(())
     }
 
-    /// One of those that are waited for: who was choosing at the first look of this phase, and is still. Who
-    /// does not wait gives them a moment.
+    /// One of those that were choosing at the first look of this phase and still are. A `try` looks
+    /// several times.
     async fn awaited(&mut self, phase: Phase) -> Result<Option<String>, Fault> {
         let mut looks = 0;
         loop {
@@ -167,7 +169,7 @@ impl BakerySpot {
         }
     }
 
-    /// Wiki, lines 6 and 8 to 12; PHP, step 6.
+    /// The chooser that a client with a number waits for. Wiki, lines 6 and 8 to 12; PHP, step 6.
     async fn chooser(&mut self) -> Result<Option<String>, Fault> {
         let nobody_left =
             |ticket: &Ticket| ticket.choosers.as_ref().is_some_and(BTreeSet::is_empty);
@@ -177,8 +179,8 @@ impl BakerySpot {
         self.awaited(Phase::InLine).await
     }
 
-    /// Wiki, lines 7 and 13 to 16, in the order of PHP's steps 6 to 9: the numbers are read after
-    /// everybody who was choosing has one.
+    /// Wiki, lines 7 and 13 to 16, in the order of PHP's steps 6 to 9: it reads the numbers after
+    /// all clients that were choosing have one.
     async fn take_turn(&mut self) -> Result<Attempt, Fault> {
         let line = self.cells.line().await?;
         let Some(Ticket { number, sent, .. }) = self.ticket else {
@@ -191,7 +193,7 @@ impl BakerySpot {
                 Ok(Attempt::HeldBy { owner: None, again: None })
             }
             Turn::Tied { with } => {
-                // A higher number comes after his by any rule.
+                // A higher number comes after the other client's by any rule.
                 self.ticket = None;
                 Ok(held_by(&with))
             }
@@ -202,7 +204,7 @@ impl BakerySpot {
         }
     }
 
-    /// It waits for somebody, and looks again before its number has to be written again, at the latest.
+    /// Waits for another client, and looks again before its number is due for a renewal, at the latest.
     fn behind(&self, owner: &str, pause_max: Duration) -> Attempt {
         let due = |ticket: &Ticket| {
             self.terms.renew_at(ticket.sent).saturating_since(self.now()).min(pause_max)
@@ -211,12 +213,12 @@ impl BakerySpot {
     }
 }
 
-/// When it waits for who is choosing.
+/// The phase in which it waits for choosers.
 #[derive(Clone, Copy)]
 enum Phase {
     /// PHP, step 1.
     BeforeDrawing,
-    /// With its number.
+    /// It has its number.
     InLine,
 }
 
@@ -240,7 +242,7 @@ impl Recipe for BakerySpot {
         }
     }
 
-    /// In no seed. The number is the lock.
+    /// In no article. The number is the lock.
     async fn renew(&mut self) -> Renewal {
         match self.write_again().await {
             Ok(Some(sent)) => Renewal::Applied(sent),
@@ -249,7 +251,8 @@ impl Recipe for BakerySpot {
         }
     }
 
-    /// Wiki, line 19; PHP, step 10: the number first, for the next in line looks at that.
+    /// Wiki, line 19; PHP, step 10: deletes the number first, because the next in line looks at
+    /// that.
     async fn leave(&mut self) -> Result<Left, Fault> {
         if !self.has_written {
             return Ok(Left::NotHad);

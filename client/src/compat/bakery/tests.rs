@@ -19,7 +19,7 @@ use crate::compat::scene::{self, cassandra, options, world};
 use crate::compat::statement::{Action, Statement, Value};
 
 const FORMS: [BakeryForm; 2] = [BakeryForm::Wiki, BakeryForm::Php];
-/// The seeds' cells end never.
+/// The articles' cells never end.
 const NEVER_S: i32 = 100_000_000;
 
 const fn secs(seconds: u64) -> Duration {
@@ -30,7 +30,7 @@ const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// A locker of this process, with the terms of lives.
+/// A locker of this process, with the TTL and skew of simulated runs.
 fn locker(model: &Model, process: &Process, form: BakeryForm) -> Bakery {
     locker_for(model, process, form, (lives::TTL, lives::SKEW))
 }
@@ -67,7 +67,7 @@ fn put(table: &str, id: &str, value: Option<Value>, ttl_s: i32, at_us: i64) -> S
     on_cell(table, id, Action::Put { cells, ttl_s, at_us })
 }
 
-/// A client of the seeds at the lock `foo`, step by step.
+/// A client of the articles at the lock `foo`, step by step.
 struct Old<'a> {
     seams: Seams,
     model: &'a Model,
@@ -83,7 +83,7 @@ impl<'a> Old<'a> {
         Self { seams, model, id, form, stamp, ttl_s: NEVER_S }
     }
 
-    /// With cells that end, as the seeds have none.
+    /// With cells that have a TTL, unlike the articles'.
     fn with_ttl(self, ttl_s: i32) -> Self {
         Self { ttl_s, ..self }
     }
@@ -93,7 +93,7 @@ impl<'a> Old<'a> {
         self.stamp.get()
     }
 
-    /// Whether it was acknowledged.
+    /// Returns whether the write was acknowledged.
     async fn write(&self, table: &str, value: Value) -> bool {
         let put = put(table, self.id, Some(value), self.ttl_s, self.at_us());
         self.model.execute(put).await.is_ok()
@@ -127,7 +127,7 @@ impl<'a> Old<'a> {
         }
     }
 
-    /// All of it.
+    /// All steps of drawing.
     async fn draw(&self) -> i64 {
         self.raise_flag().await;
         let number = self.next_number().await;
@@ -159,7 +159,7 @@ async fn numbers(model: &Model) -> BTreeMap<String, i64> {
     cells.into_iter().filter_map(|(id, value)| Some((id, value.long()?))).collect()
 }
 
-/// Whose flag is up.
+/// The clients whose flags are up.
 async fn choosing(model: &Model) -> Vec<String> {
     let cells = cells(model, "choosing").await;
     cells.into_iter().filter(|(_, value)| is_up(value)).map(|(id, _)| id).collect()

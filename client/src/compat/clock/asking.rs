@@ -1,4 +1,4 @@
-//! Many who ask share a read, none of them one that had begun before.
+//! Concurrent questions share a read, and none shares one that began before it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,9 +11,9 @@ use crate::compat::database::Fault;
 type Answer = Result<u64, Fault>;
 type Read = dyn Fn() -> BoxFuture<'static, Answer> + Send + Sync;
 
-/// One read at a time, in a task of its own: whoever asks while one is on its way shares the next one, with
-/// all others who did. An answer that had begun before the question could be less than what somebody else
-/// was told meanwhile.
+/// One read at a time, in a task of its own: questions that come while one is under way share the next
+/// one. An answer of a read that began before the question could be less than an answer that another
+/// question got meanwhile.
 pub(super) struct Asking {
     seams: Seams,
     read: Box<Read>,
@@ -23,7 +23,7 @@ pub(super) struct Asking {
 #[derive(Default)]
 struct Waiting {
     is_reading: bool,
-    /// For the read that has not begun. As many as there are open questions.
+    /// The questions for the read that has not begun.
     askers: Vec<oneshot::Sender<Answer>>,
 }
 
@@ -35,7 +35,7 @@ impl Asking {
         Arc::new(Self { seams, read: Box::new(read), waiting: Mutex::default() })
     }
 
-    /// The answer of a read that begins after this was called. Cancel safe: the read goes on for the
+    /// Returns the answer of a read that begins after this call. Cancel safe: the read goes on for the
     /// others.
     pub(super) async fn ask(self: &Arc<Self>) -> Answer {
         let (answer, answered) = oneshot::channel();
@@ -51,7 +51,7 @@ impl Asking {
         answered.await.unwrap_or_else(|_| Err(Fault::NotDone("the process ends".into())))
     }
 
-    /// Reads until nobody waits.
+    /// Reads until no question waits.
     async fn read_on(&self) {
         loop {
             let askers = {
@@ -65,7 +65,7 @@ impl Asking {
             };
             let answer = (self.read)().await;
             for asker in askers {
-                // It may have gone.
+                // The caller may have gone.
                 let _ = asker.send(answer.clone());
             }
         }
@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// Each read says which one it is, and takes a second.
+    /// Each read returns its number, and takes a second.
     #[test]
     fn who_asks_while_a_read_is_on_its_way_shares_the_next_one() {
         let machine = Machine::new(1);

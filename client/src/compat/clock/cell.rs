@@ -1,4 +1,4 @@
-//! The cell `GlobalTime`: its statements, and what is a time.
+//! The cell `GlobalTime`: its statements, and which values are a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use super::TimeTable;
 use crate::compat::database::{Fault, Tables};
 use crate::compat::statement::{Action, Ident, NODE_TIME, Statement, Value};
 
-/// The end of the year 9999. What is later is no time, and nothing goes on from there.
+/// The end of the year 9999. A later value is no time, and the service does not go on from it.
 pub(super) const LATEST_US: u64 = 253_402_300_799_999_999;
 
-/// Whether it can be one.
+/// Whether a value can be a time.
 pub(super) fn is_time(us: u64) -> bool {
     (1..=LATEST_US).contains(&us)
 }
@@ -32,11 +32,11 @@ impl Cell {
         Statement::new(table.clone(), vec![(name.clone(), Value::from(cell.as_str()))], action)
     }
 
-    /// Listing 8, step 2: what is there, microseconds since 1970; `None` before the first time.
+    /// Listing 8, step 2: the cell's value, microseconds since 1970; `None` before the first time.
     ///
     /// # Errors
     ///
-    /// [`Fault::Refused`] if it is no time, and if the table is not as it should be.
+    /// [`Fault::Refused`] if the value is no time, or the table is not as it should be.
     pub(super) async fn read(&self) -> Result<Option<u64>, Fault> {
         let value = &self.table.value;
         let read = Action::First { columns: vec![value.clone()], limit: 1 };
@@ -51,15 +51,15 @@ impl Cell {
         }
     }
 
-    /// Step 4: with the value for its timestamp, so that on no replica of the table it is ever less than it
-    /// was. Twice, or late, is harmless.
+    /// Step 4: writes the value with itself as the timestamp, so that on no node it is ever less than
+    /// before. A repeated or late write is harmless.
     pub(super) async fn write(&self, time: u64) -> Result<(), Fault> {
         let at_us = i64::try_from(time).unwrap_or(i64::MAX);
         let cells = vec![(self.table.value.clone(), Some(Value::from(at_us)))];
         self.tables.write(self.statement(Action::Put { cells, ttl_s: 0, at_us })).await
     }
 
-    /// What the wall clock of any of the cluster's nodes shows, since 1970.
+    /// The wall clock of any one of the cluster's nodes, since 1970.
     pub(super) async fn node_time(&self) -> Result<Duration, Fault> {
         let rows = self.tables.scan(Statement::node_time()).await?;
         let shown = rows.first().and_then(|row| row.long(&Ident::new(NODE_TIME)));

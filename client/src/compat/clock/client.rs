@@ -1,4 +1,4 @@
-//! Who asks the time service.
+//! The client of the time service.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::items::invalid;
 use crate::transport::time::{GrpcReplica, NoTime};
 use crate::{Error, Result};
 
-/// How long one replica may take unless said otherwise.
+/// How long one replica may take by default.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
-/// Asks one of several replicas, the next one when it does not answer in time. Cheap to clone; clones are
-/// the same client.
+/// Asks one of several replicas, and the next one when it does not answer in time. Cheap to clone;
+/// clones are the same client.
 ///
 /// It never falls back to a clock of its own: a place by that would be out of order.
 #[derive(Clone)]
@@ -26,24 +26,24 @@ pub struct TimeClient {
     replicas: Arc<[Replica]>,
     seams: Seams,
     limit: Duration,
-    /// Who is asked first: whoever answered last.
+    /// The replica to ask first: the one that answered last.
     first: Arc<AtomicUsize>,
     /// The largest answer so far, microseconds.
     last_us: Arc<AtomicU64>,
 }
 
-/// One of them, and how it is asked.
+/// A replica, and how to ask it.
 pub(super) struct Replica {
     pub(super) name: String,
     pub(super) ask: Box<dyn Fn() -> BoxFuture<'static, Result<u64, NoTime>> + Send + Sync>,
 }
 
 impl TimeClient {
-    /// Of the replicas at `host:port`, separated by commas. Nobody is asked yet.
+    /// A client of the replicas at `host:port`, separated by commas. It asks none yet.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] if there is none, or one without a port.
+    /// [`Error::Setting`] if there is no replica, or one without a port.
     pub fn new(endpoints: &str) -> Result<Self> {
         let replica = |name: String| {
             let grpc = Arc::new(GrpcReplica::at(&name)?);
@@ -76,13 +76,13 @@ impl TimeClient {
         self
     }
 
-    /// Microseconds since 1970: at least what any replica answered anybody before this was called, and what
-    /// this client was answered before. Cancel safe. Takes at most the limit for each replica.
+    /// Microseconds since 1970: at least every answer that any replica gave before this call, and every
+    /// earlier answer of this client. Cancel safe. Takes at most the limit for each replica.
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] if no replica answered, [`Error::Refused`] if all of them said that there is
-    /// no time to be had as things are.
+    /// [`Error::Unreachable`] if no replica answered, [`Error::Refused`] if all of them refused to give
+    /// a time.
     pub async fn now_us(&self) -> Result<u64> {
         let began = self.seams.clock.now();
         let first = self.first.load(Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl TimeClient {
         let Ok(answer) = self.seams.timeout(self.limit, (replica.ask)()).await else {
             return Err(NoTime::NotNow(format!("no answer within {:?}", self.limit)));
         };
-        // One far off would be ours for ever.
+        // A value far off would stay this client's largest answer for ever.
         match answer {
             Ok(now_us) if !is_time(now_us) => {
                 Err(NoTime::Refused(format!("it answers {now_us}, which is no time")))

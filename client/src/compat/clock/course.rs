@@ -1,32 +1,34 @@
-//! Where the time is that nobody's clock has reached, and where it goes from there.
+//! The course of the time while it is ahead of all clocks.
 
 use std::time::Duration;
 
 use holdfast_seams::Moment;
 
-/// What one replica knows of the cell: one of its values, at an instant of this process' own watch.
+/// What one replica knows of the cell: one of its values, at an instant of this process' monotonic
+/// clock.
 ///
 /// # Invariant
 ///
-/// - By that instant the time had come so far: the value was in the cell, or was worked out for that
-///   instant and is there now. So whatever [`Course::goes_on`] says is half a watch's rate from a value
-///   that was the time: however many replicas go on from each other's values, together they are no faster
-///   than that.
-/// - And no slower: of all values that were seen it is the one that takes the time farthest. Whoever began anew from each
-///   larger value that somebody else had written would be held up by it, and so would the other one.
+/// - By that instant the time had come so far: the value was in the cell, or was computed for that
+///   instant and is there now. So [`Course::goes_on`] runs at half a clock's rate from a value that was
+///   the time: however many replicas go on from each other's values, together they are no faster than
+///   that.
+/// - And no slower: of all values that were seen it is the one that takes the time farthest. A replica
+///   that started again from each larger value of another replica would be slowed by it, and would slow
+///   the other.
 #[derive(Debug, Default)]
 pub(super) struct Course(Option<(u64, Moment)>);
 
 impl Course {
-    /// The cell was seen, or written, with this value; the answer came at `now`. It counts if the time would not have come so
-    /// far by itself.
+    /// Records that the replica read or wrote this value; the answer came at `now`. The value counts if the time would
+    /// not have come so far by itself.
     pub(super) fn saw(&mut self, value: u64, now: Moment) {
         if self.goes_on(now).is_none_or(|expected| value > expected) {
             self.0 = Some((value, now));
         }
     }
 
-    /// How far the time is at `now` if no clock is ahead of it: half of what has passed since.
+    /// The time at `now` if no clock is ahead of it: half of the time passed since is added.
     pub(super) fn goes_on(&self, now: Moment) -> Option<u64> {
         let (known, since) = self.0?;
         Some(known.saturating_add(micros(now.saturating_since(since) / 2)))
@@ -58,7 +60,8 @@ mod tests {
         assert_eq!(course.goes_on(at(1_100)), Some(2_000_000));
     }
 
-    /// Each sees what the other wrote a moment before it goes on itself. They would give each other a microsecond at a time.
+    /// Each sees the other's value a moment before it goes on itself. If it restarted there, each turn would gain a
+    /// microsecond.
     #[test]
     fn two_that_see_each_others_values_go_on_at_half_the_rate() {
         let (mut courses, mut cell) = ([Course::default(), Course::default()], 1_000_000);

@@ -18,9 +18,9 @@ use crate::compat::queue::QueueTime;
 use crate::transport::time::TimePort;
 use crate::{Error, Result};
 
-/// Tells the time, and keeps it going; see the [module](super). Cheap to clone; clones are the same
-/// replica. What it knows is only in the cell: one that is started again is as good as one that was never
-/// stopped.
+/// Answers with the time, and keeps it going; see the [module](super). Cheap to clone; clones are the
+/// same replica. All its state that matters is in the cell: a restarted replica is as good as one that
+/// never stopped.
 #[derive(Clone)]
 pub struct TimeReplica {
     cassandra: Cassandra,
@@ -38,14 +38,14 @@ struct Shared {
     settled_us: AtomicU64,
 }
 
-/// What one update found and did.
+/// The result of one update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeUpdate {
     /// The time after it, microseconds since 1970; `None`: there is none yet.
     pub time_us: Option<u64>,
-    /// What this machine's clock shows.
+    /// This machine's clock.
     pub local_us: u64,
-    /// By how much that is further ahead of a Cassandra node's clock than it may be; zero: it is believed.
+    /// By how much that clock is too far ahead of a Cassandra node's; zero: it is believed.
     pub disbelieved: Duration,
 }
 
@@ -57,7 +57,7 @@ impl TimeUpdate {
 }
 
 impl TimeReplica {
-    /// A replica of the service of this cell. Nothing is asked of it yet, and the time does not go on by it
+    /// A replica of the service of this cell. It sends no statement yet, and does not move the time
     /// before [`TimeReplica::keep`].
     ///
     /// # Errors
@@ -81,31 +81,31 @@ impl TimeReplica {
         Ok(Self { cassandra: cassandra.clone(), options, shared, asking })
     }
 
-    /// What time it is: at least what any replica answered before this was called. Microseconds since 1970.
+    /// The time: at least every answer that any replica gave before this call. Microseconds since 1970.
     /// Cancel safe.
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] without a QUORUM, or while there is no time yet; [`Error::Refused`] if the
-    /// table is not there, or has what is no time.
+    /// [`Error::Unreachable`] without a QUORUM, or while there is no time yet; [`Error::Refused`] if
+    /// the table does not exist, or its cell holds no time.
     pub async fn now_us(&self) -> Result<u64> {
         let began = self.shared.seams.clock.now();
         self.asking.ask().await.map_err(|fault| self.cassandra.failed(fault, began))
     }
 
-    /// One update of the cell (listing 8). Dropping the future leaves open whether it was done; both are
-    /// right.
+    /// Updates the cell once (listing 8). Dropping the future leaves open whether the update was done;
+    /// both are right.
     ///
     /// # Errors
     ///
-    /// As of [`TimeReplica::now_us`].
+    /// As [`TimeReplica::now_us`].
     pub async fn update(&self) -> Result<TimeUpdate> {
         let began = self.shared.seams.clock.now();
         self.shared.update().await.map_err(|fault| self.cassandra.failed(fault, began))
     }
 
-    /// Keeps the time going: updates the cell again and again, tells of each, and comes back only with what
-    /// makes it senseless to go on. Stops when dropped.
+    /// Keeps the time going: updates the cell repeatedly, passes each result to `tell`, and returns
+    /// only with an error that makes it useless to go on. Stops when dropped.
     pub async fn keep(&self, mut tell: impl FnMut(&Result<TimeUpdate>)) -> Error {
         loop {
             let updated = self.update().await;
@@ -117,7 +117,7 @@ impl TimeReplica {
         }
     }
 
-    /// Answers at `port` until it is dropped.
+    /// Answers at `port` until the future is dropped.
     ///
     /// # Errors
     ///
@@ -133,7 +133,8 @@ impl TimeReplica {
 }
 
 impl Shared {
-    /// "It is enough to return the current value": one that a QUORUM has, or a later read could miss it.
+    /// "It is enough to return the current value": a value that a QUORUM has, or a later read could
+    /// miss it.
     async fn answer(&self) -> Result<u64, Fault> {
         let mut there = self.cell.read().await?;
         if there.is_none() {
@@ -150,7 +151,7 @@ impl Shared {
         Ok(time)
     }
 
-    /// Listing 8, and what it does not say: what to do in step 3 otherwise.
+    /// Listing 8, and what it leaves out: what step 3 does otherwise.
     async fn update(&self) -> Result<TimeUpdate, Fault> {
         let clock = &self.seams.clock;
         let local = Duration::from_millis(clock.wall_ms());
@@ -170,7 +171,7 @@ impl Shared {
         Ok(TimeUpdate { time_us: next.max(there), local_us, disbelieved })
     }
 
-    /// At QUORUM: whoever reads at QUORUM from now on reads no less.
+    /// Writes at QUORUM: each later read at QUORUM returns no less.
     async fn write(&self, time: u64) -> Result<(), Fault> {
         self.cell.write(time).await?;
         self.settled_us.fetch_max(time, Ordering::AcqRel);
@@ -182,7 +183,7 @@ impl Shared {
     }
 }
 
-/// In a service that is a replica itself.
+/// For a service that is a replica itself.
 impl QueueTime for TimeReplica {
     fn now_us(&self) -> BoxFuture<'_, Result<u64>> {
         Box::pin(Self::now_us(self))

@@ -32,7 +32,7 @@ fn replica(model: &Model, process: &Process) -> TimeReplica {
         .unwrap()
 }
 
-/// One that keeps the time going for as long as its process lives.
+/// A replica that keeps the time going while its process runs.
 fn kept(model: &Model, process: &Process) -> TimeReplica {
     let kept = replica(model, process);
     let keeping = kept.clone();
@@ -49,7 +49,7 @@ fn put(value: Value, at_us: i64) -> Statement {
     cell(Action::Put { cells: vec![(Ident::new("value"), Some(value))], ttl_s: 0, at_us })
 }
 
-/// Listing 8, step 2, and the seed's answer: "it is enough to return the current value of the cell".
+/// Listing 8, step 2, and the article's answer: "it is enough to return the current value of the cell".
 async fn old_answer(model: &Model) -> Option<i64> {
     let columns = vec![Ident::new("value")];
     match model.execute(cell(Action::First { columns, limit: 1 })).await {
@@ -58,7 +58,7 @@ async fn old_answer(model: &Model) -> Option<i64> {
     }
 }
 
-/// Listing 8 as it stands.
+/// Listing 8, unchanged.
 async fn old_update(model: &Model, process: &Process) {
     // Step 1.
     let local_time = i64::try_from(process.seams().clock.wall_ms()).unwrap() * 1_000;
@@ -70,7 +70,7 @@ async fn old_update(model: &Model, process: &Process) {
     }
 }
 
-/// An old replica, every 500 ms, for as long as its process lives.
+/// An old replica, with an update every 500 ms while its process runs.
 fn old_replica(model: &Model, process: &Process) {
     let (model, old) = (model.clone(), process.clone());
     let updating = async move {
@@ -86,8 +86,8 @@ fn below(process: &Process, number: u64) -> u64 {
     Rng::next_u64(process) % number
 }
 
-/// Who asks any of the replicas there are, for a while; each answer is compared with the largest one that
-/// anybody had before the question was asked.
+/// Askers of any of the replicas, for a while; each answer is compared with the largest answer that any
+/// asker had before the question.
 struct Askers {
     replicas: Mutex<Vec<(Process, TimeReplica)>>,
     largest: Counter<u64>,
@@ -126,7 +126,7 @@ impl Askers {
         }
     }
 
-    /// Replicas stall, die and are started anew with other clocks.
+    /// Replicas stall, die and are replaced by new ones with other clocks.
     async fn disturb(&self, machine: &Machine, model: &Model) {
         let world = machine.world();
         for turn in 0..20 {
@@ -154,8 +154,8 @@ fn skew(world: &Process) -> i64 {
     i64::try_from(below(world, 80_000)).unwrap() - 40_000
 }
 
-/// Three replicas with clocks that differ, jump, stall, die and are started anew, while statements get lost
-/// and come late; two minutes of five who ask any of them. The number of answers.
+/// Three replicas with clocks that differ and jump stall, die and are replaced, while statements get
+/// lost or come late; five askers ask any of them for two minutes. Returns the number of answers.
 fn live(seed: u64, beside_old_ones: bool) -> usize {
     let (machine, model) = world(seed);
     model.set_odds(Odds { answer_lost: 40, request_lost: 150, late: 60, unavailable: 20 });
@@ -193,8 +193,8 @@ fn beside_old_replicas_no_answer_of_ours_is_less_than_one_before() {
     assert!(answers > 5_000, "{answers} answers");
 }
 
-/// Nobody stalls: the time is that of the fastest clock that lives, at most an update and an answer behind
-/// it.
+/// No replica stalls: the time is that of the fastest running clock, at most an update and an answer
+/// behind it.
 #[test]
 fn the_time_is_the_largest_of_the_replicas_clocks() {
     let (machine, model) = world(1);
@@ -215,8 +215,7 @@ fn the_time_is_the_largest_of_the_replicas_clocks() {
     });
 }
 
-/// Four who ask at the same time, and one who asks alone: a read each, once the value is known to be
-/// settled.
+/// Four questions at the same time, and one alone: a read each, once the value is known to be settled.
 #[test]
 fn an_answer_is_one_read_that_those_who_ask_together_share() {
     let (machine, model) = world(2);
@@ -233,7 +232,7 @@ fn an_answer_is_one_read_that_those_who_ask_together_share() {
     });
 }
 
-/// What somebody else wrote is written once more, and then known.
+/// The second replica writes the first one's value once more, and then knows it as settled.
 #[test]
 fn what_a_replica_did_not_write_is_settled_before_it_is_answered() {
     let (machine, model) = world(3);

@@ -1,7 +1,8 @@
-//! Leader election: the lease's row with a value, and those who look at it.
+//! Leader election: the lease's row with a value, and observers that read it.
 //!
-//! Seed: "nodes that want to become master try to grab the lease on start; the one that was elected
-//! renews it in the background; the clients poll to verify that the master is still master".
+//! Article: "nodes that want to become master try to grab the lease on start; the one that was
+//! elected renews it in the background; the clients poll to verify that the master is still
+//! master".
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +20,18 @@ use crate::compat::owner::thread_id;
 use crate::compat::statement::{Action, Statement, Value};
 use crate::{Error, RefusalReason, Result};
 
-/// The longest pause between two looks of an observer, as of a waiter.
+/// The longest pause between two reads of an observer; a waiter has the same.
 const LOOK_EVERY_MAX: Duration = Duration::from_secs(2);
 
 impl Lease {
-    /// Stands for `name` and waits to be elected; `value` is what observers are shown from the
-    /// first moment on, an address for one.
+    /// Stands for `name` and waits to be elected. Observers see `value`, an address for example,
+    /// from the moment of the election on.
     ///
-    /// Dropping the future withdraws.
+    /// Dropping the future withdraws the candidacy.
     ///
     /// # Errors
     ///
-    /// As of [`RemoteLocker::acquire`](crate::compat::RemoteLocker::acquire).
+    /// As [`RemoteLocker::acquire`](crate::compat::RemoteLocker::acquire).
     pub async fn campaign(
         &self,
         name: &str,
@@ -43,17 +44,17 @@ impl Lease {
         Ok(Leadership { guard, value, renew_now })
     }
 
-    /// Looks at who leads `name`, now and whenever that changes.
+    /// Observes who leads `name`, now and after each change.
     pub fn observe(&self, name: &str) -> Observer {
         Observer { lease: self.clone(), name: name.to_owned(), told: false, last: None }
     }
 
-    /// Who leads `name` now: a read at SERIAL.
+    /// Reads at SERIAL who leads `name` now.
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] without an answer in time, [`Error::Refused`] if the table cannot be
-    /// read.
+    /// [`Error::Unreachable`] if no answer comes in time, [`Error::Refused`] if Cassandra refuses
+    /// the read.
     pub async fn leader(&self, name: &str) -> Result<Option<Leader>> {
         check_lock_name(name)?;
         let limit = self.keeping.answer_limit;
@@ -83,7 +84,7 @@ impl Lease {
     }
 }
 
-/// Whether a look that failed is worth another one.
+/// Whether a read that failed is worth a retry.
 enum Retry {
     Later(String),
     Never(String),
@@ -114,7 +115,7 @@ impl Retry {
     }
 }
 
-/// An election won, for as long as its guard is safe.
+/// An election won; it lasts as long as its guard is safe.
 #[derive(Debug)]
 #[must_use = "dropping it resigns"]
 pub struct Leadership {
@@ -129,13 +130,13 @@ impl Leadership {
         &self.guard
     }
 
-    /// Changes what observers are shown, and waits until that is in the row; `None` removes it.
+    /// Changes the value that observers see, and waits until the row has it; `None` removes it.
     ///
-    /// Dropping the future leaves it to the next renewal.
+    /// Dropping the future leaves the change to the next renewal.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the leadership is lost before that: it may or may not have been changed.
+    /// [`Error::Lost`] if the leadership is lost first: the row may or may not have the change.
     pub async fn set_value(&self, value: Option<String>) -> Result<()> {
         let version = self.value.set(value);
         self.renew_now.notify_one();
@@ -145,45 +146,45 @@ impl Leadership {
         }
     }
 
-    /// Gives the leadership up, and waits until the row is gone.
+    /// Gives up the leadership, and waits until the row is gone.
     ///
     /// # Errors
     ///
-    /// As of [`RemoteGuard::release`].
+    /// As [`RemoteGuard::release`].
     pub async fn resign(self) -> Result<()> {
         self.guard.release().await
     }
 }
 
-/// Who leads, as the row said it when it was read. It may have ended since.
+/// The leader that a read found. Its leadership may have ended since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
-    /// What the leader calls itself.
+    /// The name that the leader gives itself.
     pub thread_id: String,
-    /// The owner as it stands in the row: another attempt has another one.
+    /// The owner id in the row: each attempt has another one.
     pub owner: String,
-    /// What the leader shows.
+    /// The value that the leader publishes.
     pub value: Option<String>,
 }
 
-/// Looks at an election and says when it has changed.
+/// Observes an election and reports each change of leader.
 #[derive(Debug)]
 pub struct Observer {
     lease: Lease,
     name: String,
-    /// Whether anything was told yet, and what last.
+    /// Whether `next` has reported anything yet; `last` is its latest report.
     told: bool,
     last: Option<Leader>,
 }
 
 impl Observer {
-    /// Who leads, at the first call; who leads from then on, at each further one, when that has
-    /// changed; `None`: nobody. What came and went between two looks is left out. Goes on over
-    /// outages. Cancel safe.
+    /// Returns the current leader at the first call, and the new leader after a change at each
+    /// further call; `None`: no leader. It leaves out leaders that came and went between two reads,
+    /// and it goes on during outages. Cancel safe.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if the table cannot be read.
+    /// [`Error::Refused`] if Cassandra refuses the read.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
         check_lock_name(&self.name)?;
         let seams = self.lease.keeping.seams.clone();

@@ -1,42 +1,45 @@
 //! The lease: one row for each lock, with an owner and a TTL, changed by LWT alone.
 //!
-//! Seed: the article on leases and leader election with Paxos in Cassandra. Its four statements are
-//! cited where they are sent, in `row.rs`.
+//! Article: leases and leader election with Paxos in Cassandra. `row.rs` cites its four statements
+//! where it sends them.
 //!
 //! # What it promises
 //!
-//! - **Safety.** While a guard is safe, no other client of the recipe has the row. `IF NOT EXISTS`
-//!   and `IF owner = …` are decided by Paxos, one after the other; the row vanishes by its TTL only,
-//!   and a guard stops being safe before that: at the start of its last renewal that was answered as
+//! - **Safety.** While a guard is safe, no other client of the recipe has the row. Paxos decides
+//!   `IF NOT EXISTS` and `IF owner = …` one after the other. The row vanishes by its TTL only, and
+//!   a guard stops being safe before that: at the start of its last renewal that was answered as
 //!   applied, plus TTL, less `max_skew`, one second (a TTL ends on a whole second) and a hundredth.
 //! - **Liveness.** A lock whose holder died is free after TTL and skew at the latest. One of three
-//!   nodes may be down. A waiter gets a free lock with chance, not by right.
-//! - **Order.** None. Who looks first after a release has it; a waiter may starve behind others.
-//! - **Fencing.** None: the recipe has no number that grows. [`Sequence`] is one, for who needs it.
+//!   nodes may be down. Chance decides which waiter gets a free lock.
+//! - **Order.** None. The first waiter that looks after a release gets the lock; others may starve.
+//! - **Fencing.** None: the recipe has no number that grows. [`Sequence`] provides one.
 //!
 //! # What it costs
 //!
-//! One LWT to acquire a free lock, one each `(TTL − skew)/3` to renew, one to release; a waiter reads
-//! at SERIAL (a Paxos round without a write) every 50 ms to 2 s, with jitter.
+//! One LWT to acquire a free lock, one each `(TTL − skew)/3` to renew, one to release. A waiter
+//! reads at SERIAL (a Paxos round without a write) every 50 ms to 2 s, with jitter.
 //!
-//! # Where the seed's text is unsafe, unfair or can stop
+//! # Where the article's text is unsafe, unfair or can stop
 //!
-//! - *"We know we have it for a max of 3 minutes"*: less, by the difference of the nodes' clocks. The
-//!   coordinator that writes decides when the row ends, the one that reads whether it has: 60 s of
-//!   skew take a minute off. A holder who counts on 180 s from the answer meets another holder.
-//! - *The value vanishes.* A TTL belongs to a cell and the seed renews only `owner`: 180 s after it
-//!   was set the value is gone, while its owner leads on. Here each renewal writes both.
-//! - *An answer that does not come* is not spoken of. Under contention about half of all LWTs end
-//!   without one (`WriteTimeout` of type CAS) and may have been applied: who takes that for a
-//!   refusal leaves a row behind that locks everybody out for a TTL, himself among them. Here the
-//!   row is read at SERIAL, and a row found to be ours counts from a renewal of our own.
+//! - *"We know we have it for a max of 3 minutes"*: less, by the difference of the nodes' clocks.
+//!   The coordinator that writes decides when the row ends, and the one that reads decides whether
+//!   it has ended: 60 s of skew take a minute off. A holder that counts 180 s from the answer
+//!   overlaps with the next holder.
+//! - *The value vanishes.* A TTL belongs to a cell, and the article renews only `owner`: 180 s
+//!   after the leader set the value it is gone, while the leader still leads. Here each renewal
+//!   writes both.
+//! - *An answer that does not come*: the article does not mention it. Under contention about half
+//!   of all LWTs end without an answer (`WriteTimeout` of type CAS) and may have been applied. A
+//!   client that takes this for a refusal leaves a row behind that locks out every client for a
+//!   TTL, itself included. Here the client reads the row at SERIAL, and a row that carries its own
+//!   id counts from a renewal of its own.
 //! - *Write time plus TTL as the time to wait*: write times of LWTs are Paxos ballots, which run
-//!   ahead with the fastest clock and stay ahead. Here what is left of the TTL shortens a pause and
+//!   ahead with the fastest clock and stay ahead. Here the remaining TTL shortens a pause and
 //!   decides nothing.
-//! - *Fairness* is not spoken of: all who wait poll, and one who comes just in time passes all of
-//!   them.
-//! - *Sequences* are only named. In the lease's own row a counter would end with its TTL and begin
-//!   again; see [`Sequence`].
+//! - *Fairness*: the article does not mention it. All waiters poll, and a client that comes just in
+//!   time passes all of them.
+//! - *Sequences*: the article only names them. In the lease's own row a counter would end with its
+//!   TTL and begin again; see [`Sequence`].
 
 mod election;
 mod row;
@@ -61,7 +64,8 @@ pub(crate) use row::LeaseRow;
 use row::WantedValue;
 pub use sequence::Sequence;
 
-/// Where the leases are, for deployments that call them otherwise. Columns are of type `text`.
+/// The names of the tables and columns, for deployments with other names. Columns are of type
+/// `text`.
 #[derive(Clone, Debug)]
 pub struct LeaseTable {
     pub(crate) table: Ident,
@@ -72,7 +76,7 @@ pub struct LeaseTable {
 }
 
 impl Default for LeaseTable {
-    /// `leases(name, owner, value)`, as in the seed, and `sequences(name, next)`.
+    /// `leases(name, owner, value)`, as in the article, and `sequences(name, next)`.
     fn default() -> Self {
         Self {
             table: Ident::new("leases"),
@@ -85,8 +89,8 @@ impl Default for LeaseTable {
 }
 
 impl LeaseTable {
-    /// The table's name, and those of its columns for the lock, its owner and its value: as the
-    /// server has them, capitals and all.
+    /// Names the table, and its columns for the lock, its owner and its value. Names are exact,
+    /// capitals included.
     #[must_use]
     pub fn named(table: &str, name: &str, owner: &str, value: &str) -> Self {
         Self {
@@ -98,7 +102,7 @@ impl LeaseTable {
         }
     }
 
-    /// The name of the sequences' table; its columns are `name` and `next`.
+    /// Names the sequences' table; its columns are `name` and `next`.
     #[must_use]
     pub fn with_sequences(mut self, table: &str) -> Self {
         self.sequences = Ident::new(table);
@@ -116,11 +120,11 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A locker on this keyspace. Nothing is asked of it yet.
+    /// A locker on this keyspace. It sends no statement yet.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`](crate::Error::Setting) if TTL and skew make no sense together.
+    /// [`Error::Setting`](crate::Error::Setting) if TTL and skew do not fit together.
     pub fn new(cassandra: &Cassandra, options: &LockerOptions, table: LeaseTable) -> Result<Self> {
         Ok(Self {
             cassandra: cassandra.clone(),

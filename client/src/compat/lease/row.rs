@@ -11,28 +11,28 @@ use crate::compat::keeper::{Attempt, Left, Recipe, Renewal};
 use crate::compat::owner::OwnerId;
 use crate::compat::statement::{Action, Cells, Ident, Statement, Value};
 
-/// One row as one attempt wants it.
+/// One row, and what one attempt knows of it.
 pub(crate) struct LeaseRow {
     tables: Arc<Tables>,
     columns: Arc<LeaseTable>,
-    /// The columns of the partition key before the name, where it is not the name alone.
+    /// The columns of the partition key before the name; empty if the name alone is the key.
     within: Vec<(Ident, Value)>,
     name: String,
     owner: OwnerId,
     ttl_s: i32,
     value: Arc<WantedValue>,
-    /// Somebody had it, or an outcome is open: look before the next insert.
+    /// Another client had the row, or an outcome is open: read before the next insert.
     look_first: bool,
-    /// Something that was sent may have made the row ours.
+    /// Something that this attempt sent may have made the row its own.
     may_be_ours: bool,
-    /// A delete was sent and not answered.
+    /// This attempt sent a delete and got no answer.
     delete_is_open: bool,
 }
 
-/// The value that a holder wants in its row, and how far that is done.
+/// The value that a holder wants in its row, and the latest version that is written.
 #[derive(Debug, Default)]
 pub(crate) struct WantedValue {
-    /// Counts the changes; 0: the holder has said nothing about it.
+    /// The version counts the changes; 0: the holder has never set a value.
     wanted: Mutex<(u64, Option<String>)>,
     written: watch::Sender<u64>,
 }
@@ -64,12 +64,12 @@ impl WantedValue {
 
     /// Waits until change `version`, or a later one, is in the row.
     pub(super) async fn written(&self, version: u64) {
-        // The sender is our own.
+        // `self` owns the sender, so it cannot close.
         let _ = self.written.subscribe().wait_for(|written| *written >= version).await;
     }
 }
 
-/// What a row says to somebody who looks.
+/// What a read found in the row.
 enum Seen {
     Free,
     Ours,
@@ -77,7 +77,7 @@ enum Seen {
 }
 
 impl LeaseRow {
-    /// Nothing is asked yet.
+    /// Sends no statement yet.
     pub(crate) fn new(
         tables: Arc<Tables>,
         columns: Arc<LeaseTable>,
@@ -100,7 +100,7 @@ impl LeaseRow {
         }
     }
 
-    /// In a table whose partitions have many names, decided among all datacenters.
+    /// For a table whose partitions hold many names; all datacenters take part in its decisions.
     pub(crate) fn within(mut self, partition: Vec<(Ident, Value)>) -> Self {
         self.within = partition;
         self
@@ -121,7 +121,7 @@ impl LeaseRow {
         vec![(self.columns.owner.clone(), Some(Value::from(self.owner.as_str())))]
     }
 
-    /// Owner and, once the holder has said anything about it, value.
+    /// The owner and, once the holder has set one, the value.
     fn cells(&self) -> (u64, Cells) {
         let (version, value) = self.value.get();
         let mut cells = self.owned();
@@ -131,8 +131,8 @@ impl LeaseRow {
         (version, cells)
     }
 
-    /// `INSERT INTO leases (name, owner) VALUES (…) IF NOT EXISTS`, the seed's first statement. The
-    /// TTL is said, not left to the table: a row of ours must not depend on how somebody made it.
+    /// `INSERT INTO leases (name, owner) VALUES (…) IF NOT EXISTS`, the article's first statement.
+    /// It carries the TTL: how long the row lasts must not depend on how the table was created.
     async fn insert(&mut self) -> Result<Attempt, Fault> {
         let (version, cells) = self.cells();
         let insert = self.statement(Action::InsertIfAbsent { cells, ttl_s: Some(self.ttl_s) });
@@ -146,14 +146,15 @@ impl LeaseRow {
             }
             Ok(Conditional::NotApplied(row)) => match self.seen(row) {
                 Seen::Ours => self.confirm().await,
-                // There is a row, though nothing of it is shown: it is being made or unmade.
+                // The row exists but shows no cell: it is being written or removed.
                 Seen::Free => Ok(held_by(None, None)),
                 Seen::Theirs { owner, ttl_s } => {
                     self.may_be_ours = may_have_been_ours;
                     Ok(held_by(owner, ttl_s))
                 }
             },
-            // "About half of all attempts" of 16 clients on one key end so: nothing is concluded.
+            // "About half of all attempts" of 16 clients on one key end so; nothing follows from
+            // it.
             Err(Fault::Unknown(_)) => self.settle().await,
             Err(fault) => {
                 self.may_be_ours = may_have_been_ours;
@@ -162,19 +163,19 @@ impl LeaseRow {
         }
     }
 
-    /// Asks the row itself what became of an insert without an answer.
+    /// Reads the row to learn what became of an insert without an answer.
     async fn settle(&mut self) -> Result<Attempt, Fault> {
         match self.look().await? {
             Seen::Ours => self.confirm().await,
             Seen::Theirs { owner, ttl_s } => Ok(held_by(owner, ttl_s)),
-            // It was not applied, or a coordinator that still tries will yet apply it: then the
-            // next insert finds our own id.
+            // The insert was not applied, or a coordinator still applies it later: then the next
+            // insert finds this attempt's own id.
             Seen::Free => Err(Fault::NotDone("the insert was not applied".into())),
         }
     }
 
-    /// The row has our id, but not by an answer we had: since when its TTL runs nobody knows, so
-    /// the hold begins with a renewal.
+    /// Begins the hold with a renewal: the row has this attempt's id, but no answer of its insert
+    /// says since when the TTL runs.
     async fn confirm(&mut self) -> Result<Attempt, Fault> {
         match self.renew().await {
             Renewal::Applied(started) => Ok(Attempt::Had { started }),
@@ -183,7 +184,7 @@ impl LeaseRow {
         }
     }
 
-    /// `SELECT … FROM leases WHERE name = …` at SERIAL, the seed's fourth statement.
+    /// `SELECT … FROM leases WHERE name = …` at SERIAL, the article's fourth statement.
     async fn look(&self) -> Result<Seen, Fault> {
         let columns = vec![self.columns.owner.clone()];
         let row = self.tables.read(self.statement(Action::SelectSerial { columns })).await?;
@@ -203,7 +204,7 @@ impl LeaseRow {
 }
 
 fn held_by(owner: Option<String>, ttl_s: Option<i32>) -> Attempt {
-    // A coordinator's clock has made the row's end: a hint, worth no more than a shorter pause.
+    // A coordinator's clock decided when the row ends: a hint, good only for the length of a pause.
     let left = ttl_s.and_then(|left| u64::try_from(left).ok());
     let again = left.map(|left| std::time::Duration::from_secs(left.max(1)));
     Attempt::HeldBy { owner, again }
@@ -219,13 +220,13 @@ impl Recipe for LeaseRow {
             }
         }
         let attempted = self.insert().await;
-        // Waiters read: an insert that is bound to fail costs others their own.
+        // Waiters read: an insert that is bound to fail makes inserts of other clients fail.
         self.look_first = !matches!(attempted, Ok(Attempt::Had { .. }));
         attempted
     }
 
-    /// `UPDATE leases SET owner = … WHERE name = … IF owner = …`, the seed's second statement, with
-    /// the value written again beside the owner: a TTL belongs to a cell, and the seed's own
+    /// `UPDATE leases SET owner = … WHERE name = … IF owner = …`, the article's second statement.
+    /// It writes the value again beside the owner: a TTL belongs to a cell, and the article's own
     /// renewal lets the value vanish while the lease stands.
     async fn renew(&mut self) -> Renewal {
         let (version, cells) = self.cells();
@@ -241,8 +242,9 @@ impl Recipe for LeaseRow {
         }
     }
 
-    /// `DELETE FROM leases WHERE name = … IF owner = …`, the seed's third statement. Repeated until
-    /// it is answered: after an unknown outcome the next one says whether the row is still ours.
+    /// `DELETE FROM leases WHERE name = … IF owner = …`, the article's third statement. The keeper
+    /// task repeats it until it is answered: after an unknown outcome the next answer shows whether
+    /// the row still has this owner.
     async fn leave(&mut self) -> Result<Left, Fault> {
         if !self.may_be_ours {
             return Ok(Left::NotHad);
@@ -250,7 +252,7 @@ impl Recipe for LeaseRow {
         let delete = self.statement(Action::DeleteIf { only_if: self.owned() });
         match self.tables.conditional(delete).await.1 {
             Ok(Conditional::Applied) => Ok(Left::Released),
-            // An earlier one of unknown outcome took it.
+            // An earlier delete of unknown outcome removed the row.
             Ok(Conditional::NotApplied(_)) if self.delete_is_open => Ok(Left::Released),
             Ok(Conditional::NotApplied(_)) => Ok(Left::NotHad),
             Err(fault) => {

@@ -1,10 +1,10 @@
 //! Numbers that never repeat, drawn in blocks under a lease.
 //!
-//! The seed names "distributed sequences" and says no more. The lease's own row cannot keep the
-//! number: it ends with its TTL, and the sequence would begin anew. So the number has a row without
-//! TTL, `sequences(name, next)`, and is advanced by CAS. The lease is what keeps drawers from
-//! fighting over that row; that no number is given out twice rests on the CAS alone, also when the
-//! lease is lost half way.
+//! The article names "distributed sequences" and says no more. The lease's own row cannot keep the
+//! number: it ends with its TTL, and the sequence would begin again. So the number has a row
+//! without TTL, `sequences(name, next)`, which a CAS advances. The lease keeps clients from
+//! contending for that row. The CAS alone ensures that no number is drawn twice, also when a lease
+//! is lost half way.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::compat::locker::RemoteLocker as _;
 use crate::compat::statement::{Action, Ident, Statement, Value};
 use crate::{Error, RefusalReason, Result};
 
-/// The longest pause between two attempts at a row that somebody else moved.
+/// The longest pause between two attempts at a row that another client advanced.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// A sequence; [`Lease::sequence`] makes one.
@@ -34,12 +34,12 @@ impl Lease {
 }
 
 impl Sequence {
-    /// Draws `count` numbers that nobody else is given, all above those that were drawn before this
-    /// call began. Numbers are left out when a draw is not answered or its future is dropped.
+    /// Draws `count` numbers that no other draw returns, all above those that were drawn before
+    /// this call began. A draw without an answer, and a dropped future, leave numbers out.
     ///
     /// # Errors
     ///
-    /// As of [`get_lock`](crate::compat::RemoteLocker::get_lock); [`Error::OutcomeUnknown`] if no answer came while the
+    /// As [`get_lock`](crate::compat::RemoteLocker::get_lock); [`Error::OutcomeUnknown`] if no answer came while the
     /// lease was safe; [`Error::Refused`] if `count` is zero or the numbers are used up.
     pub async fn draw(&self, count: u32) -> Result<Range<i64>> {
         if count == 0 {
@@ -47,7 +47,7 @@ impl Sequence {
         }
         let guard = self.lease.get_lock(&self.name).await?;
         let drawn = self.draw_under_lease(count, || guard.is_safe()).await;
-        // The numbers are ours whatever becomes of the lease.
+        // The numbers are valid whatever becomes of the lease.
         let _ = guard.release().await;
         drawn
     }
@@ -59,8 +59,8 @@ impl Sequence {
         while is_safe() {
             match self.advance(count).await {
                 Ok(Some(drawn)) => return Ok(drawn),
-                // Somebody without a lease was faster, or the outcome is open: what it may have
-                // taken is left out, and the row is read again.
+                // A client without the lease was faster, or the outcome is open: the next round
+                // reads the row again and leaves out what this one may have taken.
                 Ok(None) | Err(Fault::Unknown(_) | Fault::NotDone(_)) => {}
                 Err(Fault::Refused(message)) => return Err(refused(&message)),
             }
@@ -70,7 +70,7 @@ impl Sequence {
         Err(Error::OutcomeUnknown { what: "a draw", waited })
     }
 
-    /// Reads the row and moves it on; `None` if it moved meanwhile.
+    /// Reads the row and advances it; `None` if another client advanced it meanwhile.
     async fn advance(&self, count: u32) -> Result<Option<Range<i64>>, Fault> {
         let next = Ident::new("next");
         let columns = vec![next.clone()];

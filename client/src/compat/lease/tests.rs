@@ -1,5 +1,5 @@
-//! The lease on the model of its table: what the seed's text leaves open, shown, and whole lives of
-//! processes that fight for a few locks while everything goes wrong that may.
+//! The lease on the model of its table: demonstrations of what the article leaves open, and
+//! simulated runs of processes that contend for a few locks under all faults of the model.
 
 mod flaws;
 mod single;

@@ -1,46 +1,51 @@
-//! Optimistic tokens: whoever wants a lock writes a row beside all others, and has it if it then finds itself alone.
+//! Optimistic tokens: a client writes a row beside all others, and has the lock if it then finds its row alone.
 //!
-//! Seed: the Scylla article's first table and listing ("what I like to call it — a very optimistic lock"), which it gave up
-//! for [tokens](super::tokens) with LWT. No LWT: plain writes and reads at QUORUM, with timestamps of our own.
+//! Article: the Scylla article's first table and listing ("what I like to call it — a very optimistic lock"), which it
+//! gave up for [tokens](super::tokens) with LWT. No LWT: plain writes and reads at QUORUM, with the client's own
+//! timestamps.
 //!
 //! # What it promises
 //!
-//! - **Safety.** While a guard is safe, no other client of the recipe has the lock: lemma 1 of the thesis (§5.1). Of two whose
-//!   rows stand, at most one found itself alone. The safe deadline counts from before the last write of our row that was
-//!   acknowledged, plus TTL, less `max_skew`, one second and a hundredth.
-//! - **Liveness.** None. *"If a certain number of workers were all interested in locking the same resource, there was no guarantee
-//!   that any of them would ever succeed."* Here too: pauses are random and grow up to 2 s, and who found others there looks before
-//!   it writes again. That makes it unlikely that many get nowhere; it ensures nothing. For more than a handful of
-//!   workers at one lock take any other recipe.
+//! - **Safety.** While a guard is safe, no other client of the recipe has the lock: lemma 1 of the thesis (§5.1). Of two
+//!   clients whose rows stand, at most one found its row alone. The safe deadline counts from before the last write of
+//!   the client's row that was acknowledged, plus TTL, less `max_skew`, one second and a hundredth.
+//! - **Liveness.** None. *"If a certain number of workers were all interested in locking the same resource, there was no
+//!   guarantee that any of them would ever succeed."* Here too: pauses are random and grow up to 2 s, and a client that
+//!   found others looks before it writes again. That makes it unlikely that no client succeeds; it ensures nothing. For
+//!   more than a handful of workers at one lock take any other recipe.
 //! - **Order.** None; a waiter may starve.
 //! - **Fencing.** None.
-//! - A try (no wait) that meets another one is told that it is not granted, though nobody may have the lock then: a row
-//!   does not say whether its owner holds or tries.
+//! - A `try` (no wait) that meets another attempt is not granted, though no client may have the lock then: a row does not
+//!   show whether its owner holds or tries.
 //!
 //! # What it costs
 //!
-//! To acquire a free lock one write and one read at QUORUM; every `(TTL − skew)/3` a write; a delete to release: three round trips, the fewest of
-//! all. Who waits reads once for each pause, of a second on average. A deployment pays a tombstone for each hold and each collision.
+//! To acquire a free lock one write and one read at QUORUM; every `(TTL − skew)/3` a write; a delete to release: three
+//! round trips, the fewest of all recipes. A waiter reads once for each pause, of a second on average. Each hold and each
+//! collision leaves a tombstone.
 //!
-//! # Where the seed's text is unsafe, unfair or can stop
+//! # Where the article's text is unsafe, unfair or can stop
 //!
-//! With a session id of its own for each turn of the loop, which is what it says, the text lets no two in. It stops:
+//! With a new session id for each turn of the loop, as the text says, it lets no two workers in. It stops:
 //!
-//! - *Nobody gets the lock*: the article's own example, which may go on for ever. Above.
-//! - *A crash.* Whatever row is there when its worker dies excludes everybody for ever. The article has heartbeats and a housekeeper for its
-//!   second table only; here they would not do, because a row does not say whether it is a holder's or an attempt's, and an attempt does not beat.
-//!   So rows have a TTL, and are renewed, as those of the [queue](super::queue). An old client's row still has none.
-//! - *No answer.* Each turn draws the next id: the row of one whose write was not answered is nobody's, and excludes for ever. Here an
-//!   attempt keeps its id, and takes its row back.
-//! - *A delete by another clock.* A coordinator that is behind the one that wrote deletes nothing: the row stands for ever. Here the
-//!   timestamps of a process rise.
-//! - *Who waits for a lock that is held* writes and deletes in each turn, and so keeps others out once it is free. Here it looks first.
+//! - *No worker gets the lock*: the article's own example, which may go on for ever. See above.
+//! - *A crash.* Whatever row its worker leaves when it dies excludes all others for ever. The article has heartbeats and
+//!   a housekeeper for its second table only; here they would not do, because a row does not show whether it is a
+//!   holder's or an attempt's, and an attempt does not beat. So rows have a TTL, and are renewed, as those of the
+//!   [queue](super::queue). An old client's row still has none.
+//! - *No answer.* Each turn draws the next id: the row of a write without an answer belongs to no later turn, and
+//!   excludes for ever. Here an attempt keeps its id, and deletes its row.
+//! - *A delete by another clock.* A coordinator that is behind the one that wrote deletes nothing: the row stands for
+//!   ever. Here the timestamps of a process rise.
+//! - *A waiter for a held lock* writes and deletes in each turn, and so keeps others out once the lock is free. Here it
+//!   looks first.
 //!
 //! # Beside old clients
 //!
-//! Ours exclude them and are excluded by them. What an old one leaves when it dies excludes for ever: it has to be deleted by hand.
-//! The article has two tables of one name, `index_lock.tokens` and `lwt_lock.tokens`, in two keyspaces. Here recipes share a keyspace, and
-//! this one's table is `optimistic_tokens` unless it is [named](OptimisticTable::named) otherwise.
+//! This recipe's clients exclude old ones and are excluded by them. The row that an old one leaves when it dies excludes
+//! for ever: it has to be deleted by hand. The article has two tables of one name, `index_lock.tokens` and
+//! `lwt_lock.tokens`, in two keyspaces. Here recipes share a keyspace, and this one's table is `optimistic_tokens` unless
+//! it is [named](OptimisticTable::named) otherwise.
 
 mod row;
 #[cfg(test)]
@@ -59,7 +64,7 @@ use super::statement::Ident;
 use crate::Result;
 use row::OptimisticSpot;
 
-/// Where the tokens are: a table whose key is both columns, of type `text`.
+/// The name of the tokens' table, whose key is both columns, of type `text`.
 #[derive(Clone, Debug)]
 pub struct OptimisticTable {
     pub(crate) tokens: Ident,
@@ -75,7 +80,7 @@ impl Default for OptimisticTable {
 }
 
 impl OptimisticTable {
-    /// Its name, and those of its columns, as the server has them.
+    /// Names the table and its columns exactly as the server has them.
     #[must_use]
     pub fn named(table: &str, columns: [&str; 2]) -> Self {
         let [token, session] = columns.map(Ident::new);
@@ -91,11 +96,11 @@ pub struct OptimisticTokens {
 }
 
 impl OptimisticTokens {
-    /// A locker on this keyspace. Nothing is asked of it yet.
+    /// A locker on this keyspace. It sends no statement yet.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`](crate::Error::Setting) if TTL and skew make no sense together.
+    /// [`Error::Setting`](crate::Error::Setting) if TTL and skew do not fit together.
     pub fn new(
         cassandra: &Cassandra,
         options: &LockerOptions,

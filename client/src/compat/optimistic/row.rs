@@ -11,18 +11,18 @@ use crate::compat::pauses::drawn_up_to;
 
 /// "Random sleep between lock retries": the longest one after the first attempt. It doubles with each.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
-/// And up to so much.
+/// The bound of that.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// One attempt: its row, beside those of others who want the token.
+/// One attempt: its row, beside those of other clients that want the token.
 pub(super) struct OptimisticSpot {
     pub(super) cells: OwnCells,
     pub(super) table: Arc<OptimisticTable>,
-    /// Our row may be there, or come to be.
+    /// This attempt's row may be there, or may still arrive.
     pub(super) written: bool,
-    /// Others were there: look before the next write.
+    /// Other rows were there: look before the next write.
     pub(super) look_first: bool,
-    /// How many attempts there were.
+    /// The number of attempts so far.
     pub(super) attempts: u32,
 }
 
@@ -35,7 +35,7 @@ impl OptimisticSpot {
         Ok(())
     }
 
-    /// Who holds and who tries look alike.
+    /// Pauses the same way for a holder and for another attempt: their rows look alike.
     fn try_again(&mut self, owner: Option<String>) -> Attempt {
         let longest =
             PAUSE_FIRST.saturating_mul(1_u32.checked_shl(self.attempts).unwrap_or(u32::MAX));
@@ -46,8 +46,8 @@ impl OptimisticSpot {
 }
 
 impl Recipe for OptimisticSpot {
-    /// The seed's loop, but for its sleep. Who found others there looks first, which the seed does not: each row that has to be
-    /// taken back is a tombstone, and keeps others from a token that is free.
+    /// The article's loop, without its sleep. An attempt that found others looks first, which the article does not: each
+    /// row that has to be deleted again is a tombstone, and keeps others from a token that is free.
     async fn attempt(&mut self) -> Result<Attempt, Fault> {
         let table = self.table.clone();
         if self.look_first

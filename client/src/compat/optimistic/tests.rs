@@ -1,5 +1,5 @@
-//! The optimistic tokens on the model of their table: where the seed's text stops, shown with its own steps; ours beside it
-//! in every order; how often many get somewhere; and whole lives.
+//! The optimistic tokens on the model of their table: demonstrations of where the article stops; the recipe beside it in
+//! every order; how often many workers succeed; and simulated runs.
 
 mod flaws;
 mod many;

@@ -1,53 +1,57 @@
-//! The queue: waiters in line by the time they came, and a main row that says who has the lock.
+//! The queue: waiters in line by the time they came, and a main row that decides who has the lock.
 //!
-//! Seed: the thesis, §5 (in Russian); its listings are cited where their steps are, in `row.rs`. No
-//! LWT: plain writes and reads at QUORUM, with timestamps of our own.
+//! Article: the thesis, §5 (in Russian); `row.rs` cites its listings at their steps. No LWT: plain
+//! writes and reads at QUORUM, with the client's own timestamps.
 //!
 //! # What it promises
 //!
-//! - **Safety.** While a guard is safe, no other client of the recipe has the lock. The seed's lemma 1:
-//!   of two who each write their cell into the main row and then read it at QUORUM, one at least sees
-//!   both. So a lock is had by who finds its own cell alone there, and as long as that cell stands:
-//!   the safe deadline counts from before the last write of it that was acknowledged, plus TTL, less
-//!   `max_skew`, one second (a TTL ends on a whole second) and a hundredth.
-//! - **Liveness.** The first in the queue gets the lock once the main row is free; cells of who died
-//!   end after TTL and skew.
-//! - **Order.** By the time that was read before the cell was written: as fair as the clocks of the
-//!   waiters agree ([`QueueTime`]), or by the [time service](super::clock) that all of them ask; and one that
-//!   is held up between the two comes in before those who passed it. Not first in, first out, and the seed
-//!   says so.
+//! - **Safety.** While a guard is safe, no other client of the recipe has the lock. The article's lemma
+//!   1: of two clients that each write their cell into the main row and then read the row at QUORUM, at
+//!   least one sees both cells. So a client has the lock once it finds its own cell alone in the row,
+//!   for as long as that cell stands. The safe deadline counts from before the last write of that cell
+//!   that was acknowledged, plus TTL, less `max_skew`, one second (a TTL ends on a whole second) and a
+//!   hundredth.
+//! - **Liveness.** The first client in the queue gets the lock once the main row is free; the cells of
+//!   a client that died end after TTL and skew.
+//! - **Order.** By the time that a client read before it wrote its cell: as fair as the clocks of the
+//!   waiters agree ([`QueueTime`]), or by the [time service](super::clock) that all of them ask. A
+//!   client that is paused between the two comes in before those that passed it. This is not first in,
+//!   first out, and the article says so.
 //! - **Fencing.** None.
 //!
 //! # What it costs
 //!
 //! To acquire a free lock two writes and two reads at QUORUM, one round trip each; every
-//! `(TTL − skew)/3` two writes; two deletes to release. A waiter reads the head of the queue every
-//! 50 ms to 2 s, and writes its place again each half of a TTL. The first two behind the holder look at
+//! `(TTL − skew)/3` two writes; two deletes to release. A waiter reads the head of the queue every 50
+//! ms to 2 s, and writes its place again each half of a TTL. The first two behind the holder look at
 //! least every 200 ms: a hand-over takes about half of that and three round trips, at the price of ten
-//! reads a second for each lock that is waited for, however many wait. Who is first while the main row is
-//! taken writes, reads and deletes there once, and from then on reads it until it is free.
+//! reads a second for each lock with waiters, however many wait. A client that is first while the main
+//! row is taken writes, reads and deletes there once, and from then on reads it until it is free.
 //!
-//! # Where the seed's text is unsafe, unfair or can stop
+//! # Where the article's text is unsafe, unfair or can stop
 //!
-//! - *"If there is only one record"* (listing 6, step 4; listing 7, step 6) does not ask whose. A thread
-//!   that stalls for a TTL between its write and its read finds the one record of somebody else, and
-//!   goes in beside him. Here the record has to be our own.
-//! - *The queue's cell is renewed only once the lock is had.* Whoever waits longer than a TTL is out of
-//!   the queue and is never first again. Here a waiter writes its place again, with its old time.
-//! - *The two cells can end one without the other.* A holder without a place in the queue is asked
-//!   nothing; a place without a holder lets the next one look at the main row, and find it taken.
-//!   Only the main row's cell decides, here as there.
-//! - *A renewal does not ask.* It writes the cell whatever there is, so who wakes too late would be
-//!   there beside the next holder. Here the guard is lost by then, and the cell is taken back.
-//! - *A TTL of 15 minutes*, because of clocks: a cell is dead on arrival where the reader's clock is
-//!   ahead by more than the TTL. Here TTL and skew are said, and fit together or are refused.
+//! - *"If there is only one record"* (listing 6, step 4; listing 7, step 6) does not check the owner. A
+//!   thread that stalls for a TTL between its write and its read finds another thread's only record,
+//!   and becomes a second holder. Here the record has to be the client's own.
+//! - *The queue's cell is renewed only once the lock is held.* A thread that waits longer than a TTL
+//!   drops out of the queue and is never first again. Here a waiter writes its place again, with its
+//!   old time.
+//! - *The two cells can end one without the other.* A holder without a place in the queue keeps the
+//!   lock. A place without a holder lets the next client look at the main row, and find it taken. Only
+//!   the main row's cell decides, here as in the article.
+//! - *A renewal has no condition.* It writes the cell whatever the row contains, so a thread that wakes
+//!   too late puts its cell beside the next holder's. Here the guard is lost by then, and the keeper
+//!   task deletes the cell.
+//! - *A TTL of 15 minutes*, because of clocks: a cell is dead on arrival if the reader's clock is ahead
+//!   by more than the TTL. Here TTL and skew are settings, checked to fit together.
 //! - *A delete may arrive before the write it is to undo*, and a coordinator's timestamps do not tell.
 //!   Here all writes of a process carry timestamps that rise.
-//! - *An answer that does not come* is not spoken of. A head whose write, look or delete in the main row has no answer finds
-//!   a record there, its own, and waits for it, and everybody behind it with it, until a TTL is over. Here it asks whose,
-//!   and takes its own back before it waits for another.
-//! - *Tombstones.* Every waiter leaves two; a queue that is read from its head walks over them. The
-//!   seed does not speak of it; a table of its own with a short `gc_grace_seconds` helps.
+//! - *An answer that does not come*: the article does not mention it. A head whose write, look or
+//!   delete in the main row has no answer finds a record there, its own, and waits for it until a TTL
+//!   is over, and so does every waiter behind it. Here the head checks the owner, and deletes its own
+//!   record before it waits for another.
+//! - *Tombstones.* Every waiter leaves two; a read of the queue's head walks over them. The article
+//!   does not mention it; a table of its own with a short `gc_grace_seconds` helps.
 
 mod row;
 #[cfg(test)]
@@ -68,8 +72,8 @@ use crate::Result;
 use row::QueueSpot;
 pub use time::{LocalTime, QueueTime};
 
-/// Where queues and main rows are. All columns are of type `text`; the seed names none, and column
-/// families made through Thrift show up as `key, column1, value`.
+/// The names of the queue's table and the main row's. All columns are of type `text`; the article
+/// names none, and column families made through Thrift show up as `key, column1, value`.
 #[derive(Clone, Debug)]
 pub struct QueueTables {
     pub(crate) queue: Ident,
@@ -87,7 +91,7 @@ impl Default for QueueTables {
 }
 
 impl QueueTables {
-    /// The tables' names, and those of the columns of both, as the server has them.
+    /// Names the tables, and the columns of both, exactly as the server has them.
     #[must_use]
     pub fn named(queue: &str, main: &str, columns: [&str; 3]) -> Self {
         let [key, column, value] = columns.map(Ident::new);
@@ -109,11 +113,11 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// A locker on this keyspace, whose places are by this machine's clock. Nothing is asked of it yet.
+    /// A locker on this keyspace that takes places by this machine's clock. It sends no statement yet.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`](crate::Error::Setting) if TTL and skew make no sense together.
+    /// [`Error::Setting`](crate::Error::Setting) if TTL and skew do not fit together.
     pub fn new(
         cassandra: &Cassandra,
         options: &LockerOptions,
@@ -124,8 +128,8 @@ impl Queue {
         Ok(Self { cells, tables: Arc::new(tables), time })
     }
 
-    /// With places by another time: a [`TimeClient`](super::TimeClient), say. All who wait in one queue
-    /// are to go by the same, for otherwise those whose time is behind are first.
+    /// Takes places by another time, for example a [`TimeClient`](super::TimeClient). All waiters of
+    /// one queue need the same time: otherwise those whose time is behind are first.
     #[must_use]
     pub fn with_time(mut self, time: Arc<dyn QueueTime>) -> Self {
         self.time = time;

@@ -17,34 +17,35 @@ pub(super) struct QueueSpot {
     pub(super) cells: OwnCells,
     pub(super) tables: Arc<QueueTables>,
     pub(super) time: Arc<dyn QueueTime>,
-    /// Whether it gets back into line when somebody is before it (listing 6), or gives up (listing 7).
+    /// Whether it stays in line behind others (listing 6), or gives up (listing 7).
     pub(super) waits: bool,
     /// The name of its cell in the queue, once it has one.
     pub(super) place: Option<String>,
-    /// When the queue's cell was last sent and acknowledged.
+    /// The instant at which it sent its last acknowledged write of the queue's cell.
     pub(super) entered: Option<Moment>,
-    /// Somebody had the main row: look before the next write to it.
+    /// Another client had the main row: look before the next write to it.
     pub(super) look_first: bool,
-    /// A cell of ours may stand in the main row: it was sent, and no later delete of it was acknowledged.
+    /// This attempt's cell may be in the main row: it was sent, and no later delete of it was
+    /// acknowledged.
     pub(super) in_main: bool,
 }
 
-/// How many cells at the head of the queue are looked at: the holder's, for it keeps its place while it
-/// holds, and those of the next two.
+/// How many cells an attempt reads at the head of the queue: the holder's, which keeps its place while
+/// it holds, and those of the next two.
 const NEAR: i32 = 3;
-/// The longest pause between two looks of who is near: a hand-over takes about half of it, and a few round
-/// trips. It costs five reads a second for each of two waiters, however many there are. The one behind the
-/// next is near as well, for it has to know soon when its own turn is next.
+/// The longest pause of a waiter near the head: a hand-over takes about half of it, and a few round
+/// trips. It costs five reads a second for each of two waiters, however many there are. The second
+/// waiter is near as well: it has to learn soon that its own turn is next.
 const NEAR_PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// Listing 5: 20 digits of microseconds, then the thread: cells are in the order of their names.
+/// Listing 5: 20 digits of microseconds, then the thread; cells sort by name.
 pub(super) fn column_name(now_us: u64, thread_id: &str) -> String {
     format!("{now_us:020}{thread_id}")
 }
 
 impl QueueSpot {
-    /// Listing 5. Without an answer from whoever tells the time there is no place: one by this machine's clock
-    /// would be before those who came earlier, or behind those who come later.
+    /// Draws a place (listing 5). There is none without an answer of the time source: a place by this
+    /// machine's clock would be before clients that came earlier, or behind clients that come later.
     async fn draw(&self) -> Result<String, Fault> {
         let now_us = self.time.now_us().await.map_err(|error| match error {
             Error::Refused { message, .. } => Fault::Refused(message),
@@ -53,8 +54,9 @@ impl QueueSpot {
         Ok(column_name(now_us, self.cells.owner.as_str()))
     }
 
-    /// Listing 6, step 1: into the queue; and there again each half of a TTL. The seed renews the
-    /// cell only once the lock is had, so that a waiter's place ends with its TTL.
+    /// Listing 6, step 1: enters the queue, and writes the place again each half of a TTL. The
+    /// article renews the cell only once the lock is held, so that a waiter's place ends with its
+    /// TTL.
     async fn enter(&mut self) -> Result<String, Fault> {
         let place = match self.place.clone() {
             Some(place) => place,
@@ -70,9 +72,10 @@ impl QueueSpot {
         Ok(place)
     }
 
-    /// Steps 3 to 7: our cell into the main row; the lock is had if it is the only one there. Who found it
-    /// taken before looks first, as listing 7 does: a write that has to be undone is a tombstone. Our own cell
-    /// there is from an earlier run, one of whose answers was lost, and nobody to wait for.
+    /// Steps 3 to 7: writes this attempt's cell into the main row; it has the lock if the cell is the
+    /// only one there. An attempt that found the row taken before looks first, as listing 7 does: a
+    /// write that has to be undone is a tombstone. Its own cell, left by an earlier try with a lost
+    /// answer, does not make it wait.
     async fn claim(&mut self) -> Result<Attempt, Fault> {
         let tables = self.tables.clone();
         if self.look_first
@@ -81,10 +84,10 @@ impl QueueSpot {
             self.leave_main().await?;
             return Ok(held_near(Some(owner)));
         }
-        // Step 3. Had counts from before it; one without an answer is sent again.
+        // Step 3. The hold counts from before it; a write without an answer is sent again.
         self.in_main = true;
         let started = self.cells.put_owner(&tables.main).await?;
-        // Step 4, and what it does not ask: whose the one record is.
+        // Step 4, and the check it lacks: whose the one record is.
         let seen = self.cells.seen(&tables.main).await?;
         if seen.is_ours_alone() {
             return Ok(Attempt::Had { started });
@@ -95,7 +98,8 @@ impl QueueSpot {
         Ok(held_near(seen.other))
     }
 
-    /// Takes our cell out of the main row, if it may be there: the process that is first by now would take it for a holder's.
+    /// Deletes this attempt's cell from the main row, if it may be there: the client that is first now would take it for
+    /// a holder's.
     async fn leave_main(&mut self) -> Result<(), Fault> {
         if self.in_main {
             self.cells.erase_owner(&self.tables.main).await?;
@@ -110,7 +114,7 @@ impl QueueSpot {
     }
 }
 
-/// Somebody has the main row, and we are next.
+/// Another client has the main row, and this one is near the head.
 fn held_near(owner: Option<String>) -> Attempt {
     Attempt::HeldBy { owner, again: Some(NEAR_PAUSE_MAX) }
 }
@@ -130,13 +134,14 @@ impl Recipe for QueueSpot {
         let ours = |row: &Row| row.text(&self.tables.column) == Some(place.as_str());
         let near = head.iter().position(ours);
         if near != Some(0) {
-            // It was first when it wrote there, and somebody with an earlier time came in since.
+            // It was first when it wrote there, and a client with an earlier time came in since.
             self.leave_main().await?;
         }
         match near {
             Some(0) => self.claim().await,
             None if head.is_empty() => {
-                // Our own cell has ended while we stalled: back to our place with it.
+                // This attempt's cell ended while the client stalled: it enters again at the same
+                // place.
                 self.entered = None;
                 Ok(self.held_by(None, None))
             }
@@ -144,8 +149,9 @@ impl Recipe for QueueSpot {
         }
     }
 
-    /// Thesis §5.3: both cells are written again. The main row's is the lock: from before it was
-    /// sent the hold counts. Without the queue's, somebody else is first there, and does not get in.
+    /// Thesis §5.3: writes both cells again. The main row's cell is the lock, and the hold counts from
+    /// before its write was sent. Without the queue's cell another client is first there, and finds the
+    /// main row taken.
     async fn renew(&mut self) -> Renewal {
         if let Some(place) = self.place.clone() {
             let put = self.cells.put(&self.tables.queue, &place).await;
@@ -154,8 +160,8 @@ impl Recipe for QueueSpot {
         self.cells.put_owner(&self.tables.main).await.map_or(Renewal::Unknown, Renewal::Applied)
     }
 
-    /// Thesis §5.3: both cells are removed; the main row's first, for the next in the queue looks at
-    /// that.
+    /// Thesis §5.3: deletes both cells, the main row's first, because the next client in the queue
+    /// looks at that.
     async fn leave(&mut self) -> Result<Left, Fault> {
         let Some(place) = self.place.clone() else { return Ok(Left::NotHad) };
         self.cells.erase_owner(&self.tables.main).await?;

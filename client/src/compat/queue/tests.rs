@@ -24,7 +24,8 @@ fn locker(model: &Model, process: &Process, service: &str, ttl: Duration, skew: 
     Queue::new(&cassandra, &options, QueueTables::default()).unwrap()
 }
 
-/// A cell of the row `foo`, as the seed's client writes it: with a TTL of its own, and timestamps.
+/// A cell of the row `foo`, as the article's client writes it: with a TTL and timestamps of its
+/// own.
 fn seed_cell(table: &'static str, column: &str, ttl_s: i32, at_us: i64) -> Statement {
     SeedTable::cells(table).put(column, ttl_s, at_us)
 }
@@ -40,7 +41,7 @@ fn a_cells_name_is_in_the_order_of_its_time_and_then_of_its_thread() {
     assert!(column_name(10, "a") < column_name(10, "b"));
 }
 
-/// Listing 6, steps 3 and 4, as they stand. `a` stalls for a TTL between them; `b` is in.
+/// Listing 6, steps 3 and 4, unchanged. `a` stalls for a TTL between them, and `b` holds the lock.
 #[test]
 fn the_seeds_one_record_may_be_somebody_elses() {
     let (machine, model) = world(1);
@@ -57,8 +58,8 @@ fn the_seeds_one_record_may_be_somebody_elses() {
     });
 }
 
-/// The same stall, wherever it comes: who asks anything of the tables after it finds `b`. (A guard's
-/// safe deadline would have passed too; the recipe does not lean on that.)
+/// The same stall at every step: an attempt that sends a statement after it finds `b`. (A guard's safe
+/// deadline would have passed too; the recipe does not rely on that.)
 #[test]
 fn one_record_that_is_somebody_elses_is_no_lock() {
     for stalls_after_ms in (0..500).step_by(5) {
@@ -89,15 +90,15 @@ fn one_record_that_is_somebody_elses_is_no_lock() {
     }
 }
 
-/// Lemma 1 is about writes that are done: one that only one replica has is seen by who wrote it, and
-/// by nobody else.
+/// Lemma 1 covers acknowledged writes. One that only one replica has may be visible to its writer
+/// alone.
 #[test]
 fn of_two_who_come_at_once_while_writes_get_lost_one_is_in_at_a_time() {
     for seed in 0..300 {
         let (machine, model) = world(seed);
         model.set_odds(Odds { request_lost: 400, ..Odds::default() });
         let inside = std::sync::atomic::AtomicUsize::new(0);
-        // Who comes later has the clock that is behind, and is first in the queue.
+        // The later client's clock is behind, so it is first in the queue.
         let come = async |name: &str, after_ms: u64, behind_ms: i64| {
             let process = machine.process(name);
             process.set_wall_skew(-behind_ms);
@@ -133,7 +134,7 @@ fn under_the_seeds_text_who_waits_for_longer_than_a_ttl_is_never_first_again() {
     });
 }
 
-/// Three TTLs long; then the first who came is the first who gets it.
+/// The wait is three TTLs long; then the client that came first is first to get the lock.
 #[test]
 fn a_waiter_keeps_its_place_for_longer_than_a_ttl() {
     let (machine, model) = world(2);
@@ -175,8 +176,8 @@ fn a_hand_over_takes_a_fraction_of_a_second_and_only_the_first_two_in_line_pay_f
     }
 }
 
-/// The holder's place in line has ended (it stalls, say), its cell in the main row has not: the next is first, writes
-/// there once, and from then on only looks. Each write would be a tombstone.
+/// The holder's place in line has ended (it stalls, say), but its cell in the main row has not. The next client is first,
+/// writes there once, and from then on only looks. Each write would be a tombstone.
 #[test]
 fn who_is_first_and_finds_the_main_row_taken_writes_there_once() {
     let (machine, model) = world(5);
@@ -192,7 +193,7 @@ fn who_is_first_and_finds_the_main_row_taken_writes_there_once() {
             assert!(matches!(attempted, Attempt::HeldBy { .. }), "{attempted:?}");
             asked.push(model.arrived() - before);
         }
-        // Its place and the head of the queue, then a write, a look and the delete; after that two looks.
+        // Its place, the head of the queue, a write, a look and the delete; after that two looks.
         assert_eq!(asked, [5, 2, 2]);
     });
 }
@@ -217,8 +218,8 @@ fn a_try_finds_a_held_lock_held_and_leaves_no_place_behind() {
     });
 }
 
-/// A pause of the holder, not of its clock: its cell has ended, the next one is in, and what the
-/// holder writes when it wakes is nothing.
+/// The holder pauses, its clock does not: its cell has ended and the next client holds the lock.
+/// What the holder writes when it wakes leaves nothing.
 #[test]
 fn a_holder_that_wakes_too_late_is_lost_and_leaves_nothing_beside_the_next_one() {
     let (machine, model) = world(4);
@@ -241,7 +242,7 @@ fn a_holder_that_wakes_too_late_is_lost_and_leaves_nothing_beside_the_next_one()
     });
 }
 
-/// Writes that nobody knows of arrive late: the deletes that were sent after them win.
+/// Writes of unknown outcome arrive late: the deletes that were sent after them win.
 #[test]
 fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
     for seed in 0..100 {
@@ -277,8 +278,8 @@ fn in_none_of_very_many_lives_are_two_guards_of_a_queued_lock_safe_at_once() {
     lives::live_many(1_000..3_000, &of);
 }
 
-/// The head of the queue wrote its cell into the main row and did not learn what became of it, or of the look after it, or
-/// of taking it back. That cell is its own: it never waits for it.
+/// The head of the queue wrote its cell into the main row and got no answer to the write, to the look after it, or to the
+/// delete. It never waits for that cell, which is its own.
 #[test]
 fn the_head_of_the_queue_does_not_wait_for_a_cell_of_its_own() {
     let put: Which = |one| is_of_b(one) && matches!(one.action, Action::Put { .. });
@@ -288,7 +289,8 @@ fn the_head_of_the_queue_does_not_wait_for_a_cell_of_its_own() {
         for fate in [Fate::AnswerLost, Fate::Late(secs(3))] {
             let (machine, model) = world(11);
             let processes = ["a", "b"].map(|name| machine.process(name));
-            // It is before the holder in the queue, writes into the main row, finds the holder there, and takes it back.
+            // `b` is before the holder in the queue, writes into the main row, finds the holder there, and deletes its
+            // own cell.
             processes[1].set_wall_skew(-60_000);
             let [a, b] = processes
                 .each_ref()
@@ -303,7 +305,7 @@ fn the_head_of_the_queue_does_not_wait_for_a_cell_of_its_own() {
                 let troubling = async {
                     world.sleep(secs(first_s)).await;
                     if std::ptr::fn_addr_eq(which, look) {
-                        // The one that follows its write.
+                        // The look that follows its write.
                         model.choose(put, Fate::Answered);
                         while !model.nothing_is_chosen() {
                             world.sleep(Duration::from_millis(1)).await;
@@ -327,12 +329,13 @@ fn the_head_of_the_queue_does_not_wait_for_a_cell_of_its_own() {
     }
 }
 
-/// Somebody with an earlier time came in before a head whose write to the main row had no answer. That head does not stand in its way.
+/// A client with an earlier time came in before a head whose write to the main row had no answer. That head does not
+/// block it.
 #[test]
 fn a_cell_of_one_who_is_not_first_any_more_is_taken_back() {
     let (machine, model) = world(12);
     let [a, b] = ["a", "b"].map(|name| machine.process(name));
-    // It is first by its clock, and comes second.
+    // `a` is first by its clock, and comes second.
     a.set_wall_skew(-60_000);
     let [first, second] = [(&a, "a"), (&b, "b")]
         .map(|(process, name)| locker(&model, process, name, secs(180), secs(60)));

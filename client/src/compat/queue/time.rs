@@ -1,4 +1,4 @@
-//! A time that does not go back, for places in the queue.
+//! A time for places in the queue that never goes back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,19 +8,20 @@ use holdfast_seams::Clock;
 
 use crate::Result;
 
-/// Gives out the time for places in the queue. Who comes later should be given no less; how far that
-/// holds between processes is how fair the queue is. Safety does not rest on it.
+/// Gives out the time for places in the queue. A client that comes later should get no less; how far
+/// that holds between processes is how fair the queue is. Safety does not depend on it.
 pub trait QueueTime: Send + Sync + 'static {
-    /// Microseconds since 1970; never less than what an earlier question to this one was answered with.
+    /// Microseconds since 1970; never less than an earlier answer of this source.
     ///
     /// # Errors
     ///
-    /// Whatever kept it from answering. There is no place then: the attempt ends without a write, and is
-    /// made again after a pause, but for [`Error::Refused`](crate::Error::Refused), which the caller is told.
+    /// Whatever kept the source from answering. Then the attempt has no place and ends without a write.
+    /// The keeper task retries it after a pause; [`Error::Refused`](crate::Error::Refused) goes to the
+    /// caller.
     fn now_us(&self) -> BoxFuture<'_, Result<u64>>;
 }
 
-/// The wall clock of this machine, held back from going back.
+/// The wall clock of this machine, made never to go back.
 pub struct LocalTime {
     clock: Arc<dyn Clock>,
     last: AtomicU64,

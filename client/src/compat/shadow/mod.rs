@@ -1,59 +1,63 @@
-//! The older recipe of the thesis: a main row that says who has the lock, and a shadow row in which those who want it
-//! try whether they are alone.
+//! The older recipe of the thesis: a main row that decides who has the lock, and a shadow row in which clients check
+//! whether they are alone.
 //!
-//! Seed: the thesis, §4 (in Russian), listings 3 and 4; their steps are cited where they are, in `row.rs`. No LWT: plain
-//! writes and reads at QUORUM, with timestamps of our own. The thesis wrote it down to replace it by the
-//! [queue](super::queue), and gives no proof.
+//! Article: the thesis, §4 (in Russian), listings 3 and 4; `row.rs` cites their steps. No LWT: plain writes and reads at
+//! QUORUM, with the client's own timestamps. The thesis described it in order to replace it by the [queue](super::queue),
+//! and gives no proof.
 //!
 //! # What it promises
 //!
 //! - **Safety.** While a guard is safe, no other client of the recipe has the lock. The thesis' lemma 1 (§5.1), in the
-//!   shadow row: of two whose cells stand there, at most one found its own alone. Ours stands there from before the
-//!   first look until the lock is given back, and the safe deadline counts from before its last write that was
-//!   acknowledged, with that of the main row's cell after it: plus TTL, less `max_skew`, one second and a hundredth.
-//!   Who has the lock by the seed's text, and has left the shadow row, is found in the main row at step 10.
-//! - **Liveness.** None for sure. Two that come at once both go back, and may meet again; their pauses grow (up to 50 ms
-//!   more with each attempt, as in listing 4, up to 10 s), so that this becomes unlikely. The more wait, the longer it takes
-//!   until one of them has a free lock.
-//! - **Order.** None. Who gives back and comes again at once mostly passes those who pause: bursts.
+//!   shadow row: of two clients whose cells stand there, at most one found its own alone. A holder's cell stands there
+//!   from before its first look until the release, and the safe deadline counts from before that cell's last write that
+//!   was acknowledged together with the write of the main row's cell after it: plus TTL, less `max_skew`, one second and
+//!   a hundredth. A holder by the article's text, which has left the shadow row, is found in the main row at step 10.
+//! - **Liveness.** Not certain. Two clients that come at once both withdraw, and may meet again. Their pauses grow (up to
+//!   50 ms more with each attempt, as in listing 4, up to 10 s), so that this becomes unlikely. The more clients wait,
+//!   the longer it takes until one of them gets a free lock.
+//! - **Order.** None. A client that releases and returns at once mostly passes those that pause: bursts.
 //! - **Fencing.** None.
-//! - A try (no wait) is one run of listing 3: one that meets another one is told that it is not granted, though
-//!   nobody may have the lock then.
+//! - A `try` (no wait) is one run of listing 3: one that meets another attempt is not granted, though no client may have
+//!   the lock then.
 //!
 //! # What it costs
 //!
 //! To acquire a free lock two writes and three reads at QUORUM, one round trip each; every `(TTL − skew)/3` two writes;
-//! two deletes to release. So has the seed, which makes one of the deletes before it is in. Who waits reads the main row
-//! twice a second.
+//! two deletes to release. The article costs the same, and makes one of the deletes before it has the lock. A waiter
+//! reads the main row twice a second.
 //!
-//! # Where the seed's text is unsafe, unfair or can stop
+//! # Where the article's text is unsafe, unfair or can stop
 //!
-//! - *"If there are no cells in the main table"* (step 10). Steps 1 and 8 take cells, step 10 does not: as it stands
-//!   it asks what step 1 saw. Who is held up between 1 and 8 for as long as somebody else takes for all of it finds the shadow row
-//!   empty again, and goes in beside the holder. Here it is read again. And a holder of ours stays in the shadow row (step
-//!   12 comes with the release), so that old clients that read the listing this way are kept out by it.
-//! - *"If there is one cell"* (step 9) does not ask whose. A thread's cell that is written again may be hidden by its
-//!   own delete of the attempt before, where that had the timestamp of a clock ahead. It then sees the one cell
-//!   of somebody else, and goes in beside him. Here it has to be our own, and our timestamps rise.
-//! - *The thread's id names its cells for ever.* The main row's cell of a thread that gave back and has the lock again may be hidden by
-//!   that delete in the same way: nobody sees the holder. Here every attempt has an id of its own.
-//! - *Success on one's own cell* (steps 3 and 4), if two processes have threads of one id, or one thread asks twice: both are in, and the first who
-//!   gives back frees it for all. Here whole owner ids are compared, so that it is a repeated step of one attempt.
-//! - *No lease.* Who dies between 7 and 12, or with the lock, keeps everybody out for ever. Here both cells have a TTL and are
-//!   renewed, as in §5.3; a dead attempt keeps everybody out for a TTL and the skew.
-//! - *With the lease of §5.3 and nothing else*, a thread that stalls between 10 and 11 for its TTL goes in beside who came meanwhile.
-//!   Here that is no hold, because time counts from the shadow row's cell.
-//! - *Bursts*, as the thesis says itself. Nothing mends that but a queue.
-//! - *Nobody may ever get it*: two that always come at once. The pauses make it unlikely, here as there.
+//! - *"If there are no cells in the main table"* (step 10). Steps 1 and 8 read cells, step 10 does not: literally it
+//!   tests what step 1 saw. A client paused between steps 1 and 8 while another runs the whole protocol finds the shadow
+//!   row empty and becomes a second holder. Here step 10 reads again. And a holder of this recipe stays in the shadow row
+//!   (step 12 comes with the release), which keeps out old clients that read the listing literally.
+//! - *"If there is one cell"* (step 9) does not check the owner. When a thread writes its cell again, its own delete of
+//!   the attempt before may hide the cell, if that delete had the timestamp of a clock ahead. The thread then sees one
+//!   cell, another thread's, and becomes a second holder. Here the cell has to be the client's own, and its timestamps
+//!   rise.
+//! - *The thread's id names its cells for ever.* In the same way that delete may hide the main row's cell of a thread
+//!   that released and acquired again: no thread sees the holder. Here every attempt has an id of its own.
+//! - *Success on one's own cell* (steps 3 and 4), if two processes have threads of one id, or one thread acquires twice:
+//!   both hold the lock, and the first release frees it for all. Here whole owner ids are compared, so that an own cell
+//!   is a repeated step of one attempt.
+//! - *No lease.* A client that dies between 7 and 12, or with the lock, keeps all others out for ever. Here both cells
+//!   have a TTL and are renewed, as in §5.3; a dead attempt keeps others out for a TTL and the skew.
+//! - *With the lease of §5.3 and nothing else*, a thread that stalls between 10 and 11 for its TTL joins a holder that
+//!   came meanwhile. Here that is no hold, because time counts from the shadow row's cell.
+//! - *Bursts*, as the thesis says itself. Only a queue mends that.
+//! - *A free lock may stay free*: two clients that always come at once. The pauses make it unlikely, here as in the
+//!   article.
 //!
 //! # Beside old clients
 //!
-//! On the same tables ours exclude old clients, and are excluded by them, however the steps of two fall together
-//! (a test goes through all of it, for both readings of step 10). What remains is the old client's: one whose cell is hidden by clocks, one whose
-//! thread ids are not its own, or one with a TTL that it stalls for, goes in beside ours as it does beside its like. One
-//! without a TTL that dies excludes for ever.
+//! On the same tables this recipe's clients exclude old clients, and are excluded by them, in every order of the steps of
+//! two (a test runs all orders, for both readings of step 10). What remains are the old client's own flaws: one whose
+//! cell is hidden by clocks, one whose thread id is not unique, or one with a TTL that it stalls for becomes a second
+//! holder, as it does among old clients. One without a TTL that dies excludes for ever.
 //!
-//! The main rows have the queue's name, as the thesis has one name for both. In one keyspace a lock is either a queue's or one of these.
+//! The main rows have the queue's name, as the thesis has one name for both. In one keyspace a lock is either a queue's
+//! or one of these.
 
 mod row;
 #[cfg(test)]
@@ -72,8 +76,8 @@ use super::statement::Ident;
 use crate::Result;
 use row::ShadowSpot;
 
-/// Where main and shadow rows are. All columns are of type `text`; the seed names none, and column
-/// families made through Thrift show up as `key, column1, value`.
+/// The names of the main and shadow rows' tables. All columns are of type `text`; the article names
+/// none, and column families made through Thrift show up as `key, column1, value`.
 #[derive(Clone, Debug)]
 pub struct ShadowTables {
     pub(crate) shadow: Ident,
@@ -91,7 +95,7 @@ impl Default for ShadowTables {
 }
 
 impl ShadowTables {
-    /// The tables' names, and those of the columns of both, as the server has them.
+    /// Names the tables, and the columns of both, exactly as the server has them.
     #[must_use]
     pub fn named(shadow: &str, main: &str, columns: [&str; 3]) -> Self {
         let [key, column, value] = columns.map(Ident::new);
@@ -112,11 +116,11 @@ pub struct Shadow {
 }
 
 impl Shadow {
-    /// A locker on this keyspace. Nothing is asked of it yet.
+    /// A locker on this keyspace. It sends no statement yet.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`](crate::Error::Setting) if TTL and skew make no sense together.
+    /// [`Error::Setting`](crate::Error::Setting) if TTL and skew do not fit together.
     pub fn new(
         cassandra: &Cassandra,
         options: &LockerOptions,

@@ -1,5 +1,5 @@
-//! The shadow on the model of its tables: what the seed's text leaves open, shown with its own steps; ours beside it in
-//! every order; one client and two; and whole lives.
+//! The shadow on the model of its tables: demonstrations of what the article leaves open; the recipe beside the article's
+//! threads in every order; one client and two; and simulated runs.
 
 mod beside;
 mod flaws;

@@ -1,9 +1,9 @@
-//! The housekeeper: ends sessions that do not beat any more, and frees what they held.
+//! The housekeeper: ends sessions that have stopped beating, and frees their tokens.
 //!
-//! "Tokens that did not heartbeat in time get deleted (grace period is of course added)." No clock is
-//! read for that but this process' own watch: a session is dead when its timestamp was seen, and the
-//! grace later is still the same. What the timestamp says is not looked at, so nobody's clock has to
-//! agree with anybody's.
+//! "Tokens that did not heartbeat in time get deleted (grace period is of course added)." For that the
+//! housekeeper reads only the monotonic clock of its own process: a session is dead when its timestamp
+//! is still the same a grace after the housekeeper saw it. It does not interpret the timestamp, so no
+//! two clocks have to agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,33 +19,33 @@ use crate::compat::database::{Conditional, Fault, Row};
 use crate::compat::statement::{Action, Ident, Statement, Value};
 use crate::{Error, Result};
 
-/// Below it a session that beats would be ended for one slow answer.
+/// Below it one slow answer would end a session that beats.
 const GRACE_MIN: Duration = Duration::from_secs(3);
 
-/// Clears up after sessions that died. Any number of them may run at once, and each may stop at any
-/// point: every step asks whether what it saw is still so.
+/// Clears up after sessions that died. Any number of housekeepers may run at once, and each may
+/// stop at any point: every step checks that what it saw still holds.
 ///
-/// It begins to watch when it is made: what died before is gone one grace later.
+/// It begins to watch when it is made: whatever died before is gone one grace later.
 pub struct Housekeeper {
     cassandra: Cassandra,
     tables: Arc<TokenTables>,
     grace: Duration,
-    /// All sessions that were there at the last look.
+    /// All sessions that the last look found.
     sessions: BTreeMap<String, Watched>,
-    /// All tokens without a session that were there at the last look.
+    /// All tokens without a session that the last look found.
     strays: BTreeMap<Held, Moment>,
-    /// Sessions that we ended and some of whose tokens may still be there.
+    /// Sessions that this housekeeper ended and some of whose tokens may remain.
     ended: BTreeSet<String>,
 }
 
-/// A session's timestamp, and since when it has been seen.
+/// A session's timestamp, and since when this housekeeper has seen it.
 #[derive(Clone, Copy)]
 struct Watched {
     stamp: Option<i64>,
     since: Moment,
 }
 
-/// A row of `tokens`, as it was seen.
+/// A row of `tokens`, as it was read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Held {
     token: String,
@@ -59,16 +59,16 @@ impl Held {
     }
 }
 
-/// What became of a row that was to be removed.
+/// The outcome of a delete.
 enum Removal {
     Done,
-    /// It is another one by now, or gone.
+    /// The row has changed by now, or is gone.
     Changed,
-    /// Nobody knows, or not yet: to be looked at again.
+    /// The outcome is unknown: the housekeeper looks again.
     Open,
 }
 
-/// Something that was removed.
+/// A row that was removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Removed {
     /// A session that did not beat for the grace.
@@ -80,24 +80,24 @@ pub enum Removed {
     Token {
         /// The token.
         token: String,
-        /// Whose it was.
+        /// The session that had it.
         session: String,
     },
 }
 
-/// What one look at the tables came to.
+/// The result of one sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sweep {
-    /// What was removed, in order. Of two housekeepers that remove one thing while answers are lost, both may
-    /// say so.
+    /// What was removed, in order. If answers are lost, two housekeepers may both report the same
+    /// removal.
     pub removed: Vec<Removed>,
-    /// How many rows were to be removed without an answer: the next sweep tries again.
+    /// How many removals had no answer: the next sweep tries them again.
     pub unanswered: usize,
 }
 
 impl Housekeeper {
     /// A housekeeper that lets sessions stand without a heartbeat for `grace`, or for as long as
-    /// their id says if that is longer. Nothing is asked of the tables yet.
+    /// their id asks for if that is longer. It sends no statement yet.
     ///
     /// # Errors
     ///
@@ -117,16 +117,16 @@ impl Housekeeper {
         })
     }
 
-    /// Looks at both tables once, and removes what has been dead for the grace by now. To be called
-    /// again and again, a few times in each grace.
+    /// Reads both tables once, and removes what has been dead for the grace by now. Call it
+    /// repeatedly, a few times in each grace.
     ///
-    /// Dropping the future may leave tokens of an ended session, which are strays to whoever looks
-    /// next and go one grace later.
+    /// Dropping the future may leave tokens of an ended session. They are strays to the next sweep
+    /// of any housekeeper, and go one grace later.
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] if the tables could not be read: nothing was removed, and what was
-    /// watched is watched on. [`Error::Refused`] if they never can be as they are.
+    /// [`Error::Unreachable`] if the tables could not be read: nothing was removed, and the watch
+    /// goes on. [`Error::Refused`] if Cassandra refuses to read them.
     pub async fn sweep(&mut self) -> Result<Sweep> {
         let began = self.now();
         let read = self.look().await;
@@ -146,8 +146,8 @@ impl Housekeeper {
         self.cassandra.seams().clock.now()
     }
 
-    /// Reads both tables, and begins or goes on to watch what is there. Returns the tokens that are a
-    /// stray's, or of a session that is to be ended or was.
+    /// Reads both tables, and begins or continues to watch their rows. Returns the tokens that are
+    /// strays, or belong to a session that is due or was ended.
     async fn look(&mut self) -> Result<Vec<Held>, Fault> {
         let sessions = self.look_at_sessions().await?;
         let held = self.look_at_tokens(&sessions).await?;
@@ -165,7 +165,7 @@ impl Housekeeper {
         let mut from = None;
         loop {
             let (rows, next) = self.page(times, &[beating, beat], from).await?;
-            // After the answer: what was seen had been written by then.
+            // Read after the answer: what the page shows had been written by then.
             let now = self.now();
             for row in rows {
                 let Some(session) = row.text(beating) else { continue };
@@ -181,7 +181,7 @@ impl Housekeeper {
         }
     }
 
-    /// Those of live sessions are left out: they are as many as there are locks.
+    /// Leaves out tokens of live sessions: there are as many as locks.
     async fn look_at_tokens(
         &self,
         sessions: &BTreeMap<String, Watched>,
@@ -218,7 +218,8 @@ impl Housekeeper {
         self.cassandra.tables().page(Statement::new(table.clone(), vec![], action)).await
     }
 
-    /// How long this session may stand without a beat: one that was promised longer has longer.
+    /// How long this session may stand without a beat: its own term if that is longer than the
+    /// grace.
     fn grace_of(&self, session: &str) -> Duration {
         term_of(session).map_or(self.grace, |term| term.max(self.grace))
     }
@@ -232,21 +233,21 @@ impl Housekeeper {
         due.map(|(session, _)| session.clone()).collect()
     }
 
-    /// Whether a token is of a session that we ended, or a stray that has been there for the grace.
+    /// Whether a token's session was ended here, or the token has been a stray for the grace.
     fn is_free(&self, held: &Held) -> bool {
         let stray = self.strays.get(held);
         self.ended.contains(&held.session)
             || stray.is_some_and(|since| self.is_due(&held.session, *since))
     }
 
-    /// Ends a session, if it has not beaten since: from here on it cannot. That is what makes its
-    /// tokens nobody's, whatever its process may do when it wakes.
+    /// Ends a session, if it has not beaten since: from here on it cannot. That makes its tokens
+    /// free to remove, whatever its process may do when it wakes.
     async fn end(&mut self, session: String, sweep: &mut Sweep) {
         let Some(Watched { stamp, .. }) = self.sessions.get(&session).copied() else { return };
         let unchanged = (self.tables.beat.clone(), stamp.map(Value::Time));
         let delete = Action::DeleteIf { only_if: vec![unchanged] };
         match self.remove(self.session_row(&session, delete)).await {
-            // It is ours to clear up after, whoever ended it.
+            // This housekeeper clears up after the session, whichever housekeeper ended it.
             Removal::Done => {
                 sweep.removed.push(Removed::Session { session: session.clone() });
             }
@@ -257,7 +258,8 @@ impl Housekeeper {
                 sweep.unanswered += 1;
                 return;
             }
-            // It has beaten, or somebody else ended it and clears up: seen at the next look.
+            // It has beaten, or another housekeeper ended it and clears up; the next look shows
+            // which.
             Removal::Changed => {
                 self.sessions.remove(&session);
                 return;
@@ -267,9 +269,10 @@ impl Housekeeper {
         self.ended.insert(session);
     }
 
-    /// Frees a token that is still this session's, and still from the same time.
+    /// Frees a token if session and timestamp are still those that were read.
     async fn free(&self, held: &Held, sweep: &mut Sweep) {
-        // A stranger's first heartbeat may be late, and its plain write may bring it back.
+        // A foreign client's first heartbeat may be late, and its plain write may bring the session
+        // back.
         if !self.is_gone(&held.session).await {
             return;
         }
@@ -288,7 +291,7 @@ impl Housekeeper {
         }
     }
 
-    /// Whether a token is certainly not that session's any more, by a read at SERIAL.
+    /// Whether a token certainly no longer belongs to that session, by a read at SERIAL.
     async fn has_left(&self, held: &Held) -> bool {
         let TokenTables { tokens, token, session, timestamp, .. } = &*self.tables;
         let key = vec![(token.clone(), Value::from(held.token.as_str()))];
@@ -309,7 +312,7 @@ impl Housekeeper {
         }
     }
 
-    /// Whether there certainly is no such session, by a read at SERIAL.
+    /// Whether the session certainly does not exist, by a read at SERIAL.
     async fn is_gone(&self, session: &str) -> bool {
         let columns = vec![self.tables.beat.clone()];
         let look = self.session_row(session, Action::SelectSerial { columns });

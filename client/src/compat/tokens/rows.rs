@@ -16,12 +16,13 @@ use crate::compat::stamps::Stamps;
 use crate::compat::statement::{Action, Cells, Statement, Value};
 use crate::compat::terms::Terms;
 
-/// How many statements of one attempt are on their way at once.
+/// How many statements of one attempt are under way at once.
 const AT_ONCE: usize = 16;
-/// After how many tokens an attempt looks whether a heartbeat is due.
+/// After how many tokens an attempt checks whether a heartbeat is due.
 const BEAT_AFTER: usize = 64;
 
-/// Tokens that an attempt has. Filled until it is handed out, and read by who is handed it.
+/// The tokens that an attempt has. The attempt fills it until it has the lock; then the caller
+/// reads it.
 #[derive(Clone, Default)]
 pub(super) struct Had(Arc<Mutex<Vec<String>>>);
 
@@ -46,17 +47,18 @@ pub(super) struct TokenRows {
     session: SessionRow,
     wanted: Vec<String>,
     had: Had,
-    /// Of the others, those that something that was sent may have made, or may yet make, ours.
+    /// Of the other tokens: those that a statement under way or without an answer may give to this
+    /// session.
     open: BTreeSet<String>,
     /// Those whose delete was sent and not answered.
     delete_open: BTreeSet<String>,
     /// The session has had a token.
     has_had: bool,
-    /// And found one of those to be somebody else's, or nobody's.
+    /// The session has lost one of its tokens to another session or to a delete.
     robbed: bool,
 }
 
-/// What a row says to somebody who looks.
+/// What a read found in the row.
 enum Seen {
     Free,
     Ours,
@@ -93,7 +95,7 @@ impl TokenRows {
         }
     }
 
-    /// What it has; complete once it is handed out.
+    /// The tokens that it has; complete once the attempt has succeeded.
     pub(super) fn had(&self) -> Had {
         self.had.clone()
     }
@@ -131,27 +133,28 @@ impl TokenRows {
         match self.tables.conditional(insert).await.1 {
             Ok(Conditional::Applied) => Ok(Seen::Ours),
             Ok(Conditional::NotApplied(row)) => Ok(match self.seen(row) {
-                // There is a row, though nothing of it is shown.
+                // The row exists but shows no cell.
                 Seen::Free => Seen::Theirs(None),
                 seen => seen,
             }),
-            // "read token; if token.service_session_id == service_session_id": the seed asks always, and
-            // it is needed here. The token counts as ours, for it stands as long as the session does.
+            // "read token; if token.service_session_id == service_session_id": the article always
+            // reads, and here that is needed. The token counts as had, because it stands as long as the
+            // session does.
             Err(Fault::Unknown(_)) => self.look(token).await,
             Err(fault) => Err(fault),
         }
     }
 
-    /// One round over these tokens. Says who has one of the others, or why that is not known.
+    /// One round over these tokens. Returns the owner of one of the others, or why it is unknown.
     async fn take(&mut self, tokens: &[String]) -> Result<Option<Attempt>, Fault> {
         let mut denied = None;
         let mut free = Vec::new();
-        // Waiters read: an insert that is bound to fail costs others their own.
+        // Waiters read: an insert that is bound to fail makes inserts of other clients fail.
         let looks = tokens.iter().map(|token| self.look(token)).collect();
         for (token, seen) in tokens.iter().zip(a_few_at_once(looks).await) {
             match seen {
                 Ok(Seen::Free) => free.push(token.clone()),
-                // A coordinator that was given up has inserted it.
+                // A coordinator whose answer was not awaited has inserted it.
                 Ok(Seen::Ours) => self.note_had(token),
                 other => note_denied(&mut denied, other),
             }
@@ -193,8 +196,8 @@ impl TokenRows {
         }
     }
 
-    /// The housekeeper has ended the session while nothing was handed out: whatever it had is given
-    /// back, and the attempt goes on as another one.
+    /// Starts over with a new session: a housekeeper ended the old one before the attempt
+    /// succeeded. All tokens of the old session are released first.
     async fn begin_anew(&mut self) -> Result<(), Fault> {
         self.give_back().await?;
         self.had.lock().clear();
@@ -205,7 +208,8 @@ impl TokenRows {
         Ok(())
     }
 
-    /// The tokens first: as long as the session's row is there, nobody else may take them for stray.
+    /// Releases the tokens first: as long as the session's row exists, no housekeeper takes them for
+    /// stray.
     async fn give_back(&mut self) -> Result<(), Fault> {
         let had = self.had.all();
         let mut failed = Ok(());
@@ -215,7 +219,7 @@ impl TokenRows {
             let was_open = self.delete_open.contains(token);
             match deleted {
                 Ok(Conditional::Applied) => {}
-                // An earlier one of unknown outcome took it.
+                // An earlier delete of unknown outcome removed it.
                 Ok(Conditional::NotApplied(_)) if was_open => {}
                 Ok(Conditional::NotApplied(_)) => self.robbed |= had.contains(token),
                 Err(fault) => {
@@ -233,25 +237,26 @@ impl TokenRows {
         self.session.end().await
     }
 
-    /// "delete token". The seed asks for nothing: its delete takes whatever there is, by timestamps that
-    /// are not those of the insert.
+    /// "delete token". The article's delete has no condition: it removes whatever the row contains, by
+    /// timestamps that are not those of the insert.
     async fn delete(&self, token: &str) -> Result<Conditional, Fault> {
         let delete = Action::DeleteIf { only_if: self.owned() };
         self.tables.conditional(self.statement(token, delete)).await.1
     }
 }
 
-/// What each comes to, in their order.
+/// The results of all futures, in their order.
 async fn a_few_at_once<F: Future>(acts: Vec<F>) -> Vec<F::Output> {
     stream::iter(acts).buffered(AT_ONCE).collect().await
 }
 
-/// Keeps what is to be said if nothing is had: a refusal before all, then who has a token, then why
-/// that is not known.
+/// Keeps the report for an attempt that gets nothing: a refusal first, then the owner of a token,
+/// then the reason why the owner is unknown.
 fn note_denied(denied: &mut Option<Result<Attempt, Fault>>, seen: Result<Seen, Fault>) {
     let said = match seen {
         Ok(Seen::Theirs(owner)) => Ok(Attempt::HeldBy { owner, again: None }),
-        // It was not applied, or will be applied yet: then a later look finds our own id.
+        // The insert was not applied, or is applied later: then a later look finds this session's
+        // own id.
         Ok(Seen::Free | Seen::Ours) => Err(Fault::NotDone("the insert was not applied".into())),
         Err(fault) => Err(fault),
     };
@@ -266,13 +271,13 @@ fn note_denied(denied: &mut Option<Result<Attempt, Fault>>, seen: Result<Seen, F
 }
 
 impl Recipe for TokenRows {
-    /// "the service would try and lock the remaining keys": one round over all that is not had. Had if
-    /// one of them is.
+    /// "the service would try and lock the remaining keys": one round over all tokens that it does not
+    /// have. The attempt succeeds if it has one of them.
     async fn attempt(&mut self) -> Result<Attempt, Fault> {
         if self.session.is_over() {
             self.begin_anew().await?;
         }
-        // A session that waits is not dead.
+        // A waiter beats too: its session is not dead.
         if self.session.beaten().is_some() && self.is_beat_due() {
             self.beat().await?;
         }

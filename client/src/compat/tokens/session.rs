@@ -1,10 +1,11 @@
-//! The row of one session in `token_times`: that it is there is the session's life, and its timestamp
-//! is the last heartbeat.
+//! The row of one session in `token_times`: the session exists as long as the row, and the row's
+//! timestamp is the last heartbeat.
 //!
 //! # Invariants
 //!
 //! - No two beats of a session have the same timestamp, and each is applied only on top of the one
-//!   before it. So a timestamp that has not changed for a while means that there was no beat in it.
+//!   before it. So a timestamp that has not changed for a while means that no beat came in that
+//!   time.
 //! - A session is over once its row is found gone. It never comes back under its id.
 
 use std::sync::Arc;
@@ -18,13 +19,14 @@ use crate::compat::owner::{MARK, OwnerId, Signature};
 use crate::compat::stamps::Stamps;
 use crate::compat::statement::{Action, Cells, Statement, Value};
 
-/// `service_session_id`: an owner's id, and how long the session wants to live without a beat.
+/// `service_session_id`: an owner's id, and the session's term: how long it may stand without a
+/// beat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SessionId(String);
 
 impl SessionId {
-    /// "generate `service_session_id`". One for each attempt: what is applied late of one that is
-    /// over cannot be taken for another one's.
+    /// "generate `service_session_id`". One for each attempt: a late statement of one that is over
+    /// cannot be taken for another's.
     pub(super) fn draw(signature: &Signature, ttl_s: i32, rng: &dyn Rng) -> Self {
         Self(format!("{}:{ttl_s}", OwnerId::draw(signature, rng).as_str()))
     }
@@ -34,31 +36,31 @@ impl SessionId {
     }
 }
 
-/// How long a session wants to live without a beat, if its id says so: those of ours do.
+/// The term of a session, if its id has one: those of Holdfast do.
 pub fn term_of(session: &str) -> Option<Duration> {
     let (_, attempt) = session.strip_prefix(MARK)?.rsplit_once('/')?;
     let (_, seconds) = attempt.split_once(':')?;
     seconds.parse::<u32>().ok().map(|seconds| Duration::from_secs(seconds.into()))
 }
 
-/// The row as the session itself knows it.
+/// The row, as the session itself knows it.
 pub(super) struct SessionRow {
     tables: Arc<Tables>,
     columns: Arc<TokenTables>,
     stamps: Arc<Stamps>,
     id: SessionId,
-    /// Its timestamp; `None`: it is not known to have been made.
+    /// Its timestamp; `None`: the row is not known to exist.
     known: Option<i64>,
     /// Timestamps that were sent after that one and may be, or become, the row's.
     open: Vec<i64>,
-    /// Before the last beat that was answered as applied was sent.
+    /// The instant before the send of the last beat that was answered as applied.
     beaten: Option<Moment>,
-    /// What the row lists, as far as is known.
+    /// The tokens that the row lists, if known.
     listed: Option<Vec<String>>,
     over: bool,
 }
 
-/// What a heartbeat came to.
+/// The outcome of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Beat {
     /// It is applied, and was sent at this instant.
@@ -86,7 +88,8 @@ impl SessionRow {
         self.over
     }
 
-    /// Before the last beat that was answered as applied was sent. One of unknown outcome never counts.
+    /// The instant before the send of the last beat that was answered as applied. One of unknown
+    /// outcome never counts.
     pub(super) fn beaten(&self) -> Option<Moment> {
         self.beaten
     }
@@ -94,8 +97,8 @@ impl SessionRow {
     /// "Heartbeat tick will be a write to a helper table … a list of tokens it holds in one session,
     /// together with its session ID." The first makes the row, each later one replaces the one before.
     ///
-    /// The seed does not say how it is written. Here it is an LWT: a plain write would bring a session
-    /// back whose tokens the housekeeper is taking, and one that comes late would put an older
+    /// The article does not say how it is written. Here it is an LWT: a plain write would bring a
+    /// session back whose tokens the housekeeper is removing, and a late one would put an older
     /// timestamp over a newer one.
     pub(super) async fn beat(&mut self, tokens: &[String]) -> Result<Beat, Fault> {
         if !self.open.is_empty() {
@@ -106,7 +109,7 @@ impl SessionRow {
             let (started, answer) = self.tables.conditional(self.beat_at(stamp, tokens)).await;
             match answer {
                 Ok(Conditional::Applied) => {
-                    // All that was open was to replace another timestamp than this.
+                    // All open beats were to replace an older timestamp than this.
                     self.open.clear();
                     self.listed = self.known.map(|_| tokens.to_vec());
                     self.known = Some(stamp);
@@ -125,8 +128,8 @@ impl SessionRow {
         Ok(Beat::Over)
     }
 
-    /// Asks the row itself what became of beats without an answer. What it shows counts for nothing
-    /// but to be replaced.
+    /// Reads the row to learn what became of beats without an answer. The timestamp it finds serves
+    /// only to be replaced.
     async fn settle(&mut self) -> Result<(), Fault> {
         let columns = vec![self.columns.beat.clone()];
         let row = self.tables.read(self.statement(Action::SelectSerial { columns })).await?;
@@ -134,8 +137,8 @@ impl SessionRow {
         Ok(())
     }
 
-    /// Takes over the row's timestamp if it is one of ours; anything else is the end, also of a session
-    /// that was not seen to begin: it may be made yet, and nobody uses it then.
+    /// Takes over the row's timestamp if this session sent it. Anything else ends the session, also one
+    /// whose row was never seen: if the row is still made later, no client uses it.
     fn learn(&mut self, row: Option<&Row>) {
         let shown = row.and_then(|row| row.time_ms(&self.columns.beat));
         let Some(shown) = shown else {
@@ -155,8 +158,8 @@ impl SessionRow {
         let beat = |stamp| (self.columns.beat.clone(), Some(Value::Time(stamp)));
         let mut cells: Cells = vec![beat(stamp)];
         let Some(known) = self.known else {
-            // Nothing is held before the session is there, and nothing is listed before it is held: a
-            // housekeeper that goes by the list would take somebody else's.
+            // The session's row exists before its first token, and it lists no token before it holds
+            // it: a housekeeper that goes by the list would remove another session's token.
             return self.statement(Action::InsertIfAbsent { cells, ttl_s: None });
         };
         if self.listed.as_deref() != Some(tokens) {
@@ -166,7 +169,7 @@ impl SessionRow {
         self.statement(Action::UpdateIf { cells, ttl_s: None, only_if: vec![beat(known)] })
     }
 
-    /// Takes the row back, after the tokens.
+    /// Deletes the row, after the tokens.
     pub(super) async fn end(&mut self) -> Result<(), Fault> {
         if self.known.is_none() && self.open.is_empty() {
             return Ok(());

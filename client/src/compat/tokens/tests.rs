@@ -1,5 +1,5 @@
-//! The tokens on the model of their tables: what the seed's text leaves open, shown; one client and
-//! two; batches; the housekeeper; and whole lives.
+//! The tokens on the model of their tables: demonstrations of what the article leaves open; one
+//! client and two; batches; the housekeeper; and simulated runs.
 
 mod batches;
 mod flaws;
@@ -38,7 +38,7 @@ fn locker(
     Tokens::new(&cassandra, &options, TokenTables::default()).unwrap()
 }
 
-/// With the seed of the lease recipe's TTL.
+/// With the TTL of the lease recipe's article.
 fn usual(model: &Model, process: &Process) -> Tokens {
     locker(model, process, &process.name(), GRACE, secs(60))
 }
@@ -47,13 +47,13 @@ fn housekeeper(model: &Model, process: &Process, grace: Duration) -> Housekeeper
     Housekeeper::new(&cassandra(model, process), TokenTables::default(), grace).unwrap()
 }
 
-/// Sweeps for ever, a few times in each grace.
+/// Sweeps for ever, six times in each grace.
 fn keep_house(model: &Model, process: &Process, grace: Duration) {
     let mut housekeeper = housekeeper(model, process, grace);
     let seams = process.seams();
     let sweeping = async move {
         loop {
-            // What was not answered is swept the next time.
+            // The next sweep retries what was not answered.
             let _ = housekeeper.sweep().await;
             seams.sleep(grace / 6).await;
         }
@@ -79,13 +79,13 @@ fn on_session(session: &str, action: Action) -> Statement {
     Statement::new(Ident::new("token_times"), key, action)
 }
 
-/// `INSERT INTO tokens … IF NOT EXISTS`, the seed's second listing.
+/// `INSERT INTO tokens … IF NOT EXISTS`, the article's second listing.
 fn seed_insert(token: &str, session: &str) -> Statement {
     let cells: Cells = vec![text("service_session_id", session), time(1)];
     on_token(token, Action::InsertIfAbsent { cells, ttl_s: None })
 }
 
-/// Who has a token, as all clients see it.
+/// The session that has a token, by a read at SERIAL.
 fn session_of(model: &Model, token: &str) -> Option<String> {
     let columns = vec![Ident::new("service_session_id")];
     match model.apply(&on_token(token, Action::SelectSerial { columns })) {
@@ -104,13 +104,13 @@ fn row_of(model: &Model, session: &str) -> Option<Row> {
     }
 }
 
-/// All sessions there are.
+/// The number of sessions.
 fn sessions(model: &Model) -> usize {
     model.number_of_rows(&Ident::new("token_times"))
 }
 
-/// Each process works, and keeps house too: several housekeepers, who die, stall and meet. Wall clocks
-/// are anything.
+/// Each process works, and runs a housekeeper too: several housekeepers die, stall and meet. Wall
+/// clocks are arbitrary.
 fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {
     let skew = i64::try_from(Rng::next_u64(process) % 600_000).unwrap();
     process.set_wall_skew(skew - 300_000);

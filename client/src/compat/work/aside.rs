@@ -1,4 +1,4 @@
-//! What becomes of an item that was set aside: it is tried again, or forgotten.
+//! Dead letters: an operator retries or forgets an item that was set aside.
 
 use super::enqueue::{Tries, as_of_a_write};
 use super::id::ItemId;
@@ -7,13 +7,14 @@ use crate::compat::database::Fault;
 use crate::items::invalid;
 
 impl WorkQueue {
-    /// Enqueues what was set aside anew, as another item without attempts, and forgets the old one.
+    /// Enqueues a dead letter's payload as a new item without attempts, and forgets the old one.
     ///
     /// Called twice, or dropped half way, it may leave the old one as well: then there are two.
     ///
     /// # Errors
     ///
-    /// As of [`WorkQueue::enqueue`]; [`Error::Refused`](crate::Error::Refused) too if `id` is not set aside.
+    /// As [`WorkQueue::enqueue`]; [`Error::Refused`](crate::Error::Refused) too if `id` is not set
+    /// aside.
     pub async fn retry(&self, id: &ItemId) -> Result<ItemId> {
         let payload = self.payload_aside(id).await?;
         let again = self.enqueue(payload).await?;
@@ -21,13 +22,14 @@ impl WorkQueue {
         Ok(again)
     }
 
-    /// Removes what was set aside.
+    /// Removes a dead letter.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`](crate::Error::Refused) if `id` is not set aside, or the tables cannot be used,
-    /// [`Error::Unreachable`](crate::Error::Unreachable) if that could not be looked at: nothing is removed.
-    /// [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown) without an answer after that.
+    /// [`Error::Refused`](crate::Error::Refused) if `id` is not set aside, or Cassandra refuses a
+    /// statement, [`Error::Unreachable`](crate::Error::Unreachable) if the look had no answer: nothing
+    /// is removed. [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown) without an answer after
+    /// that.
     pub async fn forget(&self, id: &ItemId) -> Result<()> {
         self.payload_aside(id).await?;
         self.forget_now(id).await
@@ -41,7 +43,8 @@ impl WorkQueue {
         Ok(())
     }
 
-    /// Whoever dies between the two leaves a name without details, which is not listed.
+    /// A process that dies between the two deletes leaves a name without details, which is not
+    /// listed.
     async fn remove_what_is_aside(&self, id: &ItemId) -> Result<(), Fault> {
         self.rows.remove_details(id).await?;
         self.rows.remove_aside(id).await
@@ -65,7 +68,8 @@ impl WorkQueue {
 
     async fn look_aside(&self, id: &ItemId) -> Result<Option<String>, Fault> {
         let first = self.rows.aside(id.as_str()).await?.into_iter().next();
-        // Set aside before its worker died, and still waiting: it is set aside once more, or was not wholly.
+        // An item with a marker still waits: its worker died while it set it aside, and the next one
+        // repeats that.
         let is_aside = first.as_deref() == Some(id.as_str());
         if !is_aside || self.rows.numbers(id).await?.iter().any(super::rows::NumberRow::is_marker) {
             return Ok(None);

@@ -1,4 +1,5 @@
-//! Who has an item: the bakery, once for each item and attempt, with a TTL on what is written.
+//! Decides which worker has an item: the bakery, once for each item and attempt, with a TTL on its
+//! rows.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,9 +13,9 @@ use crate::compat::keeper::{Attempt, Left, Recipe, Renewal};
 use crate::compat::owner::OwnerId;
 use crate::compat::terms::Terms;
 
-/// How often somebody who chooses is looked at again, before one goes away.
+/// How often an attempt looks at choosing workers before it goes away.
 const CHOOSER_LOOKS: usize = 4;
-/// How long after one look the next one comes: "sleep a little".
+/// The pause between two of these looks: "sleep a little".
 const CHOOSER_PAUSE: Duration = Duration::from_millis(50);
 
 /// One attempt at one item.
@@ -25,15 +26,15 @@ pub(super) struct Claim {
     seams: Seams,
     terms: Terms,
     max_attempts: Option<u32>,
-    /// Once it has one.
+    /// Valid once `has_number` is set.
     number: i64,
-    /// What of it may be in the tables.
+    /// Which of its rows may be in the tables.
     chooses: bool,
     has_number: bool,
     shared: Arc<Shared>,
 }
 
-/// What the guard of an item and its claim tell each other.
+/// The state that an item's guard and its claim share.
 #[derive(Debug, Default)]
 pub(super) struct Shared(Mutex<Told>);
 
@@ -42,7 +43,7 @@ pub(super) struct Told {
     pub(super) payload: String,
     /// Which attempt this is; the first is 1.
     pub(super) attempt: u32,
-    /// The work is done, and the item is to be removed.
+    /// The work is done: the release has to remove the item.
     pub(super) is_done: bool,
 }
 
@@ -75,8 +76,8 @@ impl Claim {
         }
     }
 
-    /// From `write <choosing>` to `delete <choosing>`; `None`: no number can be had. The instant is from before the number was
-    /// sent.
+    /// From `write <choosing>` to `delete <choosing>`; `None`: no number is possible. Returns the instant before the
+    /// number was sent.
     async fn choose(&mut self) -> Result<Option<Moment>, Fault> {
         let ttl_s = self.terms.ttl_s();
         self.chooses = true;
@@ -88,8 +89,8 @@ impl Claim {
         self.has_number = true;
         let (started, put) = self.rows.put_number(&self.id, &self.owner, number, ttl_s).await;
         put?;
-        // Whoever chose meanwhile must have seen that we did. If our row may have ended before our number was there,
-        // nobody had to wait for it.
+        // Every worker that chose meanwhile must have seen this one's choosing. If that row may have ended before the
+        // number was there, no worker had to wait for it.
         if self.seams.clock.now() >= self.terms.safe_until(choosing_from) {
             return Ok(None);
         }
@@ -97,7 +98,7 @@ impl Claim {
         Ok(Some(started))
     }
 
-    /// `delete <work_item_id, CF=choosing, worker_id=1>`, if it is not done yet.
+    /// `delete <work_item_id, CF=choosing, worker_id=1>`, unless it is done already.
     async fn stop_choosing(&mut self) -> Result<(), Fault> {
         if self.chooses {
             self.rows.remove_choosing(&self.id, &self.owner).await?;
@@ -106,7 +107,8 @@ impl Claim {
         Ok(())
     }
 
-    /// `while choosing_hash[id] == 1 do sleep a little`; whoever goes on choosing, after some looks.
+    /// `while choosing_hash[id] == 1 do sleep a little`; returns a worker that still chooses after some
+    /// looks.
     async fn wait_for_choosers(&self) -> Result<Option<String>, Fault> {
         for look in 1.. {
             let choosing = self.rows.choosing(&self.id).await?;
@@ -119,10 +121,11 @@ impl Claim {
         Ok(None)
     }
 
-    /// The item is ours: what there is to be done. `None`: nothing, and it will not be found again.
+    /// This claim has the item: returns what the caller gets. `None`: there is nothing to do, and
+    /// no look finds the item again.
     async fn begin(&self, has_marker: bool) -> Result<Option<Told>, Fault> {
         if !has_marker {
-            // It was done, or set aside, after it was found.
+            // It was done, or set aside, after the scan found it.
             return Ok(None);
         }
         let details = self.rows.details(&self.id).await?;
@@ -135,7 +138,7 @@ impl Claim {
         let others = details.attempts.iter().filter(|owner| *owner != self.owner.as_str());
         let before = u32::try_from(others.count()).unwrap_or(u32::MAX);
         if self.max_attempts.is_some_and(|max| before >= max) {
-            // In this order: an item that is found in neither place is lost.
+            // In this order: an item in neither place is lost.
             self.rows.put_aside(&self.id).await?;
             self.rows.remove_marker(&self.id).await?;
             return Ok(None);
@@ -145,7 +148,8 @@ impl Claim {
     }
 }
 
-/// `max(number_hash.values) + 1`; `None` if there are so many, or such, that nothing is certain.
+/// `max(number_hash.values) + 1`; `None` if there are too many numbers, or one that cannot be
+/// passed.
 fn number_after(numbers: &[NumberRow], owner: &str) -> Option<i64> {
     let mut largest = 0;
     for row in numbers.iter().filter(|row| row.worker != owner) {
@@ -158,7 +162,8 @@ fn is_all(numbers: &[NumberRow]) -> bool {
     i32::try_from(numbers.len()).is_ok_and(|read| read < PAGE)
 }
 
-/// Who is before us. The seed compares the numbers alone: of two with the same number neither goes away.
+/// A worker before this one. The article compares the numbers alone: of two with the same number
+/// neither goes away.
 pub(super) fn before<'a>(numbers: &'a [NumberRow], number: i64, owner: &str) -> Option<&'a str> {
     let is_before = |row: &&NumberRow| {
         let theirs = (row.number.unwrap_or(i64::MIN), row.worker.as_str());
@@ -178,7 +183,8 @@ impl Recipe for Claim {
         if let Some(chooser) = self.wait_for_choosers().await? {
             return Ok(held_by(Some(chooser)));
         }
-        // After the wait, not before it as in the seed: who was choosing has a number by now.
+        // After the wait, not before it as in the article: each worker that was choosing has a
+        // number by now.
         let numbers = self.rows.numbers(&self.id).await?;
         if let Some(other) = before(&numbers, self.number, self.owner.as_str()) {
             // "oops, someone else is handling this work item"
@@ -202,8 +208,8 @@ impl Recipe for Claim {
         }
     }
 
-    /// The three deletes of the seed, in its order: who dies after the first leaves an item that is recognized as done, and
-    /// only the last one lets others at it.
+    /// The three deletes of the article, in its order: a worker that dies after the first leaves an item that others
+    /// recognize as done, and only the last one makes the item free.
     async fn leave(&mut self) -> Result<Left, Fault> {
         if self.shared.lock().is_done {
             self.rows.remove_details(&self.id).await?;

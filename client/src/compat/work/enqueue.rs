@@ -1,4 +1,4 @@
-//! How an item comes into the queue, and how often the tables are asked when they do not answer.
+//! Enqueues items, and retries statements that have no answer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::compat::stamps::Stamps;
 use crate::items::invalid;
 use crate::{Error, Result};
 
-/// Longest payload, bytes. What is longer belongs elsewhere, with its place as the payload.
+/// Longest payload, bytes. Longer data belongs elsewhere, with its place as the payload.
 const PAYLOAD_BYTES_MAX: usize = 65_536;
 /// The longest pause between two attempts at the same statement.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// What one process knows of what it enqueued.
+/// What one process knows of its enqueued items.
 pub(super) struct Enqueued {
     /// The times of its items: no two have the same.
     times: Stamps,
@@ -41,18 +41,17 @@ impl Enqueued {
 }
 
 impl WorkQueue {
-    /// Enqueues an item, and gives its id once it is certain to be found.
+    /// Enqueues an item, and returns its id once it is certain that a worker finds it.
     ///
-    /// Statements that are not answered are sent again, within the options' limit for an answer: none of them does anything
-    /// twice.
+    /// Statements without an answer are sent again, within the options' limit for an answer: each
+    /// of them can be repeated without harm.
     ///
     /// Dropping the future leaves open whether the item is in the queue.
-    ///
     /// # Errors
     ///
-    /// [`Error::Refused`] if the payload is longer than 64 KiB, or the tables cannot be used: it is not enqueued.
+    /// [`Error::Refused`] if the payload is longer than 64 KiB, or Cassandra refuses a statement: it is not enqueued.
     /// [`Error::OutcomeUnknown`] without an answer: it may be in the queue, and be done, or may never come up; another
-    /// try is another item.
+    /// call enqueues another item.
     pub async fn enqueue(&self, payload: impl Into<String>) -> Result<ItemId> {
         let payload = payload.into();
         if payload.len() > PAYLOAD_BYTES_MAX {
@@ -70,8 +69,9 @@ impl WorkQueue {
         Ok(id)
     }
 
-    /// The seed's two writes, in its order and each at QUORUM: there is no item without details. Then its hour is listed,
-    /// unless this process did so within the hour: an hour stays listed for a day longer than anybody goes by that.
+    /// The article's two writes, in its order and each at QUORUM: no item lacks details. Then it lists the item's hour,
+    /// unless this process did so and the hour is not over: an hour stays listed for a day longer than a process relies
+    /// on that.
     async fn write_item(&self, id: &ItemId, payload: &str) -> std::result::Result<(), Fault> {
         self.rows.put_payload(id, payload).await?;
         self.rows.put_marker(id).await?;
@@ -84,7 +84,7 @@ impl WorkQueue {
         Ok(())
     }
 
-    /// Why a look did not come to an end.
+    /// The error of a look that had no answer.
     pub(super) fn unanswered(&self, fault: Fault) -> Error {
         match fault {
             Fault::Refused(message) => invalid(message),
@@ -97,7 +97,7 @@ impl WorkQueue {
     }
 }
 
-/// How long one call goes on when there is no answer.
+/// The retries of one call without an answer.
 pub(super) struct Tries<'a> {
     queue: &'a WorkQueue,
     began: Moment,
@@ -114,7 +114,7 @@ impl<'a> Tries<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] when the limit has passed, [`Error::Refused`] if another try would be refused too.
+    /// [`Error::Unreachable`] when the limit has passed, [`Error::Refused`] if a retry would be refused too.
     pub(super) async fn again(&mut self, fault: Fault) -> Result<()> {
         let keeping = &self.queue.keeping;
         let mut error = self.queue.unanswered(fault);
@@ -128,7 +128,7 @@ impl<'a> Tries<'a> {
     }
 }
 
-/// What was not answered may have been done.
+/// The error of a write without an answer: it may have been applied.
 pub(super) fn as_of_a_write(error: Error) -> Error {
     match error {
         Error::Unreachable { waited, .. } => {

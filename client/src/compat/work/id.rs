@@ -1,21 +1,21 @@
-//! The id of an item: when it was enqueued, and a number of its own.
+//! The id of an item: when it was enqueued, and a random number.
 
 use std::fmt;
 
 use holdfast_seams::Rng;
 
-/// As many digits as microseconds have; ids are in the order of their text.
+/// As many digits as any time in microseconds needs: ids sort by their text.
 const TIME_DIGITS: usize = 20;
-/// Of the number behind them.
+/// The digits of the number behind them.
 const OWN_DIGITS: usize = 16;
-/// The last microsecond of the year 9999: what claims to be later is no id of ours, and nothing that is
-/// reckoned from one overflows.
+/// The last microsecond of the year 9999: an id that claims a later time is invalid, so no sum with a
+/// time overflows.
 const TIME_MAX_US: i64 = 253_402_300_799_999_999;
-/// How long a partition of the numbers is.
+/// The length of one partition of the numbers.
 pub(super) const HOUR_US: i64 = 3_600_000_000;
 
-/// Which item: "a unique timestamp produced by the client enqueueing the work item", in microseconds, and 64 random bits,
-/// which is what makes it unique.
+/// An item's id: "a unique timestamp produced by the client enqueueing the work item", in microseconds, and 64 random
+/// bits, which make it unique.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemId {
     text: String,
@@ -23,13 +23,13 @@ pub struct ItemId {
 }
 
 impl ItemId {
-    /// Of this time, which was not given to another item of this process.
+    /// An id of this time, which no other item of this process has.
     pub(super) fn draw(at_us: i64, rng: &dyn Rng) -> Self {
         let at_us = at_us.clamp(0, TIME_MAX_US);
         Self { text: format!("{at_us:020}{:016x}", rng.next_u64()), at_us }
     }
 
-    /// What [`ItemId::as_str`] gave; `None` for anything else.
+    /// Reads what [`ItemId::as_str`] returned; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let (time, own) = text.split_at_checked(TIME_DIGITS)?;
         let is_own = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
@@ -43,23 +43,23 @@ impl ItemId {
         Some(Self { text: text.to_owned(), at_us })
     }
 
-    /// As it stands in the tables.
+    /// The id as the tables have it.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The timestamp of whatever is written of an item but claims: its own time, whoever writes, so that no two clocks
-    /// are compared. Each such cell is written once.
+    /// The timestamp of every write of an item except claims: its own time, whichever process writes, so that no two
+    /// clocks are compared. Each such cell is written once.
     pub(super) fn written_us(&self) -> i64 {
         self.at_us
     }
 
-    /// That of whatever is removed of it: above all of them, by whichever clock.
+    /// The timestamp of every delete of it: above all those writes, by any clock.
     pub(super) fn removed_us(&self) -> i64 {
         self.at_us + 1
     }
 
-    /// The partition of the numbers that it lies in.
+    /// The partition of the numbers that holds it.
     pub(super) fn hour(&self) -> i64 {
         hour_of(self.at_us)
     }
@@ -70,7 +70,7 @@ pub(super) fn hour_of(at_us: i64) -> i64 {
     at_us / HOUR_US
 }
 
-/// What ids of this time or later do not come before.
+/// The lower bound of all ids of this time or later.
 pub(super) fn from_time(at_us: i64) -> String {
     format!("{at_us:020}")
 }

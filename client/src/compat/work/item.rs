@@ -1,4 +1,4 @@
-//! An item that a worker has.
+//! An item that a worker has taken.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use super::id::ItemId;
 use crate::compat::locker::RemoteGuard;
 use crate::{Error, GuardState, LostReason, Result};
 
-/// An item of a [`WorkQueue`](super::WorkQueue), for as long as [`WorkItem::is_safe`] says so: nobody else has it then.
+/// An item of a [`WorkQueue`](super::WorkQueue), held while [`WorkItem::is_safe`] returns true: no other worker has it
+/// then.
 ///
 /// [`WorkItem::done`] removes it. Dropping it gives it back without waiting, and it comes again as the next attempt.
 #[must_use = "dropping an item gives it back undone"]
@@ -33,43 +34,44 @@ impl WorkItem {
         Self { id, payload, attempt, guard, shared }
     }
 
-    /// Which item: the same in every attempt.
+    /// The item's id: the same in every attempt.
     pub fn id(&self) -> &ItemId {
         &self.id
     }
 
-    /// What was enqueued.
+    /// The payload that was enqueued.
     pub fn payload(&self) -> &str {
         &self.payload
     }
 
-    /// Which attempt this is: above the number of those that were handed out before; the first is 1. A worker that died before it was
-    /// told of its attempt may be counted, now and then or always, so a number may be left out or come twice.
+    /// The number of this attempt: above the number of those that were handed out before; the first is 1. An attempt
+    /// whose worker died before it got the item may be counted, now and then or always, so a number may be left out or
+    /// come twice.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// Whether the item is certainly had by nobody else now. One clock read against an atomic. Once false, it stays false.
+    /// Whether certainly no other worker has the item now. One clock read against an atomic. Once false, it stays false.
     pub fn is_safe(&self) -> bool {
         self.guard.is_safe()
     }
 
-    /// The state of the lease, to look at and to wait for changes of. Copy it out at once.
+    /// The state of the lease, to read and to wait for changes. Copy it out at once.
     pub fn state(&self) -> watch::Receiver<GuardState> {
         self.guard.state()
     }
 
-    /// How long the item is kept for this worker without hearing from it.
+    /// How long the item stays with this worker after its last renewal.
     pub fn ttl(&self) -> Duration {
         self.guard.ttl()
     }
 
-    /// Waits until the lease is lost: somebody else may be given the item from then on. Cancel safe.
+    /// Waits until the lease is lost: another worker may get the item from then on. Cancel safe.
     pub async fn lost(&self) -> LostReason {
         self.guard.lost().await
     }
 
-    /// A token that is cancelled when the item is not safe any more, for work that is told that way.
+    /// A token that is cancelled when the item is no longer safe, for work that reacts to one.
     pub fn cancellation_token(&self) -> CancellationToken {
         self.guard.cancellation_token()
     }
@@ -80,9 +82,9 @@ impl WorkItem {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`]: the lease was over before, and nothing was removed; the item is done again.
-    /// [`Error::OutcomeUnknown`]: no answer in time. It goes on in the background until a TTL has passed; if it fails until
-    /// then, the item is done again.
+    /// [`Error::Lost`]: the lease was over before, and nothing was removed; another worker does the item again.
+    /// [`Error::OutcomeUnknown`]: no answer in time. The removal goes on in the background until a TTL has passed; if it
+    /// fails until then, the item is done again.
     pub async fn done(self) -> Result<()> {
         if self.guard.is_safe() {
             self.shared.lock().is_done = true;
@@ -95,11 +97,11 @@ impl WorkItem {
         }
     }
 
-    /// Gives the item back undone, and waits until others can have it.
+    /// Gives the item back undone, and waits until it is free for others.
     ///
     /// # Errors
     ///
-    /// As of [`RemoteGuard::release`].
+    /// As [`RemoteGuard::release`].
     pub async fn give_back(self) -> Result<()> {
         self.guard.release().await
     }

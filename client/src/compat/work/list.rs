@@ -1,4 +1,4 @@
-//! What there is in a queue.
+//! The items of a queue.
 
 use super::enqueue::Tries;
 use super::id::{ItemId, from_time};
@@ -8,41 +8,41 @@ use super::{Result, WorkQueue};
 use crate::compat::database::Fault;
 use crate::compat::owner::thread_id;
 
-/// An item as it was when it was looked at.
+/// An item at the time of the look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Which.
+    /// Its id.
     pub id: ItemId,
-    /// How it stands.
+    /// Its state.
     pub standing: Standing,
-    /// How many attempts there were, that of who has it included.
+    /// How many attempts there were, the current one included.
     pub attempts: u32,
-    /// What was enqueued.
+    /// The payload that was enqueued.
     pub payload: String,
 }
 
-/// How an item stands.
+/// The state of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It waits for a worker.
     Waiting,
-    /// Somebody has it, or is about to.
+    /// A worker has it, or is about to.
     Taken {
-        /// What the worker calls itself.
+        /// The name that the worker gives itself.
         by: String,
     },
-    /// It had as many attempts as it may have.
+    /// A dead letter: it had as many attempts as it may have.
     SetAside,
 }
 
 impl WorkQueue {
-    /// The first `limit` items in order, and after them as many of those that are set aside as still fit in. Each is
-    /// looked at by itself, so the list is of no one instant. Cancel safe.
+    /// The first `limit` items in order, and after them as many dead letters as still fit in. Each is read by itself, so
+    /// the list is not of one instant. Cancel safe.
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`](crate::Error::Unreachable) without an answer in time, [`Error::Refused`](crate::Error::Refused) if the
-    /// tables cannot be used.
+    /// [`Error::Unreachable`](crate::Error::Unreachable) if no answer comes in time,
+    /// [`Error::Refused`](crate::Error::Refused) if Cassandra refuses a statement.
     pub async fn list(&self, limit: usize) -> Result<Vec<Listed>> {
         let mut tries = Tries::new(self);
         loop {
@@ -53,11 +53,11 @@ impl WorkQueue {
         }
     }
 
-    /// Whether nothing waits and nothing is had by anybody. What is set aside does not count. Cancel safe.
+    /// Whether no item waits or is taken. Dead letters do not count. Cancel safe.
     ///
     /// # Errors
     ///
-    /// As of [`WorkQueue::list`].
+    /// As [`WorkQueue::list`].
     pub async fn is_empty(&self) -> Result<bool> {
         let mut tries = Tries::new(self);
         loop {

@@ -1,65 +1,69 @@
 //! The distributed work queue: items that any number of workers take one by one, each under a lease.
 //!
-//! Seed: the wiki page on locking in Cassandra, "Distributed work queue", a bakery for each item. Its steps are cited where they
-//! are, in `rows.rs`, `claim.rs` and `scan.rs`. No LWT: plain writes and reads at QUORUM, with timestamps of our own.
+//! Article: the wiki page on locking in Cassandra, "Distributed work queue", a bakery for each item. `rows.rs`,
+//! `claim.rs` and `scan.rs` cite its steps. No LWT: plain writes and reads at QUORUM, with the process' own timestamps.
 //!
 //! # What it promises
 //!
-//! - **No item is lost.** One whose [`WorkQueue::enqueue`] was answered is found until it is done or set aside. The details
-//!   are there before the `0=0` that makes them an item, both at QUORUM; they are removed before it; and the hour that lists it
-//!   is the last thing that is written.
-//! - **None is had under two live leases.** While a [`WorkItem`] is safe, nobody else is given its item. Of two who choose, one
-//!   sees the other's number: who reads the numbers has waited for everybody who was choosing before, and who may have
-//!   stalled for longer than its choosing stood gives up. The lowest (number, owner) has the item as long as its
-//!   number stands: the safe deadline counts from before the last write of it that was acknowledged, plus TTL, less `max_skew`, one
-//!   second (a TTL ends on a whole second) and a hundredth.
+//! - **No item is lost.** An item whose [`WorkQueue::enqueue`] was answered stays in the queue until it is done or set
+//!   aside. Its details exist before the `0=0` that makes them an item, both at QUORUM, and are removed before it; the
+//!   hour that lists it is written last.
+//! - **No item has two live leases.** While a [`WorkItem`] is safe, no other worker gets its item. Of two workers that
+//!   choose, one sees the other's number: a worker reads the numbers after it has waited for all that were choosing
+//!   before, and it gives up if it may have stalled for longer than its choosing stood. The lowest (number, owner) has
+//!   the item as long as its number stands: the safe deadline counts from before the last write of it that was
+//!   acknowledged, plus TTL, less `max_skew`, one second (a TTL ends on a whole second) and a hundredth.
 //! - **At least once.** A worker that dies after its work and before [`WorkItem::done`] is answered leaves an item that
-//!   is done again; [`WorkItem::attempt`] says 2 then. Exactly once is not to be had: make the work repeatable, or let what it
-//!   writes to tell by [`WorkItem::id`].
-//! - **Attempts are counted**, also those of who died: each writes a row of its own before the item is handed out. An attempt that
-//!   ends before that is not counted, one that nobody was told of may be. With [`WorkQueue::max_attempts`] an item that had so
-//!   many is set aside by whoever finds it next.
-//! - **Liveness.** What a dead worker had is free after TTL and skew. One of three nodes may be down. A free item is
-//!   found by one who looks, within 30 s if it was enqueued out of order. Of several who want one item, one has it, or all
-//!   go away and come back: nobody waits behind a chooser for longer than some looks.
-//! - **Order.** Approximately by the time of the enqueueing process, as the seed says. Who meets others takes one of the
-//!   next items instead, and an item that was given back comes again later than it would have.
+//!   another worker does again; [`WorkItem::attempt`] is 2 then. Exactly once is impossible: make the work repeatable, or
+//!   detect repeats in what it writes by [`WorkItem::id`].
+//! - **Attempts are counted**, also those of workers that died: each writes a row of its own before the item is handed
+//!   out. An attempt that ends before that is not counted; one that reached no caller may be. With
+//!   [`WorkQueue::max_attempts`] the next worker that finds an item with that many attempts sets it aside as a dead
+//!   letter.
+//! - **Liveness.** A dead worker's item is free after TTL and skew. One of three nodes may be down. A worker that looks
+//!   finds a free item, within 30 s if it was enqueued out of order. Of several workers that want one item, one gets it,
+//!   or all go away and come back: none waits behind a chooser for longer than some looks.
+//! - **Order.** Approximately by the time of the enqueueing process, as the article says. A worker that meets others
+//!   takes one of the next items instead, and an item that was given back comes again later than it would have.
 //!
-//! It assumes what the module above says, and that the wall clocks of processes agree within 12 hours. Their smaller
-//! differences change the order only: what is written and removed of an item has the item's own time as its timestamp.
+//! It assumes what the module above assumes, and that the wall clocks of processes agree within 12 hours. Smaller
+//! differences change the order only: writes and deletes of an item's cells have the item's own time as their timestamp.
 //!
 //! # What it costs
 //!
 //! To enqueue two writes, and a third once an hour. To look two reads, however many items were done; an idle worker looks
-//! each 50 ms to 2 s, and at every listed hour each 30 s. To take an item four writes and four reads, one after the other, each
-//! `(TTL − skew)/3` one write, and to be done three deletes. Who loses an item to another pays four writes and three reads.
+//! each 50 ms to 2 s, and at every listed hour each 30 s. To take an item four writes and four reads, one after the
+//! other, each `(TTL − skew)/3` one write, and to be done three deletes. A worker that loses an item to another pays four
+//! writes and three reads.
 //!
-//! Each item leaves four tombstones, two of them in the partition of its hour, and one more there for each worker that lost it.
-//! A worker that comes new walks over those of the last 24 hours: with `gc_grace_seconds` shorter than that, no shorter than a node
-//! may be down, over fewer. At 100,000 in one partition Cassandra refuses to read, so a queue may take about 25,000 items an hour.
+//! Each item leaves four tombstones, two of them in the partition of its hour, and one more there for each worker that
+//! lost it. A new worker's first look walks over those of the last 24 hours: with `gc_grace_seconds` shorter than that,
+//! but no shorter than a node may be down, over fewer. At 100,000 in one partition Cassandra refuses to read, so a queue
+//! may take about 25,000 items an hour.
 //!
-//! # Where the seed's text is unsafe, unfair or can stop
+//! # Where the article's text is unsafe, unfair or can stop
 //!
-//! - *`number_hash[id] < worker_number`* leaves out the id: two with the same number both process the item
+//! - *`number_hash[id] < worker_number`* leaves out the id: two workers with the same number both process the item
 //!   (`under_the_seeds_text_two_with_one_number_both_have_the_item`).
-//! - *The numbers are read before the wait for who is choosing*, and not again: a number that is drawn meanwhile is not seen
-//!   (`under_the_seeds_text_a_number_drawn_during_the_wait_is_not_seen`, and by ours `a_number_drawn_during_the_wait_is_seen`).
-//! - *"The algorithm will eventually block"*, says the seed of locks and asks for leases: a dead worker's number or choosing
-//!   keeps an item for ever (`under_the_seeds_text_a_dead_workers_item_is_never_had_again`). Rows with a TTL alone make it unsafe: a
-//!   chooser that stalls for a TTL is seen by nobody and draws the number of somebody else
+//! - *The numbers are read before the wait for choosing workers*, and not again: a worker does not see a number that is
+//!   drawn meanwhile (`under_the_seeds_text_a_number_drawn_during_the_wait_is_not_seen`; with this recipe
+//!   `a_number_drawn_during_the_wait_is_seen`).
+//! - *"The algorithm will eventually block"*, says the article of locks and asks for leases: a dead worker's number or
+//!   choosing keeps an item for ever (`under_the_seeds_text_a_dead_workers_item_is_never_had_again`). Rows with a TTL
+//!   alone make it unsafe: no worker sees a chooser that stalls for a TTL, and it draws another worker's number
 //!   (`a_chooser_that_stalls_for_a_ttl_has_nothing`).
-//! - *The scan may be older than the item's end*: a worker that read it before then writes its number to what is gone, and
-//!   processes nothing (`under_the_seeds_text_an_item_that_is_done_is_had_once_more`). Here who has an item asks whether
-//!   there is one.
-//! - *"Enqueuing a work item has no consistency factor constraints"*: the `0=0` may be seen without the details
-//!   (`under_the_seeds_text_an_item_may_have_no_details`). Here both are written at QUORUM, in that order. What a process
-//!   that dies between the two leaves is a payload that nobody finds; its enqueue was not answered.
-//! - *A crash between the deletes* leaves an item without details in the scan. Whoever finds it removes the rest
-//!   (`a_worker_that_dies_between_the_deletes_leaves_nothing_to_do_again`).
-//! - *A delete by one clock of what another wrote* may be older than that, and do nothing: the item would be done for ever
-//!   (`clocks_that_differ_by_minutes_change_nothing_but_the_order`).
-//! - *Scanning from 0* passes over all that was ever done (`a_look_costs_the_same_after_many_items`), and all workers
-//!   go for one item (`workers_that_meet_spread_over_the_next_items`).
+//! - *The scan may be older than the item's end*: a worker that read it before then writes its number to an item that is
+//!   gone, and processes nothing (`under_the_seeds_text_an_item_that_is_done_is_had_once_more`). Here a worker that has
+//!   an item checks that it still exists.
+//! - *"Enqueuing a work item has no consistency factor constraints"*: a worker may see the `0=0` without the details
+//!   (`under_the_seeds_text_an_item_may_have_no_details`). Here both are written at QUORUM, in that order. A process that
+//!   dies between the two leaves a payload that no worker finds; its enqueue was not answered.
+//! - *A crash between the deletes* leaves an item without details in the scan. The next worker that finds it removes the
+//!   rest (`a_worker_that_dies_between_the_deletes_leaves_nothing_to_do_again`).
+//! - *A delete by one clock of what another wrote* may be older than that, and do nothing: the item would be done for
+//!   ever (`clocks_that_differ_by_minutes_change_nothing_but_the_order`).
+//! - *Scanning from 0* passes over all items that were ever done (`a_look_costs_the_same_after_many_items`), and all
+//!   workers compete for one item (`workers_that_meet_spread_over_the_next_items`).
 
 mod aside;
 mod claim;
@@ -102,7 +106,7 @@ const IDLE_MAX: Duration = Duration::from_secs(2);
 /// How many items of one look are tried.
 const TRIES: usize = 3;
 
-/// A queue of work; see the [module](self). Cheap to clone: the clones of one process know together where to look.
+/// A queue of work; see the [module](self). Cheap to clone: clones in one process share where to look.
 #[derive(Clone)]
 pub struct WorkQueue {
     keeping: Keeping,
@@ -114,12 +118,12 @@ pub struct WorkQueue {
 }
 
 impl WorkQueue {
-    /// The queue `name` on this keyspace. Nothing is asked of it yet, and nothing has to be made: a queue is there as
-    /// long as it has items. The options' TTL is that of the lease on an item.
+    /// The queue `name` on this keyspace. It sends no statement yet, and no queue has to be created: it exists as long as
+    /// it has items. The options' TTL is that of the lease on an item.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] if TTL and skew make no sense together, [`Error::Refused`] for a name that no lock may have
+    /// [`Error::Setting`] if TTL and skew do not fit together, [`Error::Refused`] for a name that no lock may have
     /// either.
     pub fn new(
         cassandra: &Cassandra,
@@ -146,29 +150,30 @@ impl WorkQueue {
         })
     }
 
-    /// An item that was attempted so often without being done is set aside instead of being handed out once more: it is kept
-    /// and listed, and nobody is given it. By whoever finds it, so all workers should say the same.
+    /// Sets an item aside as a dead letter after this many attempts, instead of handing it out once
+    /// more: it is kept and listed, and no worker gets it. The worker that finds it does so, so all
+    /// workers should use the same number.
     ///
-    /// Default: none is set aside.
+    /// Default: no item is set aside.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = Some(attempts);
         self
     }
 
-    /// What it is called.
+    /// The queue's name.
     pub fn name(&self) -> &str {
         &self.rows.queue
     }
 
-    /// Takes the next item, and waits for one as long as `patience` says; `None` if there was none to be had.
+    /// Takes the next item, and waits for one as long as `patience` allows; `None` if no item was free.
     ///
-    /// Dropping the future gives back whatever crosses that.
+    /// Dropping the future gives back an item that was taken meanwhile.
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] if the tables did not answer until patience was at its end, [`Error::Refused`] if they cannot
-    /// be used. After each the caller has no item.
+    /// [`Error::Unreachable`] if Cassandra gave no answer before patience ended, [`Error::Refused`] if it refuses a
+    /// statement. After each the caller has no item.
     pub async fn next(&self, patience: Patience) -> Result<Option<WorkItem>> {
         let clock = &self.keeping.seams.clock;
         let began = clock.now();
@@ -187,7 +192,7 @@ impl WorkQueue {
         }
     }
 
-    /// `unanswered` is what the last look failed with.
+    /// `unanswered` is the fault of the last look.
     async fn look_until_had(
         &self,
         waits: bool,
@@ -206,8 +211,8 @@ impl WorkQueue {
         }
     }
 
-    /// `work_item_id = "lowest row key where number CF only has the 0=0 column"`, and a try to get it; of the next ones too, when
-    /// somebody else has it.
+    /// `work_item_id = "lowest row key where number CF only has the 0=0 column"`, and an attempt to take it; the next
+    /// ones too, if another worker has it.
     async fn look(&self) -> Result<Option<WorkItem>> {
         let mut free = self.scanner.free().await.map_err(|fault| self.unanswered(fault))?;
         for _ in 0..TRIES {
@@ -222,7 +227,7 @@ impl WorkQueue {
         Ok(None)
     }
 
-    /// `None`: somebody else has it, or it is over.
+    /// `None`: another worker has it, or it is over.
     async fn take(&self, id: ItemId) -> Result<Option<WorkItem>> {
         let shared = Arc::new(Shared::default());
         let owner = OwnerId::draw(&self.signature, &*self.keeping.seams.rng);

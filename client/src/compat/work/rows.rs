@@ -11,15 +11,15 @@ use crate::compat::owner::OwnerId;
 use crate::compat::stamps::Stamps;
 use crate::compat::statement::{Action, Ident, Statement, Value};
 
-/// Whose number `0=0` is: the item's own. It is what makes an item one of the queue.
+/// The worker of the row `0=0`, which is the item's own and makes it an item of the queue.
 pub(super) const MARKER: &str = "0";
 /// How many rows one read takes.
 pub(super) const PAGE: i32 = 500;
-/// The column of the details that says what is to be done; every other one is an attempt.
+/// The name of the detail that holds the payload; every other detail is an attempt.
 const PAYLOAD: &str = "payload";
-/// Behind the payload in the order of names.
+/// Sorts behind the payload.
 const ATTEMPT: &str = "try/";
-/// How long an hour stays listed after its end although nothing of it is left. Clocks of processes may differ by half of it.
+/// How long an hour stays listed after its end once it is empty. Clocks of processes may differ by half of it.
 const LISTED_US: i64 = 24 * HOUR_US;
 
 /// The tables of one queue, as one process uses them. Cheap to clone.
@@ -28,7 +28,7 @@ pub(super) struct Rows {
     pub(super) tables: Arc<Tables>,
     pub(super) names: Arc<WorkTables>,
     pub(super) clock: Arc<dyn Clock>,
-    /// Of claims: each cell of them is written by one process only.
+    /// For the cells of claims, each of which one process writes.
     pub(super) stamps: Arc<Stamps>,
     pub(super) queue: Arc<str>,
 }
@@ -38,7 +38,7 @@ pub(super) struct Rows {
 pub(super) struct NumberRow {
     pub(super) item: String,
     pub(super) worker: String,
-    /// `None`: a stranger's row says none.
+    /// `None`: a foreign client's row without a number.
     pub(super) number: Option<i64>,
 }
 
@@ -48,7 +48,7 @@ impl NumberRow {
     }
 }
 
-/// What there is of an item.
+/// The details of an item.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Details {
     /// `None`: the item was done, or never was one.
@@ -66,7 +66,7 @@ impl Rows {
         (column("queue"), Value::from(&*self.queue))
     }
 
-    /// A row of the details, the choosing, or what is set aside, or all of an item there.
+    /// A row of the details, the choosing, or the dead letters, or all rows of an item there.
     fn of_item(
         &self,
         table: &Ident,
@@ -99,7 +99,7 @@ impl Rows {
         self.put_detail(id, PAYLOAD, payload).await
     }
 
-    /// One more attempt. A row each, not a count: no two processes write one cell, so none can be lost because of clocks.
+    /// Adds an attempt. A row each, not a count: no two processes write one cell, so no clock can hide one.
     pub(super) async fn put_attempt(&self, id: &ItemId, owner: &OwnerId) -> Result<(), Fault> {
         self.put_detail(id, &format!("{ATTEMPT}{}", owner.as_str()), "").await
     }
@@ -148,7 +148,8 @@ impl Rows {
         self.tables.write(self.number(id, Some(MARKER), action)).await
     }
 
-    /// `write <work_item, CF=choosing, worker_id=1>`, with a TTL; and the instant before it was sent.
+    /// `write <work_item, CF=choosing, worker_id=1>`, with a TTL; returns the instant before it was
+    /// sent.
     pub(super) async fn put_choosing(
         &self,
         id: &ItemId,
@@ -168,7 +169,7 @@ impl Rows {
         self.tables.write(self.of_item(&self.names.choosing, id, own, action)).await
     }
 
-    /// `choosing_hash = read <work_item_id, CF=choosing>`: who.
+    /// `choosing_hash = read <work_item_id, CF=choosing>`: the workers.
     pub(super) async fn choosing(&self, id: &ItemId) -> Result<Vec<String>, Fault> {
         let worker = column("worker");
         let action = Action::First { columns: vec![worker.clone()], limit: PAGE };
@@ -176,7 +177,8 @@ impl Rows {
         Ok(read.iter().filter_map(|row| row.text(&worker)).map(str::to_owned).collect())
     }
 
-    /// `write <work_item_id, CF=number, worker_id=worker_number>`, with a TTL: the lease; and the instant before it was sent.
+    /// `write <work_item_id, CF=number, worker_id=worker_number>`, with a TTL: the lease; returns the instant before it
+    /// was sent.
     pub(super) async fn put_number(
         &self,
         id: &ItemId,
@@ -214,13 +216,13 @@ impl Rows {
         Ok((read.iter().filter_map(number_row).collect(), rows_read))
     }
 
-    /// Says that there are items in this hour.
+    /// Lists an hour as one with items.
     pub(super) async fn list_hour(&self, hour: i64) -> Result<(), Fault> {
         let action = Action::Put { cells: Vec::new(), ttl_s: 0, at_us: self.stamps.next() };
         self.tables.write(self.hour(hour, action)).await
     }
 
-    /// All that are listed, from one on, in order.
+    /// All listed hours from this one on, in order.
     pub(super) async fn hours(&self, from: i64) -> Result<Vec<i64>, Fault> {
         let hour = column("hour");
         let mut hours = Vec::new();
@@ -240,9 +242,9 @@ impl Rows {
         }
     }
 
-    /// Takes an hour in which nothing was found off the list, if it ended so long ago that nobody still writes there
-    /// without listing it anew. The timestamp lies between those of who wrote in time and of who is late, whatever this clock
-    /// says.
+    /// Removes an empty hour from the list, if it ended so long ago that every process that still writes there lists it
+    /// again. The delete's timestamp lies between those of writers in time and those of late writers, whatever this clock
+    /// shows.
     pub(super) async fn unlist_hour(&self, hour: i64) -> Result<(), Fault> {
         let end_us = hour.saturating_add(1).saturating_mul(HOUR_US);
         if self.now_us() < end_us.saturating_add(LISTED_US) {
@@ -252,19 +254,19 @@ impl Rows {
         self.tables.write(self.hour(hour, Action::Erase { at_us })).await
     }
 
-    /// Says that an item is set aside.
+    /// Lists an item as a dead letter.
     pub(super) async fn put_aside(&self, id: &ItemId) -> Result<(), Fault> {
         let action = Action::Put { cells: Vec::new(), ttl_s: 0, at_us: id.written_us() };
         self.tables.write(self.of_item(&self.names.aside, id, None, action).partitioned_by(1)).await
     }
 
-    /// The contrary.
+    /// Removes an item from the dead letters.
     pub(super) async fn remove_aside(&self, id: &ItemId) -> Result<(), Fault> {
         let action = Action::Erase { at_us: id.removed_us() };
         self.tables.write(self.of_item(&self.names.aside, id, None, action).partitioned_by(1)).await
     }
 
-    /// A page of what is set aside, from an item on.
+    /// A page of the dead letters, from an item on.
     pub(super) async fn aside(&self, from: &str) -> Result<Vec<String>, Fault> {
         let item = column("item");
         let from = (item.clone(), Value::from(from));
@@ -274,7 +276,7 @@ impl Rows {
         Ok(read.iter().filter_map(|row| row.text(&item)).map(str::to_owned).collect())
     }
 
-    /// By this process's wall clock.
+    /// The time by this process' wall clock.
     pub(super) fn now_us(&self) -> i64 {
         i64::try_from(self.clock.wall_ms().saturating_mul(1_000)).unwrap_or(i64::MAX)
     }

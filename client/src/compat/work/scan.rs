@@ -1,9 +1,10 @@
-//! The next item: a smarter way to scan than from 0 through everything.
+//! Finds the next item, without a scan from 0 through everything.
 //!
-//! The seed scans all row keys in their order, which needs an ordered partitioner. Here the numbers of an hour's items are one
-//! partition, in the order of ids, and the hours of a queue are listed; so a look reads a page from where the first item that
-//! is left was, and passes over neither what is done nor its tombstones. What was enqueued out of order (another clock, a slow
-//! write) is found because a look begins a minute before now at the latest, and every now and then at the very first hour.
+//! The article scans all row keys in their order, which needs an ordered partitioner. Here the numbers of an hour's items
+//! are one partition, in the order of ids, and the hours of a queue are listed. So a look reads a page from where the
+//! first remaining item was, and passes over neither done items nor their tombstones. It finds items that were enqueued
+//! out of order (another clock, a slow write) because it begins a minute before now at the latest, and every now and then
+//! at the very first hour.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,16 +15,16 @@ use super::id::{ItemId, from_time, hour_of};
 use super::rows::{NumberRow, PAGE, Rows};
 use crate::compat::database::Fault;
 
-/// How far behind the present looks begin, though everything before it seems done.
+/// How far behind the present looks begin, even if everything before seems done.
 const LAG_US: i64 = 60_000_000;
 /// How often a look begins at the very first hour.
 const WHOLE_EVERY: Duration = Duration::from_secs(30);
-/// Among how many free items one is drawn, at most.
+/// The largest number of free items from which one is drawn.
 const SPREAD_MAX: usize = 64;
-/// How many more are looked for than are drawn from, for the next tries.
+/// How many more a look collects than are drawn from, for the next tries.
 const SPARE: usize = 4;
 
-/// What a look passed by: items, each with who else wrote numbers to it.
+/// An item that a look passed, with the owner of its lowest number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) id: ItemId,
@@ -31,18 +32,18 @@ pub(super) struct Seen {
     pub(super) taken_by: Option<String>,
 }
 
-/// Where a process looks for items. Its clones of a queue share it.
+/// Where a process looks for items. The clones of its queue share it.
 pub(super) struct Scanner {
     rows: Rows,
     state: Mutex<State>,
 }
 
 struct State {
-    /// Before it nothing is left, as far as is known.
+    /// No item remains before it, as far as is known.
     floor_us: i64,
-    /// When to look at everything again.
+    /// When to look at all hours again.
     whole_at: Option<Moment>,
-    /// Among how many free items one is drawn: 1 as long as nobody is in the way.
+    /// From how many free items one is drawn: 1 while no other worker competes.
     spread: usize,
 }
 
@@ -60,7 +61,7 @@ impl Scanner {
         self.lock().floor_us
     }
 
-    /// The first items that nobody has, in order: some more than one is drawn from.
+    /// The first free items, in order: some more than one is drawn from.
     pub(super) async fn free(&self) -> Result<Vec<ItemId>, Fault> {
         let now = self.rows.clock.now();
         let now_us = self.rows.now_us();
@@ -87,28 +88,28 @@ impl Scanner {
         Ok(free)
     }
 
-    /// One of the first of `free`: the first, as long as nobody else is after it.
+    /// Draws one of the first of `free`: the first, as long as no other worker competes for it.
     pub(super) fn draw(&self, free: &mut Vec<ItemId>, random: u64) -> Option<ItemId> {
         let among = u64::try_from(free.len().min(self.lock().spread)).unwrap_or(1);
         let at = usize::try_from(random % among.max(1)).unwrap_or(0);
         (at < free.len()).then(|| free.remove(at))
     }
 
-    /// Whether the one that was drawn was had: then less is drawn from, for the sake of order; else more, so that many workers
-    /// do not go for one item.
+    /// Adapts the spread to whether the drawn item was won: if so, to fewer items, for the sake of order; else to more,
+    /// so that many workers do not compete for one item.
     pub(super) fn learn(&self, was_had: bool) {
         let mut state = self.lock();
         state.spread =
             if was_had { state.spread.div_ceil(2) } else { (state.spread * 2).min(SPREAD_MAX) };
     }
 
-    /// Shows the items from a time on, in order, until `on` says that it is enough.
+    /// Shows the items from a time on, in order, until `on` returns false.
     pub(super) async fn look(
         &self,
         from_us: i64,
         mut on: impl FnMut(Seen) -> bool + Send,
     ) -> Result<(), Fault> {
-        // Before 1970 there is nothing of ours.
+        // No id is from before 1970.
         for hour in self.rows.hours(hour_of(from_us)).await? {
             let mut from = Some(from_time(from_us));
             let mut is_empty = from_us == 0;
@@ -139,12 +140,12 @@ struct Grouped {
 }
 
 impl Grouped {
-    /// What is no item of ours, or lies in another hour than its id says, is passed over.
+    /// Passes over rows that are no item, or lie in another hour than their id says.
     fn of(rows: &[NumberRow], hour: i64, is_cut: bool) -> Self {
         let mut groups: Vec<&[NumberRow]> = rows.chunk_by(|a, b| a.item == b.item).collect();
         let mut next = None;
         if is_cut && let Some(last) = groups.pop() {
-            // The end of the page may have parted it: the next page begins with it. One that fills a page is passed over.
+            // The page may end within this item: the next page begins with it. An item that fills a page is passed over.
             let after = if groups.is_empty() { "\0" } else { "" };
             next = last.first().map(|row| format!("{}{after}", row.item));
         }
@@ -153,7 +154,7 @@ impl Grouped {
     }
 }
 
-/// An item is one of the queue by its marker. A number without one was written to an item that was done meanwhile.
+/// A marker makes an item one of the queue. A number without one was written to an item that was done meanwhile.
 fn seen(group: &[NumberRow], hour: i64) -> Option<Seen> {
     let id = ItemId::parse(&group.first()?.item).filter(|id| id.hour() == hour)?;
     if !group.iter().any(NumberRow::is_marker) {

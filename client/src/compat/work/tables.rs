@@ -1,8 +1,9 @@
-//! What the tables of the work queue are called.
+//! The names of the work queue's tables.
 
 use crate::compat::statement::Ident;
 
-/// Where queues of work are, for deployments that call them otherwise. Their columns have fixed names.
+/// The names of the work queues' tables, for deployments with other names. Their columns have fixed
+/// names.
 #[derive(Clone, Debug)]
 pub struct WorkTables {
     pub(crate) details: Ident,
@@ -13,14 +14,15 @@ pub struct WorkTables {
 }
 
 impl Default for WorkTables {
-    /// `work_details`, `work_choosing`, `work_numbers`, the seed's column families; and `work_hours`, `work_aside`.
+    /// `work_details`, `work_choosing`, `work_numbers`, the article's column families; and `work_hours`, `work_aside`.
     fn default() -> Self {
         Self::named(["work_details", "work_choosing", "work_numbers", "work_hours", "work_aside"])
     }
 }
 
 impl WorkTables {
-    /// Their names, as the server has them: details, choosing, numbers, the hours that have items, what is set aside.
+    /// Names the tables exactly as the server has them: details, choosing, numbers, the hours that have items, the dead
+    /// letters.
     #[must_use]
     pub fn named(tables: [&str; 5]) -> Self {
         let [details, choosing, numbers, hours, aside] = tables.map(Ident::new);

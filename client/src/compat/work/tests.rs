@@ -21,7 +21,7 @@ const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// The queue `jobs`, as this process uses it.
+/// The queue `jobs`, for this process.
 fn queue(model: &Model, process: &Process) -> WorkQueue {
     queue_with(model, process, LockerOptions::default())
 }

@@ -1,4 +1,4 @@
-//! What the seeds' texts leave open, each shown with their own steps on the model.
+//! What the articles leave open, each demonstrated with its own steps on the model.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use futures_util::join;
 use super::*;
 use crate::compat::model::Fate;
 
-/// Wiki, lines 6 to 17, as they stand: how often it looked before it was in.
+/// Wiki, lines 6 to 17, unchanged: returns how often the client looked before it had the lock.
 async fn seed_waits(old: &Old<'_>, number: i64, ids: &[&str]) -> usize {
     let seams = old.seams.clone();
     let mut looks = 0;
@@ -28,7 +28,7 @@ async fn seed_waits(old: &Old<'_>, number: i64, ids: &[&str]) -> usize {
     looks
 }
 
-/// Line 13 does not ask for the id, as the Pascal above it does.
+/// Line 13 does not compare ids, although the Pascal above it does.
 #[test]
 fn by_the_wikis_line_13_two_with_equal_numbers_are_in_at_once() {
     let (machine, model) = world(1);
@@ -47,7 +47,8 @@ fn by_the_wikis_line_13_two_with_equal_numbers_are_in_at_once() {
     });
 }
 
-/// Line 7 comes before the wait of line 9, so what that waited for is not seen. `c` leaves meanwhile.
+/// Line 7 comes before the wait of line 9, so a client misses the number it waited for. `c` leaves
+/// meanwhile.
 #[test]
 fn by_the_wikis_line_7_who_was_waited_for_is_not_looked_at() {
     let (machine, model) = world(1);
@@ -73,7 +74,7 @@ fn by_the_wikis_line_7_who_was_waited_for_is_not_looked_at() {
     });
 }
 
-/// The same course with ours in the place of `b`.
+/// The same course with a client of this recipe in the place of `b`.
 #[test]
 fn who_was_waited_for_is_looked_at_after_the_wait() {
     let (machine, model) = world(1);
@@ -108,7 +109,8 @@ fn who_was_waited_for_is_looked_at_after_the_wait() {
     });
 }
 
-/// "Any operation that fails must be repeated until it succeeds." One who does not, and lowers its flag.
+/// "Any operation that fails must be repeated until it succeeds." A client does not, and lowers its
+/// flag.
 #[test]
 fn who_goes_on_without_an_acknowledgement_of_its_number_is_not_seen() {
     let (machine, model) = world(1);
@@ -143,8 +145,8 @@ fn by_the_step_1_of_php_two_draw_at_once_all_the_same() {
     });
 }
 
-/// "If a client crashes after setting its number the algorithm will eventually block all other clients";
-/// and so it does if one crashes while it draws.
+/// "If a client crashes after setting its number the algorithm will eventually block all other
+/// clients"; a client that crashes while it draws blocks them too.
 #[test]
 fn by_the_seeds_who_dies_while_it_draws_or_holds_stops_everybody_for_ever() {
     let (machine, model) = world(1);
@@ -158,8 +160,8 @@ fn by_the_seeds_who_dies_while_it_draws_or_holds_stops_everybody_for_ever() {
     });
 }
 
-/// TTLs alone do not mend it: the flag ends, somebody else is in, and the chooser writes the number that it
-/// drew before that.
+/// TTLs alone do not mend it: the flag ends, another client takes the lock, and the chooser writes the
+/// number that it drew before that.
 #[test]
 fn with_ttls_and_nothing_else_a_chooser_that_stalls_is_in_beside_another() {
     let (machine, model) = world(1);
@@ -177,7 +179,7 @@ fn with_ttls_and_nothing_else_a_chooser_that_stalls_is_in_beside_another() {
     });
 }
 
-/// Its process died between the steps 5 and 10.
+/// The flag's process died between the steps 5 and 10.
 #[test]
 fn a_false_flag_that_stands_for_ever_is_in_nobodys_way() {
     let (machine, model) = world(1);

@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use super::*;
 use crate::{Error, RefusalReason};
 
-/// What an acquire is told beside this cell; nothing of it is left behind.
+/// The error of an acquire beside this cell; the acquire leaves nothing behind.
 fn told(form: BakeryForm, table: &'static str, value: Option<Value>) -> String {
     let (machine, model) = world(1);
     let ours = locker(&model, &machine.process("ours"), form);
@@ -58,7 +58,7 @@ fn behind_the_last_number_there_is_none() {
     }
 }
 
-/// "number[i] := 0": who is not in line.
+/// "number[i] := 0": a client that is not in line.
 #[test]
 fn a_number_of_0_is_in_nobodys_way() {
     let (machine, model) = world(1);
@@ -69,7 +69,7 @@ fn a_number_of_0_is_in_nobodys_way() {
     });
 }
 
-/// The numbers before the end are given out; the last is the last.
+/// Numbers are drawn up to the last; then none is left.
 #[test]
 fn the_last_number_is_had_and_nothing_wraps() {
     let (machine, model) = world(1);
@@ -91,7 +91,7 @@ fn the_last_number_is_had_and_nothing_wraps() {
     });
 }
 
-/// A read that ends before the row does would pass somebody over.
+/// A read that ends before the row does would overlook a client.
 #[test]
 fn a_row_that_is_longer_than_a_read_is_refused() {
     let (machine, model) = world(1);

@@ -12,15 +12,16 @@ fn is_number(statement: &Statement) -> bool {
     statement.table.as_str() == "numbers" && matches!(statement.action, Action::Put { .. })
 }
 
-/// Whether the keeper would hand a guard out.
+/// Whether the keeper task would hand out a guard.
 fn had(attempted: &Attempt, bakery: &Bakery) -> bool {
     let keeping = &bakery.keeping;
     matches!(attempted, Attempt::Had { started }
         if keeping.terms.safe_until(*started) > keeping.seams.clock.now())
 }
 
-/// It stalls for two TTLs wherever it may; meanwhile somebody else drew a number behind the one that it had in
-/// mind (one before him was there, and left), saw nobody, and is in. No belief of its keeper is leant on.
+/// `a` stalls for two TTLs at any step. Meanwhile `old` has the lock with the number 2 and sees no
+/// other client (number 1 was there before it, and left). The check does not rely on the keeper task's
+/// safe deadline.
 #[test]
 fn who_stalls_anywhere_on_its_way_is_not_in_beside_another() {
     for stalls_after_ms in (0..700).step_by(5) {
@@ -48,7 +49,7 @@ fn who_stalls_anywhere_on_its_way_is_not_in_beside_another() {
             let asked = model.arrived();
             process.resume();
             world.sleep(secs(5)).await;
-            // Had, and nothing asked since: it was told so before it stalled.
+            // It has the lock and sent no statement since: it had succeeded before it stalled.
             let asked_on = model.arrived() > asked;
             assert!(
                 !(answer.try_recv().unwrap() && asked_on),
@@ -58,7 +59,7 @@ fn who_stalls_anywhere_on_its_way_is_not_in_beside_another() {
     }
 }
 
-/// The write of its number is on its way for longer than its flag stands.
+/// The write of its number is under way for longer than its flag stands.
 #[test]
 fn a_number_that_is_acknowledged_after_the_flag_has_ended_counts_for_nothing() {
     for form in FORMS {
@@ -82,8 +83,8 @@ fn a_number_that_is_acknowledged_after_the_flag_has_ended_counts_for_nothing() {
     }
 }
 
-/// It waits behind one with number 1, stalls, and its number ends; the one before it leaves, and another,
-/// who has drawn 5 behind one that is gone, is in.
+/// `a` waits behind number 1, stalls, and its number ends. Number 1 leaves, and `old`, which drew 5
+/// behind a client that is gone, has the lock.
 #[test]
 fn a_number_that_has_ended_while_its_owner_stalled_is_not_written_again() {
     for form in FORMS {
@@ -117,8 +118,8 @@ fn a_number_that_has_ended_while_its_owner_stalled_is_not_written_again() {
     }
 }
 
-/// The same, but it is a renewal that is on its way for so long, and the nodes are as far ahead of who wrote first as
-/// they may be. The renewal itself would be safe for seconds yet.
+/// The same, but it is a renewal that is under way for so long, and the nodes are ahead of the first write's clock by the
+/// full skew. By itself the renewal would be safe for some seconds more.
 #[test]
 fn a_number_whose_renewal_came_after_its_end_counts_for_nothing() {
     for form in FORMS {
@@ -153,7 +154,7 @@ fn a_number_whose_renewal_came_after_its_end_counts_for_nothing() {
     }
 }
 
-/// Somebody else's client, by whatever rule it compares: wiki line 13 is in at once.
+/// A foreign client, by whatever rule it compares: wiki line 13 lets it in at once.
 #[test]
 fn a_number_equal_to_a_strangers_is_drawn_again() {
     for (form, id) in FORMS.into_iter().zip(["17", "zz"]) {
@@ -179,7 +180,7 @@ fn a_number_equal_to_a_strangers_is_drawn_again() {
     }
 }
 
-/// By hand, or because the clocks are further apart than they may be.
+/// The number was deleted by hand, or clocks are further apart than `max_skew`.
 #[test]
 fn who_finds_its_number_gone_draws_again() {
     let (machine, model) = world(1);
@@ -197,8 +198,8 @@ fn who_finds_its_number_gone_draws_again() {
     });
 }
 
-/// Who comes while another one's number is on its way waits for it, whichever of the two ids is lower; also where
-/// writes get lost and are not known of.
+/// A client that comes while another's number is under way waits for it, whichever of the two ids is lower; also when
+/// writes get lost or their outcome is unknown.
 #[test]
 fn of_several_who_draw_at_once_one_is_in_at_a_time() {
     for seed in 0..300 {
@@ -226,8 +227,8 @@ fn of_several_who_draw_at_once_one_is_in_at_a_time() {
     }
 }
 
-/// A pause of the holder, not of its clock: its number has ended, the next one is in, and what the
-/// holder writes when it wakes is nothing.
+/// The holder pauses, its clock does not: its number has ended, the next client has the lock, and
+/// what the holder writes when it wakes leaves nothing.
 #[test]
 fn a_holder_that_wakes_too_late_is_lost_and_leaves_nothing_beside_the_next_one() {
     let (machine, model) = world(4);

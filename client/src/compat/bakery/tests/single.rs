@@ -1,10 +1,10 @@
-//! What one locker does, and what a few do in turn.
+//! One locker alone, and a few in turn.
 
 use futures_util::join;
 
 use super::*;
 
-/// What was sent for what `act` does.
+/// How many statements `act` sends.
 async fn sent(bakery: &Bakery, act: impl Future<Output = ()>) -> u64 {
     let before = bakery.cassandra.statements().sent;
     act.await;
@@ -28,7 +28,7 @@ fn a_free_lock_takes_six_round_trips_and_one_and_the_form_in_php_two_more() {
     }
 }
 
-/// What stands in the tables while it is held, and after.
+/// The content of the tables during a hold, and after it.
 #[test]
 fn a_hold_is_a_number_and_no_flag() {
     for form in FORMS {
@@ -48,7 +48,7 @@ fn a_hold_is_a_number_and_no_flag() {
     }
 }
 
-/// Three TTLs long; then they have it in the order in which they drew.
+/// The wait is three TTLs long; then they get the lock in the order in which they drew.
 #[test]
 fn who_waits_keeps_its_number_for_longer_than_a_ttl_and_the_order_is_that_of_the_numbers() {
     for form in FORMS {
@@ -76,7 +76,7 @@ fn who_waits_keeps_its_number_for_longer_than_a_ttl_and_the_order_is_that_of_the
     }
 }
 
-/// A number is certain for 2.93 s here, and who is far behind would look every 2 s otherwise.
+/// A number is certain for 2.93 s here, and a waiter far behind would otherwise look every 2 s.
 #[test]
 fn who_is_far_behind_looks_often_enough_to_keep_its_number() {
     for seed in 0..20 {
@@ -116,7 +116,8 @@ fn a_hand_over_takes_a_fraction_of_a_second_and_only_the_first_two_in_line_pay_f
     }
 }
 
-/// Who raises its flag once we have a number draws a higher one: it is not waited for. `z` never draws.
+/// A client that raises its flag once ours has a number draws a higher one: ours does not wait for it.
+/// `z` never draws.
 #[test]
 fn who_comes_to_choose_later_is_not_waited_for() {
     for form in FORMS {
@@ -126,7 +127,7 @@ fn who_comes_to_choose_later_is_not_waited_for() {
         let seams = machine.world().seams();
         machine.run(async {
             let olds = async {
-                // Behind the PHP form's first step.
+                // After the PHP form's first step.
                 while choosing(&model).await.is_empty() {
                     seams.sleep(ms(1)).await;
                 }
@@ -144,7 +145,8 @@ fn who_comes_to_choose_later_is_not_waited_for() {
     }
 }
 
-/// The PHP form's first step waits for those that it saw first: somebody is always choosing here.
+/// The PHP form's first step waits for those that it saw first: here there is always a client
+/// choosing.
 #[test]
 fn the_first_step_of_php_waits_for_nobody_who_came_later() {
     let (machine, model) = world(5);
@@ -187,7 +189,7 @@ fn a_try_finds_a_held_lock_held_and_leaves_nothing_behind() {
     }
 }
 
-/// Who is choosing gets a moment: of two who try at once one is in.
+/// A `try` gives choosers a moment: of two that try at once one gets the lock.
 #[test]
 fn of_two_who_try_at_once_one_has_it() {
     for seed in 0..600 {
@@ -207,7 +209,8 @@ fn of_two_who_try_at_once_one_has_it() {
     }
 }
 
-/// Somebody died while choosing: a try says no after a moment, and does not wait for his TTL.
+/// A client died while choosing: a `try` ends after a moment, and does not wait for that client's
+/// TTL.
 #[test]
 fn a_try_does_not_wait_for_who_never_draws() {
     for form in FORMS {
@@ -227,7 +230,7 @@ fn a_try_does_not_wait_for_who_never_draws() {
     }
 }
 
-/// Wherever it dies: while it draws, waits or holds.
+/// At any step: while it draws, waits or holds.
 #[test]
 fn who_dies_anywhere_is_over_after_its_ttl_and_the_skew() {
     for dies_after_ms in (0..900).step_by(15) {
@@ -249,7 +252,7 @@ fn who_dies_anywhere_is_over_after_its_ttl_and_the_skew() {
     }
 }
 
-/// Writes that nobody knows of arrive late: the deletes that were sent after them win.
+/// Writes of unknown outcome arrive late: the deletes that were sent after them win.
 #[test]
 fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
     use crate::compat::model::Odds;

@@ -1,4 +1,4 @@
-//! Who asks several replicas.
+//! The client of several replicas.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ use crate::transport::time::NoTime;
 
 const LIMIT: Duration = ms(2_000);
 
-/// A replica that answers with what it is told, or never.
+/// A replica that always gives this answer, or never answers.
 fn says(name: &str, answer: Option<Result<u64, NoTime>>) -> (Replica, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = asked.clone();

@@ -41,8 +41,8 @@ fn a_clock_far_ahead_of_the_nodes_is_not_believed() {
     });
 }
 
-/// A node whose clock is years behind is asked now and then. The time goes on meanwhile, and is right soon
-/// after.
+/// A replica sometimes reads a node whose clock is years behind. The time goes on meanwhile, and is
+/// right soon after.
 #[test]
 fn a_node_with_a_wrong_clock_does_not_stop_the_time() {
     let (machine, model) = world(5);
@@ -85,7 +85,7 @@ fn a_clock_is_believed_as_far_ahead_as_the_option_says() {
     });
 }
 
-/// The model's tables, and for a while nobody can write.
+/// The model's tables; for a while all writes fail.
 struct ReadOnly {
     model: Model,
     is_read_only: Arc<AtomicBool>,
@@ -105,8 +105,8 @@ impl Database for ReadOnly {
     }
 }
 
-/// A clock is 50 s ahead for a moment, and what it shows is not written. The time goes on from what is in
-/// the cell, not from what this process meant to write there.
+/// A clock is 50 s ahead for a moment, and what it shows is not written. The time goes on from what is
+/// in the cell, not from what this process tried to write there.
 #[test]
 fn a_time_that_was_not_written_is_not_gone_on_from() {
     let (machine, model) = world(8);

@@ -1,4 +1,4 @@
-//! Where the seed's text stops or goes back, by its own steps; and ours in the same world.
+//! Where the article stops or goes back, by its own steps; and this module in the same runs.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn under_the_seeds_text_time_stands_for_as_long_as_a_dead_replica_was_ahead() {
         seams.sleep(ms(5_000)).await;
         dead.kill();
         let died = seams.clock.now();
-        // What it sent last may still be on its way to a node.
+        // Its last write may still be under way to a node.
         seams.sleep(ms(10_000)).await;
         let stands = old_answer(&model).await;
         for minute in 1..=9 {
@@ -34,7 +34,7 @@ fn under_the_seeds_text_time_stands_for_as_long_as_a_dead_replica_was_ahead() {
     });
 }
 
-/// The same, with the living ones ours.
+/// The same, with replicas of this module as the living ones.
 #[test]
 fn after_a_dead_replica_that_was_ahead_time_goes_on_and_converges() {
     for seed in 0..10 {
@@ -92,7 +92,7 @@ fn after_a_dead_replica_that_was_ahead_time_goes_on_and_converges() {
     }
 }
 
-/// Theorem 5 is about the cell. A write that came to one node of three is seen by one read and missed by
+/// Theorem 5 covers the cell. A write that reached one node of three is seen by one read and missed by
 /// the next.
 #[test]
 fn under_the_seeds_text_an_answer_may_be_less_than_one_before() {

@@ -1,4 +1,4 @@
-//! What the time does to the order of a queue.
+//! The effect of the time on the order of a queue.
 
 use futures_util::future::{BoxFuture, ready};
 
@@ -11,8 +11,8 @@ fn queue(model: &Model, process: &Process) -> Queue {
     Queue::new(&cassandra(model, process), &options, QueueTables::default()).unwrap()
 }
 
-/// The lock is held. `a` comes, and half a second later `b`, whose machine's clock is one second behind. In
-/// which order they have it.
+/// The lock is held. `a` comes, and half a second later `b`, whose machine's clock is one second
+/// behind. Returns the order in which they get the lock.
 fn order(seed: u64, by_service: bool) -> Vec<String> {
     let (machine, model) = world(seed);
     let processes = ["holder", "a", "b"].map(|name| machine.process(name));
@@ -64,7 +64,7 @@ fn by_the_time_service_who_came_first_is_first_whatever_the_clocks() {
     }
 }
 
-/// Does not answer, again and again; then it does, or it says that it never will.
+/// A time source that fails repeatedly; then it answers, or it refuses for good.
 struct Silent {
     answers: Mutex<Vec<Result<u64>>>,
 }
@@ -95,7 +95,7 @@ fn not_now() -> Result<u64> {
     Err(Error::Unreachable { endpoints, waited: MINUTE, last: "connection refused".into() })
 }
 
-/// The local clock is there, and is not taken.
+/// The local clock is available, and is not used.
 #[test]
 fn without_the_time_there_is_no_place_and_no_lock_until_it_is_told() {
     let (machine, model) = world(1);

@@ -1,4 +1,4 @@
-//! What the seed's text leaves open, each shown with its own statements on the model.
+//! What the article leaves open, each demonstrated with its own statements on the model.
 
 use super::*;
 use crate::compat::database::{Answer, Row};
@@ -38,7 +38,7 @@ fn value_of_foo(model: &Model) -> Option<String> {
     read_foo(model)?.text(&Ident::new("value")).map(str::to_owned)
 }
 
-/// A TTL belongs to a cell: the seed's renewal keeps the owner and lets the value end.
+/// A TTL belongs to a cell: the article's renewal keeps the owner and lets the value end.
 #[test]
 fn under_the_seeds_renewal_a_leaders_value_vanishes_after_180_s() {
     let (machine, model) = world(1);
@@ -77,7 +77,7 @@ fn a_leaders_value_stands_as_long_as_it_leads() {
     });
 }
 
-/// "We know we have it for a max of 3 minutes": two minutes, where a node is a minute ahead.
+/// "We know we have it for a max of 3 minutes": two minutes, when one node is a minute ahead.
 #[test]
 fn under_skew_the_seeds_three_minutes_have_two_owners() {
     let (machine, model) = world(1);
@@ -91,7 +91,7 @@ fn under_skew_the_seeds_three_minutes_have_two_owners() {
     });
 }
 
-/// The same skew: the guard has stopped being safe by the time another one can have the row.
+/// The same skew: the guard stops being safe before another client can take the row.
 #[test]
 fn under_skew_a_guard_is_unsafe_before_its_row_can_end_anywhere() {
     let (machine, model) = world(1);
@@ -101,7 +101,7 @@ fn under_skew_a_guard_is_unsafe_before_its_row_can_end_anywhere() {
     let world = machine.world().seams();
     machine.run(async {
         let guard = lease.get_lock("foo").await.unwrap();
-        // Cut off: nothing it sends is applied from here on.
+        // From here on no request of the holder is applied.
         model.set_odds(Odds { request_lost: 1_000, ..Odds::default() });
         let mut safe_for = 0;
         while guard.is_safe() {
@@ -116,15 +116,16 @@ fn under_skew_a_guard_is_unsafe_before_its_row_can_end_anywhere() {
     });
 }
 
-/// The seed does not speak of an answer that is lost. Taken for a refusal, it leaves a row that
-/// nobody renews and nobody gives back.
+/// The article does not mention a lost answer. A client that takes it for a refusal leaves a row
+/// that no client renews or deletes.
 #[test]
 fn a_lost_answer_taken_for_a_refusal_locks_everybody_out_for_a_ttl() {
     let (machine, model) = world(1);
     let seams = machine.world().seams();
     machine.run(async {
         model.apply(&seed_insert("a"));
-        // The answer to that is lost; the seed's client draws its next id and tries again.
+        // The answer to that insert is lost; the article's client draws its next id and tries
+        // again.
         for attempt in 0..17 {
             seams.sleep(secs(10)).await;
             let again = model.apply(&seed_insert(&format!("a-{attempt}")));
@@ -135,7 +136,7 @@ fn a_lost_answer_taken_for_a_refusal_locks_everybody_out_for_a_ttl() {
     });
 }
 
-/// Every answer is lost, whatever was done: the row itself says what became of it.
+/// Every answer is lost, whatever was done: a read of the row shows what became of the insert.
 #[test]
 fn an_insert_whose_answer_is_lost_is_found_in_the_row_and_held_by_a_renewal() {
     let (machine, model) = world(3);
@@ -160,8 +161,8 @@ fn an_insert_whose_answer_is_lost_is_found_in_the_row_and_held_by_a_renewal() {
     });
 }
 
-/// The row was made 150 s before it is found to be ours. Then nothing is answered any more: the
-/// guard lives by the renewal it began with, not by an insert of which nobody knows when.
+/// The client finds its own row 150 s after the row was made, and gets no more answers after that.
+/// The guard counts from the renewal it began with, not from an insert whose instant is unknown.
 #[test]
 fn a_row_found_to_be_ours_is_safe_from_a_renewal_of_our_own_only() {
     let (machine, model) = world(4);

@@ -1,4 +1,4 @@
-//! One lock, one thing at a time.
+//! One lock, few clients, one event after another.
 
 use super::*;
 use crate::compat::locker::{Patience, RemoteLocker};
@@ -45,7 +45,7 @@ fn a_wait_ends_at_its_limit_and_says_who_holds() {
     });
 }
 
-/// A guard that is dropped, a wait that is given up: nothing is left behind.
+/// A dropped guard and an abandoned wait leave nothing behind.
 #[test]
 fn what_is_dropped_is_given_back() {
     let (machine, _model, _processes, [a, b]) = two(2);
@@ -62,7 +62,8 @@ fn what_is_dropped_is_given_back() {
     });
 }
 
-/// The insert is on its way when its caller gives up: it is applied, seen, and undone.
+/// The caller gives up while its insert is under way: the keeper task sees it applied, and undoes
+/// it.
 #[test]
 fn an_acquire_dropped_with_its_insert_on_the_way_leaves_nothing() {
     for seed in 0..200 {
@@ -95,7 +96,7 @@ fn a_holder_holds_on_for_as_long_as_it_renews() {
     });
 }
 
-/// Its row ends after the TTL, by clocks that may differ by the skew.
+/// The row ends after the TTL, by clocks that may differ by the skew.
 #[test]
 fn the_lock_of_a_holder_that_died_is_free_after_ttl_and_skew() {
     let (machine, model, [a, _], [lease, waiter]) = two(1);
@@ -115,7 +116,8 @@ fn the_lock_of_a_holder_that_died_is_free_after_ttl_and_skew() {
     });
 }
 
-/// A pause past the safe deadline: the guard is lost for ever, and its row is given back at once.
+/// A pause past the safe deadline: the guard is lost for ever, and the keeper task deletes its row
+/// at once.
 #[test]
 fn a_holder_that_slept_too_long_is_lost_and_does_not_come_back() {
     let (machine, _model, [a, _], [lease, other]) = two(1);
@@ -163,7 +165,7 @@ fn an_observer_sees_a_leader_come_change_its_value_and_go() {
     });
 }
 
-/// Lost answers leave numbers out; none comes twice, and they grow from draw to draw.
+/// Lost answers leave numbers out; no number comes twice, and they grow from draw to draw.
 #[test]
 fn a_sequence_gives_no_number_twice() {
     let (machine, model, processes, [a, b]) = two(5);
@@ -199,8 +201,8 @@ fn a_ttl_below_three_times_the_skew_is_refused() {
     assert!(matches!(refused, Err(Error::Setting { .. })));
 }
 
-/// In Paxos v1 a coordinator may find too few replicas only when it commits what was accepted before: it answers
-/// "unavailable", and the insert is decided. A process that gives up then takes back what it may have left.
+/// In Paxos v1 a coordinator may notice only at the commit of an accepted insert that replicas are missing. It then
+/// answers "unavailable", and the insert is decided. A process that gives up then deletes what it may have left.
 #[test]
 fn an_insert_that_was_answered_unavailable_and_applied_leaves_no_row_behind() {
     let (machine, model, _processes, [a, b]) = two(9);

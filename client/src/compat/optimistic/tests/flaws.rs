@@ -1,9 +1,10 @@
-//! Where the seed's text stops, each shown with its own steps on the model; and that it lets no two in.
+//! Where the article stops, each demonstrated with its own steps on the model; and that it lets no two
+//! workers in.
 
 use super::*;
 use crate::compat::seed_clients::SeedClient as _;
 
-/// "Example where nobody gets the lock", as it stands, again and again.
+/// "Example where nobody gets the lock", unchanged, again and again.
 #[test]
 fn two_in_step_never_get_it() {
     let (machine, model) = world(1);
@@ -41,7 +42,8 @@ fn in_no_order_of_their_statements_are_two_of_the_seeds_workers_in() {
     assert!(ends[0] > 0 && ends[1] > 0 && ends[2] == 0, "{ends:?}");
 }
 
-/// "Other processes will not be able to acquire this lock ever", it says of its second table; of this one it is true for an attempt, too.
+/// "Other processes will not be able to acquire this lock ever", it says of its second table; here that holds for an
+/// attempt, too.
 #[test]
 fn a_worker_that_dies_keeps_everybody_out_for_ever() {
     for dies_after in [1, 2] {
@@ -57,12 +59,12 @@ fn a_worker_that_dies_keeps_everybody_out_for_ever() {
     }
 }
 
-/// A write without an answer, which the seed does not speak of: its loop draws the next session.
+/// A write without an answer, which the article does not mention: its loop draws the next session.
 #[test]
 fn a_write_whose_answer_is_lost_keeps_its_own_worker_out_for_ever() {
     let (machine, model) = world(1);
     machine.run(async {
-        // It is taken for one that was not done.
+        // The worker takes the write for not applied.
         SeedWorker::new(&machine, "a-0").step(&model).await;
         for attempt in 1..300 {
             let mut worker = SeedWorker::new(&machine, &format!("a-{attempt}"));

@@ -1,4 +1,4 @@
-//! Many at one token: how often they get somewhere, by the seed's loop and by ours.
+//! Many workers at one token: how often they succeed, by the article's loop and by the recipe.
 
 use std::sync::Mutex;
 
@@ -9,12 +9,12 @@ use super::*;
 
 const WORKERS: usize = 20;
 const LENGTH: Duration = secs(20);
-/// How long a hold is.
+/// The length of a hold.
 const WORK: Duration = Duration::from_millis(20);
-/// "Random sleep between lock retries", which it says nothing else of.
+/// "Random sleep between lock retries"; the article gives no length.
 const SEED_SLEEP: Duration = Duration::from_millis(500);
 
-/// Who is in, and how often somebody was.
+/// How many workers hold the token now, and the number of holds so far.
 #[derive(Default)]
 struct Inside(Mutex<(usize, usize)>);
 
@@ -34,7 +34,7 @@ impl Inside {
     }
 }
 
-/// Holds within that time, by the seed's loop.
+/// The number of holds in that time, by the article's loop.
 fn by_the_seed(seed: u64) -> usize {
     let (machine, model) = world(seed);
     let inside = Inside::default();
@@ -58,7 +58,7 @@ fn by_the_seed(seed: u64) -> usize {
     inside.holds()
 }
 
-/// And by ours.
+/// The same by the recipe.
 fn by_ours(seed: u64) -> usize {
     let (machine, model) = world(seed);
     let inside = Inside::default();
@@ -78,7 +78,7 @@ fn by_ours(seed: u64) -> usize {
     inside.holds()
 }
 
-/// Nothing ensures that anybody gets anywhere. This is how it goes.
+/// Nothing ensures that any worker succeeds; this measures how many holds there are.
 #[test]
 fn twenty_at_one_token_mostly_hinder_each_other_by_the_seeds_loop_and_less_by_ours() {
     let (theirs, ours) = (by_the_seed(1), by_ours(1));

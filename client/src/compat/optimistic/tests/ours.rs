@@ -1,4 +1,4 @@
-//! Ours beside a worker of the seed's; one client of ours, and two.
+//! The recipe's client beside a worker of the article; one client of the recipe, and two.
 
 use super::*;
 use crate::compat::model::Odds;
@@ -6,7 +6,8 @@ use crate::compat::model::Odds;
 const TTL: Duration = secs(30);
 const SKEW: Duration = secs(10);
 
-/// Who is in if an attempt of ours and a worker meet like this: both, ours, theirs, nobody.
+/// Counts how often both, ours, theirs and none get the token when an attempt and a worker meet
+/// like this.
 fn meet_in_all(plans: impl Iterator<Item = Vec<Before>>) -> [usize; 4] {
     let mut ends = [0; 4];
     for plan in plans {
@@ -41,7 +42,7 @@ fn in_no_order_of_their_statements_are_ours_and_an_old_client_in() {
     assert!(ends[0] == 0 && ends[1..].iter().all(|end| *end > 0), "{ends:?}");
 }
 
-/// Held up once for longer than its row stands, anywhere.
+/// `ours` stalls once for longer than its row stands, at any statement.
 #[test]
 fn nor_is_an_old_client_in_beside_ours_that_stalled_for_its_ttl() {
     let at = |statement: usize, steps| {
@@ -55,7 +56,8 @@ fn nor_is_an_old_client_in_beside_ours_that_stalled_for_its_ttl() {
     assert!(ends[0] == 0 && ends[2] > 2, "{ends:?}");
 }
 
-/// Who stalls between its write and its read finds the one row of somebody else: whose it is, is asked.
+/// `ours` stalls between its write and its read and finds only another client's row: it checks the
+/// owner.
 #[test]
 fn one_row_that_is_somebody_elses_is_no_lock() {
     let (machine, model) = world(1);
@@ -70,7 +72,7 @@ fn one_row_that_is_somebody_elses_is_no_lock() {
     });
 }
 
-/// Its row still stands when it finds itself alone, but not for as long as it would.
+/// Its row still stands when it finds itself alone, but not for a whole TTL more.
 #[test]
 fn a_hold_counts_from_before_its_row_was_written() {
     let (machine, model) = world(1);
@@ -128,7 +130,8 @@ fn a_holders_row_is_renewed_and_ends_with_a_holder_that_dies() {
     });
 }
 
-/// Its write has no answer, and then somebody else is there: what it left would keep all out for a TTL.
+/// Its write has no answer, and then another client's row is there: what this attempt left would keep
+/// all out for a TTL.
 #[test]
 fn what_an_attempt_left_is_taken_back_as_soon_as_somebody_else_is_seen() {
     let (machine, model) = world(3);
@@ -146,7 +149,7 @@ fn what_an_attempt_left_is_taken_back_as_soon_as_somebody_else_is_seen() {
     });
 }
 
-/// Writes that nobody knows of arrive late: the deletes that were sent after them win.
+/// Writes of unknown outcome arrive late: the deletes that were sent after them win.
 #[test]
 fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
     for seed in 0..100 {

@@ -1,11 +1,11 @@
-//! A worker of the seed's: its loop as it stands, a statement at a time.
+//! A worker of the article: its loop unchanged, one statement at a time.
 
 use futures_util::future::BoxFuture;
 
 use super::*;
 use crate::compat::seed_clients::SeedClient;
 
-/// What is next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     Write,
@@ -27,13 +27,13 @@ impl SeedWorker {
         Self { session: session.to_owned(), stamps, next: Line::Write }
     }
 
-    /// By a clock that is ahead by so much from now on.
+    /// With a clock that is ahead by this much from now on.
     pub(super) fn ahead(mut self, milliseconds: i64) -> Self {
         self.stamps.ahead_ms = milliseconds;
         self
     }
 
-    /// Whether it had the token, once it knows.
+    /// Whether it got the token, once it knows.
     pub(super) fn had(&self) -> Option<bool> {
         match self.next {
             Line::Over { had } => Some(had),
@@ -41,7 +41,7 @@ impl SeedWorker {
         }
     }
 
-    /// All of it, or what is left of it.
+    /// All steps, or the remaining ones.
     pub(super) async fn finish(&mut self, model: &Model) -> bool {
         loop {
             if let Some(had) = self.had() {

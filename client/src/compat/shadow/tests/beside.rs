@@ -1,17 +1,17 @@
-//! Ours beside a thread of the seed's, in every order of their statements.
+//! The recipe's client beside a thread of the article, in every order of their statements.
 
 use super::*;
 use crate::compat::seed_clients::SeedClient as _;
 
-/// Of listing 3: from the first look at the main row to the cell in it.
+/// The statements of listing 3, from the first look at the main row to the write into it.
 const OUR_STATEMENTS: u32 = 5;
-/// Its steps with a statement, if it gets in.
+/// The steps of an old thread that send a statement, if it gets the lock.
 const THEIR_STEPS: u32 = 6;
 
 const TTL: Duration = secs(30);
 const SKEW: Duration = secs(10);
 
-/// How an attempt of ours and one of theirs end, if they meet like this; theirs has what is left of its steps after ours.
+/// How an attempt of the recipe and an old thread end when they meet like this; the thread's remaining steps come last.
 fn meet(plan: &[Before], other: fn(SeedThread) -> SeedThread) -> (bool, Verdict) {
     let (machine, model) = world(1);
     machine.run(async {
@@ -28,7 +28,7 @@ fn meet(plan: &[Before], other: fn(SeedThread) -> SeedThread) -> (bool, Verdict)
     })
 }
 
-/// Counts both, ours, theirs, nobody.
+/// Counts how often both, ours, theirs and none got the lock.
 fn meet_in_all(
     plans: impl Iterator<Item = Vec<Before>>,
     other: fn(SeedThread) -> SeedThread,
@@ -58,7 +58,8 @@ fn in_no_order_of_their_statements_are_ours_and_an_old_client_in_however_step_10
     }
 }
 
-/// Ours is held up once for longer than its cells stand, anywhere, and theirs takes so many steps before it goes on.
+/// `ours` stalls once for longer than its cells stand, at any statement, and the old thread makes some steps before it
+/// goes on.
 #[test]
 fn nor_is_an_old_client_in_beside_ours_that_stalled_for_its_ttl() {
     let at = |statement: usize, steps| {
@@ -75,7 +76,7 @@ fn nor_is_an_old_client_in_beside_ours_that_stalled_for_its_ttl() {
     }
 }
 
-/// Held up for so long between its write and its look that the one cell there is somebody else's: whose it is, is asked.
+/// `ours` stalls so long between its write and its look that the one cell there is another client's: it checks the owner.
 #[test]
 fn one_cell_that_is_somebody_elses_is_no_lock() {
     let (machine, model) = world(1);
@@ -90,7 +91,8 @@ fn one_cell_that_is_somebody_elses_is_no_lock() {
     });
 }
 
-/// What the old client's own text allows, beside ours as beside its like. It goes through steps 1 to 10, stalls for its TTL, and goes on.
+/// A flaw of the old client, beside this recipe as among old clients: it goes through steps 1 to 10, stalls for its TTL,
+/// and goes on.
 #[test]
 fn a_violation_that_is_known_an_old_client_that_stalls_for_its_ttl_goes_in_beside_ours() {
     let (machine, model) = world(1);
@@ -109,10 +111,12 @@ fn a_violation_that_is_known_an_old_client_that_stalls_for_its_ttl_goes_in_besid
     });
 }
 
-/// And one whose cell in the shadow row is hidden under its own delete takes ours for its own.
+/// An old client whose cell in the shadow row is hidden under its own delete takes the one of
+/// `ours` for its own.
 #[test]
 fn a_violation_that_is_known_an_old_client_whose_cell_is_hidden_by_clocks_goes_in_beside_ours() {
-    // Its steps 1 and 7 before our first statement, 8 and 10 before our look at the main row, 11 and 12 after us.
+    // Its steps 1 and 7 before the first statement of `ours`, 8 and 10 before the look at the main row, 11 and 12 at the
+    // end.
     let mut plan = [Before::default(); 5];
     plan[0].steps = 2;
     plan[3].steps = 2;
@@ -132,7 +136,8 @@ fn a_violation_that_is_known_an_old_client_whose_cell_is_hidden_by_clocks_goes_i
     });
 }
 
-/// Also long after step 11, and after renewals: who goes by what its step 1 saw finds our cell in the shadow row.
+/// Long after step 11, and after renewals: a client that goes by what its step 1 saw finds the holder's cell in the
+/// shadow row.
 #[test]
 fn who_looked_before_we_were_in_is_kept_out_for_as_long_as_we_hold() {
     let (machine, model) = world(1);

@@ -1,9 +1,9 @@
-//! What the seed's text leaves open, each shown with its own steps on the model.
+//! What the article leaves open, each demonstrated with its own steps on the model.
 
 use super::*;
 use crate::compat::seed_clients::SeedClient as _;
 
-/// "If there are no cells in the main table": no step takes them after step 1. `a` is held up behind it, and `b` goes through.
+/// "If there are no cells in the main table": no step reads them after step 1. `a` pauses after it, and `b` goes through.
 #[test]
 fn to_the_letter_of_step_10_a_thread_goes_in_beside_who_went_through_meanwhile() {
     let through = |a: fn(SeedThread) -> SeedThread| {
@@ -19,7 +19,7 @@ fn to_the_letter_of_step_10_a_thread_goes_in_beside_who_went_through_meanwhile()
     assert_eq!(through(|a| a), (Verdict::ConcurrentAttempt, Verdict::Success));
 }
 
-/// In how many orders of two threads' steps both are in, and in how many one is.
+/// In how many orders of two threads' steps both get the lock, and in how many one does.
 fn two_in(read: fn(SeedThread) -> SeedThread) -> (usize, usize) {
     let (mut both, mut one) = (0, 0);
     for plan in orders(7, 7) {
@@ -41,7 +41,8 @@ fn two_in(read: fn(SeedThread) -> SeedThread) -> (usize, usize) {
     (both, one)
 }
 
-/// Every order of two attempts' steps: what the thesis does not prove, for two who neither stall nor share an id.
+/// Every order of two attempts' steps: what the thesis does not prove, for two threads that neither stall nor share an
+/// id.
 #[test]
 fn in_no_order_of_their_steps_are_two_of_the_seeds_threads_in_if_step_10_reads_again() {
     let (both, one) = two_in(|thread| thread);
@@ -52,7 +53,8 @@ fn in_no_order_of_their_steps_are_two_of_the_seeds_threads_in_if_step_10_reads_a
     assert!(both > 0 && one > 1_000, "{both} {one}");
 }
 
-/// "If there is one cell" does not ask whose. `a` takes its cell back by a clock that is ahead by a second, and writes it again by a right one.
+/// "If there is one cell" does not check the owner. `a` deletes its cell by a clock that is ahead by a second, and writes
+/// it again by a right one.
 #[test]
 fn a_thread_whose_cell_is_hidden_takes_somebody_elses_for_its_own() {
     let (machine, model) = world(1);
@@ -71,7 +73,7 @@ fn a_thread_whose_cell_is_hidden_takes_somebody_elses_for_its_own() {
     });
 }
 
-/// In the main row the same: nobody sees a holder that had the lock before.
+/// The same in the main row: no thread sees a holder that had the lock before.
 #[test]
 fn a_holder_whose_cell_is_hidden_under_its_last_release_is_seen_by_nobody() {
     let (machine, model) = world(1);
@@ -86,7 +88,7 @@ fn a_holder_whose_cell_is_hidden_under_its_last_release_is_seen_by_nobody() {
     });
 }
 
-/// Steps 3 and 4, for two processes whose threads have one id, or one that asks twice.
+/// Steps 3 and 4, for two processes whose threads have one id, or one thread that acquires twice.
 #[test]
 fn who_is_called_as_the_holder_is_in_beside_it_and_frees_it_for_all() {
     let (machine, model) = world(1);
@@ -115,7 +117,7 @@ fn a_thread_that_dies_keeps_everybody_out_for_ever() {
     }
 }
 
-/// The lease of §5.3 as it is there: a TTL. `a` stalls for it between steps 10 and 11.
+/// The lease of §5.3, which is a TTL and nothing else. `a` stalls for it between steps 10 and 11.
 #[test]
 fn with_a_ttl_and_nothing_else_who_stalls_for_it_goes_in_beside_the_next() {
     let (machine, model) = world(1);

@@ -1,4 +1,4 @@
-//! One client of ours, and two.
+//! One client of the recipe, and two.
 
 use super::*;
 use crate::compat::model::Odds;
@@ -35,7 +35,7 @@ fn a_free_lock_takes_five_statements_and_two_to_give_back_and_a_look_at_one_that
     });
 }
 
-/// Who is told why, and how soon it comes again: the three results and both back-offs of listing 4.
+/// The reported owner and the pause: the three results and both back-offs of listing 4.
 #[test]
 fn who_has_it_and_who_tries_are_told_apart_and_waited_for_as_in_listing_4() {
     let (machine, model) = world(2);
@@ -90,8 +90,8 @@ fn a_step_that_is_repeated_by_one_attempt_finds_its_own_cell_and_is_in() {
     });
 }
 
-/// Its look at the shadow row has no answer, and then somebody else has the lock: what it left would keep all out once that
-/// one gives back.
+/// The look at the shadow row has no answer, and then another client has the lock: what this attempt left would keep all
+/// out after that client's release.
 #[test]
 fn what_an_attempt_left_is_taken_back_as_soon_as_somebody_else_is_seen() {
     let (machine, model) = world(4);
@@ -109,7 +109,8 @@ fn what_an_attempt_left_is_taken_back_as_soon_as_somebody_else_is_seen() {
     });
 }
 
-/// The answer to its second delete is lost, and it deletes once more: that is a release like any other.
+/// The answer to the second delete is lost, and the keeper task deletes once more: that is a release
+/// like any other.
 #[test]
 fn a_release_whose_answer_is_lost_half_way_is_a_release() {
     let (machine, model) = world(6);
@@ -156,7 +157,7 @@ fn who_waits_looks_twice_a_second_and_writes_nothing() {
     });
 }
 
-/// Writes that nobody knows of arrive late: the deletes that were sent after them win.
+/// Writes of unknown outcome arrive late: the deletes that were sent after them win.
 #[test]
 fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
     for seed in 0..100 {
@@ -176,7 +177,7 @@ fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
     }
 }
 
-/// Both stand for longer than a TTL, and both end with a holder that dies.
+/// Both cells stand for longer than a TTL, and both end with a holder that dies.
 #[test]
 fn the_cells_of_a_holder_are_renewed_together_and_end_together() {
     let (machine, model) = world(5);
@@ -196,7 +197,8 @@ fn the_cells_of_a_holder_are_renewed_together_and_end_together() {
     });
 }
 
-/// The longest run of one of two who have the lock for a quarter of a second and come again at once.
+/// The longest run of holds of one of two clients that hold the lock for a quarter of a second and
+/// return at once.
 fn longest_run(seed: u64, make: fn(&Model, &Process) -> Arc<dyn RemoteLocker>) -> usize {
     let (machine, model) = world(seed);
     let seams = machine.world().seams();
@@ -215,7 +217,7 @@ fn longest_run(seed: u64, make: fn(&Model, &Process) -> Arc<dyn RemoteLocker>) -
     holds.chunk_by(|before, after| before == after).map(<[_]>::len).max().unwrap_or(0)
 }
 
-/// "First a large pack of actions is done by the first thread, then by the second": as the thesis says, and as it mends it.
+/// "First a large pack of actions is done by the first thread, then by the second": the thesis' finding, and its remedy.
 #[test]
 fn two_who_come_again_and_again_have_a_shadowed_lock_in_bursts_and_a_queued_one_in_turn() {
     let shadow = |model: &Model, process: &Process| -> Arc<dyn RemoteLocker> {

@@ -1,4 +1,4 @@
-//! A thread of the seed's: listing 3 as it stands, a statement at a time.
+//! A thread of the article: listing 3 unchanged, one statement at a time.
 
 use futures_util::future::BoxFuture;
 
@@ -13,7 +13,7 @@ pub(super) enum Verdict {
     ConcurrentAttempt,
 }
 
-/// The step that is next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     One,
@@ -29,7 +29,7 @@ enum Step {
 pub(super) struct SeedThread {
     id: String,
     stamps: SeedStamps,
-    /// How step 10 is read: it takes the cells of the main row once more, or it goes by those of step 1.
+    /// The reading of step 10: it reads the main row's cells once more, or goes by those of step 1.
     reads_again: bool,
     ttl_s: i32,
     /// At step 1.
@@ -54,7 +54,7 @@ impl SeedThread {
         Self { ttl_s, ..self }
     }
 
-    /// By a clock that is ahead by so much.
+    /// With a clock that is ahead by this much.
     pub(super) fn ahead(mut self, milliseconds: i64) -> Self {
         self.stamps.ahead_ms = milliseconds;
         self
@@ -72,7 +72,7 @@ impl SeedThread {
         }
     }
 
-    /// All of it, or what is left of it.
+    /// All steps, or the remaining ones.
     pub(super) async fn finish(&mut self, model: &Model) -> Verdict {
         loop {
             if let Some(verdict) = self.verdict() {

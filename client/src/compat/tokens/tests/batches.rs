@@ -47,8 +47,8 @@ fn a_batch_gets_what_is_free_at_once_and_comes_back_for_the_rest() {
     });
 }
 
-/// "In case of high conflict batches": eight workers, the same forty tokens, everything going wrong.
-/// Each token is worked on by each worker once, by one at a time; nobody waits with something in hand.
+/// "In case of high conflict batches": eight workers, the same forty tokens, all faults of the model.
+/// Each worker works on each token once, one worker at a time; none holds a token while it waits.
 #[test]
 fn batches_of_the_same_tokens_all_come_to_their_end_and_meet_on_no_token() {
     for seed in 0..6 {
@@ -81,7 +81,7 @@ fn batches_of_the_same_tokens_all_come_to_their_end_and_meet_on_no_token() {
     }
 }
 
-/// Hundreds of tokens with answers that take long: the session beats before it is done.
+/// Thousands of tokens with slow answers: the session beats before the batch is done.
 #[test]
 fn a_large_batch_beats_while_it_is_taken() {
     let (machine, model) = world(1);
@@ -110,7 +110,7 @@ fn a_large_batch_beats_while_it_is_taken() {
     });
 }
 
-/// They are lost together, and may be put back.
+/// The tokens are lost together, and may be put back.
 #[test]
 fn a_bunch_whose_session_was_ended_is_lost_and_its_tokens_can_have_another_turn() {
     let (machine, model, [_, b], [_, tokens]) = two(1);

@@ -1,4 +1,4 @@
-//! What the seed's text leaves open, each shown with its own statements on the model.
+//! What the article leaves open, each demonstrated with its own statements on the model.
 
 use super::*;
 
@@ -9,8 +9,7 @@ fn seed_delete(model: &Model, machine: &Machine, node: usize, skew_ms: i64, toke
     assert_eq!(model.apply_at(node, &on_token(token, Action::Erase { at_us })), Answer::Written);
 }
 
-/// What a housekeeper straight from the seed finds: sessions whose timestamp is older than the grace by
-/// its clock.
+/// What the article's housekeeper finds: sessions whose timestamp is older than the grace by its clock.
 fn late_sessions(model: &Model, sessions: &[&str], now_ms: i64, grace: Duration) -> Vec<String> {
     let grace_ms = i64::try_from(grace.as_millis()).unwrap();
     let is_late = |session: &&&str| {
@@ -31,7 +30,7 @@ fn wall_ms(machine: &Machine) -> i64 {
     i64::try_from(machine.world().seams().clock.wall_ms()).unwrap()
 }
 
-/// A pause of the holder, nothing else. The seed has no word for when its belief ends.
+/// A pause of the holder, nothing else. Nothing in the article ends its belief.
 #[test]
 fn the_seeds_housekeeper_takes_the_token_of_a_paused_holder_that_believes_on() {
     let (machine, model) = world(1);
@@ -44,7 +43,7 @@ fn the_seeds_housekeeper_takes_the_token_of_a_paused_holder_that_believes_on() {
         assert_eq!(late_sessions(&model, &["a"], wall_ms(&machine), secs(60)), ["a"]);
         seed_delete(&model, &machine, 0, 0, "foo");
         assert_eq!(model.apply(&seed_insert("foo", "b")), Answer::Applied, "b goes in beside a");
-        // It wakes, beats as if nothing had been, and gives back what is b's.
+        // It wakes, beats as if nothing had happened, and deletes `b`'s token.
         seed_beat(&model, "a", wall_ms(&machine));
         assert!(row_of(&model, "a").is_some(), "its session is back");
         seed_delete(&model, &machine, 0, 0, "foo");
@@ -70,7 +69,7 @@ fn the_seeds_housekeeper_takes_the_token_of_a_holder_that_beat_in_time() {
     });
 }
 
-/// Two housekeepers have seen the same dead session. The slower one deletes what the next holder has.
+/// Two housekeepers have seen the same dead session. The slower one deletes the next holder's token.
 #[test]
 fn of_two_of_the_seeds_housekeepers_the_slower_one_takes_the_next_holders_token() {
     let (machine, model) = world(1);
@@ -90,7 +89,7 @@ fn of_two_of_the_seeds_housekeepers_the_slower_one_takes_the_next_holders_token(
     });
 }
 
-/// A heartbeat that its coordinator had for a minute is written after the newer one.
+/// A heartbeat that its coordinator delayed for a minute is written after the newer one.
 #[test]
 fn a_heartbeat_of_the_seeds_that_comes_late_makes_a_live_session_look_dead() {
     let (machine, model) = world(1);
@@ -104,7 +103,8 @@ fn a_heartbeat_of_the_seeds_that_comes_late_makes_a_live_session_look_dead() {
     });
 }
 
-/// "We will assume some very reasonable bounds on clock drifts." One that is off by the grace takes all.
+/// "We will assume some very reasonable bounds on clock drifts." A clock that is off by the grace
+/// removes all tokens.
 #[test]
 fn the_seeds_housekeeper_takes_everybodys_tokens_when_its_clock_is_ahead() {
     let (machine, model) = world(1);
@@ -163,7 +163,7 @@ fn the_seeds_delete_through_a_node_that_is_behind_leaves_the_token_where_it_is()
     });
 }
 
-/// Ours, with nodes as far apart: a release frees, and the next one is the only one.
+/// This recipe, with nodes as far apart: a release frees the token, and one client takes it.
 #[test]
 fn a_release_frees_whatever_the_nodes_clocks_say_and_the_next_one_is_seen() {
     for seed in 0..40 {
@@ -180,14 +180,14 @@ fn a_release_frees_whatever_the_nodes_clocks_say_and_the_next_one_is_seen() {
     }
 }
 
-/// The seed does not speak of an answer that is lost. Its loop draws the next session, and finds its own
-/// token taken by one that never beats.
+/// The article does not mention a lost answer. Its loop draws the next session, and finds its own token
+/// taken by a session that never beats.
 #[test]
 fn a_lost_answer_taken_for_a_refusal_locks_everybody_out_for_ever() {
     let (machine, model) = world(1);
     let seams = machine.world().seams();
     machine.run(async {
-        // The answer to that is lost.
+        // The answer to that insert is lost.
         model.apply(&seed_insert("foo", "a-0"));
         for attempt in 1..1_000 {
             seams.sleep(secs(1)).await;
@@ -197,7 +197,7 @@ fn a_lost_answer_taken_for_a_refusal_locks_everybody_out_for_ever() {
     });
 }
 
-/// "sleep 1": who comes at the right moment passes all who sleep.
+/// "sleep 1": a client that comes at the right moment passes all that sleep.
 #[test]
 fn under_the_seeds_text_a_waiter_is_passed_for_as_long_as_others_come() {
     let (machine, model) = world(1);

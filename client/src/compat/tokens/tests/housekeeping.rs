@@ -1,10 +1,10 @@
-//! The housekeeper: what it removes, and what it leaves alone.
+//! The housekeeper: what it removes, and what it leaves.
 
 use super::*;
 use crate::Error;
 use crate::compat::model::{Fate, Odds};
 
-/// A row of `token_times` as somebody else's client writes it.
+/// A row of `token_times` as another implementation's client writes it.
 fn beat(model: &Model, session: &str, stamp: i64) {
     let there = row_of(model, session).is_some();
     let cells: Cells = vec![time(stamp)];
@@ -52,7 +52,7 @@ fn what_has_not_beaten_for_the_grace_is_removed_and_what_has_is_left() {
     });
 }
 
-/// Nobody was told of the delete, and a read at SERIAL shows that it was done.
+/// The delete has no answer, and a read at SERIAL shows that it was applied.
 #[test]
 fn what_was_removed_without_an_answer_is_told_all_the_same() {
     let deletes = |table: &'static str| {
@@ -82,7 +82,8 @@ fn what_was_removed_without_an_answer_is_told_all_the_same() {
     }
 }
 
-/// The timestamps say the year 1970, or the next one: they are compared with nobody's clock.
+/// The timestamps are from 1970 and from the far future: the housekeeper compares them with no
+/// clock.
 #[test]
 fn clocks_that_are_apart_end_no_session_that_beats() {
     let (machine, model) = world(1);
@@ -100,7 +101,7 @@ fn clocks_that_are_apart_end_no_session_that_beats() {
     });
 }
 
-/// A worker of the seed's that died between its insert and its first heartbeat.
+/// A worker of the article that died between its insert and its first heartbeat.
 #[test]
 fn a_token_without_a_session_is_a_stray_and_goes_after_the_grace() {
     let (machine, model) = world(1);
@@ -121,7 +122,7 @@ fn a_token_without_a_session_is_a_stray_and_goes_after_the_grace() {
     });
 }
 
-/// The same token, stray again under another session: its time begins anew.
+/// The same token becomes stray again under another session: its grace starts again.
 #[test]
 fn a_stray_that_was_taken_again_is_another_one() {
     let (machine, model) = world(1);
@@ -139,7 +140,7 @@ fn a_stray_that_was_taken_again_is_another_one() {
     });
 }
 
-/// Its session says 180 s. A housekeeper that was told 10 s waits for 180.
+/// The session's term is 180 s. A housekeeper with a grace of 10 s waits for 180.
 #[test]
 fn a_session_lives_as_long_as_it_was_promised_whatever_the_housekeepers_grace() {
     let (machine, model) = world(1);
@@ -160,7 +161,7 @@ fn a_session_lives_as_long_as_it_was_promised_whatever_the_housekeepers_grace() 
     });
 }
 
-/// A beat comes between the look and the end of the session, wherever that may be.
+/// A beat comes between the look and the end of the session, at any point.
 #[test]
 fn a_session_that_beats_at_the_last_moment_lives_on() {
     for delay in 0..60 {
@@ -188,7 +189,8 @@ fn a_session_that_beats_at_the_last_moment_lives_on() {
     }
 }
 
-/// The housekeeper ends the session and stalls; its token is released by hand and had by another one.
+/// The housekeeper ends the session and stalls; meanwhile the token is deleted by hand and taken by
+/// another session.
 #[test]
 fn a_token_that_was_taken_again_since_the_look_is_left_to_its_next_holder() {
     for delay in 0..60 {
@@ -215,8 +217,8 @@ fn a_token_that_was_taken_again_since_the_look_is_left_to_its_next_holder() {
     }
 }
 
-/// A stranger's session that was ended writes its heartbeat again, as plainly as the seed does: what
-/// it is seen to be back with is left to it.
+/// A foreign session that was ended writes its heartbeat again, as plainly as the article does. The
+/// tokens that the housekeeper sees it with again stay its own.
 #[test]
 fn a_session_that_is_back_before_its_token_was_freed_keeps_it() {
     let mut kept = 0;
@@ -242,8 +244,8 @@ fn a_session_that_is_back_before_its_token_was_freed_keeps_it() {
     assert!(kept > 5, "{kept} were left to it");
 }
 
-/// Three at once, while a quarter of what they send has no answer: all that is dead goes, and of what lives
-/// nothing.
+/// Three at once, while a quarter of their statements has no answer: they remove all that is dead and
+/// nothing that is alive.
 #[test]
 fn several_housekeepers_at_once_remove_what_is_dead_and_nothing_else() {
     for seed in 0..20 {
@@ -274,7 +276,7 @@ fn several_housekeepers_at_once_remove_what_is_dead_and_nothing_else() {
     }
 }
 
-/// It dies after it has ended the session: the tokens are strays to the next one.
+/// A housekeeper dies after it has ended the session: the tokens are strays to the next one.
 #[test]
 fn a_housekeeper_that_died_half_way_is_followed_by_another_one() {
     for delay in 0..30 {
@@ -297,7 +299,7 @@ fn a_housekeeper_that_died_half_way_is_followed_by_another_one() {
     }
 }
 
-/// The tables are not read whole: nothing is concluded from the half.
+/// The read of the tables is incomplete: the housekeeper concludes nothing from a part.
 #[test]
 fn a_look_without_an_answer_removes_nothing_and_is_told() {
     let (machine, model) = world(1);

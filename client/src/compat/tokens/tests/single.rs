@@ -1,4 +1,4 @@
-//! One lock, one holder, one who waits.
+//! One lock, one holder, one waiter.
 
 use super::*;
 use crate::compat::keeper::{Attempt, Recipe as _};
@@ -6,7 +6,7 @@ use crate::compat::locker::Patience;
 use crate::compat::model::Odds;
 use crate::{Error, LostReason};
 
-/// Two processes, each with a locker, and a third that keeps house.
+/// Two processes, each with a locker, and a third that runs a housekeeper.
 fn two(seed: u64) -> (Machine, Model, [Process; 3], [Tokens; 2]) {
     let (machine, model) = world(seed);
     let processes = ["a", "b", "housekeeper"].map(|name| machine.process(name));
@@ -33,7 +33,7 @@ fn a_token_is_had_by_one_and_given_back_without_a_trace() {
     });
 }
 
-/// The housekeeper looks on all the time.
+/// A housekeeper sweeps all the time.
 #[test]
 fn a_holder_holds_on_for_as_long_as_it_beats_and_its_session_lists_the_token() {
     let (machine, model, _processes, [a, b]) = two(1);
@@ -51,7 +51,7 @@ fn a_holder_holds_on_for_as_long_as_it_beats_and_its_session_lists_the_token() {
     });
 }
 
-/// By the housekeeper alone: nothing here has a TTL.
+/// Only the housekeeper frees it: nothing here has a TTL.
 #[test]
 fn the_token_of_a_holder_that_died_is_free_after_the_grace_and_not_without_a_housekeeper() {
     let (machine, model, [a, _, housekeeper], [_, waiter]) = two(1);
@@ -75,7 +75,8 @@ fn the_token_of_a_holder_that_died_is_free_after_the_grace_and_not_without_a_hou
     });
 }
 
-/// Most answers are lost, whatever was done: the rows themselves say what became of it.
+/// Most answers are lost, whatever was done: a read of the rows shows what became of the
+/// statements.
 #[test]
 fn what_was_applied_without_an_answer_is_found_by_a_read_and_held() {
     let mut unseen = 0;
@@ -122,8 +123,8 @@ fn a_session_goes_on_beating_over_beats_without_an_answer() {
     }
 }
 
-/// No beat is applied any more. `b` can have the token only when `a` has stopped believing, by clocks
-/// that may run as far apart as they will: the housekeeper's is half a per cent fast.
+/// No beat is applied any more. `b` gets the token only after `a`'s guard is unsafe, although their
+/// clocks run apart: the housekeeper's is half a per cent fast.
 #[test]
 fn a_guard_is_unsafe_before_a_housekeeper_can_free_its_token() {
     for seed in 0..20 {
@@ -132,7 +133,8 @@ fn a_guard_is_unsafe_before_a_housekeeper_can_free_its_token() {
         processes[0].set_rate(-5_000);
         processes[2].set_rate(5_000);
         keep_house(&model, &processes[2], secs(30));
-        // All of the term but what drift and grain take: the skew is for housekeepers of others.
+        // The whole term but drift and grain: the skew is for housekeepers of other
+        // implementations.
         let a = locker(&model, &processes[0], "a", secs(30), Duration::ZERO);
         let b = locker(&model, &processes[1], "b", secs(30), Duration::ZERO);
         let world = machine.world().seams();
@@ -149,7 +151,7 @@ fn a_guard_is_unsafe_before_a_housekeeper_can_free_its_token() {
     }
 }
 
-/// It wakes: its session is over, its guard is lost, and what it gives back is not the next one's.
+/// The holder wakes: its session is over, its guard is lost, and it leaves the next holder's token.
 #[test]
 fn a_holder_that_slept_too_long_is_lost_and_leaves_the_next_one_alone() {
     let (machine, model, [a, _, _], [lease, other]) = two(1);
@@ -171,7 +173,7 @@ fn a_holder_that_slept_too_long_is_lost_and_leaves_the_next_one_alone() {
     });
 }
 
-/// Somebody removes its session's row under it, before the grace is over. The next beat says so.
+/// The row of a session is deleted before the grace is over. The next beat detects it.
 #[test]
 fn a_session_that_is_removed_under_its_holder_is_lost_at_its_next_beat() {
     let (machine, model, _processes, [a, _]) = two(1);
@@ -187,7 +189,8 @@ fn a_session_that_is_removed_under_its_holder_is_lost_at_its_next_beat() {
     });
 }
 
-/// The insert is on its way when its caller gives up: it is applied, seen, and undone.
+/// The caller gives up while its insert is under way: the keeper task sees it applied, and undoes
+/// it.
 #[test]
 fn an_acquire_dropped_with_its_statements_on_the_way_leaves_nothing() {
     for seed in 0..200 {
@@ -207,8 +210,8 @@ fn an_acquire_dropped_with_its_statements_on_the_way_leaves_nothing() {
     }
 }
 
-/// While it waits, its session is ended by a housekeeper: nothing of it can be had any more, and it goes
-/// on as another one. What the ended one's late insert took is a stray, and goes too.
+/// A housekeeper ends the session of a waiter, which can take no token any more. The waiter goes on
+/// with another session. What the ended one's late insert took is a stray, and goes too.
 #[test]
 fn a_waiter_whose_session_was_ended_goes_on_as_another_one() {
     let mut stalled = 0;
@@ -224,7 +227,7 @@ fn a_waiter_whose_session_was_ended_goes_on_as_another_one() {
             let script = async {
                 world.sleep(secs(2)).await;
                 drop(held.release().await);
-                // The waiter sees it free, at the earliest now; it stalls somewhere on its way in.
+                // The waiter may see it free from now on; it stalls somewhere on its way in.
                 world.sleep(Duration::from_millis(seed * 37)).await;
                 a.pause();
                 let stalls = world.clock.now();
@@ -248,7 +251,7 @@ fn a_waiter_whose_session_was_ended_goes_on_as_another_one() {
     assert!(stalled > 10, "{stalled} stalled on their way in");
 }
 
-/// An attempt that is made again, for whatever reason: the hold is no younger for it.
+/// An attempt that is repeated, for whatever reason, does not make the hold younger.
 #[test]
 fn a_hold_counts_from_the_last_beat_and_not_from_when_the_token_was_had() {
     let (machine, _model, _processes, [a, _]) = two(1);
@@ -262,7 +265,7 @@ fn a_hold_counts_from_the_last_beat_and_not_from_when_the_token_was_had() {
     });
 }
 
-/// Two come at once; who was late has a session by then, and waits for three graces with it.
+/// Two come at once; the later one has a session by then, and waits for three graces with it.
 #[test]
 fn the_session_of_a_waiter_is_not_taken_for_dead() {
     let mut met = 0;
@@ -288,7 +291,7 @@ fn the_session_of_a_waiter_is_not_taken_for_dead() {
     assert!(met > 5, "only {met} met");
 }
 
-/// Somebody takes the token away although the session lives: whoever gives it back is told.
+/// The token is deleted although the session is alive: the release reports it.
 #[test]
 fn who_gives_back_what_is_not_there_any_more_is_told_so() {
     let (machine, model, _processes, [a, _]) = two(1);

@@ -1,4 +1,4 @@
-//! Attempts, and items that had too many.
+//! Attempts, and dead letters.
 
 use super::*;
 
@@ -58,7 +58,7 @@ fn only_what_is_set_aside_is_forgotten() {
     });
 }
 
-/// Wherever the worker that sets it aside dies, the item is to be found: waiting, or aside.
+/// At whatever point the worker that sets it aside dies, the item is found: waiting, or aside.
 #[test]
 fn a_worker_that_dies_while_it_sets_an_item_aside_loses_nothing() {
     let mut aside = 0;

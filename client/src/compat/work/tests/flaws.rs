@@ -1,9 +1,9 @@
-//! What the seed's text leaves open, by its own steps; and what became of it here.
+//! What the article leaves open, by its own steps; and how this recipe behaves there.
 
 use super::*;
 use crate::compat::statement::Value;
 
-/// A worker of the seed: its steps one by one, on our tables, and nothing ends by itself.
+/// A worker of the article: its steps one by one, on the recipe's tables, without TTLs.
 struct SeedWorker {
     rows: Rows,
     owner: OwnerId,
@@ -60,7 +60,7 @@ impl SeedWorker {
     }
 }
 
-/// A machine, its tables, an item, and two workers of the seed.
+/// A queue, an item, and two workers of the article.
 async fn seed_world(
     machine: &Machine,
     model: &Model,
@@ -84,14 +84,15 @@ fn under_the_seeds_text_two_with_one_number_both_have_the_item() {
         b.take(&id, 1, NO_TTL).await;
         let numbers = a.read(&id).await;
         assert!(a.has_it(&numbers, 1) && b.has_it(&numbers, 1));
-        // With the owner as well as the number one of them goes away.
+        // Compared by number and owner, one of them goes away.
         let goes = [&a, &b].map(|one| claim::before(&numbers, 1, one.owner.as_str()).is_some());
         assert_eq!(goes, [false, true]);
     });
 }
 
-/// `b` reads the numbers while `a` chooses, waits until `a` has chosen, and goes by what it read. `a` has the
-/// same number, and is the first of the two by name: what the seed does not compare does not help.
+/// `b` reads the numbers while `a` chooses, waits until `a` has chosen, and goes by what it read. `a`
+/// has the same number, and is the first of the two by name: comparing names, as the article does not,
+/// would not help.
 #[test]
 fn under_the_seeds_text_a_number_drawn_during_the_wait_is_not_seen() {
     let (machine, model) = world(2);
@@ -116,7 +117,7 @@ fn under_the_seeds_text_a_number_drawn_during_the_wait_is_not_seen() {
     });
 }
 
-/// The same, whenever `a` of the seed's text is done with choosing: `b` of ours comes second by its name, and goes away.
+/// The same, whenever the article's `a` ends its choosing: the recipe's `b` comes second by its name, and goes away.
 #[test]
 fn a_number_drawn_during_the_wait_is_seen() {
     for chosen_after_ms in (0..900).step_by(15) {
@@ -149,7 +150,7 @@ fn under_the_seeds_text_a_dead_workers_item_is_never_had_again() {
     });
 }
 
-/// Wherever the worker dies, another one has the item once TTL and skew have passed, and not as long as the dead one was safe.
+/// At whatever point the worker dies, another one gets the item within TTL and skew.
 #[test]
 fn a_dead_workers_item_is_had_after_its_ttl() {
     for (seed, killed_after_ms) in (0..1_500_u64).step_by(30).enumerate() {
@@ -177,7 +178,7 @@ fn a_dead_workers_item_is_had_after_its_ttl() {
     }
 }
 
-/// Rows with a TTL and the seed's steps: `a` stalls for a TTL between its read and its number.
+/// Rows with a TTL and the article's steps: `a` stalls for a TTL between its read and its number.
 #[test]
 fn rows_that_end_by_themselves_are_not_enough() {
     let (machine, model) = world(4);
@@ -194,7 +195,7 @@ fn rows_that_end_by_themselves_are_not_enough() {
     });
 }
 
-/// The same stall, wherever it comes, of workers of ours: `a` has nothing that is safe while `b` has the item.
+/// The same stall at any point, with the recipe's workers: `a` has no safe item while `b` has it.
 #[test]
 fn a_chooser_that_stalls_for_a_ttl_has_nothing() {
     for stalls_after_ms in (0..900).step_by(6) {
@@ -259,7 +260,8 @@ fn an_item_that_is_done_is_not_had_by_who_found_it_before_and_leaves_nothing() {
     });
 }
 
-/// "No consistency factor constraints": of two writes that are not waited for, the second may be seen first.
+/// "No consistency factor constraints": of two writes without a wait between, the second may be seen
+/// first.
 #[test]
 fn under_the_seeds_text_an_item_may_have_no_details() {
     let (machine, model) = world(7);
@@ -273,7 +275,8 @@ fn under_the_seeds_text_an_item_may_have_no_details() {
     });
 }
 
-/// Wherever an enqueueing process dies: what is found has its payload, and what was answered is found.
+/// At whatever point an enqueueing process dies: each item that is found has its payload, and an
+/// enqueue that was answered is found.
 #[test]
 fn an_enqueue_that_dies_half_way_leaves_no_item_without_details() {
     let (mut with, mut without) = (0, 0);
@@ -293,9 +296,9 @@ fn an_enqueue_that_dies_half_way_leaves_no_item_without_details() {
             seams.sleep(Duration::from_millis(killed_after_ms)).await;
             process.kill();
             model.set_odds(Odds::default());
-            // Longer than a write may be on its way.
+            // Longer than a write may be under way.
             seams.sleep(secs(20)).await;
-            // It may lie in an hour that is not listed: looked for as if it were.
+            // It may lie in an hour that is not listed: the test lists it.
             ours.rows.list_hour(id::hour_of(ours.rows.now_us())).await.unwrap();
             let found = ours.list(9).await.unwrap();
             let markers = numbers(&ours).await.len();
@@ -311,7 +314,8 @@ fn an_enqueue_that_dies_half_way_leaves_no_item_without_details() {
     assert!(with > 10 && without > 10, "{with} and {without}");
 }
 
-/// Wherever in its three deletes a worker dies: the item is had by another one whole, or not at all, and nothing is left of it.
+/// At whatever point in its three deletes a worker dies: another gets the item whole, or not at all, and nothing of it
+/// remains.
 #[test]
 fn a_worker_that_dies_between_the_deletes_leaves_nothing_to_do_again() {
     let (mut again, mut ghosts) = (0, 0);
@@ -342,8 +346,8 @@ fn a_worker_that_dies_between_the_deletes_leaves_nothing_to_do_again() {
     assert!(again > 0 && ghosts > 3, "{again} done again, {ghosts} without details");
 }
 
-/// The workers' clocks are ten minutes behind and ahead of the one that enqueues; a delete by them must not be older than
-/// what it removes, nor must a later attempt vanish behind an earlier one.
+/// The workers' clocks are ten minutes behind and ahead of the enqueueing process; a delete by them must not be older
+/// than what it removes, nor must an earlier attempt hide a later one.
 #[test]
 fn clocks_that_differ_by_minutes_change_nothing_but_the_order() {
     let (machine, model) = world(8);
@@ -373,7 +377,7 @@ fn clocks_that_differ_by_minutes_change_nothing_but_the_order() {
     });
 }
 
-/// A row of a stranger's, as it stands in the numbers.
+/// Writes a foreign client's row into the numbers.
 async fn strange(model: &Model, ours: &WorkQueue, item: &str, worker: &str, number: Option<i64>) {
     use crate::compat::database::Database;
     use crate::compat::statement::{Action, Ident, Statement};
@@ -390,7 +394,8 @@ async fn strange(model: &Model, ours: &WorkQueue, item: &str, worker: &str, numb
     model.execute(Statement::new(Ident::new("work_numbers"), key, put)).await.unwrap();
 }
 
-/// Whatever strangers wrote there: nothing panics, an item with a number that cannot be passed is taken, the next one is had.
+/// Whatever foreign clients wrote there: nothing panics, an item with a number that cannot be passed counts as taken, and
+/// the next one is free.
 #[test]
 fn rows_that_say_too_little_or_too_much_stop_nobody() {
     let (machine, model) = world(9);

@@ -1,6 +1,6 @@
-//! Whole lives: four processes that enqueue and work while statements get lost, are applied late, nodes have wrong clocks, processes
-//! stall, die and have clocks of their own. No item is had twice at once, none comes again once its removal was answered, and
-//! all that were enqueued are done in the end.
+//! Simulated runs: four processes enqueue and work while statements get lost or are applied late, nodes have wrong
+//! clocks, and processes stall, die and have clocks of their own. No two workers have an item at once, no item comes
+//! again once its removal was answered, and all enqueued items are done in the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,13 +11,13 @@ use crate::compat::lives::{below, torment};
 
 #[derive(Default)]
 struct Judge {
-    /// Those whose enqueue was answered.
+    /// The items whose enqueue was answered.
     enqueued: Mutex<BTreeSet<ItemId>>,
-    /// Those whose work was finished, whether or not that could be told.
+    /// The items whose work was finished, whether or not their removal succeeded.
     worked: Mutex<BTreeSet<ItemId>>,
-    /// Those whose removal was answered.
+    /// The items whose removal was answered.
     removed: Mutex<BTreeSet<ItemId>>,
-    /// How often each was handed out, and to whom last.
+    /// How often each was handed out, and its last holder.
     had: Mutex<BTreeMap<ItemId, (u32, Weak<WorkItem>)>>,
     counts: Mutex<Counts>,
 }
@@ -31,11 +31,12 @@ struct Counts {
 }
 
 impl Judge {
-    /// A belief begins only here, and once unsafe an item stays so.
+    /// Checks an item that was handed out: safety begins only here, and once unsafe an item stays
+    /// so.
     fn had(&self, item: &Arc<WorkItem>, seed: u64) {
         let mut had = self.had.lock().unwrap();
         let before = had.get(item.id()).map_or(0, |(before, _)| *before);
-        // An attempt that was written to one replica and never handed out is counted now and then.
+        // An attempt that reached one replica and was never handed out is counted now and then.
         assert!(
             item.attempt() > before,
             "seed {seed}: handed out {before} times, and then {item:?}"
@@ -107,7 +108,8 @@ fn live(seed: u64) -> (Counts, usize) {
         process.seams().spawn("work", work).detach();
     };
     machine.run(torment(&machine, &model, &start));
-    // Healed: whoever goes on does all of it. Those who enqueue more stop now.
+    // Healed: the processes that still run and a newcomer do all of it. Items enqueued from now on
+    // do not count.
     let newcomer = machine.process("newcomer");
     let last = queue(&model, &newcomer);
     let enqueued = judge.enqueued.lock().unwrap().clone();

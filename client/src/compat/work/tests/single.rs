@@ -1,4 +1,4 @@
-//! One worker or a few, and nothing goes wrong but what the test says.
+//! One worker or a few, without faults except those that a test injects.
 
 use holdfast_seams::Rng;
 
@@ -71,7 +71,8 @@ fn an_item_whose_lease_is_over_is_not_removed() {
     });
 }
 
-/// Its clock shows ten minutes less, so its items lie before those that were done long ago.
+/// The clock of `late` shows ten minutes less, so its items lie before those that were done long
+/// ago.
 #[test]
 fn what_is_enqueued_out_of_order_is_found() {
     let (machine, model) = world(5);
@@ -169,15 +170,15 @@ fn who_finds_nothing_looks_less_and_less_often() {
     });
 }
 
-/// A day after its end an hour without items is off the list, and a process that was stopped in the middle of its enqueue for long
-/// lists it again, also where the clock of who took it off is ahead by nearly as much as it may be.
+/// A day after its end an empty hour is off the list. A process that was paused long in the middle of its enqueue lists
+/// it again, also if the clock of the process that removed it is ahead by nearly the allowed difference.
 #[test]
 fn hours_without_items_are_not_listed_for_ever_and_nothing_is_lost_by_that() {
     let mut found = 0;
     for stops_after_ms in (0..320_u64).step_by(8) {
         let (machine, model) = world(stops_after_ms);
         let [process, ahead] = ["stops", "works"].map(|name| machine.process(name));
-        // Eleven hours: it takes the hour off its list thirteen hours after its end.
+        // Eleven hours: it removes the hour from the list thirteen hours after its end.
         ahead.set_wall_skew(39_600_000);
         let [stops, works] = [&process, &ahead].map(|process| queue(&model, process));
         let seams = machine.world().seams();
@@ -248,7 +249,8 @@ fn tables_that_do_not_answer_are_an_error_and_no_empty_queue() {
     });
 }
 
-/// Two who choose at the same moment, again and again: one has the item within some looks, and never both.
+/// Workers that choose at the same moment, again and again: one gets the item within some looks, and
+/// never two.
 #[test]
 fn of_many_who_want_one_item_one_has_it() {
     for seed in 0..60 {
@@ -269,7 +271,7 @@ fn of_many_who_want_one_item_one_has_it() {
     }
 }
 
-/// Until it is removed, and after it.
+/// During the removal of the item, and after it.
 #[test]
 fn an_item_that_is_being_removed_is_had_by_nobody() {
     for seed in 0..40 {
